@@ -1,0 +1,87 @@
+# FedSDG Bench. From nothing but Python >= 3.11, git and make:
+#   make reproduce    every table and figure of the default experiment
+#   make test         every check and test
+# PYTHON=python3.12 chooses the interpreter, CORES=4 the number of cores (default: all),
+# CONFIG=config/smoke.yaml another experiment.
+
+PYTHON ?= python3
+VENV   ?= .venv
+CORES  ?= all
+CONFIG ?=
+# Test processes side by side.
+JOBS   ?= 2
+
+BIN       := $(abspath $(VENV))/bin
+INSTALLED := $(VENV)/.installed
+SNAKEMAKE  = $(BIN)/snakemake --cores $(CORES) $(if $(CONFIG),--configfile $(CONFIG))
+
+# Jobs of the pipeline find `fedsdg` here, as in an activated shell.
+export PATH := $(BIN):$(PATH)
+
+.PHONY: help reproduce report smoke test test-fast lint bench lock environment clean distclean
+
+help:
+	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
+
+reproduce: $(INSTALLED)
+	$(SNAKEMAKE)
+	$(SNAKEMAKE) --report results/report.html
+
+report: $(INSTALLED)
+	$(SNAKEMAKE) --report results/report.html
+
+smoke: $(INSTALLED)
+	$(BIN)/snakemake --cores $(CORES) --configfile config/smoke.yaml
+
+test: lint
+	$(PYTEST)
+
+test-fast: $(INSTALLED)
+	$(PYTEST) -m "not slow"
+
+# One thread per test process: tests run side by side.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses $(JOBS) --dist loadfile --durations 10
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/snakemake --lint
+
+# The allocator of glibc is told to keep its memory: without it, times of large tensors vary by a factor of two.
+bench: $(INSTALLED)
+	MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_TOP_PAD_=268435456 OMP_NUM_THREADS=1 \
+	$(BIN)/python -m pytest benchmarks --benchmark-only
+
+environment: $(INSTALLED)
+
+# The stamp is written last: an installation that broke off is made again.
+$(INSTALLED): requirements.lock pyproject.toml
+	@command -v $(PYTHON) > /dev/null || \
+	  { echo "error: there is no $(PYTHON); install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else \
+	  "error: $(PYTHON) is Python %d.%d, but 3.11 or newer is needed; name one: make PYTHON=python3.12" % v[:2])'
+	@echo "Installing the locked environment into $(VENV); the first time this downloads PyTorch and takes some minutes."
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# Needs uv. Pins everything anew, for all platforms at once; see the head of requirements.lock.
+lock:
+	@command -v uv > /dev/null || { echo "error: make lock needs uv (pip install uv)" >&2; exit 1; }
+	@sed -n '/^[^#]/q;p' requirements.lock > requirements.lock.new
+	uv pip compile pyproject.toml --quiet --all-extras --universal --python-version 3.11 \
+	  --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
+	  | grep -Ev '^(nvidia-|cuda-|triton|colorama|pyreadline3|httpx2-jsfetch)' >> requirements.lock.new
+	mv requirements.lock.new requirements.lock
+
+# What the pipeline made, but neither the environment nor the store of finished runs (.fedsdg).
+clean:
+	find results -mindepth 1 -maxdepth 1 ! -name reference -exec rm -rf {} + 2> /dev/null || true
+	rm -rf paper_figures .snakemake .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
+
+distclean: clean
+	rm -rf $(VENV) .fedsdg resources *.egg-info build
