@@ -1,0 +1,9 @@
+"""Data: image sets, letters for pretraining, and the split of samples among clients.
+
+Import the modules themselves; nothing is loaded here, so that ``import fedsdg.data`` stays cheap:
+
+- ``datasets``: the table of data sets and ``load_dataset``;
+- ``images``: from uint8 pixels to what a backbone takes;
+- ``glyphs``: rendered letters, a source task made on the spot;
+- ``skew``, ``partition``: who holds which samples, and in which split.
+"""

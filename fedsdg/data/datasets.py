@@ -1,0 +1,161 @@
+"""The table of data sets, and ``load_dataset``.
+
+A data set comes, in this order, from the package (``digits``, by scikit-learn), from the folder
+``$FEDSDG_DATA/<name>`` (parquet files named ``train*.parquet`` and ``test*.parquet``, at any depth,
+as the Hugging Face hub lays them out), or from the hub. Column names, image size and channels are
+declared here and checked against what is found; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+FOLDER_VARIABLE = "FEDSDG_DATA"
+
+
+@dataclass(frozen=True)
+class DatasetSpec:
+    """One row of the table.
+
+    ``hub_id``: repository on the Hugging Face hub, None where there is none.
+    ``channels``: 1 (grey) or 3 (RGB); stored images of another mode are converted.
+    ``size``: height and width in pixels; an image of another size is an error.
+    ``official_test``: whether the set has a test set of its own (it must then be there).
+    """
+
+    name: str
+    hub_id: str | None
+    image_column: str
+    label_column: str
+    num_classes: int
+    channels: int
+    size: int
+    official_test: bool = True
+    note: str = ""
+
+
+_TABLE = (
+    DatasetSpec("digits", None, "", "", 10, 1, 8, official_test=False, note="from scikit-learn"),
+    DatasetSpec("mnist", "ylecun/mnist", "image", "label", 10, 1, 28),
+    DatasetSpec("usps", "flwrlabs/usps", "image", "label", 10, 1, 16),
+    DatasetSpec("fashion_mnist", "zalando-datasets/fashion_mnist", "image", "label", 10, 1, 28),
+    DatasetSpec("cifar10", "uoft-cs/cifar10", "img", "label", 10, 3, 32),
+    DatasetSpec("cifar100", "uoft-cs/cifar100", "img", "fine_label", 100, 3, 32),
+    DatasetSpec(
+        "tiny_imagenet_32", None, "image", "label", 200, 3, 32, note="for pretraining a backbone"
+    ),
+)
+DATASETS: Mapping[str, DatasetSpec] = MappingProxyType({spec.name: spec for spec in _TABLE})
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """A labelled set of images; training samples first, then the official test set.
+
+    images: uint8 [n, H, W] grey or [n, H, W, 3]; labels: int64 [n], 0 … num_classes − 1;
+    official_test: bool [n], all False where the set has no test set of its own;
+    sha256: of images, labels and official_test. Make it with :func:`image_data`.
+    """
+
+    name: str
+    images: np.ndarray
+    labels: np.ndarray
+    official_test: np.ndarray
+    num_classes: int
+    sha256: str
+
+
+def image_data(
+    name: str,
+    images: np.ndarray,
+    labels: np.ndarray,
+    num_classes: int,
+    official_test: np.ndarray | None = None,
+) -> ImageData:
+    """Check the arrays, and add their hash.
+
+    Raises ValueError for a wrong type or shape and for labels outside 0 … num_classes − 1.
+    """
+    if official_test is None:
+        official_test = np.zeros(len(labels), dtype=bool)
+    grey = images.ndim == 3
+    colour = images.ndim == 4 and images.shape[3] == 3
+    if images.dtype != np.uint8 or not (grey or colour):
+        raise ValueError(
+            f"images of {name!r} must be uint8 [n, H, W] or [n, H, W, 3], "
+            f"not {images.dtype} {list(images.shape)}"
+        )
+    if labels.shape != images.shape[:1] or official_test.shape != images.shape[:1]:
+        raise ValueError(
+            f"{name!r} has {len(images)} images, {len(labels)} labels and "
+            f"{len(official_test)} test flags: there must be one of each per sample"
+        )
+    labels = labels.astype(np.int64)
+    if len(labels) and not (labels.min() >= 0 and labels.max() < num_classes):
+        raise ValueError(
+            f"labels of {name!r} run from {labels.min()} to {labels.max()}, "
+            f"declared are {num_classes} classes from 0 to {num_classes - 1}"
+        )
+    digest = hashlib.sha256(f"{list(images.shape)} {num_classes}".encode())
+    for values, kind in ((images, "u1"), (labels, "<i8"), (official_test, "u1")):
+        digest.update(np.ascontiguousarray(values, dtype=kind).data)
+    return ImageData(
+        name, images, labels, official_test.astype(bool), num_classes, digest.hexdigest()
+    )
+
+
+def load_dataset(name: str) -> ImageData:
+    """Load a data set of the table by name.
+
+    Raises ValueError for an unknown name or data that is not as declared, FileNotFoundError when
+    the data cannot be found.
+    """
+    if name not in DATASETS:
+        close = difflib.get_close_matches(name, DATASETS, n=1, cutoff=0.4)
+        hint = f", did you mean {close[0]!r}?" if close else ";"
+        raise ValueError(f"unknown data set {name!r}{hint} known are {', '.join(DATASETS)}")
+    spec = DATASETS[name]
+    if name == "digits":
+        return _digits(spec)
+    # Decoders are imported here: `fedsdg methods` and digits need neither pyarrow nor PIL.
+    from fedsdg.data import stored_images
+
+    folder = _local_folder(name)
+    if folder is not None:
+        parts = stored_images.read_folder(spec, folder)
+    elif spec.hub_id is not None:
+        parts = stored_images.read_hub(spec)
+    else:
+        raise FileNotFoundError(
+            f"data set {name!r} is not on the hub: put its train*.parquet and test*.parquet into "
+            f"a folder {name!r} and set {FOLDER_VARIABLE} to the folder above it"
+        )
+    images, labels, official_test = parts
+    return image_data(name, images, labels, spec.num_classes, official_test)
+
+
+def _local_folder(name: str) -> Path | None:
+    root = os.environ.get(FOLDER_VARIABLE)
+    if not root:
+        return None
+    if not Path(root).is_dir():
+        raise FileNotFoundError(f"{FOLDER_VARIABLE} names {root!r}, which is no folder")
+    folder = Path(root) / name
+    return folder if folder.is_dir() else None
+
+
+def _digits(spec: DatasetSpec) -> ImageData:
+    from sklearn.datasets import load_digits
+
+    bundle = load_digits()
+    # 0 … 16 on-pixels per 4×4 block, spread over 0 … 255.
+    images = np.rint(bundle.images * (255.0 / 16.0)).astype(np.uint8)
+    return image_data(spec.name, images, bundle.target, spec.num_classes)

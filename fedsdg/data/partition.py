@@ -1,0 +1,185 @@
+"""Partition a data set among clients, and split every client's samples.
+
+The door to everything about partitions: ``parse_skew``, ``partition_clients``, ``write_partition``
+and ``read_partition`` are all importable from here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedsdg.data.allocation import (
+    deal_classes,
+    deal_dirichlet_per_class,
+    deal_dirichlet_per_client,
+    deal_iid,
+)
+from fedsdg.data.partition_files import read_partition, write_partition
+from fedsdg.data.partition_record import (
+    GLOBAL_TEST,
+    SPLITS,
+    TEST,
+    TRAIN,
+    VAL,
+    Partition,
+    PartitionSpec,
+)
+from fedsdg.data.skew import Skew, parse_skew
+
+if TYPE_CHECKING:
+    from fedsdg.data.datasets import ImageData
+
+__all__ = [
+    "GLOBAL_TEST",
+    "SPLITS",
+    "TEST",
+    "TRAIN",
+    "VAL",
+    "Partition",
+    "PartitionSpec",
+    "Skew",
+    "parse_skew",
+    "partition_clients",
+    "read_partition",
+    "write_partition",
+]
+
+
+def partition_clients(
+    data: ImageData,
+    *,
+    num_clients: int,
+    skew: Skew,
+    seed: int,
+    spec: PartitionSpec,
+    generator: np.random.Generator,
+) -> Partition:
+    """Give every sample of ``data`` to the global test set or to one split of one client.
+
+    The global test set is the official one; where there is none, a stratified part
+    ``spec.global_test`` of the samples, removed first. The others are dealt to the clients by
+    ``skew``, again and again (at most 1 + ``spec.retries`` times) until every client has
+    ``spec.min_samples``; then each client's samples are shuffled and cut into test
+    (max(min_test, round(0.3 n))), validation (max(1, round(0.2 n))) and training (the rest).
+
+    ``seed`` is recorded; all randomness comes from ``generator``.
+
+    Raises ValueError when the clients cannot all get enough samples.
+    """
+    if num_clients < 1:
+        raise ValueError(f"the number of clients must be at least 1, got {num_clients}")
+    n = len(data.labels)
+    client = np.full(n, -1, dtype=np.int32)
+    split = np.full(n, GLOBAL_TEST, dtype=np.int8)
+    if data.official_test.any():
+        shared = np.flatnonzero(~data.official_test)
+    else:
+        held_out = stratified_sample(data.labels, spec.global_test, generator)
+        shared = np.setdiff1d(np.arange(n), held_out, assume_unique=True)
+    labels = data.labels[shared]
+    if num_clients * spec.min_samples > len(shared):
+        raise ValueError(
+            f"{data.name!r} has {len(shared)} samples to share, too few for {num_clients} clients "
+            f"of at least {spec.min_samples}: use at most {len(shared) // spec.min_samples} "
+            "clients, or a smaller min_samples"
+        )
+    dealt, attempts = _deal_until_enough(labels, num_clients, skew, spec, generator)
+    client[shared] = dealt
+    for k in range(num_clients):
+        members = generator.permutation(np.flatnonzero(client == k))
+        test, val = split_sizes(len(members), spec)
+        split[members[:test]] = TEST
+        split[members[test : test + val]] = VAL
+        split[members[test + val :]] = TRAIN
+    partition = Partition(
+        dataset=data.name,
+        dataset_sha256=data.sha256,
+        skew=skew.text,
+        num_clients=num_clients,
+        seed=seed,
+        client=client,
+        split=split,
+        label=data.labels.astype(np.int64),
+        num_classes=data.num_classes,
+        attempts=attempts,
+        spec=spec,
+        sha256="",
+    )
+    return replace(partition, sha256=partition.digest())
+
+
+def stratified_sample(
+    labels: np.ndarray, fraction: float, generator: np.random.Generator
+) -> np.ndarray:
+    """Sorted indices of round(fraction · n) samples, each class in proportion to its size.
+
+    The counts per class follow from the class sizes alone (largest remainder, ties to the smaller
+    class id, in exact integer arithmetic); only which samples they are is drawn.
+    """
+    classes, counts = np.unique(labels, return_counts=True)
+    total = round(fraction * len(labels))
+    quota, remainder = np.divmod(total * counts, len(labels))
+    order = np.lexsort((classes, -remainder))
+    quota[order[: total - int(quota.sum())]] += 1
+    chosen = [
+        generator.permutation(np.flatnonzero(labels == c))[:q]
+        for c, q in zip(classes, quota, strict=True)
+    ]
+    return np.sort(np.concatenate(chosen))
+
+
+def split_sizes(count: int, spec: PartitionSpec) -> tuple[int, int]:
+    """Numbers of test and validation samples of a client that holds ``count``; the rest trains.
+
+    Fractions are rounded to the nearest whole, then raised to the minima; validation is lowered
+    where training would be left without a sample.
+    """
+    test = min(max(spec.min_test, round(spec.fractions[2] * count)), count - 2)
+    val = min(max(1, round(spec.fractions[1] * count)), count - test - 1)
+    return test, val
+
+
+def _deal_until_enough(
+    labels: np.ndarray,
+    num_clients: int,
+    skew: Skew,
+    spec: PartitionSpec,
+    generator: np.random.Generator,
+) -> tuple[np.ndarray, int]:
+    best = 0
+    for attempt in range(1, spec.retries + 2):
+        dealt = _deal(labels, num_clients, skew, spec, generator)
+        least = int(np.bincount(dealt, minlength=num_clients).min())
+        if least >= spec.min_samples:
+            return dealt, attempt
+        best = max(best, least)
+    remedies = {
+        "dirichlet": "fewer clients, a larger α (less skew)",
+        "classes": "fewer clients, more classes per client",
+        "iid": "fewer clients",
+    }
+    raise ValueError(
+        f"{skew.text}: no draw of {spec.retries + 1} gave each of {num_clients} clients "
+        f"{spec.min_samples} samples (the best left a client with {best}); "
+        f"use {remedies[skew.kind]}, or a smaller min_samples"
+    )
+
+
+def _deal(
+    labels: np.ndarray,
+    num_clients: int,
+    skew: Skew,
+    spec: PartitionSpec,
+    generator: np.random.Generator,
+) -> np.ndarray:
+    if skew.kind == "iid":
+        return deal_iid(labels, num_clients, generator)
+    assert skew.value is not None
+    if skew.kind == "classes":
+        return deal_classes(labels, num_clients, int(skew.value), generator)
+    if spec.scheme == "per-client":
+        return deal_dirichlet_per_client(labels, num_clients, skew.value, generator)
+    return deal_dirichlet_per_class(labels, num_clients, skew.value, generator)

@@ -1,0 +1,129 @@
+"""Partitions as parquet files: one row per sample, the facts in the schema's metadata.
+
+Columns ``sample`` int64, ``label`` int32, ``client`` int32 (−1: global test set) and ``split``
+(dictionary of strings). The metadata key ``fedsdg`` holds canonical JSON. Equal partitions give
+equal bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fedsdg.data.partition_record import SPLITS, Partition, PartitionSpec, canonical_json
+
+METADATA_KEY = b"fedsdg"
+_COLUMNS = ("sample", "label", "client", "split")
+
+
+def write_partition(partition: Partition, path: str | os.PathLike[str]) -> None:
+    """Write a partition; the file appears whole or not at all."""
+    path = Path(path)
+    facts = partition.facts() | {
+        "sizes": partition.sizes().tolist(),
+        "class_counts": partition.class_counts().tolist(),
+        "sha256": partition.sha256,
+    }
+    split = pa.DictionaryArray.from_arrays(
+        pa.array(partition.split.astype(np.int8)), pa.array(SPLITS, type=pa.string())
+    )
+    table = pa.table(
+        {
+            "sample": pa.array(np.arange(len(partition.client), dtype=np.int64)),
+            "label": pa.array(partition.label.astype(np.int32)),
+            "client": pa.array(partition.client.astype(np.int32)),
+            "split": split,
+        }
+    ).replace_schema_metadata({METADATA_KEY: canonical_json(facts)})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        pq.write_table(table, temporary, compression="zstd")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_partition(
+    path: str | os.PathLike[str], *, expect_dataset_sha256: str | None = None
+) -> Partition:
+    """Read a partition and check it against the sha256 it carries.
+
+    ``expect_dataset_sha256``: the hash of the data at hand (``ImageData.sha256``).
+
+    Raises FileNotFoundError when there is no file, ValueError when it is truncated, altered, no
+    partition, or made for other data.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no partition at {path}: make it with `fedsdg partition`")
+    remedy = "delete it and make it again with `fedsdg partition`"
+    try:
+        # ParquetFile, not read_table: the latter would read `seed~0` folders as columns.
+        with pq.ParquetFile(path) as file:
+            table = file.read()
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(
+            f"partition {path} is truncated or not a parquet file: {remedy}"
+        ) from error
+    metadata = table.schema.metadata or {}
+    if METADATA_KEY not in metadata or not set(_COLUMNS) <= set(table.column_names):
+        raise ValueError(f"{path} is a parquet file but no partition: {remedy}")
+    try:
+        facts: dict[str, Any] = json.loads(metadata[METADATA_KEY])
+        partition = _from_table(table, facts)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"partition {path} is not readable ({error!r}): {remedy}") from error
+    altered = (
+        partition.digest() != partition.sha256
+        or facts.get("sizes") != partition.sizes().tolist()
+        or facts.get("class_counts") != partition.class_counts().tolist()
+    )
+    if altered:
+        raise ValueError(
+            f"partition {path} does not match the sha256 it carries, it was altered: {remedy}"
+        )
+    if expect_dataset_sha256 is not None and partition.dataset_sha256 != expect_dataset_sha256:
+        raise ValueError(
+            f"partition {path} was made for another data set than the one at hand: "
+            f"{partition.dataset!r} with sha256 {partition.dataset_sha256[:12]}…, "
+            f"not {expect_dataset_sha256[:12]}…; {remedy}"
+        )
+    return partition
+
+
+def _from_table(table: pa.Table, facts: dict[str, Any]) -> Partition:
+    if any(table.column(name).null_count for name in _COLUMNS):
+        raise ValueError("it has empty cells")
+    if not np.array_equal(table.column("sample").to_numpy(), np.arange(table.num_rows)):
+        raise ValueError("its samples are not in order")
+    codes = {name: code for code, name in enumerate(SPLITS)}
+    encoded = table.column("split").combine_chunks().dictionary_encode()
+    names = np.array([codes[name] for name in encoded.dictionary.to_pylist()], dtype=np.int8)
+    return Partition(
+        dataset=facts["dataset"],
+        dataset_sha256=facts["dataset_sha256"],
+        skew=facts["skew"],
+        num_clients=facts["num_clients"],
+        seed=facts["seed"],
+        client=table.column("client").to_numpy().astype(np.int32),
+        split=names[encoded.indices.to_numpy()],
+        label=table.column("label").to_numpy().astype(np.int64),
+        num_classes=facts["num_classes"],
+        attempts=facts["attempts"],
+        spec=PartitionSpec(
+            scheme=facts["scheme"],
+            min_samples=facts["min_samples"],
+            min_test=facts["min_test"],
+            retries=facts["retries"],
+            fractions=tuple(facts["fractions"]),
+            global_test=facts["global_test"],
+        ),
+        sha256=facts["sha256"],
+    )

@@ -1,0 +1,145 @@
+"""What a partition is: its specification, and who holds which sample in which split.
+
+A partition depends on the data set, the number of clients, the skew and the seed, and never on the
+method, so that methods are compared on identical clients.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+TRAIN, VAL, TEST, GLOBAL_TEST = 0, 1, 2, 3
+SPLITS = ("train", "val", "test", "global_test")
+SCHEMES = ("per-class", "per-client")
+
+
+@dataclass(frozen=True)
+class PartitionSpec:
+    """How samples are dealt and split; the same for every partition of an experiment.
+
+    ``scheme``: Dirichlet "per-class" over clients, or "per-client" over classes.
+    ``min_samples``: the least a client holds; ``min_test``: the least of these for its test.
+    ``retries``: how often a deal that leaves a client short is drawn again.
+    ``fractions``: train, validation and test parts of a client's samples.
+    ``global_test``: part taken first as the global test set where the data has no test set.
+
+    Raises ValueError for values that cannot be met.
+    """
+
+    scheme: Literal["per-class", "per-client"] = "per-class"
+    min_samples: int = 12
+    min_test: int = 3
+    retries: int = 200
+    fractions: tuple[float, float, float] = (0.5, 0.2, 0.3)
+    global_test: float = 0.2
+
+    def __post_init__(self) -> None:
+        if self.scheme not in SCHEMES:
+            raise ValueError(
+                f"unknown partition scheme {self.scheme!r}: choose among {', '.join(SCHEMES)}"
+            )
+        if self.min_test < 1:
+            raise ValueError(f"min_test must be at least 1, got {self.min_test}")
+        if self.min_samples < self.min_test + 2:
+            raise ValueError(
+                f"min_samples = {self.min_samples} is too small: min_test = {self.min_test} test "
+                f"samples, 1 for validation and 1 for training need {self.min_test + 2}"
+            )
+        if self.retries < 0:
+            raise ValueError(f"retries must not be negative, got {self.retries}")
+        object.__setattr__(self, "fractions", tuple(float(f) for f in self.fractions))
+        if (
+            len(self.fractions) != 3
+            or not all(0 < f < 1 for f in self.fractions)
+            or not math.isclose(sum(self.fractions), 1.0, abs_tol=1e-9)
+        ):
+            raise ValueError(
+                f"fractions must be three positive parts that sum to 1, got {self.fractions}"
+            )
+        if not 0 < self.global_test < 1:
+            raise ValueError(f"global_test must lie between 0 and 1, got {self.global_test}")
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The client and the split of every sample of a data set of n samples.
+
+    client:  int32 [n], 0 … K−1, or −1 for the global test set
+    split:   int8 [n], TRAIN, VAL, TEST or GLOBAL_TEST
+    label:   int64 [n]
+    attempts: number of draws it took (1 = the first one had enough samples for every client)
+    sha256:  of all of the above and of what it was made from (:meth:`digest`)
+    """
+
+    dataset: str
+    dataset_sha256: str
+    skew: str
+    num_clients: int
+    seed: int
+    client: np.ndarray
+    split: np.ndarray
+    label: np.ndarray
+    num_classes: int
+    attempts: int
+    spec: PartitionSpec
+    sha256: str
+
+    def indices(self, client: int, split: int) -> np.ndarray:
+        """Sorted sample indices (int64) of one client's split."""
+        if not 0 <= client < self.num_clients:
+            raise ValueError(f"client {client} does not exist: there are {self.num_clients}")
+        return np.flatnonzero((self.client == client) & (self.split == split))
+
+    def global_test(self) -> np.ndarray:
+        """Sorted sample indices (int64) of the global test set."""
+        return np.flatnonzero(self.split == GLOBAL_TEST)
+
+    def sizes(self) -> np.ndarray:
+        """Samples [K, 3] of every client in train, validation and test."""
+        held = self.client >= 0
+        table = np.zeros((self.num_clients, 3), dtype=np.int64)
+        np.add.at(table, (self.client[held], self.split[held]), 1)
+        return table
+
+    def class_counts(self) -> np.ndarray:
+        """Samples [K, classes] of every client, its three splits together."""
+        held = self.client >= 0
+        table = np.zeros((self.num_clients, self.num_classes), dtype=np.int64)
+        np.add.at(table, (self.client[held], self.label[held]), 1)
+        return table
+
+    def facts(self) -> dict[str, Any]:
+        """What it was made from, in plain types: all fields but arrays and ``sha256``."""
+        return {
+            "dataset": self.dataset,
+            "dataset_sha256": self.dataset_sha256,
+            "skew": self.skew,
+            "num_clients": self.num_clients,
+            "seed": self.seed,
+            "num_classes": self.num_classes,
+            "attempts": self.attempts,
+            "scheme": self.spec.scheme,
+            "min_samples": self.spec.min_samples,
+            "min_test": self.spec.min_test,
+            "retries": self.spec.retries,
+            "fractions": list(self.spec.fractions),
+            "global_test": self.spec.global_test,
+        }
+
+    def digest(self) -> str:
+        """sha256 of the facts (canonical JSON) and of the three arrays (little-endian int32)."""
+        result = hashlib.sha256(canonical_json(self.facts()))
+        for values in (self.client, self.split, self.label):
+            result.update(np.ascontiguousarray(values, dtype="<i4").tobytes())
+        return result.hexdigest()
+
+
+def canonical_json(value: object) -> bytes:
+    """JSON with sorted keys and no spaces: equal values, equal bytes."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()

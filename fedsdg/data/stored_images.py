@@ -1,0 +1,196 @@
+"""Read labelled images from parquet files or from the Hugging Face hub.
+
+Both give tables of encoded images (struct of ``bytes`` and ``path``) and labels, and share one
+decoder. Local files are read by pyarrow directly, without the hub library's copy of the data in
+its cache; from the hub the files lie in that library's cache (``HF_HOME``).
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+
+if TYPE_CHECKING:
+    from fedsdg.data.datasets import DatasetSpec
+
+_SHARD = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<total>\d{5})\.parquet")
+
+
+class Samples(NamedTuple):
+    """images uint8 [n, H, W(, 3)], labels int64 [n], official_test bool [n]; training first."""
+
+    images: np.ndarray
+    labels: np.ndarray
+    official_test: np.ndarray
+
+
+def read_folder(spec: DatasetSpec, folder: Path) -> Samples:
+    """Read every ``train*.parquet`` and ``test*.parquet`` below a folder, in the order of names.
+
+    Raises FileNotFoundError when files are missing, ValueError when one is corrupt or not as
+    declared.
+    """
+    tables: dict[str, list[tuple[str, pa.Table]]] = {}
+    for split in _splits(spec):
+        files = sorted(folder.rglob(f"{split}*.parquet"))
+        if not files:
+            raise FileNotFoundError(
+                f"data set {spec.name!r}: no {split}*.parquet in {folder}; put it there"
+            )
+        _check_shards(files)
+        tables[split] = [(str(file), _read_table(spec, file)) for file in files]
+    return _decode(spec, tables)
+
+
+def read_hub(spec: DatasetSpec) -> Samples:
+    """Fetch the data set from the hub (or from the hub library's cache).
+
+    Raises FileNotFoundError when it cannot be fetched, ValueError when it is not as declared.
+    """
+    import datasets
+
+    assert spec.hub_id is not None
+    try:
+        bundle: Any = datasets.load_dataset(spec.hub_id)
+    except Exception as error:  # the hub library raises many unrelated types when offline
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise FileNotFoundError(
+            f"data set {spec.name!r} could not be fetched from the hub as {spec.hub_id!r} "
+            f"({reason}): check the network, or put its parquet files into a folder "
+            f"{spec.name!r} and set FEDSDG_DATA to the folder above it"
+        ) from error
+    tables: dict[str, list[tuple[str, pa.Table]]] = {}
+    for split in _splits(spec):
+        if split not in bundle:
+            raise ValueError(
+                f"{spec.hub_id} has no split {split!r}: found {', '.join(map(str, bundle))}"
+            )
+        source = f"{spec.hub_id} ({split})"
+        part = bundle[split]
+        _check_columns(spec, source, part.column_names)
+        part = part.select_columns([spec.image_column, spec.label_column])
+        # Kept encoded, so that the hub's and local images go through the same decoder.
+        part = part.cast_column(spec.image_column, datasets.Image(decode=False))
+        tables[split] = [(source, part.with_format("arrow")[:])]
+    return _decode(spec, tables)
+
+
+def _splits(spec: DatasetSpec) -> tuple[str, ...]:
+    return ("train", "test") if spec.official_test else ("train",)
+
+
+def _check_shards(files: list[Path]) -> None:
+    """A folder fetched in part would be a smaller data set without a word."""
+    found: dict[tuple[Path, str, int], int] = {}
+    for file in files:
+        match = _SHARD.fullmatch(file.name)
+        if match:
+            key = (file.parent, match["stem"], int(match["total"]))
+            found[key] = found.get(key, 0) + 1
+    for (parent, stem, total), count in found.items():
+        if count != total:
+            raise FileNotFoundError(
+                f"{parent} has {count} of the {total} files {stem}-*-of-{total:05d}.parquet: "
+                "fetch the others"
+            )
+
+
+def _read_table(spec: DatasetSpec, file: Path) -> pa.Table:
+    try:
+        # Opened as a file: as a path, folder names such as `a=b` would be read as columns.
+        with pq.ParquetFile(file) as parquet:
+            _check_columns(spec, str(file), parquet.schema_arrow.names)
+            return parquet.read(columns=[spec.image_column, spec.label_column])
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(
+            f"{file} is truncated or not a parquet file: fetch it again ({_first_line(error)})"
+        ) from error
+
+
+def _check_columns(spec: DatasetSpec, source: str, found: list[str]) -> None:
+    for column in (spec.image_column, spec.label_column):
+        if column not in found:
+            # Not a ValueError from pyarrow: those mean a broken file.
+            raise MissingColumnError(
+                f"{source} has no column {column!r}, which {spec.name!r} is declared to have; "
+                f"its columns are {', '.join(map(repr, found))}"
+            )
+
+
+class MissingColumnError(ValueError):
+    """A declared column is not among the columns found."""
+
+
+def _decode(spec: DatasetSpec, tables: dict[str, list[tuple[str, pa.Table]]]) -> Samples:
+    total = sum(table.num_rows for parts in tables.values() for _, table in parts)
+    shape: tuple[int, ...] = (spec.size, spec.size) + ((3,) if spec.channels == 3 else ())
+    images = np.empty((total, *shape), dtype=np.uint8)
+    labels = np.empty(total, dtype=np.int64)
+    official_test = np.zeros(total, dtype=bool)
+    at = 0
+    for split, parts in tables.items():
+        for source, table in parts:
+            end = at + table.num_rows
+            labels[at:end] = _labels(spec, source, table)
+            official_test[at:end] = split == "test"
+            _decode_into(images[at:end], spec, source, table.column(spec.image_column))
+            at = end
+    return Samples(images, labels, official_test)
+
+
+def _labels(spec: DatasetSpec, source: str, table: pa.Table) -> np.ndarray:
+    column = table.column(spec.label_column)
+    if not pa.types.is_integer(column.type) or column.null_count:
+        raise ValueError(
+            f"{source}: column {spec.label_column!r} must hold whole numbers without gaps, "
+            f"found {column.type} with {column.null_count} empty"
+        )
+    values = column.to_numpy()
+    if len(values) and not (values.min() >= 0 and values.max() < spec.num_classes):
+        raise ValueError(
+            f"{source}: labels run from {values.min()} to {values.max()}, but {spec.name!r} is "
+            f"declared to have {spec.num_classes} classes"
+        )
+    return values
+
+
+def _decode_into(out: np.ndarray, spec: DatasetSpec, source: str, column: pa.ChunkedArray) -> None:
+    kind = column.type
+    if not pa.types.is_struct(kind) or "bytes" not in {field.name for field in kind}:
+        raise ValueError(
+            f"{source}: column {spec.image_column!r} must hold encoded images "
+            f"(a struct with 'bytes'), found {kind}"
+        )
+    mode = "L" if spec.channels == 1 else "RGB"
+    row = 0
+    for chunk in column.chunks:
+        for value in chunk.field("bytes"):
+            content = value.as_py()
+            try:
+                with Image.open(io.BytesIO(content or b"")) as image:
+                    pixels = image if image.mode == mode else image.convert(mode)
+                    found = np.asarray(pixels)
+            except (OSError, SyntaxError, ValueError) as error:
+                raise ValueError(
+                    f"{source}: the image in row {row} cannot be decoded, the file is corrupt: "
+                    "fetch it again"
+                ) from error
+            if found.shape != out.shape[1:]:
+                height, width = found.shape[:2]
+                raise ValueError(
+                    f"{source}: the image in row {row} is {width}×{height} pixels, but "
+                    f"{spec.name!r} is declared to be {spec.size}×{spec.size}"
+                )
+            out[row] = found
+            row += 1
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
