@@ -1,0 +1,31 @@
+"""Server aggregation: tensors in, tensors out. Knows no model, no data set and no configuration.
+
+The rules stand one per file in `fedsdg.aggregation.rules`; `fedsdg_server_aggregate` is the door
+for those who have dictionaries of tensors. It is imported on first use, so that importing this
+package does not import torch.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedsdg.aggregation.state_dicts import fedsdg_server_aggregate
+    from fedsdg.aggregation.weights import weight_summary
+
+__all__ = ["fedsdg_server_aggregate", "weight_summary"]
+
+_HOMES = {
+    "fedsdg_server_aggregate": "fedsdg.aggregation.state_dicts",
+    "weight_summary": "fedsdg.aggregation.weights",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,127 @@
+"""FedSDG's server rule: a client weighs as much as its update is aligned with the mean update."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from fedsdg.aggregation.statistics import Statistics, measure, weighted_sum
+from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
+from fedsdg.aggregation.uploads import checked_upload
+from fedsdg.aggregation.weights import capped
+
+DEGENERATE_SUM = 1e-6
+"""Below this sum of alignments the weights are uniform."""
+
+
+class Weighing(NamedTuple):
+    weights: np.ndarray
+    """[M], each in [0, 1], summing to 1."""
+    alignment: np.ndarray
+    """[M] alpha_k of Eq. 10: max(0, cosine) with "relu", the cosine itself with "softmax"."""
+    cosine: np.ndarray
+    """[M] <Delta_k, z_k> / (||Delta_k|| ||z_k|| + epsilon), z_k the reference of client k."""
+    degenerate: bool
+    """Whether the weights fell back to uniform."""
+
+
+@dataclass(frozen=True)
+class Alignment(StatelessRule):
+    """step = sum_k w_k Delta_k with w_k = alpha_k / sum_j alpha_j (FedSDG, Eq. 10 and 11).
+
+    alpha_k = max(0, <Delta_k, mean> / (||Delta_k|| ||mean|| + epsilon)). The weights are uniform
+    when sum alpha < 1e-6, and when ||mean|| is no more than rounding noise of the parameters the
+    updates were formed from, 1/2 eps(dtype) max_k ||theta_k||: its direction then means nothing.
+    With updates so small that ||Delta|| ||mean|| is far below epsilon, all alphas vanish: uniform.
+
+    epsilon: in (0, 0.01], only inside the cosine, so that weights sum to 1.
+    reference: "mean" of all updates | "leave_one_out", the mean of the other clients' updates.
+    transform: "relu" (Eq. 10) | "softmax": w = softmax(cosine / temperature).
+    smoothing: s in [0, 1], w <- (1 - s) w + s / M.
+    max_weight: cap on a weight, at least 1/M; the excess is spread over the others in proportion.
+    Diagnostics: alignment [M], cosine [M], update_norm [M], mean_norm, degenerate (0 or 1).
+    """
+
+    epsilon: float = 1e-8
+    reference: Literal["mean", "leave_one_out"] = "mean"
+    transform: Literal["relu", "softmax"] = "relu"
+    temperature: float = 0.05
+    max_weight: float | None = None
+    smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.epsilon <= 0.01:
+            raise ValueError(f"epsilon={self.epsilon} must be in (0, 0.01]; the default is 1e-8")
+        if self.reference not in ("mean", "leave_one_out"):
+            raise ValueError(f"reference={self.reference!r}: use 'mean' or 'leave_one_out'")
+        if self.transform not in ("relu", "softmax"):
+            raise ValueError(f"transform={self.transform!r}: use 'relu' or 'softmax'")
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(f"temperature={self.temperature} must be positive and finite")
+        if self.max_weight is not None and not 0 < self.max_weight <= 1:
+            raise ValueError(f"max_weight={self.max_weight} must be in (0, 1], or None for no cap")
+        if not 0 <= self.smoothing <= 1:
+            raise ValueError(f"smoothing={self.smoothing} must be in [0, 1]; 0 is none")
+
+    def __call__(
+        self,
+        uploads: Mapping[str, torch.Tensor],
+        context: Context,
+        state: Mapping[str, torch.Tensor],
+    ) -> Aggregate:
+        updates = checked_upload(uploads, context)
+        statistics = measure(updates)
+        noise = 0.5 * torch.finfo(updates.dtype).eps * (context.parameter_norm or 0.0)
+        weighing = self.weigh(statistics, noise)
+        return Aggregate(
+            weighted_sum(updates, weighing.weights)[None],
+            weighing.weights,
+            dict(state),
+            {
+                "alignment": weighing.alignment,
+                "cosine": weighing.cosine,
+                "update_norm": statistics.norms * statistics.unit,
+                "mean_norm": statistics.reference_norm * statistics.unit,
+                "degenerate": float(weighing.degenerate),
+            },
+        )
+
+    def weigh(self, statistics: Statistics, noise: float = 0.0) -> Weighing:
+        """The weights from the statistics of the updates (dots and norm of their mean).
+
+        noise: the norm of the mean at or below which it counts as rounding noise.
+        """
+        size = len(statistics.norms)
+        cosine = self._cosine(statistics)
+        alignment = cosine if self.transform == "softmax" else np.maximum(cosine, 0.0)
+        degenerate = statistics.reference_norm * statistics.unit <= noise or (
+            self.transform == "relu" and bool(alignment.sum() < DEGENERATE_SUM)
+        )
+        if degenerate:
+            weights = np.full(size, 1.0 / size)
+        elif self.transform == "softmax":
+            weights = np.exp((cosine - cosine.max()) / self.temperature)
+            weights /= weights.sum()
+        else:
+            weights = alignment / alignment.sum()
+        weights = (1 - self.smoothing) * weights + self.smoothing / size
+        if self.max_weight is not None:
+            weights = capped(weights, self.max_weight)
+        return Weighing(weights, alignment, cosine, degenerate)
+
+    def _cosine(self, s: Statistics) -> np.ndarray:
+        epsilon = self.epsilon / s.unit / s.unit
+        size = len(s.norms)
+        if self.reference == "mean" or size == 1:
+            return np.clip(s.dots / (s.norms * s.reference_norm + epsilon), -1.0, 1.0)
+        # With S = M mean: the mean of the others is (S - Delta_k) / (M - 1), so all follows from
+        # the dots with the mean. Where S - Delta_k cancels there is no direction: cosine 0.
+        others = size - 1
+        dots = (size * s.dots - s.norms**2) / others
+        terms = (size * s.reference_norm) ** 2 + s.norms**2
+        squares = (terms - 2 * size * s.dots) / others**2
+        known = squares * others**2 > 1e-14 * terms
+        norms = np.sqrt(np.where(known, squares, 0.0))
+        return np.clip(np.where(known, dots, 0.0) / (s.norms * norms + epsilon), -1.0, 1.0)

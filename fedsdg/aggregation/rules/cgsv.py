@@ -1,0 +1,104 @@
+"""Contribution-weighted aggregation by cosine gradient Shapley values (CGSV)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from fedsdg.aggregation.statistics import measure, weighted_sum
+from fedsdg.aggregation.types import Aggregate, Context
+from fedsdg.aggregation.uploads import checked_upload
+
+
+@dataclass(frozen=True)
+class Cgsv:
+    """Weights r that follow the cosine between a client's update and the aggregate.
+
+    r^0_n = the client's share of all data. In a round with cohort S, on that cohort:
+    u_n = Delta_n / ||Delta_n|| (0 for a zero update), w_n = r_n / sum_S r, U = sum_S w_n u_n,
+    psi_n = cos(u_n, U), r_n <- gamma_t r_n + (1 - gamma_t) psi_n with
+    gamma_t = 1 - (1 - gamma0) / t and t that client's own participations, this one included (so
+    gamma_1 = gamma0). Then r is clamped at `floor` and the participants are rescaled to their
+    previous total mass, so that sum r stays 1; if no r is positive before the clamp, r is kept.
+    Clients outside the cohort keep their r.
+
+    psi is 0 for a zero update, and for all when ||U|| <= 1/2 eps(dtype): unit vectors that cancel
+    leave only rounding. gamma0 in [0, 1]; gamma0 = 1 keeps the shares of data.
+    step_scale: "mean-norm" step = U times the cohort's mean ||Delta||; "unit" step = U.
+    State: r [K] float64, participations [K] int64. The weights returned are w, of the unit updates.
+    Diagnostics: alignment [M] (psi), update_norm [M], gamma [M].
+    Source: Xu et al. 2021 (cosine gradient Shapley value), with the decaying trade-off gamma_t.
+    """
+
+    gamma0: float = 0.5
+    floor: float = 1e-3
+    step_scale: Literal["mean-norm", "unit"] = "mean-norm"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gamma0 <= 1:
+            raise ValueError(f"gamma0={self.gamma0} must be in [0, 1]; the default is 0.5")
+        if not 0 <= self.floor < 1:
+            raise ValueError(f"floor={self.floor} must be in [0, 1); the default is 0.001")
+        if self.step_scale not in ("mean-norm", "unit"):
+            raise ValueError(f"step_scale={self.step_scale!r}: use 'mean-norm' or 'unit'")
+
+    def init(self, d: int, client_samples: np.ndarray) -> dict[str, torch.Tensor]:
+        samples = np.asarray(client_samples, dtype=np.float64)
+        if not (samples >= 0).all() or not samples.sum() > 0:
+            raise ValueError(
+                "client_samples must be >= 0 and sum to more than 0: r starts as shares"
+            )
+        return {
+            "r": torch.from_numpy(samples / samples.sum()),
+            "participations": torch.zeros(len(samples), dtype=torch.int64),
+        }
+
+    def broadcast(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {}
+
+    def __call__(
+        self,
+        uploads: Mapping[str, torch.Tensor],
+        context: Context,
+        state: Mapping[str, torch.Tensor],
+    ) -> Aggregate:
+        updates = checked_upload(uploads, context)
+        cohort = context.clients
+        shares = state["r"].numpy(force=True)[cohort]
+        weights = (
+            shares / shares.sum() if shares.sum() > 0 else np.full(len(cohort), 1 / len(cohort))
+        )
+        lengths = measure(updates)
+        moving = lengths.norms > 0
+        # Coefficients of U on the updates as measured: w_n / ||Delta_n||.
+        coefficients = np.where(moving, weights / np.where(moving, lengths.norms, 1.0), 0.0)
+        psi = self._contributions(updates, coefficients)
+        times = state["participations"].numpy(force=True)[cohort] + 1
+        gamma = 1 - (1 - self.gamma0) / times
+        scale = lengths.norms.mean() if self.step_scale == "mean-norm" else 1 / lengths.unit
+        r, participations = state["r"].clone(), state["participations"].clone()
+        r[cohort] = torch.as_tensor(self._renewed(shares, gamma, psi)).to(r)
+        participations[cohort] = torch.as_tensor(times).to(participations)
+        return Aggregate(
+            weighted_sum(updates, coefficients * scale)[None],
+            weights,
+            {"r": r, "participations": participations},
+            {"alignment": psi, "update_norm": lengths.norms * lengths.unit, "gamma": gamma},
+        )
+
+    def _contributions(self, updates: torch.Tensor, coefficients: np.ndarray) -> np.ndarray:
+        s = measure(updates, coefficients)
+        if s.reference_norm <= 0.5 * torch.finfo(updates.dtype).eps:
+            return np.zeros(len(updates))
+        moving = s.norms > 0
+        cosine = s.dots / np.where(moving, s.norms * s.reference_norm, 1.0)
+        return np.where(moving, np.clip(cosine, -1.0, 1.0), 0.0)
+
+    def _renewed(self, r: np.ndarray, gamma: np.ndarray, psi: np.ndarray) -> np.ndarray:
+        renewed = gamma * r + (1 - gamma) * psi
+        if not (renewed > 0).any():
+            return r
+        renewed = np.maximum(renewed, self.floor)
+        return renewed * (r.sum() / renewed.sum())

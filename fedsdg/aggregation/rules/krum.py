@@ -1,0 +1,103 @@
+"""Krum and Multi-Krum: the updates whose nearest neighbours are nearest (Blanchard et al. 2017)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fedsdg.aggregation.statistics import squared_distances, weighted_sum
+from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
+from fedsdg.aggregation.uploads import checked_upload
+
+TIE = 1e-11
+"""Scores that differ by less, relatively, are equal up to rounding: the lower index wins."""
+
+
+def krum_scores(distances: np.ndarray, f: int) -> np.ndarray:
+    """[n] sums of the squared distances to the n - f - 2 nearest others, self excluded by index.
+
+    distances: [n, n] squared distances. Raises ValueError unless n >= 2f + 3.
+    """
+    n = len(distances)
+    if n < 2 * f + 3:
+        raise ValueError(
+            f"Krum with f={f} needs at least 2f+3 = {2 * f + 3} clients per round and has {n}; "
+            f"raise clients_per_round or lower f to at most {max((n - 3) // 2, 0)}"
+        )
+    others = distances[~np.eye(n, dtype=bool)].reshape(n, n - 1)
+    return np.sort(others, axis=1)[:, : n - f - 2].sum(axis=1)
+
+
+def best_scored(scores: np.ndarray, count: int) -> np.ndarray:
+    """Indices of the `count` lowest scores, best first; ties by lowest index."""
+    left = list(range(len(scores)))
+    chosen = []
+    for _ in range(count):
+        limit = min(scores[left]) * (1 + TIE)
+        chosen.append(next(i for i in left if scores[i] <= limit))
+        left.remove(chosen[-1])
+    return np.array(chosen, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class MultiKrum(StatelessRule):
+    """step = the unweighted mean of the m best-scored updates (Blanchard et al. 2017, section 4).
+
+    f: number of Byzantine clients to withstand per round, n >= 2f + 3, else ValueError (f is never
+    clamped). m: how many to average, 1 <= m <= n - f; None for n - f.
+    Diagnostics: score [n] (squared units of the updates), winner (client id of the best).
+    """
+
+    f: int = 1
+    m: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.f < 0:
+            raise ValueError(f"f={self.f} must be >= 0")
+        if self.m is not None and self.m < 1:
+            raise ValueError(f"m={self.m} must be >= 1, or None for n - f")
+
+    def __call__(
+        self,
+        uploads: Mapping[str, torch.Tensor],
+        context: Context,
+        state: Mapping[str, torch.Tensor],
+    ) -> Aggregate:
+        updates = checked_upload(uploads, context)
+        n = len(updates)
+        distances, unit = squared_distances(updates)
+        scores = krum_scores(distances, self.f)
+        count = n - self.f if self.m is None else self.m
+        if count > n - self.f:
+            raise ValueError(f"m={count} must be at most n - f = {n - self.f}; lower m or f")
+        chosen = best_scored(scores, count)
+        weights = np.zeros(n)
+        weights[chosen] = 1.0 / count
+        with np.errstate(over="ignore"):  # Of updates beyond 1e154 the squares are infinite.
+            reported = scores * unit * unit
+        step = updates[chosen[0]].clone() if count == 1 else weighted_sum(updates, weights)
+        return Aggregate(
+            step[None],
+            weights,
+            dict(state),
+            {"score": reported, "winner": float(context.clients[chosen[0]])},
+        )
+
+
+@dataclass(frozen=True)
+class Krum(StatelessRule):
+    """step = the best-scored update: Multi-Krum with m = 1 (Blanchard et al. 2017, section 3)."""
+
+    f: int = 1
+
+    def __post_init__(self) -> None:
+        MultiKrum(self.f, 1)
+
+    def __call__(
+        self,
+        uploads: Mapping[str, torch.Tensor],
+        context: Context,
+        state: Mapping[str, torch.Tensor],
+    ) -> Aggregate:
+        return MultiKrum(self.f, 1)(uploads, context, state)

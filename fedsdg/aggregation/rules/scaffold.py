@@ -1,0 +1,58 @@
+"""SCAFFOLD's server: the mean update, and the mean of all clients' control variates."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fedsdg.aggregation.statistics import weighted_sum
+from fedsdg.aggregation.types import Aggregate, Context
+from fedsdg.aggregation.uploads import checked_upload
+
+
+@dataclass(frozen=True)
+class Scaffold:
+    """x += server_rate (1/M) sum_S Delta_i and c += (1/K) sum_S Delta c_i.
+
+    Karimireddy et al. 2020, Algorithm 1, lines 16-17. Uploads: update [M, d] and control [M, d],
+    Delta c_i = c_i+ - c_i. With every c_i starting at 0 like c, the invariant c = (1/K) sum of all
+    K c_i holds after every round (K, not M: clients outside the cohort keep their c_i).
+    State: control c [d], in the dtype of the uploads; it is broadcast. The weights are uniform.
+    Diagnostics: control_norm, ||c|| after the round.
+    """
+
+    server_rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.server_rate < float("inf"):
+            raise ValueError(f"server_rate={self.server_rate} must be positive and finite")
+
+    def init(self, d: int, client_samples: np.ndarray) -> dict[str, torch.Tensor]:
+        return {"control": torch.zeros(d)}
+
+    def broadcast(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"control": state["control"]}
+
+    def __call__(
+        self,
+        uploads: Mapping[str, torch.Tensor],
+        context: Context,
+        state: Mapping[str, torch.Tensor],
+    ) -> Aggregate:
+        updates = checked_upload(uploads, context)
+        changes = checked_upload(uploads, context, "control")
+        if changes.shape != updates.shape:
+            raise ValueError(
+                f"upload 'control' has shape {tuple(changes.shape)}, 'update' has "
+                f"{tuple(updates.shape)}; a control variate has one entry per parameter"
+            )
+        size = len(updates)
+        change = weighted_sum(changes, np.full(size, 1.0 / context.num_clients))
+        control = state["control"].to(change) + change
+        return Aggregate(
+            weighted_sum(updates, np.full(size, self.server_rate / size))[None],
+            np.full(size, 1.0 / size),
+            {"control": control},
+            {"control_norm": float(torch.linalg.vector_norm(control, dtype=torch.float64))},
+        )

@@ -1,0 +1,210 @@
+"""The door for dictionaries of tensors: FedSDG's server aggregation in one call."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from fedsdg.aggregation.rules.alignment import Alignment, Weighing
+from fedsdg.aggregation.state_dict_checks import (
+    StateDict,
+    check_client,
+    check_global,
+    named_clients,
+)
+from fedsdg.aggregation.statistics import Statistics, measure, weighted_sum
+
+
+def fedsdg_server_aggregate(
+    global_params: StateDict,
+    client_params: Sequence[StateDict] | Mapping[Hashable, StateDict],
+    epsilon: float = 1e-8,
+    return_weights: bool = True,
+    *,
+    max_weight: float | None = None,
+    clip_norm: float | None = None,
+    debug: bool = False,
+    reference: Literal["mean", "leave_one_out"] = "mean",
+    transform: Literal["relu", "softmax"] = "relu",
+    temperature: float = 0.05,
+    smoothing: float = 0.0,
+) -> Any:
+    """theta_g + sum_k w_k (theta_k - theta_g), each client weighted by how its update aligns.
+
+    With Delta_k = theta_k - theta_g over all tensors together and their mean,
+    alpha_k = max(0, <Delta_k, mean> / (||Delta_k|| ||mean|| + epsilon)) and
+    w_k = alpha_k / sum alpha (FedSDG, Eq. 10 and 11). The weights are uniform when
+    sum alpha < 1e-6, or when the mean is no more than the rounding of the parameters
+    (||mean|| <= 1/2 eps(dtype) max_k ||theta_k||).
+
+    global_params: tensors by name, any floating dtypes, any device.
+    client_params: one such dict per client, in a list, or in a mapping by client id; with the keys
+        and shapes of global_params. Inputs are never modified.
+    epsilon: in (0, 0.01].
+    return_weights: whether the weights are returned.
+    max_weight: cap on a weight, at least 1/M; the excess is spread over the others in proportion.
+    clip_norm: updates with a larger L2 norm are scaled down to it before anything else.
+    debug: whether a dict of intermediate results is returned: clients, alpha, cosine, norms (of the
+        updates as uploaded), clip_factors, mean (Delta's mean, by tensor name, after clipping),
+        mean_norm, noise_norm, weights, degenerate.
+    reference, transform, temperature, smoothing: see `rules.alignment.Alignment`.
+
+    Returns the aggregated parameters, in the dtypes and on the devices of global_params; with
+    return_weights (parameters, weights), and with debug one more element at the end. The weights
+    are in [0, 1] and sum to 1: a list in the order of a list of clients, a dict by the same ids for
+    a mapping. No clients: a copy of global_params and [] (or {}). One client: its parameters and
+    [1.0]. Raises ValueError, naming the client and the tensor, for differing keys or shapes,
+    tensors that are not floating, NaN or infinity (this one also a FloatingPointError).
+
+    >>> import torch
+    >>> theta = {"w": torch.tensor([1.0, 2.0])}
+    >>> clients = [{"w": torch.tensor(w)} for w in ([1.5, 2.3], [1.6, 2.4], [0.5, 1.8])]
+    >>> aggregated, weights = fedsdg_server_aggregate(theta, clients)
+    >>> [f"{w:.4f}" for w in weights]
+    ['0.4984', '0.5016', '0.0000']
+    >>> [f"{x:.5f}" for x in aggregated["w"].tolist()]
+    ['1.55016', '2.35016']
+    >>> fedsdg_server_aggregate(theta, {"ada": clients[0], "bob": clients[2]}, max_weight=0.6)[1]
+    {'ada': 0.6, 'bob': 0.4}
+    >>> fedsdg_server_aggregate(theta, [{"w": torch.zeros(3)}])
+    Traceback (most recent call last):
+    ...
+    ValueError: client 0: tensor 'w' has shape (3,), expected (2,); all clients must share the \
+architecture of global_params
+    """
+    rule = Alignment(
+        _number(epsilon, "epsilon"), reference, transform, temperature, max_weight, smoothing
+    )
+    if clip_norm is not None and not 0 < _number(clip_norm, "clip_norm") < float("inf"):
+        raise ValueError(f"clip_norm={clip_norm} must be positive and finite, or None for none")
+    check_global(global_params)
+    ids, clients = named_clients(client_params)
+    for client, params in zip(ids, clients, strict=True):
+        check_client(client, params, global_params)
+
+    weights, facts = np.zeros(0), {"clients": ids, "weights": np.zeros(0), "degenerate": False}
+    if not clients:
+        aggregated = {name: tensor.detach().clone() for name, tensor in global_params.items()}
+    else:
+        updates = _updates(global_params, clients, ids)
+        statistics = measure(updates)
+        norms = statistics.norms * statistics.unit
+        factors = np.ones(len(clients))
+        if clip_norm is not None:
+            factors = clip_norm / np.maximum(norms, clip_norm)
+            updates.mul_(torch.as_tensor(factors).to(updates)[:, None])
+            statistics = measure(updates)
+        noise = float((factors * _rounding(global_params, clients)).max())
+        weighing = rule.weigh(statistics, noise)
+        weights = weighing.weights
+        aggregated = _combine(
+            global_params, clients, weights * factors, (weights * (1 - factors)).sum()
+        )
+        if debug:
+            mean = _unflatten(weighted_sum(updates, np.full(len(ids), 1 / len(ids))), global_params)
+            facts = _facts(ids, norms, factors, noise, statistics, weighing, mean)
+    by_client: Any = weights.tolist()
+    if isinstance(client_params, Mapping):
+        by_client = dict(zip(ids, by_client, strict=True))
+    results = (aggregated, *([by_client] if return_weights else []), *([facts] if debug else []))
+    return results if len(results) > 1 else aggregated
+
+
+def _number(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.floating):
+        raise ValueError(f"{name}={value!r} is a {type(value).__name__}; give a number")
+    return float(value)
+
+
+def _updates(
+    global_params: StateDict, clients: Sequence[StateDict], ids: Sequence[Hashable]
+) -> torch.Tensor:
+    """[M, d] theta_k - theta_g in float64 if any tensor is float64, else float32."""
+    tensors = [t for params in (global_params, *clients) for t in params.values()]
+    dtype = torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
+    d = sum(tensor.numel() for tensor in global_params.values())
+    rows = torch.empty(len(clients), d, dtype=dtype, device=tensors[0].device)
+    start = 0
+    for name, tensor in global_params.items():
+        origin = tensor.detach().reshape(-1).to(rows)
+        columns = rows[:, start : start + tensor.numel()]
+        for row, params in zip(columns, clients, strict=True):
+            row.copy_(params[name].detach().reshape(-1)).sub_(origin)
+        for client, finite in zip(ids, torch.isfinite(columns).all(dim=1).tolist(), strict=True):
+            if not finite:
+                raise ValueError(
+                    f"client {client}: the update of tensor {name!r} overflows {dtype}; convert "
+                    f"the parameters to torch.float64 or leave the client out"
+                )
+        start += tensor.numel()
+    return rows
+
+
+def _rounding(global_params: StateDict, clients: Sequence[StateDict]) -> np.ndarray:
+    """[M] 1/2 eps ||theta_k||, each tensor with the coarser eps of the two it was formed from."""
+    total = np.zeros(len(clients))
+    for k, params in enumerate(clients):
+        for name, tensor in params.items():
+            eps = max(torch.finfo(t.dtype).eps for t in (tensor, global_params[name]))
+            total[k] = np.hypot(total[k], 0.5 * eps * _norm(tensor.detach()))
+    return total
+
+
+def _norm(tensor: torch.Tensor) -> float:
+    norm = torch.linalg.vector_norm(tensor, dtype=torch.float64).item()
+    if norm < float("inf"):
+        return norm
+    statistics = measure(tensor.reshape(1, -1))
+    return float(statistics.norms[0]) * statistics.unit
+
+
+def _combine(
+    global_params: StateDict,
+    clients: Sequence[StateDict],
+    coefficients: np.ndarray,
+    global_coefficient: float,
+) -> dict[str, torch.Tensor]:
+    """sum_k c_k theta_k + c_g theta_g, accumulated in float64; c_g = 0 unless updates were clipped.
+
+    From the parameters and not the updates, so that equal clients give exactly their parameters.
+    """
+    combined = {}
+    for name, tensor in global_params.items():
+        total = tensor.detach().to(torch.float64) * global_coefficient
+        for c, params in zip(coefficients.tolist(), clients, strict=True):
+            if c:
+                total.add_(params[name].detach().to(total), alpha=c)
+        combined[name] = total.to(tensor.dtype)
+    return combined
+
+
+def _unflatten(vector: torch.Tensor, like: StateDict) -> dict[str, torch.Tensor]:
+    pieces = vector.split([tensor.numel() for tensor in like.values()])
+    return {
+        name: piece.view(tensor.shape)
+        for (name, tensor), piece in zip(like.items(), pieces, strict=True)
+    }
+
+
+def _facts(
+    ids: list[Hashable],
+    norms: np.ndarray,
+    factors: np.ndarray,
+    noise: float,
+    statistics: Statistics,
+    weighing: Weighing,
+    mean: dict[str, torch.Tensor],
+) -> dict[str, Any]:
+    return {
+        "clients": ids,
+        "alpha": weighing.alignment,
+        "cosine": weighing.cosine,
+        "norms": norms,
+        "clip_factors": factors,
+        "mean": mean,
+        "mean_norm": statistics.reference_norm * statistics.unit,
+        "noise_norm": noise,
+        "weights": weighing.weights,
+        "degenerate": weighing.degenerate,
+    }

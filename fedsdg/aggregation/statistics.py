@@ -1,0 +1,124 @@
+"""What rules need to know of the updates, in passes over column blocks, accumulated in float64.
+
+This is the plain reference. A block of columns of all M rows is converted to float64 at a time, so
+a second [M, d] copy never exists, whatever the dtype of the rows; blocks come in a fixed order, so
+results are the same from run to run.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+BLOCK_BYTES = 1 << 21
+"""Size of one float64 block: about a core's share of the last-level cache."""
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """Of rows x_1 … x_M, each divided by `unit`; multiply norms by unit, products by unit**2.
+
+    `unit` is 1 except for float64 rows so large or small that their squares would leave float64;
+    it is a power of two, so dividing by it is exact.
+    """
+
+    unit: float
+    norms: np.ndarray
+    """[M] ||x_k||_2 / unit."""
+    dots: np.ndarray
+    """[M] <x_k, z> / unit**2, z = sum_k c_k x_k the reference: the mean unless asked otherwise."""
+    reference_norm: float
+    """||z||_2 / unit."""
+    gram: np.ndarray | None = None
+    """[M, M] <x_i - mean, x_j - mean> / unit**2, or None if it was not asked for."""
+
+
+def measure(
+    rows: torch.Tensor, coefficients: np.ndarray | None = None, *, gram: bool = False
+) -> Statistics:
+    """Norms, dots with the reference and its norm, and optionally the centred Gram, in one pass.
+
+    rows: [M, d] finite, floating, M >= 1. coefficients: [M] c of the reference z = sum_k c_k x_k;
+    None for the mean (c_k = 1/M). The Gram is always centred on the mean: distances from it do not
+    cancel when all updates share a large common part.
+    """
+    size, unit = rows.shape[0], _unit(rows)
+    squares = torch.zeros(size, dtype=torch.float64, device=rows.device)
+    dots, reference_square = squares.clone(), squares.new_zeros(())
+    products = squares.new_zeros(size, size) if gram else None
+    c = None if coefficients is None else torch.as_tensor(coefficients).to(squares)
+    for _, block in _blocks(rows, unit):
+        mean = block.mean(0)
+        reference = mean if c is None else c @ block
+        squares += block.square().sum(1)
+        dots += block @ reference
+        reference_square += reference @ reference
+        if products is not None:
+            centred = block - mean
+            products += centred @ centred.T
+    return Statistics(
+        unit=unit,
+        norms=squares.sqrt().cpu().numpy(),
+        dots=dots.cpu().numpy(),
+        reference_norm=math.sqrt(reference_square.item()),
+        gram=None if products is None else ((products + products.T) / 2).cpu().numpy(),
+    )
+
+
+def squared_distances(rows: torch.Tensor) -> tuple[np.ndarray, float]:
+    """([M, M] ||x_i - x_j||^2 / unit**2, unit): symmetric, and exactly zero for equal rows.
+
+    From the centred Gram, D_ij = G_ii + G_jj - 2 G_ij. Where that cancels (rows much closer to each
+    other than to the mean, as the honest ones are when an attacker is far away) the distances are
+    formed from differences instead, so that each is good to about 1e-12 relative.
+    """
+    statistics = measure(rows, gram=True)
+    assert statistics.gram is not None
+    diagonal = statistics.gram.diagonal()
+    sums = diagonal[:, None] + diagonal[None, :]
+    distances = sums - 2 * statistics.gram
+    np.fill_diagonal(distances, 0.0)
+    off_diagonal = ~np.eye(len(distances), dtype=bool)
+    if (distances <= 1e-3 * sums)[off_diagonal].any():
+        distances = _distances_from_differences(rows, statistics.unit)
+    return distances, statistics.unit
+
+
+def weighted_sum(rows: torch.Tensor, weights: np.ndarray) -> torch.Tensor:
+    """sum_k w_k x_k, [d] in the dtype of the rows [M, d]; weights [M]; accumulated in float64."""
+    w = torch.as_tensor(weights).to(dtype=torch.float64, device=rows.device)
+    total = torch.empty(rows.shape[1], dtype=rows.dtype, device=rows.device)
+    for columns, block in _blocks(rows, 1.0):
+        total[columns] = (w @ block).to(rows.dtype)
+    return total
+
+
+def _distances_from_differences(rows: torch.Tensor, unit: float) -> np.ndarray:
+    total = torch.zeros(rows.shape[0], rows.shape[0], dtype=torch.float64, device=rows.device)
+    for _, block in _blocks(rows, unit):
+        direct = "donot_use_mm_for_euclid_dist"
+        total += torch.cdist(block, block, compute_mode=direct).square()
+    distances = ((total + total.T) / 2).cpu().numpy()
+    np.fill_diagonal(distances, 0.0)
+    return distances
+
+
+def _blocks(rows: torch.Tensor, unit: float) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Float64 column blocks of rows / unit. A block may be a view of the rows: read it only."""
+    width = max(256, BLOCK_BYTES // (8 * rows.shape[0]))
+    for start in range(0, rows.shape[1], width):
+        columns = slice(start, min(start + width, rows.shape[1]))
+        block = rows[:, columns].to(torch.float64)
+        yield columns, block if unit == 1.0 else block / unit
+
+
+def _unit(rows: torch.Tensor) -> float:
+    if rows.dtype != torch.float64 or rows.numel() == 0:
+        return 1.0
+    low, high = torch.aminmax(rows)
+    peak = max(-low.item(), high.item())
+    if peak == 0 or 2.0**-300 <= peak <= 2.0**300:
+        return 1.0
+    return math.ldexp(1.0, math.frexp(peak)[1] - 1)

@@ -1,0 +1,90 @@
+"""What goes into an aggregation rule and what comes out of it.
+
+A rule is a pure function of what was uploaded: `(uploads, context, state) -> Aggregate`.
+Expected use::
+
+    rule = Alignment()
+    state = rule.init(d, client_samples)
+    for each round:
+        received = rule.broadcast(state)        # what the clients get beside the model
+        uploads = {"update": updates}           # [M, d], clients are an axis
+        aggregate = rule(uploads, context, state)
+        model += aggregate.steps[0]
+        state = aggregate.state
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What the server knows of a round beside the uploads; row k of an upload is `clients[k]`."""
+
+    round: int
+    """1-based."""
+    clients: np.ndarray
+    """[M] int64 ids of the cohort."""
+    num_clients: int
+    """K, all clients of the federation."""
+    num_samples: np.ndarray
+    """[M] training samples of each cohort client."""
+    total_samples: int
+    """Training samples of all K clients."""
+    num_batches: np.ndarray
+    """[M] local steps per epoch."""
+    client_samples: np.ndarray
+    """[K] training samples of every client."""
+    parameter_norm: float | None = None
+    """max_k ||theta_k||_2 where updates were formed from parameters (a guard against rounding
+    noise), else None."""
+
+
+class Aggregate(NamedTuple):
+    """The outcome of a rule."""
+
+    steps: torch.Tensor
+    """[C, d] in the dtype of the updates; the server adds steps[c] to its model c (here C = 1)."""
+    weights: np.ndarray | None
+    """[M] float64 weights of the clients, summing to 1; None where a rule has none."""
+    state: dict[str, torch.Tensor]
+    """Goes back in with the next round; never shares storage with the state that came in unless
+    it is unchanged."""
+    diagnostics: dict[str, np.ndarray | float]
+    """Numbers to record: arrays [M] per client, or one float for the round."""
+
+
+@runtime_checkable
+class Rule(Protocol):
+    """A server aggregation rule. Rules never modify uploads or state."""
+
+    def init(self, d: int, client_samples: np.ndarray) -> dict[str, torch.Tensor]:
+        """State before the first round, for d communicated parameters and client_samples [K]."""
+        ...
+
+    def __call__(
+        self,
+        uploads: Mapping[str, torch.Tensor],
+        context: Context,
+        state: Mapping[str, torch.Tensor],
+    ) -> Aggregate:
+        """Aggregate uploads["update"] [M, d] (Delta_k = theta_k - theta_g) and the like."""
+        ...
+
+    def broadcast(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Named arrays sent to every client beside the model; {} for most rules."""
+        ...
+
+
+class StatelessRule:
+    """The two methods of a rule that keeps nothing between rounds and sends only the model."""
+
+    def init(self, d: int, client_samples: np.ndarray) -> dict[str, torch.Tensor]:
+        return {}
+
+    def broadcast(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {}
