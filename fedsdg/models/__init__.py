@@ -1,0 +1,1 @@
+"""Backbones, their adapters with a client axis, and the exchange with peft."""

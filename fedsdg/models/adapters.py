@@ -1,0 +1,233 @@
+"""Dual-path gated LoRA with a client axis: which parameters there are, how they start, how they merge.
+
+FedSDG (Eq. 3, 4): a client's weight in an adapted layer is W + s·B_g A_g + m·s·B_p A_p with the
+frozen W, the communicated factors (A_g, B_g), the client's own factors (A_p, B_p), its gate
+m = σ(a), and s = alpha / rank.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsdg.models.architecture import Architecture
+from fedsdg.models.parameters import Layout, ParameterSpec, offsets
+
+GATE = "lambda_k_logit"
+HEAD_STD = 0.02
+NEAR_ZERO_STD = 1e-4
+TARGETS = {"outputs": ("attn.proj", "mlp.fc2"), "qkv-fc1": ("attn.qkv", "mlp.fc1")}
+
+
+@dataclass(frozen=True)
+class AdapterConfig:
+    """Which adapters there are. The first choice of each option is the default.
+
+    Attributes:
+        rank, alpha: LoRA's r and α; the scale is s = α / r.
+        targets: "outputs" (attention output projection, second feed-forward layer) | "qkv-fc1".
+        branch: "none" (shared factors only) | "dual" (a gated private branch beside them).
+        composition: "residual" ΔW = s·B_g A_g + m·s·B_p A_p
+            | "factors" ΔW = s·(B_g + m·B_p)(A_g + m·A_p).
+        gate: one logit per "block" | adapted "layer" | "client".
+        gate_init: first value of every logit a (0: m = 0.5).
+        gate_fixed: m itself, in [0, 1], instead of a learned logit; then there is no logit.
+        private_subspace: "own" A_p | "shared-a": the private branch uses A_g and has only B_p.
+        private_init: "near-zero" A_p ~ N(0, 1e-4²) | "lora" as the shared A; B_p = 0 in both.
+        private_a_trainable: False keeps A_p at its start (the `b-only` penalty), which therefore
+            must be "lora".
+        local: every parameter is private and d = 0 (`local-only`).
+    """
+
+    rank: int = 8
+    alpha: float = 16.0
+    targets: Literal["outputs", "qkv-fc1"] = "outputs"
+    branch: Literal["none", "dual"] = "none"
+    composition: Literal["residual", "factors"] = "residual"
+    gate: Literal["block", "layer", "client"] = "block"
+    gate_init: float = 0.0
+    gate_fixed: float | None = None
+    private_subspace: Literal["own", "shared-a"] = "own"
+    private_init: Literal["near-zero", "lora"] = "near-zero"
+    private_a_trainable: bool = True
+    local: bool = False
+
+    def __post_init__(self) -> None:
+        choices: dict[str, tuple[str, ...]] = {
+            "targets": tuple(TARGETS),
+            "branch": ("none", "dual"),
+            "composition": ("residual", "factors"),
+            "gate": ("block", "layer", "client"),
+            "private_subspace": ("own", "shared-a"),
+            "private_init": ("near-zero", "lora"),
+        }
+        for option, allowed in choices.items():
+            if getattr(self, option) not in allowed:
+                raise ValueError(
+                    f"adapters: {option} {getattr(self, option)!r} is unknown; "
+                    f"choose one of {', '.join(allowed)}"
+                )
+        if self.rank < 1:
+            raise ValueError(f"adapters: rank {self.rank} must be at least 1")
+        if self.gate_fixed is not None and not 0.0 <= self.gate_fixed <= 1.0:
+            raise ValueError(f"adapters: gate_fixed {self.gate_fixed} must lie in [0, 1]")
+        if self.local and self.branch == "dual":
+            raise ValueError("adapters: local keeps everything private, so branch must be 'none'")
+        starts_at_zero = self.private_init == "near-zero" and self.private_subspace == "own"
+        if self.branch == "dual" and not self.private_a_trainable and starts_at_zero:
+            raise ValueError(
+                "adapters: a private A that is not trained must not start near zero; "
+                "set private_init to 'lora'"
+            )
+
+    @property
+    def scale(self) -> float:
+        """s = α / r."""
+        return self.alpha / self.rank
+
+
+def adapted_layers(
+    architecture: Architecture, config: AdapterConfig
+) -> dict[str, tuple[int, int, int]]:
+    """Adapted layers in order: name -> (block, inputs, outputs)."""
+    dim, hidden = architecture.dim, architecture.hidden
+    shapes = {
+        "attn.qkv": (dim, 3 * dim),
+        "attn.proj": (dim, dim),
+        "mlp.fc1": (dim, hidden),
+        "mlp.fc2": (hidden, dim),
+    }
+    return {
+        f"blocks.{block}.{target}": (block, *shapes[target])
+        for block in range(architecture.depth)
+        for target in TARGETS[config.targets]
+    }
+
+
+def gate_name(layer: str, config: AdapterConfig) -> str:
+    """Name of the logit that gates an adapted layer such as `blocks.0.attn.proj`."""
+    if config.gate == "client":
+        return GATE
+    return f"{layer if config.gate == 'layer' else '.'.join(layer.split('.')[:2])}.{GATE}"
+
+
+def make_layout(architecture: Architecture, num_classes: int, config: AdapterConfig) -> Layout:
+    """Names, shapes and order of all trained parameters; names are timm's plus a suffix.
+
+    Communicated: `{layer}.lora_A` [r, in] and `{layer}.lora_B` [out, r] of every adapted layer, then
+    `head.weight` [classes, dim] and `head.bias` [classes]. Private: `{layer}.lora_A_private`,
+    `{layer}.lora_B_private` and the gates' logits, scalars. With `local` the communicated ones move,
+    names and order unchanged, into the private row.
+    """
+    if num_classes < 2:
+        raise ValueError(f"a task needs at least 2 classes, got {num_classes}")
+    rank = config.rank
+    shared: list[ParameterSpec] = []
+    private: list[ParameterSpec] = []
+    logits: dict[str, ParameterSpec] = {}
+    for layer, (_, inputs, outputs) in adapted_layers(architecture, config).items():
+        shared.append(ParameterSpec(f"{layer}.lora_A", (rank, inputs), "shared"))
+        shared.append(ParameterSpec(f"{layer}.lora_B", (outputs, rank), "shared"))
+        if config.branch == "none":
+            continue
+        if config.private_subspace == "own":
+            name, trainable = f"{layer}.lora_A_private", config.private_a_trainable
+            private.append(ParameterSpec(name, (rank, inputs), "private", trainable))
+        private.append(ParameterSpec(f"{layer}.lora_B_private", (outputs, rank), "private"))
+        if config.gate_fixed is None:
+            name = gate_name(layer, config)
+            logits[name] = ParameterSpec(name, (), "gate")
+    shared.append(ParameterSpec("head.weight", (num_classes, architecture.dim), "shared"))
+    shared.append(ParameterSpec("head.bias", (num_classes,), "shared"))
+    if config.local:
+        return Layout((), tuple(shared))
+    return Layout(tuple(shared), (*private, *logits.values()))
+
+
+def initial_values(
+    layout: Layout, config: AdapterConfig, generator: np.random.Generator
+) -> tuple[Tensor, Tensor]:
+    """First values of the communicated [d] and the private row [d_private], float32.
+
+    A: uniform(±1/√in), which is the Kaiming start with a = √5 that peft uses; every B: 0, so the
+    adapted model starts as the frozen one; head: N(0, 0.02²) weights, zero bias; A_p: N(0, 1e-4²)
+    or as A; logits: `gate_init`. The communicated row is drawn first, so methods with and without a
+    private branch start from the same θ_g, and so does `local`.
+    """
+    return (
+        _initial_row(layout.communicated, config, generator),
+        _initial_row(layout.private, config, generator),
+    )
+
+
+def _initial_row(
+    specs: tuple[ParameterSpec, ...], config: AdapterConfig, generator: np.random.Generator
+) -> Tensor:
+    row = torch.zeros(sum(spec.size for spec in specs), dtype=torch.float32)
+    columns = offsets(specs)
+    for spec in specs:
+        values: np.ndarray | float
+        if spec.group == "gate":
+            values = config.gate_init
+        elif spec.name == "head.weight":
+            values = generator.normal(0.0, HEAD_STD, spec.size)
+        elif spec.name.endswith("lora_A_private") and config.private_init == "near-zero":
+            values = generator.normal(0.0, NEAR_ZERO_STD, spec.size)
+        elif spec.name.endswith(("lora_A", "lora_A_private")):
+            bound = 1.0 / math.sqrt(spec.shape[1])
+            values = generator.uniform(-bound, bound, spec.size)
+        else:
+            continue
+        row[columns[spec.name]] = torch.as_tensor(values, dtype=torch.float32)
+    return row
+
+
+def gates(private: Tensor, layout: Layout) -> Tensor:
+    """Gate weights m = σ(a) (Eq. 3) of the clients whose private rows are `private` [M, d_private].
+
+    Returns:
+        [M, G] in the order of the layout; G = 0 where the method has no learned gate.
+    """
+    columns = offsets(layout.private)
+    logits = [private[:, columns[s.name]] for s in layout.private if s.group == "gate"]
+    if not logits:
+        return private.new_zeros(private.shape[0], 0)
+    return torch.sigmoid(torch.cat(logits, dim=1))
+
+
+def merge(
+    weight: Tensor,
+    layer: str,
+    parameters: Mapping[str, Tensor],
+    config: AdapterConfig,
+    private: bool,
+) -> Tensor:
+    """Weights [M, out, in] of one adapted layer, one matrix per client (Eq. 4).
+
+    `weight` [out, in] is the frozen one. Without `private` the private branch is left out: θ_g alone.
+    """
+    a, b = parameters[f"{layer}.lora_A"], parameters[f"{layer}.lora_B"]
+    if private and config.branch == "dual":
+        b_private = parameters[f"{layer}.lora_B_private"]
+        if config.gate_fixed is None:
+            gate = torch.sigmoid(parameters[gate_name(layer, config)])[:, None, None]
+            gated = gate * b_private
+        else:
+            gate = config.gate_fixed
+            gated = gate * b_private
+        if config.private_subspace == "shared-a":
+            b = b + gated
+        elif config.composition == "factors":
+            a = a + gate * parameters[f"{layer}.lora_A_private"]
+            b = b + gated
+        else:
+            # One product over the concatenated ranks instead of two.
+            a = torch.cat((a, parameters[f"{layer}.lora_A_private"]), dim=1)
+            b = torch.cat((b, gated), dim=2)
+    return torch.baddbmm(weight.expand(a.shape[0], -1, -1), b, a, alpha=config.scale)

@@ -1,0 +1,109 @@
+"""The map between flat parameter matrices and named tensors with a leading client axis.
+
+Clients are an axis: the communicated parameters of M clients are the rows of one matrix [M, d], and
+every named tensor is a view of it, so an update is ready for the server without being copied.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+# torch would like gradients laid out densely; ours are columns of one matrix on purpose.
+warnings.filterwarnings("ignore", message="grad and param do not obey the gradient layout contract")
+
+Group = Literal["shared", "private", "gate"]
+
+
+@dataclass(frozen=True)
+class ParameterSpec:
+    """One named parameter of one client.
+
+    `group` says which learning rate moves it: "shared" η_g, "private" η_p, "gate" η_m.
+    `trainable` is False for a private A_p that stays at its start (the `b-only` penalty).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    group: Group
+    trainable: bool = True
+
+    @property
+    def size(self) -> int:
+        """Number of scalars; 1 for a scalar of shape ()."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Order of the parameters in a communicated row [d] and in a private row [d_private]."""
+
+    communicated: tuple[ParameterSpec, ...]
+    private: tuple[ParameterSpec, ...]
+
+    @property
+    def d(self) -> int:
+        """Number of communicated scalars per client (0 for `local-only`)."""
+        return sum(spec.size for spec in self.communicated)
+
+    @property
+    def d_private(self) -> int:
+        """Number of scalars a client keeps to itself."""
+        return sum(spec.size for spec in self.private)
+
+
+def offsets(specs: Sequence[ParameterSpec]) -> dict[str, slice]:
+    """Columns of every parameter in the flat row, by name."""
+    columns, start = {}, 0
+    for spec in specs:
+        columns[spec.name] = slice(start, start + spec.size)
+        start += spec.size
+    return columns
+
+
+def views(matrix: Tensor, specs: Sequence[ParameterSpec]) -> dict[str, Tensor]:
+    """Named views [M, *shape] of `matrix` [M, d]; they share its storage.
+
+    Raises:
+        ValueError: `matrix` is not a matrix with as many columns as the parameters have scalars.
+    """
+    width = sum(spec.size for spec in specs)
+    if matrix.dim() != 2 or matrix.shape[1] != width:
+        raise ValueError(
+            f"the parameters need a matrix [clients, {width}], got shape {tuple(matrix.shape)}: "
+            "make it from the same layout"
+        )
+    columns = offsets(specs)
+    return {s.name: matrix[:, columns[s.name]].view(matrix.shape[0], *s.shape) for s in specs}
+
+
+def leaves(matrix: Tensor, gradients: Tensor, specs: Sequence[ParameterSpec]) -> dict[str, Tensor]:
+    """Named leaf tensors that share the storage of `matrix`, their `.grad` that of `gradients`.
+
+    `backward()` then accumulates straight into `gradients` [M, d]. Zero it with
+    `gradients.zero_()`: an optimiser's `zero_grad()` would sever the views. Slicing one leaf matrix
+    inside autograd would allocate a zero matrix for every slice instead.
+
+    Raises:
+        ValueError: the two matrices differ in shape, type or device, or do not fit `specs`.
+    """
+    same = matrix.shape == gradients.shape and matrix.dtype == gradients.dtype
+    if not same or matrix.device != gradients.device:
+        raise ValueError(
+            f"parameters {tuple(matrix.shape)} {matrix.dtype} and gradients "
+            f"{tuple(gradients.shape)} {gradients.dtype} must agree in shape, type and device: "
+            "make one with torch.zeros_like of the other"
+        )
+    values = views(matrix.detach(), specs)
+    slopes = views(gradients.detach(), specs)
+    for spec in specs:
+        if spec.trainable:
+            values[spec.name].requires_grad_()
+            values[spec.name].grad = slopes[spec.name]
+    return values
