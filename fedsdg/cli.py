@@ -1,0 +1,416 @@
+"""The command ``fedsdg``: thin, and lazy, so that help and tables start without torch.
+
+Every subcommand validates the whole config first. Whatever goes wrong in a foreseeable way is one
+sentence on stderr and exit code 2; ``--traceback`` shows where it came from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedsdg import __version__
+
+if TYPE_CHECKING:
+    from fedsdg.config import Config, MethodConfig
+    from fedsdg.data.partition_record import Partition
+
+#: What bad input or a failing run raises; anything else is a defect and keeps its traceback.
+FORESEEN = (ValueError, FileNotFoundError, FloatingPointError, FileExistsError, PermissionError)
+
+
+def _store() -> Path:
+    return Path(os.environ.get("FEDSDG_STORE", ".fedsdg")) / "runs"
+
+
+def _load(arguments: argparse.Namespace) -> Config:
+    from fedsdg.config import load_config
+
+    return load_config(arguments.config or ())
+
+
+def _one_of(value: str | None, known: Sequence[str], what: str) -> str:
+    if value is None:
+        if len(known) == 1:
+            return known[0]
+        raise ValueError(f"name one {what} with --{what}: {', '.join(map(str, known))}")
+    if value not in known:
+        raise ValueError(f"{what} {value!r} is not in the config: {', '.join(map(str, known))}")
+    return value
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Validate the config and print the size of its grid."""
+    from fedsdg.data.datasets import dataset_spec
+
+    config = _load(arguments)
+    for name in config.datasets:
+        dataset_spec(name)
+    runs = len(config.datasets) * len(config.skews) * len(config.methods) * len(config.seeds)
+    print(
+        f"{config.experiment}: {len(config.methods)} methods x {len(config.datasets)} data sets x "
+        f"{len(config.skews)} skews x {len(config.seeds)} seeds = {runs} runs"
+    )
+    return 0
+
+
+def methods(arguments: argparse.Namespace) -> int:
+    """Print the table of methods."""
+    from fedsdg.methods import METHODS
+
+    def short(part: Any) -> str:
+        return part.reference.rsplit(":", 1)[1]
+
+    rows = [("method", "rule", "objective", "personalisation", "optimiser", "parameters")]
+    for name, row in METHODS.items():
+        terms = " + ".join(["cross-entropy", *map(short, row.objective)])
+        parameters = ", ".join(f"{k}={p.default}" for k, p in row.parameters.items())
+        optimiser = row.optimiser or "adam"
+        rows.append(
+            (name, short(row.rule), terms, short(row.personalisation), optimiser, parameters)
+        )
+    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    for cells_of_row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(cells_of_row, widths, strict=False)]
+        print("  ".join([*cells, cells_of_row[5]]).rstrip())
+    return 0
+
+
+def _make_partition(config: Config, dataset: str, skew: str, seed: int) -> Partition:
+    from fedsdg.data.datasets import load_dataset
+    from fedsdg.data.partition import partition_clients
+    from fedsdg.data.partition_record import PartitionSpec
+    from fedsdg.data.skew import parse_skew
+    from fedsdg.rng import stream
+
+    settings = config.partition
+    return partition_clients(
+        load_dataset(dataset),
+        num_clients=config.federation.clients,
+        skew=parse_skew(skew),
+        seed=seed,
+        spec=PartitionSpec(
+            scheme=settings.scheme,  # type: ignore[arg-type]
+            min_samples=settings.min_samples,
+            min_test=settings.min_test,
+            retries=settings.retries,
+        ),
+        generator=stream("partition", seed),
+    )
+
+
+def partition(arguments: argparse.Namespace) -> int:
+    """Divide a data set among clients."""
+    from dataclasses import replace
+
+    from fedsdg.data.partition_files import write_partition
+
+    config = _load(arguments)
+    if arguments.clients is not None:
+        federation = replace(config.federation, clients=arguments.clients)
+        config = replace(config, federation=federation)
+    made = _make_partition(config, arguments.dataset, arguments.skew, arguments.seed)
+    write_partition(made, arguments.output)
+    sizes = made.sizes().sum(1)
+    print(
+        f"{arguments.output}: {made.num_clients} clients with {sizes.min()} to {sizes.max()} "
+        f"samples after {made.attempts} draw(s)"
+    )
+    return 0
+
+
+def pretrain(arguments: argparse.Namespace) -> int:
+    """Make a backbone as the config describes it."""
+    from fedsdg import pretraining
+
+    config = _load(arguments)
+    name = arguments.backbone or config.backbone
+    if name not in config.backbones:
+        raise ValueError(
+            f"backbone {name!r} is not described under backbones: {', '.join(config.backbones)}"
+        )
+    pretraining.pretrain(config.backbones[name], Path(arguments.output))
+    return 0
+
+
+def _identity(
+    config: Config, dataset: str, skew: str, method: MethodConfig, seed: int
+) -> dict[str, Any]:
+    return {
+        "experiment": config.experiment,
+        "dataset": dataset,
+        "clients": config.federation.clients,
+        "skew": skew,
+        "method": method.type,
+        "label": method.label,
+        "seed": seed,
+    }
+
+
+@contextlib.contextmanager
+def _round_progress(title: str, rounds: int) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
+    """A bar on a terminal; elsewhere a plain line per evaluated round."""
+    from tqdm import tqdm
+
+    on_terminal = sys.stderr.isatty()
+    with tqdm(total=rounds, desc=title, unit="round", disable=not on_terminal) as bar:
+
+        def report(round_: int, record: Mapping[str, Any]) -> None:
+            bar.update(1)
+            if not record["evaluated"]:
+                return
+            scores = {
+                name: f"{record[key]:.3f}"
+                for name, key in (
+                    ("loss", "train_loss"),
+                    ("personal", "personal_accuracy"),
+                    ("global", "global_accuracy"),
+                )
+                if record.get(key) is not None
+            }
+            bar.set_postfix(scores, refresh=False)
+            if not on_terminal:
+                line = " ".join(f"{name}={score}" for name, score in scores.items())
+                print(f"{title}: round {round_}/{rounds} {line}", file=sys.stderr, flush=True)
+
+        yield report
+
+
+def train(arguments: argparse.Namespace) -> int:
+    """Train all seeds of one cell of the grid in one process; a failed seed is a row."""
+    from fedsdg.data.partition_files import read_partition
+    from fedsdg.models.backbones import load_backbone
+    from fedsdg.runs import execute, prepare_material
+
+    config = _load(arguments)
+    method = config.method(arguments.method)
+    if len(arguments.partitions) != len(config.seeds):
+        raise ValueError(
+            f"--partitions names {len(arguments.partitions)} files, but the config has "
+            f"{len(config.seeds)} seeds; name one file a seed, in the config's order"
+        )
+    backbone = load_backbone(arguments.backbone)
+    material = prepare_material(arguments.dataset, backbone, config.training.device)
+    for seed, path in zip(config.seeds, arguments.partitions, strict=True):
+        run = config.run(arguments.dataset, arguments.skew, method, seed)
+        title = f"{arguments.dataset} {arguments.skew} {method.label} seed {seed}"
+        shares = read_partition(path)
+        if (shares.skew, shares.seed, shares.num_clients) != (
+            arguments.skew,
+            seed,
+            config.federation.clients,
+        ):
+            raise ValueError(
+                f"{path} was made for {shares.skew}, seed {shares.seed} and {shares.num_clients} "
+                f"clients, but {arguments.skew}, seed {seed} and {config.federation.clients} "
+                "clients are wanted; name the partitions in the order of the config's seeds"
+            )
+        with _round_progress(title, config.federation.rounds) as progress:
+            failure = execute(
+                run,
+                material,
+                shares,
+                Path(arguments.output) / f"seed~{seed}",
+                store=_store(),
+                identity=_identity(config, arguments.dataset, arguments.skew, method, seed),
+                progress=progress,
+            )
+        print(f"{title}: {failure or 'ok'}", file=sys.stderr, flush=True)
+    return 0
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """One run alone, making the partition and the backbone it lacks."""
+    from fedsdg import pretraining
+    from fedsdg.data.partition_files import read_partition, write_partition
+    from fedsdg.models.backbones import load_backbone
+    from fedsdg.results import read_json
+    from fedsdg.runs import execute, prepare_material
+
+    config = _load(arguments)
+    dataset = _one_of(arguments.dataset, config.datasets, "dataset")
+    skew = _one_of(arguments.skew, config.skews, "skew")
+    method = config.method(arguments.method)
+    seed = config.seeds[0] if arguments.seed is None else arguments.seed
+    backbone_file = Path("results/backbones") / f"{config.backbone}.safetensors"
+    if not backbone_file.is_file():
+        pretraining.pretrain(config.backbones[config.backbone], backbone_file)
+    clients = config.federation.clients
+    shares_file = Path(f"results/partitions/{dataset}/clients~{clients}/{skew}/seed~{seed}.parquet")
+    if not shares_file.is_file():
+        write_partition(_make_partition(config, dataset, skew, seed), shares_file)
+    material = prepare_material(dataset, load_backbone(backbone_file), config.training.device)
+    title = f"{dataset} {skew} {method.label} seed {seed}"
+    output = Path(
+        arguments.output
+        or f"results/runs/{config.experiment}/{dataset}/clients~{clients}/{skew}/{method.label}"
+        f"/seed~{seed}"
+    )
+    with _round_progress(title, config.federation.rounds) as progress:
+        failure = execute(
+            config.run(dataset, skew, method, seed),
+            material,
+            read_partition(shares_file),
+            output,
+            store=_store(),
+            identity=_identity(config, dataset, skew, method, seed),
+            progress=progress,
+        )
+    if failure:
+        print(f"fedsdg: error: {title} failed: {failure}", file=sys.stderr)
+        return 1
+    last = read_json(output / "result.json")["last"]
+    for name, value in last.items():
+        if value is not None:
+            print(f"{name:28s}{value:.4f}" if name != "round" else f"{name:28s}{value}")
+    print(f"records in {output}")
+    return 0
+
+
+def search(arguments: argparse.Namespace) -> int:
+    """Search hyper-parameters on seeds outside the grid."""
+    from fedsdg.search import search as search_grid
+
+    config = _load(arguments)
+    output = Path(arguments.output or f"results/search/{config.experiment}.json")
+    search_grid(config, _store(), Path(arguments.backbone) if arguments.backbone else None, output)
+    return 0
+
+
+def summarise(arguments: argparse.Namespace) -> int:
+    """Gather the records of all runs of an experiment."""
+    from fedsdg.analysis import summarise as analysis
+
+    analysis.summarise(Path(arguments.runs), Path(arguments.output))
+    return 0
+
+
+def table(arguments: argparse.Namespace) -> int:
+    """Render a table as csv, md and tex."""
+    from fedsdg.analysis import tables
+
+    tables.write_table(Path(arguments.summary), arguments.table, Path(arguments.output))
+    return 0
+
+
+def figure(arguments: argparse.Namespace) -> int:
+    """Draw a figure as pdf, svg and png, with its sources beside it."""
+    from fedsdg.analysis import plots
+
+    plots.write_figure(
+        Path(arguments.summary),
+        arguments.figure,
+        Path(arguments.output),
+        partitions=tuple(Path(p) for p in arguments.partitions),
+    )
+    return 0
+
+
+def claims(arguments: argparse.Namespace) -> int:
+    """State what the comparison shows, and whether it holds."""
+    from fedsdg.analysis.claims import write_claims
+
+    write_claims(Path(arguments.summary), Path(arguments.output))
+    return 0
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Fail, naming them, when runs failed; otherwise write the flag."""
+    from fedsdg.analysis.summarise import failed_runs
+    from fedsdg.results import atomic_path
+
+    failed = failed_runs(Path(arguments.summary))
+    if failed:
+        print(f"fedsdg: error: {len(failed)} run(s) failed:", file=sys.stderr)
+        for entry in failed:
+            print(f"  {entry}", file=sys.stderr)
+        print("remove their folders or mend the cause, then run again", file=sys.stderr)
+        return 1
+    if arguments.output:
+        with atomic_path(arguments.output) as temporary:
+            temporary.write_text("all runs succeeded\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fedsdg", description="Benchmark and reproduce federated fine-tuning."
+    )
+    parser.add_argument("--version", action="version", version=f"fedsdg {__version__}")
+    parser.add_argument("--traceback", action="store_true", help="show where an error came from")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+
+    def command(function: Callable[[argparse.Namespace], int], *, config: bool = False) -> Any:
+        text = (function.__doc__ or "").strip()
+        sub = commands.add_parser(function.__name__, help=text, description=text)
+        sub.set_defaults(function=function)
+        if config:
+            sub.add_argument("--config", nargs="+", help="YAML or JSON files, merged in order")
+        return sub
+
+    command(check, config=True)
+    command(methods)
+    sub = command(partition, config=True)
+    sub.add_argument("--dataset", required=True)
+    sub.add_argument("--clients", type=int, help="default: the config's")
+    sub.add_argument("--skew", required=True)
+    sub.add_argument("--seed", type=int, required=True)
+    sub.add_argument("--output", required=True)
+    sub = command(pretrain, config=True)
+    sub.add_argument("--backbone", help="default: the config's")
+    sub.add_argument("--output", required=True)
+    sub = command(train, config=True)
+    sub.add_argument("--dataset", required=True)
+    sub.add_argument("--skew", required=True)
+    sub.add_argument("--method", required=True)
+    sub.add_argument("--backbone", required=True)
+    sub.add_argument("--partitions", nargs="+", required=True)
+    sub.add_argument("--output", required=True)
+    sub = command(run, config=True)
+    sub.add_argument("--dataset")
+    sub.add_argument("--skew")
+    sub.add_argument("--method", required=True)
+    sub.add_argument("--seed", type=int)
+    sub.add_argument("--output")
+    sub = command(search, config=True)
+    sub.add_argument("--backbone", help="default: results/backbones/<backbone>.safetensors")
+    sub.add_argument("--output")
+    sub = command(summarise)
+    sub.add_argument("--runs", required=True)
+    sub.add_argument("--output", required=True)
+    sub = command(table)
+    sub.add_argument("--summary", required=True)
+    sub.add_argument("--table", required=True)
+    sub.add_argument("--output", required=True)
+    sub = command(figure)
+    sub.add_argument("--summary", required=True)
+    sub.add_argument("--figure", required=True)
+    sub.add_argument("--partitions", nargs="*", default=[])
+    sub.add_argument("--output", required=True)
+    sub = command(claims)
+    sub.add_argument("--summary", required=True)
+    sub.add_argument("--output", required=True)
+    sub = command(verify)
+    sub.add_argument("--summary", required=True)
+    sub.add_argument("--output")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.function(arguments))
+    except FORESEEN as error:
+        if arguments.traceback:
+            raise
+        print(f"fedsdg: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("fedsdg: interrupted", file=sys.stderr)
+        return 130

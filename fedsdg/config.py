@@ -1,0 +1,365 @@
+"""The experiment as frozen dataclasses: read, checked in full, and hashed. Never imports torch.
+
+A config is one YAML or JSON file, or several merged in order. Every key is known, typed and
+bounded; whatever is wrong is named with its place and its remedy.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from fedsdg.methods import METHODS, Parameter
+from fedsdg.results import sha256_json
+
+#: Keys of ``training`` that a method's entry may set for itself.
+OVERRIDES = ("optimiser", "eta_g", "eta_p", "eta_m")
+SKEW = re.compile(r"dirichlet~(\d+(\.\d+)?|\.\d+)|classes~[1-9]\d*|iid")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+T = TypeVar("T")
+
+
+def _checked(default: Any, **bounds: Any) -> Any:
+    """A dataclass field whose value is validated by a ``Parameter``."""
+    return field(default=default, metadata={"parameter": Parameter(default, **bounds)})
+
+
+@dataclass(frozen=True)
+class FederationConfig:
+    """Clients, cohorts and rounds."""
+
+    clients: int = _checked(20, minimum=1, integer=True)
+    clients_per_round: int = _checked(5, minimum=1, integer=True)
+    rounds: int = _checked(20, minimum=1, integer=True)
+    evaluate_every: int = _checked(2, minimum=1, integer=True)
+    trace_every: int = _checked(0, minimum=0, integer=True)
+
+
+@dataclass(frozen=True)
+class PartitionConfig:
+    """How samples are divided among clients."""
+
+    scheme: str = _checked("per-class", choices=("per-class", "per-client"))
+    min_samples: int = _checked(12, minimum=3, integer=True)
+    min_test: int = _checked(3, minimum=1, integer=True)
+    retries: int = _checked(200, minimum=0, integer=True)
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Local training: E epochs of mini-batches with three learning rates (Eq. 6-8)."""
+
+    epochs: int = _checked(2, minimum=1, integer=True)
+    batch_size: int = _checked(16, minimum=1, integer=True)
+    clip_norm: float = _checked(1.0, minimum=1e-12)
+    optimiser: str = _checked("adam", choices=("adam", "sgd"))
+    eta_g: float = _checked(3e-3, minimum=0)
+    eta_p: float = _checked(3e-3, minimum=0)
+    eta_m: float = _checked(5e-3, minimum=0)
+    threads: int = _checked(1, minimum=1, integer=True)
+    device: str = _checked("cpu", choices=("cpu", "cuda"))
+
+
+@dataclass(frozen=True)
+class AdaptersConfig:
+    """LoRA adapters: rank r, scale α/r, and the layers that carry them."""
+
+    rank: int = _checked(8, minimum=1, integer=True)
+    alpha: float = _checked(16.0, minimum=1e-9)
+    targets: str = _checked("outputs", choices=("outputs", "qkv-fc1"))
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """A method of the grid: its row, its label in paths and tables, and all its parameters."""
+
+    type: str
+    label: str
+    parameters: Mapping[str, Any]
+    overrides: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    """Hyper-parameter search: seeds outside the grid, and the values tried per method."""
+
+    seeds: tuple[int, ...]
+    grids: Mapping[str, Mapping[str, tuple[Any, ...]]]
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run: all its records depend on, but the bytes of data, backbone and sources."""
+
+    dataset: str
+    backbone: str
+    skew: str
+    seed: int
+    federation: FederationConfig
+    partition: PartitionConfig
+    training: TrainingConfig
+    adapters: AdaptersConfig
+    method: str
+    parameters: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types only, ready for JSON."""
+        plain = asdict(self)
+        plain["parameters"] = dict(self.parameters)
+        return plain
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the canonical JSON of the run."""
+        return sha256_json(self.to_dict())
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole experiment: the grid datasets × skews × methods × seeds and what all runs share."""
+
+    experiment: str
+    datasets: tuple[str, ...]
+    backbone: str
+    backbones: Mapping[str, Mapping[str, Any]]
+    skews: tuple[str, ...]
+    seeds: tuple[int, ...]
+    federation: FederationConfig
+    partition: PartitionConfig
+    training: TrainingConfig
+    adapters: AdaptersConfig
+    methods: tuple[MethodConfig, ...]
+    search: SearchConfig
+
+    def method(self, label: str) -> MethodConfig:
+        """The method with this label, or a ``ValueError`` that lists the labels."""
+        for method in self.methods:
+            if method.label == label:
+                return method
+        labels = [method.label for method in self.methods]
+        raise ValueError(f"the config has no method {label!r}{_hint(label, labels)}")
+
+    def run(self, dataset: str, skew: str, method: MethodConfig, seed: int) -> RunConfig:
+        """The run of one cell of the grid and one seed."""
+        training = asdict(self.training)
+        if METHODS[method.type].optimiser is not None:
+            training["optimiser"] = METHODS[method.type].optimiser
+        return RunConfig(
+            dataset=dataset,
+            backbone=self.backbone,
+            skew=skew,
+            seed=seed,
+            federation=self.federation,
+            partition=self.partition,
+            training=TrainingConfig(**{**training, **method.overrides}),
+            adapters=self.adapters,
+            method=method.type,
+            parameters=dict(method.parameters),
+        )
+
+
+def _hint(word: str, known: Iterable[str]) -> str:
+    names = list(known)
+    close = difflib.get_close_matches(str(word), names, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(names)}"
+
+
+def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where} is {value!r}, but must be a mapping of keys to values")
+    return value
+
+
+def _section(cls: type[T], value: Any, where: str) -> T:
+    mapping = _mapping(value, where)
+    parameters = {entry.name: entry.metadata["parameter"] for entry in fields(cls)}  # type: ignore[arg-type]
+    for key in mapping:
+        if key not in parameters:
+            raise ValueError(f"{where}: unknown key {key!r}{_hint(key, parameters)}")
+    return cls(**{key: parameters[key].check(v, f"{where}.{key}") for key, v in mapping.items()})
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list) or not value:
+        raise ValueError(f"{where} is {value!r}, but must be a list with at least one entry")
+    for position, entry in enumerate(value):
+        if entry in value[:position]:
+            raise ValueError(f"{where} names {entry!r} twice")
+    return value
+
+
+def _seeds(value: Any, where: str) -> tuple[int, ...]:
+    check = Parameter(0, minimum=0, integer=True).check
+    return tuple(check(seed, f"{where}: seed") for seed in _list(value, where))
+
+
+def _skews(value: Any) -> tuple[str, ...]:
+    for skew in _list(value, "skews"):
+        if not isinstance(skew, str) or not SKEW.fullmatch(skew):
+            raise ValueError(
+                f"skews: {skew!r} is not a skew; write 'dirichlet~0.1', 'classes~2' or 'iid'"
+            )
+        kind, _, number = skew.partition("~")
+        if kind == "dirichlet" and not float(number) > 0:
+            raise ValueError(f"skews: {skew!r} has α = {number}, but α must be greater than 0")
+    return tuple(value)
+
+
+def _name(value: Any, where: str) -> str:
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise ValueError(
+            f"{where} is {value!r}, but must be made of letters, digits, '.', '_' and '-'"
+        )
+    return value
+
+
+def _method(entry: Any) -> MethodConfig:
+    given = {"type": entry} if isinstance(entry, str) else dict(_mapping(entry, "methods entry"))
+    kind = str(given.pop("type", ""))
+    if kind not in METHODS:
+        if not kind:
+            raise ValueError(f"methods: the entry {entry!r} has no 'type'")
+        raise ValueError(f"methods: unknown method {kind!r}{_hint(kind, METHODS)}")
+    label = _name(given.pop("name", kind), f"methods: name of {kind}")
+    row = METHODS[kind]
+    parameters = {key: parameter.default for key, parameter in row.parameters.items()}
+    overrides = {}
+    training = {f.name: f.metadata["parameter"] for f in fields(TrainingConfig)}
+    for key, value in given.items():
+        where = f"methods: {label}.{key}"
+        if key in row.parameters:
+            parameters[key] = row.parameters[key].check(value, where)
+        elif key in OVERRIDES:
+            overrides[key] = training[key].check(value, where)
+        else:
+            known = [*row.parameters, *OVERRIDES]
+            raise ValueError(f"methods: {label} has no parameter {key!r}{_hint(key, known)}")
+    return MethodConfig(kind, label, parameters, overrides)
+
+
+def _search(value: Any, grid_seeds: tuple[int, ...]) -> SearchConfig:
+    section = _mapping(value, "search")
+    if unknown := set(section) - {"seeds", "grids"}:
+        raise ValueError(f"search: unknown key {sorted(unknown)[0]!r}; known are seeds, grids")
+    seeds = _seeds(section.get("seeds", [100]), "search.seeds")
+    if shared := set(seeds) & set(grid_seeds):
+        raise ValueError(
+            f"search.seeds: seed {min(shared)} belongs to the grid; search on other seeds, "
+            "or the comparison would be tuned on what it reports"
+        )
+    grids: dict[str, dict[str, tuple[Any, ...]]] = {}
+    for kind, keys in _mapping(section.get("grids", {}), "search.grids").items():
+        grids[kind] = {}
+        for key, values in _mapping(keys, f"search.grids.{kind}").items():
+            for candidate in _list(values, f"search.grids.{kind}.{key}"):
+                _method({"type": kind, key: candidate})
+            grids[kind][key] = tuple(values)
+    return SearchConfig(seeds, grids)
+
+
+def _check_consistency(config: Config) -> None:
+    federation = config.federation
+    if federation.clients_per_round > federation.clients:
+        raise ValueError(
+            f"federation.clients_per_round is {federation.clients_per_round}, more than the "
+            f"{federation.clients} clients there are; lower it or raise federation.clients"
+        )
+    if config.backbone not in config.backbones:
+        raise ValueError(
+            f"backbone: {config.backbone!r} is not described under backbones"
+            f"{_hint(config.backbone, config.backbones)}"
+        )
+    for method in config.methods:
+        f, cohort = method.parameters.get("f"), federation.clients_per_round
+        if f is not None and cohort < 2 * f + 3:
+            raise ValueError(
+                f"methods: {method.label} with f = {f} needs at least 2f + 3 = {2 * f + 3} clients "
+                f"per round, but there are {cohort}; lower f or raise federation.clients_per_round"
+            )
+        cap = method.parameters.get("max_weight")
+        if cap is not None and cap * cohort < 1:
+            raise ValueError(
+                f"methods: {method.label}.max_weight is {cap}, but {cohort} weights sum to 1 only "
+                f"if it is at least 1/{cohort}; raise it"
+            )
+        parts = (method.parameters.get("private_norm"), method.parameters.get("private_subspace"))
+        if parts == ("residual", "shared-a"):
+            raise ValueError(
+                f"methods: {method.label} cannot combine private_norm: residual with "
+                "private_subspace: shared-a, which has no A_p; choose one of them"
+            )
+        wants = METHODS[method.type].optimiser
+        given = method.overrides.get("optimiser", wants)
+        if wants is not None and given != wants:
+            raise ValueError(
+                f"methods: {method.label} prescribes {wants}; remove 'optimiser: {given}'"
+            )
+
+
+def parse_config(raw: Any) -> Config:
+    """Check a config given as plain mappings and return it, or raise ``ValueError``."""
+    known = {entry.name for entry in fields(Config)}
+    mapping = _mapping(raw, "the config")
+    for key in mapping:
+        if key not in known:
+            raise ValueError(f"the config has an unknown key {key!r}{_hint(key, sorted(known))}")
+    for key in ("experiment", "datasets", "backbone", "backbones", "skews", "seeds", "methods"):
+        if key not in mapping:
+            raise ValueError(f"the config lacks the key {key!r}")
+    methods = tuple(_method(entry) for entry in _list(mapping["methods"], "methods"))
+    labels = [method.label for method in methods]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ValueError(f"methods: two entries are called {label!r}; give one a 'name'")
+    seeds = _seeds(mapping["seeds"], "seeds")
+    backbones = _mapping(mapping["backbones"], "backbones")
+    config = Config(
+        experiment=_name(mapping["experiment"], "experiment"),
+        datasets=tuple(_name(n, "datasets: entry") for n in _list(mapping["datasets"], "datasets")),
+        backbone=_name(mapping["backbone"], "backbone"),
+        backbones={n: dict(_mapping(b, f"backbones.{n}")) for n, b in backbones.items()},
+        skews=_skews(mapping["skews"]),
+        seeds=seeds,
+        federation=_section(FederationConfig, mapping.get("federation", {}), "federation"),
+        partition=_section(PartitionConfig, mapping.get("partition", {}), "partition"),
+        training=_section(TrainingConfig, mapping.get("training", {}), "training"),
+        adapters=_section(AdaptersConfig, mapping.get("adapters", {}), "adapters"),
+        methods=methods,
+        search=_search(mapping.get("search", {}), seeds),
+    )
+    _check_consistency(config)
+    return config
+
+
+def _merge(base: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]:
+    """Mappings merge key by key and everything else is replaced, as Snakemake does."""
+    merged = dict(base)
+    for key, value in update.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
+
+
+def load_config(paths: Sequence[str | Path] = ()) -> Config:
+    """Read, merge and check config files; by default $FEDSDG_CONFIG, else config/config.yaml."""
+    files = [Path(p) for p in paths] or [
+        Path(os.environ.get("FEDSDG_CONFIG", "config/config.yaml"))
+    ]
+    merged: dict[str, Any] = {}
+    for file in files:
+        if not file.is_file():
+            raise FileNotFoundError(f"there is no config file {file}; name one with --config")
+        try:
+            content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ValueError(f"{file} is not valid YAML: {error}") from error
+        merged = _merge(merged, _mapping(content, f"the config file {file}"))
+    return parse_config(merged)

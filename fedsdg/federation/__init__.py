@@ -1,0 +1,1 @@
+"""Objectives, local training of a cohort, cohorts, the round loop, evaluation and checkpoints."""

@@ -1,0 +1,67 @@
+"""Who trains when, and on which batches: drawn from named streams, equal for all methods."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedsdg.rng import stream
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Sample indices of each client's three splits, and of the global test set."""
+
+    train: Sequence[np.ndarray]
+    val: Sequence[np.ndarray]
+    test: Sequence[np.ndarray]
+    global_test: np.ndarray
+
+
+def draw_cohort(seed: int, round_: int, num_clients: int, size: int) -> np.ndarray:
+    """The clients of one round, [size] int64, sorted, drawn without replacement."""
+    generator = stream("cohort", seed, round_)
+    return np.sort(generator.choice(num_clients, size=size, replace=False)).astype(np.int64)
+
+
+def draw_batches(
+    indices: np.ndarray, *, batch_size: int, epochs: int, generator: np.random.Generator
+) -> list[np.ndarray]:
+    """Mini-batches of sample indices for one client: each epoch a new order, the last batch kept.
+
+    ``indices`` [n]; the result has epochs · ⌈n / batch_size⌉ batches and every epoch holds every
+    sample exactly once.
+    """
+    batches: list[np.ndarray] = []
+    for _ in range(epochs):
+        order = generator.permutation(indices)
+        batches.extend(order[i : i + batch_size] for i in range(0, len(order), batch_size))
+    return batches
+
+
+def cohort_batches(
+    shards: Sequence[np.ndarray],
+    clients: Sequence[int],
+    *,
+    purpose: str,
+    seed: int,
+    round_: int,
+    batch_size: int,
+    epochs: int,
+) -> list[list[np.ndarray]]:
+    """The batches of every client of a cohort; each client has a stream of its own.
+
+    A client's batches therefore do not depend on who else was drawn. ``purpose`` is the stream:
+    ``batches`` for training, ``evaluation`` for what happens only at evaluation.
+    """
+    return [
+        draw_batches(
+            shards[client],
+            batch_size=batch_size,
+            epochs=epochs,
+            generator=stream(purpose, seed, round_, int(client)),
+        )
+        for client in clients
+    ]

@@ -1,0 +1,28 @@
+"""What travels between server and client, as bytes: safetensors of named tensors.
+
+Traffic is measured on these bytes, and a message can only be made from communicated
+parameters: private factors and gates have no place in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from safetensors.torch import save
+from torch import Tensor
+
+from fedsdg.models.parameters import Layout, views
+
+
+def serialise(vectors: Mapping[str, Tensor], layout: Layout) -> bytes:
+    """One message: the communicated tensors of each vector [d], ``tensor`` or ``vector.tensor``.
+
+    The model or its update is called ``""`` and keeps the plain tensor names. Nothing to say
+    (no communicated parameters) is no message: ``b""``.
+    """
+    tensors: dict[str, Tensor] = {}
+    for vector_name, vector in vectors.items():
+        for name, tensor in views(vector[None], layout.communicated).items():
+            key = f"{vector_name}.{name}" if vector_name else name
+            tensors[key] = tensor[0].detach().cpu().contiguous()
+    return save(tensors) if tensors else b""

@@ -1,0 +1,138 @@
+"""What a run writes down: the rows of its tables, made from what a round computed anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsdg.aggregation.statistics import measure
+from fedsdg.aggregation.types import Aggregate
+from fedsdg.aggregation.weights import weight_summary
+from fedsdg.federation.bank import ClientBank
+from fedsdg.federation.cohorts import Shards
+from fedsdg.federation.evaluation import ClientAccuracies
+from fedsdg.federation.local_training import LocalResult
+from fedsdg.federation.rows import PrivateColumns
+from fedsdg.federation.terms import gate_penalty, private_penalty
+from fedsdg.models.parameters import Layout
+from fedsdg.results import METRICS
+
+
+@dataclass
+class Records:
+    """Rows of the four tables of a run, and what its clients must store."""
+
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+    clients: list[dict[str, Any]] = field(default_factory=list)
+    trace: list[dict[str, Any]] = field(default_factory=list)
+    timings: list[dict[str, Any]] = field(default_factory=list)
+    client_storage_bytes: int = 0
+
+
+class Scribe:
+    """Writes down one round."""
+
+    def __init__(self, round_: int, layout: Layout, shards: Shards, bank: ClientBank) -> None:
+        self._round = round_
+        self._layout = layout
+        self._shards = shards
+        self._bank = bank
+        self._columns = PrivateColumns.of(layout, bank.private.device)
+
+    def round_record(
+        self, local: LocalResult, update: Tensor, aggregate: Aggregate
+    ) -> dict[str, Any]:
+        """Losses, penalties, norms, weights and alignment of the round.
+
+        ``drift`` is the root mean square distance of the clients' parameters from their mean,
+        √(mean ‖Δ_k‖² − ‖Δ̄‖²); penalties are means over the cohort, without λ₁ and λ₂.
+        """
+        diagnostics = aggregate.diagnostics
+        record: dict[str, Any] = {
+            "round": self._round,
+            "train_loss": float(local.loss.mean()),
+            "local_steps": int(local.steps.sum()),
+            "samples_processed": int(local.samples.sum()),
+            "degenerate": float(diagnostics.get("degenerate", 0.0)),
+        }
+        if len(self._columns.gates):
+            penalty = gate_penalty(local.private, self._columns)
+            record["gate_penalty"] = float(penalty.double().mean())
+        if bool(self._columns.factors.any()):
+            penalty = private_penalty(local.private, self._columns)
+            record["private_penalty"] = float(penalty.double().mean())
+        if self._layout.d:
+            statistics = measure(update)
+            norms = statistics.norms * statistics.unit
+            spread = (statistics.norms**2).mean() - statistics.reference_norm**2
+            record["update_norm_mean"] = float(norms.mean())
+            record["update_norm_max"] = float(norms.max())
+            record["drift"] = float(np.sqrt(max(spread, 0.0)) * statistics.unit)
+        if aggregate.weights is not None:
+            summary = weight_summary(aggregate.weights)
+            record |= {f"weight_{name}": value for name, value in summary.items()}
+        if "alignment" in diagnostics:
+            scores = np.asarray(diagnostics["alignment"])
+            record["alignment_mean"] = float(scores.mean())
+            record["alignment_min"] = float(scores.min())
+            record["alignment_max"] = float(scores.max())
+        return record
+
+    def participants(
+        self, cohort: np.ndarray, local: LocalResult, update: Tensor, aggregate: Aggregate
+    ) -> dict[int, dict[str, Any]]:
+        """One row for each client of the cohort, by client id."""
+        scores = aggregate.diagnostics.get("alignment")
+        norms = torch.linalg.vector_norm(update, dim=1, dtype=torch.float64).cpu().numpy()
+        rows: dict[int, dict[str, Any]] = {}
+        for k, client in enumerate(cohort.tolist()):
+            row = self._row(client, participated=True)
+            row["train_loss"] = float(local.loss[k])
+            row["local_steps"] = int(local.steps[k])
+            row["samples_processed"] = int(local.samples[k])
+            if aggregate.weights is not None:
+                row["weight"] = float(aggregate.weights[k])
+            if scores is not None:
+                row["alignment"] = float(np.asarray(scores)[k])
+            if self._layout.d:
+                row["update_norm"] = float(norms[k])
+            rows[client] = row
+        return rows
+
+    def add_accuracies(self, rows: dict[int, dict[str, Any]], accuracies: ClientAccuracies) -> None:
+        """Add what evaluation found to every client's row; who did not take part gets one."""
+        for client in range(len(accuracies.test)):
+            row = rows.setdefault(client, self._row(client, participated=False))
+            row["val_accuracy"] = float(accuracies.val[client])
+            row["test_accuracy"] = float(accuracies.test[client])
+
+    def _row(self, client: int, *, participated: bool) -> dict[str, Any]:
+        row: dict[str, Any] = {
+            "round": self._round,
+            "client": client,
+            "participated": participated,
+            "n_train": len(self._shards.train[client]),
+            "n_val": len(self._shards.val[client]),
+            "n_test": len(self._shards.test[client]),
+        }
+        # A client that never took part has no gates yet.
+        if len(self._columns.gates) and bool(self._bank.trained[client]):
+            logits = self._bank.private[client, self._columns.gates].double()
+            row["gates"] = torch.sigmoid(logits).tolist()
+        return row
+
+
+def last_and_selected(rounds: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The last evaluated round, and the first with the highest mean validation accuracy."""
+    evaluated = [row for row in rounds if row["evaluated"]]
+    selected = max(evaluated, key=lambda row: (row["val_accuracy"], -row["round"]))
+
+    def pick(row: dict[str, Any]) -> dict[str, Any]:
+        return {"round": row["round"], **{name: row.get(name) for name in METRICS}}
+
+    return pick(evaluated[-1]), pick(selected)

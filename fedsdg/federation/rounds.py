@@ -1,0 +1,209 @@
+"""The round loop: draw a cohort, train it, measure what is sent, aggregate, evaluate, record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsdg.aggregation.types import Aggregate, Context, Rule
+from fedsdg.federation.bank import ClientBank
+from fedsdg.federation.cohorts import Shards, cohort_batches, draw_cohort
+from fedsdg.federation.evaluation import (
+    ClientAccuracies,
+    global_metrics,
+    personal_accuracies,
+    summary,
+)
+from fedsdg.federation.local_training import LocalResult, LocalWork, Samples, train_cohort
+from fedsdg.federation.messages import serialise
+from fedsdg.federation.records import Records, Scribe
+from fedsdg.models.cohort import CohortModel
+from fedsdg.models.parameters import Layout
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Rounds, cohorts, local epochs and when to evaluate."""
+
+    rounds: int
+    clients_per_round: int
+    epochs: int
+    batch_size: int
+    evaluate_every: int
+    personal_epochs: int = 0
+
+
+@dataclass
+class Federation:
+    """A server model, its clients and a method, ready to run.
+
+    ``theta`` [d] is θ_g; ``bank`` holds what clients keep. ``run`` fills ``records`` as it goes,
+    so that a run that fails still shows how far it came.
+    """
+
+    model: CohortModel
+    layout: Layout
+    samples: Samples
+    shards: Shards
+    rule: Rule
+    work: LocalWork
+    schedule: Schedule
+    seed: int
+    theta: Tensor
+    private: Tensor
+    records: Records = field(default_factory=Records)
+
+    def __post_init__(self) -> None:
+        self.num_clients = len(self.shards.train)
+        self.train_sizes = np.array([len(shard) for shard in self.shards.train])
+        keeps = [name for term in self.work.terms for name in term.keeps]
+        self.bank = ClientBank(self.num_clients, self.private, keeps, self.layout.d)
+        self.state = self.rule.init(self.layout.d, self.train_sizes)
+        self.records.client_storage_bytes = self.bank.bytes_per_client()
+
+    def run(self, progress: Callable[[int, dict[str, Any]], None] = lambda *_: None) -> Records:
+        """Run all rounds; ``progress(round, record)`` is called after each."""
+        for round_ in range(1, self.schedule.rounds + 1):
+            record = self.step(round_)
+            progress(round_, record)
+        return self.records
+
+    def step(self, round_: int) -> dict[str, Any]:
+        """One round; returns its record."""
+        begun = time.perf_counter()
+        cohort = draw_cohort(self.seed, round_, self.num_clients, self.schedule.clients_per_round)
+        local, sent_down, sent_up = self._train(round_, cohort)
+        trained = time.perf_counter()
+        update = local.theta - self.theta
+        aggregate = self._aggregate(round_, cohort, local, update)
+        aggregated = time.perf_counter()
+
+        scribe = Scribe(round_, self.layout, self.shards, self.bank)
+        record: dict[str, Any] = {
+            "bytes_up": sent_up,
+            "bytes_down": sent_down,
+            **scribe.round_record(local, update, aggregate),
+        }
+        clients = scribe.participants(cohort, local, update, aggregate)
+        due = round_ % self.schedule.evaluate_every == 0 or round_ == self.schedule.rounds
+        record["evaluated"] = due
+        if due:
+            accuracies = self._personal_accuracies(round_)
+            scribe.add_accuracies(clients, accuracies)
+            record |= summary(accuracies, np.array([len(test) for test in self.shards.test]))
+            record |= self._global_metrics()
+        self.records.rounds.append(record)
+        self.records.clients.extend(clients[k] for k in sorted(clients))
+        self.records.trace.extend(
+            {**row, "round": round_, "client": int(cohort[row["client"]])} for row in local.trace
+        )
+        self.records.timings.append(
+            {
+                "round": round_,
+                "train_seconds": trained - begun,
+                "aggregate_seconds": aggregated - trained,
+                "evaluate_seconds": time.perf_counter() - aggregated,
+            }
+        )
+        return record
+
+    def _train(self, round_: int, cohort: np.ndarray) -> tuple[LocalResult, int, int]:
+        received = {name: v.to(self.theta) for name, v in self.rule.broadcast(self.state).items()}
+        private, kept = self.bank.gather(torch.from_numpy(cohort))
+        start = self.theta.expand(len(cohort), -1)
+        local = train_cohort(
+            self.model,
+            self.layout,
+            self.samples,
+            self._batches("batches", round_, cohort, self.schedule.epochs),
+            start,
+            private,
+            self.work,
+            state=kept,
+            received=received,
+            name=lambda k: f"round {round_}, client {cohort[k]}",
+        )
+        down = len(cohort) * len(serialise({"": self.theta, **received}, self.layout))
+        up = 0
+        for k in range(len(cohort)):
+            extra = {name: rows[k] for name, rows in local.uploads.items()}
+            up += len(serialise({"": local.theta[k], **extra}, self.layout))
+        self.bank.scatter(torch.from_numpy(cohort), local.private, local.state)
+        return local, down, up
+
+    def _batches(
+        self, purpose: str, round_: int, clients: np.ndarray, epochs: int
+    ) -> list[list[np.ndarray]]:
+        return cohort_batches(
+            self.shards.train,
+            clients.tolist(),
+            purpose=purpose,
+            seed=self.seed,
+            round_=round_,
+            batch_size=self.schedule.batch_size,
+            epochs=epochs,
+        )
+
+    def _aggregate(
+        self, round_: int, cohort: np.ndarray, local: LocalResult, update: Tensor
+    ) -> Aggregate:
+        sizes = self.train_sizes[cohort]
+        norms = torch.linalg.vector_norm(local.theta, dim=1, dtype=torch.float64)
+        context = Context(
+            round=round_,
+            clients=cohort,
+            num_clients=self.num_clients,
+            num_samples=sizes,
+            total_samples=int(self.train_sizes.sum()),
+            num_batches=-(-sizes // self.schedule.batch_size),
+            client_samples=self.train_sizes,
+            parameter_norm=float(norms.max()),
+        )
+        aggregate = self.rule({"update": update, **local.uploads}, context, self.state)
+        self.theta = self.theta + aggregate.steps[0].to(self.theta.dtype)
+        self.state = aggregate.state
+        return aggregate
+
+    def _personal_accuracies(self, round_: int) -> ClientAccuracies:
+        theta = self.theta
+        if self.schedule.personal_epochs:
+            everyone = np.arange(self.num_clients)
+            theta = train_cohort(
+                self.model,
+                self.layout,
+                self.samples,
+                self._batches("evaluation", round_, everyone, self.schedule.personal_epochs),
+                self.theta.expand(self.num_clients, -1),
+                self.bank.private,
+                self.work,
+                name=lambda k: f"round {round_}, fine-tuning client {k}",
+            ).theta
+        return personal_accuracies(
+            self.model,
+            self.layout,
+            self.samples,
+            self.shards.val,
+            self.shards.test,
+            theta,
+            self.bank.private,
+            self.bank.trained,
+        )
+
+    def _global_metrics(self) -> dict[str, float]:
+        if not self.layout.d:  # nothing is shared, so there is no global model
+            return {}
+        accuracy, loss = global_metrics(
+            self.model,
+            self.layout,
+            self.samples,
+            self.shards.global_test,
+            self.theta,
+            self.private,
+        )
+        return {"global_accuracy": accuracy, "global_loss": loss}

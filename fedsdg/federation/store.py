@@ -1,0 +1,63 @@
+"""Finished runs, addressed by what they depend on, so that nothing is computed twice.
+
+Snakemake deletes the outputs of a job before it runs it; the store is no job's output. A run is
+kept under the hash of its config, its partition, its backbone and the sources that made it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from fedsdg.results import sha256_json, source_hash
+
+#: The parts of the package that make a run's records. How data were loaded and divided is in the
+#: hashes of data set and partition.
+SOURCES = (
+    "aggregation",
+    "data/images.py",
+    "federation",
+    "methods.py",
+    "models",
+    "results.py",
+    "rng.py",
+    "runs.py",
+)
+
+
+def run_key(config_hash: str, partition_hash: str, backbone_hash: str) -> str:
+    """The address of a run: SHA-256 over config, data, backbone and sources."""
+    return sha256_json(
+        {
+            "config": config_hash,
+            "partition": partition_hash,
+            "backbone": backbone_hash,
+            "sources": source_hash(*SOURCES),
+        }
+    )
+
+
+def keep_or_reuse(store: Path, key: str, make: Callable[[Path], None]) -> tuple[Path, bool]:
+    """The folder of the finished run ``key``: made by ``make(folder)`` unless it exists.
+
+    The folder takes its name only once ``make`` has returned, so a killed run leaves nothing
+    that looks finished. Returns (folder, whether it was there already).
+    """
+    target = store / key
+    if target.is_dir():
+        return target, True
+    store.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{key[:12]}.", dir=store))
+    try:
+        make(temporary)
+        try:
+            os.replace(temporary, target)
+        except OSError:
+            if not target.is_dir():  # somebody else finished the same run meanwhile
+                raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return target, False

@@ -1,0 +1,256 @@
+"""The table of methods: name -> aggregation rule + objective + personalisation + optimiser.
+
+A method is a composition and nothing else; adding one is adding a row. Parts are named by
+reference ("module:name") and resolved only when a run is built, so that reading the table,
+checking a config or printing help never imports torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A key that a config may set for a method: its default, its kind and its range."""
+
+    default: Any
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[Any, ...] = ()
+    integer: bool = False
+    optional: bool = False
+    meaning: str = ""
+
+    def check(self, value: Any, where: str) -> Any:
+        """Return ``value`` in its proper type, or raise ``ValueError`` saying what it should be."""
+        if value is None and self.optional:
+            return None
+        if self.choices:
+            if value not in self.choices:
+                allowed = ", ".join(map(str, self.choices))
+                raise ValueError(f"{where} is {value!r}, but must be one of {allowed}")
+            return value
+        if isinstance(value, str):
+            raise ValueError(
+                f"{where} is the text {value!r}, but must be a number "
+                "(YAML reads 1e-4 as text: write 0.0001 or 1.0e-4)"
+            )
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{where} is {value!r}, but must be a number")
+        if self.integer and value != int(value):
+            raise ValueError(f"{where} is {value}, but must be a whole number")
+        if value != value or (self.minimum is not None and value < self.minimum):
+            raise ValueError(f"{where} is {value}, but must be at least {self.minimum}")
+        if self.maximum is not None and value > self.maximum:
+            raise ValueError(f"{where} is {value}, but must be at most {self.maximum}")
+        return int(value) if self.integer else float(value)
+
+
+@dataclass(frozen=True)
+class Key:
+    """Stands in a part's arguments for the value of the method's parameter ``name``."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """A callable named by reference, and the arguments that this method calls it with."""
+
+    reference: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def build(self, parameters: Mapping[str, Any]) -> Any:
+        """Import the callable and call it, with every ``Key`` replaced by its value."""
+        module, name = self.reference.split(":")
+        arguments = {
+            argument: parameters[value.name] if isinstance(value, Key) else value
+            for argument, value in self.arguments.items()
+        }
+        return getattr(importlib.import_module(module), name)(**arguments)
+
+
+def _part(place: str, /, **arguments: Any) -> Part:
+    return Part(f"fedsdg.{place}", MappingProxyType(arguments))
+
+
+SHARED = _part("federation.personalisation:shared")
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of the table."""
+
+    title: str
+    rule: Part
+    objective: tuple[Part, ...] = ()
+    personalisation: Part = SHARED
+    #: The optimiser a method prescribes; None takes what the config says.
+    optimiser: str | None = None
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    source: str = ""
+
+
+def _rule(place: str, /, **arguments: Any) -> Part:
+    return _part(f"aggregation.rules.{place}", **arguments)
+
+
+_MEAN_BY_SAMPLES = _rule("mean:Mean", weights="samples")
+_MEAN_UNIFORM = _rule("mean:Mean", weights="uniform")
+_BYZANTINE = Parameter(
+    1, minimum=0, integer=True, meaning="f, Byzantine clients per round tolerated"
+)
+
+_FEDSDG_PARAMETERS = {
+    "lambda1": Parameter(1e-4, minimum=0, meaning="λ₁ of Eq. 5, weight of Σ_l |m_l|"),
+    "lambda2": Parameter(1e-4, minimum=0, meaning="λ₂ of Eq. 5, weight of ‖θ_p‖²"),
+    "gate": Parameter("block", choices=("block", "layer", "client"), meaning="one gate per …"),
+    "gate_init": Parameter(0.0, meaning="initial gate logit a; m = σ(a)"),
+    "gate_fixed": Parameter(
+        None, minimum=0, maximum=1, optional=True, meaning="a gate that is not learned"
+    ),
+    "composition": Parameter("residual", choices=("residual", "factors"), meaning="Eq. 4"),
+    "private_subspace": Parameter("own", choices=("own", "shared-a"), meaning="whose A_p"),
+    "private_norm": Parameter(
+        "factors", choices=("factors", "residual", "b-only"), meaning="what λ₂ penalises"
+    ),
+    "epsilon": Parameter(1e-8, minimum=1e-300, maximum=0.01, meaning="ε of Eq. 10"),
+    "reference": Parameter(
+        "mean", choices=("mean", "leave_one_out"), meaning="direction aligned to"
+    ),
+    "transform": Parameter("relu", choices=("relu", "softmax"), meaning="scores to weights"),
+    "temperature": Parameter(0.05, minimum=1e-6, meaning="τ of the softmax transform"),
+    "max_weight": Parameter(None, minimum=0, maximum=1, optional=True, meaning="largest weight"),
+    "smoothing": Parameter(0.0, minimum=0, maximum=1, meaning="share of uniform weights mixed in"),
+}
+
+METHODS: Mapping[str, Method] = MappingProxyType(
+    {
+        "fedsdg": Method(
+            title="FedSDG",
+            rule=_rule(
+                "alignment:Alignment",
+                epsilon=Key("epsilon"),
+                reference=Key("reference"),
+                transform=Key("transform"),
+                temperature=Key("temperature"),
+                max_weight=Key("max_weight"),
+                smoothing=Key("smoothing"),
+            ),
+            objective=(
+                _part("federation.terms:GatePenalty", strength=Key("lambda1")),
+                _part(
+                    "federation.terms:PrivatePenalty",
+                    strength=Key("lambda2"),
+                    norm=Key("private_norm"),
+                ),
+            ),
+            personalisation=_part(
+                "federation.personalisation:dual_path",
+                gate=Key("gate"),
+                gate_init=Key("gate_init"),
+                gate_fixed=Key("gate_fixed"),
+                composition=Key("composition"),
+                private_subspace=Key("private_subspace"),
+                private_norm=Key("private_norm"),
+            ),
+            parameters=_FEDSDG_PARAMETERS,
+            source="FedSDG, Eq. 3-11",
+        ),
+        "fedavg": Method(
+            title="FedAvg (samples)", rule=_MEAN_BY_SAMPLES, source="McMahan et al. 2017"
+        ),
+        "fedavg-uniform": Method(
+            title="FedAvg (uniform)", rule=_MEAN_UNIFORM, source="McMahan et al. 2017"
+        ),
+        "fedavg-sgd": Method(
+            title="FedAvg (SGD)", rule=_MEAN_UNIFORM, optimiser="sgd", source="McMahan et al. 2017"
+        ),
+        "fine-tune": Method(
+            title="FedAvg + fine-tuning",
+            rule=_MEAN_BY_SAMPLES,
+            personalisation=_part(
+                "federation.personalisation:fine_tune", epochs=Key("personal_epochs")
+            ),
+            parameters={
+                "personal_epochs": Parameter(
+                    2, minimum=1, integer=True, meaning="e, local epochs before evaluation"
+                )
+            },
+            source="Yu et al. 2020",
+        ),
+        "fedprox": Method(
+            title="FedProx",
+            rule=_MEAN_BY_SAMPLES,
+            objective=(_part("federation.terms:Proximal", mu=Key("mu")),),
+            parameters={
+                "mu": Parameter(0.1, minimum=0, meaning="μ of the proximal term μ/2 ‖θ − θ_t‖²")
+            },
+            source="Li et al. 2020",
+        ),
+        "scaffold": Method(
+            title="SCAFFOLD",
+            rule=_rule("scaffold:Scaffold"),
+            objective=(_part("federation.terms:ControlVariates"),),
+            optimiser="sgd",
+            source="Karimireddy et al. 2020, option II",
+        ),
+        "krum": Method(
+            title="Krum",
+            rule=_rule("krum:Krum", f=Key("f")),
+            parameters={"f": _BYZANTINE},
+            source="Blanchard et al. 2017",
+        ),
+        "multikrum": Method(
+            title="Multi-Krum",
+            rule=_rule("krum:MultiKrum", f=Key("f")),
+            parameters={"f": _BYZANTINE},
+            source="Blanchard et al. 2017",
+        ),
+        "geometric-median": Method(
+            title="Geometric median",
+            rule=_rule("geometric_median:GeometricMedian", tolerance=Key("tolerance")),
+            parameters={
+                "tolerance": Parameter(
+                    1e-6, minimum=1e-12, maximum=0.1, meaning="relative subgradient residual"
+                )
+            },
+            source="Pillutla et al. 2022; Weiszfeld 1937",
+        ),
+        "coordinate-median": Method(
+            title="Coordinate median",
+            rule=_rule("median:CoordinateMedian"),
+            source="Yin et al. 2018",
+        ),
+        "cgsv": Method(
+            title="CGSV",
+            rule=_rule(
+                "cgsv:Cgsv",
+                gamma0=Key("gamma0"),
+                floor=Key("floor"),
+                step_scale=Key("step_scale"),
+            ),
+            parameters={
+                "gamma0": Parameter(
+                    0.5, minimum=0, maximum=1, meaning="γ₀ of γ_t = 1 − (1 − γ₀)/t"
+                ),
+                "floor": Parameter(1e-3, minimum=0, maximum=1, meaning="least contribution r_n"),
+                "step_scale": Parameter(
+                    "mean-norm", choices=("mean-norm", "unit"), meaning="length of the step"
+                ),
+            },
+            source="Xu et al. 2021, as in the chapter on contribution",
+        ),
+        "local-only": Method(
+            title="Local only",
+            rule=_rule("no_aggregation:NoAggregation"),
+            personalisation=_part("federation.personalisation:local_only"),
+            source="no federation: the floor",
+        ),
+    }
+)

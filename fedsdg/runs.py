@@ -1,0 +1,225 @@
+"""One run from its config to its records: load, build the method, run it, write the files."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedsdg import results
+from fedsdg.config import RunConfig
+from fedsdg.data.images import prepare
+from fedsdg.data.partition_record import TEST, TRAIN, VAL, Partition
+from fedsdg.federation.cohorts import Shards
+from fedsdg.federation.local_training import LocalWork, Samples
+from fedsdg.federation.personalisation import Personalisation
+from fedsdg.federation.records import last_and_selected
+from fedsdg.federation.rounds import Federation, Schedule
+from fedsdg.federation.store import SOURCES, keep_or_reuse, run_key
+from fedsdg.methods import METHODS
+from fedsdg.models.adapters import AdapterConfig, initial_values, make_layout
+from fedsdg.models.backbones import Backbone
+from fedsdg.models.cohort import CohortModel
+from fedsdg.rng import stream
+
+Progress = Callable[[int, Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Material:
+    """What the runs of a cell share: the prepared images of a data set, and the backbone."""
+
+    samples: Samples
+    num_classes: int
+    dataset_sha256: str
+    backbone: Backbone
+
+
+def prepare_material(dataset: str, backbone: Backbone, device: str) -> Material:
+    """Load a data set and bring its images to the backbone's size, channels and normalisation."""
+    from fedsdg.data.datasets import load_dataset
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            "training.device is cuda, but this machine has no CUDA device; set it to cpu"
+        )
+    data = load_dataset(dataset)
+    shape = backbone.architecture
+    images = prepare(
+        data.images,
+        size=shape.image_size,
+        channels=shape.channels,
+        mean=shape.mean,
+        std=shape.std,
+    )
+    samples = Samples(
+        torch.from_numpy(images).to(device), torch.from_numpy(data.labels).long().to(device)
+    )
+    return Material(samples, data.num_classes, data.sha256, backbone)
+
+
+def build(run: RunConfig, material: Material, partition: Partition) -> Federation:
+    """Put a method together from its row of the table, ready to run."""
+    row = METHODS[run.method]
+    personalisation: Personalisation = row.personalisation.build(run.parameters)
+    adapters = AdapterConfig(**asdict(run.adapters), **personalisation.adapters)
+    layout = make_layout(material.backbone.architecture, material.num_classes, adapters)
+    theta, private = initial_values(layout, adapters, stream("init", run.seed))
+    device = material.samples.images.device
+    model = CohortModel(material.backbone, layout, adapters, material.num_classes, device=device)
+    training = run.training
+    everyone = range(partition.num_clients)
+    return Federation(
+        model=model,
+        layout=layout,
+        samples=material.samples,
+        shards=Shards(
+            train=[partition.indices(k, TRAIN) for k in everyone],
+            val=[partition.indices(k, VAL) for k in everyone],
+            test=[partition.indices(k, TEST) for k in everyone],
+            global_test=partition.global_test(),
+        ),
+        rule=row.rule.build(run.parameters),
+        work=LocalWork(
+            optimiser=training.optimiser,
+            eta_g=training.eta_g,
+            eta_p=training.eta_p,
+            eta_m=training.eta_m,
+            clip_norm=training.clip_norm,
+            terms=tuple(part.build(run.parameters) for part in row.objective),
+            trace_every=run.federation.trace_every,
+        ),
+        schedule=Schedule(
+            rounds=run.federation.rounds,
+            clients_per_round=run.federation.clients_per_round,
+            epochs=training.epochs,
+            batch_size=training.batch_size,
+            evaluate_every=run.federation.evaluate_every,
+            personal_epochs=personalisation.epochs,
+        ),
+        seed=run.seed,
+        theta=theta.to(device),
+        private=private.to(device),
+    )
+
+
+def execute(
+    run: RunConfig,
+    material: Material,
+    partition: Partition,
+    folder: Path,
+    *,
+    store: Path,
+    identity: Mapping[str, Any],
+    progress: Progress = lambda *_: None,
+) -> str | None:
+    """Do one run, or take it from the store, and write its records into ``folder``.
+
+    Returns None when it went well. Any exception becomes a record with ``status: failed``, and
+    its sentence is returned: inside a grid a failed run is a row, not a hole. Failed runs are not
+    kept in the store.
+    """
+    torch.set_num_threads(run.training.threads)
+    key = run_key(run.hash, partition.sha256, material.backbone.sha256)
+    facts = {
+        **identity,
+        "config": run.to_dict(),
+        "config_hash": run.hash,
+        "partition_hash": partition.sha256,
+        "backbone_hash": material.backbone.sha256,
+        "source_hash": results.source_hash(*SOURCES),
+    }
+    try:
+        if partition.dataset_sha256 != material.dataset_sha256:
+            raise ValueError(
+                f"the partition was made for another data set ({partition.dataset}) than "
+                f"{run.dataset} as it is now; delete it and make it again with 'fedsdg partition'"
+            )
+        done, reused = keep_or_reuse(
+            store, key, lambda place: _run_into(place, run, material, partition, progress)
+        )
+    except Exception as error:
+        traceback.print_exc(file=sys.stderr)
+        message = f"{type(error).__name__}: {error}"
+        failed = {**facts, "status": "failed", "error": message}
+        federation = getattr(error, "federation", None)
+        _write_tables(folder, federation)
+        results.write_json(folder / "provenance.json", results.provenance())
+        results.write_json(folder / "result.json", failed)
+        return message
+    folder.mkdir(parents=True, exist_ok=True)
+    for source in sorted(done.iterdir()):
+        if source.name != "result.json":
+            with results.atomic_path(folder / source.name) as temporary:
+                shutil.copyfile(source, temporary)
+    outcome = results.read_json(done / "result.json")
+    results.write_json(folder / "result.json", {**facts, "status": "ok", "error": None, **outcome})
+    return None
+
+
+def _run_into(
+    place: Path, run: RunConfig, material: Material, partition: Partition, progress: Progress
+) -> None:
+    started = datetime.now(UTC)
+    clock, busy = time.perf_counter(), time.process_time()
+    federation = build(run, material, partition)
+    try:
+        federation.run(progress)
+    except Exception as error:
+        # What was recorded up to the failure is shown with it.
+        error.federation = federation  # type: ignore[attr-defined]
+        raise
+    _write_tables(place, federation)
+    records = federation.records
+    last, selected = last_and_selected(records.rounds)
+    results.write_json(
+        place / "result.json",
+        {
+            "last": last,
+            "selected": selected,
+            "rounds": run.federation.rounds,
+            "bytes_up": sum(row["bytes_up"] for row in records.rounds),
+            "bytes_down": sum(row["bytes_down"] for row in records.rounds),
+            "client_storage_bytes": records.client_storage_bytes,
+            "communicated_parameters": federation.layout.d,
+            "private_parameters": federation.layout.d_private,
+            "degenerate_rounds": int(sum(row["degenerate"] for row in records.rounds)),
+        },
+    )
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    results.write_json(
+        place / "provenance.json",
+        {
+            **results.provenance(),
+            "device": str(material.samples.images.device),
+            "threads": run.training.threads,
+            "started": started.isoformat(timespec="seconds"),
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "wall_seconds": time.perf_counter() - clock,
+            "cpu_seconds": time.process_time() - busy,
+            # Kilobytes on Linux, bytes on macOS.
+            "peak_rss_mb": peak / (1024 if sys.platform != "darwin" else 1024**2),
+        },
+    )
+
+
+def _write_tables(folder: Path, federation: Federation | None) -> None:
+    records = federation.records if federation is not None else None
+    tables = {
+        "rounds": (results.ROUNDS_SCHEMA, records.rounds if records else []),
+        "clients": (results.CLIENTS_SCHEMA, records.clients if records else []),
+        "timings": (results.TIMINGS_SCHEMA, records.timings if records else []),
+    }
+    if records and records.trace:
+        tables["trace"] = (results.TRACE_SCHEMA, records.trace)
+    for name, (schema, rows) in tables.items():
+        results.write_parquet(folder / f"{name}.parquet", rows, schema)

@@ -1,0 +1,124 @@
+"""Every term's gradient is the derivative of its value; the penalties have their closed forms."""
+
+import pytest
+import torch
+
+from fedsdg.federation.rows import PrivateColumns, Rows
+from fedsdg.federation.terms import ControlVariates, GatePenalty, PrivatePenalty, Proximal
+
+TERMS = [
+    GatePenalty(0.3),
+    PrivatePenalty(0.2),
+    PrivatePenalty(0.2, "residual"),
+    PrivatePenalty(0.2, "b-only"),
+    Proximal(0.7),
+]
+
+
+def random_rows(s, clients=3):
+    generator = torch.Generator().manual_seed(5)
+
+    def draw(width):
+        return torch.randn(clients, width, generator=generator, dtype=torch.float64)
+
+    theta, private = draw(s.layout.d), draw(s.layout.d_private)
+    return Rows(
+        theta, torch.zeros_like(theta), draw(s.layout.d), private, torch.zeros_like(private),
+        PrivateColumns.of(s.layout), {}, {},
+    )  # fmt: skip
+
+
+def moved(rows, theta, private):
+    return Rows(
+        theta, rows.theta_grad, rows.start, private, rows.private_grad, rows.columns, {}, {}
+    )
+
+
+@pytest.mark.parametrize("term", TERMS, ids=str)
+def test_gradient_is_the_derivative_of_the_value(setting, term):
+    rows = random_rows(setting(branch="dual"))
+    term.add_gradient(rows)
+    theta = rows.theta.clone().requires_grad_()
+    private = rows.private.clone().requires_grad_()
+    value = term.value(moved(rows, theta, private))
+    assert value.shape == (3,)
+    (value.sum() + 0 * theta.sum() + 0 * private.sum()).backward()
+    assert torch.allclose(rows.theta_grad, theta.grad, rtol=1e-10, atol=1e-12)
+    assert torch.allclose(rows.private_grad, private.grad, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("term", TERMS, ids=str)
+def test_gradient_equals_the_finite_difference(setting, term):
+    rows = random_rows(setting(branch="dual"), clients=1)
+    term.add_gradient(rows)
+    step = 1e-6
+    for matrix, gradient in ((rows.theta, rows.theta_grad), (rows.private, rows.private_grad)):
+        for column in range(0, matrix.shape[1], max(1, matrix.shape[1] // 40)):
+            kept = matrix[0, column].clone()
+            values = []
+            for sign in (1, -1):
+                matrix[0, column] = kept + sign * step
+                values.append(float(term.value(rows)[0]))
+            matrix[0, column] = kept
+            slope = (values[0] - values[1]) / (2 * step)
+            assert float(gradient[0, column]) == pytest.approx(slope, rel=1e-5, abs=1e-7)
+
+
+def test_penalty_gradients_have_the_specified_closed_forms(setting):
+    """λ₁ sign(m) m (1 − m) at the logits, 2 λ₂ θ_p at the private factors, nothing elsewhere."""
+    rows = random_rows(setting(branch="dual"))
+    GatePenalty(0.3).add_gradient(rows)
+    PrivatePenalty(0.2).add_gradient(rows)
+    m = torch.sigmoid(rows.private[:, rows.columns.gates])
+    expected = torch.where(rows.columns.factors, 2 * 0.2 * rows.private, 0.0)
+    expected[:, rows.columns.gates] = 0.3 * torch.sign(m) * m * (1 - m)
+    assert torch.allclose(rows.private_grad, expected, rtol=1e-12, atol=0)
+    assert not rows.theta_grad.any()
+
+
+def test_fedprox_objective_with_the_task_loss(setting):
+    """The whole FedProx gradient equals the finite difference of cross-entropy + μ/2 ‖θ − θ_t‖²."""
+    from torch.nn.functional import cross_entropy
+
+    from fedsdg.models.parameters import leaves, views
+
+    s = setting()
+    mu, batch = 0.9, torch.arange(12)
+    theta = s.theta[None] + 0.05 * torch.randn(1, s.layout.d, dtype=torch.float64)
+    gradient = torch.zeros_like(theta)
+    logits = s.model.logits(
+        s.samples.images[batch], [12], leaves(theta, gradient, s.layout.communicated)
+    )
+    cross_entropy(logits, s.samples.labels[batch]).backward()
+    empty = theta.new_zeros(1, 0)
+    columns = PrivateColumns.of(s.layout)
+    Proximal(mu).add_gradient(
+        Rows(theta, gradient, s.theta[None], empty, empty, columns, {}, {})
+    )
+
+    def objective(flat):
+        logits = s.model.logits(
+            s.samples.images[batch], [12], views(flat, s.layout.communicated)
+        )
+        task = cross_entropy(logits, s.samples.labels[batch])
+        return float(task + mu / 2 * (flat - s.theta).square().sum())
+
+    for column in range(0, s.layout.d, s.layout.d // 25):
+        shift = torch.zeros_like(theta)
+        shift[0, column] = 1e-6
+        slope = (objective(theta + shift) - objective(theta - shift)) / 2e-6
+        assert float(gradient[0, column]) == pytest.approx(slope, rel=1e-4, abs=1e-7)
+
+
+def test_control_variates_follow_option_two():
+    theta = torch.tensor([[1.0, 2.0]], dtype=torch.float64)
+    start = torch.tensor([[0.0, 0.0]], dtype=torch.float64)
+    c, own = torch.tensor([0.5, -0.5], dtype=torch.float64), torch.tensor([[0.2, 0.1]], dtype=torch.float64)
+    empty = theta.new_zeros(1, 0)
+    rows = Rows(theta, torch.zeros_like(theta), start, empty, empty, None, {"control": own}, {"control": c})  # type: ignore[arg-type]
+    ControlVariates().correct(rows)
+    assert torch.allclose(rows.theta_grad, c - own)  # y <- y - η (g + c − c_i)
+    sent, kept = ControlVariates().finish(rows, torch.tensor([4]), 0.1)
+    expected = own - c + (start - theta) / (4 * 0.1)
+    assert torch.allclose(kept["control"], expected)
+    assert torch.allclose(sent["control"], expected - own)
