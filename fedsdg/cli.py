@@ -18,7 +18,6 @@ from fedsdg import __version__
 
 if TYPE_CHECKING:
     from fedsdg.config import Config, MethodConfig
-    from fedsdg.data.partition_record import Partition
 
 #: What bad input or a failing run raises; anything else is a defect and keeps its traceback.
 FORESEEN = (ValueError, FileNotFoundError, FloatingPointError, FileExistsError, PermissionError)
@@ -81,40 +80,16 @@ def methods(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _make_partition(config: Config, dataset: str, skew: str, seed: int) -> Partition:
-    from fedsdg.data.datasets import load_dataset
-    from fedsdg.data.partition import partition_clients
-    from fedsdg.data.partition_record import PartitionSpec
-    from fedsdg.data.skew import parse_skew
-    from fedsdg.rng import stream
-
-    settings = config.partition
-    return partition_clients(
-        load_dataset(dataset),
-        num_clients=config.federation.clients,
-        skew=parse_skew(skew),
-        seed=seed,
-        spec=PartitionSpec(
-            scheme=settings.scheme,  # type: ignore[arg-type]
-            min_samples=settings.min_samples,
-            min_test=settings.min_test,
-            retries=settings.retries,
-        ),
-        generator=stream("partition", seed),
-    )
-
-
 def partition(arguments: argparse.Namespace) -> int:
     """Divide a data set among clients."""
-    from dataclasses import replace
-
     from fedsdg.data.partition_files import write_partition
+    from fedsdg.runs import make_partition
 
     config = _load(arguments)
-    if arguments.clients is not None:
-        federation = replace(config.federation, clients=arguments.clients)
-        config = replace(config, federation=federation)
-    made = _make_partition(config, arguments.dataset, arguments.skew, arguments.seed)
+    clients = arguments.clients or config.federation.clients
+    made = make_partition(
+        arguments.dataset, arguments.skew, arguments.seed, clients, config.partition
+    )
     write_partition(made, arguments.output)
     sizes = made.sizes().sum(1)
     print(
@@ -230,7 +205,7 @@ def run(arguments: argparse.Namespace) -> int:
     from fedsdg.data.partition_files import read_partition, write_partition
     from fedsdg.models.backbones import load_backbone
     from fedsdg.results import read_json
-    from fedsdg.runs import execute, prepare_material
+    from fedsdg.runs import execute, make_partition, prepare_material
 
     config = _load(arguments)
     dataset = _one_of(arguments.dataset, config.datasets, "dataset")
@@ -243,7 +218,7 @@ def run(arguments: argparse.Namespace) -> int:
     clients = config.federation.clients
     shares_file = Path(f"results/partitions/{dataset}/clients~{clients}/{skew}/seed~{seed}.parquet")
     if not shares_file.is_file():
-        write_partition(_make_partition(config, dataset, skew, seed), shares_file)
+        write_partition(make_partition(dataset, skew, seed, clients, config.partition), shares_file)
     material = prepare_material(dataset, load_backbone(backbone_file), config.training.device)
     title = f"{dataset} {skew} {method.label} seed {seed}"
     output = Path(
@@ -277,8 +252,9 @@ def search(arguments: argparse.Namespace) -> int:
     from fedsdg.search import search as search_grid
 
     config = _load(arguments)
-    output = Path(arguments.output or f"results/search/{config.experiment}.json")
-    search_grid(config, _store(), Path(arguments.backbone) if arguments.backbone else None, output)
+    backbone = arguments.backbone or f"results/backbones/{config.backbone}.safetensors"
+    output = arguments.output or f"results/search/{config.experiment}.json"
+    search_grid(config, _store(), Path(backbone), Path(output))
     return 0
 
 

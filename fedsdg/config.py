@@ -168,7 +168,7 @@ class Config:
 
 def _hint(word: str, known: Iterable[str]) -> str:
     names = list(known)
-    close = difflib.get_close_matches(str(word), names, n=1)
+    close = difflib.get_close_matches(str(word), names, n=1, cutoff=0.4)
     return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(names)}"
 
 
@@ -221,7 +221,8 @@ def _name(value: Any, where: str) -> str:
     return value
 
 
-def _method(entry: Any) -> MethodConfig:
+def method_entry(entry: Any) -> MethodConfig:
+    """Check one entry of ``methods``: a name, or a mapping with ``type`` and parameters."""
     given = {"type": entry} if isinstance(entry, str) else dict(_mapping(entry, "methods entry"))
     kind = str(given.pop("type", ""))
     if kind not in METHODS:
@@ -260,7 +261,7 @@ def _search(value: Any, grid_seeds: tuple[int, ...]) -> SearchConfig:
         grids[kind] = {}
         for key, values in _mapping(keys, f"search.grids.{kind}").items():
             for candidate in _list(values, f"search.grids.{kind}.{key}"):
-                _method({"type": kind, key: candidate})
+                method_entry({"type": kind, key: candidate})
             grids[kind][key] = tuple(values)
     return SearchConfig(seeds, grids)
 
@@ -314,7 +315,7 @@ def parse_config(raw: Any) -> Config:
     for key in ("experiment", "datasets", "backbone", "backbones", "skews", "seeds", "methods"):
         if key not in mapping:
             raise ValueError(f"the config lacks the key {key!r}")
-    methods = tuple(_method(entry) for entry in _list(mapping["methods"], "methods"))
+    methods = tuple(method_entry(entry) for entry in _list(mapping["methods"], "methods"))
     labels = [method.label for method in methods]
     for label in labels:
         if labels.count(label) > 1:

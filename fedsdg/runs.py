@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from fedsdg import results
-from fedsdg.config import RunConfig
+from fedsdg.config import PartitionConfig, RunConfig
 from fedsdg.data.images import prepare
-from fedsdg.data.partition_record import TEST, TRAIN, VAL, Partition
+from fedsdg.data.partition_record import TEST, TRAIN, VAL, Partition, PartitionSpec
 from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.local_training import LocalWork, Samples
 from fedsdg.federation.personalisation import Personalisation
@@ -65,6 +65,24 @@ def prepare_material(dataset: str, backbone: Backbone, device: str) -> Material:
         torch.from_numpy(images).to(device), torch.from_numpy(data.labels).long().to(device)
     )
     return Material(samples, data.num_classes, data.sha256, backbone)
+
+
+def make_partition(
+    dataset: str, skew: str, seed: int, clients: int, settings: PartitionConfig
+) -> Partition:
+    """Divide a data set among clients, drawing from the stream ``partition`` of ``seed``."""
+    from fedsdg.data.datasets import load_dataset
+    from fedsdg.data.partition import partition_clients
+    from fedsdg.data.skew import parse_skew
+
+    return partition_clients(
+        load_dataset(dataset),
+        num_clients=clients,
+        skew=parse_skew(skew),
+        seed=seed,
+        spec=PartitionSpec(**asdict(settings)),
+        generator=stream("partition", seed),
+    )
 
 
 def build(run: RunConfig, material: Material, partition: Partition) -> Federation:
@@ -144,7 +162,7 @@ def execute(
                 f"the partition was made for another data set ({partition.dataset}) than "
                 f"{run.dataset} as it is now; delete it and make it again with 'fedsdg partition'"
             )
-        done, reused = keep_or_reuse(
+        done = keep_or_reuse(
             store, key, lambda place: _run_into(place, run, material, partition, progress)
         )
     except Exception as error:

@@ -1,4 +1,4 @@
-"""One thread for every test: results do not depend on the machine, and tests can run side by side."""
+"""One thread for every test: results depend on no core count, and tests can run side by side."""
 
 import os
 

@@ -112,17 +112,22 @@ def image_data(
     )
 
 
+def dataset_spec(name: str) -> DatasetSpec:
+    """The row of the table, or a ValueError that lists the known names."""
+    if name not in DATASETS:
+        close = difflib.get_close_matches(name, DATASETS, n=1, cutoff=0.4)
+        hint = f", did you mean {close[0]!r}?" if close else ";"
+        raise ValueError(f"unknown data set {name!r}{hint} known are {', '.join(DATASETS)}")
+    return DATASETS[name]
+
+
 def load_dataset(name: str) -> ImageData:
     """Load a data set of the table by name.
 
     Raises ValueError for an unknown name or data that is not as declared, FileNotFoundError when
     the data cannot be found.
     """
-    if name not in DATASETS:
-        close = difflib.get_close_matches(name, DATASETS, n=1, cutoff=0.4)
-        hint = f", did you mean {close[0]!r}?" if close else ";"
-        raise ValueError(f"unknown data set {name!r}{hint} known are {', '.join(DATASETS)}")
-    spec = DATASETS[name]
+    spec = dataset_spec(name)
     if name == "digits":
         return _digits(spec)
     # Decoders are imported here: `fedsdg methods` and digits need neither pyarrow nor PIL.

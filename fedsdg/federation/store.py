@@ -40,15 +40,15 @@ def run_key(config_hash: str, partition_hash: str, backbone_hash: str) -> str:
     )
 
 
-def keep_or_reuse(store: Path, key: str, make: Callable[[Path], None]) -> tuple[Path, bool]:
+def keep_or_reuse(store: Path, key: str, make: Callable[[Path], None]) -> Path:
     """The folder of the finished run ``key``: made by ``make(folder)`` unless it exists.
 
     The folder takes its name only once ``make`` has returned, so a killed run leaves nothing
-    that looks finished. Returns (folder, whether it was there already).
+    that looks finished.
     """
     target = store / key
     if target.is_dir():
-        return target, True
+        return target
     store.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{key[:12]}.", dir=store))
     try:
@@ -60,4 +60,4 @@ def keep_or_reuse(store: Path, key: str, make: Callable[[Path], None]) -> tuple[
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return target, False
+    return target

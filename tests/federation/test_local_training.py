@@ -70,15 +70,16 @@ def test_one_client_equals_pytorch_adam_and_clipping(setting, batches_of):
     """The oracle is torch: Adam, clip_grad_norm_ and autograd of the whole of Eq. 5."""
     s = setting(branch="dual")
     lambda1, lambda2 = 0.02, 0.03
-    work = LocalWork(
-        "adam", 3e-3, 2e-3, 5e-3, 0.1, (GatePenalty(lambda1), PrivatePenalty(lambda2))
-    )
+    work = LocalWork("adam", 3e-3, 2e-3, 5e-3, 0.1, (GatePenalty(lambda1), PrivatePenalty(lambda2)))
     batches = batches_of([11])
-    ours = train_cohort(
-        s.model, s.layout, s.samples, batches, s.theta[None], s.private[None], work
-    )
-    shared = {n: v.clone().requires_grad_() for n, v in views(s.theta[None], s.layout.communicated).items()}
-    private = {n: v.clone().requires_grad_() for n, v in views(s.private[None], s.layout.private).items()}
+    ours = train_cohort(s.model, s.layout, s.samples, batches, s.theta[None], s.private[None], work)
+    shared = {
+        n: v.clone().requires_grad_()
+        for n, v in views(s.theta[None], s.layout.communicated).items()
+    }
+    private = {
+        n: v.clone().requires_grad_() for n, v in views(s.private[None], s.layout.private).items()
+    }
     rates = {spec.name: {"private": 2e-3, "gate": 5e-3}[spec.group] for spec in s.layout.private}
     groups = [{"params": list(shared.values()), "lr": 3e-3}]
     groups += [{"params": [value], "lr": rates[name]} for name, value in private.items()]
@@ -157,7 +158,9 @@ def test_a_loss_that_is_not_finite_names_the_client(setting, batches_of):
     s = setting()
     images = s.samples.images.clone()
     images[5] = float("nan")  # belongs to the second client
-    with pytest.raises(FloatingPointError, match=r"client 42: the loss is not finite at local step"):
+    with pytest.raises(
+        FloatingPointError, match=r"client 42: the loss is not finite at local step"
+    ):
         train_cohort(
             s.model, s.layout, Samples(images, s.samples.labels), batches_of([4, 4]),
             s.theta.expand(2, -1), s.private.expand(2, -1), WORK,

@@ -92,14 +92,10 @@ def test_fedprox_objective_with_the_task_loss(setting):
     cross_entropy(logits, s.samples.labels[batch]).backward()
     empty = theta.new_zeros(1, 0)
     columns = PrivateColumns.of(s.layout)
-    Proximal(mu).add_gradient(
-        Rows(theta, gradient, s.theta[None], empty, empty, columns, {}, {})
-    )
+    Proximal(mu).add_gradient(Rows(theta, gradient, s.theta[None], empty, empty, columns, {}, {}))
 
     def objective(flat):
-        logits = s.model.logits(
-            s.samples.images[batch], [12], views(flat, s.layout.communicated)
-        )
+        logits = s.model.logits(s.samples.images[batch], [12], views(flat, s.layout.communicated))
         task = cross_entropy(logits, s.samples.labels[batch])
         return float(task + mu / 2 * (flat - s.theta).square().sum())
 
@@ -113,9 +109,14 @@ def test_fedprox_objective_with_the_task_loss(setting):
 def test_control_variates_follow_option_two():
     theta = torch.tensor([[1.0, 2.0]], dtype=torch.float64)
     start = torch.tensor([[0.0, 0.0]], dtype=torch.float64)
-    c, own = torch.tensor([0.5, -0.5], dtype=torch.float64), torch.tensor([[0.2, 0.1]], dtype=torch.float64)
+    c, own = (
+        torch.tensor([0.5, -0.5], dtype=torch.float64),
+        torch.tensor([[0.2, 0.1]], dtype=torch.float64),
+    )
     empty = theta.new_zeros(1, 0)
-    rows = Rows(theta, torch.zeros_like(theta), start, empty, empty, None, {"control": own}, {"control": c})  # type: ignore[arg-type]
+    rows = Rows(
+        theta, torch.zeros_like(theta), start, empty, empty, None, {"control": own}, {"control": c}
+    )  # type: ignore[arg-type]
     ControlVariates().correct(rows)
     assert torch.allclose(rows.theta_grad, c - own)  # y <- y - η (g + c − c_i)
     sent, kept = ControlVariates().finish(rows, torch.tensor([4]), 0.1)

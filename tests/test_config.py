@@ -1,0 +1,113 @@
+"""Bad configs: each is one sentence that names the place and the remedy."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedsdg.config import load_config, parse_config
+from fedsdg.methods import METHODS
+
+DEFAULT = Path(__file__).parents[1] / "config" / "config.yaml"
+
+
+@pytest.fixture
+def raw():
+    return yaml.safe_load(DEFAULT.read_text())
+
+
+def test_the_default_config_is_the_grid_of_thirteen_methods(raw):
+    config = parse_config(raw)
+    assert {method.type for method in config.methods} == set(METHODS)
+    assert (len(config.methods), len(config.skews), len(config.seeds)) == (13, 3, 5)
+
+
+@pytest.mark.parametrize(
+    "path, value, message",
+    [
+        (["methods"], ["fedsgd"], r"unknown method 'fedsgd'; did you mean 'fedsdg'\?"),
+        (["methods"], ["fedavg", "fedavg"], "'fedavg' twice"),
+        (["methods"], [{"type": "fedprox", "mew": 1}], r"no parameter 'mew'; did you mean 'mu'\?"),
+        (["methods"], [{"type": "fedprox", "mu": -1}], "fedprox.mu is -1, but must be at least 0"),
+        (["methods"], [{"type": "fedprox", "mu": "1e-4"}], "write 0.0001 or 1.0e-4"),
+        (["methods"], [{"mu": 1}], "has no 'type'"),
+        (["methods"], [{"type": "scaffold", "optimiser": "adam"}], "scaffold prescribes sgd"),
+        (["methods"], [{"type": "krum", "f": 2}], r"needs at least 2f \+ 3 = 7 clients per round"),
+        (["methods"], [{"type": "fedsdg", "max_weight": 0.1}], "at least 1/5"),
+        (["skews"], ["dirichlet~0"], "α = 0, but α must be greater than 0"),
+        (["skews"], ["dirichlet~-0.1"], "is not a skew"),
+        (["skews"], [0.1], "is not a skew"),
+        (["seeds"], [], "at least one entry"),
+        (["seeds"], [-1], "at least 0"),
+        (["seeds"], ["a"], "must be a number"),
+        (["federation", "clients_per_round"], 21, "more than the 20 clients"),
+        (["federation", "clients"], 0, "federation.clients is 0, but must be at least 1"),
+        (["federation", "clients"], 2.5, "whole number"),
+        (["federation", "client"], 5, r"unknown key 'client'; did you mean 'clients'\?"),
+        (["training", "optimiser"], "adamw", "must be one of adam, sgd"),
+        (["training", "eta_g"], True, "must be a number"),
+        (["backbone"], "lettres", r"not described under backbones; did you mean 'letters'\?"),
+        (["experiments"], "x", r"unknown key 'experiments'; did you mean 'experiment'\?"),
+        (["experiment"], "a/b", "must be made of letters"),
+        (["search", "seeds"], [3], "seed 3 belongs to the grid"),
+        (["methods"], [{"type": "fedsdg", "private_norm": "residual",
+                        "private_subspace": "shared-a"}], "cannot combine"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(raw, path, value, message):
+    broken = copy.deepcopy(raw)
+    place = broken
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    with pytest.raises(ValueError, match=message) as caught:
+        parse_config(broken)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_key_is_named(raw):
+    del raw["seeds"]
+    with pytest.raises(ValueError, match="lacks the key 'seeds'"):
+        parse_config(raw)
+
+
+def test_files_merge_like_snakemake(tmp_path):
+    update = tmp_path / "more.yaml"
+    update.write_text("federation: {rounds: 3}\nseeds: [7]\n")
+    config = load_config([DEFAULT, update])
+    assert config.federation.rounds == 3 and config.federation.clients == 20
+    assert config.seeds == (7,)
+
+
+def test_missing_and_broken_files(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no config file"):
+        load_config([tmp_path / "none.yaml"])
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("a: [1, 2")
+    with pytest.raises(ValueError, match="is not valid YAML"):
+        load_config([broken])
+
+
+def test_the_hash_of_a_run_sees_what_matters_and_only_that(raw):
+    config = parse_config(raw)
+    fedsdg, fedavg = config.method("fedsdg"), config.method("fedavg")
+    run = config.run("digits", "iid", fedsdg, 0)
+    assert run.hash == config.run("digits", "iid", fedsdg, 0).hash
+    others = [
+        config.run("digits", "iid", fedsdg, 1),
+        config.run("digits", "classes~2", fedsdg, 0),
+        config.run("digits", "iid", fedavg, 0),
+    ]
+    raw["methods"][0] = {"type": "fedsdg", "lambda1": 0.0002, "lambda2": 0.0001}
+    changed = parse_config(raw)
+    others.append(changed.run("digits", "iid", changed.method("fedsdg"), 0))
+    assert len({run.hash, *(other.hash for other in others)}) == 5
+    assert changed.run("digits", "iid", changed.method("fedavg"), 0).hash == others[2].hash
+
+
+def test_methods_prescribe_their_optimiser(raw):
+    config = parse_config(raw)
+    for method in config.methods:
+        wanted = "sgd" if method.type in ("scaffold", "fedavg-sgd") else "adam"
+        assert config.run("digits", "iid", method, 0).training.optimiser == wanted

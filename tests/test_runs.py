@@ -1,0 +1,287 @@
+"""Whole runs on real digits with a tiny frozen backbone: methods, equalities, bytes, failures."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+import yaml
+
+from fedsdg.config import method_entry, parse_config
+from fedsdg.data.partition_record import TRAIN
+from fedsdg.federation.cohorts import draw_cohort
+from fedsdg.federation.local_training import Samples
+from fedsdg.methods import METHODS
+from fedsdg.models.architecture import Architecture
+from fedsdg.models.backbones import build as build_backbone
+from fedsdg.models.backbones import freeze
+from fedsdg.runs import build, execute, make_partition, prepare_material
+
+CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
+SKEW = "dirichlet~1.0"
+BYTE_IDENTICAL = ("rounds.parquet", "clients.parquet", "result.json")
+
+
+@pytest.fixture(scope="module")
+def config():
+    raw = yaml.safe_load(CONFIG.read_text())
+    raw["federation"] |= {"clients": 8, "clients_per_round": 5, "rounds": 2, "evaluate_every": 1}
+    raw["training"] |= {"epochs": 1}
+    raw["adapters"] |= {"rank": 2, "alpha": 4}
+    return parse_config(raw)
+
+
+@pytest.fixture(scope="module")
+def material():
+    architecture = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
+    torch.manual_seed(0)
+    return prepare_material(
+        "digits", freeze(build_backbone(architecture), architecture, "tiny", {}), "cpu"
+    )
+
+
+@pytest.fixture(scope="module")
+def partition(config):
+    return make_partition("digits", SKEW, 0, config.federation.clients, config.partition)
+
+
+@pytest.fixture(scope="module")
+def finished(config, material, partition):
+    """A method entry -> the federation after its rounds; each is run once."""
+    cache = {}
+
+    def run(entry, **federation):
+        key = json.dumps([entry, federation], sort_keys=True)
+        if key not in cache:
+            changed = dataclasses.replace(
+                config, federation=dataclasses.replace(config.federation, **federation)
+            )
+            one = build(changed.run("digits", SKEW, method_entry(entry), 0), material, partition)
+            one.start = one.theta.clone()
+            one.run()
+            cache[key] = one
+        return cache[key]
+
+    return run
+
+
+def distance(a, b):
+    """Between two server models, relative to how far the second one has moved."""
+    return float((a.theta - b.theta).norm() / (b.theta - b.start).norm())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_trains_and_records(finished, name):
+    one = finished(name)
+    records = one.records
+    assert [row["round"] for row in records.rounds] == [1, 2]
+    for row in records.rounds:
+        assert np.isfinite(row["train_loss"])
+        assert 0 <= row["personal_worst_decile"] <= row["personal_accuracy"] <= 1
+        assert row["bytes_up"] % 5 == row["bytes_down"] % 5 == 0
+    participants = [row for row in records.clients if row["participated"]]
+    assert len(participants) == 2 * 5
+    assert len(records.clients) == 2 * 8
+    if one.layout.d:
+        assert not torch.equal(one.theta, one.start), "the server model moved"
+        assert records.rounds[-1]["bytes_up"] >= 5 * 4 * one.layout.d
+    for row in participants:
+        sizes = len(one.shards.train[row["client"]])
+        assert row["samples_processed"] == sizes
+        assert row["local_steps"] == -(-sizes // 16)
+
+
+def test_cohorts_are_equal_for_all_methods_and_evaluation_does_not_touch_them(finished):
+    expected = [draw_cohort(0, r, 8, 5).tolist() for r in (1, 2)]
+    for name in METHODS:
+        rows = finished(name).records.clients
+        for round_ in (1, 2):
+            drawn = [r["client"] for r in rows if r["round"] == round_ and r["participated"]]
+            assert drawn == expected[round_ - 1]
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedsdg", "fine-tune"])
+def test_evaluating_less_often_changes_no_model(finished, name):
+    often, rarely = finished(name), finished(name, evaluate_every=2)
+    assert torch.equal(often.theta, rarely.theta)
+    assert torch.equal(often.bank.private, rarely.bank.private)
+    assert [row["evaluated"] for row in rarely.records.rounds] == [False, True]
+
+
+def test_fedsdg_with_closed_gates_and_uniform_weights_is_uniform_fedavg(finished):
+    closed = finished(
+        {"type": "fedsdg", "gate_fixed": 0.0, "lambda1": 0.0, "lambda2": 0.0, "smoothing": 1.0}
+    )
+    uniform = finished("fedavg-uniform")
+    assert distance(closed, uniform) < 1e-5
+    for a, b in zip(closed.records.rounds, uniform.records.rounds, strict=True):
+        assert a["personal_accuracy"] == b["personal_accuracy"]
+        assert a["global_accuracy"] == b["global_accuracy"]
+
+
+def test_an_open_gate_is_not_fedavg(finished):
+    """The equality above is not empty: with gates at 1 the private branch takes part."""
+    opened = finished(
+        {"type": "fedsdg", "gate_fixed": 1.0, "lambda1": 0.0, "lambda2": 0.0, "smoothing": 1.0}
+    )
+    assert distance(opened, finished("fedavg-uniform")) > 1e-3
+
+
+def test_fedprox_without_proximal_term_is_fedavg(finished):
+    assert torch.equal(finished({"type": "fedprox", "mu": 0.0}).theta, finished("fedavg").theta)
+    assert not torch.equal(finished({"type": "fedprox", "mu": 1.0}).theta, finished("fedavg").theta)
+
+
+def test_fine_tuning_feeds_nothing_back(finished):
+    tuned, plain = finished("fine-tune"), finished("fedavg")
+    assert torch.equal(tuned.theta, plain.theta)
+    assert (
+        tuned.records.rounds[-1]["global_accuracy"] == plain.records.rounds[-1]["global_accuracy"]
+    )
+    assert tuned.records.clients != plain.records.clients
+
+
+def test_scaffold_keeps_its_invariant_on_the_model(finished):
+    one = finished("scaffold", rounds=3)
+    mean = one.bank.kept["control"].mean(0)
+    assert mean.norm() > 0
+    assert torch.allclose(one.state["control"], mean, atol=1e-6 * float(mean.abs().max()) + 1e-9)
+    assert (
+        one.records.rounds[0]["bytes_up"] > 1.9 * finished("fedavg").records.rounds[0]["bytes_up"]
+    )
+
+
+def test_identical_clients_and_full_participation_make_scaffold_fedavg_sgd(
+    config, material, partition
+):
+    """Everybody holds the same samples and takes full batches: the corrections cancel."""
+    thetas = []
+    full = dataclasses.replace(config.federation, clients_per_round=8, rounds=3)
+    changed = dataclasses.replace(
+        config, federation=full, training=dataclasses.replace(config.training, batch_size=500)
+    )
+    for name in ("scaffold", "fedavg-sgd"):
+        one = build(changed.run("digits", SKEW, method_entry(name), 0), material, partition)
+        shard = partition.indices(0, TRAIN)
+        one = dataclasses.replace(one, shards=dataclasses.replace(one.shards, train=[shard] * 8))
+        one.start = one.theta.clone()
+        one.run()
+        thetas.append(one)
+    assert distance(*thetas) < 1e-4
+    assert float(thetas[0].state["control"].norm()) > 0
+
+
+def test_local_only_sends_nothing_and_has_no_global_model(finished):
+    one = finished("local-only")
+    for row in one.records.rounds:
+        assert row["bytes_up"] == row["bytes_down"] == 0
+        assert "global_accuracy" not in row
+    assert one.layout.d == 0
+
+
+def test_private_state_stays_with_its_client(finished):
+    one = finished("fedsdg", rounds=1)
+    cohort = set(draw_cohort(0, 1, 8, 5).tolist())
+    for client in range(8):
+        changed = not torch.equal(one.bank.private[client], one.private)
+        assert changed == (client in cohort) == bool(one.bank.trained[client])
+
+
+def test_a_client_never_drawn_is_judged_with_the_global_model(finished):
+    one = finished("fedsdg", rounds=1)
+    shared = finished({"type": "fedsdg", "gate_fixed": 0.0}, rounds=1)
+    assert shared.layout.d == one.layout.d
+    from fedsdg.federation.evaluation import personal_accuracies
+
+    # Put wild private parameters where nobody has trained: nothing may change.
+    wild = one.bank.private.clone()
+    noise = torch.randn(wild.shape, generator=torch.Generator().manual_seed(0))
+    wild[~one.bank.trained] = noise[~one.bank.trained]
+    arguments = (one.model, one.layout, one.samples, one.shards.val, one.shards.test, one.theta)
+    calm = personal_accuracies(*arguments, one.bank.private, one.bank.trained)
+    excited = personal_accuracies(*arguments, wild, one.bank.trained)
+    assert calm.test.tolist() == excited.test.tolist()
+    trained = torch.ones_like(one.bank.trained)
+    assert personal_accuracies(*arguments, wild, trained).test.tolist() != calm.test.tolist()
+
+
+def test_accuracies_equal_a_count_by_hand(finished):
+    from fedsdg.models.parameters import views
+
+    one = finished("fedsdg")
+    rows = {r["client"]: r for r in one.records.clients if r["round"] == 2}
+    for client in range(8):
+        parameters = {
+            **views(one.theta[None], one.layout.communicated),
+            **views(one.bank.private[client][None], one.layout.private),
+        }
+        own = torch.from_numpy(one.shards.test[client])
+        with torch.no_grad():
+            logits = one.model.logits(
+                one.samples.images[own], [len(own)], parameters, bool(one.bank.trained[client])
+            )
+        right = (logits.argmax(1) == one.samples.labels[own]).double().mean()
+        assert rows[client]["test_accuracy"] == pytest.approx(float(right), abs=1e-12)
+
+
+def run_to(folder, store, config, material, partition, entry="fedsdg"):
+    run = config.run("digits", SKEW, method_entry(entry), 0)
+    return execute(
+        run, material, partition, folder, store=store, identity={"experiment": "test", "seed": 0}
+    )
+
+
+def test_two_runs_give_the_same_bytes(tmp_path, config, material, partition):
+    for name in ("a", "b"):
+        failure = run_to(tmp_path / name, tmp_path / f"store-{name}", config, material, partition)
+        assert failure is None
+    for file in BYTE_IDENTICAL:
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes(), file
+
+
+def test_a_finished_run_is_taken_from_the_store(tmp_path, config, material, partition):
+    assert run_to(tmp_path / "a", tmp_path / "store", config, material, partition) is None
+    began = json.loads((tmp_path / "a" / "provenance.json").read_text())["wall_seconds"]
+    assert run_to(tmp_path / "b", tmp_path / "store", config, material, partition) is None
+    again = json.loads((tmp_path / "b" / "provenance.json").read_text())["wall_seconds"]
+    assert began == again, "the second is the first one's record"
+    result = json.loads((tmp_path / "b" / "result.json").read_text())
+    assert result["status"] == "ok" and result["experiment"] == "test"
+    assert result["last"]["round"] == 2
+
+
+def test_nan_in_training_is_a_failed_row_with_what_was_recorded(
+    tmp_path, config, material, partition
+):
+    images = material.samples.images.clone()
+    first = set(draw_cohort(0, 1, 8, 5).tolist())
+    victims = [k for k in draw_cohort(0, 2, 8, 5).tolist() if k not in first]
+    assert victims, "somebody is drawn in round 2 for the first time"
+    victim = victims[0]
+    images[partition.indices(victim, TRAIN)] = float("nan")
+    broken = dataclasses.replace(material, samples=Samples(images, material.samples.labels))
+    failure = run_to(tmp_path / "run", tmp_path / "store", config, broken, partition)
+    assert failure is not None and f"round 2, client {victim}" in failure
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["status"] == "failed" and result["error"] == failure
+    assert pq.read_table(tmp_path / "run" / "rounds.parquet").num_rows == 1
+    assert not any((tmp_path / "store").iterdir()), "a failed run is not kept"
+
+
+def test_a_partition_of_another_data_set_is_a_failed_row(tmp_path, config, material, partition):
+    other = dataclasses.replace(partition, dataset="mnist", dataset_sha256="0" * 64)
+    failure = run_to(tmp_path / "run", tmp_path / "store", config, material, other)
+    assert failure is not None and "made for another data set (mnist)" in failure
+
+
+def test_trace_every_n_batches(config, material, partition):
+    traced = dataclasses.replace(
+        config, federation=dataclasses.replace(config.federation, trace_every=1, rounds=1)
+    )
+    one = build(traced.run("digits", SKEW, method_entry("fedsdg"), 0), material, partition)
+    one.run()
+    assert len(one.records.trace) == one.records.rounds[0]["local_steps"]
+    assert {row["client"] for row in one.records.trace} == set(draw_cohort(0, 1, 8, 5).tolist())
