@@ -160,7 +160,7 @@ def train(arguments: argparse.Namespace) -> int:
     """Train all seeds of one cell of the grid in one process; a failed seed is a row."""
     from fedsdg.data.partition_files import read_partition
     from fedsdg.models.backbones import load_backbone
-    from fedsdg.runs import execute, prepare_material
+    from fedsdg.runs import execute, prepare_material, record_failure
 
     config = _load(arguments)
     method = config.method(arguments.method)
@@ -169,33 +169,39 @@ def train(arguments: argparse.Namespace) -> int:
             f"--partitions names {len(arguments.partitions)} files, but the config has "
             f"{len(config.seeds)} seeds; name one file a seed, in the config's order"
         )
-    backbone = load_backbone(arguments.backbone)
-    material = prepare_material(arguments.dataset, backbone, config.training.device)
-    for seed, path in zip(config.seeds, arguments.partitions, strict=True):
-        run = config.run(arguments.dataset, arguments.skew, method, seed)
-        title = f"{arguments.dataset} {arguments.skew} {method.label} seed {seed}"
-        shares = read_partition(path)
-        if (shares.skew, shares.seed, shares.num_clients) != (
-            arguments.skew,
-            seed,
-            config.federation.clients,
-        ):
-            raise ValueError(
-                f"{path} was made for {shares.skew}, seed {shares.seed} and {shares.num_clients} "
-                f"clients, but {arguments.skew}, seed {seed} and {config.federation.clients} "
-                "clients are wanted; name the partitions in the order of the config's seeds"
-            )
+    runs = [config.run(arguments.dataset, arguments.skew, method, seed) for seed in config.seeds]
+    identities = [
+        _identity(config, arguments.dataset, arguments.skew, method, seed) for seed in config.seeds
+    ]
+    folders = [Path(arguments.output) / f"seed~{seed}" for seed in config.seeds]
+    try:
+        backbone = load_backbone(arguments.backbone)
+        material = prepare_material(arguments.dataset, backbone, config.training.device)
+    except FORESEEN as error:
+        for one, folder, identity in zip(runs, folders, identities, strict=True):
+            failure = record_failure(one, error, folder, identity)
+        print(f"fedsdg: error: all seeds failed: {failure}", file=sys.stderr)
+        return 0
+    for one, folder, identity, path in zip(
+        runs, folders, identities, arguments.partitions, strict=True
+    ):
+        title = f"{arguments.dataset} {arguments.skew} {method.label} seed {one.seed}"
         with _round_progress(title, config.federation.rounds) as progress:
-            failure = execute(
-                run,
-                material,
-                shares,
-                Path(arguments.output) / f"seed~{seed}",
-                store=_store(),
-                identity=_identity(config, arguments.dataset, arguments.skew, method, seed),
-                progress=progress,
-            )
-        print(f"{title}: {failure or 'ok'}", file=sys.stderr, flush=True)
+            try:
+                shares = read_partition(path)
+            except FORESEEN as error:
+                outcome: str | None = record_failure(one, error, folder, identity)
+            else:
+                outcome = execute(
+                    one,
+                    material,
+                    shares,
+                    folder,
+                    store=_store(),
+                    identity=identity,
+                    progress=progress,
+                )
+        print(f"{title}: {outcome or 'ok'}", file=sys.stderr, flush=True)
     return 0
 
 
@@ -208,9 +214,9 @@ def run(arguments: argparse.Namespace) -> int:
     from fedsdg.runs import execute, make_partition, prepare_material
 
     config = _load(arguments)
+    method = config.method(arguments.method)
     dataset = _one_of(arguments.dataset, config.datasets, "dataset")
     skew = _one_of(arguments.skew, config.skews, "skew")
-    method = config.method(arguments.method)
     seed = config.seeds[0] if arguments.seed is None else arguments.seed
     backbone_file = Path("results/backbones") / f"{config.backbone}.safetensors"
     if not backbone_file.is_file():

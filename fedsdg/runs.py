@@ -147,41 +147,66 @@ def execute(
     kept in the store.
     """
     torch.set_num_threads(run.training.threads)
-    key = run_key(run.hash, partition.sha256, material.backbone.sha256)
     facts = {
-        **identity,
-        "config": run.to_dict(),
-        "config_hash": run.hash,
         "partition_hash": partition.sha256,
         "backbone_hash": material.backbone.sha256,
         "source_hash": results.source_hash(*SOURCES),
     }
     try:
-        if partition.dataset_sha256 != material.dataset_sha256:
-            raise ValueError(
-                f"the partition was made for another data set ({partition.dataset}) than "
-                f"{run.dataset} as it is now; delete it and make it again with 'fedsdg partition'"
-            )
+        _check_partition(run, material, partition)
+        key = run_key(run.hash, partition.sha256, material.backbone.sha256)
         done = keep_or_reuse(
             store, key, lambda place: _run_into(place, run, material, partition, progress)
         )
     except Exception as error:
         traceback.print_exc(file=sys.stderr)
-        message = f"{type(error).__name__}: {error}"
-        failed = {**facts, "status": "failed", "error": message}
-        federation = getattr(error, "federation", None)
-        _write_tables(folder, federation)
-        results.write_json(folder / "provenance.json", results.provenance())
-        results.write_json(folder / "result.json", failed)
-        return message
+        return record_failure(run, error, folder, {**identity, **facts})
     folder.mkdir(parents=True, exist_ok=True)
     for source in sorted(done.iterdir()):
         if source.name != "result.json":
             with results.atomic_path(folder / source.name) as temporary:
                 shutil.copyfile(source, temporary)
     outcome = results.read_json(done / "result.json")
-    results.write_json(folder / "result.json", {**facts, "status": "ok", "error": None, **outcome})
+    described = {**_described(run), **identity, **facts}
+    results.write_json(
+        folder / "result.json", {**described, "status": "ok", "error": None, **outcome}
+    )
     return None
+
+
+def record_failure(
+    run: RunConfig, error: Exception, folder: Path, identity: Mapping[str, Any]
+) -> str:
+    """Write the records of a run that failed, as far as it came; returns the error's sentence."""
+    message = f"{type(error).__name__}: {error}"
+    _write_tables(folder, getattr(error, "federation", None))
+    results.write_json(folder / "provenance.json", results.provenance())
+    results.write_json(
+        folder / "result.json",
+        {**_described(run), **identity, "status": "failed", "error": message},
+    )
+    return message
+
+
+def _described(run: RunConfig) -> dict[str, Any]:
+    return {"config": run.to_dict(), "config_hash": run.hash}
+
+
+def _check_partition(run: RunConfig, material: Material, partition: Partition) -> None:
+    if partition.dataset_sha256 != material.dataset_sha256:
+        raise ValueError(
+            f"the partition was made for another data set ({partition.dataset}) than "
+            f"{run.dataset} as it is now; delete it and make it again with 'fedsdg partition'"
+        )
+    made = (partition.skew, partition.seed, partition.num_clients)
+    wanted = (run.skew, run.seed, run.federation.clients)
+    if made != wanted:
+        raise ValueError(
+            "the partition was made for {} with seed {} and {} clients, but the run wants {} with "
+            "seed {} and {} clients; name partitions in the order of the config's seeds".format(
+                *made, *wanted
+            )
+        )
 
 
 def _run_into(

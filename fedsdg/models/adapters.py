@@ -1,4 +1,4 @@
-"""Dual-path gated LoRA with a client axis: which parameters there are, how they start, how they merge.
+"""Dual-path gated LoRA with a client axis: which parameters there are, their start, their merging.
 
 FedSDG (Eq. 3, 4): a client's weight in an adapted layer is W + s·B_g A_g + m·s·B_p A_p with the
 frozen W, the communicated factors (A_g, B_g), the client's own factors (A_p, B_p), its gate
@@ -120,10 +120,10 @@ def gate_name(layer: str, config: AdapterConfig) -> str:
 def make_layout(architecture: Architecture, num_classes: int, config: AdapterConfig) -> Layout:
     """Names, shapes and order of all trained parameters; names are timm's plus a suffix.
 
-    Communicated: `{layer}.lora_A` [r, in] and `{layer}.lora_B` [out, r] of every adapted layer, then
-    `head.weight` [classes, dim] and `head.bias` [classes]. Private: `{layer}.lora_A_private`,
-    `{layer}.lora_B_private` and the gates' logits, scalars. With `local` the communicated ones move,
-    names and order unchanged, into the private row.
+    Communicated: `{layer}.lora_A` [r, in] and `{layer}.lora_B` [out, r] of every adapted layer,
+    then `head.weight` [classes, dim] and `head.bias` [classes]. Private: `{layer}.lora_A_private`,
+    `{layer}.lora_B_private` and the gates' logits, scalars. With `local` the communicated ones
+    move, names and order unchanged, into the private row.
     """
     if num_classes < 2:
         raise ValueError(f"a task needs at least 2 classes, got {num_classes}")
@@ -210,10 +210,11 @@ def merge(
 ) -> Tensor:
     """Weights [M, out, in] of one adapted layer, one matrix per client (Eq. 4).
 
-    `weight` [out, in] is the frozen one. Without `private` the private branch is left out: θ_g alone.
+    `weight` [out, in] is the frozen one. Without `private` the private branch is left out.
     """
     a, b = parameters[f"{layer}.lora_A"], parameters[f"{layer}.lora_B"]
     if private and config.branch == "dual":
+        gate: Tensor | float
         b_private = parameters[f"{layer}.lora_B_private"]
         if config.gate_fixed is None:
             gate = torch.sigmoid(parameters[gate_name(layer, config)])[:, None, None]

@@ -42,7 +42,9 @@ class Architecture:
         if min(sizes) < 1:
             raise ValueError(f"every size of an architecture must be at least 1: {self}")
         if self.image_size % self.patch_size:
-            raise ValueError(f"patch_size {self.patch_size} must divide image_size {self.image_size}")
+            raise ValueError(
+                f"patch_size {self.patch_size} must divide image_size {self.image_size}"
+            )
         if self.dim % self.heads:
             raise ValueError(f"heads {self.heads} must divide dim {self.dim}")
         if not len(self.mean) == len(self.std) == self.channels:

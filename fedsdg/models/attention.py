@@ -1,7 +1,7 @@
 """Self-attention for short sequences on a CPU, with its backward pass written by hand.
 
-Queries, keys and values arrive packed in one tensor and their gradients leave packed in one tensor,
-so autograd neither slices nor stacks them: with 17 tokens those copies cost as much as the products.
+Queries, keys and values arrive packed in one tensor and their gradients leave packed in one, so
+autograd neither slices nor stacks them: with 17 tokens such copies cost as much as the products.
 """
 
 from __future__ import annotations
@@ -45,9 +45,7 @@ def _join(split: Tensor, batch: int) -> Tensor:
 
 class _Attend(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, packed: Tensor, query: Tensor | None, heads: int, scale: float
-    ) -> Tensor:
+    def forward(ctx: Any, packed: Tensor, query: Tensor | None, heads: int, scale: float) -> Tensor:
         split = _split(packed, 3 if query is None else 2, heads)
         q = split[0] if query is None else _split(query, 1, heads)[0]
         k, v = split[-2], split[-1]

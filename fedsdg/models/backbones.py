@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.torchvision_schemas import declare_torchvision_operators
 
-# Both initialisers of a fresh timm model are overwritten by a strict load, so they are skipped.
 _HEADS = ("head.weight", "head.bias")
 
 
@@ -96,7 +95,9 @@ def freeze(
     state = model.state_dict()
     for key, tensor in state.items():
         if not torch.isfinite(tensor).all():
-            raise FloatingPointError(f"backbone {name}: weight {key} is not finite; pretrain it again")
+            raise FloatingPointError(
+                f"backbone {name}: weight {key} is not finite; pretrain it again"
+            )
     model.eval().requires_grad_(False)
     return Backbone(model, architecture, weights_sha256(state), name, dict(facts))
 
@@ -159,7 +160,7 @@ def load_backbone(path: Path | str) -> Backbone:
 
 
 def from_checkpoint(path: Path | str, architecture: Architecture) -> Backbone:
-    """A backbone from a plain safetensors state dict of timm's VisionTransformer; a head is dropped.
+    """A backbone from a plain state dict (.safetensors) of timm's VisionTransformer, less its head.
 
     Raises:
         FileNotFoundError, ValueError: missing, truncated, or of another architecture.
@@ -285,12 +286,3 @@ def _check_supported(model: Any, name: str) -> None:
             f"backbone {name} is not supported: {problem}; "
             "use a plain timm VisionTransformer with a class token"
         )
-
-
-def architecture_from(options: Mapping[str, Any]) -> Architecture:
-    """The architecture named by a mapping that may hold other options beside."""
-    known = {f.name for f in fields(Architecture)}
-    try:
-        return Architecture(**{key: options[key] for key in options if key in known})
-    except TypeError as error:
-        raise ValueError(f"the architecture is incomplete: {error}") from error

@@ -37,7 +37,7 @@ def _runs(rows: Sequence[int]) -> Iterator[tuple[slice, slice, int]]:
 
 
 class _ClientLinear(torch.autograd.Function):
-    """One batched product per run, written straight into one output (faster than one per client)."""
+    """One batched product per run, faster than one per client, written into one output."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, rows: tuple[int, ...]) -> Tensor:

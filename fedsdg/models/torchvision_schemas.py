@@ -1,7 +1,7 @@
 """Lets timm and peft be imported where torchvision's compiled operators do not load.
 
-timm imports torchvision, and a torchvision wheel linked against CUDA loads no operators beside a CPU
-build of torch: `import torchvision` then raises "operator torchvision::nms does not exist", because
+timm imports torchvision, and a torchvision wheel linked against CUDA loads no operators beside a
+CPU build of torch: `import torchvision` then raises "operator torchvision::nms does not exist", because
 it registers a shape function for an operator nobody declared. Declaring the operators' schemas is
 enough: nothing here ever calls them.
 """
@@ -28,6 +28,8 @@ def declare_torchvision_operators() -> None:
             raise
         _library = torch.library.Library("torchvision", "DEF")
         for operator in ("nms", "qnms"):
-            _library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+            _library.define(
+                f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            )
     except ImportError:
         pass  # timm's own import will say what is missing

@@ -146,6 +146,20 @@ def test_other_fractions():
     assert tuple(make(data, 1, "iid", fractions=(0.6, 0.3, 0.1)).sizes()[0]) == (60, 30, 10)
 
 
+@pytest.mark.parametrize(
+    ("fractions", "count", "expected"),
+    [
+        ((0.65, 0.05, 0.3), 8, (4, 1, 3)),  # 0.4 of a validation sample
+        ((0.05, 0.65, 0.3), 5, (1, 1, 3)),  # validation would take the last training sample
+        ((0.05, 0.05, 0.9), 10, (1, 1, 8)),  # test would take both
+    ],
+)
+def test_no_split_is_empty(fractions, count, expected):
+    data = blank([0] * (count + 1), official_test=np.arange(count + 1) == 0)
+    p = make(data, 1, "iid", fractions=fractions, min_samples=5)
+    assert tuple(p.sizes()[0]) == expected
+
+
 def test_splits_are_shuffled():
     data = blank(np.repeat(np.arange(10), 100), official_test=np.arange(1000) < 10)
     p = make(data, 1, "iid")
@@ -209,9 +223,9 @@ def test_too_many_clients_is_said_at_once():
     data = load_dataset("digits")
     check_invariants(make(data, 119, "iid"), data)
     with pytest.raises(ValueError, match="at most 119 clients"):
-        make(data, 120, "iid", retries=10**9)
+        make(data, 120, "iid")
     with pytest.raises(ValueError, match="at most 119 clients"):
-        make(data, 120, "dirichlet~0.1", retries=10**9)
+        make(data, 120, "dirichlet~0.1")
     with pytest.raises(ValueError, match="at least 1"):
         make(data, 0, "iid")
 

@@ -16,7 +16,7 @@ def _names(specs):
 
 def test_state_names_follow_the_specification(tiny):
     layout = make_layout(tiny, 5, AdapterConfig(branch="dual"))
-    layers = [f"blocks.{l}.{t}" for l in range(2) for t in ("attn.proj", "mlp.fc2")]
+    layers = [f"blocks.{block}.{t}" for block in range(2) for t in ("attn.proj", "mlp.fc2")]
     factors = [f"{layer}.{f}" for layer in layers for f in ("lora_A", "lora_B")]
     assert _names(layout.communicated) == [*factors, "head.weight", "head.bias"]
     logits = ["blocks.0.lambda_k_logit", "blocks.1.lambda_k_logit"]
@@ -73,7 +73,9 @@ def test_gates_are_sigmoids_of_their_own_logits(tiny):
     layout = make_layout(tiny, 5, config)
     _, row = initial_values(layout, config, np.random.default_rng(0))
     rows = row.repeat(2, 1)
-    torch.testing.assert_close(gates(rows, layout), torch.full((2, 2), 1 / (1 + np.exp(2.0))).float())
+    torch.testing.assert_close(
+        gates(rows, layout), torch.full((2, 2), 1 / (1 + np.exp(2.0))).float()
+    )
     views(rows, layout.private)["blocks.1.lambda_k_logit"][0] = 0.7
     assert gates(rows, layout)[0, 1] == pytest.approx(1 / (1 + np.exp(-0.7)))
 
@@ -101,7 +103,9 @@ def test_first_values(tiny):
 def test_private_factors_may_start_like_lora(tiny):
     config = AdapterConfig(rank=64, branch="dual", private_init="lora")
     layout = make_layout(tiny, 5, config)
-    private = views(initial_values(layout, config, np.random.default_rng(0))[1][None], layout.private)
+    private = views(
+        initial_values(layout, config, np.random.default_rng(0))[1][None], layout.private
+    )
     a = private["blocks.0.mlp.fc2.lora_A_private"]
     assert float(a.std()) == pytest.approx(1 / 8 / 3**0.5, rel=0.1)
     assert not private["blocks.0.mlp.fc2.lora_B_private"].any()

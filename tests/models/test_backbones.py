@@ -12,8 +12,15 @@ import safetensors.torch
 import torch
 
 from fedsdg.models.architecture import Architecture
-from fedsdg.models.backbones import build, freeze, from_checkpoint, from_timm, load_backbone
-from fedsdg.models.backbones import save_backbone, weights_sha256
+from fedsdg.models.backbones import (
+    build,
+    freeze,
+    from_checkpoint,
+    from_timm,
+    load_backbone,
+    save_backbone,
+    weights_sha256,
+)
 
 
 @pytest.fixture
@@ -68,7 +75,9 @@ def test_truncated_weights(saved, keep):
         load_backbone(saved)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"architecture": {"dim": 3}, "sha256": ""}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"architecture": {"dim": 3}, "sha256": ""}']
+)
 def test_a_damaged_description(saved, text):
     saved.with_suffix(".json").write_text(text)
     with pytest.raises(ValueError, match=r"small\.json"):

@@ -76,7 +76,10 @@ def test_stepping_the_matrix_moves_the_leaves():
 
 
 def test_a_fixed_parameter_gets_no_gradient():
-    specs = (ParameterSpec("a", (2,), "private", trainable=False), ParameterSpec("b", (2,), "private"))
+    specs = (
+        ParameterSpec("a", (2,), "private", trainable=False),
+        ParameterSpec("b", (2,), "private"),
+    )
     gradients = torch.zeros(1, 4)
     named = leaves(torch.ones(1, 4), gradients, specs)
     (named["a"] * named["b"]).sum().backward()

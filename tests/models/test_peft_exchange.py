@@ -1,4 +1,4 @@
-"""peft as the oracle: the same adapters give the same outputs and gradients, and travel both ways."""
+"""peft as the oracle: the same outputs and gradients, and checkpoints that travel both ways."""
 
 from __future__ import annotations
 

@@ -17,6 +17,8 @@ DEGENERATE_SUM = 1e-6
 
 
 class Weighing(NamedTuple):
+    """The weights of a cohort and what they came from."""
+
     weights: np.ndarray
     """[M], each in [0, 1], summing to 1."""
     alignment: np.ndarray

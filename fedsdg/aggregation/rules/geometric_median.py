@@ -20,6 +20,8 @@ from fedsdg.aggregation.uploads import checked_upload
 
 
 class Solution(NamedTuple):
+    """The minimiser as weights of the points, and how good it is."""
+
     weights: np.ndarray
     """[M] >= 0, summing to 1."""
     objective: float

@@ -1,0 +1,112 @@
+"""Paired differences between FedSDG and every rival, cell by cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from fedsdg.analysis.names import (
+    BASELINES,
+    BETTER_BASELINE,
+    METRICS,
+    ROUNDS,
+    SUBJECT,
+    method_order,
+)
+from fedsdg.analysis.statistics import holm, paired_difference
+
+#: ``mean``, ``low``, ``high``, ``half_width`` and the means are shares of 1; ``rival_method`` is
+#: the method compared with (it differs from ``rival`` for the better of the two FedAvg).
+DIFFERENCES_SCHEMA = pa.schema(
+    [
+        ("experiment", pa.string()),
+        ("dataset", pa.string()),
+        ("clients", pa.int64()),
+        ("skew", pa.string()),
+        ("metric", pa.string()),
+        ("at", pa.string()),
+        ("subject", pa.string()),
+        ("rival", pa.string()),
+        ("rival_method", pa.string()),
+        ("n", pa.int64()),
+        ("subject_mean", pa.float64()),
+        ("rival_mean", pa.float64()),
+        ("mean", pa.float64()),
+        ("half_width", pa.float64()),
+        ("low", pa.float64()),
+        ("high", pa.float64()),
+        ("p", pa.float64()),
+        ("p_holm", pa.float64()),
+    ]
+)
+
+_CELL = ("experiment", "dataset", "clients", "skew")
+
+
+def differences(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of ``DIFFERENCES_SCHEMA`` from rows of runs.parquet (any order within a cell).
+
+    Per cell, metric and reported round: subject − rival over the seeds at which both are ok, as
+    mean, Student-t 95 % interval and two-sided p; Holm's correction runs over the rivals of that
+    family. One more row compares with the better of fedavg and fedavg-uniform, chosen by its
+    mean over the seeds shared with the subject; choosing after the fact favours the rival.
+    A cell without the subject yields no row.
+    """
+    cells: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for run in runs:
+        cells.setdefault(tuple(run[name] for name in _CELL), []).append(run)
+    rows: list[dict[str, Any]] = []
+    for cell, members in cells.items():
+        for metric in METRICS:
+            for at in ROUNDS:
+                family = _family(by_seed(members, f"{at}_{metric.key}"))
+                place = {**dict(zip(_CELL, cell, strict=True)), "metric": metric.key, "at": at}
+                rows += [place | row for row in family]
+    return rows
+
+
+def by_seed(runs: Sequence[Mapping[str, Any]], column: str) -> dict[str, dict[int, float]]:
+    """Method → seed → value of the runs that are ok and have a value."""
+    values: dict[str, dict[int, float]] = {}
+    for run in runs:
+        if run["status"] == "ok" and run[column] is not None:
+            values.setdefault(run["method"], {})[run["seed"]] = run[column]
+    return values
+
+
+def _family(values: Mapping[str, Mapping[int, float]]) -> list[dict[str, Any]]:
+    if SUBJECT not in values:
+        return []
+    rows = []
+    for rival in sorted(values, key=method_order):
+        if rival != SUBJECT and (row := _compare(values, rival)):
+            rows.append(row)
+    for row, adjusted in zip(rows, holm([row["p"] for row in rows]), strict=True):
+        row["p_holm"] = adjusted
+    baselines = [row for row in rows if row["rival"] in BASELINES]
+    if baselines:
+        best = max(baselines, key=lambda row: row["rival_mean"])
+        rows.insert(0, best | {"rival": BETTER_BASELINE, "p_holm": None})
+    return rows
+
+
+def _compare(values: Mapping[str, Mapping[int, float]], rival: str) -> dict[str, Any] | None:
+    difference = paired_difference(values[SUBJECT], values[rival])
+    if difference is None:
+        return None
+    interval = difference.interval
+    return {
+        "subject": SUBJECT,
+        "rival": rival,
+        "rival_method": rival,
+        "n": interval.n,
+        "subject_mean": difference.subject_mean,
+        "rival_mean": difference.rival_mean,
+        "mean": interval.mean,
+        "half_width": interval.half_width,
+        "low": interval.low,
+        "high": interval.high,
+        "p": difference.p,
+    }

@@ -1,0 +1,32 @@
+"""How numbers are printed, in tables, captions and claims alike."""
+
+from __future__ import annotations
+
+#: Stands where there is no number; the notes of the table say why.
+MISSING = "–"
+
+
+def percent(mean: float, half_width: float | None) -> str:
+    """A share and the half-width of its interval in percent: 0.9123, 0.008 → "91.2 ± 0.8"."""
+    text = f"{100 * mean:.1f}"
+    return text if half_width is None else f"{text} ± {100 * half_width:.1f}"
+
+
+def points(share: float) -> str:
+    """A difference of shares in percentage points, signed: -0.012 → "−1.2"; never "−0.0"."""
+    rounded = round(100 * share, 1)
+    return f"{'+' if rounded > 0 else '−' if rounded < 0 else ''}{abs(rounded):.1f}"
+
+
+def p_value(p: float) -> str:
+    """A p-value to three places: "p = 0.012", "p < 0.001"."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
+def amount(value: float, unit: float) -> str:
+    """A quantity in its unit, to three significant digits or more: 123456, 1e3 → "123"."""
+    scaled = value / unit
+    if scaled == 0:
+        return "0"
+    decimals = 0 if scaled >= 100 else 1 if scaled >= 10 else 2 if scaled >= 1 else 3
+    return f"{scaled:,.{decimals}f}"

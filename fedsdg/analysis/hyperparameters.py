@@ -1,0 +1,99 @@
+"""One line that says with which hyper-parameters the runs of a table or figure were made."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedsdg.analysis.names import method_title
+
+#: Place in a run's config → what stands before and after its value.
+_SHARED = {
+    "federation.rounds": ("", " rounds"),
+    "federation.clients_per_round": ("", " clients per round"),
+    "training.epochs": ("e = ", " local epochs"),
+    "training.batch_size": ("batch size ", ""),
+    "training.optimiser": ("optimiser ", ""),
+    "training.eta_g": ("η_g = ", ""),
+    "training.eta_p": ("η_p = ", ""),
+    "training.eta_m": ("η_m = ", ""),
+    "adapters.rank": ("LoRA rank ", ""),
+}
+
+#: Parameters of one method → their symbols.
+_OWN = {
+    "lambda1": "λ₁",
+    "lambda2": "λ₂",
+    "mu": "μ",
+    "f": "f",
+    "gamma0": "γ₀",
+    "floor": "floor",
+    "personal_epochs": "personal epochs",
+}
+
+
+def hyperparameters(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Describe rows of runs.parquet: "20 rounds; 5 clients per round; … Seeds 0–4. Backbone ab12."
+
+    Where methods differ in a shared hyper-parameter, the commonest value stands first and the
+    others follow with their methods. What a config does not name is left out.
+    """
+    configs: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        if run["config"] and run["method"] not in configs:
+            configs[run["method"]] = json.loads(run["config"])
+    parts = [text for place in _SHARED if (text := _shared(place, configs))]
+    parts += [text for method, config in configs.items() if (text := _own(method, config))]
+    sentences = ["; ".join(parts)] if parts else []
+    seeds = sorted({run["seed"] for run in runs})
+    sentences.append(f"Seeds {_ranges(seeds)} (n = {len(seeds)})")
+    backbones = sorted({run["backbone_hash"][:8] for run in runs if run["backbone_hash"]})
+    if backbones:
+        sentences.append(f"Backbone {', '.join(backbones)}")
+    return ". ".join(sentences) + "."
+
+
+def _shared(place: str, configs: Mapping[str, Mapping[str, Any]]) -> str | None:
+    prefix, suffix = _SHARED[place]
+    group, name = place.split(".")
+    values = {method: config.get(group, {}).get(name) for method, config in configs.items()}
+    counts = Counter(value for value in values.values() if value is not None)
+    if not counts:
+        return None
+    common = min(counts, key=lambda value: (-counts[value], str(value)))
+    text = f"{prefix}{_number(common)}{suffix}"
+    others: dict[Any, list[str]] = {}
+    for method, value in values.items():
+        if value is not None and value != common:
+            others.setdefault(value, []).append(method_title(method))
+    if others:
+        listed = [f"{', '.join(names)}: {_number(value)}" for value, names in others.items()]
+        text += f" ({'; '.join(listed)})"
+    return text
+
+
+def _own(method: str, config: Mapping[str, Any]) -> str | None:
+    parameters = config.get("parameters", {})
+    listed = [
+        f"{symbol} = {_number(parameters[name])}"
+        for name, symbol in _OWN.items()
+        if parameters.get(name) is not None
+    ]
+    return f"{method_title(method)}: {', '.join(listed)}" if listed else None
+
+
+def _number(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+def _ranges(seeds: Sequence[int]) -> str:
+    """0, 1, 2, 5 → "0–2, 5"."""
+    runs: list[list[int]] = []
+    for seed in seeds:
+        if runs and seed == runs[-1][-1] + 1:
+            runs[-1].append(seed)
+        else:
+            runs.append([seed])
+    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}–{r[-1]}" for r in runs)

@@ -1,0 +1,117 @@
+"""How methods, skews and metrics are called and ordered wherever people read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: The method whose lead over the others is examined.
+SUBJECT = "fedsdg"
+
+#: The two weightings of FedAvg; a lead is claimed over the better one only.
+BASELINES = ("fedavg", "fedavg-uniform")
+
+#: Rival "the better of fedavg and fedavg-uniform", chosen by the higher mean in that cell.
+BETTER_BASELINE = "better-fedavg"
+
+#: In the order of the table of methods, whose titles these are (a test compares them).
+METHODS = {
+    "fedsdg": "FedSDG",
+    "fedavg": "FedAvg (samples)",
+    "fedavg-uniform": "FedAvg (uniform)",
+    "fedavg-sgd": "FedAvg (SGD)",
+    "fine-tune": "FedAvg + fine-tuning",
+    "fedprox": "FedProx",
+    "scaffold": "SCAFFOLD",
+    "krum": "Krum",
+    "multikrum": "Multi-Krum",
+    "geometric-median": "Geometric median",
+    "coordinate-median": "Coordinate median",
+    "cgsv": "CGSV",
+    "local-only": "Local only",
+}
+
+DATASETS = {
+    "digits": "Digits",
+    "mnist": "MNIST",
+    "usps": "USPS",
+    "fashion_mnist": "Fashion-MNIST",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "tiny_imagenet_32": "Tiny ImageNet (32 px)",
+}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of the tables: its name in the records and in print; all are shares of 1."""
+
+    key: str
+    title: str
+    short: str
+
+
+PERSONAL = Metric("personal_accuracy", "personal accuracy", "personal")
+WORST = Metric("personal_worst_decile", "worst-decile accuracy", "worst decile")
+GLOBAL = Metric("global_accuracy", "global accuracy", "global")
+METRICS = (PERSONAL, WORST, GLOBAL)
+
+#: Which round is reported: the last one, or the one picked on validation data.
+ROUNDS = {"last": "last round", "selected": "round selected on validation data"}
+
+
+def base_method(label: str) -> str | None:
+    """The known method a label is a variant of: ``fedsdg-softmax`` → ``fedsdg``; None if none."""
+    known = [name for name in METHODS if label == name or label.startswith(name + "-")]
+    return max(known, key=len, default=None)
+
+
+def method_title(label: str) -> str:
+    """A label in print: ``krum`` → Krum, ``fedsdg-softmax`` → FedSDG (softmax)."""
+    if label == BETTER_BASELINE:
+        return "FedAvg, the better"
+    base = base_method(label)
+    if base is None:
+        return label
+    title, variant = METHODS[base], label[len(base) + 1 :]
+    if not variant:
+        return title
+    return f"{title[:-1]}, {variant})" if title.endswith(")") else f"{title} ({variant})"
+
+
+def method_order(label: str) -> tuple[int, bool, str]:
+    """Sorting key: the better baseline, the known methods in their order, variants after each."""
+    if label == BETTER_BASELINE:
+        return (-1, False, label)
+    base = base_method(label)
+    position = len(METHODS) if base is None else list(METHODS).index(base)
+    return (position, label != base, label)
+
+
+def dirichlet_alpha(skew: str) -> float | None:
+    """α of ``dirichlet~α``, None for any other skew."""
+    kind, _, value = skew.partition("~")
+    return float(value) if kind == "dirichlet" else None
+
+
+def skew_title(skew: str, short: bool = False) -> str:
+    """A skew in print: ``dirichlet~0.1`` → "Dirichlet α = 0.1", or "α = 0.1" when short."""
+    kind, _, value = skew.partition("~")
+    if kind == "dirichlet":
+        return f"α = {value}" if short else f"Dirichlet α = {value}"
+    if kind == "classes":
+        return f"{value} classes" if short else f"{value} classes per client"
+    return "IID" if kind == "iid" else skew
+
+
+def skew_order(skew: str) -> tuple[int, float, str]:
+    """Sorting key: Dirichlet by α, classes per client by number, IID, then anything else."""
+    kind, _, value = skew.partition("~")
+    kinds = ("dirichlet", "classes", "iid")
+    if kind not in kinds:
+        return (len(kinds), 0.0, skew)
+    return (kinds.index(kind), float(value) if value else 0.0, skew)
+
+
+def dataset_title(dataset: str) -> str:
+    """A data set in print; an unknown one keeps its name."""
+    return DATASETS.get(dataset, dataset)

@@ -1,0 +1,114 @@
+"""Who holds what: clients × classes, a bubble's area being the number of samples."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from fedsdg.analysis.names import dataset_title, skew_order, skew_title
+from fedsdg.analysis.plots.style import hide_unused, panels, shared_legend
+from fedsdg.analysis.summary import Summary
+
+_BUBBLE: dict[str, Any] = {
+    "color": "#0072B2",
+    "alpha": 0.55,
+    "linewidth": 0.3,
+    "edgecolor": "white",
+}
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Samples of every class at every client, train, validation and test together."""
+
+    dataset: str
+    skew: str
+    seed: int
+    counts: np.ndarray  # [K, classes]
+
+
+def draw(summary: Summary, partitions: Sequence[Path]) -> Figure:
+    """One panel per data set and skew, for the lowest seed among the files."""
+    shares: dict[tuple[str, int, str], Shares] = {}
+    for path in partitions:
+        share = read_shares(path)
+        key = (share.dataset, len(share.counts), share.skew)
+        if key not in shares or share.seed < shares[key].seed:
+            shares[key] = share
+    settings = sorted({key[:2] for key in shares})
+    skews = [sorted((k[2] for k in shares if k[:2] == s), key=skew_order) for s in settings]
+    columns = max(len(row) for row in skews)
+    figure, axes = panels(len(settings), columns, panel_height=3.0, sharey="row", sharex="row")
+    largest = max(int(share.counts.max()) for share in shares.values())
+    area = _area(figure, columns, shares)
+    for row, setting in enumerate(settings):
+        for column, skew in enumerate(skews[row]):
+            panel = axes[row][column]
+            _bubbles(
+                panel, shares[(*setting, skew)].counts, _area(figure, columns, shares), largest
+            )
+            place = f"{dataset_title(setting[0])}, {setting[1]} clients\n"
+            panel.set_title(f"{place if len(settings) > 1 else ''}{skew_title(skew)}")
+            panel.set_xlabel("client")
+        axes[row][0].set_ylabel("class")
+    hide_unused(axes)
+    _size_legend(figure, area, largest)
+    return figure
+
+
+def _area(figure: Figure, columns: int, shares: Mapping[tuple[str, int, str], Shares]) -> float:
+    """Area of the largest bubble in points²: it may about fill the gap to its neighbours."""
+    clients = max(share.counts.shape[0] for share in shares.values())
+    classes = max(share.counts.shape[1] for share in shares.values())
+    # 72 points an inch; panels are about 2.3 inches high, and take 85 % of their column's width.
+    pitch = 72 * min(figure.get_figwidth() / columns * 0.85 / clients, 2.3 / classes)
+    return (2.0 * pitch) ** 2
+
+
+def read_shares(path: Path) -> Shares:
+    """Counts of one partition file; the global test set (client −1) is left out."""
+    if not path.exists():
+        raise FileNotFoundError(f"no partition at {path}: make it with 'fedsdg partition'")
+    table = pq.read_table(path, columns=["label", "client"], partitioning=None)
+    metadata = table.schema.metadata or {}
+    if b"fedsdg" not in metadata:
+        raise ValueError(f"{path} carries no facts of a partition; make it with 'fedsdg partition'")
+    facts = json.loads(metadata[b"fedsdg"])
+    label, client = (table[name].to_numpy() for name in ("label", "client"))
+    counts = np.zeros((facts["num_clients"], facts["num_classes"]), dtype=np.int64)
+    np.add.at(counts, (client[client >= 0], label[client >= 0]), 1)
+    return Shares(facts["dataset"], facts["skew"], facts["seed"], counts)
+
+
+def _bubbles(panel: Axes, counts: np.ndarray, area: float, largest: int) -> None:
+    clients, classes = counts.shape
+    client, label = np.nonzero(counts)
+    panel.scatter(client, label, s=area * counts[client, label] / largest, **_BUBBLE)
+    panel.set_xlim(-0.9, clients - 0.1)
+    panel.set_ylim(-0.9, classes - 0.1)
+    panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    if classes <= 12:
+        panel.set_yticks(range(classes))
+    else:
+        panel.yaxis.set_major_locator(MaxNLocator(10, integer=True))
+
+
+def _size_legend(figure: Figure, area: float, largest: int) -> None:
+    """Bubbles of three round numbers of samples."""
+    decade = 10 ** int(np.log10(max(largest, 1)))
+    top = largest // decade * decade
+    sizes = sorted({max(top // 10, 1), max(top // 2, 1), top})
+    handles = [
+        figure.axes[0].scatter([], [], s=area * size / largest, label=f"{size} samples", **_BUBBLE)
+        for size in sizes
+    ]
+    shared_legend(figure, handles, columns=len(handles))

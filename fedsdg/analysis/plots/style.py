@@ -1,0 +1,188 @@
+"""One look for all figures: fonts, sizes, and a fixed colour, line and marker for every method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
+
+from fedsdg.analysis.names import METHODS, SUBJECT, method_order, method_title
+
+#: Width of a figure in inches: a page's text block; heights follow from the panels.
+WIDTH = 7.2
+
+#: Inks besides the methods' own.
+INK, MUTED, GRID, ABSENT = "#222222", "#767676", "#e6e6e6", "#d9d9d9"
+
+_SETTINGS: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",  # shipped with matplotlib: the same glyphs everywhere
+    "font.size": 8.0,
+    "axes.titlesize": 8.5,
+    "axes.titleweight": "bold",
+    "axes.labelsize": 8.0,
+    "axes.edgecolor": MUTED,
+    "axes.linewidth": 0.6,
+    "axes.labelcolor": INK,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "text.color": INK,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.labelsize": 7.0,
+    "ytick.labelsize": 7.0,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "legend.fontsize": 7.5,
+    "legend.frameon": False,
+    "lines.linewidth": 1.1,
+    "lines.markersize": 4.0,
+    "figure.facecolor": "white",
+    "savefig.dpi": 200,
+    "pdf.fonttype": 42,  # TrueType: text stays text
+    "svg.fonttype": "path",
+    "svg.hashsalt": "fedsdg",  # fixed, so that the ids are the same in every rendering
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one method is drawn. Dashes and markers tell methods of one colour family apart."""
+
+    colour: str
+    dashes: str | tuple[int, tuple[float, ...]] = "-"
+    marker: str = "o"
+    width: float = 1.1
+    order: int = 2
+
+    def line(self) -> dict[str, Any]:
+        """Keywords of ``Axes.plot``."""
+        return {
+            "color": self.colour,
+            "linestyle": self.dashes,
+            "linewidth": self.width,
+            "zorder": self.order,
+        }
+
+    def marks(self) -> dict[str, Any]:
+        """Keywords of ``Axes.plot`` for its markers, with a thin rim that keeps them apart."""
+        wide = self.width > 2
+        return {
+            "marker": self.marker,
+            "markersize": 6.0 if wide else 5.5 if self.marker == "*" else 4.2,
+            "markeredgecolor": "white",
+            "markeredgewidth": 0.5,
+        }
+
+
+_DASHED, _DOTTED, _DASHDOT = (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (5, 1.4, 1.2, 1.4))
+
+# Families share a hue: FedAvg and its kin blue, personal rivals purple to grey, robust rules
+# green to ochre. The hues are of Okabe-Ito and Tol's muted set, both safe for colour blindness.
+_LOOKS = {
+    "fedsdg": Look("#D55E00", "-", "o", width=2.4, order=5),
+    "fedavg": Look("#0072B2", "-", "s"),
+    "fedavg-uniform": Look("#0072B2", _DASHED, "D"),
+    "fedavg-sgd": Look("#56B4E9", "-", "s"),
+    "fedprox": Look("#332288", _DASHDOT, "v"),
+    "scaffold": Look("#56B4E9", _DASHED, "^"),
+    "fine-tune": Look("#AA4499", "-", "P"),
+    "local-only": Look("#222222", _DOTTED, "X", width=1.4),
+    "krum": Look("#117733", "-", "<"),
+    "multikrum": Look("#117733", _DASHED, ">"),
+    "geometric-median": Look("#999933", "-", "h"),
+    "coordinate-median": Look("#999933", _DASHED, "p"),
+    "cgsv": Look("#CC6677", _DASHDOT, "*"),
+}
+
+#: For labels that no known method has, such as the variants of an ablation, in their order.
+_OTHERS = ("#0072B2", "#009E73", "#AA4499", "#56B4E9", "#999933", "#332288", "#CC6677", "#117733")
+
+
+def looks(methods: Sequence[str]) -> dict[str, Look]:
+    """A look for each label: known methods always the same, others in a fixed sequence."""
+    others = sorted((m for m in methods if m not in METHODS), key=method_order)
+    dashes = ("-", _DASHED, _DASHDOT, _DOTTED)
+    markers = "osDv^P<>"
+    found = {m: _LOOKS[m] for m in methods if m in METHODS}
+    for i, method in enumerate(others):
+        turn = i // len(_OTHERS)
+        colour = _OTHERS[i % len(_OTHERS)]
+        found[method] = Look(colour, dashes[turn % len(dashes)], markers[i % len(markers)])
+    return found
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw and save inside this context, whatever the user's own matplotlibrc says."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        for name, value in _SETTINGS.items():
+            matplotlib.rcParams[name] = value
+        yield
+
+
+def panels(
+    rows: int, columns: int, *, panel_height: float, **keywords: Any
+) -> tuple[Figure, list[list[Axes]]]:
+    """A figure of rows × columns axes laid out without overlap; heights in inches."""
+    width = max(WIDTH if columns > 1 else 0.72 * WIDTH, 2.1 * columns)
+    figure = Figure(figsize=(width, rows * panel_height), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, **keywords)
+    return figure, [list(row) for row in axes]
+
+
+def method_legend(figure: Figure, methods: Sequence[str], *, columns: int = 5) -> None:
+    """The shared legend below all panels, FedSDG in bold."""
+    look = looks(methods)
+    handles = [
+        Line2D([], [], label=method_title(method), **look[method].marks(), **look[method].line())
+        for method in methods
+    ]
+    legend = shared_legend(figure, handles, columns=columns)
+    for text, method in zip(legend.get_texts(), methods, strict=True):
+        if method == SUBJECT:
+            text.set_fontweight("bold")
+
+
+def shared_legend(figure: Figure, handles: Sequence[Artist], *, columns: int) -> Legend:
+    """A legend below all panels, where it covers nothing."""
+    return figure.legend(
+        handles=list(handles),
+        loc="outside lower center",
+        ncols=min(columns, len(handles)),
+        handlelength=2.8,
+        columnspacing=1.6,
+    )
+
+
+def hide_unused(axes: Sequence[Sequence[Axes]]) -> None:
+    """Take away panels nothing was put into: settings may differ in their number of skews."""
+    for panel in (panel for row in axes for panel in row):
+        if not panel.has_data() and not panel.texts:
+            panel.set_visible(False)
+
+
+def say(axes: Axes, text: str) -> None:
+    """Fill a panel that has nothing to show with the reason."""
+    axes.text(
+        0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=MUTED, wrap=True
+    )
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.grid(False)

@@ -1,0 +1,93 @@
+"""Aggregation weights of FedSDG round by round: how unequal, how many zero, how many count."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from fedsdg.analysis.plots.style import INK, MUTED, hide_unused, looks, panels, say, shared_legend
+from fedsdg.analysis.summary import Summary
+
+_COLUMNS = ["dataset", "clients", "skew", "method", "seed", "round", "client", "weight"]
+
+
+def draw(summary: Summary) -> Figure:
+    """Weights of all seeds above; effective number of clients e^H and zeros below."""
+    method = summary.subject()
+    settings, skews, places = summary.grid()
+    figure, axes = panels(2 * settings, skews, panel_height=2.4, sharey="row", sharex="col")
+    frame = summary.frame("clients", _COLUMNS)
+    frame = frame[(frame["method"] == method) & frame["weight"].notna()]
+    handles: dict[str, Artist] = {}
+    for block, column, cell in places:
+        here = frame[cell.matches(frame)]
+        above, below = axes[2 * block][column], axes[2 * block + 1][column]
+        above.set_title(summary.cell_title(cell))
+        if column == 0:
+            above.set_ylabel("weight of a client")
+            below.set_ylabel("clients of the cohort\n(mean over seeds)")
+        below.set_xlabel("round")
+        if method is None or here.empty:
+            say(above, "no aggregation\nweights recorded")
+            say(below, "no aggregation\nweights recorded")
+            continue
+        colour = looks([method])[method].colour
+        _weights(above, here, colour)
+        _concentration(below, here, colour)
+        for panel in (above, below):
+            handles |= {str(artist.get_label()): artist for artist in _labelled(panel)}
+    hide_unused(axes)
+    if handles:
+        shared_legend(figure, list(handles.values()), columns=4)
+    return figure
+
+
+def _labelled(panel: Axes) -> list[Artist]:
+    return list(panel.get_legend_handles_labels()[0])
+
+
+def entropy(weights: np.ndarray) -> float:
+    """H = −Σ w ln w in nats, with 0 ln 0 = 0; e^H is the effective number of clients."""
+    positive = weights[weights > 0]
+    return float(-(positive * np.log(positive)).sum())
+
+
+def _weights(panel: Axes, runs: pd.DataFrame, colour: str) -> None:
+    by_round = runs.groupby("round")["weight"]
+    rounds = np.array(list(by_round.groups), dtype=float)
+    panel.fill_between(
+        rounds, by_round.min(), by_round.max(), color=colour, alpha=0.14, linewidth=0, label="range"
+    )
+    panel.scatter(
+        runs["round"],
+        runs["weight"],
+        s=3,
+        color=colour,
+        alpha=0.35,
+        linewidth=0,
+        label="one client",
+    )
+    panel.plot(rounds, by_round.median(), color=colour, linewidth=1.8, label="median weight")
+    equal = 1.0 / runs.groupby(["seed", "round"])["weight"].size().median()
+    panel.axhline(
+        equal, color=INK, linewidth=0.8, linestyle=(0, (4, 2)), label="all equal; cohort size"
+    )
+    panel.set_ylim(-0.03, max(1.0, float(runs["weight"].max())) + 0.03)
+
+
+def _concentration(panel: Axes, runs: pd.DataFrame, colour: str) -> None:
+    per_run = runs.groupby(["seed", "round"])["weight"]
+    effective = per_run.agg(lambda w: np.exp(entropy(w.to_numpy()))).groupby("round").mean()
+    zeros = per_run.agg(lambda w: float((w == 0).sum())).groupby("round").mean()
+    size = float(per_run.size().median())
+    panel.axhline(size, color=INK, linewidth=0.8, linestyle=(0, (4, 2)))
+    panel.plot(
+        effective.index, effective, color=colour, linewidth=1.8, label="effective number $e^H$"
+    )
+    panel.plot(zeros.index, zeros, color=MUTED, linewidth=1.2, label="number with weight zero")
+    panel.set_ylim(-0.03 * size, 1.08 * size)
+    panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))

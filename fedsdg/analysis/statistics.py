@@ -1,0 +1,119 @@
+"""What is said of a handful of seeds: means with Student-t intervals, paired differences, Holm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import stdtr, stdtrit
+
+#: Confidence of every interval of the suite.
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over ``n`` seeds with its confidence interval, all in the unit of the values.
+
+    ``std`` (ddof = 1), ``half_width``, ``low`` and ``high`` are None where one seed allows none.
+    """
+
+    n: int
+    mean: float
+    std: float | None
+    half_width: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """Mean of subject − rival over common seeds, its interval, and the two-sided p of the t-test.
+
+    ``subject_mean`` and ``rival_mean`` are taken over the same seeds, so they differ by ``mean``.
+    """
+
+    interval: Interval
+    p: float | None
+    subject_mean: float
+    rival_mean: float
+
+
+def mean_interval(values: Sequence[float] | np.ndarray, confidence: float = CONFIDENCE) -> Interval:
+    """Student-t interval of a mean: x̄ ± t_{(1+c)/2, n−1} · s/√n, with s of ddof = 1.
+
+    With n = 1 there is a mean and no interval. Raises ``ValueError`` for no values, and for
+    values that are not finite: a run that failed has to be left out by name, not by accident.
+    """
+    x = np.asarray(values, dtype=np.float64)
+    if x.ndim != 1 or x.size == 0:
+        raise ValueError(f"a mean needs at least one value in one dimension, got shape {x.shape}")
+    if not np.isfinite(x).all():
+        raise ValueError(f"values must be finite, got {x.tolist()}; leave failed runs out first")
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(f"confidence must lie strictly between 0 and 1, got {confidence}")
+    mean = float(x.mean())
+    if x.size == 1:
+        return Interval(1, mean, None, None, None, None)
+    std = float(x.std(ddof=1))
+    quantile = float(stdtrit(x.size - 1, 0.5 + confidence / 2))
+    half_width = quantile * std / math.sqrt(x.size)
+    return Interval(int(x.size), mean, std, half_width, mean - half_width, mean + half_width)
+
+
+def paired_difference(
+    subject: Mapping[int, float], rival: Mapping[int, float], confidence: float = CONFIDENCE
+) -> PairedDifference | None:
+    """Differences subject − rival over the seeds both have, as a paired t-test.
+
+    The same seed means the same partition, cohorts and initial values, which is why the
+    difference of two methods varies far less than either of them.
+    Returns None where the two share no seed. p is None for one seed; for differences that are
+    all equal it is 0, or 1 if they are all zero (the limits of the test).
+    """
+    seeds = sorted(set(subject) & set(rival))
+    if not seeds:
+        return None
+    ours = np.array([subject[seed] for seed in seeds], dtype=np.float64)
+    theirs = np.array([rival[seed] for seed in seeds], dtype=np.float64)
+    interval = mean_interval(ours - theirs, confidence)
+    if interval.std is None:
+        p = None
+    elif interval.std == 0.0:
+        p = 1.0 if interval.mean == 0.0 else 0.0
+    else:
+        statistic = interval.mean / (interval.std / math.sqrt(interval.n))
+        p = float(2.0 * stdtr(interval.n - 1, -abs(statistic)))
+    return PairedDifference(interval, p, float(ours.mean()), float(theirs.mean()))
+
+
+def worst_decile(values: Sequence[float] | np.ndarray) -> float:
+    """Mean of the ⌈K/10⌉ lowest of K clients' values.
+
+    Raises ``ValueError`` for no clients and for values that are not finite.
+    """
+    x = np.asarray(values, dtype=np.float64)
+    if x.ndim != 1 or x.size == 0:
+        raise ValueError(f"worst decile needs at least one client, got shape {x.shape}")
+    if not np.isfinite(x).all():
+        raise ValueError("worst decile needs a finite value for every client")
+    return float(np.sort(x)[: math.ceil(x.size / 10)].mean())
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Holm's step-down adjusted p: p̃_(i) = max_{j ≤ i} min(1, (m − j + 1) · p_(j)), m tests.
+
+    Controls the probability of one or more false rejections (Holm 1979, Scand. J. Statist. 6).
+    Entries that are None (no test was possible) stay None and do not count into m.
+    """
+    tested = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
+    adjusted: list[float | None] = [None] * len(p_values)
+    running = 0.0
+    for rank, (p, index) in enumerate(tested):
+        if not 0.0 <= p <= 1.0:
+            raise ValueError(f"p-value {p} at position {index} is not between 0 and 1")
+        running = max(running, min(1.0, (len(tested) - rank) * p))
+        adjusted[index] = running
+    return adjusted

@@ -1,0 +1,133 @@
+"""Read a summary folder: what was run, in which order it is shown, and which files were read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fedsdg.analysis.differences import by_seed
+from fedsdg.analysis.names import (
+    SUBJECT,
+    dataset_title,
+    method_order,
+    skew_order,
+    skew_title,
+)
+
+
+@dataclass(frozen=True, order=True)
+class Setting:
+    """A data set shared by a number of clients; one block of a table, one group of panels."""
+
+    dataset: str
+    clients: int
+
+    @property
+    def title(self) -> str:
+        return f"{dataset_title(self.dataset)}, {self.clients} clients"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A setting under one skew: the place where methods are compared, one panel of a figure."""
+
+    setting: Setting
+    skew: str
+
+    def matches(self, frame: pd.DataFrame) -> pd.Series:
+        """Boolean mask of a frame's rows that belong to this cell."""
+        return (
+            (frame["dataset"] == self.setting.dataset)
+            & (frame["clients"] == self.setting.clients)
+            & (frame["skew"] == self.skew)
+        )
+
+
+def read_table(path: str | Path, columns: list[str] | None = None) -> pa.Table:
+    """One parquet file; folders named ``key=value`` on the way to it add no columns."""
+    return pq.read_table(path, columns=columns, partitioning=None)
+
+
+class Summary:
+    """The parquet files of ``results/summary/{experiment}``, read when asked for.
+
+    ``inputs`` lists the files read so far: what a figure made from this object depends on.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.inputs: list[Path] = []
+        self.runs = self.rows("runs")
+        if not self.runs:
+            raise ValueError(f"{self.folder / 'runs.parquet'} holds no run; summarise again")
+
+    def _file(self, name: str) -> Path:
+        path = self.folder / f"{name}.parquet"
+        if not path.exists():
+            raise FileNotFoundError(f"{path} is missing; run 'fedsdg summarise' first")
+        if path not in self.inputs:
+            self.inputs.append(path)
+        return path
+
+    def frame(self, name: str, columns: list[str] | None = None) -> pd.DataFrame:
+        """One file (``rounds``, ``clients``, ``timings``, ``differences``) as a frame."""
+        return read_table(self._file(name), columns).to_pandas()
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """One file as rows of plain values, None where there is none: for the small files."""
+        return read_table(self._file(name)).to_pylist()
+
+    @property
+    def experiment(self) -> str:
+        return str(self.runs[0]["experiment"])
+
+    def settings(self) -> list[Setting]:
+        return sorted({Setting(run["dataset"], run["clients"]) for run in self.runs})
+
+    def skews(self, setting: Setting) -> list[str]:
+        return sorted({run["skew"] for run in self.of(setting)}, key=skew_order)
+
+    def cells(self) -> list[Cell]:
+        return [Cell(setting, skew) for setting in self.settings() for skew in self.skews(setting)]
+
+    def cell_title(self, cell: Cell) -> str:
+        """The skew; the setting stands in front where the experiment has more than one."""
+        skew = skew_title(cell.skew)
+        return skew if len(self.settings()) == 1 else f"{cell.setting.title}\n{skew}"
+
+    def grid(self) -> tuple[int, int, list[tuple[int, int, Cell]]]:
+        """Cells laid out for panels: rows (settings), columns (skews), and (row, column, cell)."""
+        settings = self.settings()
+        places = [
+            (row, column, Cell(setting, skew))
+            for row, setting in enumerate(settings)
+            for column, skew in enumerate(self.skews(setting))
+        ]
+        return len(settings), 1 + max(column for _, column, _ in places), places
+
+    def of(self, setting: Setting) -> list[dict[str, Any]]:
+        """The runs of one setting."""
+        key = (setting.dataset, setting.clients)
+        return [run for run in self.runs if (run["dataset"], run["clients"]) == key]
+
+    def at(self, cell: Cell) -> list[dict[str, Any]]:
+        """The runs of one cell."""
+        return [run for run in self.of(cell.setting) if run["skew"] == cell.skew]
+
+    def methods(self, setting: Setting | None = None) -> list[str]:
+        runs = self.runs if setting is None else self.of(setting)
+        return sorted({run["method"] for run in runs}, key=method_order)
+
+    def subject(self) -> str | None:
+        """FedSDG, or the first of its variants where an ablation runs only those."""
+        variants = {run["method"] for run in self.runs if SUBJECT in (run["type"], run["method"])}
+        return min(variants, key=method_order, default=None)
+
+    def values(self, cell: Cell, column: str) -> dict[str, dict[int, float]]:
+        """Method → seed → value of runs.parquet, over runs that are ok and have one."""
+        return by_seed(self.at(cell), column)

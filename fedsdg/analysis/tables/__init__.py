@@ -1,0 +1,48 @@
+"""The tables of an experiment, each written as CSV, Markdown and LaTeX.
+
+``TABLES`` maps a name to the function that makes it from a summary. All but ``seconds`` are
+byte-identical from run to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.tables.accuracy import global_accuracy, main, personal_accuracy, worst_decile
+from fedsdg.analysis.tables.cost import bytes_sent, seconds
+from fedsdg.analysis.tables.differences import differences
+from fedsdg.analysis.tables.layout import Table
+from fedsdg.analysis.tables.render import to_csv, to_latex, to_markdown
+from fedsdg.results import atomic_path
+
+TABLES: Mapping[str, Callable[[Summary], Table]] = MappingProxyType(
+    {
+        "main": main,
+        "personal_accuracy": personal_accuracy,
+        "worst_decile": worst_decile,
+        "global_accuracy": global_accuracy,
+        "differences": differences,
+        "bytes": bytes_sent,
+        "seconds": seconds,
+    }
+)
+
+
+def write_table(summary_dir: str | Path, name: str, output_stem: str | Path) -> list[Path]:
+    """Write ``{output_stem}.csv``, ``.md`` and ``.tex`` of one table and return their paths.
+
+    Raises ``ValueError`` for a name that is not in ``TABLES``.
+    """
+    if name not in TABLES:
+        raise ValueError(f"there is no table '{name}'; known are {', '.join(TABLES)}")
+    table = TABLES[name](Summary(summary_dir))
+    written = []
+    for suffix, render in ((".csv", to_csv), (".md", to_markdown), (".tex", to_latex)):
+        path = Path(f"{output_stem}{suffix}")
+        with atomic_path(path) as temporary:
+            temporary.write_text(render(table), encoding="utf-8")
+        written.append(path)
+    return written

@@ -1,0 +1,221 @@
+"""The command: one program under two names, lazy, and one clear sentence for every bad input."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from fedsdg.cli import main
+
+CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
+
+
+def run_command(*command, **options):
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+
+
+def test_module_and_console_script_are_the_same_command():
+    module = run_command(sys.executable, "-m", "fedsdg", "methods")
+    assert module.returncode == 0 and "fedsdg" in module.stdout
+    script = shutil.which("fedsdg", path=str(Path(sys.executable).parent))
+    if script is None:
+        pytest.skip("the package is not installed, only importable")
+    assert run_command(script, "methods").stdout == module.stdout
+    for name in ([script], [sys.executable, "-m", "fedsdg"]):
+        assert run_command(*name, "--version").stdout == run_command(script, "--version").stdout
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["methods"], ["table", "--help"], ["check"]])
+def test_light_commands_start_without_torch(arguments):
+    code = (
+        "import sys\nfrom fedsdg.cli import main\n"
+        "try:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
+        "heavy = {'torch', 'timm', 'peft', 'matplotlib', 'snakemake'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = run_command(sys.executable, "-c", code, *arguments, cwd=CONFIG.parents[1])
+    assert done.returncode == 0, done.stderr
+
+
+def test_check_counts_the_grid(capsys):
+    assert main(["check", "--config", str(CONFIG)]) == 0
+    assert "13 methods x 1 data sets x 3 skews x 5 seeds = 195 runs" in capsys.readouterr().out
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A config, a tiny backbone and a partition in a folder of their own."""
+    import torch
+
+    from fedsdg.models.architecture import Architecture
+    from fedsdg.models.backbones import build, save_backbone
+
+    raw = yaml.safe_load(CONFIG.read_text())
+    raw |= {"experiment": "small", "seeds": [0], "skews": ["dirichlet~1.0"]}
+    raw["methods"] = ["fedsdg", "fedavg"]
+    raw["federation"] |= {"clients": 6, "clients_per_round": 2, "rounds": 2}
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(raw))
+    architecture = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
+    torch.manual_seed(0)
+    backbone = tmp_path / "letters.safetensors"
+    save_backbone(build(architecture), architecture, backbone, {})
+    partition = tmp_path / "seed~0.parquet"
+    assert main(["partition", "--config", str(file), "--dataset", "digits", "--skew",
+                 "dirichlet~1.0", "--seed", "0", "--output", str(partition)]) == 0  # fmt: skip
+    return file, backbone, partition
+
+
+def train(small, tmp_path, monkeypatch, method="fedsdg", **changed):
+    monkeypatch.setenv("FEDSDG_STORE", str(tmp_path / "store"))
+    file, backbone, partition = small
+    return main(["train", "--config", str(file), "--dataset", "digits", "--skew", "dirichlet~1.0",
+                 "--method", method, "--backbone", str(changed.get("backbone", backbone)),
+                 "--partitions", str(changed.get("partition", partition)),
+                 "--output", str(tmp_path / "cell")])  # fmt: skip
+
+
+def test_train_writes_every_file_of_a_run(small, tmp_path, monkeypatch, capsys):
+    assert train(small, tmp_path, monkeypatch) == 0
+    folder = tmp_path / "cell" / "seed~0"
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "clients.parquet",
+        "provenance.json",
+        "result.json",
+        "rounds.parquet",
+        "timings.parquet",
+    ]
+    result = json.loads((folder / "result.json").read_text())
+    assert result["status"] == "ok" and result["method"] == "fedsdg"
+    assert "round 2/2 loss=" in capsys.readouterr().err, "plain lines where there is no terminal"
+    provenance = json.loads((folder / "provenance.json").read_text())
+    assert provenance["threads"] == 1 and provenance["peak_rss_mb"] > 10
+
+
+@pytest.mark.parametrize("what", ["backbone", "partition"])
+def test_a_truncated_file_is_a_failed_row_that_names_it(small, tmp_path, monkeypatch, what):
+    file = small[1] if what == "backbone" else small[2]
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    assert train(small, tmp_path, monkeypatch) == 0
+    folder = tmp_path / "cell" / "seed~0"
+    result = json.loads((folder / "result.json").read_text())
+    assert result["status"] == "failed"
+    assert file.name in result["error"]
+    assert pq.read_table(folder / "rounds.parquet").num_rows == 0
+
+
+def test_run_alone_fails_with_an_exit_code(small, tmp_path, monkeypatch, capsys):
+    """The same damage outside a grid: exit code 2, one sentence, and no records."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDSDG_STORE", str(tmp_path / "store"))
+    place = tmp_path / "results" / "backbones"
+    place.mkdir(parents=True)
+    (place / "letters.safetensors").write_bytes(small[1].read_bytes()[:100])
+    shutil.copy(small[1].with_suffix(".json"), place / "letters.json")
+    code = main(["run", "--config", str(small[0]), "--method", "fedsdg", "--output", "out"])
+    assert code == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("fedsdg: error: ") and "letters.safetensors" in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_run_alone_prints_and_records(small, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "results" / "backbones"
+    place.mkdir(parents=True)
+    for suffix in (".safetensors", ".json"):
+        shutil.copy(small[1].with_suffix(suffix), place / f"letters{suffix}")
+    assert main(["run", "--config", str(small[0]), "--method", "fedavg"]) == 0
+    assert "personal_accuracy" in capsys.readouterr().out
+    folder = "results/runs/small/digits/clients~6/dirichlet~1.0/fedavg/seed~0"
+    assert (tmp_path / folder / "result.json").is_file()
+
+
+def test_nan_makes_run_alone_exit_with_one(small, tmp_path, monkeypatch, capsys):
+    """A rate so high that the loss overflows: the run fails and says which client, and why."""
+    monkeypatch.chdir(tmp_path)
+    raw = yaml.safe_load(small[0].read_text())
+    raw["methods"] = [{"type": "fedavg", "optimiser": "sgd", "eta_g": 1e38}]
+    raw["training"]["clip_norm"] = 1e30
+    small[0].write_text(yaml.safe_dump(raw))
+    place = tmp_path / "results" / "backbones"
+    place.mkdir(parents=True)
+    for suffix in (".safetensors", ".json"):
+        shutil.copy(small[1].with_suffix(suffix), place / f"letters{suffix}")
+    code = main(["run", "--config", str(small[0]), "--method", "fedavg", "--output", "out"])
+    assert code == 1
+    assert "not finite" in capsys.readouterr().err
+    assert json.loads(Path("out/result.json").read_text())["status"] == "failed"
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["check", "--config", "none.yaml"], "there is no config file none.yaml"),
+        (["run", "--method", "fedsgd"], "did you mean 'fedsdg'?"),
+        (["run", "--method", "fedsdg", "--dataset", "mnst"], "dataset 'mnst' is not in the config"),
+        (
+            ["partition", "--dataset", "digitz", "--skew", "iid", "--seed", "0", "--output", "x"],
+            "did you mean 'digits'?",
+        ),
+        (
+            ["partition", "--dataset", "digits", "--skew", "dirichlet~0", "--seed", "0",
+             "--output", "x"],
+            "dirichlet~0",
+        ),
+        (
+            ["partition", "--dataset", "digits", "--clients", "500", "--skew", "iid", "--seed",
+             "0", "--output", "x"],
+            "500",
+        ),
+        (["pretrain", "--backbone", "lettres", "--output", "x"], "not described under backbones"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence_and_nothing_is_written(
+    tmp_path, monkeypatch, capsys, arguments, message
+):
+    monkeypatch.chdir(tmp_path)
+    if "none.yaml" not in arguments:
+        monkeypatch.setenv("FEDSDG_CONFIG", str(CONFIG))
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.slow
+def test_mnist_through_the_same_door(tmp_path, monkeypatch):
+    """K = 50, α = 0.1: images of another size and kind reach the digits backbone."""
+    if not os.environ.get("FEDSDG_DATA"):
+        pytest.skip("FEDSDG_DATA names no folder with data sets")
+    import torch
+
+    from fedsdg.models.architecture import Architecture
+    from fedsdg.models.backbones import build, save_backbone
+
+    raw = yaml.safe_load(CONFIG.read_text())
+    raw |= {"experiment": "mnist", "datasets": ["mnist"], "seeds": [0], "skews": ["dirichlet~0.1"]}
+    raw["federation"] |= {"clients": 50, "clients_per_round": 5, "rounds": 1}
+    raw["training"] |= {"epochs": 1, "batch_size": 64}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(raw))
+    architecture = Architecture(8, 2, 1, 16, 2, 2, (0.3,), (0.4,))
+    torch.manual_seed(0)
+    save_backbone(
+        build(architecture), architecture, tmp_path / "results/backbones/letters.safetensors", {}
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "--config", "config.yaml", "--method", "fedsdg", "--output", "out"]) == 0
+    result = json.loads(Path("out/result.json").read_text())
+    assert result["dataset"] == "mnist" and result["clients"] == 50
+    clients = pq.read_table("out/clients.parquet").to_pydict()
+    assert len(clients["client"]) == 50
+    held = sum(clients["n_train"]) + sum(clients["n_val"]) + sum(clients["n_test"])
+    assert held == 60_000, "the official training set is what clients share"
+    loss = pq.read_table("out/rounds.parquet").to_pydict()["train_loss"][0]
+    assert loss < 2.2, "one epoch on skewed shards is better than guessing among ten, ln 10 = 2.30"

@@ -1,0 +1,191 @@
+"""Pretraining: what it learns, what it records, that its bytes repeat, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+import fedsdg.pretraining as pretraining
+from fedsdg.data.datasets import load_dataset
+from fedsdg.models.architecture import Architecture
+from fedsdg.models.backbones import build, load_backbone, save_backbone
+from fedsdg.models.probe import linear_probe
+from fedsdg.models.training import schedule, shift_and_mirror, train
+from fedsdg.pretraining import parse_recipe, pretrain
+
+SHAPE = {"image_size": 8, "patch_size": 4, "channels": 1, "dim": 16, "depth": 2, "heads": 2}
+QUICK = {**SHAPE, "images": 256, "held_out": 64, "epochs": 2, "batch_size": 32, "threads": 1}
+
+
+@pytest.fixture
+def quick(tmp_path):
+    return pretrain({"source": "pretrain", **QUICK}, tmp_path / "quick.safetensors", progress=False)
+
+
+def test_bytes_repeat_and_threads_are_given_back(quick, tmp_path):
+    before = torch.get_num_threads()
+    torch.manual_seed(12345)  # the caller's generator must neither matter nor move
+    state = torch.get_rng_state()
+    pretrain(QUICK, tmp_path / "again" / "quick.safetensors", progress=False)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.get_num_threads() == before
+    for name in ("quick.safetensors", "quick.json"):
+        assert (tmp_path / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+
+def test_another_seed_gives_other_weights(quick, tmp_path):
+    other = pretrain({**QUICK, "seed": 1}, tmp_path / "other.safetensors", progress=False)
+    assert other.sha256 != quick.sha256
+
+
+def test_the_record(quick, tmp_path):
+    record = json.loads((tmp_path / "quick.json").read_text())
+    assert record["source"] == "pretrain"
+    assert record["images"] == 256 and record["held_out_images"] == 64
+    assert record["sha256"] == quick.sha256 == load_backbone(tmp_path / "quick.safetensors").sha256
+    assert record["recipe"]["learning_rate"] == parse_recipe(QUICK).learning_rate
+    assert record["linear_probe"]["data"] == "digits"
+    assert 0.0 <= record["held_out_accuracy"] <= record["held_out_accuracy_ignoring_case"] <= 1.0
+    assert len(record["architecture"]["mean"]) == 1 and record["architecture"]["std"][0] > 0
+    assert not any("second" in key or "time" in key for key in record)
+
+
+@pytest.mark.slow
+def test_it_learns_the_letters_and_helps_on_digits(tmp_path):
+    options = {**SHAPE, "dim": 32, "patch_size": 2, "images": 6000, "held_out": 500, "epochs": 6}
+    trained = pretrain({**options, "threads": 1}, tmp_path / "a.safetensors", progress=False)
+    assert trained.facts["held_out_accuracy"] > 10 / 52
+    # What a random backbone of this shape is worth to the probe, plus a margin.
+    shape = trained.architecture
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        random = save_backbone(build(shape), shape, tmp_path / "r.safetensors", {})
+    before = pretraining._probe(random.model, shape, "digits")["accuracy"]
+    assert trained.facts["linear_probe"]["accuracy"] > before + 0.05
+
+
+def test_a_named_data_set_keeps_a_tenth_aside(tmp_path):
+    backbone = pretrain(
+        {**QUICK, "data": "digits", "images": None, "epochs": 1}, tmp_path / "d.safetensors"
+    )
+    count = len(load_dataset("digits").labels)
+    assert backbone.facts["held_out_images"] == count // 10
+    assert backbone.facts["images"] == count - count // 10
+    assert "held_out_accuracy_ignoring_case" not in backbone.facts
+
+
+def test_plain_lines_where_there_is_no_terminal(tmp_path, capsys):
+    pretrain(QUICK, tmp_path / "quick.safetensors")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(",")[0] for line in lines] == [
+        "pretraining: epoch 1 of 2",
+        "pretraining: epoch 2 of 2",
+        next(line.split(",")[0] for line in lines if line.startswith("quick: held-out accuracy")),
+    ]
+
+
+def test_a_loss_that_explodes_is_an_error(tmp_path):
+    options = {**QUICK, "mean": [math.nan], "std": [1.0]}
+    with pytest.raises(FloatingPointError, match="loss is nan at step 1"):
+        pretrain(options, tmp_path / "x.safetensors", progress=False)
+    assert not (tmp_path / "x.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({**QUICK, "epoch": 3}, "does not know epoch; its options are .*epochs"),
+        ({k: v for k, v in QUICK.items() if k != "dim"}, "needs dim"),
+        ({**QUICK, "source": "magic"}, "source 'magic'.*pretrain, checkpoint or timm"),
+        ({**QUICK, "epochs": 0}, "epochs 0"),
+        ({**QUICK, "augment": "mixup"}, "augment 'mixup'"),
+        ({**QUICK, "precision": "float8"}, "precision 'float8'"),
+        ({**QUICK, "images": None}, "images must be a number"),
+        ({**QUICK, "patch_size": 3}, "patch_size 3"),
+        ({"source": "checkpoint", **SHAPE, "mean": [0.5], "std": [0.5]}, "needs file"),
+        ({"source": "checkpoint", "file": "x", "epochs": 3}, "does not know epochs"),
+        ({"source": "timm"}, "needs timm_name"),
+        ({"source": "timm", "timm_name": "x", "dim": 3}, "does not know dim"),
+    ],
+)
+def test_wrong_options_are_named(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        pretrain(options, tmp_path / "x.safetensors", progress=False)
+
+
+def test_a_checkpoint_is_taken_over(tmp_path):
+    architecture = Architecture(**SHAPE, mean=(0.3,), std=(0.4,))
+    model = build(architecture, num_classes=7)
+    safetensors.torch.save_file(model.state_dict(), tmp_path / "plain.safetensors")
+    options = {"source": "checkpoint", **SHAPE, "mean": [0.3], "std": [0.4]}
+    backbone = pretrain(
+        {**options, "file": str(tmp_path / "plain.safetensors")},
+        tmp_path / "taken.safetensors",
+        progress=False,
+    )
+    assert backbone.architecture == architecture
+    assert torch.equal(backbone.model.pos_embed, model.pos_embed)
+    assert backbone.facts["source"] == "checkpoint"
+    assert 0 < backbone.facts["linear_probe"]["accuracy"] <= 1
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        pretrain({**options, "file": "nowhere.safetensors"}, tmp_path / "y.safetensors")
+
+
+def test_timm_never_falls_back_to_random_weights(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (tmp_path / "broken.safetensors").write_bytes(b"\0" * 20)
+    options = {"source": "timm", "timm_name": "vit_tiny_patch16_224"}
+    with pytest.raises(ValueError, match="cannot be loaded"):
+        pretrain(
+            {**options, "file": str(tmp_path / "broken.safetensors")}, tmp_path / "t.safetensors"
+        )
+    assert not (tmp_path / "t.safetensors").exists()
+
+
+def test_bfloat16_and_augmentation_run(tmp_path):
+    options = {**QUICK, "precision": "bfloat16", "augment": "crop-flip", "drop_path": 0.1}
+    backbone = pretrain(options, tmp_path / "b.safetensors", progress=False)
+    assert next(iter(backbone.model.parameters())).dtype == torch.float32
+
+
+def test_the_schedule():
+    rates = [schedule(step, 100, 10) for step in range(100)]
+    assert rates[:10] == pytest.approx([0.1 * (step + 1) for step in range(10)])
+    assert max(rates) == pytest.approx(1.0) and rates[55] == pytest.approx(0.5)
+    assert rates[-1] < 1e-3 and all(a >= b for a, b in zip(rates[10:], rates[11:], strict=False))
+
+
+def test_training_takes_the_class_token_through_every_layer():
+    architecture = Architecture(**SHAPE, mean=(0.5,), std=(0.5,))
+    model = build(architecture, num_classes=3)
+    before = {name: value.clone() for name, value in model.named_parameters()}
+    batches = [(torch.randn(8, 1, 8, 8), torch.randint(3, (8,))) for _ in range(3)]
+    options = {"learning_rate": 0.01, "beta2": 0.98, "weight_decay": 0.0, "warmup_steps": 0}
+    options |= {"label_smoothing": 0.0, "clip_norm": 1.0, "bfloat16": False}
+    train(model, batches, 3, **options)
+    for name, value in model.named_parameters():
+        assert not torch.equal(value, before[name]), f"{name} did not move"
+    assert not model.training
+
+
+def test_shifts_and_mirrors():
+    image = torch.arange(256.0).view(1, 1, 16, 16).repeat(3, 1, 1, 1)
+    shifts = torch.tensor([[0, 1, 0], [0, -2, 0]])
+    moved = shift_and_mirror(image, shifts, torch.tensor([False, False, True]))
+    assert torch.equal(moved[0], image[0])
+    assert torch.equal(moved[1, 0, 1:, :-2], image[1, 0, :-1, 2:])  # down by 1, left by 2
+    assert torch.equal(moved[2], image[2].flip(-1))
+
+
+def test_the_probe_sees_a_linear_rule_and_nothing_in_noise():
+    generator = np.random.default_rng(0)
+    labels = generator.integers(2, size=400)
+    noise = generator.normal(size=(400, 5))
+    order = generator.permutation(400)
+    assert linear_probe(noise + 6.0 * labels[:, None], labels, order) > 0.99
+    assert linear_probe(noise, labels, order) < 0.65
