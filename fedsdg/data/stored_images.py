@@ -76,8 +76,7 @@ def read_hub(spec: DatasetSpec) -> Samples:
         part = bundle[split]
         _check_columns(spec, source, part.column_names)
         part = part.select_columns([spec.image_column, spec.label_column])
-        # Kept encoded, so that the hub's and local images go through the same decoder.
-        part = part.cast_column(spec.image_column, datasets.Image(decode=False))
+        # As arrow, images stay encoded: the hub's and local ones go through the same decoder.
         tables[split] = [(source, part.with_format("arrow")[:])]
     return _decode(spec, tables)
 

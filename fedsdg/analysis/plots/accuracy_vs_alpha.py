@@ -13,8 +13,8 @@ from fedsdg.analysis.plots.style import GRID, looks, method_legend, panels, say
 from fedsdg.analysis.statistics import mean_interval
 from fedsdg.analysis.summary import Cell, Setting, Summary
 
-#: Methods of one α are spread over this share of the gap to the next α.
-_SPREAD = 0.55
+#: Methods of one α are spread over this share of the gap to the next α, this far apart at most.
+_SPREAD, _STEP = 0.55, 0.045
 
 
 def draw(summary: Summary) -> Figure:
@@ -45,8 +45,9 @@ def _panel(panel: Axes, summary: Summary, setting: Setting, metric: Metric) -> N
     look = looks(summary.methods())
     alphas = sorted(skews.values())
     gap = min((b / a for a, b in pairwise(alphas)), default=3.0)
+    step = min(_SPREAD / max(len(methods) - 1, 1), _STEP)
     for i, method in enumerate(methods):
-        dodge = gap ** (_SPREAD * (i / max(len(methods) - 1, 1) - 0.5))
+        dodge = gap ** (step * (i - (len(methods) - 1) / 2))
         where, means, bars = [], [], []
         for skew, alpha in skews.items():
             values = summary.values(Cell(setting, skew), f"last_{metric.key}").get(method)

@@ -66,12 +66,15 @@ def draw(summary: Summary, partitions: Sequence[Path]) -> Figure:
 
 
 def _area(figure: Figure, columns: int, shares: Mapping[tuple[str, int, str], Shares]) -> float:
-    """Area of the largest bubble in points²: it may about fill the gap to its neighbours."""
+    """Area of the largest bubble in points²: it may about fill the gap to its neighbours.
+
+    Where clients and classes are many, bubbles may overlap rather than vanish.
+    """
     clients = max(share.counts.shape[0] for share in shares.values())
     classes = max(share.counts.shape[1] for share in shares.values())
     # 72 points an inch; panels are about 2.3 inches high, and take 85 % of their column's width.
     pitch = 72 * min(figure.get_figwidth() / columns * 0.85 / clients, 2.3 / classes)
-    return (2.0 * pitch) ** 2
+    return max(2.0 * pitch, 11.0) ** 2
 
 
 def read_shares(path: Path) -> Shares:

@@ -111,7 +111,8 @@ _LOOKS = {
 }
 
 #: For labels that no known method has, such as the variants of an ablation, in their order.
-_OTHERS = ("#0072B2", "#009E73", "#AA4499", "#56B4E9", "#999933", "#332288", "#CC6677", "#117733")
+#: None of these is a known method's colour, so that a variant is not taken for a rival.
+_OTHERS = ("#009E73", "#882255", "#E69F00", "#44AA99", "#661100", "#CC79A7", "#777777", "#6699CC")
 
 
 def looks(methods: Sequence[str]) -> dict[str, Look]:
@@ -141,7 +142,7 @@ def panels(
     rows: int, columns: int, *, panel_height: float, **keywords: Any
 ) -> tuple[Figure, list[list[Axes]]]:
     """A figure of rows × columns axes laid out without overlap; heights in inches."""
-    width = max(WIDTH if columns > 1 else 0.72 * WIDTH, 2.1 * columns)
+    width = max(WIDTH, 2.1 * columns)
     figure = Figure(figsize=(width, rows * panel_height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, **keywords)
     return figure, [list(row) for row in axes]

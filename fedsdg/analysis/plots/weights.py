@@ -90,4 +90,5 @@ def _concentration(panel: Axes, runs: pd.DataFrame, colour: str) -> None:
     )
     panel.plot(zeros.index, zeros, color=MUTED, linewidth=1.2, label="number with weight zero")
     panel.set_ylim(-0.03 * size, 1.08 * size)
+    panel.yaxis.set_major_locator(MaxNLocator(6, integer=True))
     panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))

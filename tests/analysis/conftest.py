@@ -1,0 +1,352 @@
+"""Synthetic run folders: plausible numbers from known distributions, written as training writes."""
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fedsdg.analysis.summarise import summarise
+from fedsdg.results import (
+    CLIENTS_SCHEMA,
+    ROUNDS_SCHEMA,
+    TIMINGS_SCHEMA,
+    sha256_json,
+    write_json,
+    write_parquet,
+)
+
+#: Method → (personal accuracy at α = 0.1, gain per decade of α, global accuracy at α = 0.1).
+LEVELS = {
+    "fedsdg": (0.92, 0.02, 0.72),
+    "fedavg": (0.77, 0.13, 0.74),
+    "fedavg-uniform": (0.84, 0.08, 0.76),
+    "fedavg-sgd": (0.80, 0.09, 0.71),
+    "fine-tune": (0.90, 0.02, 0.74),
+    "fedprox": (0.78, 0.12, 0.75),
+    "scaffold": (0.82, 0.09, 0.73),
+    "krum": (0.55, 0.26, 0.50),
+    "multikrum": (0.71, 0.17, 0.66),
+    "geometric-median": (0.76, 0.13, 0.70),
+    "coordinate-median": (0.68, 0.17, 0.62),
+    "cgsv": (0.79, 0.10, 0.73),
+    "local-only": (0.87, -0.12, None),
+}
+METHODS = tuple(LEVELS)
+BLOCKS = 6
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to write; ``failed`` and ``absent`` are (skew, method, seed)."""
+
+    methods: tuple[str, ...] = ("fedsdg", "fedavg", "fedavg-uniform", "krum", "local-only")
+    skews: tuple[str, ...] = ("dirichlet~0.1", "dirichlet~1.0")
+    seeds: tuple[int, ...] = (0, 1, 2)
+    datasets: tuple[str, ...] = ("digits",)
+    clients: int = 12
+    cohort: int = 4
+    rounds: int = 6
+    evaluate_every: int = 2
+    failed: frozenset[tuple[str, str, int]] = frozenset()
+    empty: frozenset[tuple[str, str, int]] = frozenset()
+    seconds: float = 1.0
+
+
+@dataclass
+class Written:
+    """Where the runs are, and the numbers that were put into them."""
+
+    runs: Path
+    plan: Plan
+    #: (dataset, skew, method, seed) → {"last" | "selected": {metric: value}}
+    truth: dict[tuple[str, str, str, int], dict[str, dict[str, float | None]]] = field(
+        default_factory=dict
+    )
+
+    def values(self, skew: str, method: str, metric: str, at: str = "last") -> np.ndarray:
+        found = [
+            entry[at][metric]
+            for (_, s, m, _), entry in self.truth.items()
+            if (s, m) == (skew, method)
+        ]
+        return np.array(found, dtype=float)
+
+
+def write_runs(runs: Path, plan: Plan) -> Written:
+    written = Written(runs, plan)
+    for dataset in plan.datasets:
+        for skew in plan.skews:
+            for method in plan.methods:
+                for seed in plan.seeds:
+                    _write_run(written, dataset, skew, method, seed)
+    return written
+
+
+def _write_run(written: Written, dataset: str, skew: str, method: str, seed: int) -> None:
+    plan = written.plan
+    folder = written.runs / dataset / f"clients~{plan.clients}" / skew / method / f"seed~{seed}"
+    folder.mkdir(parents=True)
+    if (skew, method, seed) in plan.empty:
+        return
+    result = _facts(plan, written.runs.name, dataset, skew, method, seed)
+    if (skew, method, seed) in plan.failed:
+        error = "FloatingPointError: client 3: the loss is not finite in round 2"
+        write_json(folder / "result.json", result | {"status": "failed", "error": error})
+        return
+    rng = np.random.default_rng([seed, len(skew), *skew.encode(), *method.encode()])
+    shared = np.random.default_rng([seed, *skew.encode()])  # partition and cohorts
+    rounds, clients = _records(plan, skew, method, rng, shared)
+    write_parquet(folder / "rounds.parquet", rounds, ROUNDS_SCHEMA)
+    write_parquet(folder / "clients.parquet", clients, CLIENTS_SCHEMA)
+    evaluated = [row for row in rounds if row["evaluated"]]
+    selected = max(evaluated, key=lambda row: (row["val_accuracy"], -row["round"]))
+    metrics = {
+        at: {
+            name: row.get(name)
+            for name in (
+                "round",
+                "personal_accuracy",
+                "personal_std",
+                "personal_worst_decile",
+                "personal_accuracy_weighted",
+                "global_accuracy",
+                "global_loss",
+                "val_accuracy",
+            )
+        }
+        for at, row in (("last", evaluated[-1]), ("selected", selected))
+    }
+    written.truth[dataset, skew, method, seed] = metrics
+    total = sum(row["bytes_up"] for row in rounds)
+    local = method == "local-only"
+    write_json(
+        folder / "result.json",
+        result
+        | metrics
+        | {
+            "status": "ok",
+            "error": None,
+            "bytes_up": total,
+            "bytes_down": total,
+            "client_storage_bytes": 98304 if local or method == "fedsdg" else 0,
+            "communicated_parameters": 0 if local else 24_000,
+            "private_parameters": 24_576 if local or method == "fedsdg" else 0,
+            "degenerate_rounds": 0,
+            "rounds": plan.rounds,
+        },
+    )
+    seconds = [
+        {
+            "round": row["round"],
+            "train_seconds": plan.seconds,
+            "aggregate_seconds": 0.01 * plan.seconds,
+            "evaluate_seconds": 0.2 * plan.seconds if row["evaluated"] else None,
+        }
+        for row in rounds
+    ]
+    write_parquet(folder / "timings.parquet", seconds, TIMINGS_SCHEMA)
+    wall = {"wall_seconds": 1.3 * plan.seconds * plan.rounds, "peak_rss_mb": 800.0}
+    write_json(folder / "provenance.json", wall)
+
+
+def _facts(plan: Plan, experiment: str, dataset: str, skew: str, method: str, seed: int) -> dict:
+    own = {
+        "fedsdg": {"lambda1": 1e-4, "lambda2": 1e-4, "gate": "block"},
+        "fedprox": {"mu": 0.1},
+        "krum": {"f": 1},
+        "cgsv": {"gamma0": 0.5, "floor": 0.001},
+    }
+    config = {
+        "dataset": dataset,
+        "skew": skew,
+        "seed": seed,
+        "federation": {"clients": plan.clients, "clients_per_round": plan.cohort}
+        | {"rounds": plan.rounds},
+        "training": {"epochs": 2, "batch_size": 16, "eta_p": 0.003, "eta_m": 0.005}
+        | {"eta_g": 0.1 if method in ("scaffold", "fedavg-sgd") else 0.003}
+        | {"optimiser": "sgd" if method in ("scaffold", "fedavg-sgd") else "adam"},
+        "adapters": {"rank": 8, "alpha": 16.0, "targets": "outputs"},
+        "method": method,
+        "parameters": own.get(method, {}),
+    }
+    return {
+        "experiment": experiment,
+        "dataset": dataset,
+        "clients": plan.clients,
+        "skew": skew,
+        "method": method,
+        "label": method,
+        "seed": seed,
+        "config": config,
+        "config_hash": sha256_json(config),
+        "partition_hash": sha256_json([skew, seed]),
+        "backbone_hash": sha256_json("letters"),
+        "source_hash": sha256_json("source"),
+    }
+
+
+def _records(
+    plan: Plan, skew: str, method: str, rng: np.random.Generator, shared: np.random.Generator
+) -> tuple[list[dict], list[dict]]:
+    personal, gain, overall = LEVELS[method if method in LEVELS else "fedsdg"]
+    _, _, text = skew.partition("~")
+    decades = math.log10(float(text or 10.0) / 0.1)
+    luck = shared.normal(0, 0.015)  # common to all methods of the seed: why pairing helps
+    level = personal + gain * decades + luck + rng.normal(0, 0.006)
+    spread = 0.10 - 0.04 * decades
+    difficulty = np.sort(shared.normal(0, spread, plan.clients))
+    gates = np.full((plan.clients, BLOCKS), np.nan)
+    trained = np.zeros(plan.clients, dtype=bool)
+    rounds, clients = [], []
+    for number in range(1, plan.rounds + 1):
+        progress = 1 - math.exp(-4 * number / plan.rounds)
+        cohort = shared.choice(plan.clients, plan.cohort, replace=False)
+        weights, scores = _weights(method, plan.cohort, rng)
+        trained[cohort] = True
+        if method == "fedsdg":
+            depth = np.linspace(-0.8, 1.0, BLOCKS)[None, :] * progress
+            noise = rng.normal(0, 0.25, (plan.cohort, BLOCKS))
+            gates[cohort] = 1 / (1 + np.exp(-(depth + 3 * difficulty[cohort, None] + noise)))
+        evaluated = number % plan.evaluate_every == 0 or number == plan.rounds
+        row: dict = {
+            "round": number,
+            "train_loss": 2.3 * (1 - 0.9 * progress),
+            "bytes_up": 0 if method == "local-only" else plan.cohort * 96_512,
+            "bytes_down": 0 if method == "local-only" else plan.cohort * 96_512,
+            "evaluated": evaluated,
+        }
+        accuracy = np.clip(
+            0.1 + (level + difficulty - difficulty.mean() - 0.1) * progress, 0.0, 1.0
+        )
+        if evaluated:
+            wobble = rng.normal(0, 0.01)
+            accuracy = np.clip(accuracy + wobble, 0, 1)
+            lowest = np.sort(accuracy)[: math.ceil(plan.clients / 10)]
+            row |= {
+                "personal_accuracy": float(accuracy.mean()),
+                "personal_std": float(accuracy.std()),
+                "personal_worst_decile": float(lowest.mean()),
+                "personal_accuracy_weighted": float(accuracy.mean()),
+                "val_accuracy": float(accuracy.mean() + rng.normal(0, 0.01)),
+            }
+            if overall is not None:
+                share = overall + 0.10 * decades + luck
+                row["global_accuracy"] = float(0.1 + (share - 0.1) * progress + rng.normal(0, 0.01))
+                row["global_loss"] = 1.0
+        rounds.append(row)
+        for client in range(plan.clients):
+            took_part = client in cohort
+            if not (took_part or evaluated):
+                continue
+            place = int(np.flatnonzero(cohort == client)[0]) if took_part else 0
+            has_gates = method == "fedsdg" and trained[client]
+            clients.append(
+                {
+                    "round": number,
+                    "client": client,
+                    "participated": took_part,
+                    "weight": float(weights[place]) if took_part and weights is not None else None,
+                    "alignment": float(scores[place]) if took_part and scores is not None else None,
+                    "test_accuracy": float(accuracy[client]) if evaluated else None,
+                    "gates": gates[client].tolist() if has_gates else None,
+                }
+            )
+    return rounds, clients
+
+
+def _weights(
+    method: str, size: int, rng: np.random.Generator
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    if method in ("local-only", "coordinate-median"):
+        return None, None
+    if method == "fedsdg":
+        scores = rng.normal(0.35, 0.3, size)
+        positive = np.clip(scores, 0, None)
+        return (positive / positive.sum() if positive.sum() else np.full(size, 1 / size)), scores
+    if method == "krum":
+        return np.eye(size)[rng.integers(size)], None
+    return np.full(size, 1 / size), None
+
+
+def write_partitions(folder: Path, plan: Plan, classes: int = 10) -> list[Path]:
+    """Partition files with the columns and metadata that training's data room writes."""
+    paths = []
+    for dataset in plan.datasets:
+        for skew in plan.skews:
+            for seed in plan.seeds:
+                path = folder / dataset / f"clients~{plan.clients}" / skew / f"seed~{seed}.parquet"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                pq.write_table(_partition(plan, dataset, skew, seed, classes), path)
+                paths.append(path)
+    return paths
+
+
+def _partition(plan: Plan, dataset: str, skew: str, seed: int, classes: int) -> pa.Table:
+    rng = np.random.default_rng([7, seed, *skew.encode()])
+    alpha = float(skew.partition("~")[2] or 100)
+    labels = np.repeat(np.arange(classes), 140)
+    client = np.concatenate(
+        [
+            rng.choice(plan.clients, 140, p=rng.dirichlet([alpha] * plan.clients))
+            for _ in range(classes)
+        ]
+    )
+    names = np.array(["train", "val", "test"])
+    split = names[rng.choice(3, len(labels), p=[0.5, 0.2, 0.3])]
+    rest = np.arange(classes).repeat(35)
+    facts = {"dataset": dataset, "skew": skew, "num_clients": plan.clients, "seed": seed}
+    return pa.table(
+        {
+            "sample": pa.array(np.arange(len(labels) + len(rest))),
+            "label": pa.array(np.concatenate([labels, rest]).astype(np.int32)),
+            "client": pa.array(np.concatenate([client, np.full(len(rest), -1)]).astype(np.int32)),
+            "split": pa.array([*split, *["global_test"] * len(rest)]).dictionary_encode(),
+        }
+    ).replace_schema_metadata({b"fedsdg": json.dumps(facts | {"num_classes": classes}).encode()})
+
+
+@pytest.fixture
+def make_runs(tmp_path: Path) -> Callable[..., Written]:
+    """``make_runs(methods=…, …)`` writes the runs of a ``Plan`` below a folder of its own."""
+
+    def make(name: str = "synthetic", **changes: object) -> Written:
+        return write_runs(tmp_path / "runs" / name, Plan(**changes))  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+def make_partitions(tmp_path: Path) -> Callable[..., list[Path]]:
+    def make(**changes: object) -> list[Path]:
+        return write_partitions(tmp_path / "partitions", Plan(**changes))  # type: ignore[arg-type]
+
+    return make
+
+
+FAILED = frozenset({("dirichlet~0.1", "krum", 1)})
+EMPTY = frozenset({("dirichlet~1.0", "fedavg", 2)})
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """The small grid with one failed run and one folder without a result."""
+    folder = tmp_path_factory.mktemp("grid")
+    return write_runs(folder / "runs" / "synthetic", Plan(failed=FAILED, empty=EMPTY))
+
+
+@pytest.fixture(scope="session")
+def summary_dir(written: Written) -> Path:
+    folder = written.runs.parent.parent / "summary" / "synthetic"
+    summarise(written.runs, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def partitions(written: Written) -> Iterable[Path]:
+    return write_partitions(written.runs.parent.parent / "partitions", written.plan)

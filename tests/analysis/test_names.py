@@ -1,0 +1,44 @@
+"""Names and orders that people read."""
+
+import pytest
+
+from fedsdg import methods
+from fedsdg.analysis import names
+
+
+def test_methods_are_those_of_the_table_in_its_order() -> None:
+    """Analysis may not import the table; this keeps the two from drifting apart."""
+    table = {name: method.title for name, method in methods.METHODS.items()}
+    assert list(names.METHODS.items()) == list(table.items())
+
+
+def test_variants_stand_after_their_method() -> None:
+    labels = ["zeta", "krum", "fedavg-uniform", "fedsdg-softmax", "fedavg", "fedsdg"]
+    ordered = sorted(labels, key=names.method_order)
+    assert ordered == ["fedsdg", "fedsdg-softmax", "fedavg", "fedavg-uniform", "krum", "zeta"]
+
+
+@pytest.mark.parametrize(
+    ("label", "title"),
+    [
+        ("krum", "Krum"),
+        ("fedsdg-softmax", "FedSDG (softmax)"),
+        ("fedavg-uniform-sgd", "FedAvg (uniform, sgd)"),
+        ("mine", "mine"),
+    ],
+)
+def test_titles(label: str, title: str) -> None:
+    assert names.method_title(label) == title
+
+
+def test_skews_are_ordered_by_value_not_by_text() -> None:
+    skews = ["iid", "classes~10", "dirichlet~10", "classes~2", "dirichlet~0.3", "dirichlet~2"]
+    assert sorted(skews, key=names.skew_order) == [
+        "dirichlet~0.3",
+        "dirichlet~2",
+        "dirichlet~10",
+        "classes~2",
+        "classes~10",
+        "iid",
+    ]
+    assert names.skew_title("dirichlet~0.3") == "Dirichlet α = 0.3"

@@ -1,0 +1,159 @@
+"""Figures: every one is drawn, twice the same, with a sidecar that names what it was drawn from."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+
+from fedsdg.analysis.names import METHODS
+from fedsdg.analysis.plots import FIGURES, write_figure
+from fedsdg.analysis.plots.partition import read_shares
+from fedsdg.analysis.plots.style import looks, styled
+from fedsdg.analysis.plots.weights import entropy
+from fedsdg.analysis.summarise import summarise
+from fedsdg.analysis.summary import Summary
+from fedsdg.results import sha256_file
+
+_RENDER = """
+import sys
+from fedsdg.analysis.plots import write_figure
+summary, name, stem, *partitions = sys.argv[1:]
+write_figure(summary, name, stem, partitions=partitions)
+"""
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_four_files_and_a_truthful_sidecar(summary_dir, partitions, tmp_path, name) -> None:
+    paths = write_figure(summary_dir, name, tmp_path / name, partitions)
+    assert [path.suffix for path in paths] == [".pdf", ".svg", ".png", ".json"]
+    heads = [path.read_bytes()[:5] for path in paths]
+    assert heads[0] == b"%PDF-" and heads[1] == b"<?xml" and heads[2][1:4] == b"PNG"
+    facts = json.loads(paths[3].read_text("utf-8"))
+    assert facts["figure"] == name
+    assert facts["experiment"] == "synthetic"
+    assert facts["caption"].startswith(FIGURES[name].caption)
+    hashes = {sha256_file(path) for path in summary_dir.glob("*.parquet")}
+    hashes |= {sha256_file(path) for path in partitions}
+    assert facts["inputs"] and set(facts["inputs"].values()) <= hashes
+    assert len(facts["source_sha256"]) == 64
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(p.name for p in paths)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FIGURES)
+def test_two_processes_draw_the_same_bytes(summary_dir, partitions, tmp_path, name) -> None:
+    drawn = []
+    for turn in ("a", "b"):
+        stem = tmp_path / turn / name
+        arguments = [str(summary_dir), name, str(stem), *map(str, partitions)]
+        subprocess.run([sys.executable, "-c", _RENDER, *arguments], check=True)
+        drawn.append([stem.with_suffix(s).read_bytes() for s in (".pdf", ".svg", ".png", ".json")])
+    assert drawn[0] == drawn[1]
+
+
+def test_the_same_bytes_twice_in_one_process(summary_dir, tmp_path) -> None:
+    """The quick form of the test above: ids and dates would differ here already."""
+    first, second = (write_figure(summary_dir, "differences", tmp_path / t) for t in ("a", "b"))
+    assert [p.read_bytes() for p in first] == [p.read_bytes() for p in second]
+
+
+def panel(figure, row: int, column: int, columns: int):
+    return figure.axes[row * columns + column]
+
+
+def test_convergence_draws_the_means_over_seeds(written, summary_dir) -> None:
+    with styled():
+        figure = FIGURES["convergence"](Summary(summary_dir))
+    for column, skew in enumerate(written.plan.skews):
+        axes = panel(figure, 0, column, len(written.plan.skews))
+        assert axes.get_title() == f"Dirichlet α = {skew.partition('~')[2]}"
+        ends = sorted(float(line.get_ydata()[-1]) for line in axes.lines)
+        means = sorted(
+            100 * written.values(skew, method, "personal_accuracy").mean()
+            for method in written.plan.methods
+        )
+        assert ends == pytest.approx(means)
+    below = panel(figure, 1, 0, len(written.plan.skews))
+    assert len(below.lines) == len(written.plan.methods) - 1  # local-only has no global model
+    assert figure.axes[0].get_ylabel() == "personal accuracy (%)"
+    assert below.get_xlabel() == "round"
+
+
+def test_gates_shows_the_last_value_of_each_client(make_runs, tmp_path) -> None:
+    written = make_runs(skews=("iid",), seeds=(3, 5), rounds=2, cohort=3)
+    summarise(written.runs, tmp_path / "s")
+    summary = Summary(tmp_path / "s")
+    with styled():
+        figure = FIGURES["gates"](summary)
+    mesh = figure.axes[0].collections[0]
+    shown = mesh.get_array().reshape(written.plan.clients, -1)
+    frame = summary.frame("clients")
+    first = frame[(frame["method"] == "fedsdg") & (frame["seed"] == 3)].dropna(subset=["gates"])
+    drawn = set(first["client"])
+    assert 0 < len(drawn) < written.plan.clients
+    for client in range(written.plan.clients):
+        if client in drawn:
+            mine = first[first["client"] == client]
+            expected = mine.loc[mine["round"].idxmax(), "gates"]
+            assert np.asarray(shown[client]) == pytest.approx(np.asarray(expected))
+        else:
+            assert shown[client].mask.all()
+    words = [text.get_text() for text in figure.axes[0].texts]
+    assert words.count("never drawn") == written.plan.clients - len(drawn)
+
+
+def test_partition_counts_local_samples_only(make_partitions, tmp_path) -> None:
+    path = make_partitions(skews=("dirichlet~0.3",), seeds=(0,))[0]
+    shares = read_shares(path)
+    assert (shares.dataset, shares.skew, shares.seed) == ("digits", "dirichlet~0.3", 0)
+    assert shares.counts.shape == (12, 10)
+    assert shares.counts.sum(axis=0).tolist() == [140] * 10  # the global test set is left out
+
+
+def test_partition_takes_the_lowest_seed_and_needs_files(
+    summary_dir, make_partitions, tmp_path
+) -> None:
+    files = make_partitions(skews=("iid",), seeds=(2, 7))
+    for turn, paths in (("a", files), ("b", files[:1])):
+        write_figure(summary_dir, "partition", tmp_path / turn, paths)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    with pytest.raises(ValueError, match="--partitions"):
+        write_figure(summary_dir, "partition", tmp_path / "x")
+    with pytest.raises(FileNotFoundError, match="fedsdg partition"):
+        write_figure(summary_dir, "partition", tmp_path / "x", [tmp_path / "none.parquet"])
+
+
+@pytest.mark.parametrize("name", [name for name in FIGURES if name != "partition"])
+def test_bare_experiments_still_have_their_figures(make_runs, tmp_path, name) -> None:
+    """One seed, no FedSDG, no Dirichlet, two settings: panels say what they cannot show."""
+    written = make_runs(
+        methods=("krum", "local-only"), skews=("iid",), seeds=(0,), datasets=("usps", "digits")
+    )
+    summarise(written.runs, tmp_path / "s")
+    assert all(path.exists() for path in write_figure(tmp_path / "s", name, tmp_path / name))
+
+
+def test_unknown_figure_is_named(summary_dir, tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"'nothing'.*convergence"):
+        write_figure(summary_dir, "nothing", tmp_path / "x")
+
+
+def test_every_method_has_its_own_look() -> None:
+    known = looks(list(METHODS))
+    assert len({(look.colour, str(look.dashes)) for look in known.values()}) == len(METHODS)
+    assert len({look.marker for look in known.values()}) >= len(METHODS) - 1
+    assert max(known, key=lambda name: known[name].width) == "fedsdg"
+    assert looks(["krum"])["krum"] == known["krum"]
+    variants = looks([f"fedsdg-{i}" for i in range(12)])
+    assert len({(look.colour, str(look.dashes)) for look in variants.values()}) == 12
+    assert not {v.colour for v in variants.values()} & {look.colour for look in known.values()}
+    assert all(len(to_rgb(look.colour)) == 3 for look in (*known.values(), *variants.values()))
+
+
+def test_entropy_counts_the_clients_that_matter() -> None:
+    assert np.exp(entropy(np.full(5, 0.2))) == pytest.approx(5.0)
+    assert np.exp(entropy(np.array([0.5, 0.5, 0.0]))) == pytest.approx(2.0)
+    assert np.exp(entropy(np.array([1.0, 0.0]))) == pytest.approx(1.0)

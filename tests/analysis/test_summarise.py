@@ -1,0 +1,163 @@
+"""Gathering runs: every run is a row, in one order, with the numbers that training wrote."""
+
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from scipy import stats
+
+from fedsdg.analysis.differences import differences
+from fedsdg.analysis.statistics import worst_decile
+from fedsdg.analysis.summarise import failed_runs, run_order, summarise
+from fedsdg.results import METRICS
+
+FILES = ("runs", "rounds", "clients", "timings", "differences")
+IDENTITY = ["experiment", "dataset", "clients", "skew", "method", "seed"]
+
+
+def read(folder: Path, name: str) -> list[dict]:
+    return pq.read_table(folder / f"{name}.parquet").to_pylist()
+
+
+def test_every_run_is_a_row_in_order(written, summary_dir) -> None:
+    plan, rows = written.plan, read(summary_dir, "runs")
+    assert len(rows) == len(plan.methods) * len(plan.skews) * len(plan.seeds)
+    assert rows == sorted(rows, key=run_order)
+    for name in ("runs", "rounds", "clients", "timings"):
+        assert pq.read_schema(summary_dir / f"{name}.parquet").names[:6] == IDENTITY
+
+
+def test_metrics_are_those_of_the_result_files(written, summary_dir) -> None:
+    for row in read(summary_dir, "runs"):
+        truth = written.truth.get((row["dataset"], row["skew"], row["method"], row["seed"]))
+        for at in ("last", "selected"):
+            for name in ("round", "personal_accuracy", "global_accuracy", "val_accuracy"):
+                assert row[f"{at}_{name}"] == (truth[at][name] if truth else None)
+
+
+def test_failed_runs_stay_as_rows_with_their_error(summary_dir) -> None:
+    failed = {
+        (row["skew"], row["method"], row["seed"]): row
+        for row in read(summary_dir, "runs")
+        if row["status"] == "failed"
+    }
+    assert set(failed) == {("dirichlet~0.1", "krum", 1), ("dirichlet~1.0", "fedavg", 2)}
+    assert "loss is not finite" in failed["dirichlet~0.1", "krum", 1]["error"]
+    assert "no result.json" in failed["dirichlet~1.0", "fedavg", 2]["error"]
+    named = failed_runs(summary_dir)
+    assert [(run.skew, run.method, run.seed) for run in named] == list(failed)
+    assert "digits/clients~12/dirichlet~0.1/krum/seed~1: FloatingPointError" in str(named[0])
+
+
+def test_rounds_and_clients_keep_every_record(written, summary_dir) -> None:
+    plan = written.plan
+    rounds = read(summary_dir, "rounds")
+    assert len(rounds) == len(written.truth) * plan.rounds
+    clients = read(summary_dir, "clients")
+    last = [row for row in clients if row["round"] == plan.rounds]
+    for (_, skew, method, seed), truth in written.truth.items():
+        mine = [
+            row["test_accuracy"]
+            for row in last
+            if (row["skew"], row["method"], row["seed"]) == (skew, method, seed)
+        ]
+        assert len(mine) == plan.clients
+        assert worst_decile(mine) == pytest.approx(truth["last"]["personal_worst_decile"])
+    assert {row["method"] for row in clients if row["gates"] is not None} == {"fedsdg"}
+
+
+def test_differences_are_paired_tests_per_cell(written, summary_dir) -> None:
+    rows = [row for row in read(summary_dir, "differences") if row["rival"] != "better-fedavg"]
+    assert {row["metric"] for row in rows if row["rival"] == "local-only"} == {
+        "personal_accuracy",
+        "personal_worst_decile",
+    }
+    for row in rows:
+        place = row["skew"], row["metric"], row["at"]
+        ours = written.values(place[0], "fedsdg", *place[1:])
+        theirs = written.values(place[0], row["rival"], *place[1:])
+        missing = {("dirichlet~0.1", "krum"): 1, ("dirichlet~1.0", "fedavg"): 2}
+        if (row["skew"], row["rival"]) in missing:
+            ours = np.delete(ours, missing[row["skew"], row["rival"]])
+        expected = stats.ttest_rel(ours, theirs)
+        assert row["n"] == len(theirs)
+        assert row["mean"] == pytest.approx((ours - theirs).mean())
+        assert row["p"] == pytest.approx(expected.pvalue)
+        assert row["low"] == pytest.approx(expected.confidence_interval().low)
+
+
+def test_the_better_fedavg_is_the_one_with_the_higher_mean(make_runs, tmp_path) -> None:
+    written = make_runs(skews=("dirichlet~0.1", "iid"), seeds=(0, 1, 2, 3))
+    summarise(written.runs, tmp_path / "summary")
+    rows = read(tmp_path / "summary", "differences")
+    better = [row for row in rows if row["rival"] == "better-fedavg"]
+    assert len(better) == 2 * 3 * 2  # skews, metrics, reported rounds
+    for row in better:
+        means = {
+            name: written.values(row["skew"], name, row["metric"], row["at"]).mean()
+            for name in ("fedavg", "fedavg-uniform")
+        }
+        assert row["rival_method"] == max(means, key=lambda name: means[name])
+        assert row["rival_mean"] == pytest.approx(max(means.values()))
+    assert {row["rival_method"] for row in better} == {"fedavg", "fedavg-uniform"}
+
+
+def test_a_failed_run_counts_nowhere_even_if_it_left_numbers() -> None:
+    place = {"experiment": "e", "dataset": "d", "clients": 2, "skew": "iid"}
+    values = {f"{at}_{metric}": 0.5 for at in ("last", "selected") for metric in METRICS}
+    rows = [
+        {**place, **values, "method": method, "seed": seed, "status": status}
+        for method in ("fedsdg", "krum")
+        for seed, status in ((0, "ok"), (1, "ok"), (2, "failed" if method == "krum" else "ok"))
+    ]
+    assert {row["n"] for row in differences(rows)} == {2}
+
+
+def test_one_seed_gives_means_without_intervals(make_runs, tmp_path) -> None:
+    summarise(make_runs(seeds=(4,)).runs, tmp_path / "summary")
+    rows = read(tmp_path / "summary", "differences")
+    assert rows
+    assert all(row["n"] == 1 and row["low"] is None and row["p"] is None for row in rows)
+    assert all(math.isfinite(row["mean"]) for row in rows)
+
+
+def test_without_the_subject_there_are_no_differences(make_runs, tmp_path) -> None:
+    summarise(make_runs(methods=("krum", "fedavg")).runs, tmp_path / "summary")
+    assert read(tmp_path / "summary", "differences") == []
+
+
+def test_only_timings_differ_between_two_computations(make_runs, tmp_path) -> None:
+    for name, seconds in (("a", 1.0), ("b", 2.0)):
+        written = make_runs(name=f"{name}/synthetic", seconds=seconds)
+        summarise(written.runs, tmp_path / name)
+    equal = {
+        name: (tmp_path / "a" / f"{name}.parquet").read_bytes()
+        == (tmp_path / "b" / f"{name}.parquet").read_bytes()
+        for name in FILES
+    }
+    assert equal == {name: name != "timings" for name in FILES}
+
+
+def test_order_does_not_depend_on_when_a_folder_was_made(make_runs, tmp_path) -> None:
+    written = make_runs()
+    summarise(written.runs, tmp_path / "a")
+    moved = written.runs / "digits" / "clients~12" / "dirichlet~0.1" / "fedsdg"
+    shutil.move(moved, tmp_path / "aside")
+    shutil.move(tmp_path / "aside", moved)
+    summarise(written.runs, tmp_path / "b")
+    assert (tmp_path / "a/runs.parquet").read_bytes() == (tmp_path / "b/runs.parquet").read_bytes()
+
+
+def test_a_folder_without_runs_is_an_error(tmp_path) -> None:
+    with pytest.raises(FileNotFoundError, match="train first"):
+        summarise(tmp_path, tmp_path / "summary")
+
+
+def test_a_misnamed_seed_folder_is_named(make_runs, tmp_path) -> None:
+    written = make_runs()
+    (written.runs / "digits/clients~12/dirichlet~0.1/krum/seed~x").mkdir()
+    with pytest.raises(ValueError, match="seed~x"):
+        summarise(written.runs, tmp_path / "summary")

@@ -1,0 +1,220 @@
+"""Tables: numbers against closed forms, bold where they are best, and three formats that parse."""
+
+import io
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from fedsdg.analysis.formatting import amount, percent, points
+from fedsdg.analysis.names import method_title
+from fedsdg.analysis.summarise import summarise
+from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.tables import TABLES, write_table
+from fedsdg.analysis.tables.render import latex_escape, markdown_escape
+
+METRICS = {
+    "personal_accuracy": "personal_accuracy",
+    "worst_decile": "personal_worst_decile",
+    "global_accuracy": "global_accuracy",
+}
+
+
+def markdown_tables(text: str) -> list[pd.DataFrame]:
+    """The pipe tables of a Markdown text, read as GitHub does."""
+    found: list[pd.DataFrame] = []
+    for block in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE):
+        lines = [
+            [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+            for line in block.splitlines()
+        ]
+        assert all(re.fullmatch(r"-+:?", cell) for cell in lines[1])
+        assert len({len(line) for line in lines}) == 1
+        found.append(pd.DataFrame(lines[2:], columns=lines[0]).set_index(lines[0][0]))
+    return found
+
+
+def interval(values: np.ndarray) -> str:
+    """The cell that stands for these shares, from SciPy."""
+    half_width = stats.sem(values) * stats.t.ppf(0.975, len(values) - 1)
+    return f"{100 * values.mean():.1f} ± {100 * half_width:.1f}"
+
+
+@pytest.fixture
+def rendered(summary_dir, tmp_path):
+    def render(name: str) -> dict[str, str]:
+        paths = write_table(summary_dir, name, tmp_path / name)
+        return {path.suffix[1:]: path.read_text(encoding="utf-8") for path in paths}
+
+    return render
+
+
+@pytest.mark.parametrize(("table", "metric"), METRICS.items())
+def test_cells_are_means_and_half_widths_in_percent(written, rendered, table, metric) -> None:
+    last, selected = markdown_tables(rendered(table)["md"])
+    for at, shown in (("last", last), ("selected", selected)):
+        for skew, heading in zip(written.plan.skews, shown.columns, strict=True):
+            for method in written.plan.methods:
+                cell = shown.at[method_title(method), heading].replace("**", "")
+                values = written.values(skew, method, metric, at)
+                if metric == "global_accuracy" and method == "local-only":
+                    assert cell == "–"
+                elif (skew, method) in {("dirichlet~0.1", "krum"), ("dirichlet~1.0", "fedavg")}:
+                    assert cell == f"{interval(values)} (2/3 ok)"
+                else:
+                    assert cell == interval(values)
+
+
+def test_the_best_of_a_column_is_bold_and_only_it(written, rendered) -> None:
+    shown = markdown_tables(rendered("personal_accuracy")["md"])[0]
+    for skew, heading in zip(written.plan.skews, shown.columns, strict=True):
+        means = {
+            method_title(m): written.values(skew, m, "personal_accuracy").mean()
+            for m in written.plan.methods
+        }
+        best = max(means, key=lambda name: means[name])
+        bold = [name for name, cell in shown[heading].items() if cell.startswith("**")]
+        assert bold == [best]
+
+
+def test_the_main_table_has_a_column_per_skew_and_metric(written, rendered) -> None:
+    (shown,) = markdown_tables(rendered("main")["md"])
+    assert shown.shape == (len(written.plan.methods), 3 * len(written.plan.skews))
+    cell = shown.at["FedSDG", "Dirichlet α = 1.0<br>worst decile"].replace("**", "")
+    assert cell == interval(written.values("dirichlet~1.0", "fedsdg", "personal_worst_decile"))
+
+
+def test_missing_numbers_have_their_reason(rendered) -> None:
+    text = rendered("main")["md"]
+    assert "Local only: – no global accuracy: every parameter is private" in text
+    assert "Krum: seed 1 failed with “FloatingPointError: client 3" in text
+    assert "FedAvg (samples): seed 2 failed with “the run left no result.json” (α = 1.0)" in text
+
+
+def test_captions_carry_the_hyper_parameters(rendered) -> None:
+    caption = rendered("main")["md"].splitlines()[0].replace("\\", "")
+    for words in (
+        "6 rounds; 4 clients per round",
+        "batch size 16",
+        "η_g = 0.003",
+        "λ₁ = 0.0001, λ₂ = 0.0001",
+        "Krum: f = 1",
+        "Seeds 0–2 (n = 3)",
+        "Backbone ",
+    ):
+        assert words in caption
+
+
+def test_csv_reads_back_in_full_precision(written, rendered) -> None:
+    raw = pd.read_csv(io.StringIO(rendered("personal_accuracy")["csv"]))
+    for row in raw.to_dict("records"):
+        values = written.values(row["skew"], row["method"], "personal_accuracy")
+        assert row["last round mean (%)"] == pytest.approx(100 * values.mean(), rel=1e-14)
+        assert row["last round standard deviation (%)"] == pytest.approx(100 * values.std(ddof=1))
+        assert row["runs ok"] == len(values)
+        assert row["runs"] == len(written.plan.seeds)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_latex_is_balanced_ascii_with_whole_rows(rendered, name) -> None:
+    text = rendered(name)["tex"]
+    assert text.isascii()
+    assert "?" not in text  # nothing of ours lacks a spelling
+    assert text.count("{") == text.count("}")
+    environments = re.findall(r"\\(begin|end)\{(\w+)\}", text)
+    stack = []
+    for kind, environment in environments:
+        if kind == "begin":
+            stack.append(environment)
+        else:
+            assert stack.pop() == environment
+    assert not stack
+    for columns, body in re.findall(
+        r"\\begin\{tabular\}\{(\w+)\}(.*?)\\end\{tabular\}", text, re.S
+    ):
+        for line in body.splitlines():
+            if line.endswith(r"\\"):
+                spans = sum(int(n) - 1 for n in re.findall(r"\\multicolumn\{(\d+)\}", line))
+                assert len(re.findall(r"(?<!\\)&", line)) + spans == len(columns) - 1
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if name != "seconds"])
+def test_two_renderings_are_equal_whatever_the_times(make_runs, tmp_path, name) -> None:
+    files = []
+    for turn, seconds in (("a", 1.0), ("b", 3.0)):
+        written = make_runs(name=f"{turn}/synthetic", seeds=(0, 1), seconds=seconds)
+        summarise(written.runs, tmp_path / turn)
+        files.append([p.read_bytes() for p in write_table(tmp_path / turn, name, tmp_path / turn)])
+    assert files[0] == files[1]
+
+
+def test_bytes_are_per_round_and_in_total(written, rendered) -> None:
+    raw = pd.read_csv(io.StringIO(rendered("bytes")["csv"])).set_index("method")
+    per_round = written.plan.cohort * 96_512
+    assert raw.at["fedsdg", "bytes up per round (bytes)"] == per_round
+    assert raw.at["fedsdg", "bytes down per run (bytes)"] == per_round * written.plan.rounds
+    assert raw.at["local-only", "bytes up per run (bytes)"] == 0
+    (shown,) = markdown_tables(rendered("bytes")["md"])
+    assert shown.at["FedSDG", "per round<br>up (kB)"] == "386"
+
+
+def test_seconds_come_from_the_timings(written, rendered) -> None:
+    raw = pd.read_csv(io.StringIO(rendered("seconds")["csv"])).set_index("method")
+    assert raw.at["fedsdg", "train per round (s)"] == pytest.approx(1.0)
+    assert raw.at["fedsdg", "evaluate per round (s)"] == pytest.approx(0.2)
+    assert raw.at["krum", "wall time per run (s)"] == pytest.approx(1.3 * written.plan.rounds)
+
+
+def test_differences_show_interval_and_p(written, rendered) -> None:
+    shown = markdown_tables(rendered("differences")["md"])[0]
+    ours = written.values("dirichlet~0.1", "fedsdg", "personal_accuracy")
+    theirs = written.values("dirichlet~0.1", "fedavg", "personal_accuracy")
+    expected = stats.ttest_rel(ours, theirs)
+    ends = expected.confidence_interval()
+    cell = shown.at["FedAvg (samples)", "Dirichlet α = 0.1"].replace("\\", "")
+    assert cell.startswith(
+        f"{points((ours - theirs).mean())} [{points(ends.low)}, {points(ends.high)}], p "
+    )
+
+
+def test_a_table_of_several_settings_has_a_block_for_each(make_runs, tmp_path) -> None:
+    written = make_runs(datasets=("usps", "digits"), skews=("iid",), seeds=(0,))
+    summarise(written.runs, tmp_path / "s")
+    markdown = write_table(tmp_path / "s", "main", tmp_path / "main")[1].read_text("utf-8")
+    assert re.findall(r"^\*\*(.*)\*\*$", markdown, flags=re.MULTILINE) == [
+        "Digits, 12 clients",
+        "USPS, 12 clients",
+    ]
+    assert all("±" not in cell for t in markdown_tables(markdown) for cell in t.to_numpy().flat)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_an_experiment_of_failures_still_has_its_tables(make_runs, tmp_path, name) -> None:
+    failed = frozenset({("iid", method, 0) for method in ("fedsdg", "fedavg")})
+    written = make_runs(methods=("fedsdg", "fedavg"), skews=("iid",), seeds=(0,), failed=failed)
+    summarise(written.runs, tmp_path / "s")
+    markdown = write_table(tmp_path / "s", name, tmp_path / name)[1].read_text("utf-8")
+    if name == "main":
+        assert markdown.count("– (0/1 ok)") == 6
+
+
+def test_unknown_table_and_missing_summary_are_named(summary_dir, tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"'nothing'.*main"):
+        write_table(summary_dir, "nothing", tmp_path / "x")
+    with pytest.raises(FileNotFoundError, match="summarise"):
+        Summary(tmp_path)
+
+
+def test_escapes() -> None:
+    assert latex_escape("a_b & 5 % η_g {x}") == r"a\_b \& 5 \% $\eta_g$ \{x\}"
+    assert latex_escape("日") == "?"
+    assert markdown_escape("a|b*c_d") == r"a\|b\*c\_d"
+
+
+def test_formatting() -> None:
+    assert percent(0.91234, 0.0081) == "91.2 ± 0.8"
+    assert percent(1.0, None) == "100.0"
+    assert (points(-0.0123), points(0.05), points(-0.0001)) == ("−1.2", "+5.0", "0.0")
+    assert (amount(123_456, 1e3), amount(1_234, 1e3), amount(0, 1e3)) == ("123", "1.23", "0")
