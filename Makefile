@@ -81,7 +81,7 @@ lock:
 # What the pipeline made, but neither the environment nor the store of finished runs (.fedsdg).
 clean:
 	find results -mindepth 1 -maxdepth 1 ! -name reference -exec rm -rf {} + 2> /dev/null || true
-	rm -rf paper_figures .snakemake .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
+	rm -rf paper_figures .snakemake .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache .benchmarks
 
 distclean: clean
 	rm -rf $(VENV) .fedsdg resources *.egg-info build

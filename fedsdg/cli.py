@@ -268,7 +268,10 @@ def summarise(arguments: argparse.Namespace) -> int:
     """Gather the records of all runs of an experiment."""
     from fedsdg.analysis import summarise as analysis
 
-    analysis.summarise(Path(arguments.runs), Path(arguments.output))
+    wanted = None
+    if arguments.config or "FEDSDG_CONFIG" in os.environ:
+        wanted = _load(arguments).run_folders()
+    analysis.summarise(Path(arguments.runs), Path(arguments.output), wanted)
     return 0
 
 
@@ -311,7 +314,11 @@ def verify(arguments: argparse.Namespace) -> int:
         print(f"fedsdg: error: {len(failed)} run(s) failed:", file=sys.stderr)
         for entry in failed:
             print(f"  {entry}", file=sys.stderr)
-        print("remove their folders or mend the cause, then run again", file=sys.stderr)
+        print(
+            "mend the cause, delete these folders, and run "
+            "'snakemake --cores all --forcerun summarise_runs'",
+            file=sys.stderr,
+        )
         return 1
     if arguments.output:
         with atomic_path(arguments.output) as temporary:
@@ -362,7 +369,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = command(search, config=True)
     sub.add_argument("--backbone", help="default: results/backbones/<backbone>.safetensors")
     sub.add_argument("--output")
-    sub = command(summarise)
+    sub = command(summarise, config=True)
     sub.add_argument("--runs", required=True)
     sub.add_argument("--output", required=True)
     sub = command(table)

@@ -7,6 +7,7 @@ bounded; whatever is wrong is named with its place and its remedy.
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -146,6 +147,14 @@ class Config:
                 return method
         labels = [method.label for method in self.methods]
         raise ValueError(f"the config has no method {label!r}{_hint(label, labels)}")
+
+    def run_folders(self) -> list[str]:
+        """The folders of all runs of the grid, below ``results/runs/{experiment}``."""
+        cells = itertools.product(self.datasets, self.skews, self.methods, self.seeds)
+        return [
+            f"{dataset}/clients~{self.federation.clients}/{skew}/{method.label}/seed~{seed}"
+            for dataset, skew, method, seed in cells
+        ]
 
     def run(self, dataset: str, skew: str, method: MethodConfig, seed: int) -> RunConfig:
         """The run of one cell of the grid and one seed."""

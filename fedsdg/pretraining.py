@@ -2,7 +2,7 @@
 
 Three sources: "pretrain" trains a vision transformer on rendered letters or a named data set;
 "checkpoint" takes a plain state dict of timm's VisionTransformer; "timm" takes a pretrained model
-of the hub. All end in the same pair of files, NAME.safetensors and NAME.json, with a linear probe that
+of the hub. All end in the same two files, NAME.safetensors and NAME.json, with a linear probe that
 says what the backbone is worth.
 """
 
@@ -115,9 +115,7 @@ def pretrain(options: Mapping[str, Any], output: Path | str, *, progress: bool =
         with _threads(int(chosen.get("threads", 2))):
             facts["linear_probe"] = _probe(model, architecture, chosen.get("probe", "digits"))
     else:
-        raise ValueError(
-            f"backbone source {source!r} is unknown; choose pretrain, checkpoint or timm"
-        )
+        raise ValueError(f"backbone source {source!r} is not pretrain, checkpoint or timm")
     backbone = save_backbone(model, architecture, output, {"source": source, **facts})
     if progress:
         seconds = time.perf_counter() - started

@@ -6,7 +6,7 @@ Rows stand in one fixed order, so the same runs give the same bytes; times are k
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,16 +94,20 @@ class _Run:
     result: Mapping[str, Any]
 
 
-def summarise(runs_dir: str | Path, output_dir: str | Path) -> None:
+def summarise(
+    runs_dir: str | Path, output_dir: str | Path, wanted: Iterable[str] | None = None
+) -> None:
     """Write {runs,rounds,clients,timings,differences}.parquet of one experiment.
 
     ``runs_dir`` is ``results/runs/{experiment}`` and holds
     ``{dataset}/clients~{K}/{skew}/{method}/seed~{seed}/``. ``rounds`` and ``clients`` are the
     runs' own records with the identity columns in front; ``timings`` adds ``wall_seconds`` and
     ``peak_rss_mb`` of provenance.json, and is the only file that differs between two computations.
+    ``wanted`` names the folders of the grid relative to ``runs_dir``: runs of a former config are
+    then left out, and a run that is wanted but not there is a failed row. None takes what is there.
     Raises ``FileNotFoundError`` if there is no run folder.
     """
-    runs = find_runs(Path(runs_dir))
+    runs = find_runs(Path(runs_dir), wanted)
     output = Path(output_dir)
     rows = [_run_row(run) for run in runs]
     write_parquet(output / "runs.parquet", rows, RUNS_SCHEMA)
@@ -126,12 +130,11 @@ def failed_runs(summary_dir: str | Path) -> list[FailedRun]:
     return failed
 
 
-def find_runs(runs_dir: Path) -> list[_Run]:
-    """Every run folder below ``runs_dir`` in the fixed order: data set, K, skew, method, seed."""
+def find_runs(runs_dir: Path, wanted: Iterable[str] | None = None) -> list[_Run]:
+    """The runs below ``runs_dir`` in the fixed order: data set, K, skew, method, seed."""
     runs = []
-    for folder in runs_dir.glob("*/clients~*/*/*/seed~*"):
-        if not folder.is_dir():
-            continue
+    there = [place for place in runs_dir.glob("*/clients~*/*/*/seed~*") if place.is_dir()]
+    for folder in there if wanted is None else [runs_dir / place for place in wanted]:
         dataset, clients, skew, method, seed = folder.relative_to(runs_dir).parts
         file = folder / "result.json"
         missing = {"status": "failed", "error": "the run left no result.json"}

@@ -142,14 +142,13 @@ def load_backbone(path: Path | str) -> Backbone:
     try:
         record = json.loads(facts_path.read_text(encoding="utf-8"))
         architecture = Architecture(**record.pop("architecture"))
-        expected = record.pop("sha256")
+        expected, _ = record.pop("sha256"), record.pop("name")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{facts_path} does not describe a backbone ({error}); run `fedsdg pretrain` again"
         ) from error
     state = _read_state(path)
-    model = build(architecture)
-    _load_state(model, state, path)
+    model = _loaded(architecture, state, path)
     backbone = freeze(model, architecture, path.stem, record)
     if backbone.sha256 != expected:
         raise ValueError(
@@ -167,8 +166,7 @@ def from_checkpoint(path: Path | str, architecture: Architecture) -> Backbone:
     """
     path = Path(path)
     state = {key: value for key, value in _read_state(path).items() if key not in _HEADS}
-    model = build(architecture)
-    _load_state(model, state, path)
+    model = _loaded(architecture, state, path)
     return freeze(model, architecture, path.stem, {"source": "checkpoint", "file": path.name})
 
 
@@ -249,7 +247,9 @@ def _read_state(path: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def _load_state(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
+def _loaded(architecture: Architecture, state: Mapping[str, Tensor], path: Path) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):  # the start that is overwritten must draw nothing
+        model = build(architecture)
     own = model.state_dict()
     missing = sorted(own.keys() - state.keys())
     foreign = sorted(state.keys() - own.keys())
@@ -266,6 +266,7 @@ def _load_state(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> No
         )
         raise ValueError(f"the weights in {path} do not fit the architecture given: {wrong}")
     model.load_state_dict(dict(state))
+    return model
 
 
 def _check_supported(model: Any, name: str) -> None:

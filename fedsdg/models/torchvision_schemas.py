@@ -1,9 +1,9 @@
 """Lets timm and peft be imported where torchvision's compiled operators do not load.
 
 timm imports torchvision, and a torchvision wheel linked against CUDA loads no operators beside a
-CPU build of torch: `import torchvision` then raises "operator torchvision::nms does not exist", because
-it registers a shape function for an operator nobody declared. Declaring the operators' schemas is
-enough: nothing here ever calls them.
+CPU build of torch: `import torchvision` then raises "operator torchvision::nms does not exist",
+because it registers a shape function for an operator nobody declared. Declaring the operators'
+schemas is enough: nothing here ever calls them.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def test_round_trip(tmp_path, tiny):
     written = save_backbone(model, tiny, tmp_path / "small.safetensors", {"recipe": "none"})
     read = load_backbone(tmp_path / "small.safetensors")
     assert (read.name, read.architecture, read.sha256) == ("small", tiny, written.sha256)
-    assert read.facts["recipe"] == "none"
+    assert read.facts == {"recipe": "none"}
     image = torch.randn(2, 1, 8, 8)
     torch.testing.assert_close(
         read.model.forward_features(image), model.eval().forward_features(image)

@@ -1,0 +1,166 @@
+"""A copy of the workflow in a folder of its own, and Snakemake as a reader would call it."""
+
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Stands in for the command `fedsdg`: writes the files that the real one would, at once, and
+# notes how it was called. What is tested with it is the workflow and nothing else.
+STAND_IN = """#!{python} -SE
+import json, os, pathlib, re, sys
+command, *rest = sys.argv[1:]
+given, key = {{}}, None
+for word in rest:
+    if word.startswith("--"):
+        key = word[2:]
+        given[key] = []
+    else:
+        given[key].append(word)
+call = {{"command": command, "given": given}}
+call["config"] = pathlib.Path(os.environ["FEDSDG_CONFIG"]).read_text()
+call["environment"] = {{k: v for k, v in os.environ.items() if k.startswith(("OMP_", "MALLOC_"))}}
+with open("calls.jsonl", "a") as calls:
+    calls.write(json.dumps(call) + "\\n")
+if os.environ.get("FAILING") == command:
+    sys.exit("error: 1 run(s) failed: fedavg, seed 0")
+output = given["output"][0]
+stem = re.sub("[.]safetensors$", "", output)
+files = {{
+    "partition": [output],
+    "pretrain": [stem + ".safetensors", stem + ".json"],
+    "train": [
+        f"{{output}}/seed~{{re.search('seed~([0-9]+)', partition)[1]}}/{{record}}"
+        for partition in given.get("partitions", [])
+        for record in {records}
+    ],
+    "summarise": [f"{{output}}/{{name}}.parquet" for name in {summary}],
+    "table": [f"{{output}}.{{suffix}}" for suffix in ("csv", "md", "tex")],
+    "figure": [f"{{output}}.{{suffix}}" for suffix in ("pdf", "svg", "png", "json")],
+    "claims": [f"{{output}}.{{suffix}}" for suffix in ("md", "json")],
+    "verify": [output],
+}}
+for file in map(pathlib.Path, files[command]):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(command)
+"""
+RECORDS = (
+    "rounds.parquet",
+    "clients.parquet",
+    "result.json",
+    "provenance.json",
+    "timings.parquet",
+)
+SUMMARY = ("runs", "rounds", "clients", "timings", "differences")
+
+
+@dataclass
+class Project:
+    """A checkout: where it is, and the folder that holds its command `fedsdg`."""
+
+    folder: Path
+    commands: Path
+
+    def snakemake(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Call Snakemake in the checkout; standard error is joined to standard output."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("FEDSDG_")}
+        kept["PATH"] = f"{self.commands}{os.pathsep}{kept['PATH']}"
+        return subprocess.run(
+            [sys.executable, "-m", "snakemake", *arguments],
+            cwd=self.folder,
+            env={**kept, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+
+    def planned(self, *arguments: str) -> dict[str, int]:
+        """Rule -> number of jobs that a run would do now; empty when there is nothing to do."""
+        done = self.snakemake("--dry-run", "--cores", "2", *arguments)
+        assert done.returncode == 0, done.stdout
+        table = re.search(r"Job stats:\njob +count\n-[- ]+\n(.*?)\n\n", done.stdout, re.DOTALL)
+        if table is None:
+            assert "Nothing to be done" in done.stdout, done.stdout
+            return {}
+        rows = (line.split() for line in table[1].splitlines())
+        return {rule: int(count) for rule, count in rows if rule not in ("all", "total")}
+
+    def calls(self, command: str) -> list[dict]:
+        """How the stand-in was called with this command, in order."""
+        lines = (self.folder / "calls.jsonl").read_text().splitlines()
+        return [call for call in map(json.loads, lines) if call["command"] == command]
+
+    def copy(self, folder: Path) -> "Project":
+        """The same checkout with everything it has made, somewhere else; times are kept."""
+        return Project(Path(shutil.copytree(self.folder, folder)), self.commands)
+
+    def edit(self, file: str) -> None:
+        """Change what a Python file of the checkout holds, though not what it does."""
+        with (self.folder / file).open("a") as source:
+            source.write("\n# edited\n")
+
+
+def write_command(folder: Path, text: str) -> Path:
+    """Put an executable called `fedsdg` into a new folder, for the search path."""
+    folder.mkdir()
+    command = folder / "fedsdg"
+    command.write_text(text)
+    command.chmod(command.stat().st_mode | stat.S_IXUSR)
+    return folder
+
+
+def copy_workflow(folder: Path, commands: Path) -> Project:
+    """Copy what the workflow consists of into a new folder."""
+    folder.mkdir()
+    for part in ("workflow", "config", "profiles", "fedsdg"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / part, folder / part, ignore=ignored)
+    shutil.copy(ROOT / "Snakefile", folder)
+    return Project(folder, commands)
+
+
+@pytest.fixture(scope="session")
+def check_out() -> Callable[[Path, str], Project]:
+    """Copies the workflow into a new folder; the text is that of its command `fedsdg`."""
+    return lambda folder, command: copy_workflow(
+        folder, write_command(folder.with_name("bin"), command)
+    )
+
+
+@pytest.fixture(scope="session")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    text = STAND_IN.format(python=sys.executable, records=RECORDS, summary=SUMMARY)
+    return write_command(tmp_path_factory.mktemp("stand-in") / "bin", text)
+
+
+@pytest.fixture
+def project(tmp_path: Path, stand_in: Path) -> Project:
+    """A fresh checkout in which nothing was made yet."""
+    return copy_workflow(tmp_path / "project", stand_in)
+
+
+@pytest.fixture(scope="session")
+def finished_once(tmp_path_factory: pytest.TempPathFactory, stand_in: Path) -> Project:
+    project = copy_workflow(tmp_path_factory.mktemp("finished") / "project", stand_in)
+    done = project.snakemake("--cores", "2")
+    assert done.returncode == 0, done.stdout
+    return project
+
+
+@pytest.fixture
+def finished(finished_once: Project, tmp_path: Path) -> Project:
+    """A checkout in which the whole default grid was run, by the stand-in."""
+    return finished_once.copy(tmp_path / "project")

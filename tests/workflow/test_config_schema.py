@@ -1,0 +1,122 @@
+"""The closed schema: what is wrong in a config is named before anything runs."""
+
+import copy
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from snakemake.exceptions import WorkflowError
+from snakemake.utils import validate
+
+from fedsdg.config import OVERRIDES, load_config
+from fedsdg.data.datasets import DATASETS
+from fedsdg.methods import METHODS
+
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMA = ROOT / "workflow/schemas/config.schema.yaml"
+DEFAULT = yaml.safe_load((ROOT / "config/config.yaml").read_text())
+
+
+def set_at(config: dict, place: str, value: object) -> dict:
+    """A copy of the config in which one place, written with dots, has another value."""
+    changed = copy.deepcopy(config)
+    *folders, name = place.split(".")
+    target = changed
+    for folder in folders:
+        target = target[folder]
+    target[name] = value
+    return changed
+
+
+def test_the_configs_of_the_repository_are_valid_to_workflow_and_package():
+    validate(copy.deepcopy(DEFAULT), str(SCHEMA))
+    for overlay in sorted((ROOT / "config").glob("*.yaml")):
+        config = load_config([ROOT / "config/config.yaml", overlay])
+        assert config.experiment
+    smoke = yaml.safe_load((ROOT / "config/smoke.yaml").read_text())
+    assert set(smoke) <= set(DEFAULT)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "named"),
+    [
+        ("methods", ["fedsgd"], "'fedsgd' is not one of"),
+        ("methods", [{"type": "fedsgd"}], "'fedsgd' is not one of"),
+        ("methods", [{"type": "fedprox", "nu": 1}], "'nu' was unexpected"),
+        ("methods", [{"mu": 1}], "'type' is a required property"),
+        ("methods", [{"type": "fedprox", "mu": "0.1"}], "'0.1' is not of type 'number'"),
+        ("methods", [{"type": "fedsdg", "name": "a/b"}], "'a/b' does not match"),
+        ("methods", [], "[] should be non-empty"),
+        ("datasets", ["imagenet"], "'imagenet' is not one of"),
+        ("datasets", "digits", "'digits' is not of type 'array'"),
+        ("skews", ["dirichlet~0"], "'dirichlet~0' does not match"),
+        ("skews", ["dirichlet~0.00"], "'dirichlet~0.00' does not match"),
+        ("skews", ["dirichlet~-1"], "'dirichlet~-1' does not match"),
+        ("skews", ["dirichlet~1e-1"], "'dirichlet~1e-1' does not match"),
+        ("skews", ["classes~0"], "'classes~0' does not match"),
+        ("skews", [0.1], "0.1 is not of type 'string'"),
+        ("seeds", [0, 0], "has non-unique elements"),
+        ("seeds", [-1], "-1 is less than the minimum"),
+        ("seeds", ["0"], "'0' is not of type 'integer'"),
+        ("rouds", 20, "'rouds' was unexpected"),
+        ("training.epoch", 2, "'epoch' was unexpected"),
+        ("training.eta_g", "1e-4", "'1e-4' is not of type 'number'"),
+        ("training.batch_size", 1.5, "1.5 is not of type 'integer'"),
+        ("federation.clients", 0, "0 is less than the minimum"),
+        ("partition.scheme", "per-label", "'per-label' is not one of"),
+        ("adapters.targets", "all", "'all' is not one of"),
+        ("backbones.letters.source", "random", "'random' is not one of"),
+        ("backbones.letters.deph", 6, "'deph' was unexpected"),
+        ("search.grids.fedsgd", {"mu": [1]}, "'fedsgd' is not one of"),
+        ("experiment", "../elsewhere", "'../elsewhere' does not match"),
+    ],
+)
+def test_what_is_wrong_is_named(place, value, named):
+    with pytest.raises(WorkflowError) as raised:
+        validate(set_at(DEFAULT, place, value), str(SCHEMA))
+    assert named in str(raised.value)
+
+
+@pytest.mark.parametrize("section", ["experiment", "methods", "federation", "backbones"])
+def test_a_missing_section_is_named(section):
+    lacking = {key: value for key, value in DEFAULT.items() if key != section}
+    with pytest.raises(WorkflowError, match=f"'{section}' is a required property"):
+        validate(lacking, str(SCHEMA))
+
+
+@pytest.mark.parametrize(
+    "skew", ["dirichlet~0.1", "dirichlet~10", "dirichlet~.5", "classes~2", "iid"]
+)
+def test_every_kind_of_skew_is_known(skew):
+    validate(set_at(DEFAULT, "skews", [skew]), str(SCHEMA))
+
+
+def test_snakemake_refuses_before_it_plans_anything(project):
+    (project.folder / "wrong.yaml").write_text("methods: [fedsgd]\n")
+    refused = project.snakemake("--cores", "1", "--configfile", "wrong.yaml")
+    assert refused.returncode != 0
+    assert "'fedsgd' is not one of" in refused.stdout
+    assert not (project.folder / "results").exists()
+    assert not (project.folder / ".fedsdg").exists()
+
+
+def test_schema_and_package_know_the_same_methods_keys_and_data_sets():
+    schema = yaml.safe_load(SCHEMA.read_text())
+    definitions = schema["$defs"]
+    assert definitions["method_type"]["enum"] == list(METHODS)
+    parameters = {key for method in METHODS.values() for key in method.parameters}
+    assert set(definitions["method"]["properties"]) == parameters | {"type", "name", *OVERRIDES}
+    assert sorted(definitions["dataset"]["enum"]) == sorted(DATASETS)
+    assert set(schema["properties"]) == set(DEFAULT)
+
+
+def test_every_key_of_the_schema_is_explained_in_the_readme():
+    schema = yaml.safe_load(SCHEMA.read_text())
+    explained = set(re.findall(r"`([a-z_0-9]+)`", (ROOT / "config/README.md").read_text()))
+    keys = set(schema["properties"])
+    for section in ("federation", "partition", "training", "adapters", "search"):
+        keys |= set(schema["properties"][section]["properties"])
+    for part in ("method", "backbone"):
+        keys |= set(schema["$defs"][part]["properties"])
+    assert keys - explained == set()

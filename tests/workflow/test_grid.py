@@ -1,0 +1,148 @@
+"""Which jobs a fresh checkout plans, and how the commands are called."""
+
+import re
+import textwrap
+
+import pytest
+import yaml
+
+METHODS = 13
+TABLES = 7
+FIGURES = 6
+
+
+def write_config(project, text):
+    """A config of the reader's own, to be laid over the others."""
+    (project.folder / "more.yaml").write_text(textwrap.dedent(text))
+
+
+def test_default_grid_is_one_job_per_partition_and_per_cell(project):
+    assert project.planned() == {
+        "partition_clients": 3 * 5,
+        "pretrain_backbone": 1,
+        "train_cell": 3 * METHODS,
+        "summarise_runs": 1,
+        "render_table": TABLES,
+        "plot_figure": FIGURES,
+        "write_claims": 1,
+        "verify_runs": 1,
+    }
+
+
+def test_smoke_config_replaces_lists_and_has_a_backbone_of_its_own(project):
+    planned = project.planned("--configfile", "config/smoke.yaml")
+    assert planned["partition_clients"] == 1
+    assert planned["train_cell"] == 2
+    assert planned["pretrain_backbone"] == 1
+    dry = project.snakemake("-n", "--cores", "1", "--configfile", "config/smoke.yaml")
+    assert "results/backbones/letters-small.safetensors" in dry.stdout
+    assert "results/backbones/letters.safetensors" not in dry.stdout
+
+
+@pytest.mark.slow
+def test_grid_grows_with_the_config(project):
+    write_config(
+        project,
+        """
+        datasets: [digits, mnist]
+        seeds: [3]
+        methods:
+          - fedavg
+          - {type: fedsdg}
+          - {type: fedsdg, name: fedsdg-softmax, transform: softmax}
+        """,
+    )
+    planned = project.planned("--configfile", "more.yaml")
+    assert planned["partition_clients"] == 2 * 3
+    assert planned["train_cell"] == 2 * 3 * 3
+    assert planned["pretrain_backbone"] == 1
+
+
+@pytest.mark.slow
+def test_workflow_passes_the_linter(project):
+    lint = project.snakemake("--lint")
+    assert lint.returncode == 0, lint.stdout
+
+
+@pytest.mark.slow
+def test_works_from_another_folder(project, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    dry = project.snakemake("-n", "--cores", "1", "--directory", str(elsewhere))
+    assert dry.returncode == 0, dry.stdout
+    assert re.search(r"train_cell +39\b", dry.stdout)
+
+
+def test_every_command_sees_the_effective_config(project):
+    write_config(project, "seeds: [7]")
+    done = project.snakemake(
+        "runs",
+        "--cores=2",
+        "--configfile",
+        "config/smoke.yaml",
+        "more.yaml",
+        "--config",
+        "experiment=tried",
+    )
+    assert done.returncode == 0, done.stdout
+    for command in ("partition", "pretrain", "train"):
+        for call in project.calls(command):
+            config = yaml.safe_load(call["config"])
+            assert config["experiment"] == "tried"
+            assert config["seeds"] == [7]
+            assert config["federation"]["rounds"] == 6
+            assert config["federation"]["clients"] == 20
+            assert config["training"]["eta_g"] == 0.003
+    (partition,) = project.calls("partition")
+    assert partition["given"] == {
+        "dataset": ["digits"],
+        "clients": ["20"],
+        "skew": ["dirichlet~0.3"],
+        "seed": ["7"],
+        "output": ["results/partitions/digits/clients~20/dirichlet~0.3/seed~7.parquet"],
+    }
+
+
+@pytest.mark.slow
+def test_threads_are_the_configs_whatever_cores_there_are(project):
+    cell = "results/runs/default/digits/clients~20/dirichlet~0.1/fedavg/seed~0/result.json"
+    done = project.snakemake(cell, "--cores", "1")
+    assert done.returncode == 0, done.stdout
+    (pretrain,) = project.calls("pretrain")
+    (train,) = project.calls("train")
+    assert pretrain["environment"]["OMP_NUM_THREADS"] == "2"
+    assert train["environment"]["OMP_NUM_THREADS"] == "1"
+    assert train["environment"]["MALLOC_MMAP_MAX_"] == "0"
+
+
+def test_a_cell_gets_its_partitions_in_the_order_of_the_seeds(finished):
+    calls = finished.calls("train")
+    assert len(calls) == 3 * METHODS
+    for call in calls:
+        given = call["given"]
+        (skew,) = given["skew"]
+        folder = f"results/partitions/digits/clients~20/{skew}"
+        assert given["partitions"] == [f"{folder}/seed~{seed}.parquet" for seed in range(5)]
+        assert given["output"] == [
+            f"results/runs/default/digits/clients~20/{skew}/{given['method'][0]}"
+        ]
+
+
+def test_the_dearest_cells_train_first(finished):
+    methods = [call["given"]["method"][0] for call in finished.calls("train")]
+    # Two run side by side, so that the fourth may note its call before the third.
+    assert methods[:4].count("fine-tune") == 3
+
+
+@pytest.mark.slow
+def test_a_failed_run_fails_the_workflow_after_all_tables_and_figures(project):
+    failed = project.snakemake(
+        "--cores", "2", "--configfile", "config/smoke.yaml", FAILING="verify"
+    )
+    assert failed.returncode != 0
+    assert "fedavg, seed 0" in failed.stdout, "the log of the failed job is shown"
+    assert len(list((project.folder / "results/tables/smoke").glob("*.csv"))) == TABLES
+    assert len(list((project.folder / "paper_figures/smoke").glob("*.svg"))) == FIGURES
+    assert not (project.folder / "results/summary/smoke/verified.txt").exists()
+    mended = project.planned("--configfile", "config/smoke.yaml")
+    assert mended == {"verify_runs": 1}

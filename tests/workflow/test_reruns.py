@@ -1,0 +1,141 @@
+"""What is done again after a change, and what is not."""
+
+import os
+import resource
+
+import pytest
+
+AFTER_TRAINING = {
+    "summarise_runs": 1,
+    "render_table": 7,
+    "plot_figure": 6,
+    "write_claims": 1,
+    "verify_runs": 1,
+}
+ALL_CELLS = {"train_cell": 39, **AFTER_TRAINING}
+
+LESS_LIKELY = [
+    ("analysis/tables/render.py", {"render_table": 7, "verify_runs": 1}),
+    ("analysis/summarise.py", AFTER_TRAINING),
+    ("aggregation/rules/mean.py", ALL_CELLS),
+    ("models/cohort.py", ALL_CELLS),
+    ("methods.py", ALL_CELLS),
+    ("data/skew.py", {"partition_clients": 15, **ALL_CELLS}),
+    ("data/glyphs.py", {"pretrain_backbone": 1, **ALL_CELLS}),
+    ("pretraining.py", {"pretrain_backbone": 1, **ALL_CELLS}),
+    ("cli.py", {}),
+]
+
+
+def test_a_second_run_has_nothing_to_do_and_says_so_at_once(finished):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    second = finished.snakemake("--cores", "2")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert second.returncode == 0
+    assert "Nothing to be done" in second.stdout
+    # Processor time: the clock would measure the machine's other work too.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 5
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("analysis/plots/style.py", {"plot_figure": 6, "verify_runs": 1}),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in LESS_LIKELY),
+        ("federation/local_training.py", ALL_CELLS),
+    ],
+)
+def test_an_edited_source_redoes_what_depends_on_it(finished, file, expected):
+    finished.edit(f"fedsdg/{file}")
+    assert finished.planned() == expected
+
+
+@pytest.mark.slow
+def test_a_touched_source_redoes_nothing(finished):
+    os.utime(finished.folder / "fedsdg/federation/local_training.py")
+    assert finished.planned() == {}
+
+
+def change(project, old: str, new: str) -> None:
+    """Replace a line of the default config, as its owner would."""
+    file = project.folder / "config/config.yaml"
+    text = file.read_text()
+    assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in the config"
+    file.write_text(text.replace(old, new))
+
+
+def test_lambda_of_one_method_trains_that_method_alone(finished):
+    change(finished, "{type: fedsdg, lambda1: 0.0001,", "{type: fedsdg, lambda1: 0.0002,")
+    assert finished.planned() == {"train_cell": 3, **AFTER_TRAINING}
+
+
+@pytest.mark.slow
+def test_the_order_of_keys_and_methods_is_no_change(finished):
+    change(
+        finished,
+        "{type: fedsdg, lambda1: 0.0001, lambda2: 0.0001}",
+        "{lambda2: 0.0001, type: fedsdg, lambda1: 0.0001}",
+    )
+    change(finished, "  - fedavg\n", "  - {type: fedavg}\n")
+    assert finished.planned() == {}
+
+
+@pytest.mark.slow
+def test_a_setting_of_training_trains_everything_and_redoes_nothing_upstream(finished):
+    change(finished, "eta_m: 0.005", "eta_m: 0.006")
+    assert finished.planned() == ALL_CELLS
+
+
+@pytest.mark.slow
+def test_rounds_and_evaluation_belong_to_training(finished):
+    change(finished, "evaluate_every: 2", "evaluate_every: 5")
+    assert finished.planned() == ALL_CELLS
+
+
+@pytest.mark.slow
+def test_the_partition_section_redoes_partitions_but_not_the_backbone(finished):
+    change(finished, "min_samples: 12", "min_samples: 10")
+    assert finished.planned() == {"partition_clients": 15, **ALL_CELLS}
+
+
+@pytest.mark.slow
+def test_the_backbone_section_redoes_the_backbone_but_not_the_partitions(finished):
+    change(finished, "    depth: 6", "    depth: 5")
+    assert finished.planned() == {"pretrain_backbone": 1, **ALL_CELLS}
+
+
+@pytest.mark.slow
+def test_the_search_section_concerns_no_run(finished):
+    change(finished, "seeds: [100, 101, 102]", "seeds: [100]")
+    assert finished.planned() == {}
+
+
+def test_a_new_seed_needs_its_partitions_and_every_cell(finished):
+    change(finished, "seeds: [0, 1, 2, 3, 4]", "seeds: [0, 1, 2, 3, 4, 5]")
+    assert finished.planned() == {"partition_clients": 3, **ALL_CELLS}
+
+
+@pytest.mark.slow
+def test_a_new_method_trains_alone(finished):
+    change(finished, "  - local-only\n", "  - local-only\n  - {type: krum, name: krum-0, f: 0}\n")
+    assert finished.planned() == {"train_cell": 3, **AFTER_TRAINING}
+
+
+@pytest.mark.slow
+def test_a_method_less_trains_nothing(finished):
+    change(finished, "  - local-only\n", "")
+    assert finished.planned() == AFTER_TRAINING
+
+
+@pytest.mark.slow
+def test_a_lost_table_comes_back(finished):
+    (finished.folder / "results/tables/default/main.tex").unlink()
+    assert finished.planned() == {"render_table": 1, "verify_runs": 1}
+
+
+@pytest.mark.slow
+def test_experiments_share_partitions_and_keep_their_runs_apart(finished):
+    planned = finished.planned("--configfile", "config/smoke.yaml")
+    assert "partition_clients" not in planned
+    assert planned["train_cell"] == 2
+    assert finished.planned() == {}

@@ -1,0 +1,99 @@
+"""The smallest real experiment through every stage: it works, and repeats to the byte."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+SMOKE = ("--configfile", "config/smoke.yaml")
+# Times and hosts are kept apart from results: these alone may differ.
+TIMED = ("provenance.json", "timings.parquet", "seconds.csv", "seconds.md", "seconds.tex")
+
+
+@pytest.fixture(scope="module")
+def one_core(check_out, tmp_path_factory):
+    """A checkout in which the smoke experiment was run on one core."""
+    return run_smoke(check_out, tmp_path_factory.mktemp("one-core"), cores=1)
+
+
+@pytest.fixture(scope="module")
+def two_cores(check_out, tmp_path_factory):
+    """Another checkout, with a store of its own, on two cores."""
+    return run_smoke(check_out, tmp_path_factory.mktemp("two-cores"), cores=2)
+
+
+def run_smoke(check_out, folder, cores):
+    """Check the workflow out, with its own sources behind the command `fedsdg`, and run it."""
+    project = check_out(
+        folder / "project",
+        f'#!/bin/sh\nPYTHONPATH="{folder}/project" exec "{sys.executable}" -m fedsdg "$@"\n',
+    )
+    done = project.snakemake("--cores", str(cores), *SMOKE)
+    assert done.returncode == 0, done.stdout
+    return project
+
+
+def made(project) -> dict[str, bytes]:
+    """Path -> bytes of everything that the experiment made and that holds no times."""
+    folders = ("results/partitions", "results/backbones", "results/runs", "results/summary")
+    folders += ("results/tables", "results/claims", "paper_figures")
+    files = [f for folder in folders for f in (project.folder / folder).rglob("*") if f.is_file()]
+    return {
+        str(file.relative_to(project.folder)): file.read_bytes()
+        for file in sorted(files)
+        if file.name not in TIMED
+    }
+
+
+def test_every_stage_leaves_its_files(one_core):
+    files = set(made(one_core))
+    cell = "results/runs/smoke/digits/clients~20/dirichlet~0.3"
+    for method in ("fedsdg", "fedavg"):
+        record = json.loads((one_core.folder / cell / method / "seed~0/result.json").read_text())
+        assert record["status"] == "ok"
+        assert record["rounds"] == 6
+        assert 0 < record["last"]["personal_accuracy"] <= 1
+        assert f"{cell}/{method}/seed~0/rounds.parquet" in files
+        assert f"{cell}/{method}/seed~0/clients.parquet" in files
+    for suffix in ("csv", "md", "tex"):
+        assert f"results/tables/smoke/main.{suffix}" in files
+    for suffix in ("pdf", "svg", "png", "json"):
+        assert f"paper_figures/smoke/convergence.{suffix}" in files
+    assert "results/claims/smoke.md" in files
+    assert "results/summary/smoke/verified.txt" in files
+
+
+def test_nothing_is_left_half_written(one_core):
+    names = {Path(name).name for name in made(one_core)}
+    assert not [name for name in names if name.startswith(".") or name.endswith((".tmp", ".part"))]
+
+
+def test_a_second_run_has_nothing_to_do(one_core):
+    assert one_core.planned(*SMOKE) == {}
+
+
+def test_runs_on_one_core_and_on_two_are_byte_identical(one_core, two_cores):
+    first, second = made(one_core), made(two_cores)
+    assert first.keys() == second.keys()
+    assert [name for name in first if first[name] != second[name]] == []
+
+
+def test_a_job_takes_finished_runs_from_the_store(one_core, tmp_path):
+    again = one_core.copy(tmp_path / "again")
+    cell = "results/runs/smoke/digits/clients~20/dirichlet~0.3/fedavg/seed~0"
+    record = again.folder / cell / "provenance.json"
+    before = record.read_bytes()
+    done = again.snakemake("runs", "--cores", "1", "--forcerun", "train_cell", *SMOKE)
+    assert done.returncode == 0, done.stdout
+    assert record.read_bytes() == before, "the run was trained again"
+
+
+def test_report_shows_figures_and_tables(one_core):
+    done = one_core.snakemake("--report", "results/report.html", *SMOKE)
+    assert done.returncode == 0, done.stdout
+    page = (one_core.folder / "results/report.html").read_text()
+    for part in ("convergence.svg", "partition.svg", "main.csv", "Figures", "Tables", "Claims"):
+        assert part in page

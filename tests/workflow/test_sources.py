@@ -1,0 +1,82 @@
+"""The lists of sources behind the rules are complete: what a rule imports re-runs it."""
+
+import re
+from pathlib import Path
+
+import grimp
+import pytest
+
+from fedsdg.analysis.plots import FIGURES
+from fedsdg.analysis.tables import TABLES
+from fedsdg.methods import METHODS
+
+ROOT = Path(__file__).resolve().parents[2]
+RESOLVED_LATE = sorted(
+    {
+        part.reference.split(":")[0]
+        for method in METHODS.values()
+        for part in (method.rule, *method.objective, method.personalisation)
+    }
+)
+# What the command of each rule imports first (the parts of a method are named, not imported).
+DOORS = {
+    "partition": [
+        "fedsdg.data.datasets",
+        "fedsdg.data.partition",
+        "fedsdg.data.partition_files",
+        "fedsdg.rng",
+    ],
+    "pretrain": ["fedsdg.pretraining"],
+    "train": ["fedsdg.runs", "fedsdg.data.partition_files", *RESOLVED_LATE],
+    "summarise": ["fedsdg.analysis.summarise"],
+    "tables": ["fedsdg.analysis.tables"],
+    "figures": ["fedsdg.analysis.plots"],
+    "claims": ["fedsdg.analysis.claims"],
+}
+
+
+def common() -> dict:
+    """The constants of common.smk, which is Python but for its directives."""
+    text = (ROOT / "workflow/rules/common.smk").read_text()
+    names: dict = {}
+    for name in ("SOURCES", "TABLES", "FIGURES"):
+        (value,) = re.findall(rf"^{name} = ([\[{{].*?[\]}}])$", text, re.DOTALL | re.MULTILINE)
+        names[name] = eval(value)
+    return names
+
+
+@pytest.fixture(scope="module")
+def imports() -> grimp.ImportGraph:
+    return grimp.build_graph("fedsdg", cache_dir=None)
+
+
+@pytest.mark.parametrize("stage", sorted(DOORS))
+def test_a_rule_lists_whatever_its_command_imports(stage, imports):
+    """Directly or not; importing a module also runs the packages around it."""
+    package = ROOT / "fedsdg"
+    listed = {f for pattern in common()["SOURCES"][stage] for f in package.glob(pattern)}
+    needed, left = set(), [*DOORS[stage]]
+    while left:
+        module = left.pop()
+        if module not in needed:
+            needed.add(module)
+            package_of, _, _ = module.rpartition(".")
+            left += [package_of] if "." in package_of else []
+            left += imports.find_modules_directly_imported_by(module)
+    files = {}
+    for module in needed:
+        place = ROOT.joinpath(*module.split("."))
+        files[module] = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    missing = {m: f for m, f in files.items() if f not in listed}
+    assert missing == {}, f"add them to SOURCES[{stage!r}] of workflow/rules/common.smk"
+
+
+def test_every_pattern_finds_a_file():
+    for stage, patterns in common()["SOURCES"].items():
+        for pattern in patterns:
+            assert list((ROOT / "fedsdg").glob(pattern)), f"{stage}: {pattern} finds nothing"
+
+
+def test_every_table_and_figure_of_the_package_is_made():
+    assert common()["TABLES"] == list(TABLES)
+    assert common()["FIGURES"] == list(FIGURES)

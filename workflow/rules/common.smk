@@ -1,0 +1,213 @@
+"""What the rules share: the checked config, the grid, the paths, and the sources behind each rule.
+
+Kept light on purpose (no pandas, no torch): Snakemake reads it on every call.
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import yaml
+from snakemake.utils import validate
+
+validate(config, "../schemas/config.schema.yaml")
+
+
+# --- The grid -------------------------------------------------------------------------------
+
+EXPERIMENT = config["experiment"]
+METHODS = {
+    entry.get("name", entry["type"]): entry
+    for entry in ({"type": m} if isinstance(m, str) else m for m in config["methods"])
+}
+# Every table of fedsdg.analysis.tables and every figure of fedsdg.analysis.plots (a test compares).
+TABLES = [
+    "main",
+    "personal_accuracy",
+    "worst_decile",
+    "global_accuracy",
+    "differences",
+    "bytes",
+    "seconds",
+]
+FIGURES = ["convergence", "accuracy_vs_alpha", "differences", "gates", "weights", "partition"]
+
+# --- Paths ----------------------------------------------------------------------------------
+
+PARTITION = "results/partitions/{dataset}/clients~{clients}/{skew}/seed~{seed}.parquet"
+BACKBONE = "results/backbones/{backbone}.safetensors"
+CELL = "results/runs/{experiment}/{dataset}/clients~{clients}/{skew}/{method}"
+RECORDS = [
+    "rounds.parquet",
+    "clients.parquet",
+    "result.json",
+    "provenance.json",
+    "timings.parquet",
+]
+SUMMARY = ["runs", "rounds", "clients", "timings", "differences"]
+
+
+wildcard_constraints:
+    experiment=r"[A-Za-z0-9][A-Za-z0-9._-]*",
+    dataset=r"[a-z0-9_]+",
+    clients=r"[0-9]+",
+    skew=r"dirichlet~[0-9.]+|classes~[0-9]+|iid",
+    method=r"[A-Za-z0-9][A-Za-z0-9._-]*",
+    seed=r"[0-9]+",
+    backbone=r"[A-Za-z0-9][A-Za-z0-9._-]*",
+    table="|".join(TABLES),
+    figure="|".join(FIGURES),
+
+
+def grid(pattern, **more):
+    """Fill a path pattern with every value that the config gives to its wildcards."""
+    values = dict(
+        experiment=EXPERIMENT,
+        dataset=config["datasets"],
+        clients=config["federation"]["clients"],
+        skew=config["skews"],
+        method=list(METHODS),
+        seed=config["seeds"],
+        record=RECORDS,
+        table=TABLES,
+        figure=FIGURES,
+    )
+    return expand(pattern, **{**values, **more})
+
+
+def run_records():
+    return grid(f"{CELL}/seed~{{seed}}/{{record}}")
+
+
+def summary_files():
+    return expand("results/summary/{{experiment}}/{record}.parquet", record=SUMMARY)
+
+
+def table_files():
+    return grid("results/tables/{experiment}/{table}.{suffix}", suffix=["csv", "md", "tex"])
+
+
+def figure_files():
+    suffixes = ["pdf", "svg", "png", "json"]
+    return grid("paper_figures/{experiment}/{figure}.{suffix}", suffix=suffixes)
+
+
+def claim_files():
+    return grid("results/claims/{experiment}.{suffix}", suffix=["md", "json"])
+
+
+# --- The sources behind each rule -----------------------------------------------------------
+# They are inputs, compared by checksum: an edited plot draws figures again and trains nothing,
+# an edited trainer trains again and neither partitions nor pretrains. A test compares these
+# lists with what the modules import. The command line (cli.py) only passes arguments on.
+
+SOURCES = {
+    "partition": [
+        "rng.py",
+        "data/__init__.py",
+        "data/allocation.py",
+        "data/datasets.py",
+        "data/partition*.py",
+        "data/skew.py",
+        "data/stored_images.py",
+    ],
+    "pretrain": [
+        "pretraining.py",
+        "rng.py",
+        "data/__init__.py",
+        "data/datasets.py",
+        "data/glyphs.py",
+        "data/images.py",
+        "data/stored_images.py",
+        "models/__init__.py",
+        "models/architecture.py",
+        "models/attention.py",
+        "models/backbones.py",
+        "models/forward.py",
+        "models/probe.py",
+        "models/products.py",
+        "models/torchvision_schemas.py",
+        "models/training.py",
+    ],
+    "train": [
+        "runs.py",
+        "config.py",
+        "methods.py",
+        "results.py",
+        "rng.py",
+        "aggregation/**/*.py",
+        "data/**/*.py",
+        "federation/**/*.py",
+        "models/**/*.py",
+    ],
+    "summarise": ["results.py", "analysis/*.py"],
+    "tables": ["results.py", "analysis/*.py", "analysis/tables/**/*.py"],
+    "figures": ["__init__.py", "results.py", "analysis/*.py", "analysis/plots/**/*.py"],
+    "claims": ["results.py", "analysis/*.py"],
+}
+ROOT = Path(workflow.basedir)
+ROOT = ROOT.parent if ROOT.name == "workflow" else ROOT
+
+
+def sources(stage):
+    """The package files that a stage's results depend on, relative to the working directory."""
+    package = ROOT / "fedsdg"
+    files = {file for pattern in SOURCES[stage] for file in package.glob(pattern)}
+    return [os.path.relpath(file) for file in sorted(files)]
+
+
+# --- The config as the jobs see it ----------------------------------------------------------
+# Rules carry the parts of the config that they depend on as `params`, so that a changed λ₁
+# trains one method again and nothing else. The commands read the whole effective config
+# (files and `--config` overrides merged) from a file named by its own hash. Its path travels in
+# the environment: in a shell command or in `params`, every change of the config would
+# re-run everything.
+
+# Sections whose values already stand in the paths of a run or of its inputs, or that only
+# `fedsdg search` reads. What is not named here re-runs the training when it changes.
+OUTSIDE_TRAINING = {
+    "experiment",
+    "datasets",
+    "backbone",
+    "backbones",
+    "skews",
+    "seeds",
+    "partition",
+    "methods",
+    "search",
+}
+
+
+def canonical(value):
+    """A plain string for `params`: equal settings give equal text, whatever their order."""
+    return json.dumps(value, sort_keys=True)
+
+
+def training_settings(wildcards):
+    shared = {key: config[key] for key in config if key not in OUTSIDE_TRAINING}
+    return canonical({**shared, "method": METHODS[wildcards.method]})
+
+
+def write_effective_config():
+    """Write the merged config once, atomically, and return its absolute path."""
+    text = yaml.safe_dump(config, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    path = Path(".fedsdg", "config", f"{EXPERIMENT}-{digest}.yaml")
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f"{path.name}.{os.getpid()}")
+        partial.write_text(text)
+        os.replace(partial, path)
+    return str(path.resolve())
+
+
+os.environ.update(
+    FEDSDG_CONFIG=write_effective_config(),
+    # glibc gives large tensors back to the kernel when they are freed and faults them in again
+    # at the next step, which costs a training run a large part of its time. These keep the
+    # memory in the process. Other C libraries ignore them.
+    MALLOC_MMAP_MAX_="0",
+    MALLOC_TRIM_THRESHOLD_="4294967296",
+    MALLOC_TOP_PAD_="268435456",
+)

@@ -1,0 +1,26 @@
+"""Who holds which sample: one file per (data set, number of clients, skew, seed), for all methods."""
+
+
+rule partition_clients:
+    """Divide a data set among clients and into their train, validation and test splits."""
+    input:
+        sources=sources("partition"),
+    output:
+        PARTITION,
+    log:
+        "results/logs/partition_clients/{dataset}/clients~{clients}/{skew}/seed~{seed}.log",
+    benchmark:
+        "results/benchmarks/partition_clients/{dataset}/clients~{clients}/{skew}/seed~{seed}.tsv"
+    # All partitions first: then every cell can start, the dearest before the others.
+    priority: 50
+    threads: 1
+    resources:
+        mem_mb=2048,
+        runtime=30,
+    params:
+        settings=canonical(config["partition"]),
+    message:
+        "Partition {wildcards.dataset} among {wildcards.clients} clients: {wildcards.skew}, seed {wildcards.seed}"
+    shell:
+        "fedsdg partition --dataset {wildcards.dataset} --clients {wildcards.clients}"
+        " --skew {wildcards.skew} --seed {wildcards.seed} --output {output} &> {log}"

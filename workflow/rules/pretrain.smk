@@ -1,0 +1,31 @@
+"""The frozen backbone that every method starts from."""
+
+
+rule pretrain_backbone:
+    """Pretrain, convert or fetch a backbone; its facts and its hash stand in the JSON beside it."""
+    input:
+        weights=lambda wildcards: config["backbones"][wildcards.backbone].get("file", []),
+        sources=sources("pretrain"),
+    output:
+        weights=BACKBONE,
+        facts="results/backbones/{backbone}.json",
+    log:
+        "results/logs/pretrain_backbone/{backbone}.log",
+    benchmark:
+        "results/benchmarks/pretrain_backbone/{backbone}.tsv"
+    priority: 100
+    threads: lambda wildcards: config["backbones"][wildcards.backbone].get("threads", 1)
+    resources:
+        mem_mb=2048,
+        runtime=240,
+        gpu=0,
+    params:
+        # `threads` is capped by --cores, and a sum in two parts is not a sum in one:
+        # the number that the config states is what counts.
+        threads=lambda wildcards: config["backbones"][wildcards.backbone].get("threads", 1),
+        settings=lambda wildcards: canonical(config["backbones"][wildcards.backbone]),
+    message:
+        "Pretrain the backbone {wildcards.backbone}"
+    shell:
+        "OMP_NUM_THREADS={params.threads} MKL_NUM_THREADS={params.threads}"
+        " fedsdg pretrain --backbone {wildcards.backbone} --output {output.weights} &> {log}"

@@ -1,0 +1,111 @@
+"""From the records of single runs to the experiment's summary, tables, claims and last check."""
+
+
+rule summarise_runs:
+    """Collect the records of all runs, failed ones included, and compare methods over seeds."""
+    input:
+        records=run_records(),
+        sources=sources("summarise"),
+    output:
+        summary_files(),
+    log:
+        "results/logs/summarise_runs/{experiment}.log",
+    benchmark:
+        "results/benchmarks/summarise_runs/{experiment}.tsv"
+    threads: 1
+    resources:
+        mem_mb=2048,
+        runtime=30,
+    params:
+        runs="results/runs/{experiment}",
+        summary=subpath(output[0], parent=True),
+    message:
+        "Summarise the runs of {wildcards.experiment}"
+    shell:
+        "fedsdg summarise --runs {params.runs} --output {params.summary} &> {log}"
+
+
+rule render_table:
+    """One table as csv, Markdown and LaTeX."""
+    input:
+        summary=summary_files(),
+        sources=sources("tables"),
+    output:
+        csv=report(
+            "results/tables/{experiment}/{table}.csv",
+            caption="../report/table.rst",
+            category="Tables",
+            labels={"experiment": "{experiment}", "table": "{table}"},
+        ),
+        markdown="results/tables/{experiment}/{table}.md",
+        latex="results/tables/{experiment}/{table}.tex",
+    log:
+        "results/logs/render_table/{experiment}/{table}.log",
+    benchmark:
+        "results/benchmarks/render_table/{experiment}/{table}.tsv"
+    threads: 1
+    resources:
+        mem_mb=1024,
+        runtime=10,
+    params:
+        summary=subpath(input[0], parent=True),
+        stem=subpath(output.csv, strip_suffix=".csv"),
+    message:
+        "Render the table {wildcards.table} of {wildcards.experiment}"
+    shell:
+        "fedsdg table --summary {params.summary} --table {wildcards.table} --output {params.stem} &> {log}"
+
+
+rule write_claims:
+    """Every claim of the README, computed from the summary, with its interval."""
+    input:
+        summary=summary_files(),
+        sources=sources("claims"),
+    output:
+        markdown=report(
+            "results/claims/{experiment}.md",
+            caption="../report/claims.rst",
+            category="Claims",
+            labels={"experiment": "{experiment}"},
+        ),
+        facts="results/claims/{experiment}.json",
+    log:
+        "results/logs/write_claims/{experiment}.log",
+    benchmark:
+        "results/benchmarks/write_claims/{experiment}.tsv"
+    threads: 1
+    resources:
+        mem_mb=1024,
+        runtime=10,
+    params:
+        summary=subpath(input[0], parent=True),
+        stem=subpath(output.facts, strip_suffix=".json"),
+    message:
+        "Write the claims of {wildcards.experiment}"
+    shell:
+        "fedsdg claims --summary {params.summary} --output {params.stem} &> {log}"
+
+
+rule verify_runs:
+    """Fail if a run failed: the last rule, so that all tables and figures stand before it does."""
+    input:
+        summary=summary_files(),
+        tables=table_files(),
+        figures=figure_files(),
+        claims=claim_files(),
+    output:
+        "results/summary/{experiment}/verified.txt",
+    log:
+        "results/logs/verify_runs/{experiment}.log",
+    benchmark:
+        "results/benchmarks/verify_runs/{experiment}.tsv"
+    threads: 1
+    resources:
+        mem_mb=1024,
+        runtime=10,
+    params:
+        summary=subpath(input[0], parent=True),
+    message:
+        "Verify that no run of {wildcards.experiment} failed"
+    shell:
+        "fedsdg verify --summary {params.summary} --output {output} &> {log}"

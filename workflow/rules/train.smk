@@ -1,0 +1,36 @@
+"""Federated training: one job per cell (data set, skew, method), which runs all its seeds."""
+
+
+rule train_cell:
+    """Train one method on one partitioned data set, for every seed in one process."""
+    input:
+        partitions=expand(PARTITION, seed=config["seeds"], allow_missing=True),
+        backbone=expand(BACKBONE, backbone=config["backbone"]),
+        facts=f"results/backbones/{config['backbone']}.json",
+        sources=sources("train"),
+    output:
+        expand(
+            f"{CELL}/seed~{{seed}}/{{record}}",
+            seed=config["seeds"],
+            record=RECORDS,
+            allow_missing=True,
+        ),
+    log:
+        "results/logs/train_cell/{experiment}/{dataset}/clients~{clients}/{skew}/{method}.log",
+    benchmark:
+        "results/benchmarks/train_cell/{experiment}/{dataset}/clients~{clients}/{skew}/{method}.tsv"
+    # The dearest cells first, so that no core waits for the last of them.
+    priority: lambda wildcards: 10 * (METHODS[wildcards.method]["type"] == "fine-tune")
+    threads: config["training"].get("threads", 1)
+    resources:
+        mem_mb=2048,
+        runtime=120,
+        gpu=0,
+    params:
+        cell=subpath(output[0], ancestor=2),
+        settings=training_settings,
+    message:
+        "Train {wildcards.method} on {wildcards.dataset}, {wildcards.skew}, all seeds"
+    shell:
+        "fedsdg train --dataset {wildcards.dataset} --skew {wildcards.skew} --method {wildcards.method}"
+        " --backbone {input.backbone} --partitions {input.partitions} --output {params.cell} &> {log}"
