@@ -97,3 +97,27 @@ def test_report_shows_figures_and_tables(one_core):
     page = (one_core.folder / "results/report.html").read_text()
     for part in ("convergence.svg", "partition.svg", "main.csv", "Figures", "Tables", "Claims"):
         assert part in page
+
+
+def test_a_failed_run_is_a_row_and_the_remedy_in_its_message_works(one_core, tmp_path):
+    """A rate that overflows: tables and figures stand, the last rule fails and says what to do."""
+    broken = one_core.copy(tmp_path / "broken")
+    (broken.folder / "broken.yaml").write_text(
+        "experiment: broken\n"
+        "methods: [fedsdg, {type: fedavg, optimiser: sgd, eta_g: 1.0e+38}]\n"
+        "training: {clip_norm: 1.0e+30}\n"
+    )
+    config = (*SMOKE, "broken.yaml")
+    done = broken.snakemake("--cores", "1", *config)
+    assert done.returncode != 0
+    assert "1 run(s) failed" in done.stdout and "not finite" in done.stdout
+    cell = broken.folder / "results/runs/broken/digits/clients~20/dirichlet~0.3/fedavg/seed~0"
+    assert json.loads((cell / "result.json").read_text())["status"] == "failed"
+    for file in ("results/tables/broken/main.md", "paper_figures/broken/convergence.png"):
+        assert (broken.folder / file).is_file()
+    assert not (broken.folder / "results/summary/broken/verified.txt").exists()
+    assert "--forcerun summarise_runs" in done.stdout
+    for file in cell.iterdir():
+        file.unlink()
+    plan = broken.planned(*config, "--forcerun", "summarise_runs")
+    assert plan["train_cell"] == 1, "the failed cell alone is trained again"
