@@ -7,10 +7,9 @@ sentence on stderr and exit code 2; ``--traceback`` shows where it came from.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,39 +126,11 @@ def _identity(
     }
 
 
-@contextlib.contextmanager
-def _round_progress(title: str, rounds: int) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
-    """A bar on a terminal; elsewhere a plain line per evaluated round."""
-    from tqdm import tqdm
-
-    on_terminal = sys.stderr.isatty()
-    with tqdm(total=rounds, desc=title, unit="round", disable=not on_terminal) as bar:
-
-        def report(round_: int, record: Mapping[str, Any]) -> None:
-            bar.update(1)
-            if not record["evaluated"]:
-                return
-            scores = {
-                name: f"{record[key]:.3f}"
-                for name, key in (
-                    ("loss", "train_loss"),
-                    ("personal", "personal_accuracy"),
-                    ("global", "global_accuracy"),
-                )
-                if record.get(key) is not None
-            }
-            bar.set_postfix(scores, refresh=False)
-            if not on_terminal:
-                line = " ".join(f"{name}={score}" for name, score in scores.items())
-                print(f"{title}: round {round_}/{rounds} {line}", file=sys.stderr, flush=True)
-
-        yield report
-
-
 def train(arguments: argparse.Namespace) -> int:
     """Train all seeds of one cell of the grid in one process; a failed seed is a row."""
     from fedsdg.data.partition_files import read_partition
     from fedsdg.models.backbones import load_backbone
+    from fedsdg.progress import round_progress
     from fedsdg.runs import execute, prepare_material, record_failure
 
     config = _load(arguments)
@@ -186,7 +157,7 @@ def train(arguments: argparse.Namespace) -> int:
         runs, folders, identities, arguments.partitions, strict=True
     ):
         title = f"{arguments.dataset} {arguments.skew} {method.label} seed {one.seed}"
-        with _round_progress(title, config.federation.rounds) as progress:
+        with round_progress(title, config.federation.rounds) as progress:
             try:
                 shares = read_partition(path)
             except FORESEEN as error:
@@ -210,6 +181,7 @@ def run(arguments: argparse.Namespace) -> int:
     from fedsdg import pretraining
     from fedsdg.data.partition_files import read_partition, write_partition
     from fedsdg.models.backbones import load_backbone
+    from fedsdg.progress import round_progress
     from fedsdg.results import read_json
     from fedsdg.runs import execute, make_partition, prepare_material
 
@@ -232,7 +204,7 @@ def run(arguments: argparse.Namespace) -> int:
         or f"results/runs/{config.experiment}/{dataset}/clients~{clients}/{skew}/{method.label}"
         f"/seed~{seed}"
     )
-    with _round_progress(title, config.federation.rounds) as progress:
+    with round_progress(title, config.federation.rounds) as progress:
         failure = execute(
             config.run(dataset, skew, method, seed),
             material,
@@ -403,3 +375,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("fedsdg: interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        # The reader has gone (`fedsdg methods | head`): end without a word, as other tools do.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 import yaml
 
-from fedsdg.methods import METHODS, Parameter
+from fedsdg.composition import Parameter
+from fedsdg.methods import METHODS
 from fedsdg.results import sha256_json
 
 #: Keys of ``training`` that a method's entry may set for itself.

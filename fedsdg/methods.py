@@ -1,99 +1,19 @@
 """The table of methods: name -> aggregation rule + objective + personalisation + optimiser.
 
-A method is a composition and nothing else; adding one is adding a row. Parts are named by
-reference ("module:name") and resolved only when a run is built, so that reading the table,
-checking a config or printing help never imports torch.
+A method is a composition and nothing else; adding one is adding a row.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-
-@dataclass(frozen=True)
-class Parameter:
-    """A key that a config may set for a method: its default, its kind and its range."""
-
-    default: Any
-    minimum: float | None = None
-    maximum: float | None = None
-    choices: tuple[Any, ...] = ()
-    integer: bool = False
-    optional: bool = False
-    meaning: str = ""
-
-    def check(self, value: Any, where: str) -> Any:
-        """Return ``value`` in its proper type, or raise ``ValueError`` saying what it should be."""
-        if value is None and self.optional:
-            return None
-        if self.choices:
-            if value not in self.choices:
-                allowed = ", ".join(map(str, self.choices))
-                raise ValueError(f"{where} is {value!r}, but must be one of {allowed}")
-            return value
-        if isinstance(value, str):
-            raise ValueError(
-                f"{where} is the text {value!r}, but must be a number "
-                "(YAML reads 1e-4 as text: write 0.0001 or 1.0e-4)"
-            )
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"{where} is {value!r}, but must be a number")
-        if self.integer and value != int(value):
-            raise ValueError(f"{where} is {value}, but must be a whole number")
-        if value != value or (self.minimum is not None and value < self.minimum):
-            raise ValueError(f"{where} is {value}, but must be at least {self.minimum}")
-        if self.maximum is not None and value > self.maximum:
-            raise ValueError(f"{where} is {value}, but must be at most {self.maximum}")
-        return int(value) if self.integer else float(value)
-
-
-@dataclass(frozen=True)
-class Key:
-    """Stands in a part's arguments for the value of the method's parameter ``name``."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Part:
-    """A callable named by reference, and the arguments that this method calls it with."""
-
-    reference: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-
-    def build(self, parameters: Mapping[str, Any]) -> Any:
-        """Import the callable and call it, with every ``Key`` replaced by its value."""
-        module, name = self.reference.split(":")
-        arguments = {
-            argument: parameters[value.name] if isinstance(value, Key) else value
-            for argument, value in self.arguments.items()
-        }
-        return getattr(importlib.import_module(module), name)(**arguments)
+from fedsdg.composition import Key, Method, Parameter, Part
 
 
 def _part(place: str, /, **arguments: Any) -> Part:
     return Part(f"fedsdg.{place}", MappingProxyType(arguments))
-
-
-SHARED = _part("federation.personalisation:shared")
-
-
-@dataclass(frozen=True)
-class Method:
-    """One row of the table."""
-
-    title: str
-    rule: Part
-    objective: tuple[Part, ...] = ()
-    personalisation: Part = SHARED
-    #: The optimiser a method prescribes; None takes what the config says.
-    optimiser: str | None = None
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
-    source: str = ""
 
 
 def _rule(place: str, /, **arguments: Any) -> Part:

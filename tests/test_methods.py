@@ -2,7 +2,8 @@
 
 import pytest
 
-from fedsdg.methods import METHODS, Key, Part
+from fedsdg.composition import Key, Part
+from fedsdg.methods import METHODS
 
 ROWS = pytest.mark.parametrize("name", METHODS)
 

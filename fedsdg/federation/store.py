@@ -18,6 +18,7 @@ from fedsdg.results import sha256_json, source_hash
 #: hashes of data set and partition.
 SOURCES = (
     "aggregation",
+    "composition.py",
     "data/images.py",
     "federation",
     "methods.py",

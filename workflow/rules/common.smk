@@ -131,8 +131,9 @@ SOURCES = {
         "models/training.py",
     ],
     "train": [
-        "runs.py",
+        "composition.py",
         "config.py",
+        "runs.py",
         "methods.py",
         "results.py",
         "rng.py",

@@ -42,7 +42,7 @@ def draw(summary: Summary) -> Figure:
             say(panel, "no finished run of\nFedSDG beside others")
             continue
         _panel(panel, _of(last, cell), rivals)
-        panel.set_xlabel("difference (percentage points)")
+        panel.set_xlabel("FedSDG minus other (points)")
     if rivals:
         axes[0][0].set_yticks(range(len(rivals)), [method_title(rival) for rival in rivals])
         axes[0][0].set_ylim(len(rivals) - 0.5, -0.5)

@@ -76,7 +76,6 @@ def _weights(panel: Axes, runs: pd.DataFrame, colour: str) -> None:
     panel.axhline(
         equal, color=INK, linewidth=0.8, linestyle=(0, (4, 2)), label="all equal; cohort size"
     )
-    panel.set_ylim(-0.03, max(1.0, float(runs["weight"].max())) + 0.03)
 
 
 def _concentration(panel: Axes, runs: pd.DataFrame, colour: str) -> None:
