@@ -18,7 +18,7 @@ SNAKEMAKE  = $(BIN)/snakemake --cores $(CORES) $(if $(CONFIG),--configfile $(CON
 # Jobs of the pipeline find `fedsdg` here, as in an activated shell.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help reproduce report smoke test test-fast lint bench lock environment clean distclean
+.PHONY: help reproduce report reference smoke test test-fast lint bench lock environment clean distclean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -29,6 +29,25 @@ reproduce: $(INSTALLED)
 
 report: $(INSTALLED)
 	$(SNAKEMAKE) --report results/report.html
+
+# What stands behind the README's numbers: a small committed record of the default experiment and
+# of the ablation, and the main table put into the README. Run it after `make reproduce`.
+REFERENCE = results/reference
+reference: $(INSTALLED)
+	$(BIN)/snakemake --cores $(CORES)
+	$(BIN)/snakemake --cores $(CORES) --configfile config/ablation.yaml
+	rm -rf $(REFERENCE)
+	for name in default ablation; do \
+	  mkdir -p $(REFERENCE)/$$name && \
+	  cp results/tables/$$name/*.md results/tables/$$name/*.csv results/summary/$$name/runs.parquet \
+	    results/summary/$$name/differences.parquet $(REFERENCE)/$$name && \
+	  cp results/claims/$$name.md $(REFERENCE)/$$name/claims.md && \
+	  cp results/runs/$$name/digits/clients~20/dirichlet~0.1/fedsdg/seed~0/provenance.json $(REFERENCE)/$$name || exit 1; \
+	done
+	cp results/backbones/letters.json $(REFERENCE)/backbone.json
+	$(BIN)/fedsdg search --output $(REFERENCE)/search.json
+	sed -i.old -e '/<!-- main-table -->/,/<!-- \/main-table -->/{//!d;}' \
+	  -e '/<!-- main-table -->/r results/tables/default/main.md' README.md && rm README.md.old
 
 smoke: $(INSTALLED)
 	$(BIN)/snakemake --cores $(CORES) --configfile config/smoke.yaml
@@ -80,8 +99,8 @@ lock:
 
 # What the pipeline made, but neither the environment nor the store of finished runs (.fedsdg).
 clean:
-	find results -mindepth 1 -maxdepth 1 ! -name reference -exec rm -rf {} + 2> /dev/null || true
-	rm -rf paper_figures .snakemake .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache .benchmarks
+	git clean -fdXq -- results paper_figures .snakemake .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+	  .import_linter_cache .grimp_cache .benchmarks
 
 distclean: clean
 	rm -rf $(VENV) .fedsdg resources *.egg-info build

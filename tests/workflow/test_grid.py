@@ -106,7 +106,8 @@ def test_every_command_sees_the_effective_config(project):
 @pytest.mark.slow
 def test_threads_are_the_configs_whatever_cores_there_are(project):
     cell = "results/runs/default/digits/clients~20/dirichlet~0.1/fedavg/seed~0/result.json"
-    done = project.snakemake(cell, "--cores", "1")
+    (project.folder / "threads.yaml").write_text("backbones: {letters: {threads: 2}}\n")
+    done = project.snakemake(cell, "--cores", "1", "--configfile", "threads.yaml")
     assert done.returncode == 0, done.stdout
     (pretrain,) = project.calls("pretrain")
     (train,) = project.calls("train")

@@ -1,6 +1,6 @@
 """How fast a cohort trains: forward and backward of M clients on the digits backbone's shape.
 
-    pytest benchmarks/training_step.py        (samples per second stand in extra_info)
+    pytest benchmarks/bench_training_step.py        (samples per second stand in extra_info)
 
 Run alone on the machine, with glibc told to keep memory between steps:
     MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_TOP_PAD_=268435456

@@ -1,0 +1,20 @@
+"""What the README shows is what the commands made: its table is the committed reference's table."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_main_table_is_the_reference_table():
+    readme = (ROOT / "README.md").read_text()
+    shown = re.search(r"<!-- main-table -->\n(.*?)<!-- /main-table -->", readme, re.DOTALL)
+    assert shown is not None
+    assert shown[1] == (ROOT / "results/reference/default/main.md").read_text()
+
+
+def test_every_file_that_the_readme_links_to_is_there():
+    readme = (ROOT / "README.md").read_text()
+    links = [t for t in re.findall(r"\]\(([^)#]+)\)", readme) if not t.startswith("http")]
+    assert len(links) > 5
+    assert [target for target in links if not (ROOT / target).exists()] == []
