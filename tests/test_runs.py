@@ -12,7 +12,7 @@ import yaml
 
 from fedsdg.config import method_entry, parse_config
 from fedsdg.data.partition_record import TRAIN
-from fedsdg.federation.cohorts import draw_cohort
+from fedsdg.federation.cohorts import cohort_batches, draw_cohort
 from fedsdg.federation.local_training import Samples
 from fedsdg.methods import METHODS
 from fedsdg.models.architecture import Architecture
@@ -142,6 +142,20 @@ def test_fine_tuning_feeds_nothing_back(finished):
         tuned.records.rounds[-1]["global_accuracy"] == plain.records.rounds[-1]["global_accuracy"]
     )
     assert tuned.records.clients != plain.records.clients
+
+
+def test_fine_tuning_draws_from_a_stream_of_its_own(config, material, partition, monkeypatch):
+    from fedsdg.federation import rounds
+
+    drawn = []
+
+    def noted(shards, clients, *, purpose, round_, **options):
+        drawn.append((purpose, round_, len(clients)))
+        return cohort_batches(shards, clients, purpose=purpose, round_=round_, **options)
+
+    monkeypatch.setattr(rounds, "cohort_batches", noted)
+    build(config.run("digits", SKEW, method_entry("fine-tune"), 0), material, partition).run()
+    assert drawn == [(p, r, n) for r in (1, 2) for p, n in (("batches", 5), ("evaluation", 8))]
 
 
 def test_scaffold_keeps_its_invariant_on_the_model(finished):
