@@ -129,7 +129,7 @@ def _tensor(who: str, name: Any, value: Any) -> torch.Tensor:
         )
     if isinstance(value, np.ma.MaskedArray):
         raise ValueError(f"{who}: array {name!r} is masked; fill it, or leave it out")
-    if value.dtype not in (np.float16, np.float32, np.float64) or not value.dtype.isnative:
+    if value.dtype not in (np.float16, np.float32, np.float64):  # In native byte order only.
         raise ValueError(
             f"{who}: array {name!r} has dtype {value.dtype.str}; only float16, float32 and float64 "
             f"in native byte order can be averaged: convert it, or leave it out"

@@ -18,7 +18,8 @@ from fedsdg.aggregation.rules.cgsv import Cgsv
 from fedsdg.aggregation.rules.krum import Krum, MultiKrum
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.rules.scaffold import Scaffold
-from tests.aggregation.door_cases import draw, form, needs
+
+from .door_cases import draw, form, needs
 
 JUNK = [None, 3, 2.5, "text", b"bytes", object(), {1, 2}, True, 1j, lambda: None]
 
@@ -252,6 +253,18 @@ def extra_tensor(case):
     return who + re.escape(f"tensor '[{len(case.origin)}]' is not in global_params")
 
 
+def other_form(case):
+    k, who = case.client()
+    client = case.clients[k]
+    if isinstance(client, dict):
+        case.clients[k] = list(client.values())
+    elif isinstance(client, list | tuple):
+        case.clients[k] = list(client) if isinstance(client, tuple) else tuple(client)
+    else:
+        case.clients[k] = [client]
+    return who + "parameters are a .*, global_params is a .*; give both in the same form"
+
+
 def all_bad(case):
     value = case.pick([np.nan, np.inf])
     case.clients = [case.replace(c, bad_value(value)(case))[0] for c in case.clients]
@@ -422,6 +435,7 @@ PLAIN: list[Callable[[Case], str]] = [
     junk_client_params,
     junk_client,
     junk_tensor,
+    other_form,
     all_bad,
     overflowing_update,
     bad_out,

@@ -11,8 +11,10 @@ import fedsdg.aggregation.door
 from fedsdg.aggregation import Aggregated, aggregate
 from fedsdg.aggregation.rules.cgsv import Cgsv
 from fedsdg.aggregation.rules.krum import Krum
+from fedsdg.aggregation.state_dict_checks import check_storage
 from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
-from tests.aggregation.door_cases import EVERY_RULE, KINDS, call, draw, flat, form, needs
+
+from .door_cases import EVERY_RULE, KINDS, call, draw, flat, form, needs
 
 THETA, CLIENTS = draw(0, 6)
 
@@ -138,6 +140,36 @@ def test_a_client_with_a_bad_control_is_dropped():
     assert result.weights == [0.2, 0.2, 0.2, 0.0, 0.2, 0.2]
     expected = np.delete(CLIENTS, 3, axis=0).sum(0) / 6
     np.testing.assert_allclose(result.state["control"], expected)
+
+
+def test_further_uploads_are_sorted_by_client():
+    controls = {k: row.copy() for k, row in reversed(list(enumerate(CLIENTS)))}
+    controls[1][0] = np.inf
+    given = {"num_clients": 6, "uploads": {"control": controls}, "on_nonfinite": "drop"}
+    result = aggregate("scaffold", THETA, dict(enumerate(CLIENTS)), **given)
+    assert result.dropped == {1: {"control: parameters": 1}}
+
+
+def test_tensors_of_another_device_are_refused():
+    """The check itself, for there may be one device only."""
+    elsewhere, here = torch.zeros(2, device="meta"), torch.zeros(2)
+    message = "client 3: tensor 'w' has device meta, expected cpu as in global_params"
+    with pytest.raises(ValueError, match=message):
+        check_storage("client 3", {"w": elsewhere}, {"w": here})
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("rule", EVERY_RULE, ids=str)
+def test_parameters_on_a_gpu(rule):
+    origin, rows = torch.tensor(THETA).cuda(), [torch.tensor(row).cuda() for row in CLIENTS]
+    result = aggregate(rule, origin, rows, **needs(rule, 6, controls=rows))
+    expected = call(rule, THETA, CLIENTS, kind="tensor")
+    assert result.parameters.device == origin.device
+    torch.testing.assert_close(result.parameters.cpu(), expected.parameters)
+    with pytest.raises(ValueError, match="client 0: tensor 'parameters' has device cpu, expected"):
+        aggregate(rule, origin, torch.tensor(CLIENTS), **needs(rule, 6, controls=rows))
+    with pytest.raises(ValueError, match="tensor 'b' is on cpu, tensor 'a' on cuda:0; move them"):
+        aggregate(rule, {"a": origin, "b": torch.tensor(THETA)}, [])
 
 
 def test_too_few_clients_left_for_the_rule_says_so():

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsdg.aggregation import aggregate
-from tests.aggregation.door_cases import EVERY_RULE, KINDS, flat, form
-from tests.aggregation.door_faults import FAULTS, make_case
+
+from .door_cases import EVERY_RULE, KINDS, flat, form
+from .door_faults import FAULTS, make_case
 
 cases = st.tuples(
     st.integers(0, 10**6), st.sampled_from(EVERY_RULE), st.sampled_from(KINDS), st.booleans()
