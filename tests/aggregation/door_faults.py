@@ -7,6 +7,7 @@ it is told where by the case's own random generator.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -171,8 +172,8 @@ def unknown_rule(case):
     return re.escape(f"there is no rule {case.rule!r}; ") + "(did you mean|there are)"
 
 
-def bad_row(case):
-    case.rule, message = case.pick(
+def bad_row(case, which):
+    case.rule, message = (
         [
             ({}, "rule has the type None"),
             ({"type": 3}, "rule has the type 3"),
@@ -185,7 +186,7 @@ def bad_row(case):
             ({"type": "fedsdg", "temperature": 0}, "temperature=0.0 must be positive"),
             ({"type": "geometric-median", "tolerance": 1}, "tolerance=1.0 must be in"),
         ]
-    )
+    )[which]
     return message
 
 
@@ -358,12 +359,12 @@ def no_federation(case):
     return "(give num_clients or client_samples|CGSV starts from .* give client_samples)"
 
 
-def bad_state(case):
+def bad_state(case, which):
     name = "r" if isinstance(make_rule(case.rule), Cgsv) else "control"
     size = 6 if name == "r" else 9
     good = {"r": torch.full((6,), 1 / 6), "participations": torch.zeros(6, dtype=torch.int64)}
     good = good if name == "r" else {"control": torch.zeros(9)}
-    case.options["state"], message = case.pick(
+    case.options["state"], message = (
         [
             (3, "state is a int"),
             ("text", "state is a str"),
@@ -377,7 +378,7 @@ def bad_state(case):
             ),
             ({**good, name: torch.full((size,), np.nan)}, f"state '{name}' holds non-finite"),
         ]
-    )
+    )[which]
     return message
 
 
@@ -390,10 +391,10 @@ def bad_control(case):
     return f"client {case.ids[k]}, upload 'control': tensor {re.escape(repr(name))} has 1 non-fin"
 
 
-def bad_out(case):
+def bad_out(case, which):
     form_of = case.kind
     other = "tensor" if "array" in form_of else "array"
-    case.options["out"], message = case.pick(
+    case.options["out"], message = (
         [
             (
                 form(np.zeros(9), form_of, "float16"),
@@ -404,7 +405,7 @@ def bad_out(case):
             ({}, "out: "),
             (3, "out: parameters are a int"),
         ]
-    )
+    )[which]
     return message
 
 
@@ -427,7 +428,7 @@ def _needs_shape(case):
 PLAIN: list[Callable[[Case], str]] = [
     junk_rule,
     unknown_rule,
-    bad_row,
+    *[partial(bad_row, which=k) for k in range(10)],
     junk_global,
     empty_global,
     bad_global,
@@ -438,7 +439,7 @@ PLAIN: list[Callable[[Case], str]] = [
     other_form,
     all_bad,
     overflowing_update,
-    bad_out,
+    *[partial(bad_out, which=k) for k in range(5)],
     changed(bad_value(np.nan), r"tensor {name} has 1 non-finite values of \d+"),
     changed(bad_value(-np.inf), r"tensor {name} has 1 non-finite values of \d+"),
     changed(lambda case: lambda leaf: leaf[None], "tensor {name} has shape .*, expected"),
@@ -501,7 +502,7 @@ FAULTS: list[tuple[Callable[[Case], str], Callable[[Case], bool]]] = [
         rule_is(Scaffold),
     ),
     (bad_control, rule_is(Scaffold)),
-    (bad_state, rule_is(Cgsv, Scaffold)),
+    *[(partial(bad_state, which=k), rule_is(Cgsv, Scaffold)) for k in range(8)],
     (no_federation, rule_is(Cgsv, Scaffold)),
     (strange_ids, rule_is(Cgsv)),
     (id_out_of_range, rule_is(Cgsv)),
