@@ -1,5 +1,6 @@
-"""The checks of the dict-of-tensors door: errors name the client, the tensor and the remedy."""
+"""The checks of the doors for parameters: errors name the client, the tensor and the remedy."""
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,9 @@ from fedsdg.aggregation.uploads import NonFiniteError
 
 StateDict = Mapping[str, torch.Tensor]
 
+FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""The dtypes that can be averaged."""
+
 
 def named_clients(client_params: Any) -> tuple[list[Hashable], list[Any]]:
     """Client ids and their parameters: positions for a sequence, keys for a mapping."""
@@ -17,7 +21,7 @@ def named_clients(client_params: Any) -> tuple[list[Hashable], list[Any]]:
     if isinstance(client_params, Sequence) and not isinstance(client_params, str | bytes):
         return list(range(len(client_params))), list(client_params)
     raise ValueError(
-        f"client_params is {_kind(client_params)}; give a list of dicts of tensors, or a mapping "
+        f"client_params is {kind(client_params)}; give a list of dicts of tensors, or a mapping "
         f"from client id to such a dict"
     )
 
@@ -25,19 +29,26 @@ def named_clients(client_params: Any) -> tuple[list[Hashable], list[Any]]:
 def check_global(params: Any) -> None:
     """A non-empty mapping of finite floating tensors, else ValueError."""
     if not isinstance(params, Mapping):
-        raise ValueError(f"global_params is {_kind(params)}; give a dict of tensors by name")
+        raise ValueError(f"global_params is {kind(params)}; give a dict of tensors by name")
     if not params:
         raise ValueError("global_params holds no tensors; give the shared parameters by name")
     for name, tensor in params.items():
         _check_tensor("global parameters", name, tensor)
+    check_finite("global parameters", params)
 
 
 def check_client(client: Hashable, params: Any, global_params: StateDict) -> None:
     """The keys and shapes of the global parameters, finite floating tensors, else ValueError."""
     who = f"client {client}"
+    check_structure(who, params, global_params)
+    check_finite(who, params)
+
+
+def check_structure(who: str, params: Any, global_params: StateDict) -> None:
+    """The keys and shapes of the global parameters, dense floating tensors, else ValueError."""
     if not isinstance(params, Mapping):
         raise ValueError(
-            f"{who}: parameters are {_kind(params)}; give a dict of tensors by name, with the keys "
+            f"{who}: parameters are {kind(params)}; give a dict of tensors by name, with the keys "
             f"of global_params"
         )
     for name in global_params:
@@ -59,22 +70,63 @@ def check_client(client: Hashable, params: Any, global_params: StateDict) -> Non
             )
 
 
-def _check_tensor(who: str, name: str, tensor: Any) -> None:
-    if not isinstance(tensor, torch.Tensor):
-        raise ValueError(f"{who}: {name!r} is {_kind(tensor)}; convert it with torch.as_tensor")
-    if tensor.layout != torch.strided or not tensor.is_floating_point():
-        raise ValueError(
-            f"{who}: tensor {name!r} is {tensor.dtype}, {tensor.layout}; only dense floating "
-            f"tensors can be averaged: convert it, or leave it out (counters, masks)"
-        )
-    finite = torch.isfinite(tensor)
-    if not finite.all():
-        count = int((~finite).sum())
+def check_storage(who: str, params: StateDict, global_params: StateDict) -> None:
+    """The dtypes and devices of the global parameters, tensor by tensor, else ValueError."""
+    for name, tensor in params.items():
+        like = global_params[name]
+        for fact, found, expected in (
+            ("dtype", tensor.dtype, like.dtype),
+            ("device", tensor.device, like.device),
+        ):
+            if found != expected:
+                raise ValueError(
+                    f"{who}: tensor {name!r} has {fact} {found}, expected {expected} as in "
+                    f"global_params; convert one of the two"
+                )
+
+
+def nonfinite_counts(params: StateDict) -> dict[str, int]:
+    """How many values are NaN or infinite, by tensor; only the tensors that hold any."""
+    return {
+        name: int((~torch.isfinite(tensor)).sum())
+        for name, tensor in params.items()
+        if not all_finite(tensor)
+    }
+
+
+def all_finite(tensor: torch.Tensor) -> bool:
+    """Whether every value is finite."""
+    if tensor.numel() == 0:
+        return True
+    # Minimum and maximum propagate NaN and infinity, and unlike isfinite need no temporary.
+    low, high = torch.aminmax(tensor)
+    return math.isfinite(low.item()) and math.isfinite(high.item())
+
+
+def check_finite(who: str, params: StateDict) -> None:
+    """Raises NonFiniteError when a value is NaN or infinite, for the first such tensor."""
+    for name, count in nonfinite_counts(params).items():
         raise NonFiniteError(
-            f"{who}: tensor {name!r} has {count} non-finite values of {tensor.numel()}; "
+            f"{who}: tensor {name!r} has {count} non-finite values of {params[name].numel()}; "
             f"leave the client out or restore its last finite parameters"
         )
 
 
-def _kind(value: Any) -> str:
+def kind(value: Any) -> str:
+    """What a value is, for an error message."""
     return f"a {type(value).__name__}"
+
+
+def _check_tensor(who: str, name: str, tensor: Any) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"{who}: {name!r} is {kind(tensor)}; convert it with torch.as_tensor")
+    dense = tensor.layout == torch.strided and not tensor.is_nested
+    if not dense or tensor.dtype not in FLOATING:
+        raise ValueError(
+            f"{who}: tensor {name!r} is {tensor.dtype}, {tensor.layout}; only dense floating "
+            f"tensors can be averaged: convert it, or leave it out (counters, masks)"
+        )
+    if tensor.device.type == "meta":
+        raise ValueError(
+            f"{who}: tensor {name!r} is on the device meta and has no values; load them first"
+        )

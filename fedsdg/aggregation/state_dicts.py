@@ -6,6 +6,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from fedsdg.aggregation.parameter_updates import form_updates, rounding_norms
 from fedsdg.aggregation.rules.alignment import Alignment, Weighing
 from fedsdg.aggregation.state_dict_checks import (
     StateDict,
@@ -87,7 +88,7 @@ architecture of global_params
     if not clients:
         aggregated = {name: tensor.detach().clone() for name, tensor in global_params.items()}
     else:
-        updates = _updates(global_params, clients, ids)
+        updates = form_updates(global_params, clients, ids)
         statistics = measure(updates)
         norms = statistics.norms * statistics.unit
         factors = np.ones(len(clients))
@@ -95,7 +96,7 @@ architecture of global_params
             factors = clip_norm / np.maximum(norms, clip_norm)
             updates.mul_(torch.as_tensor(factors).to(updates)[:, None])
             statistics = measure(updates)
-        noise = float((factors * _rounding(global_params, clients)).max())
+        noise = float((factors * rounding_norms(global_params, clients)).max())
         weighing = rule.weigh(statistics, noise)
         weights = weighing.weights
         aggregated = _combine(
@@ -115,48 +116,6 @@ def _number(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.floating):
         raise ValueError(f"{name}={value!r} is a {type(value).__name__}; give a number")
     return float(value)
-
-
-def _updates(
-    global_params: StateDict, clients: Sequence[StateDict], ids: Sequence[Hashable]
-) -> torch.Tensor:
-    """[M, d] theta_k - theta_g in float64 if any tensor is float64, else float32."""
-    tensors = [t for params in (global_params, *clients) for t in params.values()]
-    dtype = torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
-    d = sum(tensor.numel() for tensor in global_params.values())
-    rows = torch.empty(len(clients), d, dtype=dtype, device=tensors[0].device)
-    start = 0
-    for name, tensor in global_params.items():
-        origin = tensor.detach().reshape(-1).to(rows)
-        columns = rows[:, start : start + tensor.numel()]
-        for row, params in zip(columns, clients, strict=True):
-            row.copy_(params[name].detach().reshape(-1)).sub_(origin)
-        for client, finite in zip(ids, torch.isfinite(columns).all(dim=1).tolist(), strict=True):
-            if not finite:
-                raise ValueError(
-                    f"client {client}: the update of tensor {name!r} overflows {dtype}; convert "
-                    f"the parameters to torch.float64 or leave the client out"
-                )
-        start += tensor.numel()
-    return rows
-
-
-def _rounding(global_params: StateDict, clients: Sequence[StateDict]) -> np.ndarray:
-    """[M] 1/2 eps ||theta_k||, each tensor with the coarser eps of the two it was formed from."""
-    total = np.zeros(len(clients))
-    for k, params in enumerate(clients):
-        for name, tensor in params.items():
-            eps = max(torch.finfo(t.dtype).eps for t in (tensor, global_params[name]))
-            total[k] = np.hypot(total[k], 0.5 * eps * _norm(tensor.detach()))
-    return total
-
-
-def _norm(tensor: torch.Tensor) -> float:
-    norm = torch.linalg.vector_norm(tensor, dtype=torch.float64).item()
-    if norm < float("inf"):
-        return norm
-    statistics = measure(tensor.reshape(1, -1))
-    return float(statistics.norms[0]) * statistics.unit
 
 
 def _combine(

@@ -1,0 +1,198 @@
+"""The door for every rule: parameters of any kind in, parameters of the same kind out."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from fedsdg.aggregation.cohort import Cohort
+from fedsdg.aggregation.parameter_updates import flatten, form_updates, rounding_norms
+from fedsdg.aggregation.parameters import (
+    clients_of,
+    global_tensors,
+    new_like,
+    out_tensors,
+    tensors_like,
+    views,
+)
+from fedsdg.aggregation.rule_table import make_rule
+from fedsdg.aggregation.screening import further_uploads, screened, who
+from fedsdg.aggregation.state_dict_checks import StateDict
+from fedsdg.aggregation.types import Aggregate, Context, Rule
+from fedsdg.aggregation.writing import write_copies, write_sums
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregated:
+    """What `aggregate` returns."""
+
+    parameters: Any
+    """In the form of global_params; `out` itself where it was given."""
+    weights: Any
+    """A list of floats in the order of a list of clients, a dict by the same ids for a mapping, 0
+    for a dropped client; None where the rule has no weights. They sum to 1."""
+    diagnostics: dict[str, Any]
+    """What the rule reports: arrays [M] in the order of the clients, NaN for a dropped one, or one
+    value; "winner" is a client's id."""
+    state: dict[str, torch.Tensor]
+    """Goes into the next call; empty for most rules."""
+    dropped: dict[Hashable, dict[str, int]]
+    """Of every client left out, its number of non-finite values by tensor."""
+
+
+def aggregate(
+    rule: str | Mapping[str, Any] | Rule,
+    global_params: Any,
+    client_params: Any,
+    *,
+    num_samples: Any = None,
+    num_batches: Any = None,
+    client_samples: Any = None,
+    num_clients: int | None = None,
+    uploads: Mapping[str, Any] | None = None,
+    round: int = 1,
+    state: Mapping[str, torch.Tensor] | None = None,
+    on_nonfinite: Literal["raise", "drop"] = "raise",
+    out: Any = None,
+) -> Aggregated:
+    """theta_g + step, the step being the rule's for the updates Delta_k = theta_k - theta_g.
+
+    rule: a name as in a config ("fedsdg", "krum", …; `rule_table.RULES`), a row of one
+        ({"type": "krum", "f": 2}), or a rule object (Krum(f=2)).
+    global_params: a numpy array, a torch tensor, a list or tuple of them, or a dict of them by
+        name; float16, bfloat16, float32 or float64, on one device.
+    client_params: the same for every client, with the same keys, shapes, dtypes and device: in a
+        list, in a mapping by client id, or as the rows of one array [M, …]. Never modified.
+    num_samples, num_batches: one count per client, in a list or a mapping by id; "fedavg" weighs by
+        the first, Mean("batches") by the second.
+    client_samples, num_clients: the counts of all K clients, or just K. A rule with a state needs
+        them, and client ids that are whole numbers in 0 … K-1 (a list is all K clients in order).
+        "cgsv" needs client_samples on its first call.
+    uploads: further uploads by name, each like client_params: SCAFFOLD's {"control": Delta c}.
+    round: 1, 2, …, for rules that look at it.
+    state: what the last call returned; None in the first round.
+    on_nonfinite: "raise" | "drop", which leaves clients with NaN or infinity out and records them.
+    out: parameters like global_params that are overwritten with the result, so that none is
+        allocated; may be global_params themselves. Unchanged when an error is raised.
+
+    An empty cohort leaves the global parameters as they are, with weights [] (or {}), no
+    diagnostics and the same state. Statistics are accumulated in float64; updates are formed in
+    float64 if any tensor is, else in float32.
+
+    Raises ValueError, naming client and tensor, for anything else than the above: differing keys,
+    shapes, dtypes, devices; NaN or infinity (a FloatingPointError too; when dropping, only if no
+    client is left); too few clients for Krum's f; an unknown rule or parameter; a result that
+    overflows.
+
+    >>> import numpy as np
+    >>> theta = np.array([1.0, 2.0])
+    >>> clients = {"ada": [1.5, 2.3], "bob": [1.6, 2.4], "eve": [0.5, 1.8]}
+    >>> clients = {name: np.array(values) for name, values in clients.items()}
+    >>> result = aggregate("fedsdg", theta, clients)
+    >>> result.parameters.round(5)
+    array([1.55016, 2.35016])
+    >>> {name: round(weight, 4) for name, weight in result.weights.items()}
+    {'ada': 0.4984, 'bob': 0.5016, 'eve': 0.0}
+    >>> aggregate("fedavg", theta, clients, num_samples=[30, 50, 20]).parameters
+    array([1.35, 2.25])
+    >>> clients["bob"][0] = np.nan
+    >>> aggregate("coordinate-median", theta, clients, on_nonfinite="drop", out=theta).dropped
+    {'bob': {'parameters': 1}}
+    >>> theta
+    array([1.  , 2.05])
+    >>> aggregate({"type": "krum", "f": 1}, theta, clients)
+    Traceback (most recent call last):
+    ...
+    fedsdg.aggregation.uploads.NonFiniteError: client bob: tensor 'parameters' has 1 non-finite \
+values of 2; leave the client out or restore its last finite parameters
+    """
+    rule = make_rule(rule)
+    if on_nonfinite not in ("raise", "drop"):
+        raise ValueError(f"on_nonfinite={on_nonfinite!r}: use 'raise' or 'drop'")
+    origin = global_tensors(global_params)
+    targets = None if out is None else out_tensors(out, global_params, origin)
+    ids, clients, listed = clients_of(client_params)
+    sent = {"update": clients, **further_uploads(uploads, ids)}
+    tensors = {
+        name: [
+            tensors_like(who(client, name), params, global_params, origin)
+            for client, params in zip(ids, rows, strict=True)
+        ]
+        for name, rows in sent.items()
+    }
+    cohort = Cohort(ids, listed, num_samples, num_batches, client_samples, num_clients, round)
+    context = cohort.context()
+    cohort.check_counts(rule)
+    state = cohort.state(rule, state, context, sum(tensor.numel() for tensor in origin.values()))
+    dropped = screened(ids, tensors, on_nonfinite)
+    if not ids:
+        result = new_like(global_params) if out is None else out
+        write_copies(views(result) if targets is None else targets, origin)
+        return Aggregated(result, [] if listed else {}, {}, state, {})
+
+    kept = [k for k, client in enumerate(ids) if client not in dropped]
+    step = _apply(rule, origin, ids, tensors, context, state, kept)
+    result = new_like(global_params) if out is None else out
+    places = views(result) if targets is None else targets
+    write_sums(places, origin, step.steps[0], fresh=targets is None)
+
+    def spread(values: Any, missing: float) -> np.ndarray:
+        """[M] the values of those kept, and `missing` for the dropped."""
+        spread = np.full(len(ids), missing)
+        spread[kept] = values
+        return spread
+
+    diagnostics = {
+        name: spread(value, np.nan) if np.shape(value) == (len(kept),) else value
+        for name, value in step.diagnostics.items()
+    }
+    if "winner" in diagnostics:
+        by_row = dict(zip(context.clients.tolist(), ids, strict=True))
+        diagnostics["winner"] = by_row.get(diagnostics["winner"], diagnostics["winner"])
+    weights: Any = None if step.weights is None else spread(step.weights, 0.0).tolist()
+    if weights is not None and not listed:
+        weights = dict(zip(ids, weights, strict=True))
+    return Aggregated(result, weights, diagnostics, step.state, dropped)
+
+
+def _apply(
+    rule: Rule,
+    origin: StateDict,
+    ids: Sequence[Hashable],
+    tensors: Mapping[str, list[StateDict]],
+    context: Context,
+    state: dict[str, torch.Tensor],
+    kept: list[int],
+) -> Aggregate:
+    present = [ids[k] for k in kept]
+    rows = {name: [params[k] for k in kept] for name, params in tensors.items()}
+    matrices = {
+        name: (form_updates if name == "update" else flatten)(origin, params, present)
+        for name, params in rows.items()
+    }
+    # In the units in which the rule turns it back into 1/2 eps(dtype of the updates) ||theta||:
+    # the parameters may be coarser than the updates are stored.
+    eps = torch.finfo(matrices["update"].dtype).eps
+    context = replace(
+        context,
+        clients=context.clients[kept],
+        num_samples=context.num_samples[kept],
+        num_batches=context.num_batches[kept],
+        parameter_norm=float(rounding_norms(origin, rows["update"]).max()) / (0.5 * eps),
+    )
+    try:
+        step = rule(matrices, context, state)
+    except ValueError as error:
+        if len(kept) == len(ids):
+            raise
+        left_out = f"{len(ids) - len(kept)} of {len(ids)} clients were dropped as non-finite"
+        raise ValueError(f"{error} ({left_out})") from error
+    expected = (1, matrices["update"].shape[1])
+    if tuple(step.steps.shape) != expected:
+        raise ValueError(
+            f"the rule returned steps of shape {tuple(step.steps.shape)}, expected {expected}: "
+            f"this door is for rules with one model"
+        )
+    return step

@@ -1,0 +1,168 @@
+"""Parameters of any kind as tensors by name, without a copy, and new parameters of that kind.
+
+A kind is one array or tensor, a list or tuple of them (layers), or a mapping from name to them.
+Names are the keys of a mapping, "[0]", "[1]", … of a list, and "parameters" of one array.
+"""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedsdg.aggregation.state_dict_checks import (
+    StateDict,
+    check_storage,
+    check_structure,
+    kind,
+    named_clients,
+)
+from fedsdg.aggregation.state_dict_checks import check_global as check_tensors
+
+ALONE = "parameters"
+"""The name of an array or tensor that is all there is."""
+
+
+def clients_of(client_params: Any) -> tuple[list[Any], list[Any], bool]:
+    """Client ids, their parameters, and whether the ids are positions in a list.
+
+    An array or tensor with a leading client axis is the list of its rows.
+    """
+    if isinstance(client_params, np.ndarray | torch.Tensor) and client_params.ndim > 0:
+        client_params = list(client_params)
+    ids, clients = named_clients(client_params)
+    return ids, clients, not isinstance(client_params, Mapping)
+
+
+def global_tensors(params: Any) -> dict[str, torch.Tensor]:
+    """The global parameters by name, checked: at least one, finite, floating, on one device."""
+    who = "global parameters"
+    tensors = _tensors(who, params)
+    check_tensors(tensors)
+    first = next(iter(tensors))
+    for name, tensor in tensors.items():
+        if tensor.device != tensors[first].device:
+            raise ValueError(
+                f"{who}: tensor {name!r} is on {tensor.device}, tensor {first!r} on "
+                f"{tensors[first].device}; move them to one device"
+            )
+    return tensors
+
+
+def tensors_like(who: str, params: Any, global_params: Any, origin: StateDict) -> StateDict:
+    """Parameters of the kind, keys, shapes, dtypes and device of the global ones; any values."""
+    if _container(params) is not _container(global_params):
+        raise ValueError(
+            f"{who}: parameters are {kind(params)}, global_params is {kind(global_params)}; "
+            f"give both in the same form"
+        )
+    tensors = _tensors(who, params)
+    check_structure(who, tensors, origin)
+    for name, value in _entries(params).items():
+        expected = _library(_entries(global_params)[name])
+        if _library(value) is not expected:
+            raise ValueError(
+                f"{who}: {name!r} is {kind(value)}, global_params holds a {expected.__name__}; "
+                f"convert one of the two"
+            )
+    check_storage(who, tensors, origin)
+    return tensors
+
+
+def out_tensors(out: Any, global_params: Any, origin: StateDict) -> StateDict:
+    """Views into `out`, which has the form of the global parameters and can be written to."""
+    tensors = tensors_like("out", out, global_params, origin)
+    for name, value in _entries(out).items():
+        if isinstance(value, np.ndarray):
+            # A view and not a copy, and one that numpy allows to be written to.
+            writable = value.flags.writeable and _addressable(value)
+        else:
+            writable = torch.is_inference_mode_enabled() or not value.is_inference()
+        strides = zip(tensors[name].shape, tensors[name].stride(), strict=True)
+        if not writable or any(size > 1 and stride == 0 for size, stride in strides):
+            raise ValueError(
+                f"out: tensor {name!r} cannot be written to in place; give a writable buffer "
+                f"without broadcast, reversed or misaligned axes"
+            )
+    return tensors
+
+
+def new_like(params: Any) -> Any:
+    """Uninitialised parameters of the same kind, shapes, dtypes and device."""
+    if isinstance(params, Mapping):
+        return {name: _empty(value) for name, value in params.items()}
+    if isinstance(params, list | tuple):
+        return _container(params)(_empty(value) for value in params)
+    return _empty(params)
+
+
+def views(params: Any) -> dict[str, torch.Tensor]:
+    """Tensors by name that share the memory of checked parameters."""
+    return _tensors("parameters", params)
+
+
+def _entries(params: Any) -> dict[Any, Any]:
+    if isinstance(params, Mapping):
+        return dict(params)
+    if isinstance(params, list | tuple):
+        return {f"[{position}]": value for position, value in enumerate(params)}
+    return {ALONE: params}
+
+
+def _tensors(who: str, params: Any) -> dict[Any, torch.Tensor]:
+    entries = _entries(params)
+    if ALONE in entries and _container(params) is object and not _is_array(params):
+        raise ValueError(
+            f"{who}: parameters are {kind(params)}; give an array, a tensor, a list of them, or a "
+            f"dict of them by name"
+        )
+    return {name: _tensor(who, name, value) for name, value in entries.items()}
+
+
+def _tensor(who: str, name: Any, value: Any) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    if not isinstance(value, np.ndarray):
+        raise ValueError(
+            f"{who}: {name!r} is {kind(value)}; convert it with numpy.asarray or torch.as_tensor"
+        )
+    if isinstance(value, np.ma.MaskedArray):
+        raise ValueError(f"{who}: array {name!r} is masked; fill it, or leave it out")
+    if value.dtype not in (np.float16, np.float32, np.float64):  # In native byte order only.
+        raise ValueError(
+            f"{who}: array {name!r} has dtype {value.dtype.str}; only float16, float32 and float64 "
+            f"in native byte order can be averaged: convert it, or leave it out"
+        )
+    if not _addressable(value):
+        value = np.ascontiguousarray(value).reshape(value.shape)
+    with warnings.catch_warnings():
+        # Torch warns that a read-only array could be written through its view; it is only read.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
+        return torch.from_numpy(value)
+
+
+def _addressable(array: np.ndarray) -> bool:
+    """Whether torch can view the array: strides >= 0 in whole elements, aligned."""
+    whole = all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)
+    return whole and array.flags.aligned
+
+
+def _empty(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return np.empty(value.shape, value.dtype)
+    return torch.empty(value.shape, dtype=value.dtype, device=value.device)
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray | torch.Tensor)
+
+
+def _container(params: Any) -> type:
+    if isinstance(params, Mapping):
+        return dict
+    return next((t for t in (list, tuple) if isinstance(params, t)), object)
+
+
+def _library(value: Any) -> type:
+    return np.ndarray if isinstance(value, np.ndarray) else torch.Tensor

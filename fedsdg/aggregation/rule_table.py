@@ -1,0 +1,127 @@
+"""The aggregation rules by name, with the parameters that a row of a config may set."""
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedsdg.aggregation.rules.alignment import Alignment
+from fedsdg.aggregation.rules.cgsv import Cgsv
+from fedsdg.aggregation.rules.geometric_median import GeometricMedian
+from fedsdg.aggregation.rules.krum import Krum, MultiKrum
+from fedsdg.aggregation.rules.mean import Mean
+from fedsdg.aggregation.rules.median import CoordinateMedian
+from fedsdg.aggregation.rules.no_aggregation import NoAggregation
+from fedsdg.aggregation.rules.scaffold import Scaffold
+from fedsdg.aggregation.types import Rule
+
+
+class Row(NamedTuple):
+    """A rule, the fields that a row may set, and those that the name fixes or defaults."""
+
+    rule: Callable[..., Rule]
+    free: tuple[str, ...] = ()
+    preset: Mapping[str, Any] = MappingProxyType({})
+
+
+_BY_SAMPLES = Row(Mean, preset={"weights": "samples"})
+_UNIFORM = Row(Mean, preset={"weights": "uniform"})
+
+RULES: Mapping[str, Row] = MappingProxyType(
+    {
+        "fedsdg": Row(
+            Alignment,
+            ("epsilon", "reference", "transform", "temperature", "max_weight", "smoothing"),
+        ),
+        "fedavg": _BY_SAMPLES,
+        "fedavg-uniform": _UNIFORM,
+        "fedavg-sgd": _UNIFORM,
+        "fine-tune": _BY_SAMPLES,
+        "fedprox": _BY_SAMPLES,
+        "scaffold": Row(Scaffold),
+        "krum": Row(Krum, ("f",)),
+        "multikrum": Row(MultiKrum, ("f",)),
+        "geometric-median": Row(GeometricMedian, ("tolerance",), {"tolerance": 1e-6}),
+        "coordinate-median": Row(CoordinateMedian),
+        "cgsv": Row(Cgsv, ("gamma0", "floor", "step_scale")),
+        "local-only": Row(NoAggregation),
+    }
+)
+
+
+def make_rule(rule: Any) -> Rule:
+    """The rule for a name, for a row such as {"type": "krum", "f": 2}, or the rule object given.
+
+    A row may hold "name", its label in tables, which is ignored. Raises ValueError, with the
+    closest match, for an unknown name or parameter, and for values out of range.
+
+    >>> make_rule("fedavg-uniform")
+    Mean(weights='uniform')
+    >>> make_rule({"type": "krum", "f": 2})
+    Krum(f=2)
+    >>> make_rule("multikrun")
+    Traceback (most recent call last):
+    ...
+    ValueError: there is no rule 'multikrun'; did you mean 'multikrum'?
+    """
+    if isinstance(rule, str):
+        return make_rule({"type": rule})
+    if isinstance(rule, Mapping):
+        return _from_row(rule)
+    if isinstance(rule, type):
+        raise ValueError(f"rule is the class {rule.__name__}; give an instance, {rule.__name__}()")
+    if not isinstance(rule, Rule):
+        raise ValueError(
+            f"rule is a {type(rule).__name__}; give a name ({', '.join(RULES)}), a row such as "
+            f"{{'type': 'krum', 'f': 2}}, or a rule object"
+        )
+    return rule
+
+
+def _from_row(given: Mapping[Any, Any]) -> Rule:
+    name = given.get("type")
+    if not isinstance(name, str):
+        raise ValueError(f"rule has the type {name!r}; name one of {', '.join(RULES)}")
+    if name not in RULES:
+        raise ValueError(f"there is no rule {name!r}{_hint(name, RULES)}")
+    row, arguments = RULES[name], {}
+    for key, value in given.items():
+        if key in ("type", "name"):
+            continue
+        if key not in row.free:
+            raise ValueError(f"rule {name!r} has no parameter {key!r}{_hint(key, row.free)}")
+        default = next(f.default for f in fields(row.rule) if f.name == key)  # type: ignore[arg-type]
+        arguments[key] = _typed(value, default, f"parameter {key!r} of rule {name!r}")
+    return row.rule(**{**row.preset, **arguments})
+
+
+def _typed(value: Any, default: Any, where: str) -> Any:
+    """The value in the type of the field's default; its range is the rule's own business."""
+    if value is None and default is None:
+        return None
+    if isinstance(default, str):
+        if not isinstance(value, str):
+            raise ValueError(f"{where} is {value!r}, but must be a text such as {default!r}")
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise ValueError(f"{where} is {value!r}, but must be a number")
+    try:
+        number = float(value)
+    except OverflowError as error:
+        raise ValueError(f"{where} is beyond the largest float") from error
+    if not isinstance(default, int):
+        return number
+    if not number.is_integer():
+        raise ValueError(f"{where} is {value!r}, but must be a whole number")
+    return int(number)
+
+
+def _hint(word: Any, known: Iterable[str]) -> str:
+    names = list(known)
+    close = difflib.get_close_matches(str(word), names, n=1, cutoff=0.4)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; there are: {', '.join(names)}" if names else "; it has none"

@@ -1,0 +1,56 @@
+"""What every client sent, sorted by client, and who is left out for NaN or infinity."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+from fedsdg.aggregation.parameters import clients_of
+from fedsdg.aggregation.state_dict_checks import StateDict, check_finite, kind, nonfinite_counts
+from fedsdg.aggregation.uploads import NonFiniteError
+
+
+def further_uploads(uploads: Any, ids: list[Hashable]) -> dict[str, list[Any]]:
+    """The uploads beside the parameters, each as a list in the order of the ids."""
+    if uploads is None:
+        return {}
+    if not isinstance(uploads, Mapping):
+        raise ValueError(f"uploads is {kind(uploads)}; give a mapping such as {{'control': …}}")
+    ordered = {}
+    for name, values in uploads.items():
+        if name == "update":
+            raise ValueError("uploads holds 'update'; updates are formed from client_params")
+        others, rows, _ = clients_of(values)
+        if set(others) != set(ids):
+            raise ValueError(
+                f"upload {name!r} is of the clients {others}, client_params of {ids}; give both "
+                f"for the same clients"
+            )
+        by_id = dict(zip(others, rows, strict=True))
+        ordered[name] = [by_id[client] for client in ids]
+    return ordered
+
+
+def screened(
+    ids: Sequence[Hashable], tensors: Mapping[str, list[StateDict]], on_nonfinite: str
+) -> dict[Hashable, dict[str, int]]:
+    """The clients to drop, with their non-finite values by tensor; raises unless dropping."""
+    dropped: dict[Hashable, dict[str, int]] = {}
+    for k, client in enumerate(ids):
+        for upload, rows in tensors.items():
+            if on_nonfinite == "raise":
+                check_finite(who(client, upload), rows[k])
+            for name, count in nonfinite_counts(rows[k]).items():
+                label = name if upload == "update" else f"{upload}: {name}"
+                dropped.setdefault(client, {})[label] = count
+    if ids and len(dropped) == len(ids):
+        client, counts = next(iter(dropped.items()))
+        name, count = next(iter(counts.items()))
+        raise NonFiniteError(
+            f"all {len(ids)} clients hold non-finite values (client {client}: tensor {name!r} has "
+            f"{count}); nothing is left to aggregate: lower the learning rate"
+        )
+    return dropped
+
+
+def who(client: Hashable, upload: str) -> str:
+    """Who sent what, for an error message."""
+    return f"client {client}" + ("" if upload == "update" else f", upload {upload!r}")

@@ -1,0 +1,99 @@
+"""The names of rules are those of the table of methods, and mean the same."""
+
+import dataclasses
+import doctest
+
+import numpy as np
+import pytest
+
+import fedsdg.aggregation.rule_table
+from fedsdg.aggregation.rule_table import RULES, make_rule
+from fedsdg.aggregation.rules.geometric_median import GeometricMedian
+from fedsdg.aggregation.rules.krum import Krum
+from fedsdg.composition import Key
+from fedsdg.methods import METHODS
+
+
+def test_docstring_examples():
+    result = doctest.testmod(fedsdg.aggregation.rule_table)
+    assert result.attempted >= 3
+    assert result.failed == 0
+
+
+def test_the_names_are_those_of_the_methods():
+    assert list(RULES) == list(METHODS)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_name_makes_the_rule_of_the_method(name):
+    method = METHODS[name]
+    defaults = {key: parameter.default for key, parameter in method.parameters.items()}
+    expected = method.rule.build(defaults)
+    assert type(make_rule(name)) is type(expected)
+    assert make_rule(name) == expected
+    settable = {value.name for value in method.rule.arguments.values() if isinstance(value, Key)}
+    assert set(RULES[name].free) == settable
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_parameter_of_a_row_reaches_the_rule(name):
+    """The limits that the config allows, one parameter at a time."""
+    for key in RULES[name].free:
+        parameter = METHODS[name].parameters[key]
+        values = [*parameter.choices, parameter.minimum, parameter.maximum, parameter.default]
+        for value in values:
+            if value is None or (key, value) in {("max_weight", 0.0), ("floor", 1)}:
+                continue  # No limit; and limits that the rules themselves exclude.
+            rule = make_rule({"type": name, "name": "a label", key: value})
+            assert getattr(rule, key) == value
+            others = {field.name for field in dataclasses.fields(rule)} - {key}
+            assert all(getattr(rule, other) == getattr(make_rule(name), other) for other in others)
+
+
+def test_rule_objects_pass_through():
+    rule = Krum(2)
+    assert make_rule(rule) is rule
+
+
+def test_values_are_taken_in_their_type():
+    assert make_rule({"type": "krum", "f": np.int64(2)}) == Krum(2)
+    assert type(make_rule({"type": "krum", "f": 2.0}).f) is int
+    assert make_rule({"type": "geometric-median", "tolerance": np.float32(0.5)}) == GeometricMedian(
+        0.5
+    )
+    assert make_rule({"type": "fedsdg", "max_weight": None}).max_weight is None
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("Fedsgd", "there is no rule 'Fedsgd'; did you mean 'fedsdg'?"),
+        ("xyz", "there is no rule 'xyz'; there are: fedsdg, fedavg"),
+        ({"type": "krum", "g": 1}, "rule 'krum' has no parameter 'g'; there are: f"),
+        ({"type": "fedsdg", "epsilom": 1}, "has no parameter 'epsilom'; did you mean 'epsilon'?"),
+        ({"type": "fedsdg", "lambda1": 1}, "'fedsdg' has no parameter 'lambda1'; there are: eps"),
+        ({"type": "fedavg", "weights": "uniform"}, "no parameter 'weights'; it has none"),
+        ({"f": 1}, "rule has the type None; name one of fedsdg"),
+        ({"type": ["krum"]}, "rule has the type"),
+        ({"type": "krum", "f": "1"}, "parameter 'f' of rule 'krum' is '1', but must be a number"),
+        ({"type": "krum", "f": True}, "parameter 'f' of rule 'krum' is True, but must be a number"),
+        ({"type": "krum", "f": 1.5}, "is 1.5, but must be a whole number"),
+        ({"type": "krum", "f": float("nan")}, "is nan, but must be a whole number"),
+        ({"type": "krum", "f": float("inf")}, "is inf, but must be a whole number"),
+        ({"type": "krum", "f": 10**400}, "is beyond the largest float"),
+        ({"type": "krum", "f": None}, "is None, but must be a number"),
+        ({"type": "krum", "f": -1}, "f=-1 must be >= 0"),
+        ({"type": "fedsdg", "epsilon": 1j}, "is 1j, but must be a number"),
+        ({"type": "fedsdg", "epsilon": 0}, "epsilon=0.0 must be in"),
+        ({"type": "fedsdg", "reference": 3}, "is 3, but must be a text such as 'mean'"),
+        ({"type": "fedsdg", "transform": "rely"}, "transform='rely': use 'relu' or 'softmax'"),
+        ({"type": "fedsdg", "smoothing": float("nan")}, "smoothing=nan must be in"),
+        (Krum, "rule is the class Krum; give an instance, Krum()"),
+        (None, "rule is a NoneType; give a name"),
+        (lambda: None, "rule is a function; give a name"),
+    ],
+)
+def test_errors_name_the_rule_the_parameter_and_the_remedy(row, message):
+    with pytest.raises(ValueError) as error:
+        make_rule(row)
+    assert message in str(error.value)
