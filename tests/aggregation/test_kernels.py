@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from fedsdg.aggregation.backends import backend
 from fedsdg.aggregation.kernels import columns, compiling
+from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.statistics import measure, squared_distances, weighted_sum
+from fedsdg.aggregation.uploads import NonFiniteError
 
 PRECISION = {torch.float32: 4e-6, torch.float64: 1e-13}
 
@@ -205,3 +207,13 @@ def test_where_nothing_can_be_written_kernels_work_without_a_cache(monkeypatch):
 
     monkeypatch.setattr(compiling.numba, "njit", njit)
     assert compiling.compiled(lambda x: x + 1)(1) == 2
+
+
+@pytest.mark.parametrize("name", ["torch", "numba"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_client_of_weight_zero_must_be_finite_too(name, value, cohort):
+    updates = torch.ones(3, 50)
+    updates[1, 7] = value
+    context = cohort(3, samples=np.array([5, 0, 5]))
+    with backend(name), pytest.raises(NonFiniteError, match="client 1: "):
+        Mean()({"update": updates}, context, {})
