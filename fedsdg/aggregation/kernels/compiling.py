@@ -10,13 +10,15 @@ import numba
 RELAXED = {"reassoc", "contract", "nsz", "arcp"}
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def compiled(function: Callable[..., Any], *, relaxed: bool = True) -> Callable[..., Any]:
     """Compile at the first call with each dtype; keep the machine code for the next process.
 
     It is kept beside the source, or in the user's cache folder if the installation cannot be
     written (`NUMBA_CACHE_DIR` names another place); where neither can, every process compiles.
+    relaxed=False computes to the letter: nothing is reordered.
     """
-    options: dict[str, Any] = {"nogil": True, "fastmath": RELAXED, "error_model": "numpy"}
+    fastmath = RELAXED if relaxed else False
+    options: dict[str, Any] = {"nogil": True, "fastmath": fastmath, "error_model": "numpy"}
     try:
         return numba.njit(cache=True, **options)(function)
     except RuntimeError:  # numba found no place for its cache
