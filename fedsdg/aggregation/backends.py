@@ -16,7 +16,7 @@ import torch
 
 BACKENDS = ("auto", "torch", "numba")
 VARIABLE = "FEDSDG_AGGREGATION_BACKEND"
-AUTO_NUMBERS = 4_000_000
+AUTO_NUMBERS = 1_000_000
 """With "auto", kernels take rows [M, d] of at least this many numbers."""
 
 _forced: ContextVar[str | None] = ContextVar("forced aggregation backend", default=None)

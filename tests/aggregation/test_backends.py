@@ -62,7 +62,7 @@ def test_small_problems_never_load_the_compiler():
     code = """
 import sys, numpy as np, torch
 from fedsdg.aggregation.statistics import measure, squared_distances, weighted_sum
-rows = torch.randn(10, 100_000)
+rows = torch.randn(10, 90_000)
 measure(rows, gram=True), squared_distances(rows), weighted_sum(rows, np.ones(10))
 sys.exit("numba" in sys.modules)
 """

@@ -15,6 +15,9 @@ import torch
 PART_BYTES = 1 << 23
 """Size of a part: long against the start of a kernel, short against the whole."""
 
+FEW_ROWS = 32
+"""About as many streams as a processor prefetches side by side."""
+
 
 class Rows(NamedTuple):
     """Row k of [size, d] is flat[k * stride : k * stride + d]."""
@@ -33,9 +36,14 @@ def as_rows(rows: torch.Tensor) -> Rows:
     return Rows(flat.numpy(), stride, size, d)
 
 
-def block_width(size: int, itemsize: int, cache_bytes: int) -> int:
-    """Columns of a block of `size` rows that fills the given cache: a multiple of 64, in bounds."""
-    return int(np.clip(cache_bytes // (size * itemsize) // 64 * 64, 64, 2048))
+def block_width(rows: Rows) -> int:
+    """Columns of a block that is read more than once: a multiple of 64.
+
+    Few rows: a small part of the first cache, so that the processor's own prefetching follows all
+    rows at once. Many rows, too many for it: long pieces of each that still fit the second cache.
+    """
+    cache = 1 << 14 if rows.size <= FEW_ROWS else 1 << 17
+    return max(64, cache // (rows.size + 1) // rows.flat.itemsize // 64 * 64)
 
 
 def over_parts(rows: Rows, width: int, work: Callable[[int, int], Any]) -> Any:

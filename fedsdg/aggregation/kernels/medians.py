@@ -14,8 +14,6 @@ from fedsdg.aggregation.kernels.compiling import compiled
 MOST_ROWS = 1024
 """A network of more comparators than for these takes long to lay out."""
 
-BLOCK_BYTES = 1 << 15
-
 
 def sorting_network(size: int) -> list[tuple[int, int]]:
     """Batcher's merge exchange: pairs i < j; the smaller of the two goes to i (Knuth 5.2.2 M)."""
@@ -77,7 +75,7 @@ def _medians(flat, stride, size, start, stop, width, network, buffer, zeros, out
 
 def medians(rows: Rows, out: np.ndarray) -> bool:
     """out [d] = the median of each column; False, and no medians, if a number is not finite."""
-    width = block_width(rows.size, rows.flat.itemsize, BLOCK_BYTES)
+    width = block_width(rows)
     network = selection_network(rows.size, ((rows.size - 1) // 2, rows.size // 2))
 
     def work(start: int, stop: int) -> float:

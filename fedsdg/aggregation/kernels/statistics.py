@@ -12,8 +12,6 @@ import numpy as np
 from fedsdg.aggregation.kernels.columns import Rows, block_width, over_parts
 from fedsdg.aggregation.kernels.compiling import compiled
 
-L1_BYTES = 1 << 15
-
 
 @compiled
 def _moments(flat, stride, size, start, stop, width, coefficients, reference, totals):
@@ -89,7 +87,7 @@ def _distances(flat, stride, size, start, stop, width, zero, totals):
 
 def moments(rows: Rows, coefficients: np.ndarray, real: Any) -> tuple[np.ndarray, np.ndarray]:
     """([M + 1] squared norms of the rows and of z, [M] dots with z), z = sum_k c_k x_k."""
-    width = block_width(rows.size + 1, rows.flat.itemsize, L1_BYTES)
+    width = block_width(rows)
     c = coefficients.astype(real)
 
     def work(start: int, stop: int) -> np.ndarray:
@@ -104,7 +102,7 @@ def moments(rows: Rows, coefficients: np.ndarray, real: Any) -> tuple[np.ndarray
 
 def distances(rows: Rows, real: Any) -> np.ndarray:
     """[M, M] ||x_i - x_j||^2 from differences: exactly symmetric, and zero for equal rows."""
-    width = block_width(rows.size, rows.flat.itemsize, L1_BYTES)
+    width = block_width(rows)
     zero = np.zeros(1, real)
 
     def work(start: int, stop: int) -> np.ndarray:

@@ -2,11 +2,8 @@
 
 import numpy as np
 
-from fedsdg.aggregation.kernels.columns import Rows, over_parts
+from fedsdg.aggregation.kernels.columns import FEW_ROWS, Rows, over_parts
 from fedsdg.aggregation.kernels.compiling import compiled
-
-WIDTH = 512
-"""Columns of a block: their float64 totals fill an eighth of a core's first cache."""
 
 
 @compiled
@@ -40,8 +37,11 @@ def _weighted_sum(flat, stride, size, start, stop, width, weights, total, out):
 def weighted_sum(rows: Rows, weights: np.ndarray, out: np.ndarray) -> None:
     """out [d] = sum_k w_k x_k; weights [M] float64."""
 
-    def work(start: int, stop: int) -> None:
-        total = np.empty(WIDTH)
-        _weighted_sum(rows.flat, rows.stride, rows.size, start, stop, WIDTH, weights, total, out)
+    # Only the totals are read again, so the pieces of many rows may be long (see block_width).
+    width = 256 if rows.size <= FEW_ROWS else 4096
 
-    over_parts(rows, WIDTH, work)
+    def work(start: int, stop: int) -> None:
+        total = np.empty(width)
+        _weighted_sum(rows.flat, rows.stride, rows.size, start, stop, width, weights, total, out)
+
+    over_parts(rows, width, work)
