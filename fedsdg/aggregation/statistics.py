@@ -4,7 +4,7 @@ Here stands the plain reference, for any device and dtype. A block of columns of
 converted to float64 at a time, so a second [M, d] copy never exists, whatever the dtype of the
 rows; blocks come in a fixed order, so results are the same from run to run. Large rows on the CPU
 go to the kernels (see `backends`). These form products of float32 rows in float32 within blocks of
-at most 2048 columns and add the blocks in float64; of norms, products and distances the reference
+at most 512 columns and add the blocks in float64; of norms, products and distances the reference
 keeps about 12 digits and they keep at least 5 (relative to ||x_k|| sum_j |c_j| ||x_j|| for dots).
 """
 

@@ -15,7 +15,7 @@ import torch
 PART_BYTES = 1 << 23
 """Size of a part: long against the start of a kernel, short against the whole."""
 
-FEW_ROWS = 32
+FEW_ROWS = 16
 """About as many streams as a processor prefetches side by side."""
 
 
@@ -39,11 +39,13 @@ def as_rows(rows: torch.Tensor) -> Rows:
 def block_width(rows: Rows) -> int:
     """Columns of a block that is read more than once: a multiple of 64.
 
-    Few rows: a small part of the first cache, so that the processor's own prefetching follows all
-    rows at once. Many rows, too many for it: long pieces of each that still fit the second cache.
+    Few rows: short pieces, a small part of the first cache, so that the processor's own
+    prefetching follows all rows at once. Many rows, too many for it: long pieces of each that
+    still fit the second cache.
     """
-    cache = 1 << 14 if rows.size <= FEW_ROWS else 1 << 17
-    return max(64, cache // (rows.size + 1) // rows.flat.itemsize // 64 * 64)
+    if rows.size <= FEW_ROWS:
+        return 512 // rows.flat.itemsize
+    return max(64, min(512, (1 << 17) // (rows.size + 1) // rows.flat.itemsize // 64 * 64))
 
 
 def over_parts(rows: Rows, width: int, work: Callable[[int, int], Any]) -> Any:
