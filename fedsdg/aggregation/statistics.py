@@ -1,8 +1,11 @@
 """What rules need to know of the updates, in passes over column blocks, accumulated in float64.
 
-This is the plain reference. A block of columns of all M rows is converted to float64 at a time, so
-a second [M, d] copy never exists, whatever the dtype of the rows; blocks come in a fixed order, so
-results are the same from run to run.
+Here stands the plain reference, for any device and dtype. A block of columns of all M rows is
+converted to float64 at a time, so a second [M, d] copy never exists, whatever the dtype of the
+rows; blocks come in a fixed order, so results are the same from run to run. Large rows on the CPU
+go to the kernels (see `backends`). These form products of float32 rows in float32 within blocks of
+at most 512 columns and add the blocks in float64; of norms, products and distances the reference
+keeps about 12 digits and they keep at least 5 (relative to ||x_k|| sum_j |c_j| ||x_j|| for dots).
 """
 
 import math
@@ -11,6 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+
+from fedsdg.aggregation.backends import use_kernels
 
 BLOCK_BYTES = 1 << 21
 """Size of one float64 block: about a core's share of the last-level cache."""
@@ -44,6 +49,8 @@ def measure(
     None for the mean (c_k = 1/M). The Gram is always centred on the mean: distances from it do not
     cancel when all updates share a large common part.
     """
+    if use_kernels(rows) and (found := _measured_by_kernels(rows, coefficients, gram)):
+        return found
     size, unit = rows.shape[0], _unit(rows)
     squares = torch.zeros(size, dtype=torch.float64, device=rows.device)
     dots, reference_square = squares.clone(), squares.new_zeros(())
@@ -72,13 +79,17 @@ def squared_distances(rows: torch.Tensor) -> tuple[np.ndarray, float]:
 
     From the centred Gram, D_ij = G_ii + G_jj - 2 G_ij. Where that cancels (rows much closer to each
     other than to the mean, as the honest ones are when an attacker is far away) the distances are
-    formed from differences instead, so that each is good to about 1e-12 relative.
+    formed from differences instead, so that each is good to about 1e-12 relative. The kernels form
+    them from differences at once.
     """
+    if use_kernels(rows) and (between := _distances_by_kernels(rows)) is not None:
+        return between, 1.0
     statistics = measure(rows, gram=True)
     assert statistics.gram is not None
     diagonal = statistics.gram.diagonal()
     sums = diagonal[:, None] + diagonal[None, :]
-    distances = sums - 2 * statistics.gram
+    with np.errstate(invalid="ignore"):  # Of rows that are not finite, neither are the distances.
+        distances = sums - 2 * statistics.gram
     np.fill_diagonal(distances, 0.0)
     off_diagonal = ~np.eye(len(distances), dtype=bool)
     if (distances <= 1e-3 * sums)[off_diagonal].any():
@@ -90,9 +101,71 @@ def weighted_sum(rows: torch.Tensor, weights: np.ndarray) -> torch.Tensor:
     """sum_k w_k x_k, [d] in the dtype of the rows [M, d]; weights [M]; accumulated in float64."""
     w = torch.as_tensor(weights).to(dtype=torch.float64, device=rows.device)
     total = torch.empty(rows.shape[1], dtype=rows.dtype, device=rows.device)
+    if use_kernels(rows):
+        from fedsdg.aggregation.kernels import sums
+        from fedsdg.aggregation.kernels.columns import as_rows
+
+        sums.weighted_sum(as_rows(rows), w.numpy(), total.numpy())
+        return total
     for columns, block in _blocks(rows, 1.0):
         total[columns] = (w @ block).to(rows.dtype)
     return total
+
+
+def _measured_by_kernels(
+    rows: torch.Tensor, coefficients: np.ndarray | None, gram: bool
+) -> Statistics | None:
+    """As `measure`; None where float64 without scaling is too narrow for the rows."""
+    from fedsdg.aggregation.kernels import statistics
+    from fedsdg.aggregation.kernels.columns import as_rows
+
+    size, d = rows.shape
+    # Coefficients at most 1: their scale comes back in at the end, in float64. One that vanishes
+    # in float32 (< 2^-149) is of no account where all |x| < 2^64 and z is in range.
+    c = np.ones(size) if coefficients is None else np.asarray(coefficients, dtype=np.float64)
+    scale = float(np.abs(c).max()) or 1.0
+    for real in _precisions(rows):
+        reference: np.ndarray = (c / scale).astype(real)
+        squares, dots = statistics.moments(as_rows(rows), reference, real)
+        if statistics.in_range(squares, d, real):
+            break
+    else:
+        if rows.dtype == torch.float64:
+            return None
+    between = _distances_by_kernels(rows) if gram else None
+    if gram and between is None:
+        return None
+    scale = 1.0 / size if coefficients is None else scale
+    return Statistics(
+        unit=1.0,
+        norms=np.sqrt(squares[:-1]),
+        dots=dots * scale,
+        reference_norm=math.sqrt(squares[-1]) * scale,
+        gram=None if between is None else _centred_gram(between),
+    )
+
+
+def _distances_by_kernels(rows: torch.Tensor) -> np.ndarray | None:
+    from fedsdg.aggregation.kernels import statistics
+    from fedsdg.aggregation.kernels.columns import as_rows
+
+    pairs = ~np.eye(len(rows), dtype=bool)
+    for real in _precisions(rows):
+        found = statistics.distances(as_rows(rows), real)
+        if statistics.in_range(found[pairs], rows.shape[1], real):
+            return found
+    return None if rows.dtype == torch.float64 else found
+
+
+def _precisions(rows: torch.Tensor) -> list[type]:
+    """What the kernels try in turn; float64 has room for the square of every float32."""
+    return [np.float64] if rows.dtype == torch.float64 else [np.float32, np.float64]
+
+
+def _centred_gram(distances: np.ndarray) -> np.ndarray:
+    """<x_i - mean, x_j - mean> = -1/2 (D_ij - mean_i D_ij - mean_j D_ij + mean_ij D_ij)."""
+    means = distances.mean(axis=0)
+    return -0.5 * (distances - means[:, None] - means[None, :] + means.mean())
 
 
 def _distances_from_differences(rows: torch.Tensor, unit: float) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 
 from fedsdg.aggregation.types import Context
@@ -12,12 +13,17 @@ class NonFiniteError(ValueError, FloatingPointError):
 
 
 def checked_upload(
-    uploads: Mapping[str, torch.Tensor], context: Context, name: str = "update"
+    uploads: Mapping[str, torch.Tensor],
+    context: Context,
+    name: str = "update",
+    *,
+    finite: bool = True,
 ) -> torch.Tensor:
     """The upload `name` as a detached [M, d] tensor (no copy), M = len(context.clients) >= 1.
 
     Raises ValueError when it is absent, of the wrong shape or not floating; NonFiniteError, naming
-    the client, when a row holds NaN or infinity.
+    the client, when a row holds NaN or infinity. With finite=False the numbers are not read: the
+    rule reads them all anyway, and calls `require_finite` with what came of it.
     """
     if name not in uploads:
         raise ValueError(
@@ -36,8 +42,21 @@ def checked_upload(
     if not rows.is_floating_point():
         raise ValueError(f"upload {name!r} is {rows.dtype}; convert it to a floating dtype")
     rows = rows.detach()
-    _check_finite(rows, context, name)
+    if finite:
+        _check_finite(rows, context, name)
     return rows
+
+
+def require_finite(
+    rows: torch.Tensor, found: np.ndarray | torch.Tensor, context: Context, name: str = "update"
+) -> None:
+    """NonFiniteError, naming the client, if `found` is not finite because the rows are not.
+
+    found: numbers that are not finite whenever a number of the rows is not.
+    """
+    found = torch.as_tensor(found)
+    if not torch.isfinite(found).all():
+        _check_finite(rows, context, name)
 
 
 def _check_finite(rows: torch.Tensor, context: Context, name: str) -> None:

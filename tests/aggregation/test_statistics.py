@@ -1,10 +1,17 @@
-"""Statistics against numpy in float64 (and longdouble where float64 would cancel)."""
+"""The plain reference against numpy in float64 (longdouble where float64 would cancel)."""
 
 import numpy as np
 import pytest
 import torch
 
+from fedsdg.aggregation.backends import backend
 from fedsdg.aggregation.statistics import measure, squared_distances, weighted_sum
+
+
+@pytest.fixture(autouse=True)
+def _reference():
+    with backend("torch"):
+        yield
 
 
 def rows(size=5, d=200_000, dtype=torch.float32, seed=0):

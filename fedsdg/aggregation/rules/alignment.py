@@ -9,7 +9,7 @@ import torch
 
 from fedsdg.aggregation.statistics import Statistics, measure, weighted_sum
 from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
-from fedsdg.aggregation.uploads import checked_upload
+from fedsdg.aggregation.uploads import checked_upload, require_finite
 from fedsdg.aggregation.weights import capped
 
 DEGENERATE_SUM = 1e-6
@@ -73,8 +73,9 @@ class Alignment(StatelessRule):
         context: Context,
         state: Mapping[str, torch.Tensor],
     ) -> Aggregate:
-        updates = checked_upload(uploads, context)
+        updates = checked_upload(uploads, context, finite=False)
         statistics = measure(updates)
+        require_finite(updates, statistics.norms, context)
         noise = 0.5 * torch.finfo(updates.dtype).eps * (context.parameter_norm or 0.0)
         weighing = self.weigh(statistics, noise)
         return Aggregate(

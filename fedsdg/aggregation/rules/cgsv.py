@@ -9,7 +9,7 @@ import torch
 
 from fedsdg.aggregation.statistics import measure, weighted_sum
 from fedsdg.aggregation.types import Aggregate, Context
-from fedsdg.aggregation.uploads import checked_upload
+from fedsdg.aggregation.uploads import checked_upload, require_finite
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,14 @@ class Cgsv:
         context: Context,
         state: Mapping[str, torch.Tensor],
     ) -> Aggregate:
-        updates = checked_upload(uploads, context)
+        updates = checked_upload(uploads, context, finite=False)
         cohort = context.clients
         shares = state["r"].numpy(force=True)[cohort]
         weights = (
             shares / shares.sum() if shares.sum() > 0 else np.full(len(cohort), 1 / len(cohort))
         )
         lengths = measure(updates)
+        require_finite(updates, lengths.norms, context)
         moving = lengths.norms > 0
         # Coefficients of U on the updates as measured: w_n / ||Delta_n||.
         coefficients = np.where(moving, weights / np.where(moving, lengths.norms, 1.0), 0.0)

@@ -16,7 +16,7 @@ import torch
 
 from fedsdg.aggregation.statistics import squared_distances, weighted_sum
 from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
-from fedsdg.aggregation.uploads import checked_upload
+from fedsdg.aggregation.uploads import checked_upload, require_finite
 
 
 class Solution(NamedTuple):
@@ -139,8 +139,9 @@ class GeometricMedian(StatelessRule):
         context: Context,
         state: Mapping[str, torch.Tensor],
     ) -> Aggregate:
-        updates = checked_upload(uploads, context)
+        updates = checked_upload(uploads, context, finite=len(context.clients) == 1)
         distances, unit = squared_distances(updates)
+        require_finite(updates, distances, context)
         solution = geometric_median_weights(distances, self.tolerance, self.max_iterations)
         return Aggregate(
             weighted_sum(updates, solution.weights)[None],

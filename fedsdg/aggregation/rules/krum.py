@@ -8,7 +8,7 @@ import torch
 
 from fedsdg.aggregation.statistics import squared_distances, weighted_sum
 from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
-from fedsdg.aggregation.uploads import checked_upload
+from fedsdg.aggregation.uploads import checked_upload, require_finite
 
 TIE = 1e-11
 """Scores that differ by less, relatively, are equal up to rounding: the lower index wins."""
@@ -64,9 +64,10 @@ class MultiKrum(StatelessRule):
         context: Context,
         state: Mapping[str, torch.Tensor],
     ) -> Aggregate:
-        updates = checked_upload(uploads, context)
+        updates = checked_upload(uploads, context, finite=False)
         n = len(updates)
         distances, unit = squared_distances(updates)
+        require_finite(updates, distances, context)
         scores = krum_scores(distances, self.f)
         count = n - self.f if self.m is None else self.m
         if count > n - self.f:

@@ -9,7 +9,7 @@ import torch
 
 from fedsdg.aggregation.statistics import weighted_sum
 from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
-from fedsdg.aggregation.uploads import checked_upload
+from fedsdg.aggregation.uploads import checked_upload, require_finite
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,13 @@ class Mean(StatelessRule):
         context: Context,
         state: Mapping[str, torch.Tensor],
     ) -> Aggregate:
-        updates = checked_upload(uploads, context)
+        updates = checked_upload(uploads, context, finite=False)
         weights = self._weights(context)
-        return Aggregate(weighted_sum(updates, weights)[None], weights, dict(state), {})
+        if not weights.all():  # A weight of zero may hide what is not finite.
+            checked_upload(uploads, context)
+        step = weighted_sum(updates, weights)
+        require_finite(updates, step, context)
+        return Aggregate(step[None], weights, dict(state), {})
 
     def _weights(self, context: Context) -> np.ndarray:
         size = len(context.clients)

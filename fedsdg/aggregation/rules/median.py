@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from fedsdg.aggregation.backends import use_kernels
 from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
 from fedsdg.aggregation.uploads import checked_upload
 
@@ -24,9 +25,16 @@ class CoordinateMedian(StatelessRule):
         context: Context,
         state: Mapping[str, torch.Tensor],
     ) -> Aggregate:
-        updates = checked_upload(uploads, context)
+        updates = checked_upload(uploads, context, finite=False)
         size, d = updates.shape
         step = torch.empty(1, d, dtype=updates.dtype, device=updates.device)
+        if use_kernels(updates):
+            from fedsdg.aggregation.kernels import medians
+            from fedsdg.aggregation.kernels.columns import as_rows
+
+            if size <= medians.MOST_ROWS and medians.medians(as_rows(updates), step[0].numpy()):
+                return Aggregate(step, None, dict(state), {})
+        checked_upload(uploads, context)
         width = max(256, BLOCK_NUMBERS // size)
         for start in range(0, d, width):
             ordered = torch.sort(updates[:, start : start + width], dim=0).values
