@@ -11,7 +11,7 @@ import torch
 from fedsdg.aggregation.rules.cgsv import Cgsv
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.state_dict_checks import kind
-from fedsdg.aggregation.types import Context, Rule, StatelessRule
+from fedsdg.aggregation.types import Context, Rule
 
 LARGEST_COUNT = 2**53
 
@@ -85,18 +85,17 @@ class Cohort:
         """
         if state is not None and not isinstance(state, Mapping):
             raise ValueError(f"state is {kind(state)}; pass the state that the last call returned")
-        if isinstance(rule, StatelessRule):
-            if state:
-                raise ValueError(f"state holds {list(state)}, but the rule keeps none; omit it")
-            return {}
         if isinstance(rule, Cgsv) and state is None and self.client_samples is None:
             raise ValueError(
                 "CGSV starts from the clients' shares of the data: give client_samples, the counts "
                 "of all clients of the federation, or the state that the last call returned"
             )
         fresh = rule.init(d, np.asarray(context.client_samples))
-        if fresh:
-            self._check_identified()
+        if not fresh:
+            if state:
+                raise ValueError(f"state holds {list(state)}, but the rule keeps none; omit it")
+            return {}
+        self._check_identified()
         if state is None:
             return fresh
         _check_state(state, fresh)

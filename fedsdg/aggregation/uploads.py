@@ -1,10 +1,11 @@
-"""The checks that every upload passes before a rule sees it: present, [M, d], floating, finite."""
+"""The checks that every upload passes: present, [M, d], floating, finite."""
 
 from collections.abc import Mapping
 
 import numpy as np
 import torch
 
+from fedsdg.aggregation.rows import Rows, TensorRows
 from fedsdg.aggregation.types import Context
 
 
@@ -43,32 +44,28 @@ def checked_upload(
         raise ValueError(f"upload {name!r} is {rows.dtype}; convert it to a floating dtype")
     rows = rows.detach()
     if finite:
-        _check_finite(rows, context, name)
+        require_finite(TensorRows(rows), None, context, name)
     return rows
 
 
 def require_finite(
-    rows: torch.Tensor, found: np.ndarray | torch.Tensor, context: Context, name: str = "update"
+    rows: Rows,
+    found: np.ndarray | torch.Tensor | None,
+    context: Context,
+    name: str = "update",
 ) -> None:
     """NonFiniteError, naming the client, if `found` is not finite because the rows are not.
 
-    found: numbers that are not finite whenever a number of the rows is not.
+    found: numbers that are not finite whenever a number of the rows is not; None if there are
+    none such, so that the rows themselves have to be read.
     """
-    found = torch.as_tensor(found)
-    if not torch.isfinite(found).all():
-        _check_finite(rows, context, name)
-
-
-def _check_finite(rows: torch.Tensor, context: Context, name: str) -> None:
-    if rows.shape[1] == 0:
+    if found is not None and bool(torch.isfinite(torch.as_tensor(found)).all()):
         return
-    # Minimum and maximum propagate NaN and infinity, and unlike isfinite need no [M, d] temporary.
-    low, high = torch.aminmax(rows, dim=1)
-    bad = (~(torch.isfinite(low) & torch.isfinite(high))).nonzero().flatten().tolist()
-    if bad:
-        count = int((~torch.isfinite(rows[bad[0]])).sum())
+    counts = rows.nonfinite_counts()
+    bad = np.flatnonzero(counts)
+    if len(bad):
         others = f" (as do {len(bad) - 1} other clients)" if len(bad) > 1 else ""
         raise NonFiniteError(
-            f"client {context.clients[bad[0]]}: upload {name!r} has {count} non-finite values of "
-            f"{rows.shape[1]}{others}; lower its learning rate or leave the client out"
+            f"client {context.clients[bad[0]]}: upload {name!r} has {counts[bad[0]]} non-finite "
+            f"values of {rows.shape[1]}{others}; lower its learning rate or leave the client out"
         )

@@ -20,9 +20,15 @@ each_rule = pytest.mark.parametrize("rule", EVERY_RULE, ids=str)
 cohorts = st.tuples(st.integers(0, 10**6), st.integers(5, 8), st.integers(8, 12))
 
 
-def same_results(one, two, *, exact=False):
-    close = np.testing.assert_array_equal if exact else np.testing.assert_allclose
-    tolerance = {} if exact else {"rtol": 1e-7, "atol": 1e-9}
+def slack(rule):
+    """How far two results of a rule that iterates may lie apart: it stops where it may."""
+    return 1e-7 + 100 * getattr(make_rule(rule), "tolerance", 0.0)
+
+
+def same_results(one, two, rtol=None):
+    """Equal bit by bit, or to a relative tolerance."""
+    close = np.testing.assert_array_equal if rtol is None else np.testing.assert_allclose
+    tolerance = {} if rtol is None else {"rtol": rtol, "atol": 1e-2 * rtol}
     close(flat(one.parameters), flat(two.parameters), **tolerance)
     assert type(one.weights) is type(two.weights)
     if isinstance(one.weights, dict):
@@ -84,11 +90,15 @@ def test_the_order_of_a_mapping_does_not_matter(rule, cohort):
                 options[name] = dict(enumerate(options[name]))
         results.append(aggregate(rule, theta, by_id, **options))
     one, two = results
-    same_results(one, two)
+    same_results(one, two, slack(rule))
     for name, value in one.diagnostics.items():
         if isinstance(value, np.ndarray):
             np.testing.assert_allclose(
-                two.diagnostics[name], value[order], rtol=1e-6, atol=1e-7, err_msg=name
+                two.diagnostics[name],
+                value[order],
+                rtol=10 * slack(rule),
+                atol=slack(rule),
+                err_msg=name,
             )
     assert one.diagnostics.get("winner") == two.diagnostics.get("winner")
 
@@ -103,9 +113,13 @@ def test_translation_of_the_parameters(rule, cohort, shift):
     controls = needs(rule, len(clients), controls=list(clients))
     one = call(rule, theta, clients, **controls)
     two = call(rule, theta + vector, clients + vector, **controls)
-    np.testing.assert_allclose(two.parameters, one.parameters + vector, rtol=1e-7, atol=1e-7)
+    np.testing.assert_allclose(
+        two.parameters, one.parameters + vector, rtol=slack(rule), atol=slack(rule)
+    )
     if one.weights is not None:
-        np.testing.assert_allclose(two.weights, one.weights, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(
+            two.weights, one.weights, rtol=10 * slack(rule), atol=10 * slack(rule)
+        )
 
 
 @each_rule
@@ -117,7 +131,7 @@ def test_every_kind_gives_the_same_in_its_own_form(rule, dtype):
     expected = call(rule, theta, clients, kind="tensor", dtype=dtype)
     for kind in kinds:
         result = call(rule, theta, clients, kind=kind, dtype=dtype)
-        same_results(result, expected, exact=True)
+        same_results(result, expected)
         like = form(theta, kind, dtype)
         assert type(result.parameters) is type(like)
         if isinstance(like, dict):
@@ -156,13 +170,13 @@ def test_out_receives_what_would_be_returned(rule, kind):
     out = form(np.full(len(theta), np.nan), kind)
     result = call(rule, theta, clients, kind=kind, out=out)
     assert result.parameters is out
-    same_results(result, expected, exact=True)
+    same_results(result, expected)
     origin, rows = form(theta, kind), [form(row, kind) for row in clients]
     places = [np.asarray(leaf).ctypes.data for leaf in leaves(origin)]
     inplace = aggregate(rule, origin, rows, **needs(rule, 7, controls=rows), out=origin)
     assert inplace.parameters is origin
     assert [np.asarray(leaf).ctypes.data for leaf in leaves(origin)] == places
-    same_results(inplace, expected, exact=True)
+    same_results(inplace, expected)
 
 
 class Allocations(TorchDispatchMode):

@@ -7,9 +7,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
-from fedsdg.aggregation.statistics import Statistics, measure, weighted_sum
-from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
-from fedsdg.aggregation.uploads import checked_upload, require_finite
+from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
+from fedsdg.aggregation.rows import Rows
+from fedsdg.aggregation.statistics import Statistics
+from fedsdg.aggregation.types import Context
+from fedsdg.aggregation.uploads import require_finite
 from fedsdg.aggregation.weights import capped
 
 DEGENERATE_SUM = 1e-6
@@ -30,7 +32,7 @@ class Weighing(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Alignment(StatelessRule):
+class Alignment(PlannedRule):
     """step = sum_k w_k Delta_k with w_k = alpha_k / sum_j alpha_j (FedSDG, Eq. 10 and 11).
 
     alpha_k = max(0, <Delta_k, mean> / (||Delta_k|| ||mean|| + epsilon)). The weights are uniform
@@ -67,19 +69,16 @@ class Alignment(StatelessRule):
         if not 0 <= self.smoothing <= 1:
             raise ValueError(f"smoothing={self.smoothing} must be in [0, 1]; 0 is none")
 
-    def __call__(
-        self,
-        uploads: Mapping[str, torch.Tensor],
-        context: Context,
-        state: Mapping[str, torch.Tensor],
-    ) -> Aggregate:
-        updates = checked_upload(uploads, context, finite=False)
-        statistics = measure(updates)
+    def plan(
+        self, rows: Mapping[str, Rows], context: Context, state: Mapping[str, torch.Tensor]
+    ) -> Plan:
+        updates = rows["update"]
+        statistics = updates.measure()
         require_finite(updates, statistics.norms, context)
         noise = 0.5 * torch.finfo(updates.dtype).eps * (context.parameter_norm or 0.0)
         weighing = self.weigh(statistics, noise)
-        return Aggregate(
-            weighted_sum(updates, weighing.weights)[None],
+        return Plan(
+            Combination(weighing.weights),
             weighing.weights,
             dict(state),
             {
@@ -89,6 +88,7 @@ class Alignment(StatelessRule):
                 "mean_norm": statistics.reference_norm * statistics.unit,
                 "degenerate": float(weighing.degenerate),
             },
+            checked=True,
         )
 
     def weigh(self, statistics: Statistics, noise: float = 0.0) -> Weighing:

@@ -7,13 +7,14 @@ from typing import Literal
 import numpy as np
 import torch
 
-from fedsdg.aggregation.statistics import measure, weighted_sum
-from fedsdg.aggregation.types import Aggregate, Context
-from fedsdg.aggregation.uploads import checked_upload, require_finite
+from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
+from fedsdg.aggregation.rows import Rows
+from fedsdg.aggregation.types import Context
+from fedsdg.aggregation.uploads import require_finite
 
 
 @dataclass(frozen=True)
-class Cgsv:
+class Cgsv(PlannedRule):
     """Weights r that follow the cosine between a client's update and the aggregate.
 
     r^0_n = the client's share of all data. In a round with cohort S, on that cohort:
@@ -55,22 +56,16 @@ class Cgsv:
             "participations": torch.zeros(len(samples), dtype=torch.int64),
         }
 
-    def broadcast(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return {}
-
-    def __call__(
-        self,
-        uploads: Mapping[str, torch.Tensor],
-        context: Context,
-        state: Mapping[str, torch.Tensor],
-    ) -> Aggregate:
-        updates = checked_upload(uploads, context, finite=False)
+    def plan(
+        self, rows: Mapping[str, Rows], context: Context, state: Mapping[str, torch.Tensor]
+    ) -> Plan:
+        updates = rows["update"]
         cohort = context.clients
         shares = state["r"].numpy(force=True)[cohort]
         weights = (
             shares / shares.sum() if shares.sum() > 0 else np.full(len(cohort), 1 / len(cohort))
         )
-        lengths = measure(updates)
+        lengths = updates.measure()
         require_finite(updates, lengths.norms, context)
         moving = lengths.norms > 0
         # Coefficients of U on the updates as measured: w_n / ||Delta_n||.
@@ -82,17 +77,18 @@ class Cgsv:
         r, participations = state["r"].clone(), state["participations"].clone()
         r[cohort] = torch.as_tensor(self._renewed(shares, gamma, psi)).to(r)
         participations[cohort] = torch.as_tensor(times).to(participations)
-        return Aggregate(
-            weighted_sum(updates, coefficients * scale)[None],
+        return Plan(
+            Combination(coefficients * scale),
             weights,
             {"r": r, "participations": participations},
             {"alignment": psi, "update_norm": lengths.norms * lengths.unit, "gamma": gamma},
+            checked=True,
         )
 
-    def _contributions(self, updates: torch.Tensor, coefficients: np.ndarray) -> np.ndarray:
-        s = measure(updates, coefficients)
+    def _contributions(self, updates: Rows, coefficients: np.ndarray) -> np.ndarray:
+        s = updates.measure(coefficients)
         if s.reference_norm <= 0.5 * torch.finfo(updates.dtype).eps:
-            return np.zeros(len(updates))
+            return np.zeros(updates.shape[0])
         moving = s.norms > 0
         cosine = s.dots / np.where(moving, s.norms * s.reference_norm, 1.0)
         return np.where(moving, np.clip(cosine, -1.0, 1.0), 0.0)

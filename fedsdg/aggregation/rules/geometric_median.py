@@ -14,9 +14,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from fedsdg.aggregation.statistics import squared_distances, weighted_sum
-from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
-from fedsdg.aggregation.uploads import checked_upload, require_finite
+from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
+from fedsdg.aggregation.rows import Rows
+from fedsdg.aggregation.types import Context
+from fedsdg.aggregation.uploads import require_finite
 
 
 class Solution(NamedTuple):
@@ -116,7 +117,7 @@ def _newton(pairs: np.ndarray, weights: np.ndarray, reach: np.ndarray) -> list[n
 
 
 @dataclass(frozen=True)
-class GeometricMedian(StatelessRule):
+class GeometricMedian(PlannedRule):
     """step = argmin_z sum_k ||z - Delta_k||, a convex combination of the updates.
 
     tolerance: bound on the relative excess of the objective. max_iterations: of the M-weight
@@ -133,18 +134,16 @@ class GeometricMedian(StatelessRule):
         if self.max_iterations < 1:
             raise ValueError(f"max_iterations={self.max_iterations} must be at least 1")
 
-    def __call__(
-        self,
-        uploads: Mapping[str, torch.Tensor],
-        context: Context,
-        state: Mapping[str, torch.Tensor],
-    ) -> Aggregate:
-        updates = checked_upload(uploads, context, finite=len(context.clients) == 1)
-        distances, unit = squared_distances(updates)
-        require_finite(updates, distances, context)
+    def plan(
+        self, rows: Mapping[str, Rows], context: Context, state: Mapping[str, torch.Tensor]
+    ) -> Plan:
+        updates = rows["update"]
+        distances, unit = updates.squared_distances()
+        # Of one client there are no distances that could show what is not finite.
+        require_finite(updates, distances if len(distances) > 1 else None, context)
         solution = geometric_median_weights(distances, self.tolerance, self.max_iterations)
-        return Aggregate(
-            weighted_sum(updates, solution.weights)[None],
+        return Plan(
+            Combination(solution.weights),
             solution.weights,
             dict(state),
             {
@@ -152,4 +151,5 @@ class GeometricMedian(StatelessRule):
                 "residual": solution.residual,
                 "iterations": float(solution.iterations),
             },
+            checked=True,
         )

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from fedsdg.aggregation.statistics import squared_distances, weighted_sum
-from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
-from fedsdg.aggregation.uploads import checked_upload, require_finite
+from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
+from fedsdg.aggregation.rows import Rows
+from fedsdg.aggregation.types import Context
+from fedsdg.aggregation.uploads import require_finite
 
 TIE = 1e-11
 """Scores that differ by less, relatively, are equal up to rounding: the lower index wins."""
@@ -23,7 +24,7 @@ def krum_scores(distances: np.ndarray, f: int) -> np.ndarray:
     if n < 2 * f + 3:
         raise ValueError(
             f"Krum with f={f} needs at least 2f+3 = {2 * f + 3} clients per round and has {n}; "
-            f"raise clients_per_round or lower f to at most {max((n - 3) // 2, 0)}"
+            f"raise the number of clients per round or lower f to at most {max((n - 3) // 2, 0)}"
         )
     others = distances[~np.eye(n, dtype=bool)].reshape(n, n - 1)
     return np.sort(others, axis=1)[:, : n - f - 2].sum(axis=1)
@@ -41,7 +42,7 @@ def best_scored(scores: np.ndarray, count: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class MultiKrum(StatelessRule):
+class MultiKrum(PlannedRule):
     """step = the unweighted mean of the m best-scored updates (Blanchard et al. 2017, section 4).
 
     f: number of Byzantine clients to withstand per round, n >= 2f + 3, else ValueError (f is never
@@ -58,15 +59,12 @@ class MultiKrum(StatelessRule):
         if self.m is not None and self.m < 1:
             raise ValueError(f"m={self.m} must be >= 1, or None for n - f")
 
-    def __call__(
-        self,
-        uploads: Mapping[str, torch.Tensor],
-        context: Context,
-        state: Mapping[str, torch.Tensor],
-    ) -> Aggregate:
-        updates = checked_upload(uploads, context, finite=False)
-        n = len(updates)
-        distances, unit = squared_distances(updates)
+    def plan(
+        self, rows: Mapping[str, Rows], context: Context, state: Mapping[str, torch.Tensor]
+    ) -> Plan:
+        updates = rows["update"]
+        n = updates.shape[0]
+        distances, unit = updates.squared_distances()
         require_finite(updates, distances, context)
         scores = krum_scores(distances, self.f)
         count = n - self.f if self.m is None else self.m
@@ -77,17 +75,17 @@ class MultiKrum(StatelessRule):
         weights[chosen] = 1.0 / count
         with np.errstate(over="ignore"):  # Of updates beyond 1e154 the squares are infinite.
             reported = scores * unit * unit
-        step = updates[chosen[0]].clone() if count == 1 else weighted_sum(updates, weights)
-        return Aggregate(
-            step[None],
+        return Plan(
+            Combination(weights),
             weights,
             dict(state),
             {"score": reported, "winner": float(context.clients[chosen[0]])},
+            checked=True,
         )
 
 
 @dataclass(frozen=True)
-class Krum(StatelessRule):
+class Krum(PlannedRule):
     """step = the best-scored update: Multi-Krum with m = 1 (Blanchard et al. 2017, section 3)."""
 
     f: int = 1
@@ -95,10 +93,7 @@ class Krum(StatelessRule):
     def __post_init__(self) -> None:
         MultiKrum(self.f, 1)
 
-    def __call__(
-        self,
-        uploads: Mapping[str, torch.Tensor],
-        context: Context,
-        state: Mapping[str, torch.Tensor],
-    ) -> Aggregate:
-        return MultiKrum(self.f, 1)(uploads, context, state)
+    def plan(
+        self, rows: Mapping[str, Rows], context: Context, state: Mapping[str, torch.Tensor]
+    ) -> Plan:
+        return MultiKrum(self.f, 1).plan(rows, context, state)

@@ -7,13 +7,14 @@ from typing import Literal
 import numpy as np
 import torch
 
-from fedsdg.aggregation.statistics import weighted_sum
-from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
-from fedsdg.aggregation.uploads import checked_upload, require_finite
+from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
+from fedsdg.aggregation.rows import Rows
+from fedsdg.aggregation.types import Context
+from fedsdg.aggregation.uploads import require_finite
 
 
 @dataclass(frozen=True)
-class Mean(StatelessRule):
+class Mean(PlannedRule):
     """step = sum_k w_k Delta_k (McMahan et al. 2017, Algorithm 1).
 
     weights: "samples" w_k = n_k / sum n (McMahan); "uniform" w_k = 1/M; "batches" in proportion to
@@ -26,19 +27,14 @@ class Mean(StatelessRule):
         if self.weights not in ("samples", "uniform", "batches"):
             raise ValueError(f"weights={self.weights!r}: use 'samples', 'uniform' or 'batches'")
 
-    def __call__(
-        self,
-        uploads: Mapping[str, torch.Tensor],
-        context: Context,
-        state: Mapping[str, torch.Tensor],
-    ) -> Aggregate:
-        updates = checked_upload(uploads, context, finite=False)
+    def plan(
+        self, rows: Mapping[str, Rows], context: Context, state: Mapping[str, torch.Tensor]
+    ) -> Plan:
         weights = self._weights(context)
-        if not weights.all():  # A weight of zero may hide what is not finite.
-            checked_upload(uploads, context)
-        step = weighted_sum(updates, weights)
-        require_finite(updates, step, context)
-        return Aggregate(step[None], weights, dict(state), {})
+        hides = not weights.all()  # A weight of zero may hide what is not finite.
+        if hides:
+            require_finite(rows["update"], None, context)
+        return Plan(Combination(weights), weights, dict(state), checked=hides)
 
     def _weights(self, context: Context) -> np.ndarray:
         size = len(context.clients)

@@ -5,13 +5,21 @@ from dataclasses import dataclass
 
 import torch
 
-from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
-from fedsdg.aggregation.uploads import checked_upload
+from fedsdg.aggregation.plans import Nothing, Plan, PlannedRule
+from fedsdg.aggregation.rows import Rows
+from fedsdg.aggregation.types import Aggregate, Context
+from fedsdg.aggregation.uploads import require_finite
 
 
 @dataclass(frozen=True)
-class NoAggregation(StatelessRule):
+class NoAggregation(PlannedRule):
     """step = 0, no weights. `update` may be [M, 0], or absent where nothing is communicated."""
+
+    def plan(
+        self, rows: Mapping[str, Rows], context: Context, state: Mapping[str, torch.Tensor]
+    ) -> Plan:
+        require_finite(rows["update"], None, context)
+        return Plan(Nothing(), None, dict(state), checked=True)
 
     def __call__(
         self,
@@ -21,5 +29,4 @@ class NoAggregation(StatelessRule):
     ) -> Aggregate:
         if "update" not in uploads:
             return Aggregate(torch.zeros(1, 0), None, dict(state), {})
-        updates = checked_upload(uploads, context)
-        return Aggregate(updates.new_zeros(1, updates.shape[1]), None, dict(state), {})
+        return super().__call__(uploads, context, state)

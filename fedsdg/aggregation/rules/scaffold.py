@@ -2,17 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 
-from fedsdg.aggregation.statistics import weighted_sum
-from fedsdg.aggregation.types import Aggregate, Context
-from fedsdg.aggregation.uploads import checked_upload
+from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
+from fedsdg.aggregation.rows import Rows
+from fedsdg.aggregation.types import Context
+from fedsdg.aggregation.uploads import require_finite
 
 
 @dataclass(frozen=True)
-class Scaffold:
+class Scaffold(PlannedRule):
     """x += server_rate (1/M) sum_S Delta_i and c += (1/K) sum_S Delta c_i.
 
     Karimireddy et al. 2020, Algorithm 1, lines 16-17. Uploads: update [M, d] and control [M, d],
@@ -21,6 +23,8 @@ class Scaffold:
     State: control c [d], in the dtype of the uploads; it is broadcast. The weights are uniform.
     Diagnostics: control_norm, ||c|| after the round.
     """
+
+    reads: ClassVar[tuple[str, ...]] = ("update", "control")
 
     server_rate: float = 1.0
 
@@ -34,25 +38,22 @@ class Scaffold:
     def broadcast(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {"control": state["control"]}
 
-    def __call__(
-        self,
-        uploads: Mapping[str, torch.Tensor],
-        context: Context,
-        state: Mapping[str, torch.Tensor],
-    ) -> Aggregate:
-        updates = checked_upload(uploads, context)
-        changes = checked_upload(uploads, context, "control")
+    def plan(
+        self, rows: Mapping[str, Rows], context: Context, state: Mapping[str, torch.Tensor]
+    ) -> Plan:
+        updates, changes = rows["update"], rows["control"]
         if changes.shape != updates.shape:
             raise ValueError(
-                f"upload 'control' has shape {tuple(changes.shape)}, 'update' has "
-                f"{tuple(updates.shape)}; a control variate has one entry per parameter"
+                f"upload 'control' has shape {changes.shape}, 'update' has {updates.shape}; "
+                f"a control variate has one entry per parameter"
             )
-        size = len(updates)
-        change = weighted_sum(changes, np.full(size, 1.0 / context.num_clients))
+        size = updates.shape[0]
+        change = changes.weighted_sum(np.full(size, 1.0 / context.num_clients))
+        require_finite(changes, change, context, "control")
         control = state["control"].to(change) + change
-        return Aggregate(
-            weighted_sum(updates, np.full(size, self.server_rate / size))[None],
+        return Plan(
+            Combination(np.full(size, self.server_rate / size)),
             np.full(size, 1.0 / size),
             {"control": control},
-            {"control_norm": float(torch.linalg.vector_norm(control, dtype=torch.float64))},
+            {"control_norm": changes.norm(control)},
         )

@@ -1,0 +1,45 @@
+"""The trimmed mean of every column, of which the median is the extreme case.
+
+Here stands the plain reference, for any device and dtype; large rows on the CPU go to the kernels.
+"""
+
+import torch
+
+from fedsdg.aggregation.backends import use_kernels
+
+SORTED_NUMBERS = 1 << 18
+"""Numbers that are sorted at a time."""
+
+
+def trimmed_mean(rows: torch.Tensor, trim: int) -> torch.Tensor:
+    """[d] of each column of [M, d] the mean of the numbers of rank trim … M-1-trim (from 0).
+
+    In the dtype of the rows, added in float64. NaN where a number of the column is not finite.
+    trim = (M-1)//2 is the median: the middle number, or the mean of the two middle ones.
+    """
+    size, d = rows.shape
+    if not 0 <= 2 * trim < size:
+        raise ValueError(f"of {size} numbers, {trim} cannot be left out at both ends")
+    result = torch.empty(d, dtype=rows.dtype, device=rows.device)
+    if use_kernels(rows) and _trimmed_by_kernels(rows, trim, result):
+        return result
+    width = max(256, SORTED_NUMBERS // size)
+    for start in range(0, d, width):
+        # NaN stands last, infinity at an end.
+        ordered = torch.sort(rows[:, start : start + width], dim=0).values
+        # Divided before they are added, in float64: the sum must not overflow.
+        kept = ordered[trim : size - trim].to(torch.float64) / (size - 2 * trim)
+        mean = kept.sum(dim=0).to(rows.dtype)
+        finite = torch.isfinite(ordered[0]) & torch.isfinite(ordered[-1])
+        result[start : start + width] = mean.masked_fill_(~finite, torch.nan)
+    return result
+
+
+def _trimmed_by_kernels(rows: torch.Tensor, trim: int, result: torch.Tensor) -> bool:
+    from fedsdg.aggregation.kernels import medians
+    from fedsdg.aggregation.kernels.columns import as_rows
+
+    size = len(rows)
+    if trim != (size - 1) // 2 or size > medians.MOST_ROWS:
+        return False
+    return medians.medians(as_rows(rows), result.numpy())

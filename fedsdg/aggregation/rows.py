@@ -1,0 +1,187 @@
+"""The updates of a cohort as M vectors of d numbers, wherever they lie.
+
+A rule asks few things of them (`Rows`), and all but the two column-wise results are sums over
+columns. So rows may be one tensor in memory (`TensorRows`), or come as blocks of columns one after
+another (`BlockRows`: parameters minus an origin, files), or be spread over processes
+(`distributed.ShardedRows`), and the rule is the same.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from fedsdg.aggregation import statistics
+from fedsdg.aggregation.order_statistics import trimmed_mean
+from fedsdg.aggregation.statistics import Statistics
+
+Blocks = Iterator[tuple[slice, torch.Tensor]]
+
+
+class Rows(Protocol):
+    """x_1 … x_M, each of d numbers. Nothing here modifies them."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(M, d)."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the numbers, and of results [d]."""
+        ...
+
+    def measure(self, coefficients: np.ndarray | None = None) -> Statistics:
+        """Norms, dots with z = sum_k c_k x_k (None: the mean) and ||z||, in one pass."""
+        ...
+
+    def squared_distances(self) -> tuple[np.ndarray, float]:
+        """([M, M] ||x_i - x_j||^2 / unit**2, unit), in one pass."""
+        ...
+
+    def weighted_sum(self, weights: np.ndarray) -> torch.Tensor:
+        """[d] sum_k w_k x_k, accumulated in float64; not finite where a number of weight other than
+        0 is not finite."""
+        ...
+
+    def trimmed_mean(self, trim: int) -> torch.Tensor:
+        """[d] of each column the mean of the numbers of rank trim … M-1-trim; NaN where a number
+        is not finite."""
+        ...
+
+    def norm(self, vector: torch.Tensor) -> float:
+        """||v||_2 of a vector [d] laid out as the results are."""
+        ...
+
+    def nonfinite_counts(self) -> np.ndarray:
+        """[M] how many numbers of each row are NaN or infinite."""
+        ...
+
+
+class TensorRows:
+    """The rows of one tensor [M, d], on any device."""
+
+    def __init__(self, rows: torch.Tensor) -> None:
+        self.tensor = rows
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.tensor.shape[0], self.tensor.shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.tensor.dtype
+
+    def measure(self, coefficients: np.ndarray | None = None) -> Statistics:
+        return statistics.measure(self.tensor, coefficients)
+
+    def squared_distances(self) -> tuple[np.ndarray, float]:
+        return statistics.squared_distances(self.tensor)
+
+    def weighted_sum(self, weights: np.ndarray) -> torch.Tensor:
+        chosen = np.flatnonzero(weights)
+        if len(chosen) == 1 and weights[chosen[0]] == 1:
+            return self.tensor[chosen[0]].clone()
+        return statistics.weighted_sum(self.tensor, weights)
+
+    def trimmed_mean(self, trim: int) -> torch.Tensor:
+        return trimmed_mean(self.tensor, trim)
+
+    def norm(self, vector: torch.Tensor) -> float:
+        return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
+
+    def nonfinite_counts(self) -> np.ndarray:
+        return np.array([_nonfinite(row) for row in self.tensor], dtype=np.int64)
+
+
+class BlockRows:
+    """Rows that come in blocks of columns: what is asked of them is asked of every block.
+
+    blocks: called for every pass; yields (columns, [M, width] tensor) for all columns 0 … d-1 in
+    order. A block is used before the next is asked for, so all may share one buffer.
+    """
+
+    def __init__(
+        self,
+        blocks: Callable[[], Blocks],
+        shape: tuple[int, int],
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.blocks, self.shape, self.dtype, self.device = blocks, shape, dtype, device
+
+    def measure(self, coefficients: np.ndarray | None = None) -> Statistics:
+        return merged(statistics.measure(block, coefficients) for block in self._tensors())
+
+    def squared_distances(self) -> tuple[np.ndarray, float]:
+        return merged_distances(statistics.squared_distances(block) for block in self._tensors())
+
+    def weighted_sum(self, weights: np.ndarray) -> torch.Tensor:
+        return self._columnwise(lambda block: TensorRows(block).weighted_sum(weights))
+
+    def trimmed_mean(self, trim: int) -> torch.Tensor:
+        return self._columnwise(lambda block: trimmed_mean(block, trim))
+
+    def norm(self, vector: torch.Tensor) -> float:
+        return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
+
+    def nonfinite_counts(self) -> np.ndarray:
+        counts = np.zeros(self.shape[0], dtype=np.int64)
+        for block in self._tensors():
+            counts += TensorRows(block).nonfinite_counts()
+        return counts
+
+    def _tensors(self) -> Iterator[torch.Tensor]:
+        empty = torch.empty(self.shape[0], 0, dtype=self.dtype, device=self.device)
+        yield empty  # So that there is something to add even where d = 0.
+        for _, block in self.blocks():
+            yield block
+
+    def _columnwise(self, work: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        result = torch.empty(self.shape[1], dtype=self.dtype, device=self.device)
+        for columns, block in self.blocks():
+            result[columns] = work(block)
+        return result
+
+
+def merged(parts: Iterable[Statistics]) -> Statistics:
+    """The statistics of rows from those of disjoint ranges of their columns (no Gram).
+
+    Squares and products add up, brought to the largest of the units first. At least one part.
+    """
+    parts = list(parts)
+    unit = _common_unit((p.unit, bool(p.norms.any())) for p in parts)
+    squares = np.zeros(len(parts[0].norms))
+    dots, reference_square = squares.copy(), 0.0
+    for part in parts:
+        scale = part.unit / unit
+        squares = squares + (part.norms * scale) ** 2
+        dots = dots + part.dots * scale * scale
+        reference_square += (part.reference_norm * scale) ** 2
+    return Statistics(unit, np.sqrt(squares), dots, float(np.sqrt(reference_square)))
+
+
+def merged_distances(parts: Iterable[tuple[np.ndarray, float]]) -> tuple[np.ndarray, float]:
+    """As `merged`, for squared distances [M, M] in squares of their units."""
+    parts = list(parts)
+    unit = _common_unit((part_unit, bool(distances.any())) for distances, part_unit in parts)
+    total = np.zeros_like(parts[0][0])
+    for distances, part_unit in parts:
+        total = total + distances * (part_unit / unit) * (part_unit / unit)
+    return total, unit
+
+
+def _common_unit(units: Iterable[tuple[float, bool]]) -> float:
+    """The largest unit of parts that are not all zero (of which the unit says nothing)."""
+    return max((unit for unit, any_ in units if any_), default=1.0)
+
+
+def _nonfinite(row: torch.Tensor) -> int:
+    if row.numel() == 0:
+        return 0
+    # Minimum and maximum propagate NaN and infinity, and unlike isfinite need no temporary.
+    low, high = torch.aminmax(row)
+    if torch.isfinite(low) and torch.isfinite(high):
+        return 0
+    return int((~torch.isfinite(row)).sum())
