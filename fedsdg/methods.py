@@ -147,6 +147,12 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             rule=_rule("median:CoordinateMedian"),
             source="Yin et al. 2018",
         ),
+        "trimmed-mean": Method(
+            title="Trimmed mean",
+            rule=_rule("trimmed_mean:TrimmedMean", f=Key("f")),
+            parameters={"f": _BYZANTINE},
+            source="Yin et al. 2018",
+        ),
         "cgsv": Method(
             title="CGSV",
             rule=_rule(

@@ -19,7 +19,7 @@ def raw():
 
 def test_the_default_config_is_the_grid_of_thirteen_methods(raw):
     config = parse_config(raw)
-    assert {method.type for method in config.methods} == set(METHODS)
+    assert {method.type for method in config.methods} == set(METHODS) - {"trimmed-mean"}
     assert (len(config.methods), len(config.skews), len(config.seeds)) == (13, 3, 5)
 
 

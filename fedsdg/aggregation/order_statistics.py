@@ -27,9 +27,10 @@ def trimmed_mean(rows: torch.Tensor, trim: int) -> torch.Tensor:
     for start in range(0, d, width):
         # NaN stands last, infinity at an end.
         ordered = torch.sort(rows[:, start : start + width], dim=0).values
-        # Divided before they are added, in float64: the sum must not overflow.
-        kept = ordered[trim : size - trim].to(torch.float64) / (size - 2 * trim)
-        mean = kept.sum(dim=0).to(rows.dtype)
+        # Divided before they are added, in float64, and kept between them: so nothing overflows.
+        kept = ordered[trim : size - trim]
+        mean = (kept.to(torch.float64) / len(kept)).sum(dim=0)
+        mean = mean.clamp(kept[0].to(mean), kept[-1].to(mean)).to(rows.dtype)
         finite = torch.isfinite(ordered[0]) & torch.isfinite(ordered[-1])
         result[start : start + width] = mean.masked_fill_(~finite, torch.nan)
     return result

@@ -154,11 +154,12 @@ def merged(parts: Iterable[Statistics]) -> Statistics:
     unit = _common_unit((p.unit, bool(p.norms.any())) for p in parts)
     squares = np.zeros(len(parts[0].norms))
     dots, reference_square = squares.copy(), 0.0
-    for part in parts:
-        scale = part.unit / unit
-        squares = squares + (part.norms * scale) ** 2
-        dots = dots + part.dots * scale * scale
-        reference_square += (part.reference_norm * scale) ** 2
+    with np.errstate(invalid="ignore"):  # Of rows that are not finite, neither are the products.
+        for part in parts:
+            scale = part.unit / unit
+            squares += (part.norms * scale) ** 2
+            dots += part.dots * scale * scale
+            reference_square += (part.reference_norm * scale) ** 2
     return Statistics(unit, np.sqrt(squares), dots, float(np.sqrt(reference_square)))
 
 
@@ -168,7 +169,7 @@ def merged_distances(parts: Iterable[tuple[np.ndarray, float]]) -> tuple[np.ndar
     unit = _common_unit((part_unit, bool(distances.any())) for distances, part_unit in parts)
     total = np.zeros_like(parts[0][0])
     for distances, part_unit in parts:
-        total = total + distances * (part_unit / unit) * (part_unit / unit)
+        total += distances * (part_unit / unit) * (part_unit / unit)
     return total, unit
 
 

@@ -16,6 +16,7 @@ from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.rules.median import CoordinateMedian
 from fedsdg.aggregation.rules.no_aggregation import NoAggregation
 from fedsdg.aggregation.rules.scaffold import Scaffold
+from fedsdg.aggregation.rules.trimmed_mean import TrimmedMean
 from fedsdg.aggregation.types import Rule
 
 
@@ -46,6 +47,7 @@ RULES: Mapping[str, Row] = MappingProxyType(
         "multikrum": Row(MultiKrum, ("f",)),
         "geometric-median": Row(GeometricMedian, ("tolerance",), {"tolerance": 1e-6}),
         "coordinate-median": Row(CoordinateMedian),
+        "trimmed-mean": Row(TrimmedMean, ("f",)),
         "cgsv": Row(Cgsv, ("gamma0", "floor", "step_scale")),
         "local-only": Row(NoAggregation),
     }

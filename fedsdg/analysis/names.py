@@ -26,6 +26,7 @@ METHODS = {
     "multikrum": "Multi-Krum",
     "geometric-median": "Geometric median",
     "coordinate-median": "Coordinate median",
+    "trimmed-mean": "Trimmed mean",
     "cgsv": "CGSV",
     "local-only": "Local only",
 }

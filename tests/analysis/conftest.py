@@ -34,6 +34,7 @@ LEVELS = {
     "multikrum": (0.71, 0.17, 0.66),
     "geometric-median": (0.76, 0.13, 0.70),
     "coordinate-median": (0.68, 0.17, 0.62),
+    "trimmed-mean": (0.72, 0.15, 0.66),
     "cgsv": (0.79, 0.10, 0.73),
     "local-only": (0.87, -0.12, None),
 }
@@ -263,7 +264,7 @@ def _records(
 def _weights(
     method: str, size: int, rng: np.random.Generator
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    if method in ("local-only", "coordinate-median"):
+    if method in ("local-only", "coordinate-median", "trimmed-mean"):
         return None, None
     if method == "fedsdg":
         scores = rng.normal(0.35, 0.3, size)

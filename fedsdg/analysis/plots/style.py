@@ -107,6 +107,7 @@ _LOOKS = {
     "multikrum": Look("#117733", _DASHED, ">"),
     "geometric-median": Look("#999933", "-", "h"),
     "coordinate-median": Look("#999933", _DASHED, "p"),
+    "trimmed-mean": Look("#999933", _DOTTED, "d"),
     "cgsv": Look("#CC6677", _DASHDOT, "*"),
 }
 
