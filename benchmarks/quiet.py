@@ -70,4 +70,6 @@ def refusal(others: float) -> str | None:
     count = len(cores())
     if others <= LIMIT * count:
         return None
-    return f"not judged: other programs took {others:.1f} of {count} cores; close them and run again"
+    return (
+        f"not judged: other programs took {others:.1f} of {count} cores; close them and run again"
+    )

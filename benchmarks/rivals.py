@@ -101,7 +101,7 @@ def _plain(rule: str, cohort: Cohort) -> dict[str, Work]:
     updates = cohort.updates
     share = 1 / cohort.clients
     table: dict[str, dict[str, Work]] = {
-        "fedsdg": {"specification": lambda: specified(cohort.origin, cohort.dictionaries)},
+        "fedsdg": {"plain": lambda: specified(cohort.origin, cohort.dictionaries)},
         "fedavg": {"plain": lambda: averaged(cohort.dictionaries)},
         "cgsv": {"plain": lambda: cosine_shapley(updates)},
         "scaffold": {"plain": lambda: (updates.mean(dim=0), (share * updates).sum(dim=0))},
