@@ -1,4 +1,4 @@
-"""The updates that are aggregated: drawn once, in the shapes in which the compared codes want them."""
+"""The updates that are aggregated, in the shapes in which the compared codes want them."""
 
 from __future__ import annotations
 

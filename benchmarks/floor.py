@@ -1,7 +1,7 @@
 """The memory's speed: a bare read, taken before and after every run that is measured against it.
 
-The rate of a machine's memory wanders (by a third within minutes on shared machines), so a kernel is
-compared with the reads next to it in time, and the median over such pairs counts.
+The rate of a machine's memory wanders (by a third within minutes on shared machines), so a kernel
+is compared with the reads next to it in time, and the median over such pairs counts.
 """
 
 from __future__ import annotations

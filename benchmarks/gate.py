@@ -1,8 +1,8 @@
 """The bar that kernels have to clear: how many times as fast as the plain reference they must be.
 
-Ratio of two codes that do the same sums in the same process, taking turns on one thread, best of
-many: what slows the machine slows both. A miss is measured again before it counts, and on busy cores
-it is not counted but refused; either way it is no pass.
+The ratio of two codes that do the same sums in the same process, taking turns on one thread, best
+of many: what slows the machine slows both. A miss is measured again before it counts, and on busy
+cores it is not counted but refused; either way it is no pass.
 """
 
 from __future__ import annotations
