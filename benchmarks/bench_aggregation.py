@@ -38,7 +38,7 @@ def cohort(request, short) -> Iterator[Cohort]:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_rule(benchmark, all_cores, memory, budget, record, cohort, rule):
+def test_rule(benchmark, all_cores, memory, budget, record, ours_alone, cohort, rule):
     watch = Watch()
     work = ours(rule, cohort)
     in_cache = cohort.updates.nbytes <= machine.last_level_cache()
@@ -67,7 +67,8 @@ def test_rule(benchmark, all_cores, memory, budget, record, cohort, rule):
         with backend("torch"):
             work()
 
-    for code, other in ({"reference": reference} | works(rule, cohort)).items():
+    others = {} if ours_alone else {"reference": reference} | works(rule, cohort)
+    for code, other in others.items():
         try:
             theirs, own = (min(spent) for spent in in_turns([other, work], budget))
         except (RuntimeError, MemoryError) as error:

@@ -22,6 +22,7 @@ MEMORY: pytest.StashKey[Memory] = pytest.StashKey()
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("aggregation benchmarks")
     group.addoption("--short", action="store_true", help="small sizes and few rounds: a minute")
+    group.addoption("--ours-alone", action="store_true", help="compare with no other code")
     group.addoption("--measured", type=Path, help="write all measurements to this JSON file")
 
 
@@ -55,6 +56,11 @@ def _quantiles(rates: np.ndarray) -> dict[str, float | None]:
 @pytest.fixture(scope="session")
 def short(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--short"))
+
+
+@pytest.fixture(scope="session")
+def ours_alone(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--ours-alone"))
 
 
 @pytest.fixture(scope="session")
