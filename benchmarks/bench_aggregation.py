@@ -83,8 +83,10 @@ def test_rule(benchmark, all_cores, memory, budget, record, ours_alone, cohort, 
 
 
 @pytest.mark.parametrize("keep", [True, False], ids=["kept", "default"])
-def test_specification_with_and_without_the_allocators_settings(record, budget, keep):
+def test_specification_with_and_without_the_allocators_settings(record, budget, short, keep):
     """The specification's code copies, so glibc's allocator decides about half of its time."""
+    if short:
+        pytest.skip("not part of the short form")
     watch = Watch()
     clients, parameters = 10, 1_000_000
     theirs, own = specification_and_ours(

@@ -7,7 +7,7 @@ cores it is not counted but refused; either way it is no pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -70,13 +70,3 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def slowed(work: Work, times: int) -> Callable[[], None]:
-    """The same work done several times over: a kernel with a defect, to try the bar on."""
-
-    def repeated() -> None:
-        for _ in range(times):
-            work()
-
-    return repeated

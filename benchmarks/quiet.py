@@ -21,10 +21,10 @@ def cores() -> set[int]:
     return set(range(os.cpu_count() or 1))
 
 
-def _busy_seconds() -> float | None:
+def busy_seconds(stat: Path = Path("/proc/stat")) -> float | None:
     """Seconds that our cores have worked since the machine started, for anyone; None if unknown."""
     try:
-        lines = Path("/proc/stat").read_text().splitlines()
+        lines = stat.read_text().splitlines()
     except OSError:
         return None
     total = 0
@@ -40,14 +40,14 @@ class Watch:
     """Begins when it is made; `others()` is how many cores others have used since, on average."""
 
     def __init__(self) -> None:
-        self._wall, self._busy, self._own = time.perf_counter(), _busy_seconds(), _own_seconds()
+        self._wall, self._busy, self._own = time.perf_counter(), busy_seconds(), _own_seconds()
 
     def others(self) -> float:
         """Cores in use by other programs; without /proc/stat what a busy loop lacks of a core."""
         elapsed = time.perf_counter() - self._wall
         if self._busy is None or elapsed < 0.1:  # The kernel counts in hundredths of a second.
             return lacking()
-        now = _busy_seconds()
+        now = busy_seconds()
         assert now is not None
         return max(0.0, (now - self._busy) - (_own_seconds() - self._own)) / elapsed
 
