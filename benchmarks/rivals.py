@@ -1,7 +1,7 @@
 """The same rules as others write them: the specification, plain torch and numpy, Flower, byzfl.
 
 Flower and byzfl are optional (`benchmarks/requirements.txt`); without them their columns are
-empty, and `MISSING` says so.
+empty, and `missing()` says so.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Mapping
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -63,37 +64,39 @@ def cosine_shapley(updates: torch.Tensor) -> torch.Tensor:
     return together * norms.mean()
 
 
-def _package(name: str) -> ModuleType | None:
-    """byzfl without what its own __init__ starts (data sets, training, torchvision)."""
-    spec = importlib.util.find_spec(name)
+@cache
+def byzfl() -> ModuleType | None:
+    """byzfl's aggregators, without what its own __init__ starts (data sets, training)."""
+    spec = importlib.util.find_spec("byzfl")
     if spec is None:
         return None
-    if name not in sys.modules:
-        package = ModuleType(name)
-        package.__path__ = list(spec.submodule_search_locations or ())
-        sys.modules[name] = package
-    return importlib.import_module(f"{name}.aggregators")
+    package = ModuleType("byzfl")
+    package.__path__ = list(spec.submodule_search_locations or ())
+    sys.modules.setdefault("byzfl", package)
+    return importlib.import_module("byzfl.aggregators")
 
 
-def _flower() -> ModuleType | None:
+@cache
+def flower() -> ModuleType | None:
+    """Flower's functions on lists of arrays; None where it, or what it imports, is missing."""
     try:
         return importlib.import_module("flwr.server.strategy.aggregate")
     except ImportError:
         return None
 
 
-BYZFL, FLOWER = _package("byzfl"), _flower()
-MISSING = [name for name, found in (("byzfl", BYZFL), ("flower", FLOWER)) if found is None]
-"""Compared codes that are not installed."""
+def missing() -> list[str]:
+    """Compared codes that are not installed."""
+    return [load.__name__ for load in (byzfl, flower) if load() is None]
 
 
 def works(rule: str, cohort: Cohort) -> dict[str, Work]:
     """Name of the code -> the rule done by it on this cohort; inputs are prepared beforehand."""
     found = _plain(rule, cohort)
-    if BYZFL is not None:
-        found |= _byzfl(rule, cohort, BYZFL)
-    if FLOWER is not None:
-        found |= _by_flower(rule, cohort, FLOWER)
+    if byzfl() is not None:
+        found |= _by_byzfl(rule, cohort, byzfl())
+    if flower() is not None:
+        found |= _by_flower(rule, cohort, flower())
     return found
 
 
@@ -116,7 +119,7 @@ def _plain(rule: str, cohort: Cohort) -> dict[str, Work]:
     return table.get(rule, {})
 
 
-def _byzfl(rule: str, cohort: Cohort, module: Any) -> dict[str, Work]:
+def _by_byzfl(rule: str, cohort: Cohort, module: Any) -> dict[str, Work]:
     made = {
         "fedavg": lambda: module.Average(),
         "krum": lambda: module.Krum(cohort.f),

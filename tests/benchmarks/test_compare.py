@@ -66,10 +66,6 @@ def test_a_slower_working_tree_fails_and_leaves_nothing_behind(repository):
         ["git", "-C", str(repository), "worktree", "list"], capture_output=True, text=True
     ).stdout
     assert len(worktrees.splitlines()) == 1
-    # The other way round it is a gain.
-    git(repository, "commit", "--quiet", "--all", "--message", "Slower")
-    git(repository, "checkout", "--quiet", "HEAD~1")
-    assert compare(repository, "main").returncode == 0
 
 
 def test_an_unknown_commit_is_named(repository):
