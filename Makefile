@@ -25,8 +25,8 @@ help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
 
 reproduce: $(INSTALLED)
-	$(SNAKEMAKE) all performance
-	$(SNAKEMAKE) all performance --report results/report.html
+	$(SNAKEMAKE) -- all performance
+	$(SNAKEMAKE) --report results/report.html -- all performance
 
 report: $(INSTALLED)
 	$(SNAKEMAKE) --report results/report.html

@@ -72,7 +72,7 @@ def memory(request: pytest.FixtureRequest) -> Memory:
 @pytest.fixture(scope="session")
 def budget(short: bool) -> float:
     """Seconds for one comparison, beyond which nothing is repeated."""
-    return 0.2 if short else 4.0
+    return 0.2 if short else 2.0
 
 
 @pytest.fixture
