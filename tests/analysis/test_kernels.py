@@ -10,6 +10,7 @@ from fedsdg.analysis.kernels import write_kernels
 from fedsdg.analysis.measurements import CODES, Measurements
 from fedsdg.analysis.plots import roofline
 from fedsdg.analysis.plots.style import styled
+from fedsdg.cli import main
 from fedsdg.results import sha256_file, write_json
 
 MACHINE = {
@@ -155,6 +156,14 @@ def test_wrong_files_are_named(tmp_path):
     write_json(tmp_path / "other.json", {"machine": {}})
     with pytest.raises(ValueError, match="has no timings, accuracy, bars, aims"):
         Measurements.read(tmp_path / "other.json")
+
+
+def test_the_command_prints_the_table_and_names_what_is_missing(measured, tmp_path, capsys):
+    given = ["--table", str(tmp_path / "k"), "--figure", str(tmp_path / "r")]
+    assert main(["kernels", "--measured", str(measured), *given]) == 0
+    assert "M = 10, d = 1,000,000" in capsys.readouterr().out
+    assert main(["kernels", "--measured", str(tmp_path / "none.json"), *given]) == 2
+    assert "none.json is not there; make it with: make bench" in capsys.readouterr().err
 
 
 def test_every_code_of_the_columns_has_a_mark():
