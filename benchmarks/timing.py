@@ -25,16 +25,18 @@ def turns(first: float, budget: float, *, least: int = 1, most: int = 25) -> int
 
 
 def in_turns(works: Sequence[Work], budget: float) -> list[list[float]]:
-    """Seconds of every work in every turn; as many turns as the budget allows, at least one.
+    """Seconds of every work in every turn; as many turns as the budget allows.
 
-    Work that takes less than half of the budget runs once before the clock starts to count.
+    Works that together take less than half of the budget run once before the clock starts to
+    count; those that take more than five budgets have one turn, others at least two.
     """
     collecting = gc.isenabled()
     gc.disable()
     try:
         first = [seconds(work) for work in works]
         times = [[one] for one in first] if 2 * sum(first) > budget else [[] for _ in works]
-        for _ in range(turns(sum(first), budget) - len(times[0])):
+        least = 1 if sum(first) > 5 * budget else 2
+        for _ in range(turns(sum(first), budget, least=least) - len(times[0])):
             for work, own in zip(works, times, strict=True):
                 own.append(seconds(work))
         return times

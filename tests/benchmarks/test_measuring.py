@@ -1,6 +1,7 @@
 """The arithmetic of the benchmarks against closed forms."""
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -51,15 +52,15 @@ def test_works_take_turns_equally_often():
     a, b = in_turns([lambda: calls.append("a"), lambda: calls.append("b")], budget=0.01)
     assert len(a) == len(b) > 1
     assert "".join(calls) == "ab" * (len(a) + 1)  # Once to warm up.
-    assert all(time >= 0 for time in (*a, *b))
+    assert min(*a, *b) >= 0
 
 
-def test_slow_work_runs_once():
-    import time
-
-    (spent,) = in_turns([lambda: time.sleep(0.05)], budget=0.05)
+def test_slow_work_runs_once_or_twice():
+    (spent,) = in_turns([lambda: time.sleep(0.05)], budget=0.005)
     assert len(spent) == 1
     assert spent[0] >= 0.05
+    (spent,) = in_turns([lambda: time.sleep(0.05)], budget=0.05)
+    assert len(spent) == 2
     assert seconds(lambda: time.sleep(0.01)) >= 0.01
 
 
