@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -33,5 +34,32 @@ def round_progress(title: str, rounds: int) -> Iterator[Callable[[int, Mapping[s
             if not on_terminal:
                 line = " ".join(f"{name}={score}" for name, score in scores.items())
                 print(f"{title}: round {round_}/{rounds} {line}", file=sys.stderr, flush=True)
+
+        yield report
+
+
+#: Seconds between two lines of a log.
+PAUSE = 10.0
+
+
+@contextlib.contextmanager
+def byte_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on a terminal; elsewhere a plain line at the end of every pass, and now and then."""
+    from tqdm import tqdm
+
+    on_terminal = sys.stderr.isatty()
+    said = time.monotonic()
+    with tqdm(unit="B", unit_scale=True, unit_divisor=1024, disable=not on_terminal) as bar:
+
+        def report(title: str, done: int, total: int) -> None:
+            nonlocal said
+            if on_terminal:
+                if done == 0:
+                    bar.reset(total)
+                    bar.set_description(title, refresh=False)
+                bar.update(done - bar.n)
+            elif (done and done == total) or time.monotonic() - said > PAUSE:
+                said = time.monotonic()
+                print(f"{title}: {done >> 20} of {total >> 20} MiB", file=sys.stderr, flush=True)
 
         yield report

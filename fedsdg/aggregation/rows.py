@@ -164,12 +164,18 @@ def merged(parts: Iterable[Statistics]) -> Statistics:
 
 
 def merged_distances(parts: Iterable[tuple[np.ndarray, float]]) -> tuple[np.ndarray, float]:
-    """As `merged`, for squared distances [M, M] in squares of their units."""
-    parts = list(parts)
-    unit = _common_unit((part_unit, bool(distances.any())) for distances, part_unit in parts)
-    total = np.zeros_like(parts[0][0])
+    """As `merged`, for squared distances [M, M] in squares of their units.
+
+    The parts are added as they come: of many clients, all of them together are large.
+    """
+    parts = iter(parts)
+    total, unit = next(parts)
     for distances, part_unit in parts:
-        total += distances * (part_unit / unit) * (part_unit / unit)
+        if not total.any():
+            unit = part_unit  # Of zeros the unit says nothing.
+        elif distances.any() and part_unit > unit:
+            total, unit = total * (unit / part_unit) * (unit / part_unit), part_unit
+        total = total + distances * (part_unit / unit) * (part_unit / unit)
     return total, unit
 
 
