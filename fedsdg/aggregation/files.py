@@ -371,7 +371,7 @@ def _described(given: Any, rule: PlannedRule) -> dict[str, Any]:
     name = given if isinstance(given, str) else type(rule).__name__
     if isinstance(given, Mapping):
         name = given["type"]
-    parameters = asdict(rule) if is_dataclass(rule) else {}
+    parameters: dict[str, Any] = asdict(rule) if is_dataclass(rule) else {}
     return {"type": name, **parameters}
 
 
