@@ -60,6 +60,7 @@ def byte_progress() -> Iterator[Callable[[str, int, int], None]]:
                 bar.update(done - bar.n)
             elif (done and done == total) or time.monotonic() - said > PAUSE:
                 said = time.monotonic()
-                print(f"{title}: {done >> 20} of {total >> 20} MiB", file=sys.stderr, flush=True)
+                sizes = [tqdm.format_sizeof(size, "B", 1024) for size in (done, total)]
+                print(f"{title}: {sizes[0]} of {sizes[1]}", file=sys.stderr, flush=True)
 
         yield report
