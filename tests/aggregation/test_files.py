@@ -352,3 +352,15 @@ def test_a_rule_that_wants_all_updates_at_once_is_sent_to_the_other_door(tmp_pat
     with pytest.raises(ValueError, match=r"Whole .* use fedsdg\.aggregation\.aggregate"):
         aggregate_files(Whole(), origin, files, tmp_path / "new")
     assert isinstance(make_rule("fedsdg"), Alignment)
+
+
+def test_too_few_clients_show_before_the_files_are_read(tmp_path):
+    theta, clients = drawn(0, 7, (torch.float32,))
+    origin, files = written(tmp_path, theta, clients)
+    told = []
+    for row in ({"type": "krum", "f": 3}, {"type": "multikrum", "f": 3}):
+        with pytest.raises(ValueError, match="at least 2f\\+3 = 9 clients"):
+            aggregate_files(
+                row, origin, files, tmp_path / "new", progress=lambda *what: told.append(what)
+            )
+    assert not told

@@ -21,13 +21,17 @@ def krum_scores(distances: np.ndarray, f: int) -> np.ndarray:
     distances: [n, n] squared distances. Raises ValueError unless n >= 2f + 3.
     """
     n = len(distances)
+    _check_size(n, f)
+    others = distances[~np.eye(n, dtype=bool)].reshape(n, n - 1)
+    return np.sort(others, axis=1)[:, : n - f - 2].sum(axis=1)
+
+
+def _check_size(n: int, f: int) -> None:
     if n < 2 * f + 3:
         raise ValueError(
             f"Krum with f={f} needs at least 2f+3 = {2 * f + 3} clients per round and has {n}; "
             f"raise the number of clients per round or lower f to at most {max((n - 3) // 2, 0)}"
         )
-    others = distances[~np.eye(n, dtype=bool)].reshape(n, n - 1)
-    return np.sort(others, axis=1)[:, : n - f - 2].sum(axis=1)
 
 
 def best_scored(scores: np.ndarray, count: int) -> np.ndarray:
@@ -64,12 +68,13 @@ class MultiKrum(PlannedRule):
     ) -> Plan:
         updates = rows["update"]
         n = updates.shape[0]
-        distances, unit = updates.squared_distances()
-        require_finite(updates, distances, context)
-        scores = krum_scores(distances, self.f)
+        _check_size(n, self.f)  # Before the distances, which may take long.
         count = n - self.f if self.m is None else self.m
         if count > n - self.f:
             raise ValueError(f"m={count} must be at most n - f = {n - self.f}; lower m or f")
+        distances, unit = updates.squared_distances()
+        require_finite(updates, distances, context)
+        scores = krum_scores(distances, self.f)
         chosen = best_scored(scores, count)
         weights = np.zeros(n)
         weights[chosen] = 1.0 / count
