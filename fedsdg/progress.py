@@ -55,8 +55,8 @@ def byte_progress() -> Iterator[Callable[[str, int, int], None]]:
             nonlocal said
             if on_terminal:
                 if done == 0:
-                    bar.reset(total)
                     bar.set_description(title, refresh=False)
+                    bar.reset(total)
                 bar.update(done - bar.n)
             elif (done and done == total) or time.monotonic() - said > PAUSE:
                 said = time.monotonic()

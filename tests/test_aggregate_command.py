@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 
@@ -131,6 +132,24 @@ def test_a_log_has_a_line_for_every_pass(federation, capsys):
     assert command() == 0
     lines = capsys.readouterr().err.splitlines()
     assert lines == ["pass 1: reading: 31.9kB of 31.9kB", "pass 2: writing: 31.9kB of 31.9kB"]
+
+
+def test_a_terminal_has_a_bar(federation):
+    pty, termios, fcntl = map(pytest.importorskip, ("pty", "termios", "fcntl"))
+    terminal, end = pty.openpty()
+    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    arguments = ["--rule", "fedsdg", "--global", "g.safetensors", "--out", "new", "--clients"]
+    subprocess.run(
+        [sys.executable, "-m", "fedsdg", "aggregate", *arguments, *FILES],
+        stdout=subprocess.DEVNULL,
+        stderr=end,
+        check=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    shown = os.read(terminal, 1 << 16).decode()
+    os.close(end)
+    os.close(terminal)
+    assert "pass 2: writing: 100%" in shown and "31.9k/31.9k" in shown
 
 
 SLOWLY = """
