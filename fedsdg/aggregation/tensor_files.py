@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -39,17 +40,20 @@ class Run:
     stop: int
     dtype: torch.dtype
     offset: int
-    """Of the first number, in bytes from the beginning of the file."""
+    """Of the first number, in bytes from the end of the header."""
 
 
-@dataclass(frozen=True)
-class _Place:
+class Place(NamedTuple):
+    """Where a tensor lies in a file."""
+
     dtype: torch.dtype
     shape: tuple[int, ...]
     offset: int
+    """In bytes from the end of the header."""
 
     @property
     def numel(self) -> int:
+        """How many numbers it has."""
         return math.prod(self.shape)
 
 
@@ -113,7 +117,7 @@ class TensorFile:
             )
         return descriptor
 
-    def _places(self, entries: dict) -> dict[str, _Place]:
+    def _places(self, entries: dict) -> dict[str, Place]:
         places = {}
         for name, entry in sorted(entries.items(), key=lambda e: tuple(e[1]["data_offsets"])):
             if entry["dtype"] not in DTYPES:
@@ -122,32 +126,25 @@ class TensorFile:
                     f"{', '.join(DTYPES)} can be averaged: convert it, or leave it out "
                     f"(counters, masks)"
                 )
-            start = len(self.header) + entry["data_offsets"][0]
-            places[name] = _Place(DTYPES[entry["dtype"]], tuple(entry["shape"]), start)
+            dtype, shape = DTYPES[entry["dtype"]], tuple(entry["shape"])
+            places[name] = Place(dtype, shape, entry["data_offsets"][0])
         return places
 
 
 class FileVector:
     """The tensors `names` of a file, flattened one after another: a vector of d numbers."""
 
-    def __init__(self, file: TensorFile, names: Sequence[str]) -> None:
-        self.file = file
-        self.runs: list[Run] = []
-        self.ends: list[int] = []
-        self.names = list(names)
-        column = 0
-        for name in names:
-            place = file.places[name]
-            end = column + place.numel
-            self.ends.append(end)
-            last = self.runs[-1] if self.runs else None
-            beside = last and last.offset + (last.stop - last.start) * last.dtype.itemsize
-            if last and last.dtype == place.dtype and beside == place.offset:
-                self.runs[-1] = Run(last.start, end, last.dtype, last.offset)
-            elif end > column:
-                self.runs.append(Run(column, end, place.dtype, place.offset))
-            column = end
-        self._stops = [run.stop for run in self.runs]
+    def __init__(
+        self, file: TensorFile, names: Sequence[str], like: "FileVector | None" = None
+    ) -> None:
+        """like: a vector of the same names, which saves work if it lies in its file just so."""
+        self.file, self.names = file, list(names)
+        self.runs: list[Run]
+        self.ends: list[int]
+        if like is not None and file.places == like.file.places:
+            self.runs, self.ends = like.runs, like.ends
+        else:
+            self.runs, self.ends = _runs([file.places[name] for name in names])
 
     def __len__(self) -> int:
         return self.ends[-1] if self.ends else 0
@@ -158,9 +155,7 @@ class FileVector:
 
     def parts(self, start: int, stop: int) -> Iterator[tuple[slice, torch.dtype]]:
         """Columns start … stop - 1 in pieces of one run each, with their dtypes in the file."""
-        for run in self.runs[bisect.bisect_right(self._stops, start) :]:
-            if run.start >= stop:
-                return
+        for run in self._within(start, stop):
             yield slice(max(start, run.start), min(stop, run.stop)), run.dtype
 
     def read(self, start: int, into: torch.Tensor) -> Iterator[tuple[slice, torch.dtype]]:
@@ -171,9 +166,7 @@ class FileVector:
         stop = start + len(into)
         descriptor = self.file.open()
         try:
-            for run in self.runs[bisect.bisect_right(self._stops, start) :]:
-                if run.start >= stop:
-                    break
+            for run in self._within(start, stop):
                 step = READ_BYTES // run.dtype.itemsize
                 first, end = max(start, run.start), min(stop, run.stop)
                 for begin in range(first, end, step):
@@ -184,7 +177,13 @@ class FileVector:
         finally:
             os.close(descriptor)
 
+    def _within(self, start: int, stop: int) -> list[Run]:
+        first = bisect.bisect_right(self.runs, start, key=lambda run: run.stop)
+        end = bisect.bisect_left(self.runs, stop, key=lambda run: run.start)
+        return self.runs[first:end]
+
     def _fill(self, descriptor: int, part: torch.Tensor, dtype: torch.dtype, offset: int) -> None:
+        offset += len(self.file.header)
         raw = part if part.dtype == dtype else torch.empty(len(part), dtype=dtype)
         view = raw.view(torch.uint8).numpy().data
         done = 0
@@ -202,6 +201,24 @@ class FileVector:
             os.posix_fadvise(descriptor, offset, len(view), os.POSIX_FADV_DONTNEED)
         if raw is not part:
             part.copy_(raw)
+
+
+def _runs(places: Sequence[Place]) -> tuple[list[Run], list[int]]:
+    """The runs of tensors one after another, and the column after each tensor's last."""
+    runs: list[Run] = []
+    ends = []
+    column = 0
+    for place in places:
+        end = column + place.numel
+        ends.append(end)
+        last = runs[-1] if runs else None
+        beside = last and last.offset + (last.stop - last.start) * last.dtype.itemsize
+        if last and last.dtype == place.dtype and beside == place.offset:
+            runs[-1] = Run(last.start, end, last.dtype, last.offset)
+        elif end > column:
+            runs.append(Run(column, end, place.dtype, place.offset))
+        column = end
+    return runs, ends
 
 
 def _distinct(pairs: list) -> dict:
