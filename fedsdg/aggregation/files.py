@@ -1,7 +1,6 @@
 """The door for parameters in files: aggregated a block of columns at a time, never loaded whole."""
 
 import math
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -15,13 +14,21 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from fedsdg.aggregation.cohort import Cohort
+from fedsdg.aggregation.file_inputs import (
+    check_alike,
+    check_distinct,
+    check_ids,
+    further_files,
+    number_of,
+    samples_of,
+)
 from fedsdg.aggregation.file_rows import FileRows, Meter, NonFinite
 from fedsdg.aggregation.new_files import NewFile, check_target, new_file
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
 from fedsdg.aggregation.rows import TensorRows
 from fedsdg.aggregation.rule_table import make_rule
 from fedsdg.aggregation.screening import who
-from fedsdg.aggregation.state_dict_checks import all_finite, check_storage, check_structure
+from fedsdg.aggregation.state_dict_checks import all_finite
 from fedsdg.aggregation.tensor_files import READ_BYTES, FileVector, TensorFile
 from fedsdg.aggregation.types import Context
 from fedsdg.aggregation.uploads import NonFiniteError
@@ -139,19 +146,19 @@ def aggregate_files(
     if not origin.places:
         raise ValueError(f"{origin.path} holds no tensors; give the shared parameters")
     clients = [TensorFile(path) for path in client_files]
-    sent = {"update": clients, **_further(uploads, len(clients))}
+    sent = {"update": clients, **further_files(uploads, len(clients))}
     labels = [str(path) for path in client_files]
     for name, files in sent.items():
-        _check_alike(labels, name, files, origin)
-    _check_distinct(origin, sent, out, state_out)
+        check_alike(labels, name, files, origin)
+    check_distinct(origin, sent, out, state_out)
 
     federated = client_samples is not None or num_clients is not None
-    ids = [_number(path) for path in labels] if federated else list(labels)
-    _check_ids(ids, labels)
+    ids = [number_of(path) for path in labels] if federated else list(labels)
+    check_ids(ids, labels)
     cohort = Cohort(
         ids,
         False,
-        _samples(num_samples, labels, ids, clients),
+        samples_of(num_samples, labels, ids, clients),
         num_batches,
         client_samples,
         num_clients,
@@ -374,107 +381,6 @@ def _described(given: Any, rule: PlannedRule) -> dict[str, Any]:
         name = given["type"]
     parameters: dict[str, Any] = asdict(rule) if is_dataclass(rule) else {}
     return {"type": name, **parameters}
-
-
-def _further(uploads: Any, size: int) -> dict[str, list[TensorFile]]:
-    ordered = {}
-    for name, paths in (uploads or {}).items():
-        if name == "update":
-            raise ValueError("uploads holds 'update'; updates are formed from the client files")
-        if len(paths) != size:
-            raise ValueError(
-                f"upload {name!r} has {len(paths)} files for {size} clients; give one per client"
-            )
-        ordered[name] = [TensorFile(path) for path in paths]
-    return ordered
-
-
-def _check_alike(
-    labels: list[str], upload: str, files: list[TensorFile], origin: TensorFile
-) -> None:
-    expected = origin.stand_ins()
-    for label, file in zip(labels, files, strict=True):
-        if file.places == origin.places:
-            continue
-        tensors = file.stand_ins()
-        check_structure(who(label, upload), tensors, expected)
-        check_storage(who(label, upload), tensors, expected)
-
-
-def _check_distinct(
-    origin: TensorFile,
-    sent: Mapping[str, list[TensorFile]],
-    out: str | Path,
-    state_out: str | Path | None,
-) -> None:
-    """A file has one part to play, except that the result may replace the global file."""
-    seen = {origin.identity: "the global file"}
-    for upload, files in sent.items():
-        for file in files:
-            if file.identity in seen:
-                raise ValueError(
-                    f"{file.path} is given twice, also as {seen[file.identity]}; every client "
-                    f"counts once"
-                )
-            seen[file.identity] = "a client's" if upload == "update" else f"upload {upload!r}"
-    for target, free in ((out, True), (state_out, False)):
-        if target is None or not os.path.exists(target):
-            continue
-        status = os.stat(target)
-        part = seen.get((status.st_dev, status.st_ino))
-        if part and not (free and part == "the global file"):
-            raise ValueError(f"{target} is to be written, but is {part}; choose another name")
-    if state_out is not None and os.path.realpath(out) == os.path.realpath(state_out):
-        raise ValueError(f"{out} cannot hold both parameters and state; choose another name")
-
-
-def _number(label: str) -> int:
-    """The whole number at the end of a file's name: the client's id in its federation."""
-    stem = Path(label).stem
-    digits = stem[len(stem.rstrip("0123456789")) :]
-    if not digits:
-        raise ValueError(
-            f"{label}: with num_clients or client_samples, a client is known by the number at the "
-            f"end of its file's name; rename it, as in client-12.safetensors"
-        )
-    return int(digits)
-
-
-def _check_ids(ids: list[Any], labels: list[str]) -> None:
-    seen: dict[Any, str] = {}
-    for id_, label in zip(ids, labels, strict=True):
-        if id_ in seen:
-            raise ValueError(f"{seen[id_]} and {label} are both of client {id_}; give one of them")
-        seen[id_] = label
-
-
-def _samples(given: Any, labels: list[str], ids: list[Any], files: list[TensorFile]) -> Any:
-    """num_samples for a `Cohort`: from a mapping by any of a file's names, or from its metadata."""
-    if isinstance(given, Mapping):
-        found = {}
-        for id_, label in zip(ids, labels, strict=True):
-            names = (label, Path(label).name, Path(label).stem)
-            key = next((name for name in names if name in given), None)
-            if key is None:
-                raise ValueError(
-                    f"num_samples holds no count for {label}; add it, as {names[1]!r} or "
-                    f"{names[2]!r}"
-                )
-            found[id_] = given[key]
-        return found
-    if given is not None or not any("num_samples" in file.metadata for file in files):
-        return given
-    counts = {}
-    for id_, file in zip(ids, files, strict=True):
-        text = file.metadata.get("num_samples", "")
-        try:
-            counts[id_] = float(text)
-        except ValueError as error:
-            raise ValueError(
-                f"{file.path}: its metadata has num_samples {text!r}, where other files have a "
-                f"count; give num_samples for all"
-            ) from error
-    return counts
 
 
 def _not_finite(owner: str, file: TensorFile, counts: Mapping[str, int]) -> NonFiniteError:
