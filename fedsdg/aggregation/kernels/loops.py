@@ -263,8 +263,8 @@ def moments(source, start, stop, width, buffer, places, step, coefficients, refe
 def distances(source, start, stop, width, buffer, places, step, totals):
     """Add to totals [M + 4, M + 4] the squared distances of rows.
 
-    Only where the row is before the column; elsewhere, and beyond M, totals hold anything. Tiles of
-    2 x 4 pairs, so that what is loaded is used again. buffer [M * width] (or empty), places [M + 4].
+    Only where the row is before the column; elsewhere, and beyond M, totals hold anything. In tiles
+    of 2 x 4 pairs, so that what is loaded is used again. buffer [M * width], places [M + 4].
     """
     dtype = buffer.dtype
     size, zero = len(source[0]), dtype.type(0)
