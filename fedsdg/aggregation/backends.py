@@ -44,12 +44,17 @@ def chosen_backend() -> str:
     return _forced.get() or _known(os.environ.get(VARIABLE) or "auto", VARIABLE)
 
 
+def backend_for(numbers: int) -> str:
+    """What "auto" comes to for so many numbers in all, which are then looked at part by part."""
+    chosen = chosen_backend()
+    if chosen != "auto":
+        return chosen
+    return "torch" if numbers < AUTO_NUMBERS else "numba"
+
+
 def use_kernels(rows: torch.Tensor) -> bool:
     """Whether kernels take these rows [M, d]."""
-    chosen = chosen_backend()
-    if chosen == "torch" or (chosen == "auto" and rows.numel() < AUTO_NUMBERS):
-        return False
-    return has_kernels(rows)
+    return backend_for(rows.numel()) != "torch" and has_kernels(rows)
 
 
 def has_kernels(rows: torch.Tensor) -> bool:
