@@ -43,7 +43,7 @@ class Block(NamedTuple):
 
 
 def cut(shapes: Mapping[str, Iterable[int]], width: int) -> list[Block]:
-    """Blocks of at most `width` columns each, in order, that make up all tensors of these shapes."""
+    """Blocks of at most `width` columns, in order, that make up all tensors of these shapes."""
     blocks: list[Block] = []
     pieces: list[Piece] = []
     start = filled = 0

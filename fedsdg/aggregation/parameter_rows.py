@@ -1,33 +1,29 @@
-"""Updates that were never formed as a whole: theta_k - theta_g, wherever the parameters lie.
+"""Updates that were never formed as a whole: theta_k - theta_g, wherever the parameters lie."""
 
-The rows of a cohort are its tensors, one after another as columns. They are taken a block of
-columns at a time, in one buffer that stays in the cache (`FormedRows`).
-"""
-
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 
-from fedsdg.aggregation.backends import backend, backend_for
-from fedsdg.aggregation.parameter_blocks import Block, cut
-from fedsdg.aggregation.plans import Plan, Step
-from fedsdg.aggregation.rows import Blocks, BlockRows, TensorRows, merged, merged_distances
+from fedsdg.aggregation.addressed_rows import AddressedRows
+from fedsdg.aggregation.backends import backend, backend_for, has_kernels
+from fedsdg.aggregation.formed_rows import FormedRows
+from fedsdg.aggregation.plans import Combination, OrderStatistics, Plan, Step
+from fedsdg.aggregation.rows import TensorRows, merged, merged_distances
 from fedsdg.aggregation.state_dict_checks import StateDict
 from fedsdg.aggregation.statistics import Statistics
-from fedsdg.aggregation.writing import place
+from fedsdg.aggregation.writing import check_results
 
-BLOCK_NUMBERS = 1 << 18
-"""Numbers of a block."""
-WHOLE_NUMBERS = 1 << 21
-"""So many in all, if one row would fit a block, are formed once and kept."""
+LARGE_NUMBERS = 1 << 18
+"""Tensors of at least so many numbers, over all clients, are worth a kernel call of their own."""
 
 
 class ParameterRows:
     """x_k = theta_k - theta_g, or theta_k itself: rows of d columns in the order of theta_g.
 
-    In float64 if any tensor is float64, else in float32. Numbers are read in place at every pass;
-    nothing of size d is allocated but the results [d] that are asked for.
+    In float64 if any tensor is float64, else in float32. The parameters are read anew at every
+    pass: large tensors by the kernels where they lie (`AddressedRows`), others a block of columns
+    at a time (`FormedRows`). Nothing of size d is allocated but the results [d] asked for.
     """
 
     def __init__(
@@ -45,7 +41,14 @@ class ParameterRows:
         wide = any(tensor.dtype == torch.float64 for tensor in tensors)
         self.dtype = dtype or (torch.float64 if wide else torch.float32)
         self.backend = backend_for(self.shape[0] * self.shape[1])
-        self.parts = [FormedRows(origin, clients, self.dtype, subtract=subtract)]
+        large = [name for name in origin if self.backend == "numba" and self._by_address(name)]
+        small = [name for name in origin if name not in large]
+        self.parts: list[FormedRows | AddressedRows] = []
+        if small or not large:
+            self.parts.append(FormedRows(*self._only(small), self.dtype, subtract=subtract))
+        self.parts += [
+            AddressedRows(*self._only([name]), self.dtype, subtract=subtract) for name in large
+        ]
 
     def measure(self, coefficients: np.ndarray | None = None) -> Statistics:
         with backend(self.backend):
@@ -56,12 +59,10 @@ class ParameterRows:
             return merged_distances(part.squared_distances() for part in self.parts)
 
     def weighted_sum(self, weights: np.ndarray) -> torch.Tensor:
-        with backend(self.backend):
-            return self.parts[0].weighted_sum(weights)
+        return self._columnwise(Combination(weights))
 
     def trimmed_mean(self, trim: int) -> torch.Tensor:
-        with backend(self.backend):
-            return self.parts[0].trimmed_mean(trim)
+        return self._columnwise(OrderStatistics(trim))
 
     def norm(self, vector: torch.Tensor) -> float:
         return TensorRows(vector[None]).norm(vector)
@@ -77,64 +78,59 @@ class ParameterRows:
         overlap the targets (see `writing.apart`).
         """
         certain = plan.checked and plan.step.inside
+        rows, step = self._used(plan)
         with backend(self.backend):
             for rehearse in (False,) if fresh or certain else (True, False):
-                for part in self.parts:
-                    part.put(plan.step, targets, certain=certain, rehearse=rehearse)
+                # Last columns first: a pass before ended there, and left them in the cache.
+                for part in reversed(rows.parts):
+                    bad = part.put(step, targets, rehearse=rehearse)
+                    if not certain:
+                        check_results(bad, targets)
+                    for name in bad:  # Means of finite numbers: only their rounding overflowed.
+                        targets[name].nan_to_num_()
 
+    def _used(self, plan: Plan) -> tuple["ParameterRows", Step]:
+        """The rows that the step depends on, if it pays to read no others, and the step on them."""
+        if not (plan.checked and isinstance(plan.step, Combination) and self.backend == "numba"):
+            return self, plan.step
+        used = np.flatnonzero(plan.step.coefficients)
+        if len(used) in (0, self.shape[0]):
+            return self, plan.step
+        clients, dtype = [self.clients[k] for k in used], self.dtype
+        rows = ParameterRows(self.origin, clients, subtract=self.subtract, dtype=dtype)
+        return rows, Combination(plan.step.coefficients[used])
 
-class FormedRows(BlockRows):
-    """The columns of some tensors, formed block by block in one buffer."""
+    def _columnwise(self, step: Step) -> torch.Tensor:
+        """[d] the step, without theta_g."""
+        device = next((t.device for t in self.origin.values()), None)
+        result = torch.empty(self.shape[1], dtype=self.dtype, device=device)
+        pieces = result.split([tensor.numel() for tensor in self.origin.values()])
+        views = {
+            name: piece.view(tensor.shape)
+            for (name, tensor), piece in zip(self.origin.items(), pieces, strict=True)
+        }
+        with backend(self.backend):
+            for part in self.parts:
+                part.put(step, views, add=False)
+        return result
 
-    def __init__(
-        self,
-        origin: StateDict,
-        clients: Sequence[StateDict],
-        dtype: torch.dtype,
-        *,
-        subtract: bool,
-        whole: bool = False,
-    ) -> None:
-        """whole: in one block, however large."""
-        shapes = {name: tuple(tensor.shape) for name, tensor in origin.items()}
-        size, d = len(clients), sum(tensor.numel() for tensor in origin.values())
-        device = next((tensor.device for tensor in origin.values()), torch.device("cpu"))
-        super().__init__(self._all, (size, d), dtype, device)
-        self.origin, self.clients, self.subtract = origin, clients, subtract
-        one = whole or (d <= BLOCK_NUMBERS and size * d <= WHOLE_NUMBERS)
-        self.cut = cut(shapes, max(256, d if one else BLOCK_NUMBERS // size))
-        self._buffer: torch.Tensor | None = None
-        self._held: Block | None = None
+    def _only(self, names: Iterable[str]) -> tuple[StateDict, list[StateDict]]:
+        """Of the global parameters and of the clients', some of the tensors."""
+        origin, *clients = [
+            {name: params[name] for name in names} for params in (self.origin, *self.clients)
+        ]
+        return origin, clients
 
-    def formed(self, block: Block) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The rows [M, width] of a block and, if it was subtracted, theta_g [width].
-
-        Both are good until the next block is formed.
-        """
-        size = self.shape[0]
-        if self._buffer is None:
-            widest = max(each.width for each in self.cut)
-            self._buffer = torch.empty(size + 1, widest, dtype=self.dtype, device=self.device)
-        rows, base = self._buffer[:size, : block.width], self._buffer[size, : block.width]
-        if self._held is not block:
-            for params, row in zip(self.clients, rows, strict=True):
-                block.gather(params, row)
-            if self.subtract:
-                block.gather(self.origin, base)
-                rows -= base
-            self._held = block
-        return rows, base if self.subtract else None
-
-    def put(self, step: Step, targets: StateDict, **how: bool) -> None:
-        """targets <- what `ParameterRows.write` says; see `writing.place`."""
-        for block in self.cut:
-            rows, base = self.formed(block)
-            values = step.of(TensorRows(rows))
-            place(block, values if base is None else values.add_(base), targets, **how)
-
-    def _all(self) -> Blocks:
-        for block in self.cut:
-            yield block.columns, self.formed(block)[0]
+    def _by_address(self, name: str) -> bool:
+        """Whether a tensor is one for `AddressedRows`."""
+        like = self.origin[name]
+        if like.numel() * len(self.clients) < LARGE_NUMBERS:
+            return False
+        tensors = [params[name] for params in (self.origin, *self.clients)]
+        return all(
+            t.dtype == like.dtype and t.is_contiguous() and has_kernels(t.view(1, -1))
+            for t in tensors
+        )
 
 
 def form_matrix(

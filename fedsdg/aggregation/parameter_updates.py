@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from fedsdg.aggregation.parameter_rows import ParameterRows
-from fedsdg.aggregation.state_dict_checks import StateDict, all_finite
+from fedsdg.aggregation.state_dict_checks import StateDict
 
 SLACK = 1 + 1e-4
 """Norms are good to five digits at least."""
@@ -40,7 +40,9 @@ class Rounding:
         """The names of the tensors by their eps [M]."""
         groups: dict[tuple[float, ...], list[str]] = {}
         for name, tensor in self.origin.items():
-            eps = tuple(max(_eps(tensor.dtype), _eps(params[name].dtype)) for params in self.clients)
+            eps = tuple(
+                max(_eps(tensor.dtype), _eps(params[name].dtype)) for params in self.clients
+            )
             groups.setdefault(eps, []).append(name)
         return groups
 

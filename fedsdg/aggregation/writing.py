@@ -1,6 +1,7 @@
 """New parameters into their place, whole or not at all."""
 
 from bisect import bisect_left
+from collections.abc import Collection
 from itertools import accumulate
 
 import torch
@@ -14,37 +15,31 @@ BLOCK_NUMBERS = 1 << 16
 
 
 def place(
-    block: Block,
-    values: torch.Tensor,
-    targets: StateDict,
-    *,
-    certain: bool = False,
-    rehearse: bool = False,
-) -> None:
+    block: Block, values: torch.Tensor, targets: StateDict, *, rehearse: bool = False
+) -> set[str]:
     """targets <- values [width], at the block's columns, in the dtypes of the targets.
 
-    Raises NonFiniteError, naming the tensor, where a value is not finite there. certain: the values
-    are means of finite numbers, so that only their rounding can leave the dtype. rehearse: only
-    look whether there would be an error.
+    Returns the names of the tensors in which a number is not finite. rehearse: nothing is written.
     """
-    fine = all_finite(values)
+    fine, bad = all_finite(values), set()
     for piece in block.pieces:
         target = piece.of(targets)
         result = values[piece.columns].view(target.shape).to(target)
         if not (fine and result.dtype == values.dtype) and not all_finite(result):
-            if not certain:
-                raise not_finite(piece.name, result.dtype)
-            result.nan_to_num_()
+            bad.add(piece.name)
         if not rehearse:
             target.copy_(result)
+    return bad
 
 
-def not_finite(name: str, dtype: torch.dtype) -> NonFiniteError:
-    """The error for a result that is not finite though all that went in was."""
-    return NonFiniteError(
-        f"the aggregated tensor {name!r} overflows {dtype}; convert the parameters to a "
-        f"wider dtype, or lower the rate of the server"
-    )
+def check_results(bad: Collection[str], targets: StateDict) -> None:
+    """NonFiniteError for the first of the tensors in which a result is not finite."""
+    for name in targets:
+        if name in bad:
+            raise NonFiniteError(
+                f"the aggregated tensor {name!r} overflows {targets[name].dtype}; convert the "
+                f"parameters to a wider dtype, or lower the rate of the server"
+            )
 
 
 def write_sums(targets: StateDict, origin: StateDict, step: torch.Tensor, *, fresh: bool) -> None:
@@ -59,7 +54,8 @@ def write_sums(targets: StateDict, origin: StateDict, step: torch.Tensor, *, fre
         for block in blocks:
             base = torch.empty(block.width, dtype=step.dtype, device=step.device)
             block.gather(origin, base)
-            place(block, base.add_(step[block.columns]), targets, rehearse=rehearse)
+            sums = base.add_(step[block.columns])
+            check_results(place(block, sums, targets, rehearse=rehearse), targets)
 
 
 def write_copies(targets: StateDict, origin: StateDict) -> None:
