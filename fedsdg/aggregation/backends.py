@@ -18,6 +18,8 @@ BACKENDS = ("auto", "torch", "numba")
 VARIABLE = "FEDSDG_AGGREGATION_BACKEND"
 AUTO_NUMBERS = 1_000_000
 """With "auto", kernels take rows [M, d] of at least this many numbers."""
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+"""That kernels read."""
 
 _forced: ContextVar[str | None] = ContextVar("forced aggregation backend", default=None)
 
@@ -54,15 +56,15 @@ def backend_for(numbers: int) -> str:
 
 def use_kernels(rows: torch.Tensor) -> bool:
     """Whether kernels take these rows [M, d]."""
-    return backend_for(rows.numel()) != "torch" and has_kernels(rows)
+    return has_kernels(rows) and backend_for(rows.numel()) != "torch"
 
 
 def has_kernels(rows: torch.Tensor) -> bool:
-    """Whether there are kernels for such rows: float32 or float64 on the CPU, a row's numbers side
-    by side in memory, at least one. (The rows themselves may be apart, or even the same.)"""
+    """Whether there are kernels for such rows: on the CPU, a row's numbers side by side in memory,
+    at least one. (The rows themselves may be apart, or even the same.)"""
     return (
         rows.device.type == "cpu"
-        and rows.dtype in (torch.float32, torch.float64)
+        and rows.dtype in DTYPES
         and rows.numel() > 0
         and (rows.shape[1] == 1 or rows.stride(1) == 1)
         and find_spec("numba") is not None

@@ -21,8 +21,13 @@ def trimmed_mean(rows: torch.Tensor, trim: int) -> torch.Tensor:
     if not 0 <= 2 * trim < size:
         raise ValueError(f"of {size} numbers, {trim} cannot be left out at both ends")
     result = torch.empty(d, dtype=rows.dtype, device=rows.device)
-    if use_kernels(rows) and _trimmed_by_kernels(rows, trim, result):
-        return result
+    if use_kernels(rows):
+        from fedsdg.aggregation.kernels import order_statistics
+        from fedsdg.aggregation.kernels.columns import as_rows
+
+        if size <= order_statistics.MOST_ROWS:
+            order_statistics.trimmed_mean(as_rows(rows), trim, result)
+            return result
     width = max(256, SORTED_NUMBERS // size)
     for start in range(0, d, width):
         # NaN stands last, infinity at an end.
@@ -34,13 +39,3 @@ def trimmed_mean(rows: torch.Tensor, trim: int) -> torch.Tensor:
         finite = torch.isfinite(ordered[0]) & torch.isfinite(ordered[-1])
         result[start : start + width] = mean.masked_fill_(~finite, torch.nan)
     return result
-
-
-def _trimmed_by_kernels(rows: torch.Tensor, trim: int, result: torch.Tensor) -> bool:
-    from fedsdg.aggregation.kernels import medians
-    from fedsdg.aggregation.kernels.columns import as_rows
-
-    size = len(rows)
-    if trim != (size - 1) // 2 or size > medians.MOST_ROWS:
-        return False
-    return medians.medians(as_rows(rows), result.numpy())

@@ -96,7 +96,7 @@ class ParameterRows:
         used = np.flatnonzero(plan.step.coefficients)
         if len(used) in (0, self.shape[0]):
             return self, plan.step
-        clients, dtype = [self.clients[k] for k in used], self.dtype
+        clients, dtype = [self.clients[int(k)] for k in used], self.dtype
         rows = ParameterRows(self.origin, clients, subtract=self.subtract, dtype=dtype)
         return rows, Combination(plan.step.coefficients[used])
 
@@ -116,10 +116,8 @@ class ParameterRows:
 
     def _only(self, names: Iterable[str]) -> tuple[StateDict, list[StateDict]]:
         """Of the global parameters and of the clients', some of the tensors."""
-        origin, *clients = [
-            {name: params[name] for name in names} for params in (self.origin, *self.clients)
-        ]
-        return origin, clients
+        clients: list[StateDict] = [{name: each[name] for name in names} for each in self.clients]
+        return {name: self.origin[name] for name in names}, clients
 
     def _by_address(self, name: str) -> bool:
         """Whether a tensor is one for `AddressedRows`."""

@@ -30,7 +30,7 @@ def further_uploads(uploads: Any, ids: list[Hashable]) -> dict[str, list[Any]]:
 
 
 def screened(
-    ids: Sequence[Hashable], tensors: Mapping[str, list[StateDict]], on_nonfinite: str
+    ids: Sequence[Hashable], tensors: Mapping[str, Sequence[StateDict]], on_nonfinite: str
 ) -> dict[Hashable, dict[str, int]]:
     """The clients to drop, with their non-finite values by tensor; raises unless dropping."""
     dropped: dict[Hashable, dict[str, int]] = {}

@@ -8,14 +8,20 @@ at most 512 columns and add the blocks in float64; of norms, products and distan
 keeps about 12 digits and they keep at least 5 (relative to ||x_k|| sum_j |c_j| ||x_j|| for dots).
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from fedsdg.aggregation.backends import use_kernels
+
+if TYPE_CHECKING:
+    from fedsdg.aggregation.kernels.columns import Rows
 
 BLOCK_BYTES = 1 << 21
 """Size of one float64 block: about a core's share of the last-level cache."""
@@ -49,8 +55,11 @@ def measure(
     None for the mean (c_k = 1/M). The Gram is always centred on the mean: distances from it do not
     cancel when all updates share a large common part.
     """
-    if use_kernels(rows) and (found := _measured_by_kernels(rows, coefficients, gram)):
-        return found
+    if use_kernels(rows):
+        from fedsdg.aggregation.kernels.columns import as_rows
+
+        if found := measured_by_kernels(as_rows(rows), coefficients, gram=gram):
+            return found
     size, unit = rows.shape[0], _unit(rows)
     squares = torch.zeros(size, dtype=torch.float64, device=rows.device)
     dots, reference_square = squares.clone(), squares.new_zeros(())
@@ -82,8 +91,11 @@ def squared_distances(rows: torch.Tensor) -> tuple[np.ndarray, float]:
     formed from differences instead, so that each is good to about 1e-12 relative. The kernels form
     them from differences at once.
     """
-    if use_kernels(rows) and (between := _distances_by_kernels(rows)) is not None:
-        return between, 1.0
+    if use_kernels(rows):
+        from fedsdg.aggregation.kernels.columns import as_rows
+
+        if (between := distances_by_kernels(as_rows(rows))) is not None:
+            return between, 1.0
     statistics = measure(rows, gram=True)
     assert statistics.gram is not None
     diagonal = statistics.gram.diagonal()
@@ -105,37 +117,35 @@ def weighted_sum(rows: torch.Tensor, weights: np.ndarray) -> torch.Tensor:
         from fedsdg.aggregation.kernels import sums
         from fedsdg.aggregation.kernels.columns import as_rows
 
-        sums.weighted_sum(as_rows(rows), w.numpy(), total.numpy())
+        sums.weighted_sum(as_rows(rows), w.numpy(), total)
         return total
     for columns, block in _blocks(rows, 1.0):
         total[columns] = (w @ block).to(rows.dtype)
     return total
 
 
-def _measured_by_kernels(
-    rows: torch.Tensor, coefficients: np.ndarray | None, gram: bool
+def measured_by_kernels(
+    rows: Rows, coefficients: np.ndarray | None = None, *, gram: bool = False
 ) -> Statistics | None:
-    """As `measure`; None where float64 without scaling is too narrow for the rows."""
+    """As `measure`, of rows by address; None where float64 without scaling is too narrow."""
     from fedsdg.aggregation.kernels import statistics
-    from fedsdg.aggregation.kernels.columns import as_rows
 
-    size, d = rows.shape
     # Coefficients at most 1: their scale comes back in at the end, in float64. One that vanishes
     # in float32 (< 2^-149) is of no account where all |x| < 2^64 and z is in range.
-    c = np.ones(size) if coefficients is None else np.asarray(coefficients, dtype=np.float64)
+    c = np.ones(rows.size) if coefficients is None else np.asarray(coefficients, dtype=np.float64)
     scale = float(np.abs(c).max()) or 1.0
     for real in _precisions(rows):
         reference: np.ndarray = (c / scale).astype(real)
-        squares, dots = statistics.moments(as_rows(rows), reference, real)
-        if statistics.in_range(squares, d, real):
+        squares, dots = statistics.moments(rows, reference, real)
+        if statistics.moments_in_range(rows, squares, real):
             break
     else:
         if rows.dtype == torch.float64:
             return None
-    between = _distances_by_kernels(rows) if gram else None
+    between = distances_by_kernels(rows) if gram else None
     if gram and between is None:
         return None
-    scale = 1.0 / size if coefficients is None else scale
+    scale = 1.0 / rows.size if coefficients is None else scale
     return Statistics(
         unit=1.0,
         norms=np.sqrt(squares[:-1]),
@@ -145,19 +155,18 @@ def _measured_by_kernels(
     )
 
 
-def _distances_by_kernels(rows: torch.Tensor) -> np.ndarray | None:
+def distances_by_kernels(rows: Rows) -> np.ndarray | None:
+    """[M, M] ||x_i - x_j||^2, of rows by address; None where float64 is too narrow."""
     from fedsdg.aggregation.kernels import statistics
-    from fedsdg.aggregation.kernels.columns import as_rows
 
-    pairs = ~np.eye(len(rows), dtype=bool)
     for real in _precisions(rows):
-        found = statistics.distances(as_rows(rows), real)
-        if statistics.in_range(found[pairs], rows.shape[1], real):
+        found = statistics.distances(rows, real)
+        if statistics.distances_in_range(rows, found, real):
             return found
     return None if rows.dtype == torch.float64 else found
 
 
-def _precisions(rows: torch.Tensor) -> list[type]:
+def _precisions(rows: Rows) -> list[type]:
     """What the kernels try in turn; float64 has room for the square of every float32."""
     return [np.float64] if rows.dtype == torch.float64 else [np.float32, np.float64]
 

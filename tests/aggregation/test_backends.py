@@ -23,12 +23,12 @@ def test_size_decides():
     assert not use_kernels(blank(10, AUTO_NUMBERS // 10 - 1))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_other_rows_have_no_kernels(dtype):
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_rows_with_and_without_kernels(dtype):
     with backend("numba"):
-        assert use_kernels(blank(2, 3))
+        assert use_kernels(blank(2, 3, dtype))
         assert use_kernels(blank(2, 1).T[:1])
-        assert not use_kernels(blank(2, 3, dtype))
+        assert not use_kernels(blank(2, 3, torch.float8_e5m2))
         assert not use_kernels(blank(3, 2).T)
         assert not use_kernels(blank(2, 0))
         assert not use_kernels(torch.empty(2, 3, device="meta"))

@@ -12,7 +12,9 @@ from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.statistics import measure, squared_distances, weighted_sum
 from fedsdg.aggregation.uploads import NonFiniteError
 
-PRECISION = {torch.float32: 4e-6, torch.float64: 1e-13}
+PRECISION = {torch.float64: 1e-13}
+"""Of what is measured, relative; 4e-6 for the storages whose products are formed in float32."""
+STORAGES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
 
 @pytest.fixture(autouse=True)
@@ -35,10 +37,15 @@ def laid_out(rows, layout):
     return rows
 
 
+def unit_exponent(dtype, exponent):
+    """From 1e-25 to 1e25, as far as the dtype goes; in float64 from 1e-250 to 1e250."""
+    return {torch.float64: 10 * exponent, torch.float16: exponent // 12}.get(dtype, exponent)
+
+
 def compare(x, unit, c=None):
     """Everything measured of x, divided by unit, against numpy."""
     y = x.double().numpy() / unit
-    rtol = PRECISION[x.dtype]
+    rtol = PRECISION.get(x.dtype, 4e-6)
     s = measure(x, c, gram=True)
     ratio = s.unit / unit
     lengths = np.linalg.norm(y, axis=1)
@@ -61,7 +68,7 @@ def compare(x, unit, c=None):
 @given(
     size=st.integers(1, 23),
     d=st.one_of(st.integers(1, 70), st.integers(900, 6000)),
-    dtype=st.sampled_from([torch.float32, torch.float64]),
+    dtype=st.sampled_from(STORAGES),
     exponent=st.integers(-83, 83),
     layout=st.sampled_from(["plain", "apart", "offset", "transposed", "every second"]),
     reference=st.booleans(),
@@ -70,7 +77,7 @@ def compare(x, unit, c=None):
 def test_statistics(size, d, dtype, exponent, layout, reference, seed):
     """At update scales from 1e-25 to 1e25, and in float64 from 1e-250 to 1e250."""
     generator = np.random.default_rng(seed)
-    unit = 2.0 ** (exponent if dtype == torch.float32 else 10 * exponent)
+    unit = 2.0 ** unit_exponent(dtype, exponent)
     x = torch.tensor((generator.normal(size=(size, d)) + 0.1) * unit).to(dtype)
     compare(laid_out(x, layout), unit, generator.normal(size=size) if reference else None)
 
@@ -90,18 +97,22 @@ def test_rows_of_very_different_scales(size, seed):
 @given(
     size=st.integers(1, 23),
     d=st.integers(1, 3000),
-    dtype=st.sampled_from([torch.float32, torch.float64]),
+    dtype=st.sampled_from(STORAGES),
     exponent=st.integers(-83, 83),
     layout=st.sampled_from(["plain", "apart", "offset", "transposed"]),
     seed=st.integers(0, 10**6),
 )
 def test_weighted_sum(size, d, dtype, exponent, layout, seed):
     generator = np.random.default_rng(seed)
-    x = torch.tensor(generator.normal(size=(size, d)) * 2.0**exponent).to(dtype)
+    x = torch.tensor(generator.normal(size=(size, d)) * 2.0 ** unit_exponent(dtype, exponent)).to(
+        dtype
+    )
     w = generator.normal(size=size)
     y = x.double().numpy()
     # One rounding to the dtype of the rows, beside those of the sum in float64.
-    bound = torch.finfo(dtype).eps / 2 * np.abs(w @ y) + 4e-15 * (np.abs(w) @ np.abs(y))
+    sums = np.maximum(np.abs(w @ y), torch.finfo(dtype).tiny)
+    # float16 and bfloat16 are rounded by way of float32, as torch does it.
+    bound = 0.5001 * torch.finfo(dtype).eps * sums + 4e-15 * (np.abs(w) @ np.abs(y))
     result = weighted_sum(laid_out(x, layout), w)
     assert result.dtype == dtype
     assert (np.abs(result.double().numpy() - w @ y) <= bound).all()
@@ -179,22 +190,13 @@ def test_a_common_direction_does_not_cancel():
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", STORAGES)
 def test_non_finite_rows_are_never_silent(value, dtype):
     x = torch.ones(5, 2000, dtype=dtype)
     x[3, 1234] = value
     assert not np.isfinite(measure(x).norms[3])
     assert not np.isfinite(squared_distances(x)[0][3, :3]).any()
     assert not torch.isfinite(weighted_sum(x, np.full(5, 0.2))[1234])
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_dtypes_without_kernels_take_the_reference(dtype):
-    x = torch.randn(4, 3000).to(dtype)
-    with backend("torch"):
-        expected = measure(x), weighted_sum(x, np.full(4, 0.25))
-    np.testing.assert_array_equal(measure(x).dots, expected[0].dots)
-    assert torch.equal(weighted_sum(x, np.full(4, 0.25)), expected[1])
 
 
 def test_where_nothing_can_be_written_kernels_work_without_a_cache(monkeypatch):

@@ -8,92 +8,27 @@ takes it again in float64.
 from typing import Any
 
 import numpy as np
+import torch
 
-from fedsdg.aggregation.kernels.columns import Rows, block_width, over_parts
-from fedsdg.aggregation.kernels.compiling import compiled
-
-
-@compiled
-def _moments(flat, stride, size, start, stop, width, coefficients, reference, totals):
-    """Add to totals [2, size + 1] the squares and dots of every row, then those of z itself."""
-    real = reference.dtype.type
-    for left in range(start, stop, width):
-        n = min(width, stop - left)
-        z = reference[:n]
-        z[:] = real(0)
-        k = 0
-        while k + 4 <= size:
-            a = flat[k * stride + left : k * stride + left + n]
-            b = flat[(k + 1) * stride + left : (k + 1) * stride + left + n]
-            c = flat[(k + 2) * stride + left : (k + 2) * stride + left + n]
-            e = flat[(k + 3) * stride + left : (k + 3) * stride + left + n]
-            p, q = coefficients[k], coefficients[k + 1]
-            r, s = coefficients[k + 2], coefficients[k + 3]
-            for j in range(n):
-                z[j] += (p * real(a[j]) + q * real(b[j])) + (r * real(c[j]) + s * real(e[j]))
-            k += 4
-        while k < size:
-            a = flat[k * stride + left : k * stride + left + n]
-            p = coefficients[k]
-            for j in range(n):
-                z[j] += p * real(a[j])
-            k += 1
-        for k in range(size):
-            a = flat[k * stride + left : k * stride + left + n]
-            square, dot = real(0), real(0)
-            for j in range(n):
-                x = real(a[j])
-                square += x * x
-                dot += x * z[j]
-            totals[0, k] += square
-            totals[1, k] += dot
-        square = real(0)
-        for j in range(n):
-            square += z[j] * z[j]
-        totals[0, size] += square
-
-
-@compiled
-def _distances(flat, stride, size, start, stop, width, zero, totals):
-    """Add to totals [size, size] the squared distances of rows i < j; four rows j at a time."""
-    real = zero.dtype.type
-    for left in range(start, stop, width):
-        n = min(width, stop - left)
-        for i in range(size - 1):
-            x = flat[i * stride + left : i * stride + left + n]
-            for j in range(i + 1, size, 4):
-                j1, j2, j3 = min(j + 1, size - 1), min(j + 2, size - 1), min(j + 3, size - 1)
-                a = flat[j * stride + left : j * stride + left + n]
-                b = flat[j1 * stride + left : j1 * stride + left + n]
-                c = flat[j2 * stride + left : j2 * stride + left + n]
-                e = flat[j3 * stride + left : j3 * stride + left + n]
-                p, q, r, s = real(0), real(0), real(0), real(0)
-                for t in range(n):
-                    y = real(x[t])
-                    u, v = y - real(a[t]), y - real(b[t])
-                    w, h = y - real(c[t]), y - real(e[t])
-                    p += u * u
-                    q += v * v
-                    r += w * w
-                    s += h * h
-                totals[i, j] += p
-                if j1 > j:
-                    totals[i, j1] += q
-                if j2 > j1:
-                    totals[i, j2] += r
-                if j3 > j2:
-                    totals[i, j3] += s
+from fedsdg.aggregation.kernels import loops
+from fedsdg.aggregation.kernels.columns import (
+    LONGEST_BLOCK,
+    Rows,
+    block_width,
+    laid_out,
+    over_parts,
+)
 
 
 def moments(rows: Rows, coefficients: np.ndarray, real: Any) -> tuple[np.ndarray, np.ndarray]:
     """([M + 1] squared norms of the rows and of z, [M] dots with z), z = sum_k c_k x_k."""
-    width = block_width(rows)
-    c = coefficients.astype(real)
+    width = block_width(rows, real)
+    c, source = coefficients.astype(real), rows.source
 
     def work(start: int, stop: int) -> np.ndarray:
         totals = np.zeros((2, rows.size + 1))
-        z = np.empty(width, real)
-        _moments(rows.flat, rows.stride, rows.size, start, stop, width, c, z, totals)
+        layout = laid_out(rows, real, width, range(rows.size))
+        loops.moments(source, start, stop, width, *layout, c, np.empty(width, real), totals)
         return totals
 
     squares, dots = over_parts(rows, width, work)
@@ -102,23 +37,61 @@ def moments(rows: Rows, coefficients: np.ndarray, real: Any) -> tuple[np.ndarray
 
 def distances(rows: Rows, real: Any) -> np.ndarray:
     """[M, M] ||x_i - x_j||^2 from differences: exactly symmetric, and zero for equal rows."""
-    width = block_width(rows)
-    zero = np.zeros(1, real)
+    width, size = block_width(rows, real), rows.size
+    padded, source = -(-size // 4) * 4, rows.source
 
     def work(start: int, stop: int) -> np.ndarray:
-        totals = np.zeros((rows.size, rows.size))
-        _distances(rows.flat, rows.stride, rows.size, start, stop, width, zero, totals)
+        totals = np.zeros((padded, padded))
+        buffer, places, step = laid_out(rows, real, width, range(size))
+        places = np.append(places, np.repeat(places[-1:], padded - size))
+        loops.distances(source, start, stop, width, buffer, places, step, totals)
         return totals
 
-    upper = over_parts(rows, width, work)
+    upper = np.triu(over_parts(rows, width, work)[:size, :size], 1)
     return upper + upper.T
 
 
-def in_range(squares: np.ndarray, d: int, real: Any) -> bool:
-    """Whether sums of d squares taken in `real` are good to its precision.
+def moments_in_range(rows: Rows, squares: np.ndarray, real: Any) -> bool:
+    """Whether squares [M + 1] as of `moments`, taken in `real`, are good to its precision."""
+    doubtful = np.flatnonzero(_doubtful(squares, rows.d, real))
+    if not np.isfinite(squares).all() or squares[doubtful].any():
+        return False
+    # If z vanishes and not all rows do, it may be that its squares only seem to.
+    alone = rows.size not in doubtful or len(doubtful) == rows.size + 1
+    return alone and all(_vanishes(rows, int(k)) for k in doubtful if k < rows.size)
 
-    A product that falls below the smallest normal number of `real` errs by less than its smallest
-    subnormal: together no more than eps of a sum of at least d times the smallest normal number.
-    Sums of finite numbers that are not finite have overflowed.
+
+def distances_in_range(rows: Rows, found: np.ndarray, real: Any) -> bool:
+    """Whether squared distances [M, M] between the rows, taken in `real`, are good to it."""
+    doubtful = _doubtful(found, rows.d, real) & ~np.eye(rows.size, dtype=bool)
+    if not np.isfinite(found).all() or found[doubtful].any():
+        return False
+    equal_to = np.arange(rows.size)
+    for j in range(rows.size):
+        i = int(np.argmax(found[:, j] == 0))  # The first that seems to be equal.
+        if i < j and _vanishes(rows, j, i):
+            equal_to[j] = equal_to[i]
+    return bool((equal_to[:, None] == equal_to[None, :])[doubtful].all())
+
+
+def _doubtful(squares: np.ndarray, d: int, real: Any) -> np.ndarray:
+    """Where sums of d squares may have lost what fell below the smallest numbers of `real`.
+
+    A product that falls below the smallest normal number errs by less than the smallest subnormal:
+    together no more than eps of a sum of at least d times the smallest normal number. Only zeros
+    are good below that. (Sums of finite numbers that are not finite have overflowed.)
     """
-    return bool(np.isfinite(squares).all() and (squares >= d * float(np.finfo(real).tiny)).all())
+    return np.asarray(squares < d * float(np.finfo(real).tiny))
+
+
+def _vanishes(rows: Rows, k: int, other: int | None = None) -> bool:
+    """Whether x_k is 0 everywhere, or what lies at row k is the same as at the other."""
+    origin = rows.origin if other is None else int(rows.addresses[other])
+    row = rows._replace(addresses=rows.addresses[k : k + 1], origin=origin)
+    real = np.float64 if rows.dtype == torch.float64 else np.float32
+    width, source = LONGEST_BLOCK, row.source
+
+    def work(start: int, stop: int) -> int:
+        return int(loops.nonzeros(source, start, stop, width, np.empty(width, real)))
+
+    return not over_parts(row, width, work)

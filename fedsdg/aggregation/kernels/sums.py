@@ -1,47 +1,45 @@
 """Weighted sums of rows, in one pass, accumulated in float64 (numba)."""
 
+from typing import Any
+
 import numpy as np
+import torch
 
-from fedsdg.aggregation.kernels.columns import FEW_ROWS, Rows, over_parts
-from fedsdg.aggregation.kernels.compiling import compiled
-
-
-@compiled
-def _weighted_sum(flat, stride, size, start, stop, width, weights, total, out):
-    """out[start:stop] = sum_k weights[k] row_k; four rows at a time."""
-    for left in range(start, stop, width):
-        n = min(width, stop - left)
-        z = total[:n]
-        z[:] = 0.0
-        k = 0
-        while k + 4 <= size:
-            a = flat[k * stride + left : k * stride + left + n]
-            b = flat[(k + 1) * stride + left : (k + 1) * stride + left + n]
-            c = flat[(k + 2) * stride + left : (k + 2) * stride + left + n]
-            e = flat[(k + 3) * stride + left : (k + 3) * stride + left + n]
-            p, q, r, s = weights[k], weights[k + 1], weights[k + 2], weights[k + 3]
-            for j in range(n):
-                z[j] += (p * a[j] + q * b[j]) + (r * c[j] + s * e[j])
-            k += 4
-        while k < size:
-            a = flat[k * stride + left : k * stride + left + n]
-            p = weights[k]
-            for j in range(n):
-                z[j] += p * a[j]
-            k += 1
-        y = out[left : left + n]
-        for j in range(n):
-            y[j] = z[j]
+from fedsdg.aggregation.kernels import loops
+from fedsdg.aggregation.kernels.columns import (
+    FEW_ROWS,
+    LONGEST_BLOCK,
+    STORAGES,
+    Rows,
+    laid_out,
+    over_parts,
+)
 
 
-def weighted_sum(rows: Rows, weights: np.ndarray, out: np.ndarray) -> None:
-    """out [d] = sum_k w_k x_k; weights [M] float64."""
+def weighted_sum(
+    rows: Rows, weights: np.ndarray, out: torch.Tensor, base: torch.Tensor | None = None
+) -> bool:
+    """out [d] = base + sum_k w_k x_k, rounded once; whether all of it is finite.
 
+    weights: [M] float64. out: contiguous; base: like it, or out itself, or None for nothing. Goes
+    from the last columns to the first, as a pass before it ended there. Also where a weight is 0,
+    what is not finite shows.
+    """
+    real = np.float64 if rows.dtype == torch.float64 else np.float32
     # Only the totals are read again, so the pieces of many rows may be long (see block_width).
-    width = 256 if rows.size <= FEW_ROWS else 4096
+    width = 256 if rows.size <= FEW_ROWS else LONGEST_BLOCK
+    start_of_base = 0 if base is None else base.data_ptr()
+    apart = rows._replace(addresses=_and_origin(rows), origin=0)
+    source, slots = apart.source, [k % 4 for k in range(rows.size)] + [4] * bool(rows.origin)
+    target = start_of_base, out.data_ptr(), STORAGES[out.dtype]
 
-    def work(start: int, stop: int) -> None:
+    def work(start: int, stop: int) -> Any:
+        layout = laid_out(apart, real, width, slots)
         total = np.empty(width)
-        _weighted_sum(rows.flat, rows.stride, rows.size, start, stop, width, weights, total, out)
+        return loops.weighted_sum(source, start, stop, width, *layout, weights, total, *target)
 
-    over_parts(rows, width, work)
+    return bool(over_parts(rows, width, work, backwards=True) == 0)
+
+
+def _and_origin(rows: Rows) -> np.ndarray:
+    return np.append(rows.addresses, rows.origin) if rows.origin else rows.addresses

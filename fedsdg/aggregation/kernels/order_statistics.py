@@ -1,0 +1,82 @@
+"""Means of the middle ranks by a comparator network, vectorised over columns (numba).
+
+A network compares the same pairs of rows whatever the numbers are: a cache block of columns goes
+through it without a branch, many columns at a time.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from fedsdg.aggregation.kernels import loops
+from fedsdg.aggregation.kernels.columns import STORAGES, Rows, block_width, over_parts
+
+MOST_ROWS = 1024
+"""A network of more comparators than for these takes long to lay out."""
+
+
+def sorting_network(size: int) -> list[tuple[int, int]]:
+    """Batcher's merge exchange: pairs i < j; the smaller of the two goes to i (Knuth 5.2.2 M)."""
+    pairs = []
+    top = 1 << max(size - 1, 1).bit_length() - 1
+    p = top
+    while p:
+        q, r, distance = top, 0, p
+        while distance:
+            pairs += [(i, i + distance) for i in range(size - distance) if i & p == r]
+            distance, q, r = q - p, q // 2, p
+        p //= 2
+    return pairs
+
+
+@lru_cache(maxsize=32)
+def selection_network(size: int, trim: int) -> np.ndarray:
+    """[n, 2] the comparators of the sorting network that the set of ranks trim … M-1-trim needs.
+
+    From the last to the first: one is not needed if what it would exchange stays on one side,
+    inside the set or outside, and no later one looks at it.
+    """
+    inside = [trim <= rank < size - trim for rank in range(size)]
+    looked_at = [False] * size
+    kept = []
+    for i, j in reversed(sorting_network(size)):
+        if looked_at[i] or looked_at[j] or inside[i] != inside[j]:
+            looked_at[i] = looked_at[j] = True
+            kept.append((i, j))
+    return np.array(kept[::-1], dtype=np.int64).reshape(-1, 2)
+
+
+def trimmed_mean(
+    rows: Rows, trim: int, out: torch.Tensor, base: torch.Tensor | None = None
+) -> bool:
+    """out [d] = base + the mean of ranks trim … M-1-trim of each column; whether all is finite.
+
+    0 <= 2 trim < M; trim = (M-1)//2 is the median. NaN where a number of the column is not finite.
+    Added in float64. out and base: see `sums.weighted_sum`.
+    """
+    real = np.float64 if rows.dtype == torch.float64 else np.float32
+    width, size = block_width(rows, real), rows.size
+    start_of_base = 0 if base is None else base.data_ptr()
+    network, source = selection_network(size, trim), rows.source
+
+    def work(start: int, stop: int) -> float:
+        buffer, zeros, total = np.empty(size * width, real), np.empty(width, real), np.empty(width)
+        return float(
+            loops.trimmed_mean(
+                source,
+                start,
+                stop,
+                width,
+                buffer,
+                network,
+                trim,
+                zeros,
+                total,
+                start_of_base,
+                out.data_ptr(),
+                STORAGES[out.dtype],
+            )
+        )
+
+    return bool(over_parts(rows, width, work) == 0)
