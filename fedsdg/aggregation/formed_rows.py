@@ -12,6 +12,8 @@ from fedsdg.aggregation.writing import place
 
 BLOCK_NUMBERS = 1 << 18
 """Numbers of a block: they stay in the cache while they are used."""
+LEAST_WIDTH = 256
+"""Columns of a block, however many the rows."""
 WHOLE_NUMBERS = 1 << 21
 """So many in all, if one row would fit a block, are formed once and kept."""
 
@@ -34,8 +36,10 @@ class FormedRows(BlockRows):
         device = next((tensor.device for tensor in origin.values()), torch.device("cpu"))
         super().__init__(self._all, (size, d), dtype, device)
         self.origin, self.clients, self.subtract = origin, clients, subtract
+        # A GPU has no such cache, and needs much to do at a time.
+        numbers = BLOCK_NUMBERS if device.type == "cpu" else 64 * BLOCK_NUMBERS
         one = whole or (d <= BLOCK_NUMBERS and size * d <= WHOLE_NUMBERS)
-        self.cut = cut(shapes, max(256, d if one else BLOCK_NUMBERS // size))
+        self.cut = cut(shapes, max(LEAST_WIDTH, d if one else numbers // size))
         self._buffer: torch.Tensor | None = None
         self._held: Block | None = None
 

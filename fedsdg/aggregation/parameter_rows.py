@@ -8,7 +8,7 @@ import torch
 from fedsdg.aggregation.addressed_rows import AddressedRows
 from fedsdg.aggregation.backends import backend, backend_for, has_kernels
 from fedsdg.aggregation.formed_rows import FormedRows
-from fedsdg.aggregation.plans import Combination, OrderStatistics, Plan, Step
+from fedsdg.aggregation.plans import Combination, Nothing, OrderStatistics, Plan, Step
 from fedsdg.aggregation.rows import TensorRows, merged, merged_distances
 from fedsdg.aggregation.state_dict_checks import StateDict
 from fedsdg.aggregation.statistics import Statistics
@@ -78,8 +78,8 @@ class ParameterRows:
         overlap the targets (see `writing.apart`).
         """
         certain = plan.checked and plan.step.inside
-        rows, step = self._used(plan)
         with backend(self.backend):
+            rows, step = self._used(plan)
             for rehearse in (False,) if fresh or certain else (True, False):
                 # Last columns first: a pass before ended there, and left them in the cache.
                 for part in reversed(rows.parts):
@@ -91,14 +91,18 @@ class ParameterRows:
 
     def _used(self, plan: Plan) -> tuple["ParameterRows", Step]:
         """The rows that the step depends on, if it pays to read no others, and the step on them."""
-        if not (plan.checked and isinstance(plan.step, Combination) and self.backend == "numba"):
-            return self, plan.step
-        used = np.flatnonzero(plan.step.coefficients)
-        if len(used) in (0, self.shape[0]):
-            return self, plan.step
-        clients, dtype = [self.clients[int(k)] for k in used], self.dtype
-        rows = ParameterRows(self.origin, clients, subtract=self.subtract, dtype=dtype)
-        return rows, Combination(plan.step.coefficients[used])
+        step: Step = plan.step
+        if isinstance(step, Nothing):
+            step = Combination(np.zeros(self.shape[0]))
+        if not (plan.checked and isinstance(step, Combination) and self.backend == "numba"):
+            return self, step
+        used = np.flatnonzero(step.coefficients)
+        if len(used) == self.shape[0]:
+            return self, step
+        used = used if len(used) else np.zeros(1, dtype=np.int64)
+        clients = [self.clients[int(k)] for k in used]
+        rows = ParameterRows(self.origin, clients, subtract=self.subtract, dtype=self.dtype)
+        return rows, Combination(step.coefficients[used])
 
     def _columnwise(self, step: Step) -> torch.Tensor:
         """[d] the step, without theta_g."""
