@@ -1,6 +1,7 @@
 # FedSDG Bench. From nothing but Python >= 3.11, git and make:
 #   make reproduce    every table and figure of the default experiment
 #   make test         every check and test
+#   make bench        how fast aggregation is on this machine, and whether it is fast enough
 # PYTHON=python3.12 chooses the interpreter, CORES=4 the number of cores (default: all),
 # CONFIG=config/smoke.yaml another experiment.
 
@@ -18,14 +19,14 @@ SNAKEMAKE  = $(BIN)/snakemake --cores $(CORES) $(if $(CONFIG),--configfile $(CON
 # Jobs of the pipeline find `fedsdg` here, as in an activated shell.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help reproduce report reference smoke test test-fast lint bench lock environment clean distclean
+.PHONY: help reproduce report reference smoke test test-fast lint bench bench-compare lock environment clean distclean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
 
 reproduce: $(INSTALLED)
-	$(SNAKEMAKE)
-	$(SNAKEMAKE) --report results/report.html
+	$(SNAKEMAKE) -- all performance
+	$(SNAKEMAKE) --report results/report.html -- all performance
 
 report: $(INSTALLED)
 	$(SNAKEMAKE) --report results/report.html
@@ -69,10 +70,26 @@ lint: $(INSTALLED)
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint
 
+# Table, figure and judgement of the aggregation; see docs/benchmarks.md. It fails where a kernel is
+# not as fast as it has to be (benchmarks/bench_bars.py).
 # The allocator of glibc is told to keep its memory: without it, times of large tensors vary by a factor of two.
-bench: $(INSTALLED)
-	MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_TOP_PAD_=268435456 OMP_NUM_THREADS=1 \
-	$(BIN)/python -m pytest benchmarks --benchmark-only
+KEPT = MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_TOP_PAD_=268435456
+PERFORMANCE = results/performance/full
+bench: $(INSTALLED) $(VENV)/.rivals
+	@rm -f $(PERFORMANCE)/aggregation.json
+	@status=0; $(KEPT) $(BIN)/pytest benchmarks --measured $(PERFORMANCE)/aggregation.json || status=$$?; \
+	$(BIN)/fedsdg kernels --measured $(PERFORMANCE)/aggregation.json \
+	  --table $(PERFORMANCE)/kernels --figure $(PERFORMANCE)/roofline && exit $$status
+
+# Fails where a rule got slower by a quarter than at another commit, measured side by side.
+BASE ?= main
+bench-compare: $(INSTALLED)
+	$(BIN)/python -m benchmarks.compare $(BASE)
+
+# The codes that are compared with; without them their columns say so.
+$(VENV)/.rivals: benchmarks/requirements.txt $(INSTALLED)
+	@$(BIN)/python -m pip install --quiet --no-deps --requirement $< && touch $@ || \
+	  echo "Flower and byzfl could not be installed: their columns stay empty." >&2
 
 environment: $(INSTALLED)
 
@@ -92,7 +109,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 lock:
 	@command -v uv > /dev/null || { echo "error: make lock needs uv (pip install uv)" >&2; exit 1; }
 	@sed -n '/^[^#]/q;p' requirements.lock > requirements.lock.new
-	uv pip compile pyproject.toml --quiet --all-extras --universal --python-version 3.11 \
+	uv pip compile pyproject.toml --quiet --extra dev --universal --python-version 3.11 \
 	  --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
 	  | grep -Ev '^(nvidia-|cuda-|triton|colorama|pyreadline3|httpx2-jsfetch)' >> requirements.lock.new
 	mv requirements.lock.new requirements.lock

@@ -268,6 +268,15 @@ def figure(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def kernels(arguments: argparse.Namespace) -> int:
+    """Table and roofline figure of the aggregation benchmarks; prints the table."""
+    from fedsdg.analysis.kernels import write_kernels
+
+    written = write_kernels(arguments.measured, arguments.table, arguments.figure)
+    print(next(path for path in written if path.suffix == ".md").read_text(encoding="utf-8"))
+    return 0
+
+
 def claims(arguments: argparse.Namespace) -> int:
     """State what the comparison shows, and whether it holds."""
     from fedsdg.analysis.claims import write_claims
@@ -353,6 +362,10 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--figure", required=True)
     sub.add_argument("--partitions", nargs="*", default=[])
     sub.add_argument("--output", required=True)
+    sub = command(kernels)
+    sub.add_argument("--measured", required=True, help="file of measurements: see make bench")
+    sub.add_argument("--table", required=True)
+    sub.add_argument("--figure", required=True)
     sub = command(claims)
     sub.add_argument("--summary", required=True)
     sub.add_argument("--output", required=True)

@@ -15,26 +15,28 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Stands in for the command `fedsdg`: writes the files that the real one would, at once, and
-# notes how it was called. What is tested with it is the workflow and nothing else.
+# Stands in for the commands `fedsdg` and `pytest` (which measures): writes the files that the real
+# ones would, at once, and notes how it was called. What is tested with it is the workflow and
+# nothing else.
 STAND_IN = """#!{python} -SE
 import json, os, pathlib, re, sys
-command, *rest = sys.argv[1:]
-given, key = {{}}, None
+name = pathlib.Path(sys.argv[0]).name
+command, *rest = sys.argv[1:] if name == "fedsdg" else ["measure", *sys.argv[1:]]
+given, key = {{"": []}}, ""
 for word in rest:
     if word.startswith("--"):
         key = word[2:]
         given[key] = []
     else:
         given[key].append(word)
-call = {{"command": command, "given": given}}
+call = {{"command": command, "given": {{k: v for k, v in given.items() if k or v}}}}
 call["config"] = pathlib.Path(os.environ["FEDSDG_CONFIG"]).read_text()
 call["environment"] = {{k: v for k, v in os.environ.items() if k.startswith(("OMP_", "MALLOC_"))}}
 with open("calls.jsonl", "a") as calls:
     calls.write(json.dumps(call) + "\\n")
 if os.environ.get("FAILING") == command:
     sys.exit("error: 1 run(s) failed: fedavg, seed 0")
-output = given["output"][0]
+output = given.get("output", [""])[0]
 stem = re.sub("[.]safetensors$", "", output)
 files = {{
     "partition": [output],
@@ -47,6 +49,13 @@ files = {{
     "summarise": [f"{{output}}/{{name}}.parquet" for name in {summary}],
     "table": [f"{{output}}.{{suffix}}" for suffix in ("csv", "md", "tex")],
     "figure": [f"{{output}}.{{suffix}}" for suffix in ("pdf", "svg", "png", "json")],
+    "measure": given.get("measured", []),
+    "kernels": [
+        f"{{stem}}.{{suffix}}"
+        for part, suffixes in (("table", "csv md tex"), ("figure", "pdf svg png json"))
+        for stem in given.get(part, [])
+        for suffix in suffixes.split()
+    ],
     "claims": [f"{{output}}.{{suffix}}" for suffix in ("md", "json")],
     "verify": [output],
 }}
@@ -96,7 +105,9 @@ class Project:
             assert "Nothing to be done" in done.stdout, done.stdout
             return {}
         rows = (line.split() for line in table[1].splitlines())
-        return {rule: int(count) for rule, count in rows if rule not in ("all", "total")}
+        return {
+            rule: int(count) for rule, count in rows if rule not in ("all", "performance", "total")
+        }
 
     def calls(self, command: str) -> list[dict]:
         """How the stand-in was called with this command, in order."""
@@ -114,18 +125,19 @@ class Project:
 
 
 def write_command(folder: Path, text: str) -> Path:
-    """Put an executable called `fedsdg` into a new folder, for the search path."""
+    """Put an executable into a new folder, for the search path, as `fedsdg` and as `pytest`."""
     folder.mkdir()
-    command = folder / "fedsdg"
-    command.write_text(text)
-    command.chmod(command.stat().st_mode | stat.S_IXUSR)
+    for name in ("fedsdg", "pytest"):
+        command = folder / name
+        command.write_text(text)
+        command.chmod(command.stat().st_mode | stat.S_IXUSR)
     return folder
 
 
 def copy_workflow(folder: Path, commands: Path) -> Project:
     """Copy what the workflow consists of into a new folder."""
     folder.mkdir()
-    for part in ("workflow", "config", "profiles", "fedsdg"):
+    for part in ("workflow", "config", "profiles", "fedsdg", "benchmarks"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / part, folder / part, ignore=ignored)
     shutil.copy(ROOT / "Snakefile", folder)

@@ -32,6 +32,13 @@ DOORS = {
     "tables": ["fedsdg.analysis.tables"],
     "figures": ["fedsdg.analysis.plots"],
     "claims": ["fedsdg.analysis.claims"],
+    "measure": [
+        "fedsdg.aggregation.backends",
+        "fedsdg.aggregation.rule_table",
+        "fedsdg.aggregation.types",
+        "fedsdg.results",
+    ],
+    "kernels": ["fedsdg.analysis.kernels"],
 }
 
 

@@ -146,6 +146,14 @@ SOURCES = {
     "tables": ["results.py", "analysis/*.py", "analysis/tables/**/*.py"],
     "figures": ["__init__.py", "results.py", "analysis/*.py", "analysis/plots/**/*.py"],
     "claims": ["results.py", "analysis/*.py"],
+    "measure": ["__init__.py", "results.py", "aggregation/**/*.py"],
+    "kernels": [
+        "__init__.py",
+        "results.py",
+        "analysis/*.py",
+        "analysis/plots/**/*.py",
+        "analysis/tables/**/*.py",
+    ],
 }
 ROOT = Path(workflow.basedir)
 ROOT = ROOT.parent if ROOT.name == "workflow" else ROOT
@@ -156,6 +164,17 @@ def sources(stage):
     package = ROOT / "fedsdg"
     files = {file for pattern in SOURCES[stage] for file in package.glob(pattern)}
     return [os.path.relpath(file) for file in sorted(files)]
+
+
+def suites():
+    """The benchmarks that the pipeline runs, relative to the working directory."""
+    names = ("accuracy", "aggregation", "growth")
+    return [os.path.relpath(ROOT / f"benchmarks/bench_{name}.py") for name in names]
+
+
+def benchmark_sources():
+    """Whatever the suites consist of."""
+    return [os.path.relpath(file) for file in sorted((ROOT / "benchmarks").glob("*.py"))]
 
 
 # --- The config as the jobs see it ----------------------------------------------------------

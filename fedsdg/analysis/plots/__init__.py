@@ -107,24 +107,33 @@ def write_figure(
     from fedsdg.analysis.plots.style import styled
 
     summary = Summary(summary_dir)
-    written = []
+    caption = f"{plot.caption} {hyperparameters(summary.runs)}"
     with styled():
         figure = plot(summary, files)
-        for suffix, metadata in _FORMATS.items():
-            path = Path(f"{output_stem}.{suffix}")
-            with atomic_path(path) as temporary:
-                figure.savefig(temporary, format=suffix, metadata=metadata)
-            written.append(path)
+        facts = {"figure": name, "experiment": summary.experiment, "caption": caption}
+        return save_figure(figure, output_stem, facts, (*summary.inputs, *files))
+
+
+def save_figure(
+    figure: Figure, output_stem: str | Path, facts: Mapping[str, Any], inputs: Sequence[Path]
+) -> list[Path]:
+    """Write a figure in its formats, in the current style, and its sidecar; return the paths.
+
+    The sidecar holds `facts`, the inputs with their hashes, and those of the sources.
+    """
+    written = []
+    for suffix, metadata in _FORMATS.items():
+        path = Path(f"{output_stem}.{suffix}")
+        with atomic_path(path) as temporary:
+            figure.savefig(temporary, format=suffix, metadata=metadata)
+        written.append(path)
     sidecar = Path(f"{output_stem}.json")
-    facts = {
-        "figure": name,
-        "experiment": summary.experiment,
-        "caption": f"{plot.caption} {hyperparameters(summary.runs)}",
-        "inputs": {_shown(path): sha256_file(path) for path in (*summary.inputs, *files)},
+    made_from = {
+        "inputs": {_shown(path): sha256_file(path) for path in inputs},
         "source_sha256": source_hash("analysis", "results.py"),
         "version": __version__,
     }
-    write_json(sidecar, facts)
+    write_json(sidecar, {**facts, **made_from})
     return [*written, sidecar]
 
 

@@ -38,7 +38,11 @@ def write_table(summary_dir: str | Path, name: str, output_stem: str | Path) -> 
     """
     if name not in TABLES:
         raise ValueError(f"there is no table '{name}'; known are {', '.join(TABLES)}")
-    table = TABLES[name](Summary(summary_dir))
+    return save_table(TABLES[name](Summary(summary_dir)), output_stem)
+
+
+def save_table(table: Table, output_stem: str | Path) -> list[Path]:
+    """Write a table in its three formats and return their paths."""
     written = []
     for suffix, render in ((".csv", to_csv), (".md", to_markdown), (".tex", to_latex)):
         path = Path(f"{output_stem}{suffix}")

@@ -1,0 +1,170 @@
+"""Table and roofline figure of the aggregation benchmarks, from measurements made up here."""
+
+import json
+import re
+
+import pandas as pd
+import pytest
+
+from fedsdg.analysis.kernels import write_kernels
+from fedsdg.analysis.measurements import CODES, Measurements
+from fedsdg.analysis.plots import roofline
+from fedsdg.analysis.plots.style import styled
+from fedsdg.cli import main
+from fedsdg.results import sha256_file, write_json
+
+MACHINE = {
+    "processor": "Abacus 2000",
+    "threads": 1,
+    "cores": 2,
+    "commit": "0123456789abcdef",
+    "dirty": False,
+    "allocator": {"MALLOC_MMAP_MAX_": "0"},
+    "read_gigabytes_per_second": {"low": 19.0, "median": 20.0, "high": 21.0},
+    "last_level_cache_bytes": 1 << 20,
+    "missing": ["flower"],
+    "form": "full",
+}
+
+
+def timing(suite, rule, clients, parameters, code="ours", **facts):
+    row = {"suite": suite, "rule": rule, "clients": clients, "parameters": parameters}
+    row |= {"code": code, "in_cache": 4 * clients * parameters < 1 << 20, "refused": None}
+    return row | facts
+
+
+def timings():
+    rows = []
+    for clients, parameters in ((10, 1_000_000), (100, 2_000_000), (10, 10_000)):
+        for rule in ("fedsdg", "krum"):
+            at = ("sizes", rule, clients, parameters)
+            rows.append(timing(*at, seconds=0.004, floor=0.9, least_bytes=92_000_000))
+            rows.append(timing(*at, "reference", seconds=0.02, ratio=5.0))
+        rows.append(timing("sizes", "krum", clients, parameters, "byzfl", note="too large: 1e9"))
+    for clients in (2, 10, 1000):
+        rows.append(timing("clients", "fedsdg", clients, 10**7 // clients, floor=0.8, seconds=0.1))
+    for parameters in (1000, 10**6):
+        rows.append(timing("parameters", "fedsdg", 10, parameters, floor=0.5, seconds=0.1))
+    for allocator, theirs in (("kept", 0.02), ("default", 0.05)):
+        at = ("allocator", "fedsdg", 10, 1_000_000)
+        rows.append(timing(*at, seconds=0.004, allocator=allocator))
+        rows.append(timing(*at, "plain", seconds=theirs, ratio=theirs / 0.004, allocator=allocator))
+    rows[0]["refused"] = "not judged: other programs took 1.0 of 2 cores"
+    return rows
+
+
+@pytest.fixture
+def measured(tmp_path):
+    accuracy = {
+        "rule": "krum",
+        "code": "byzfl",
+        "measure": "right winner",
+        "updates": "independent",
+    }
+    accuracy |= {"clients": 10, "parameters": 1000, "value": 0.8, "shown": "8 of 10"}
+    aim = {"rule": "fedsdg", "clients": 10, "parameters": 1_000_000, "against": "plain"}
+    aim |= {"bound": 5, "at_most": False, "value": 4.5, "met": False}
+    bar = {"rule": "krum", "clients": 10, "parameters": 1_000_000, "least": 6, "reason": "one pass"}
+    bar |= {"ratio": 9.0, "verdict": "cleared"}
+    path = tmp_path / "measured.json"
+    parts = {"timings": timings(), "accuracy": [accuracy], "aims": [aim], "bars": [bar]}
+    write_json(path, {"machine": MACHINE, **parts})
+    return path
+
+
+@pytest.fixture
+def written(measured, tmp_path):
+    paths = write_kernels(measured, tmp_path / "kernels", tmp_path / "roofline")
+    return {path.name: path for path in paths}
+
+
+def test_seven_files_and_a_truthful_sidecar(measured, written):
+    names = {f"kernels.{suffix}" for suffix in ("csv", "md", "tex")}
+    assert set(written) == names | {f"roofline.{s}" for s in ("pdf", "svg", "png", "json")}
+    facts = json.loads(written["roofline.json"].read_text("utf-8"))
+    assert list(facts["inputs"].values()) == [sha256_file(measured)]
+    assert facts["caption"].startswith(roofline.CAPTION)
+    assert "Abacus 2000, 1 of 2 cores, memory read at 20 GB/s" in facts["caption"]
+
+
+def test_the_same_measurements_give_the_same_bytes(measured, written, tmp_path):
+    again = write_kernels(measured, tmp_path / "b" / "kernels", tmp_path / "b" / "roofline")
+    assert [p.read_bytes() for p in again] == [written[p.name].read_bytes() for p in again]
+
+
+def test_cells_are_milliseconds_rates_shares_and_ratios(written):
+    text = written["kernels.md"].read_text("utf-8")
+    (fedsdg,) = re.findall(r"M = 10, d = 1,000,000 \(40.0 MB\).*?\| FedSDG +\|(.*?)\n", text, re.S)
+    # 92 MB in 4 ms are 23 GB/s.
+    assert [cell.strip() for cell in fedsdg.split("|")[:4]] == ["4.00", "23.0", "0.90", "5.0×"]
+    assert "(0.90)" in text  # In the cache: not judged.
+    assert "fails" in text
+    assert "byzfl, Krum, M = 10, d = 10,000: fails with “too large: 1e9”" in text
+    assert "Flower: not installed (benchmarks/requirements.txt), so not compared" in text
+    assert "beside 1 of 24 measurements other programs" in text
+
+
+def test_blocks_on_allocator_accuracy_aims_and_bars(written):
+    text = re.sub(" +", " ", written["kernels.md"].read_text("utf-8"))
+    assert "| memory kept by the allocator | 4.00 | 20.00 | 5.0× |" in text
+    assert "| allocator's defaults | 4.00 | 50.00 | 12.5× |" in text
+    assert "| Krum: right winner | independent | 10 × 1,000 | byzfl | 8 of 10 |" in text
+    aim = "| FedSDG | 10 × 1,000,000 | ≥ 5× formulas, plainly | 4.50 | not reached |"
+    assert aim in text
+    assert "| Krum | 10 × 1,000,000 | ≥ 6× | 9.0× | cleared |" in text
+
+
+def test_csv_holds_every_timing(written):
+    raw = pd.read_csv(written["kernels.csv"])
+    assert len(raw) == len(timings())
+    assert raw["seconds"].dropna().tolist() == [r["seconds"] for r in timings() if "seconds" in r]
+
+
+def test_latex_is_balanced_ascii(written):
+    text = written["kernels.tex"].read_text("utf-8")
+    assert text.isascii()
+    assert text.count("{") == text.count("}")
+
+
+def test_curves_are_the_shares_and_the_roof_is_at_one(measured):
+    with styled():
+        figure = roofline.draw(Measurements.read(measured))
+    clients, parameters, small, large = figure.axes[:4]
+    roof, curve = clients.lines
+    assert list(roof.get_ydata()) == [1.0, 1.0]
+    assert list(curve.get_xdata()) == [2, 10, 1000]
+    assert list(curve.get_ydata()) == [0.8] * 3
+    assert list(parameters.lines[1].get_ydata()) == [0.5] * 2
+    assert "1,000,000" in small.get_title() and "2,000,000" in large.get_title()
+    # Ours at 4 ms, and the reference, five times as slow, at 20.
+    drawn = {round(float(line.get_xdata()[0]), 6) for line in large.lines if len(line.get_xdata())}
+    assert {4.0, 20.0} <= drawn
+
+
+def test_a_form_with_one_size_and_no_curves_is_still_drawn(measured, tmp_path):
+    data = json.loads(measured.read_text())
+    data["timings"] = [r for r in data["timings"] if r["parameters"] == 10_000][:2]
+    write_json(measured, data)
+    assert all(p.is_file() for p in write_kernels(measured, tmp_path / "k", tmp_path / "r"))
+
+
+def test_wrong_files_are_named(tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match=r"none.json is not there; make it with: make bench"
+    ):
+        Measurements.read(tmp_path / "none.json")
+    write_json(tmp_path / "other.json", {"machine": {}})
+    with pytest.raises(ValueError, match="has no timings, accuracy, bars, aims"):
+        Measurements.read(tmp_path / "other.json")
+
+
+def test_the_command_prints_the_table_and_names_what_is_missing(measured, tmp_path, capsys):
+    given = ["--table", str(tmp_path / "k"), "--figure", str(tmp_path / "r")]
+    assert main(["kernels", "--measured", str(measured), *given]) == 0
+    assert "M = 10, d = 1,000,000" in capsys.readouterr().out
+    assert main(["kernels", "--measured", str(tmp_path / "none.json"), *given]) == 2
+    assert "none.json is not there; make it with: make bench" in capsys.readouterr().err
+
+
+def test_every_code_of_the_columns_has_a_mark():
+    assert set(roofline._MARKS) == set(CODES)

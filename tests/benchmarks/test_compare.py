@@ -1,0 +1,74 @@
+"""Two commits side by side, in a repository made here: a slower one is noticed."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+AGAIN = """
+import time
+_sound = weighted_sum
+
+def weighted_sum(rows, weights):
+    time.sleep(0.01)
+    return _sound(rows, weights)
+"""
+
+
+def git(folder: Path, *arguments: str) -> None:
+    who = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
+    subprocess.run(["git", "-C", str(folder), *who, *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path) -> Path:
+    folder = tmp_path / "repository"
+    tracked = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard", "fedsdg", "benchmarks"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.splitlines()
+    for name in (*tracked, "pyproject.toml"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes((ROOT / name).read_bytes())
+    git(folder, "init", "--quiet", "--initial-branch", "main")
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--message", "As it is")
+    return folder
+
+
+def compare(repository: Path, base: str) -> subprocess.CompletedProcess[str]:
+    options = ["--short", "-k", "10x130000-fedavg"]
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks.compare", base, *options],
+        cwd=repository,
+        # The reference will do: kernels would be compiled in every new checkout.
+        env=os.environ | {"PYTHONPATH": str(repository), "FEDSDG_AGGREGATION_BACKEND": "torch"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_a_slower_working_tree_fails_and_leaves_nothing_behind(repository):
+    with (repository / "fedsdg/aggregation/statistics.py").open("a") as source:
+        source.write(AGAIN)
+    done = compare(repository, "main")
+    assert done.returncode != 0, done.stdout
+    assert "Performance has regressed" in done.stdout
+    worktrees = subprocess.run(
+        ["git", "-C", str(repository), "worktree", "list"], capture_output=True, text=True
+    ).stdout
+    assert len(worktrees.splitlines()) == 1
+
+
+def test_an_unknown_commit_is_named(repository):
+    done = compare(repository, "nowhere")
+    assert done.returncode == 2
+    assert "there is no commit 'nowhere' to compare with" in done.stdout

@@ -1,0 +1,69 @@
+"""How fast aggregation is on this machine: a short form of `make bench`.
+
+Apart from the experiment and its target `all`: what a clock measured is not the same twice, so it
+stands in results/performance alone.
+"""
+
+
+rule measure_kernels:
+    """Time the aggregation rules, with all cores to itself so that no other job disturbs it."""
+    input:
+        # The suites are no part of the installed package, and pytest-benchmark is their clock:
+        # so this one job calls pytest where all others call fedsdg.
+        suites=suites(),
+        benchmarks=benchmark_sources(),
+        sources=sources("measure"),
+    output:
+        "results/performance/short/aggregation.json",
+    log:
+        "results/logs/measure_kernels/short.log",
+    benchmark:
+        "results/benchmarks/measure_kernels/short.tsv"
+    # First of all: later it would wait until every core is free at once.
+    priority: 200
+    threads: workflow.cores or 1
+    resources:
+        mem_mb=4096,
+        runtime=10,
+    message:
+        "Measure the aggregation kernels (short form)"
+    shell:
+        "pytest {input.suites} -p no:cacheprovider --short --measured {output} &> {log}"
+
+
+rule report_kernels:
+    """The measurements as a table (csv, Markdown, LaTeX) and as the roofline figure."""
+    input:
+        measured=rules.measure_kernels.output,
+        sources=sources("kernels"),
+    output:
+        table=report(
+            "results/performance/short/kernels.csv",
+            caption="../report/performance.rst",
+            category="Performance",
+            labels={"part": "table"},
+        ),
+        formats=multiext("results/performance/short/kernels", ".md", ".tex"),
+        figure=report(
+            "results/performance/short/roofline.svg",
+            caption="../report/performance.rst",
+            category="Performance",
+            labels={"part": "figure"},
+        ),
+        copies=multiext("results/performance/short/roofline", ".pdf", ".png", ".json"),
+    log:
+        "results/logs/report_kernels/short.log",
+    benchmark:
+        "results/benchmarks/report_kernels/short.tsv"
+    threads: 1
+    resources:
+        mem_mb=1024,
+        runtime=10,
+    params:
+        table=subpath(output.table, strip_suffix=".csv"),
+        figure=subpath(output.figure, strip_suffix=".svg"),
+    message:
+        "Draw what was measured of the aggregation kernels"
+    shell:
+        "fedsdg kernels --measured {input.measured} --table {params.table}"
+        " --figure {params.figure} &> {log}"
