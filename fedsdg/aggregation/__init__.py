@@ -1,22 +1,33 @@
 """Server aggregation: tensors in, tensors out. Knows no model, no data set and no configuration.
 
 The rules stand one per file in `fedsdg.aggregation.rules`. `aggregate` is the door to every rule,
-for parameters of any kind; `fedsdg_server_aggregate` is FedSDG's, for dictionaries of tensors. They
-are imported on first use, so that importing this package does not import torch.
+for parameters of any kind; `fedsdg_server_aggregate` is FedSDG's, for dictionaries of tensors;
+`aggregate_sharded` and `aggregate_by_client` are for processes of torch.distributed. They are
+imported on first use, so that importing this package does not import torch.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedsdg.aggregation.distributed import aggregate_by_client, aggregate_sharded
     from fedsdg.aggregation.door import Aggregated, aggregate
     from fedsdg.aggregation.state_dicts import fedsdg_server_aggregate
     from fedsdg.aggregation.weights import weight_summary
 
-__all__ = ["Aggregated", "aggregate", "fedsdg_server_aggregate", "weight_summary"]
+__all__ = [
+    "Aggregated",
+    "aggregate",
+    "aggregate_by_client",
+    "aggregate_sharded",
+    "fedsdg_server_aggregate",
+    "weight_summary",
+]
 
 _HOMES = {
     "Aggregated": "fedsdg.aggregation.door",
     "aggregate": "fedsdg.aggregation.door",
+    "aggregate_by_client": "fedsdg.aggregation.distributed",
+    "aggregate_sharded": "fedsdg.aggregation.distributed",
     "fedsdg_server_aggregate": "fedsdg.aggregation.state_dicts",
     "weight_summary": "fedsdg.aggregation.weights",
 }
