@@ -11,11 +11,13 @@ import torch
 import torch.distributed as dist
 
 from fedsdg.aggregation import aggregate_by_client, aggregate_sharded
-from fedsdg.aggregation.distributed import Peers, ShardedRows
+from fedsdg.aggregation.distributed import Peers, ShardedRows, columns
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
 from fedsdg.aggregation.rows import TensorRows
+from fedsdg.aggregation.rules.scaffold import Scaffold
+from fedsdg.aggregation.types import StatelessRule
 
-from .door_cases import flat, needs
+from .door_cases import flat, leaves, needs
 
 KINDS = ("array", "dict")
 
@@ -25,9 +27,9 @@ def bounds(d, ranks):
     return {1: [0, d], 2: [0, 13, d], 3: [0, 13, 13, d], 4: [0, 13, 13, 14, d]}[ranks]
 
 
-def cut(vector, columns, kind, dtype):
+def cut(vector, here, kind, dtype):
     """A range of columns as parameters; no dict entries at all where the range is empty."""
-    part = np.asarray(vector)[columns].astype(dtype)
+    part = np.asarray(vector)[here].astype(dtype)
     if kind == "array":
         return part
     middle = len(part) // 2
@@ -37,7 +39,7 @@ def cut(vector, columns, kind, dtype):
 
 def outcome(result):
     return {
-        "parameters": flat(result.parameters) if np.size(result.parameters) else np.zeros(0),
+        "parameters": flat(result.parameters) if leaves(result.parameters) else np.zeros(0),
         "weights": result.weights,
         "diagnostics": result.diagnostics,
         "state": {name: value.numpy() for name, value in result.state.items()},
@@ -48,10 +50,10 @@ def outcome(result):
 def by_columns(rank, size, rule, theta, clients, kind, dtype, rounds=1, options=None):
     """Every rank has a range of columns of all clients."""
     edges = bounds(theta.shape[0], size)
-    columns = slice(edges[rank], edges[rank + 1])
-    rows = [cut(row, columns, kind, dtype) for row in clients]
+    here = slice(edges[rank], edges[rank + 1])
+    rows = [cut(row, here, kind, dtype) for row in clients]
     given = {**needs(rule, len(rows), controls=rows), **(options or {})}
-    state, shard = None, cut(theta, columns, kind, dtype)
+    state, shard = None, cut(theta, here, kind, dtype)
     with counted() as bytes_sent:
         for round_ in range(1, rounds + 1):
             result = aggregate_sharded(
@@ -85,6 +87,27 @@ def by_client(rank, size, rule, theta, clients, kind, dtype, rounds=1, options=N
     return {**outcome(result), "sent": bytes_sent[0]}
 
 
+def mixed(vector):
+    """A vector [41] as tensors of several dtypes, one of them strided, one empty."""
+    return {
+        "half": torch.tensor(vector[:5]).half(),
+        "brain": torch.tensor(vector[5:12]).bfloat16(),
+        "none": torch.zeros(0, 3),
+        "strided": torch.tensor(vector[12:30]).float().reshape(3, 6).T,
+        "double": torch.tensor(vector[30:]),
+    }
+
+
+def mixed_columns(rank, size, theta, clients, buffer_bytes):
+    """`aggregate_by_client` with buffers of another size."""
+    kept, columns.BUFFER_BYTES = columns.BUFFER_BYTES, buffer_bytes
+    try:
+        own = {k: mixed(clients[k]) for k in own_clients(rank, size, len(clients))}
+        return outcome(aggregate_by_client("fedsdg", mixed(theta), own, timeout=30))
+    finally:
+        columns.BUFFER_BYTES = kept
+
+
 @contextmanager
 def counted():
     """[bytes] that this rank hands to torch.distributed to send; other ways of sending fail."""
@@ -116,11 +139,11 @@ def counted():
 def sharded(rank, size, rule, overrides, theta, clients, out=None):
     """`aggregate_sharded` on columns, with other arguments on some ranks: {rank: {name: value}}."""
     edges = bounds(len(theta), size)
-    columns = slice(edges[rank], edges[rank + 1])
+    here = slice(edges[rank], edges[rank + 1])
     given = {
         "rule": rule,
-        "global_shard": cut(theta, columns, "dict", "float64"),
-        "client_shards": [cut(row, columns, "dict", "float64") for row in clients],
+        "global_shard": cut(theta, here, "dict", "float64"),
+        "client_shards": [cut(row, here, "dict", "float64") for row in clients],
         "timeout": 30,
         **overrides.get(rank, {}),
     }
@@ -155,34 +178,39 @@ def clients_here(rank, size, rule, overrides, theta, own):
 def written_in_place(rank, size, theta, clients):
     """`out` is the global parameters, strided; both doors. Returns what they hold then."""
     edges = bounds(len(theta), size)
-    columns = slice(edges[rank], edges[rank + 1])
-    room = np.repeat(theta[columns], 2)[::2].copy()
+    here = slice(edges[rank], edges[rank + 1])
+    room = np.repeat(theta[here], 2)[::2].copy()
     spaced = np.zeros((len(room), 2))
     spaced[:, 1] = room
-    shards = [row[columns] for row in clients]
+    shards = [row[here] for row in clients]
     result = aggregate_sharded("fedsdg", spaced[:, 1], shards, out=spaced[:, 1], timeout=30)
     assert not spaced[:, 0].any()
-    assert np.shares_memory(result.parameters, spaced)
+    assert np.shares_memory(result.parameters, spaced) or not len(room)
     whole = torch.tensor(np.stack([theta, theta]).T.copy())
     own = {k: torch.tensor(clients[k]) for k in own_clients(rank, size, len(clients))}
     other = aggregate_by_client("fedsdg", whole[:, 1], own, out=whole[:, 1], timeout=30)
     assert torch.equal(whole[:, 0], torch.tensor(theta))
-    return spaced[:, 1].copy(), flat(other.parameters), other.parameters.data_ptr() != 0
+    assert other.parameters.data_ptr() == whole[:, 1].data_ptr()
+    return spaced[:, 1].copy(), flat(other.parameters)
+
+
+def last_rank():
+    return dist.get_rank() == dist.get_world_size() - 1
 
 
 @dataclass(frozen=True)
 class Fragile(PlannedRule):
-    """Measures, and breaks on one rank in doing so, or in its step."""
+    """Measures, and breaks on the last rank in doing so, or in its step."""
 
     where: str = "measure"
 
     def plan(self, rows, context, state):
         updates = rows["update"]
-        if self.where == "measure" and dist.get_rank() == 1:
+        if self.where == "measure" and last_rank():
             updates.local = None
         updates.measure()
         size = updates.shape[0]
-        if self.where == "step" and dist.get_rank() == 1:
+        if self.where == "step" and last_rank():
             size += 1
         return Plan(Combination(np.full(size, 1 / size)), None, {})
 
@@ -190,19 +218,22 @@ class Fragile(PlannedRule):
 def sharded_rows(rank, size, data, dtype):
     """Everything that `ShardedRows` answers, of columns of a matrix."""
     edges = bounds(data.shape[1], size)
-    columns = slice(edges[rank], edges[rank + 1])
-    rows = ShardedRows(TensorRows(torch.tensor(data[:, columns]).to(dtype)), Peers(timeout=30))
+    here = slice(edges[rank], edges[rank + 1])
+    own = torch.tensor(data[:, here].astype(dtype))
+    rows = ShardedRows(TensorRows(own), Peers(timeout=30))
     measured, other = rows.measure(), rows.measure(np.arange(len(data)) - 1.0)
     distances, unit = rows.squared_distances()
+    assert unit == measured.unit == other.unit
     return {
         "shape": rows.shape,
-        "norms": measured.norms * measured.unit,
-        "dots": measured.dots * measured.unit**2,
-        "mean": measured.reference_norm * measured.unit,
-        "other dots": other.dots * other.unit**2,
-        "other norm": other.reference_norm * other.unit,
-        "distances": distances * unit**2,
-        "norm": rows.norm(torch.tensor(data[0, columns])),
+        "unit": unit,
+        "norms": measured.norms * unit,
+        "mean": measured.reference_norm * unit,
+        "dots": measured.dots,
+        "other norm": other.reference_norm * unit,
+        "other dots": other.dots,
+        "distances": distances,
+        "norm": rows.norm(own[0]),
         "counts": rows.nonfinite_counts(),
     }
 
@@ -212,9 +243,9 @@ def part_of_the_world(rank, size, theta, clients):
     groups = [dist.new_group([r for r in range(size) if r % 2 == half]) for half in (0, 1)]
     group, place, ranks = groups[rank % 2], rank // 2, size // 2
     d = len(theta)
-    columns = slice(place * d // ranks, (place + 1) * d // ranks)
-    shards = [row[columns] for row in clients]
-    result = aggregate_sharded("fedsdg", theta[columns], shards, group=group, timeout=30)
+    here = slice(place * d // ranks, (place + 1) * d // ranks)
+    shards = [row[here] for row in clients]
+    result = aggregate_sharded("fedsdg", theta[here], shards, group=group, timeout=30)
     try:
         Peers(groups[1 - rank % 2])
     except ValueError as error:
@@ -237,7 +268,7 @@ def absent(rank, size, who, timeout):
 def killed(rank, size, who, timeout, door):
     """One rank is killed in the middle of a call. The error elsewhere, and the seconds it took."""
     generator = np.random.default_rng(0)
-    theta, clients = generator.normal(size=9), generator.normal(size=(4, 9))
+    theta, clients = generator.normal(size=9), generator.normal(size=(6, 9))
 
     def call():
         if door == "columns":
@@ -263,3 +294,38 @@ def killed(rank, size, who, timeout, door):
         call()
     except RuntimeError as error:
         return type(error).__name__, str(error), time.monotonic() - start
+
+
+def mixed_dtypes(rank, size, theta, clients):
+    """Rank 0 has float64, the others float32."""
+    edges = bounds(len(theta), size)
+    here = slice(edges[rank], edges[rank + 1])
+    dtype = np.float64 if rank == 0 else np.float32
+    rows = [row[here].astype(dtype) for row in clients]
+    return outcome(aggregate_sharded("fedsdg", theta[here].astype(dtype), rows, timeout=30))
+
+
+class Whole(StatelessRule):
+    """Not planned."""
+
+    def __call__(self, uploads, context, state):
+        raise AssertionError
+
+
+def unplanned(rank, size):
+    aggregate_sharded(Whole(), np.ones(3), np.ones((2, 3)), timeout=30)
+
+
+def overflow(rank, size, who):
+    """On one rank the sum overflows float16; the update itself does not overflow float32."""
+    origin = {"w": torch.full((3,), -4e4 if rank == who else 1.0, dtype=torch.float16)}
+    clients = [{"w": torch.full((3,), 4e4 if rank == who else 1.0, dtype=torch.float16)}] * 2
+    out = {"w": torch.full((3,), 5.0, dtype=torch.float16)}
+    rule = Scaffold(server_rate=2.0)
+    try:
+        for place in (None, out):
+            given = {"uploads": {"control": clients}, "num_clients": 2, "timeout": 30}
+            aggregate_sharded(rule, origin, clients, out=place, **given)
+    except ValueError:
+        assert (out["w"] == 5).all()
+        raise
