@@ -223,16 +223,14 @@ def sharded_rows(rank, size, data, dtype):
     rows = ShardedRows(TensorRows(own), Peers(timeout=30))
     measured, other = rows.measure(), rows.measure(np.arange(len(data)) - 1.0)
     distances, unit = rows.squared_distances()
-    assert unit == measured.unit == other.unit
     return {
         "shape": rows.shape,
-        "unit": unit,
-        "norms": measured.norms * unit,
-        "mean": measured.reference_norm * unit,
-        "dots": measured.dots,
-        "other norm": other.reference_norm * unit,
-        "other dots": other.dots,
-        "distances": distances,
+        "norms": measured.norms * measured.unit,
+        "mean": measured.reference_norm * measured.unit,
+        "dots": (measured.dots, measured.unit),
+        "other norm": other.reference_norm * other.unit,
+        "other dots": (other.dots, other.unit),
+        "distances": (distances, unit),
         "norm": rows.norm(own[0]),
         "counts": rows.nonfinite_counts(),
     }
