@@ -39,7 +39,7 @@ def screened(
 
 
 def nonfinite_by_client(
-    ids: Sequence[Hashable], tensors: Mapping[str, list[StateDict]], on_nonfinite: str
+    ids: Sequence[Hashable], tensors: Mapping[str, Sequence[StateDict]], on_nonfinite: str
 ) -> dict[Hashable, dict[str, int]]:
     """As `screened`, though no client may be left."""
     dropped: dict[Hashable, dict[str, int]] = {}

@@ -138,7 +138,6 @@ def test_rows_over_ranks_answer_as_numpy_does(world, dtype, scale):
         "norms": np.linalg.norm(data, axis=1),
         "mean": np.linalg.norm(mean),
         "other norm": np.linalg.norm(other),
-        "norm": np.linalg.norm(data[0]),
         "dots": data @ mean,
         "other dots": data @ other,
         "distances": np.square(data[:, None] - data[None]).sum(-1),
@@ -153,6 +152,8 @@ def test_rows_over_ranks_answer_as_numpy_does(world, dtype, scale):
                 close(found, value * (scale / unit) ** 2, dtype)
             else:
                 close(answer[name] / scale, value, dtype)
+        if scale in (1.0, 1e-20):
+            close(answer["norm"] / scale, np.linalg.norm(data[0]), dtype)
         assert answer["distances"][0][2, 4] == 0
 
 
@@ -174,7 +175,7 @@ def numbers(rule, size):
     """How many numbers a rule has to exchange, each with a flag for every exchange."""
     measure, between = 2 * size + 3, size * (size - 1) // 2 + 2
     return {
-        "fedsdg": measure,
+        "fedsdg": measure + 2,  # A bound of the parameters' norm.
         "cgsv": 2 * measure,
         "krum": between,
         "multikrum": between,
@@ -189,8 +190,8 @@ def test_what_is_sent_does_not_grow_with_the_parameters(world, rule):
     """8 bytes for digest and checks, and for what the rule asks: to each other rank the same."""
     others = len(world.pipes) - 1
     for size in (5, 12):
-        # 12 digests, a norm per client, dtype, rows and columns, and whether all went well.
-        checks = (1 + 12) + (2 + size) + 1 + 4 + 1
+        # 12 digests; the dtype; facts about the rows; that all went well.
+        checks = (1 + 12) + (1 + 1) + (1 + 3) + 1
         for d in (40, 4000):
             expected = 8 * others * (checks + numbers(rule, size))
             assert sent(world, "by_columns", rule, size, d) == [expected] * (others + 1)
@@ -337,8 +338,36 @@ def test_a_rank_that_fails_on_its_own_account(world, where):
 def test_a_result_that_overflows_on_one_rank_leaves_out_as_it_was(world):
     """The sum of two float16 beyond its range; `out` is checked by the case itself."""
     kind, text = world.failure("overflow", len(world.pipes) - 1)
-    assert kind == "ValueError"
+    assert kind == "NonFiniteError"
     assert text.startswith(f"rank {len(world.pipes) - 1}: the aggregated tensor 'w' overflows")
+
+
+@pytest.mark.parametrize("rule", ["fedsdg", "coordinate-median", "fedavg-uniform", "krum"])
+@pytest.mark.parametrize("layout", ["by_columns", "by_client"])
+def test_updates_that_overflow_are_named(world, layout, rule):
+    theta, clients = THETA.copy(), CLIENTS.copy()
+    theta[-1], clients[3, -1] = -3e38, 3e38
+    kind, text = world.failure(layout, rule, theta, clients, "array", "float32")
+    assert kind == "ValueError"
+    assert text.startswith(
+        f"rank {len(world.pipes) - 1}: client 3: the update of tensor 'parameters' overflows"
+    )
+
+
+@pytest.mark.parametrize("layout", ["by_columns", "by_client"])
+def test_a_mean_that_is_only_rounding_has_no_direction(world, layout):
+    """Updates cancel up to the rounding of the parameters of all ranks, not of one alone."""
+    moves = np.float32(1e-3) * np.random.default_rng(4).normal(size=(3, D)).astype(np.float32)
+    theta = np.float32(THETA)
+    clients = np.concatenate([theta + moves, theta - moves])
+    expected = alone("fedsdg", theta, clients, "float32")
+    assert expected.diagnostics["degenerate"] == 1
+    found = world.results(layout, "fedsdg", theta, clients, "array", "float32")
+    for answer in found:
+        weights = answer["weights"]
+        weights = list(weights.values()) if isinstance(weights, dict) else weights
+        assert answer["diagnostics"]["degenerate"] == 1
+        assert weights == expected.weights == [1 / 6] * 6
 
 
 def test_results_are_written_into_out(world):

@@ -49,9 +49,8 @@ def fingerprint(tensors: Mapping[str, torch.Tensor]) -> list[tuple[Any, ...]]:
     marks = []
     for name, tensor in tensors.items():
         flat = tensor.detach().reshape(-1).cpu().contiguous()
-        digest = hashlib.blake2b(
-            memoryview(flat.view(torch.uint8).numpy()), digest_size=8
-        ).hexdigest()
+        data = flat.view(torch.uint8).numpy().data
+        digest = hashlib.blake2b(data, digest_size=8).hexdigest()
         marks.append((name, str(tensor.dtype), tuple(tensor.shape), digest))
     return marks
 

@@ -8,15 +8,15 @@ import numpy as np
 import torch
 
 from fedsdg.aggregation.distributed.peers import Peers
-from fedsdg.aggregation.distributed.rows import ShardedRows
+from fedsdg.aggregation.distributed.rows import ShardedNorm, ShardedRows
 from fedsdg.aggregation.door import Aggregated
-from fedsdg.aggregation.parameter_updates import flatten, form_updates, rounding_norms
-from fedsdg.aggregation.plans import Plan, PlannedRule
-from fedsdg.aggregation.rows import TensorRows
+from fedsdg.aggregation.parameter_rows import ParameterRows
+from fedsdg.aggregation.parameter_updates import Rounding, check_differences
+from fedsdg.aggregation.plans import Plan, PlannedRule, planned
 from fedsdg.aggregation.rule_table import make_rule
 from fedsdg.aggregation.state_dict_checks import StateDict
 from fedsdg.aggregation.types import Context
-from fedsdg.aggregation.uploads import checked_upload
+from fedsdg.aggregation.uploads import NonFiniteError
 
 
 def planned_rule(rule: Any) -> PlannedRule:
@@ -30,7 +30,7 @@ def planned_rule(rule: Any) -> PlannedRule:
     return rule
 
 
-def planned(
+def apply(
     peers: Peers,
     rule: PlannedRule,
     origin: StateDict,
@@ -39,42 +39,38 @@ def planned(
     tensors: Mapping[str, Sequence[StateDict]],
     context: Context,
     state: Mapping[str, torch.Tensor],
-) -> tuple[Plan, ShardedRows]:
-    """The rule's plan, the same on all ranks, and the updates to take its step of.
+    targets: StateDict,
+) -> Plan:
+    """Writes this rank's columns of the new parameters; the plan, the same on all ranks.
 
-    origin: this rank's columns of the global parameters. ids, context: of all clients, of which
-    those at the positions `kept` take part. tensors: by upload the columns of those, all finite.
-    The updates are formed in float64 if a tensor of any rank is float64.
+    origin: this rank's columns of the global parameters; the targets, of the same shapes, hold
+    nothing yet. ids, context: of all clients, of which those at the positions `kept` take part.
+    tensors: by upload the columns of these, all finite. Updates are formed in float64 if a tensor
+    of any rank is float64, else in float32. What fails on one rank fails on all.
     """
-    present = [ids[k] for k in kept]
-
-    def facts() -> list[float]:
-        wide = any(tensor.dtype == torch.float64 for tensor in origin.values())
-        return [wide, *rounding_norms(origin, tensors["update"])]
-
-    found = peers.gathered(facts, 1 + len(kept))
-    dtype = torch.float64 if found[:, 0].any() else torch.float32
-    rounding = float(np.hypot.reduce(found[:, 1:], axis=0).max())
-    # In the units in which the rule turns it back into 1/2 eps(dtype of the updates) ||theta||.
+    clients = tensors["update"]
+    wide = peers.gathered(lambda: [any(t.dtype == torch.float64 for t in origin.values())], 1)
+    dtype = torch.float64 if wide.any() else torch.float32
+    updates = ParameterRows(origin, clients, dtype=dtype)
+    rows = {"update": ShardedRows(updates, peers)}
+    for name in sorted(set(tensors) - {"update"}):
+        sent = ParameterRows(origin, tensors[name], subtract=False, dtype=dtype)
+        rows[name] = ShardedRows(sent, peers)
     context = replace(
         context,
         clients=context.clients[kept],
         num_samples=context.num_samples[kept],
         num_batches=context.num_batches[kept],
-        parameter_norm=rounding / (0.5 * torch.finfo(dtype).eps),
+        parameter_norm=ShardedNorm(Rounding(origin, clients), dtype, peers),
     )
-    matrices = peers.agreed(
-        lambda: {
-            name: _matrix(origin, params, present, dtype, subtract=name == "update")
-            for name, params in tensors.items()
-        }
-    )
-    rows = {
-        name: ShardedRows(TensorRows(checked_upload(matrices, context, name, finite=False)), peers)
-        for name in rule.reads
-    }
     try:
-        return rule.plan(rows, context, state), rows["update"]
+        plan = planned(rule, rows, context, state)
+        peers.agreed(lambda: updates.write(plan, targets, fresh=True))
+        return plan
+    except NonFiniteError:
+        # Of finite parameters: differences overflowed, unless the result did.
+        peers.agreed(lambda: check_differences(origin, clients, [ids[k] for k in kept]))
+        raise
     except ValueError as error:
         if len(kept) == len(ids):
             raise
@@ -116,20 +112,3 @@ def sharded_state(rule: PlannedRule, client_samples: np.ndarray) -> set[str]:
     """The names in the rule's state that have one number per parameter."""
     none, one = (rule.init(d, np.asarray(client_samples)) for d in (0, 1))
     return {name for name in one if one[name].shape != none[name].shape}
-
-
-def _matrix(
-    origin: StateDict,
-    params: Sequence[StateDict],
-    ids: Sequence[Hashable],
-    dtype: torch.dtype,
-    *,
-    subtract: bool,
-) -> torch.Tensor:
-    """[M, columns] in the dtype that all ranks have agreed on."""
-    if not origin:
-        return torch.empty(len(params), 0, dtype=dtype)
-    if dtype == torch.float64:
-        origin = {name: tensor.double() for name, tensor in origin.items()}
-        params = [{name: t.double() for name, t in client.items()} for client in params]
-    return (form_updates if subtract else flatten)(origin, params, ids)

@@ -10,7 +10,7 @@ import torch
 from fedsdg.aggregation.cohort import Cohort
 from fedsdg.aggregation.distributed.agreement import check_agreement, content, fingerprint
 from fedsdg.aggregation.distributed.application import (
-    planned,
+    apply,
     planned_rule,
     reported,
     sharded_state,
@@ -33,7 +33,7 @@ from fedsdg.aggregation.screening import (
 )
 from fedsdg.aggregation.state_dict_checks import kind
 from fedsdg.aggregation.types import Rule
-from fedsdg.aggregation.writing import write_copies, write_sums
+from fedsdg.aggregation.writing import write_copies
 
 
 def aggregate_by_client(
@@ -143,15 +143,8 @@ def aggregate_by_client(
     columns = slice(layout.bounds[peers.rank], layout.bounds[peers.rank + 1])
     by_column = sharded_state(call, context.client_samples) if known else set()
     cut = {name: value[columns] if name in by_column else value for name, value in known.items()}
-    plan, updates = planned(peers, call, shard, ids, kept, tensors, context, cut)
-
-    def take_step() -> dict[str, torch.Tensor]:
-        new = {name: torch.empty_like(part) for name, part in shard.items()}
-        write_sums(new, shard, plan.step.of(updates), fresh=True)
-        return new
-
-    # Every rank has its columns before any rank writes: `out` changes everywhere or nowhere.
-    new = peers.agreed(take_step)
+    new = {name: torch.empty_like(part) for name, part in shard.items()}
+    plan = apply(peers, call, shard, ids, kept, tensors, context, cut, new)
     result = new_like(global_params)
     join_columns(peers, layout, new, views(result))
     after = dict(plan.state)

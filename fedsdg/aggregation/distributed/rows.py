@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from fedsdg.aggregation.distributed.peers import Peers
+from fedsdg.aggregation.parameter_updates import Rounding
 from fedsdg.aggregation.rows import Rows, merged, merged_distances
 from fedsdg.aggregation.state_dict_checks import FLOATING
 from fedsdg.aggregation.statistics import Statistics
@@ -28,7 +29,13 @@ class ShardedRows:
 
     def __init__(self, local: Rows, peers: Peers) -> None:
         size, width = local.shape
-        facts = peers.gathered(lambda: [size, FLOATING.index(local.dtype), width], 3)
+
+        def own() -> list[float]:
+            if local.dtype not in FLOATING:
+                raise ValueError(f"the rows are {local.dtype}; convert them to a floating dtype")
+            return [size, FLOATING.index(local.dtype), width]
+
+        facts = peers.gathered(own, 3)
         for rank, other in enumerate(facts):
             if (other[:2] != facts[0][:2]).any():
                 raise ValueError(
@@ -80,3 +87,25 @@ class ShardedRows:
     def nonfinite_counts(self) -> np.ndarray:
         counts = self.peers.gathered(self.local.nonfinite_counts, self.shape[0])
         return counts.sum(axis=0).astype(np.int64)
+
+
+class ShardedNorm:
+    """max_k ||theta_k|| as a rule takes it, of parameters spread over ranks (see `Rounding`)."""
+
+    def __init__(self, rounding: Rounding, dtype: torch.dtype, peers: Peers) -> None:
+        self.rounding, self.peers = rounding, peers
+        self._half_eps = 0.5 * torch.finfo(dtype).eps
+
+    def __float__(self) -> float:
+        size = len(self.rounding.clients)
+        norms = self.peers.gathered(lambda: self.rounding.norms, size)
+        return float(np.hypot.reduce(norms, axis=0).max()) / self._half_eps
+
+    def at_most(self, update_norm: float) -> float:
+        """Each rank bounds its part as if its columns held the whole update."""
+
+        def bound() -> list[float]:
+            norms = np.full(len(self.rounding.clients), update_norm)
+            return [self.rounding.at_most(norms).max()]
+
+        return math.hypot(*self.peers.gathered(bound, 1)[:, 0]) / self._half_eps

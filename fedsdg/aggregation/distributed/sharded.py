@@ -9,7 +9,7 @@ import torch
 from fedsdg.aggregation.cohort import Cohort
 from fedsdg.aggregation.distributed.agreement import check_agreement, content, fingerprint
 from fedsdg.aggregation.distributed.application import (
-    planned,
+    apply,
     planned_rule,
     reported,
     sharded_state,
@@ -32,7 +32,7 @@ from fedsdg.aggregation.screening import (
 )
 from fedsdg.aggregation.state_dict_checks import StateDict
 from fedsdg.aggregation.types import Rule
-from fedsdg.aggregation.writing import check_sums, write_copies, write_sums
+from fedsdg.aggregation.writing import write_copies
 
 
 def aggregate_sharded(
@@ -63,10 +63,10 @@ def aggregate_sharded(
 
     group, timeout: see `Peers`.
 
-    Each rank sends each other one 8 bytes for 12 digests, for M + 7 numbers that go with every
-    call, and for those of its rule: 2M+3 for "fedsdg", twice that for "cgsv", M(M-1)/2 + 2 for
-    Krum and the geometric median, none for means and coordinate-wise rules. When dropping, the
-    names of bad tensors too.
+    Each rank sends each other one 20 numbers of 8 bytes that go with every call (digests, checks)
+    and those of its rule: 2M+5 for "fedsdg", 4M+6 for "cgsv", M(M-1)/2 + 2 for Krum and the
+    geometric median, none for means and coordinate-wise rules. When dropping, the names of bad
+    tensors too.
 
     Raises what `aggregate` raises, on all ranks with the same sentence, which names the rank whose
     shard is at fault; ValueError when ranks disagree about their arguments; DistributedError when
@@ -122,23 +122,14 @@ def aggregate_sharded(
 
     kept = [k for k, client in enumerate(ids) if client not in dropped]
     tensors = {name: [rows[k] for k in kept] for name, rows in found["tensors"].items()}
-    plan, updates = planned(
-        peers, found["call"], origin, ids, kept, tensors, context, found["state"]
+    result = new_like(global_shard)
+    plan = apply(
+        peers, found["call"], origin, ids, kept, tensors, context, found["state"], views(result)
     )
-
-    def take_step() -> tuple[Any, torch.Tensor]:
-        step = plan.step.of(updates)
-        if targets is not None:
-            check_sums(targets, origin, step)
-            return out, step
-        result = new_like(global_shard)
-        write_sums(views(result), origin, step, fresh=True)
-        return result, step
-
-    # Written to `out` only when no rank has anything against it.
-    result, step = peers.agreed(take_step)
+    # Only now that no rank has anything against it: `out` changes everywhere or nowhere.
     if targets is not None:
-        write_sums(targets, origin, step, fresh=False)
+        write_copies(targets, views(result))
+        result = out
     return reported(result, plan, plan.state, context, ids, kept, listed, dropped)
 
 
