@@ -370,6 +370,16 @@ def test_a_mean_that_is_only_rounding_has_no_direction(world, layout):
         assert weights == expected.weights == [1 / 6] * 6
 
 
+def test_the_norm_of_parameters_is_that_of_all_ranks(world):
+    norms = np.linalg.norm(CLIENTS, axis=1)
+    longest = np.linalg.norm(CLIENTS - THETA, axis=1).max()
+    answers = world.results("parameter_norm", THETA, CLIENTS, longest)
+    assert len(set(answers)) == 1
+    found, bound = answers[0]
+    assert found == pytest.approx(norms.max(), rel=1e-9)
+    assert norms.max() <= bound <= np.sqrt(len(answers)) * (np.linalg.norm(THETA) + 2 * longest)
+
+
 def test_results_are_written_into_out(world):
     expected = alone("fedsdg", THETA, CLIENTS, "float64").parameters
     found = world.results("written_in_place", THETA, CLIENTS)

@@ -12,6 +12,8 @@ import torch.distributed as dist
 
 from fedsdg.aggregation import aggregate_by_client, aggregate_sharded
 from fedsdg.aggregation.distributed import Peers, ShardedRows, columns
+from fedsdg.aggregation.distributed.rows import ShardedNorm
+from fedsdg.aggregation.parameter_updates import Rounding
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
 from fedsdg.aggregation.rows import TensorRows
 from fedsdg.aggregation.rules.scaffold import Scaffold
@@ -327,3 +329,12 @@ def overflow(rank, size, who):
     except ValueError:
         assert (out["w"] == 5).all()
         raise
+
+
+def parameter_norm(rank, size, theta, clients, update_norm):
+    """The norm of the largest parameters that a rule asks for, and a bound of it."""
+    edges = bounds(len(theta), size)
+    here = slice(edges[rank], edges[rank + 1])
+    origin, *rows = [{"w": torch.tensor(row[here])} for row in (theta, *clients)]
+    norm = ShardedNorm(Rounding(origin, rows), torch.float64, Peers(timeout=30))
+    return float(norm), norm.at_most(update_norm)

@@ -90,8 +90,11 @@ def aggregate_by_client(
             ]
             for name, rows in sent.items()
         }
-        bad = nonfinite_by_client(ids, found["tensors"], on_nonfinite)
-        found["own"] = _Own(ids, *_counts(ids, num_samples, num_batches), list(bad.items()))
+        bad = [
+            (client, {str(name): count for name, count in counts.items()})
+            for client, counts in nonfinite_by_client(ids, found["tensors"], on_nonfinite).items()
+        ]
+        found["own"] = _Own(ids, *_counts(ids, num_samples, num_batches), bad)
         everyone = Cohort([], False, None, None, client_samples, num_clients, round).context()
         return {
             "the function called": "aggregate_by_client",

@@ -144,7 +144,11 @@ def _merged(
     peers: Peers, ids: list[Hashable], bad: Mapping[Hashable, Mapping[str, int]]
 ) -> dict[Hashable, dict[str, int]]:
     """What all ranks found in their shards of the clients, added up."""
-    own = [[k, bad[client]] for k, client in enumerate(ids) if client in bad]
+    own = [
+        [k, {str(name): count for name, count in bad[client].items()}]
+        for k, client in enumerate(ids)
+        if client in bad
+    ]
     total: dict[int, dict[str, int]] = {}
     for text in peers.texts(json.dumps(own)):
         for k, counts in json.loads(text):
