@@ -10,7 +10,7 @@ from fedsdg.aggregation.rules.trimmed_mean import TrimmedMean
 
 from .door_cases import EVERY_RULE, draw, flat, needs
 from .world import World
-from .world_cases import KINDS, Fragile, bounds, mixed, own_clients
+from .world_cases import Fragile, bounds, mixed, own_clients
 
 pytestmark = pytest.mark.slow  # To start the worlds takes some ten seconds.
 
@@ -83,19 +83,18 @@ def check(outcomes, expected, dtype, *, whole):
 @pytest.mark.parametrize("layout", ["by_columns", "by_client"])
 def test_ranks_give_what_one_process_gives(world, layout, rule):
     """Two rounds; uneven shares, of four ranks one empty."""
-    for kind in KINDS:
-        for dtype in ("float64", "float32"):
-            expected = alone(rule, THETA, CLIENTS, dtype, rounds=2)
-            found = world.results(layout, rule, THETA, CLIENTS, kind, dtype, 2)
-            check(found, expected, dtype, whole=layout == "by_client")
+    for kind, dtype in (("array", "float64"), ("dict", "float32")):
+        expected = alone(rule, THETA, CLIENTS, dtype, rounds=2)
+        found = world.results(layout, rule, THETA, CLIENTS, kind, dtype, 2)
+        check(found, expected, dtype, whole=layout == "by_client")
 
 
 @pytest.mark.parametrize("rule", ["fedsdg", "krum", "coordinate-median", "cgsv"])
 @pytest.mark.parametrize("layout", ["by_columns", "by_client"])
 def test_updates_that_are_large_enough_for_the_kernels(world, layout, rule):
-    theta, clients = draw(5, M, 1_200_000)
-    expected = alone(rule, theta, clients, "float32")
-    found = world.results(layout, rule, theta, clients, "array", "float32")
+    seed, d = 5, 600_000
+    expected = alone(rule, *draw(seed, M, d), "float32")
+    found = world.results("drawn", layout, rule, seed, M, d)
     check(found, expected, "float32", whole=layout == "by_client")
 
 
@@ -468,14 +467,14 @@ def test_groups_of_some_ranks(world):
 def test_a_rank_that_does_not_come(world):
     """The others wait as long as they were told, and know who is missing."""
     ranks = len(world.pipes)
-    answers = world.results("absent", ranks - 1, 1.5)
+    answers = world.results("absent", ranks - 1, 3)
     assert answers[-1] == "away"
     for rank, (kind, text, seconds) in enumerate(answers[:-1]):
         assert kind == "DistributedError"
         assert text.startswith(
-            f"rank {ranks - 1} did not answer within 1.5 s (on rank {rank} of {ranks}); a process"
+            f"rank {ranks - 1} did not answer within 3 s (on rank {rank} of {ranks}); a process"
         )
-        assert 1.4 < seconds < 3.5
+        assert 2.9 < seconds < 8
 
 
 @pytest.mark.parametrize("layout", ["columns", "clients"])

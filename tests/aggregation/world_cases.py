@@ -19,9 +19,7 @@ from fedsdg.aggregation.rows import TensorRows
 from fedsdg.aggregation.rules.scaffold import Scaffold
 from fedsdg.aggregation.types import StatelessRule
 
-from .door_cases import flat, leaves, needs
-
-KINDS = ("array", "dict")
+from .door_cases import draw, flat, leaves, needs
 
 
 def bounds(d, ranks):
@@ -87,6 +85,12 @@ def by_client(rank, size, rule, theta, clients, kind, dtype, rounds=1, options=N
             )
             state, params = result.state, result.parameters
     return {**outcome(result), "sent": bytes_sent[0]}
+
+
+def drawn(rank, size, layout, rule, seed, clients, d):
+    """A layout on float32 arrays too large to be sent to the processes."""
+    case = {"by_columns": by_columns, "by_client": by_client}[layout]
+    return case(rank, size, rule, *draw(seed, clients, d), "array", "float32")
 
 
 def mixed(vector):
