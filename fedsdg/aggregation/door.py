@@ -21,7 +21,7 @@ from fedsdg.aggregation.parameters import (
 from fedsdg.aggregation.plans import Plan
 from fedsdg.aggregation.rule_table import make_rule
 from fedsdg.aggregation.screening import further_uploads, screened, who
-from fedsdg.aggregation.types import Aggregate, Rule
+from fedsdg.aggregation.types import Aggregate, Context, Rule
 from fedsdg.aggregation.uploads import NonFiniteError
 from fedsdg.aggregation.writing import write_copies
 
@@ -136,6 +136,18 @@ values of 2; leave the client out or restore its last finite parameters
 
     call = Call(rule, origin, tensors, context, state, places, fresh=out is None)
     outcome, dropped = _apply(call, ids, on_nonfinite)
+    return reported(result, outcome, context, ids, listed, dropped)
+
+
+def reported(
+    parameters: Any,
+    outcome: Plan | Aggregate,
+    context: Context,
+    ids: Sequence[Hashable],
+    listed: bool,
+    dropped: dict[Hashable, dict[str, int]],
+) -> Aggregated:
+    """The outcome of those kept in the terms of the caller; context: of all clients, by `ids`."""
     kept = [k for k, client in enumerate(ids) if client not in dropped]
 
     def spread(values: Any, missing: float) -> np.ndarray:
@@ -144,7 +156,7 @@ values of 2; leave the client out or restore its last finite parameters
         spread[kept] = values
         return spread
 
-    diagnostics = {
+    diagnostics: dict[str, Any] = {
         name: spread(value, np.nan) if np.shape(value) == (len(kept),) else value
         for name, value in outcome.diagnostics.items()
     }
@@ -154,7 +166,7 @@ values of 2; leave the client out or restore its last finite parameters
     weights: Any = None if outcome.weights is None else spread(outcome.weights, 0.0).tolist()
     if weights is not None and not listed:
         weights = dict(zip(ids, weights, strict=True))
-    return Aggregated(result, weights, diagnostics, outcome.state, dropped)
+    return Aggregated(parameters, weights, diagnostics, outcome.state, dropped)
 
 
 def _apply(

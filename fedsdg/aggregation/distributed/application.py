@@ -1,4 +1,4 @@
-"""A rule applied to columns that are spread over ranks, and what is told of it."""
+"""A rule applied to columns that are spread over ranks."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -9,7 +9,6 @@ import torch
 
 from fedsdg.aggregation.distributed.peers import Peers
 from fedsdg.aggregation.distributed.rows import ShardedNorm, ShardedRows
-from fedsdg.aggregation.door import Aggregated
 from fedsdg.aggregation.parameter_rows import ParameterRows
 from fedsdg.aggregation.parameter_updates import Rounding, check_differences
 from fedsdg.aggregation.plans import Plan, PlannedRule, planned
@@ -76,36 +75,6 @@ def apply(
             raise
         left_out = f"{len(ids) - len(kept)} of {len(ids)} clients were dropped as non-finite"
         raise ValueError(f"{error} ({left_out})") from error
-
-
-def reported(
-    parameters: Any,
-    plan: Plan,
-    state: dict[str, torch.Tensor],
-    context: Context,
-    ids: Sequence[Hashable],
-    kept: Sequence[int],
-    listed: bool,
-    dropped: dict[Hashable, dict[str, int]],
-) -> Aggregated:
-    """The outcome in the terms of `aggregate`; ids and context: of all clients."""
-
-    def spread(values: Any, missing: float) -> np.ndarray:
-        spread = np.full(len(ids), missing)
-        spread[kept] = values
-        return spread
-
-    diagnostics: dict[str, Any] = {
-        name: spread(value, np.nan) if np.shape(value) == (len(kept),) else value
-        for name, value in plan.diagnostics.items()
-    }
-    if "winner" in diagnostics:
-        by_row = dict(zip(context.clients.tolist(), ids, strict=True))
-        diagnostics["winner"] = by_row.get(diagnostics["winner"], diagnostics["winner"])
-    weights: Any = None if plan.weights is None else spread(plan.weights, 0.0).tolist()
-    if weights is not None and not listed:
-        weights = dict(zip(ids, weights, strict=True))
-    return Aggregated(parameters, weights, diagnostics, state, dropped)
 
 
 def sharded_state(rule: PlannedRule, client_samples: np.ndarray) -> set[str]:

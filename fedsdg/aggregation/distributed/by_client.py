@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 from typing import Any, Literal, NamedTuple
 
@@ -12,12 +13,11 @@ from fedsdg.aggregation.distributed.agreement import check_agreement, content, f
 from fedsdg.aggregation.distributed.application import (
     apply,
     planned_rule,
-    reported,
     sharded_state,
 )
 from fedsdg.aggregation.distributed.columns import Layout, join_columns, shard_by_columns
 from fedsdg.aggregation.distributed.peers import DEFAULT_TIMEOUT, Peers
-from fedsdg.aggregation.door import Aggregated
+from fedsdg.aggregation.door import Aggregated, reported
 from fedsdg.aggregation.parameters import (
     global_tensors,
     new_like,
@@ -158,7 +158,7 @@ def aggregate_by_client(
     if targets is not None:
         write_copies(targets, views(result))
         result = out
-    return reported(result, plan, after, context, ids, kept, False, dropped)
+    return reported(result, replace(plan, state=after), context, ids, False, dropped)
 
 
 class _Own(NamedTuple):

@@ -11,11 +11,10 @@ from fedsdg.aggregation.distributed.agreement import check_agreement, content, f
 from fedsdg.aggregation.distributed.application import (
     apply,
     planned_rule,
-    reported,
     sharded_state,
 )
 from fedsdg.aggregation.distributed.peers import DEFAULT_TIMEOUT, Peers
-from fedsdg.aggregation.door import Aggregated
+from fedsdg.aggregation.door import Aggregated, reported
 from fedsdg.aggregation.parameters import (
     clients_of,
     global_tensors,
@@ -130,7 +129,7 @@ def aggregate_sharded(
     if targets is not None:
         write_copies(targets, views(result))
         result = out
-    return reported(result, plan, plan.state, context, ids, kept, listed, dropped)
+    return reported(result, plan, context, ids, listed, dropped)
 
 
 def _shard(params: Any) -> StateDict:
