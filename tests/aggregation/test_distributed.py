@@ -477,6 +477,15 @@ def test_a_rank_that_does_not_come(world):
         assert 2.9 < seconds < 8
 
 
+def test_ranks_that_ask_different_things(world):
+    """They wait for each other in vain, and no process ends because messages do not fit."""
+    for rank, (kind, text) in enumerate(world.results("astray", 2)):
+        assert kind == "DistributedError"
+        assert "did not answer within 2 s" in text or "closed the connection" in text
+        assert f"(on rank {rank} of {len(world.pipes)})" in text
+    world.results("sharded", "krum", {}, THETA, CLIENTS)
+
+
 @pytest.mark.parametrize("layout", ["columns", "clients"])
 def test_a_rank_that_is_killed(tmp_path, layout):
     """The others know at once, whatever the timeout."""

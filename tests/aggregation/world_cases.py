@@ -269,6 +269,19 @@ def absent(rank, size, who, timeout):
         return type(error).__name__, str(error), time.monotonic() - start
 
 
+def astray(rank, size, timeout):
+    """One rank asks its rows something else than the others do."""
+    peers = Peers(dist.new_group(list(range(size))), timeout)
+    rows = ShardedRows(TensorRows(torch.ones(7, 3)), peers)
+    try:
+        if rank == 0:
+            rows.measure()
+        else:
+            rows.squared_distances()
+    except RuntimeError as error:
+        return type(error).__name__, str(error)
+
+
 def killed(rank, size, who, timeout, door):
     """One rank is killed in the middle of a call. The error elsewhere, and the seconds it took."""
     generator = np.random.default_rng(0)
