@@ -1,14 +1,16 @@
 """Server aggregation: tensors in, tensors out. Knows no model, no data set and no configuration.
 
 The rules stand one per file in `fedsdg.aggregation.rules`. `aggregate` is the door to every rule,
-for parameters of any kind, and `aggregate_files` for safetensors files; `fedsdg_server_aggregate`
-is FedSDG's, for dictionaries of tensors. They are imported on first use, so that importing this
-package does not import torch.
+for parameters of any kind, `aggregate_files` for safetensors files, `aggregate_sharded` and
+`aggregate_by_client` for processes of torch.distributed; `fedsdg_server_aggregate` is FedSDG's, for
+dictionaries of tensors. They are imported on first use, so that importing this package does not
+import torch.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedsdg.aggregation.distributed import aggregate_by_client, aggregate_sharded
     from fedsdg.aggregation.door import Aggregated, aggregate
     from fedsdg.aggregation.files import AggregatedFiles, aggregate_files
     from fedsdg.aggregation.state_dicts import fedsdg_server_aggregate
@@ -18,7 +20,9 @@ __all__ = [
     "Aggregated",
     "AggregatedFiles",
     "aggregate",
+    "aggregate_by_client",
     "aggregate_files",
+    "aggregate_sharded",
     "fedsdg_server_aggregate",
     "weight_summary",
 ]
@@ -27,7 +31,9 @@ _HOMES = {
     "Aggregated": "fedsdg.aggregation.door",
     "AggregatedFiles": "fedsdg.aggregation.files",
     "aggregate": "fedsdg.aggregation.door",
+    "aggregate_by_client": "fedsdg.aggregation.distributed",
     "aggregate_files": "fedsdg.aggregation.files",
+    "aggregate_sharded": "fedsdg.aggregation.distributed",
     "fedsdg_server_aggregate": "fedsdg.aggregation.state_dicts",
     "weight_summary": "fedsdg.aggregation.weights",
 }

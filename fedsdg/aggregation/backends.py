@@ -46,9 +46,17 @@ def chosen_backend() -> str:
     return _forced.get() or _known(os.environ.get(VARIABLE) or "auto", VARIABLE)
 
 
+def backend_for(numbers: int) -> str:
+    """What "auto" comes to for so many numbers in all, which are then looked at part by part."""
+    chosen = chosen_backend()
+    if chosen != "auto":
+        return chosen
+    return "torch" if numbers < AUTO_NUMBERS else "numba"
+
+
 def use_kernels(rows: torch.Tensor) -> bool:
     """Whether kernels take these rows [M, d]."""
-    return has_kernels(rows) and _worth_it(rows.numel())
+    return has_kernels(rows) and backend_for(rows.numel()) != "torch"
 
 
 def has_kernels(rows: torch.Tensor) -> bool:
@@ -61,11 +69,6 @@ def has_kernels(rows: torch.Tensor) -> bool:
         and (rows.shape[1] == 1 or rows.stride(1) == 1)
         and find_spec("numba") is not None
     )
-
-
-def _worth_it(numbers: int) -> bool:
-    chosen = chosen_backend()
-    return chosen == "numba" or (chosen == "auto" and numbers >= AUTO_NUMBERS)
 
 
 def _known(name: str, what: str) -> str:

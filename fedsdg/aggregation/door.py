@@ -1,14 +1,15 @@
 """The door for every rule: parameters of any kind in, parameters of the same kind out."""
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
+from fedsdg.aggregation.calls import Call
 from fedsdg.aggregation.cohort import Cohort
-from fedsdg.aggregation.parameter_updates import flatten, form_updates, rounding_norms
+from fedsdg.aggregation.parameter_updates import check_differences
 from fedsdg.aggregation.parameters import (
     clients_of,
     global_tensors,
@@ -17,11 +18,12 @@ from fedsdg.aggregation.parameters import (
     tensors_like,
     views,
 )
+from fedsdg.aggregation.plans import Plan
 from fedsdg.aggregation.rule_table import make_rule
 from fedsdg.aggregation.screening import further_uploads, screened, who
-from fedsdg.aggregation.state_dict_checks import StateDict
 from fedsdg.aggregation.types import Aggregate, Context, Rule
-from fedsdg.aggregation.writing import write_copies, write_sums
+from fedsdg.aggregation.uploads import NonFiniteError
+from fedsdg.aggregation.writing import write_copies
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,17 +128,27 @@ values of 2; leave the client out or restore its last finite parameters
     context = cohort.context()
     cohort.check_counts(rule)
     state = cohort.state(rule, state, context, sum(tensor.numel() for tensor in origin.values()))
-    dropped = screened(ids, tensors, on_nonfinite)
-    if not ids:
-        result = new_like(global_params) if out is None else out
-        write_copies(views(result) if targets is None else targets, origin)
-        return Aggregated(result, [] if listed else {}, {}, state, {})
-
-    kept = [k for k, client in enumerate(ids) if client not in dropped]
-    step = _apply(rule, origin, ids, tensors, context, state, kept)
     result = new_like(global_params) if out is None else out
     places = views(result) if targets is None else targets
-    write_sums(places, origin, step.steps[0], fresh=targets is None)
+    if not ids:
+        write_copies(places, origin)
+        return Aggregated(result, [] if listed else {}, {}, state, {})
+
+    call = Call(rule, origin, tensors, context, state, places, fresh=out is None)
+    outcome, dropped = _apply(call, ids, on_nonfinite)
+    return reported(result, outcome, context, ids, listed, dropped)
+
+
+def reported(
+    parameters: Any,
+    outcome: Plan | Aggregate,
+    context: Context,
+    ids: Sequence[Hashable],
+    listed: bool,
+    dropped: dict[Hashable, dict[str, int]],
+) -> Aggregated:
+    """The outcome of those kept in the terms of the caller; context: of all clients, by `ids`."""
+    kept = [k for k, client in enumerate(ids) if client not in dropped]
 
     def spread(values: Any, missing: float) -> np.ndarray:
         """[M] the values of those kept, and `missing` for the dropped."""
@@ -144,55 +156,38 @@ values of 2; leave the client out or restore its last finite parameters
         spread[kept] = values
         return spread
 
-    diagnostics = {
+    diagnostics: dict[str, Any] = {
         name: spread(value, np.nan) if np.shape(value) == (len(kept),) else value
-        for name, value in step.diagnostics.items()
+        for name, value in outcome.diagnostics.items()
     }
     if "winner" in diagnostics:
         by_row = dict(zip(context.clients.tolist(), ids, strict=True))
         diagnostics["winner"] = by_row.get(diagnostics["winner"], diagnostics["winner"])
-    weights: Any = None if step.weights is None else spread(step.weights, 0.0).tolist()
+    weights: Any = None if outcome.weights is None else spread(outcome.weights, 0.0).tolist()
     if weights is not None and not listed:
         weights = dict(zip(ids, weights, strict=True))
-    return Aggregated(result, weights, diagnostics, step.state, dropped)
+    return Aggregated(parameters, weights, diagnostics, outcome.state, dropped)
 
 
 def _apply(
-    rule: Rule,
-    origin: StateDict,
-    ids: Sequence[Hashable],
-    tensors: Mapping[str, list[StateDict]],
-    context: Context,
-    state: dict[str, torch.Tensor],
-    kept: list[int],
-) -> Aggregate:
-    present = [ids[k] for k in kept]
-    rows = {name: [params[k] for k in kept] for name, params in tensors.items()}
-    matrices = {
-        name: (form_updates if name == "update" else flatten)(origin, params, present)
-        for name, params in rows.items()
-    }
-    # In the units in which the rule turns it back into 1/2 eps(dtype of the updates) ||theta||:
-    # the parameters may be coarser than the updates are stored.
-    eps = torch.finfo(matrices["update"].dtype).eps
-    context = replace(
-        context,
-        clients=context.clients[kept],
-        num_samples=context.num_samples[kept],
-        num_batches=context.num_batches[kept],
-        parameter_norm=float(rounding_norms(origin, rows["update"]).max()) / (0.5 * eps),
-    )
+    call: Call, ids: Sequence[Hashable], on_nonfinite: str
+) -> tuple[Plan | Aggregate, dict[Hashable, dict[str, int]]]:
+    """What came of the call, and the clients dropped from it with their non-finite values.
+
+    The parameters are looked at one by one only if what comes of them is not finite.
+    """
     try:
-        step = rule(matrices, context, state)
+        return call.apply(), {}
+    except NonFiniteError as error:
+        found = error
+    dropped = screened(ids, call.sent, on_nonfinite)
+    kept = [k for k, client in enumerate(ids) if client not in dropped]
+    left = call.keeping(kept)
+    check_differences(left.origin, left.sent["update"], [ids[k] for k in kept])
+    if not dropped:
+        raise found
+    try:
+        return left.apply(), dropped
     except ValueError as error:
-        if len(kept) == len(ids):
-            raise
-        left_out = f"{len(ids) - len(kept)} of {len(ids)} clients were dropped as non-finite"
+        left_out = f"{len(dropped)} of {len(ids)} clients were dropped as non-finite"
         raise ValueError(f"{error} ({left_out})") from error
-    expected = (1, matrices["update"].shape[1])
-    if tuple(step.steps.shape) != expected:
-        raise ValueError(
-            f"the rule returned steps of shape {tuple(step.steps.shape)}, expected {expected}: "
-            f"this door is for rules with one model"
-        )
-    return step

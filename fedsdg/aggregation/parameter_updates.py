@@ -1,77 +1,93 @@
-"""From parameters to the matrix of updates, and how much of it may be rounding."""
+"""How much of updates formed from parameters may be rounding, and which of them overflow."""
 
-import math
 from collections.abc import Hashable, Sequence
+from functools import cache, cached_property
 
 import numpy as np
 import torch
 
-from fedsdg.aggregation.state_dict_checks import StateDict, all_finite
-from fedsdg.aggregation.statistics import measure
+from fedsdg.aggregation.parameter_rows import ParameterRows
+from fedsdg.aggregation.state_dict_checks import StateDict
 
-BLOCK_NUMBERS = 1 << 16
+SLACK = 1 + 1e-4
+"""Norms are good to five digits at least."""
 
 
-def form_updates(
-    global_params: StateDict, clients: Sequence[StateDict], ids: Sequence[Hashable]
-) -> torch.Tensor:
-    """[M, d] theta_k - theta_g in float64 if any tensor is float64, else float32.
+class Rounding:
+    """1/2 eps ||theta_k|| for every client, each tensor with the coarser eps of the two that its
+    update was formed from."""
 
-    Columns in the order of global_params. Raises ValueError, naming the client and the tensor,
-    where the difference overflows.
+    def __init__(self, origin: StateDict, clients: Sequence[StateDict]) -> None:
+        self.origin, self.clients = origin, clients
+
+    @cached_property
+    def norms(self) -> np.ndarray:
+        """[M], from all parameters of all clients."""
+        return self._norms(self.clients)
+
+    def at_most(self, update_norms: np.ndarray) -> np.ndarray:
+        """[M] upper bounds of `norms` given those of the updates, from the global parameters:
+        ||theta_k|| <= ||theta_g|| + ||Delta_k||, whatever the weights of the tensors."""
+        coarsest = np.max(list(self._groups), axis=0, initial=0.0)
+        return SLACK * (self._of_origin + 0.5 * coarsest * update_norms)
+
+    @cached_property
+    def _of_origin(self) -> np.ndarray:
+        return self._norms([self.origin])
+
+    @cached_property
+    def _groups(self) -> dict[tuple[float, ...], list[str]]:
+        """The names of the tensors by their eps [M]."""
+        groups: dict[tuple[float, ...], list[str]] = {}
+        for name, tensor in self.origin.items():
+            eps = tuple(
+                max(_eps(tensor.dtype), _eps(params[name].dtype)) for params in self.clients
+            )
+            groups.setdefault(eps, []).append(name)
+        return groups
+
+    def _norms(self, params: Sequence[StateDict]) -> np.ndarray:
+        total = np.zeros(len(self.clients))
+        for eps, names in self._groups.items():
+            some = [{name: each[name] for name in names} for each in params]
+            measured = ParameterRows(some[0], some, subtract=False).measure()
+            total = np.hypot(total, 0.5 * np.array(eps) * (measured.norms * measured.unit))
+        return total
+
+
+class ParameterNorm:
+    """`Rounding` as a rule takes it: the norm that times 1/2 eps(dtype of the updates) gives it.
+
+    The parameters may be coarser than the updates are stored.
     """
-    return _rows(global_params, clients, ids, subtract=True)
+
+    def __init__(self, rounding: Rounding, dtype: torch.dtype) -> None:
+        self.rounding, self._half_eps = rounding, 0.5 * torch.finfo(dtype).eps
+
+    def __float__(self) -> float:
+        return float(self.rounding.norms.max()) / self._half_eps
+
+    def at_most(self, update_norm: float) -> float:
+        size = len(self.rounding.clients)
+        return float(self.rounding.at_most(np.full(size, update_norm)).max()) / self._half_eps
 
 
-def flatten(like: StateDict, clients: Sequence[StateDict], ids: Sequence[Hashable]) -> torch.Tensor:
-    """[M, d] what the clients sent, as it is, in the columns and dtype of `form_updates`."""
-    return _rows(like, clients, ids, subtract=False)
-
-
-def rounding_norms(global_params: StateDict, clients: Sequence[StateDict]) -> np.ndarray:
-    """[M] 1/2 eps ||theta_k||, each tensor with the coarser eps of the two it was formed from."""
-    total = np.zeros(len(clients))
-    for k, params in enumerate(clients):
-        for name, tensor in params.items():
-            eps = max(torch.finfo(t.dtype).eps for t in (tensor, global_params[name]))
-            total[k] = np.hypot(total[k], 0.5 * eps * _norm(tensor.detach()))
-    return total
-
-
-def _rows(
-    global_params: StateDict,
-    clients: Sequence[StateDict],
-    ids: Sequence[Hashable],
-    *,
-    subtract: bool,
-) -> torch.Tensor:
-    tensors = [t for params in (global_params, *clients) for t in params.values()]
-    dtype = torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
-    d = sum(tensor.numel() for tensor in global_params.values())
-    rows = torch.empty(len(clients), d, dtype=dtype, device=tensors[0].device)
-    start = 0
-    for name, tensor in global_params.items():
-        origin = tensor.detach().reshape(-1).to(rows) if subtract else None
-        columns = rows[:, start : start + tensor.numel()]
-        for row, params in zip(columns, clients, strict=True):
-            row.copy_(params[name].detach().reshape(-1))
-            if origin is not None:
-                row.sub_(origin)
-        for client, row in zip(ids, columns, strict=True):
-            if not all_finite(row):
+def check_differences(
+    origin: StateDict, clients: Sequence[StateDict], ids: Sequence[Hashable]
+) -> None:
+    """ValueError, naming the client and the tensor, where a difference of finite parameters is not
+    finite in the dtype of the updates."""
+    dtype = ParameterRows(origin, clients).dtype
+    for name, tensor in origin.items():
+        for client, params in zip(ids, clients, strict=True):
+            one = ParameterRows({name: tensor}, [{name: params[name]}], dtype=dtype)
+            if one.nonfinite_counts().any():
                 raise ValueError(
                     f"client {client}: the update of tensor {name!r} overflows {dtype}; convert "
                     f"the parameters to torch.float64 or leave the client out"
                 )
-        start += tensor.numel()
-    return rows
 
 
-def _norm(tensor: torch.Tensor) -> float:
-    # By blocks: torch converts all that it is given to float64 first.
-    blocks = tensor.reshape(-1).split(BLOCK_NUMBERS)
-    norm = math.hypot(*(torch.linalg.vector_norm(b, dtype=torch.float64).item() for b in blocks))
-    if norm < float("inf"):
-        return norm
-    statistics = measure(tensor.reshape(1, -1))
-    return float(statistics.norms[0]) * statistics.unit
+@cache
+def _eps(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps

@@ -24,11 +24,17 @@ import torch
 
 from fedsdg.aggregation.rows import Rows, TensorRows
 from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
-from fedsdg.aggregation.uploads import checked_upload, require_finite
+from fedsdg.aggregation.uploads import checked_upload, require_finite, required
 
 
 class Step(Protocol):
     """A function of every column by itself."""
+
+    @property
+    def inside(self) -> bool:
+        """Whether it lies between the smallest and the largest of 0 and the column's numbers, so
+        that of finite parameters come finite ones."""
+        ...
 
     def of(self, rows: Rows) -> torch.Tensor:
         """[d] of the rows; of some of the columns, the same numbers there."""
@@ -42,6 +48,11 @@ class Combination:
     coefficients: np.ndarray
     """[M] float64."""
 
+    @property
+    def inside(self) -> bool:
+        c = self.coefficients
+        return bool((c >= 0).all() and c.sum() <= 1 + 1e-9)
+
     def of(self, rows: Rows) -> torch.Tensor:
         return rows.weighted_sum(self.coefficients)
 
@@ -51,6 +62,7 @@ class OrderStatistics:
     """The mean of the numbers of rank trim … M-1-trim of the column."""
 
     trim: int
+    inside = True
 
     def of(self, rows: Rows) -> torch.Tensor:
         return rows.trimmed_mean(self.trim)
@@ -59,6 +71,8 @@ class OrderStatistics:
 @dataclass(frozen=True)
 class Nothing:
     """0 everywhere."""
+
+    inside = True
 
     def of(self, rows: Rows) -> torch.Tensor:
         return rows.weighted_sum(np.zeros(rows.shape[0])).zero_()
@@ -78,6 +92,16 @@ class Plan:
     """Numbers to record: arrays [M] per client, or one float for the round."""
     checked: bool = False
     """Whether the plan saw that all numbers of the updates are finite; else the step shows it."""
+
+
+def planned(
+    rule: "PlannedRule",
+    rows: Mapping[str, Rows],
+    context: Context,
+    state: Mapping[str, torch.Tensor],
+) -> Plan:
+    """The plan of a rule, given all that was sent. ValueError if an upload that it reads is not."""
+    return rule.plan({name: required(rows, name) for name in rule.reads}, context, state)
 
 
 class PlannedRule(StatelessRule):

@@ -133,8 +133,8 @@ class BlockRows:
         return counts
 
     def _tensors(self) -> Iterator[torch.Tensor]:
-        empty = torch.empty(self.shape[0], 0, dtype=self.dtype, device=self.device)
-        yield empty  # So that there is something to add even where d = 0.
+        if not self.shape[1]:  # So that there is something to add.
+            yield torch.empty(self.shape, dtype=self.dtype, device=self.device)
         for _, block in self.blocks():
             yield block
 

@@ -30,9 +30,18 @@ def further_uploads(uploads: Any, ids: list[Hashable]) -> dict[str, list[Any]]:
 
 
 def screened(
-    ids: Sequence[Hashable], tensors: Mapping[str, list[StateDict]], on_nonfinite: str
+    ids: Sequence[Hashable], tensors: Mapping[str, Sequence[StateDict]], on_nonfinite: str
 ) -> dict[Hashable, dict[str, int]]:
     """The clients to drop, with their non-finite values by tensor; raises unless dropping."""
+    dropped = nonfinite_by_client(ids, tensors, on_nonfinite)
+    check_some_left(ids, dropped)
+    return dropped
+
+
+def nonfinite_by_client(
+    ids: Sequence[Hashable], tensors: Mapping[str, Sequence[StateDict]], on_nonfinite: str
+) -> dict[Hashable, dict[str, int]]:
+    """As `screened`, though no client may be left."""
     dropped: dict[Hashable, dict[str, int]] = {}
     for k, client in enumerate(ids):
         for upload, rows in tensors.items():
@@ -41,6 +50,11 @@ def screened(
             for name, count in nonfinite_counts(rows[k]).items():
                 label = name if upload == "update" else f"{upload}: {name}"
                 dropped.setdefault(client, {})[label] = count
+    return dropped
+
+
+def check_some_left(ids: Sequence[Hashable], dropped: Mapping[Hashable, Mapping[str, int]]) -> None:
+    """NonFiniteError when all clients of a cohort are dropped."""
     if ids and len(dropped) == len(ids):
         client, counts = next(iter(dropped.items()))
         name, count = next(iter(counts.items()))
@@ -48,7 +62,6 @@ def screened(
             f"all {len(ids)} clients hold non-finite values (client {client}: tensor {name!r} has "
             f"{count}); nothing is left to aggregate: lower the learning rate"
         )
-    return dropped
 
 
 def who(client: Hashable, upload: str) -> str:

@@ -37,13 +37,6 @@ def check_global(params: Any) -> None:
     check_finite("global parameters", params)
 
 
-def check_client(client: Hashable, params: Any, global_params: StateDict) -> None:
-    """The keys and shapes of the global parameters, finite floating tensors, else ValueError."""
-    who = f"client {client}"
-    check_structure(who, params, global_params)
-    check_finite(who, params)
-
-
 def check_structure(who: str, params: Any, global_params: StateDict) -> None:
     """The keys and shapes of the global parameters, dense floating tensors, else ValueError."""
     if not isinstance(params, Mapping):

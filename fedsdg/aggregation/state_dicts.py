@@ -1,20 +1,26 @@
 """The door for dictionaries of tensors: FedSDG's server aggregation in one call."""
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from fedsdg.aggregation.parameter_updates import form_updates, rounding_norms
+from fedsdg.aggregation.parameter_rows import ParameterRows
+from fedsdg.aggregation.parameter_updates import Rounding, check_differences
+from fedsdg.aggregation.parameters import new_like, views
+from fedsdg.aggregation.plans import Combination, Plan
 from fedsdg.aggregation.rules.alignment import Alignment, Weighing
 from fedsdg.aggregation.state_dict_checks import (
     StateDict,
-    check_client,
+    check_finite,
     check_global,
+    check_structure,
     named_clients,
 )
-from fedsdg.aggregation.statistics import Statistics, measure, weighted_sum
+from fedsdg.aggregation.statistics import Statistics
+from fedsdg.aggregation.writing import write_copies
 
 
 def fedsdg_server_aggregate(
@@ -82,28 +88,27 @@ architecture of global_params
     check_global(global_params)
     ids, clients = named_clients(client_params)
     for client, params in zip(ids, clients, strict=True):
-        check_client(client, params, global_params)
+        check_structure(f"client {client}", params, global_params)
 
+    origin, clients = views(global_params), [views(params) for params in clients]
     weights, facts = np.zeros(0), {"clients": ids, "weights": np.zeros(0), "degenerate": False}
+    aggregated = new_like(origin)
     if not clients:
-        aggregated = {name: tensor.detach().clone() for name, tensor in global_params.items()}
+        write_copies(aggregated, origin)
     else:
-        updates = form_updates(global_params, clients, ids)
-        statistics = measure(updates)
+        updates = ParameterRows(origin, clients)
+        statistics = _measured(updates, clients, ids)
         norms = statistics.norms * statistics.unit
         factors = np.ones(len(clients))
         if clip_norm is not None:
             factors = clip_norm / np.maximum(norms, clip_norm)
-            updates.mul_(torch.as_tensor(factors).to(updates)[:, None])
-            statistics = measure(updates)
-        noise = float((factors * rounding_norms(global_params, clients)).max())
+            statistics = _clipped(updates, statistics, factors)
+        noise = _noise(Rounding(origin, clients), statistics, norms, factors, exact=debug)
         weighing = rule.weigh(statistics, noise)
         weights = weighing.weights
-        aggregated = _combine(
-            global_params, clients, weights * factors, (weights * (1 - factors)).sum()
-        )
+        _combine(origin, clients, weights * factors, (weights * (1 - factors)).sum(), aggregated)
         if debug:
-            mean = _unflatten(weighted_sum(updates, np.full(len(ids), 1 / len(ids))), global_params)
+            mean = _unflatten(updates.weighted_sum(factors / len(ids)), origin)
             facts = _facts(ids, norms, factors, noise, statistics, weighing, mean)
     by_client: Any = weights.tolist()
     if isinstance(client_params, Mapping):
@@ -118,24 +123,51 @@ def _number(value: Any, name: str) -> float:
     return float(value)
 
 
+def _measured(
+    updates: ParameterRows, clients: Sequence[StateDict], ids: Sequence[Hashable]
+) -> Statistics:
+    """The statistics of the updates; ValueError, naming client and tensor, if they do not exist."""
+    statistics = updates.measure()
+    if not np.isfinite(statistics.norms).all():
+        for client, params in zip(ids, clients, strict=True):
+            check_finite(f"client {client}", params)
+        check_differences(updates.origin, clients, ids)
+    return statistics
+
+
+def _clipped(updates: ParameterRows, s: Statistics, factors: np.ndarray) -> Statistics:
+    """The statistics of the updates, each times its factor, from those of the updates."""
+    if (factors == 1).all():
+        return s
+    s = updates.measure(factors / len(factors))
+    return replace(s, norms=factors * s.norms, dots=factors * s.dots)
+
+
+def _noise(
+    rounding: Rounding, s: Statistics, norms: np.ndarray, factors: np.ndarray, *, exact: bool
+) -> float:
+    """The largest rounding of an update; unless exact, a bound of it where ||mean|| is above it."""
+    bound = float((factors * rounding.at_most(norms)).max())
+    if not exact and s.reference_norm * s.unit > bound:
+        return bound
+    return float((factors * rounding.norms).max())
+
+
 def _combine(
-    global_params: StateDict,
+    origin: StateDict,
     clients: Sequence[StateDict],
     coefficients: np.ndarray,
-    global_coefficient: float,
-) -> dict[str, torch.Tensor]:
-    """sum_k c_k theta_k + c_g theta_g, accumulated in float64; c_g = 0 unless updates were clipped.
+    of_origin: float,
+    targets: StateDict,
+) -> None:
+    """targets <- sum_k c_k theta_k + c_g theta_g, accumulated in float64.
 
     From the parameters and not the updates, so that equal clients give exactly their parameters.
     """
-    combined = {}
-    for name, tensor in global_params.items():
-        total = tensor.detach().to(torch.float64) * global_coefficient
-        for c, params in zip(coefficients.tolist(), clients, strict=True):
-            if c:
-                total.add_(params[name].detach().to(total), alpha=c)
-        combined[name] = total.to(tensor.dtype)
-    return combined
+    if of_origin:  # Updates were clipped.
+        clients, coefficients = [*clients, origin], np.append(coefficients, of_origin)
+    plan = Plan(Combination(coefficients), None, {}, checked=True)
+    ParameterRows(origin, clients, subtract=False).write(plan, targets, fresh=True)
 
 
 def _unflatten(vector: torch.Tensor, like: StateDict) -> dict[str, torch.Tensor]:

@@ -21,6 +21,19 @@ import numpy as np
 import torch
 
 
+@runtime_checkable
+class Norm(Protocol):
+    """A norm that takes a pass over all parameters, and a bound that takes none."""
+
+    def __float__(self) -> float:
+        """The norm, measured now."""
+        ...
+
+    def at_most(self, update_norm: float) -> float:
+        """An upper bound of it where no update is longer than this."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Context:
     """What the server knows of a round beside the uploads; row k of an upload is `clients[k]`."""
@@ -39,9 +52,9 @@ class Context:
     """[M] local steps per epoch."""
     client_samples: np.ndarray
     """[K] training samples of every client."""
-    parameter_norm: float | None = None
+    parameter_norm: float | Norm | None = None
     """max_k ||theta_k||_2 where updates were formed from parameters (a guard against rounding
-    noise), else None."""
+    noise), else None. As a `Norm` it is measured only by a rule that asks for float(…)."""
 
 
 class Aggregate(NamedTuple):

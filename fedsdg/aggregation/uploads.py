@@ -1,6 +1,7 @@
 """The checks that every upload passes: present, [M, d], floating, finite."""
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -8,9 +9,22 @@ import torch
 from fedsdg.aggregation.rows import Rows, TensorRows
 from fedsdg.aggregation.types import Context
 
+Upload = TypeVar("Upload")
+
 
 class NonFiniteError(ValueError, FloatingPointError):
-    """A client sent NaN or infinity. Both a ValueError (bad input) and a FloatingPointError."""
+    """NaN or infinity, sent by a client or come of what was sent. Both a ValueError (bad input) and
+    a FloatingPointError."""
+
+
+def required(uploads: Mapping[str, Upload], name: str) -> Upload:
+    """The upload `name`. ValueError when it is absent."""
+    if name not in uploads:
+        raise ValueError(
+            f"upload {name!r} is missing (there are: {sorted(uploads) or 'none'}); "
+            f"use an objective that sends it"
+        )
+    return uploads[name]
 
 
 def checked_upload(
@@ -26,12 +40,7 @@ def checked_upload(
     the client, when a row holds NaN or infinity. With finite=False the numbers are not read: the
     rule reads them all anyway, and calls `require_finite` with what came of it.
     """
-    if name not in uploads:
-        raise ValueError(
-            f"upload {name!r} is missing (there are: {sorted(uploads) or 'none'}); "
-            f"use an objective that sends it"
-        )
-    rows = uploads[name]
+    rows = required(uploads, name)
     size = len(context.clients)
     if size == 0:
         raise ValueError("the cohort is empty; a rule needs the upload of at least one client")

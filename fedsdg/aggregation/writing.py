@@ -1,98 +1,100 @@
-"""New parameters into their place: origin plus step, whole or not at all."""
+"""New parameters into their place, whole or not at all."""
 
-import math
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Collection
+from itertools import accumulate
 
 import torch
 
+from fedsdg.aggregation.parameter_blocks import Block, cut
 from fedsdg.aggregation.state_dict_checks import StateDict, all_finite
+from fedsdg.aggregation.uploads import NonFiniteError
 
 BLOCK_NUMBERS = 1 << 16
 """Numbers added and checked at a time."""
 
-Tile = tuple[int | slice, ...]
+
+def place(
+    block: Block, values: torch.Tensor, targets: StateDict, *, rehearse: bool = False
+) -> set[str]:
+    """targets <- values [width], at the block's columns, in the dtypes of the targets.
+
+    Returns the names of the tensors in which a number is not finite. rehearse: nothing is written.
+    """
+    fine, bad = all_finite(values), set()
+    for piece in block.pieces:
+        target = piece.of(targets)
+        result = values[piece.columns].view(target.shape).to(target)
+        if not (fine and result.dtype == values.dtype) and not all_finite(result):
+            bad.add(piece.name)
+        if not rehearse:
+            target.copy_(result)
+    return bad
+
+
+def check_results(bad: Collection[str], targets: StateDict) -> None:
+    """NonFiniteError for the first of the tensors in which a result is not finite."""
+    for name in targets:
+        if name in bad:
+            raise NonFiniteError(
+                f"the aggregated tensor {name!r} overflows {targets[name].dtype}; convert the "
+                f"parameters to a wider dtype, or lower the rate of the server"
+            )
 
 
 def write_sums(targets: StateDict, origin: StateDict, step: torch.Tensor, *, fresh: bool) -> None:
     """targets <- origin + step, tensor by tensor in the order of origin; step [d].
 
-    The targets may be the tensors of origin, or overlap with them in any way. fresh: whether the
-    targets hold nothing yet; otherwise they are written only when no sum overflows its dtype.
-    Raises ValueError, naming the tensor, when one does.
+    fresh: whether the targets hold nothing yet; otherwise they are written only when no sum
+    overflows its dtype. They must not overlap with origin (see `apart`).
+    Raises NonFiniteError, naming the tensor, when one does.
     """
-    if not fresh and overlapping(targets, origin):
-        origin = {name: tensor.clone() for name, tensor in origin.items()}
-    pieces = dict(zip(origin, step.split([t.numel() for t in origin.values()]), strict=True))
-    if not fresh:
-        for name, target in targets.items():
-            for _, block in _sums(target, origin[name], pieces[name]):
-                _check(name, block)
-    for name, target in targets.items():
-        for tile, block in _sums(target, origin[name], pieces[name]):
-            if fresh:
-                _check(name, block)
-            target[tile] = block
+    blocks = cut({name: tuple(tensor.shape) for name, tensor in origin.items()}, BLOCK_NUMBERS)
+    for rehearse in (False,) if fresh else (True, False):
+        for block in blocks:
+            base = torch.empty(block.width, dtype=step.dtype, device=step.device)
+            block.gather(origin, base)
+            sums = base.add_(step[block.columns])
+            check_results(place(block, sums, targets, rehearse=rehearse), targets)
 
 
 def write_copies(targets: StateDict, origin: StateDict) -> None:
     """targets <- origin, where the targets may be or overlap the tensors of origin."""
-    if overlapping(targets, origin):
-        origin = {name: tensor.clone() for name, tensor in origin.items()}
+    origin = apart(targets, [origin])[0]
     for name, target in targets.items():
         target.copy_(origin[name])
 
 
-def overlapping(targets: StateDict, origin: StateDict) -> bool:
-    """Whether writing one target could change another, or the origin of another.
+def apart(targets: StateDict, others: list[StateDict]) -> list[StateDict]:
+    """The others, those of their tensors copied that would change before they have been read.
 
-    A target that is its own origin, element by element, is harmless. By the ranges of addresses,
-    so interleaved views count as overlapping though they share nothing.
+    Results are written a few columns at a time, into those columns of the target that have just
+    been read. So a tensor is harmless that is its own target, element by element; one that
+    overlaps a target in another way is copied. By the ranges of addresses, so interleaved views
+    count as overlapping though they share nothing.
     """
-    spans = [(*_span(tensor), name) for name, tensor in targets.items()]
-    spans += [
-        (*_span(tensor), name)
-        for name, tensor in origin.items()
-        if not _same_memory(tensor, targets[name])
-    ]
-    spans = sorted(span for span in spans if span[0] < span[1])
-    reach = 0
-    for start, end, _ in spans:
-        if start < reach:
+    filled = [(_span(tensor), name) for name, tensor in targets.items() if tensor.numel()]
+    spans = sorted(filled, key=lambda entry: entry[0])
+    starts = [start for (start, _), _ in spans]
+    reaches = list(accumulate((end for (_, end), _ in spans), max, initial=0))
+    shared = {
+        name
+        for k, ((start, end), name) in enumerate(spans)
+        if reaches[k] > start or (k + 1 < len(spans) and starts[k + 1] < end)
+    }
+
+    def harmless(name: str, tensor: torch.Tensor) -> bool:
+        if tensor.numel() == 0:
             return True
-        reach = max(reach, end)
-    return False
+        if name not in shared and _same_memory(tensor, targets[name]):
+            return True
+        start, end = _span(tensor)
+        return reaches[bisect_left(starts, end)] <= start
 
-
-def _sums(
-    target: torch.Tensor, origin: torch.Tensor, step: torch.Tensor
-) -> Iterator[tuple[Tile, torch.Tensor]]:
-    """Tiles of origin + step in the dtype of the target; views only, whatever the strides."""
-    step = step.view(origin.shape)
-    for tile in _tiles(tuple(origin.shape)):
-        yield tile, (origin[tile] + step[tile]).to(target.dtype)
-
-
-def _tiles(shape: tuple[int, ...]) -> Iterator[Tile]:
-    """Indices of disjoint pieces of at most BLOCK_NUMBERS elements that make up the whole."""
-    inner = math.prod(shape[1:])
-    if not shape or inner == 0:
-        yield ()
-    elif inner > BLOCK_NUMBERS:
-        for row in range(shape[0]):
-            for tile in _tiles(shape[1:]):
-                yield (row, *tile)
-    else:
-        rows = BLOCK_NUMBERS // inner
-        for start in range(0, shape[0], rows):
-            yield (slice(start, start + rows),)
-
-
-def _check(name: str, block: torch.Tensor) -> None:
-    if not all_finite(block):
-        raise ValueError(
-            f"the aggregated tensor {name!r} overflows {block.dtype}; convert the parameters to a "
-            f"wider dtype, or lower the rate of the server"
-        )
+    return [
+        {name: t if harmless(name, t) else t.clone() for name, t in params.items()}
+        for params in others
+    ]
 
 
 def _same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -100,8 +102,6 @@ def _same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """First address and the one past the last, both 0 for a tensor without elements."""
-    if tensor.numel() == 0:
-        return 0, 0
+    """First address and the one past the last of a tensor that has elements."""
     last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()

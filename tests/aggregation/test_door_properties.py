@@ -172,10 +172,12 @@ def test_out_receives_what_would_be_returned(rule, kind):
     assert result.parameters is out
     same_results(result, expected)
     origin, rows = form(theta, kind), [form(row, kind) for row in clients]
-    places = [np.asarray(leaf).ctypes.data for leaf in leaves(origin)]
+    filled = [leaf for leaf in leaves(origin) if np.asarray(leaf).size]  # Others lie nowhere.
+    places = [np.asarray(leaf).ctypes.data for leaf in filled]
     inplace = aggregate(rule, origin, rows, **needs(rule, 7, controls=rows), out=origin)
     assert inplace.parameters is origin
-    assert [np.asarray(leaf).ctypes.data for leaf in leaves(origin)] == places
+    filled = [leaf for leaf in leaves(inplace.parameters) if np.asarray(leaf).size]
+    assert [np.asarray(leaf).ctypes.data for leaf in filled] == places
     same_results(inplace, expected)
 
 
@@ -198,35 +200,31 @@ class Allocations(TorchDispatchMode):
         return results
 
 
-D = 300_000
+D = 1_500_000
+"""With five clients more than is formed at once."""
 
 
 @each_rule
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_out_allocates_no_result_of_tensors(rule, dtype):
-    """Beside the matrix of updates [M, d] and what the rule itself makes, nothing."""
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_nothing_of_the_size_of_the_parameters_is_made_but_the_result(rule, dtype):
+    """No update is ever formed as a whole, nor is the step: of size d there is only the result,
+    with out= not even that, and what the rule keeps as its state."""
     theta, clients = draw(7, 5, D)
     origin = form(theta, "dict of tensors", dtype)
     rows = [form(row, "dict of tensors", dtype) for row in clients]
     options = needs(rule, 5, controls=rows)
-    width = D - 7  # The last tensor of the dict.
+    returned = (D - 7) * origin["scalar"].element_size()  # The last tensor of the dict.
     sizes = []
     for out in (None, {name: tensor.clone() for name, tensor in origin.items()}, origin):
-        with Allocations(width * origin["scalar"].element_size()) as counted:
+        with Allocations(returned) as counted:
             aggregate(rule, origin, rows, **options, out=out)
         sizes.append(sorted(counted.sizes))
-    assert sizes[1] == sizes[2]
-    returned = width * origin["scalar"].element_size()
     assert sizes[0] == sorted([*sizes[1], returned])
-
-
-def test_the_door_itself_allocates_the_updates_and_nothing_else():
-    theta, clients = draw(7, 5, D)
-    origin = form(theta, "dict of tensors", "float32")
-    rows = [form(row, "dict of tensors", "float32") for row in clients]
-    with Allocations(4 * (D - 7)) as counted:
-        aggregate("local-only", origin, rows, out=origin)
-    assert sorted(counted.sizes) == [4 * D, 4 * 5 * D]  # The rule's step, and the updates.
+    assert sizes[1] == sizes[2]
+    if any(value.numel() == D for value in make_rule(rule).init(D, np.ones(5)).values()):
+        assert set(sizes[1]) <= {4 * D, 8 * D}
+    else:
+        assert sizes[1] == []
 
 
 @each_rule
@@ -262,6 +260,10 @@ def test_one_client_zero_updates_and_identical_updates(rule):
         assert all(np.isfinite(value).all() for value in result.diagnostics.values())
     if "krum" in str(rule).lower():
         with pytest.raises(ValueError, match=r"needs at least 2f\+3 = 5 clients per round and has"):
+            call(rule, theta, clients[:1])
+        return
+    if rule == "trimmed-mean":
+        with pytest.raises(ValueError, match=r"needs at least 2f\+1 = 3 clients per round and has"):
             call(rule, theta, clients[:1])
         return
     if getattr(rule, "max_weight", None) is not None:

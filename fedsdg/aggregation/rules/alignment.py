@@ -10,7 +10,7 @@ import torch
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
 from fedsdg.aggregation.rows import Rows
 from fedsdg.aggregation.statistics import Statistics
-from fedsdg.aggregation.types import Context
+from fedsdg.aggregation.types import Context, Norm
 from fedsdg.aggregation.uploads import require_finite
 from fedsdg.aggregation.weights import capped
 
@@ -75,7 +75,7 @@ class Alignment(PlannedRule):
         updates = rows["update"]
         statistics = updates.measure()
         require_finite(updates, statistics.norms, context)
-        noise = 0.5 * torch.finfo(updates.dtype).eps * (context.parameter_norm or 0.0)
+        noise = _noise(statistics, context.parameter_norm, torch.finfo(updates.dtype).eps)
         weighing = self.weigh(statistics, noise)
         return Plan(
             Combination(weighing.weights),
@@ -128,3 +128,14 @@ class Alignment(PlannedRule):
         known = squares * others**2 > 1e-14 * terms
         norms = np.sqrt(np.where(known, squares, 0.0))
         return np.clip(np.where(known, dots, 0.0) / (s.norms * norms + epsilon), -1.0, 1.0)
+
+
+def _noise(s: Statistics, parameter_norm: float | Norm | None, eps: float) -> float:
+    """1/2 eps max_k ||theta_k||; where already a bound of it is below ||mean||, the bound."""
+    if parameter_norm is None:
+        return 0.0
+    if isinstance(parameter_norm, Norm):
+        bound = 0.5 * eps * parameter_norm.at_most(float(s.norms.max()) * s.unit)
+        if s.reference_norm * s.unit > bound:
+            return bound
+    return 0.5 * eps * float(parameter_norm)
