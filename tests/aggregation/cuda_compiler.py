@@ -21,7 +21,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from fedsdg.aggregation.kernels.cuda import ranks, statistics, sums
+from fedsdg.aggregation.kernels.cuda import order_statistics, statistics, sums
+from fedsdg.aggregation.kernels.cuda.rows import Rows
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
@@ -84,12 +85,12 @@ if __name__ == "__main__":
         weights = np.ones(size)
         reals = [np.float64] if dtype == torch.float64 else [np.float32, np.float64]
         for real in reals:
-            statistics.moments(rows, weights, real)
-            statistics.distances(rows, real)
-        statistics.moments(rows, weights, reals[0], out)
+            statistics.moments(Rows(rows), weights, real)
+            statistics.distances(Rows(rows), real)
+        statistics.moments(Rows(rows, out), weights, reals[0])
         for other in (None, out):
-            sums.weighted_sum(rows, torch.as_tensor(weights), out, other, other)
-            ranks.trimmed_mean(rows, (size - 1) // 2, out, other, other)
+            sums.weighted_sum(Rows(rows, other), weights, out, other)
+            order_statistics.trimmed_mean(Rows(rows, other), (size - 1) // 2, out, other)
         for facts in loaded:
             print(json.dumps({"size": size, "dtype": str(dtype), "d": d, **facts}), flush=True)
         loaded.clear()

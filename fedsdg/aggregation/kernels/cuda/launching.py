@@ -1,4 +1,4 @@
-"""What every launch needs: which rows are fit, how large a tile is, on which device it runs."""
+"""What every launch needs: how large a tile is, on which device it runs."""
 
 from typing import Any, NamedTuple
 
@@ -6,6 +6,8 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
+
+from fedsdg.aggregation.kernels.cuda.rows import Rows
 
 PROGRAMS = 8192
 """Into so many programs large rows are cut: many for each processor of a GPU, so that the last
@@ -39,20 +41,9 @@ def tile(size: int, numbers: int, of_thread: int, real: Any, least: int = 16) ->
     return Tile(rows, columns, max(1, min(32, rows * columns * share // (32 * of_thread))))
 
 
-def column_stride(rows: torch.Tensor) -> int:
-    """Numbers from a row to the next."""
-    return rows.stride(0) if rows.shape[0] > 1 else rows.shape[1]
-
-
-def pack_of(rows: torch.Tensor) -> int:
-    """How many numbers a thread reads at once: 16 bytes where triton can prove them aligned."""
-    facts = (rows.shape[1], column_stride(rows), rows.data_ptr())
-    return 16 // rows.element_size() if all(fact % 16 == 0 for fact in facts) else 1
-
-
-def on_device(rows: torch.Tensor) -> torch.cuda.device_of:
+def on_device(rows: Rows) -> torch.cuda.device_of:
     """Triton launches on the current device, which need not be that of the rows."""
-    return torch.cuda.device_of(rows)
+    return torch.cuda.device_of(rows.tensor)
 
 
 def is_interpreted() -> bool:

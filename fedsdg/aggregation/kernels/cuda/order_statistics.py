@@ -10,8 +10,12 @@ import torch
 import triton
 import triton.language as tl
 
-from fedsdg.aggregation.kernels.cuda.launching import REALS, column_stride, on_device, tile
+from fedsdg.aggregation.backends import MOST_TRITON_ROWS
+from fedsdg.aggregation.kernels.cuda.launching import REALS, on_device, tile
 from fedsdg.aggregation.kernels.cuda.rounding import rounded
+from fedsdg.aggregation.kernels.cuda.rows import Rows
+
+MOST_ROWS = MOST_TRITON_ROWS
 
 
 @triton.jit(do_not_specialize=["size", "trim"])
@@ -58,30 +62,25 @@ def _trimmed_mean(
 
 
 def trimmed_mean(
-    rows: torch.Tensor,
-    trim: int,
-    out: torch.Tensor,
-    base: torch.Tensor | None = None,
-    origin: torch.Tensor | None = None,
+    rows: Rows, trim: int, out: torch.Tensor, base: torch.Tensor | None = None
 ) -> bool:
     """out [d] = base + the mean of ranks trim … M-1-trim of each column; whether all is finite.
 
-    0 <= 2 trim < M; trim = (M - 1) // 2 is the median. The numbers of a column are those of the
-    rows less the origin. Added in float64; NaN where a number of the column is not finite. base and
-    out may be the same.
+    0 <= 2 trim < M; trim = (M - 1) // 2 is the median. NaN where a number of the column is not
+    finite. Added in float64. base and out may be the same.
     """
-    size, d = rows.shape
     real = np.float64 if rows.dtype == torch.float64 else np.float32
-    held = tile(size, 2048, 16, real, least=8)
-    odd = torch.zeros(triton.cdiv(d, held.columns), dtype=torch.int32, device=rows.device)
+    held = tile(rows.size, 2048, 16, real, least=8)
+    parts = triton.cdiv(rows.d, held.columns)
+    odd = torch.empty(parts, dtype=torch.int32, device=rows.tensor.device)
     with on_device(rows):
-        _trimmed_mean[(len(odd),)](
-            rows.detach(),
-            column_stride(rows),
-            size,
-            d,
+        _trimmed_mean[(parts,)](
+            rows.tensor,
+            rows.stride,
+            rows.size,
+            rows.d,
             trim,
-            origin,
+            rows.origin,
             base,
             out,
             odd,

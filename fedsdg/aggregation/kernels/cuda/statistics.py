@@ -2,9 +2,10 @@
 
 Within a program products are formed and added in `real` (float32 unless the rows are float64), at
 most `MOST_STEPS` of them in turn; over threads and programs in float64. As on the CPU, a result
-that may have left the range of `real` has to be taken again in float64 (`statistics.in_range`).
+that may have left the range of `real` has to be taken again in float64 (`ranges`).
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,9 @@ import torch
 import triton
 import triton.language as tl
 
-from fedsdg.aggregation.kernels.cuda.launching import (
-    PROGRAMS,
-    REALS,
-    column_stride,
-    on_device,
-    pack_of,
-    tile,
-)
+from fedsdg.aggregation.kernels import ranges
+from fedsdg.aggregation.kernels.cuda.launching import PROGRAMS, REALS, on_device, tile
+from fedsdg.aggregation.kernels.cuda.rows import Rows
 
 MOST_STEPS = 32
 """So many blocks of columns a program takes one after another, at most."""
@@ -123,61 +119,56 @@ def _distances(
     tl.store(to + i[:, None] * size + k[None, :], total, mask=mask)
 
 
-def moments(
-    rows: torch.Tensor,
-    coefficients: np.ndarray,
-    real: Any,
-    origin: torch.Tensor | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """([M + 1] squared norms of the rows and of z, [M] dots with z), z = sum_k c_k x_k.
-
-    x_k is row k, less the origin [d] if one is given; real: np.float32 or np.float64.
-    """
-    size, d = rows.shape
-    pack = pack_of(rows)
-    if pack == 1:
-        held = tile(size, 2048, 16, real)
+def moments(rows: Rows, coefficients: np.ndarray, real: Any) -> tuple[np.ndarray, np.ndarray]:
+    """([M + 1] squared norms of the rows and of z, [M] dots with z), z = sum_k c_k x_k."""
+    if rows.pack == 1:
+        held = tile(rows.size, 2048, 16, real)
+    elif rows.size <= 32:
+        held = tile(rows.size, 8192, 64, real)
     else:
-        held = tile(size, 8192, 64, real) if size <= 32 else tile(size, 4096, 32, real)
-    c = torch.as_tensor(coefficients.astype(real), device=rows.device)
-    blocks = triton.cdiv(d, held.columns)
+        held = tile(rows.size, 4096, 32, real)
+    device = rows.tensor.device
+    blocks = triton.cdiv(rows.d, held.columns)
     steps = max(1, min(MOST_STEPS, blocks // PROGRAMS))
     parts = triton.cdiv(blocks, steps)
-    partial = torch.zeros(parts, 2, size + 1, dtype=torch.float64, device=rows.device)
+    sums = torch.zeros(parts, 2, rows.size + 1, dtype=torch.float64, device=device)
     with on_device(rows):
         _moments[(parts,)](
-            rows.detach(),
-            column_stride(rows),
-            size,
-            d,
-            origin,
-            c,
-            partial,
+            rows.tensor,
+            rows.stride,
+            rows.size,
+            rows.d,
+            rows.origin,
+            torch.as_tensor(coefficients.astype(real), device=device),
+            sums,
             parts,
             steps,
-            PACK=pack,
+            PACK=rows.pack,
             REAL=REALS[real],
             **held.sizes,
         )
-    squares, dots = partial.sum(dim=0).cpu().numpy()
+    squares, dots = sums.sum(dim=0).cpu().numpy()
     return squares, dots[:-1]
 
 
-def distances(rows: torch.Tensor, real: Any) -> np.ndarray:
-    """[M, M] ||x_i - x_j||^2 from differences: exactly symmetric, and zero for equal rows."""
-    size, d = rows.shape
-    side, columns = (8, 128) if size <= 16 else (16, 32)
-    tiles = triton.cdiv(size, side)
-    blocks = triton.cdiv(d, columns)
+def distances(rows: Rows, real: Any) -> np.ndarray:
+    """[M, M] ||x_i - x_j||^2 from differences: exactly symmetric, and zero for equal rows.
+
+    Of the numbers as they lie: the origin is in both and falls out.
+    """
+    side, columns = (8, 128) if rows.size <= 16 else (16, 32)
+    tiles = triton.cdiv(rows.size, side)
+    blocks = triton.cdiv(rows.d, columns)
     parts = max(1, min(blocks, 2 * PROGRAMS // (tiles * (tiles + 1))))
-    partial = torch.zeros(parts, size, size, dtype=torch.float64, device=rows.device)
+    shape = parts, rows.size, rows.size
+    sums = torch.zeros(shape, dtype=torch.float64, device=rows.tensor.device)
     with on_device(rows):
         _distances[(tiles, tiles, parts)](
-            rows.detach(),
-            column_stride(rows),
-            size,
-            d,
-            partial,
+            rows.tensor,
+            rows.stride,
+            rows.size,
+            rows.d,
+            sums,
             parts,
             min(PAIRED_STEPS, triton.cdiv(blocks, parts)),
             TILE=side,
@@ -185,5 +176,23 @@ def distances(rows: torch.Tensor, real: Any) -> np.ndarray:
             REAL=REALS[real],
             num_warps=4,
         )
-    upper = np.triu(partial.sum(dim=0).cpu().numpy(), 1)
+    upper = np.triu(sums.sum(dim=0).cpu().numpy(), 1)
     return upper + upper.T
+
+
+def moments_in_range(rows: Rows, squares: np.ndarray, real: Any) -> bool:
+    """Whether squares [M + 1] as of `moments`, taken in `real`, are good to its precision."""
+    return ranges.moments_in_range(squares, rows.d, real, partial(_vanishes, rows))
+
+
+def distances_in_range(rows: Rows, found: np.ndarray, real: Any) -> bool:
+    """Whether squared distances [M, M] between the rows, taken in `real`, are good to it."""
+    return ranges.distances_in_range(found, rows.d, real, partial(_vanishes, rows))
+
+
+def _vanishes(rows: Rows, k: int, other: int | None) -> bool:
+    """Whether x_k is 0 everywhere, or equal to x_other."""
+    row = rows.tensor[k]
+    if other is not None:
+        return torch.equal(row, rows.tensor[other])
+    return not row.any() if rows.origin is None else torch.equal(row, rows.origin)
