@@ -370,9 +370,9 @@ def run(command, **variables):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("capability", [90])
 def test_every_kernel_compiles_without_a_gpu(capability, tmp_path):
-    """To machine code of an A100 and of an H100: what the interpreter lets pass shows here."""
+    """To machine code of an H100: what the interpreter lets pass shows here."""
     command = [sys.executable, COMPILER, str(capability)]
     done = run(command, TRITON_CACHE_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
