@@ -336,6 +336,18 @@ def test_the_sum_may_be_written_over_its_base():
     np.testing.assert_allclose(exact(theta), expected, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sums_half_way_between_two_numbers_go_to_the_even_one(dtype):
+    """As torch rounds, up to infinity; also from what is half a number below."""
+    half = torch.finfo(dtype).eps / 2
+    steps = torch.arange(1, 2, 2 * half).to(dtype)
+    rows = torch.stack([steps, torch.full_like(steps, half)]).to(DEVICE)
+    rows[:, -1] = torch.finfo(dtype).max
+    for w in ([1.0, 1.0], [1.0, -1.0], [-1.0, -1.0]):
+        expected = torch.tensor(np.array(w) @ exact(rows)).to(dtype)
+        assert torch.equal(weighted_sum(rows, np.array(w)).cpu(), expected)
+
+
 def test_rows_that_the_kernels_do_not_take_go_to_the_reference():
     assert kernels_for(draw(2, 3)) == "triton"
     assert kernels_for(draw(3, 2).T) is None

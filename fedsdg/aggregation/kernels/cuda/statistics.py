@@ -65,8 +65,8 @@ def _moments(
         inside = present[:, None] & (j < d)[None, :]
         x = tl.load(starts[:, None] + j[None, :], mask=inside, other=0).to(REAL)
         if origin is not None:
-            o = tl.load(origin + j, mask=j < d, other=0).to(REAL)
-            x = tl.where(inside, x - o[None, :], 0.0)
+            # Beyond the last row too, where neither c nor the store lets it count.
+            x -= tl.load(origin + j, mask=j < d, other=0).to(REAL)[None, :]
         z = tl.sum(x * c[:, None], axis=0)
         squares += _gathered(x * x, PACK)
         dots += _gathered(x * z[None, :], PACK)
