@@ -5,3 +5,9 @@ import os
 # Before numpy and torch start their pools, here and in every process that a test starts.
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
+
+import torch  # noqa: E402
+
+# Without a GPU triton interprets kernels on the CPU. It looks when it is imported, and others may.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"

@@ -1,11 +1,11 @@
 """The trimmed mean of every column, of which the median is the extreme case.
 
-Here stands the plain reference, for any device and dtype; large rows on the CPU go to the kernels.
+Here stands the plain reference, for any device and dtype; large rows go to the kernels.
 """
 
 import torch
 
-from fedsdg.aggregation.backends import use_kernels
+from fedsdg.aggregation.backends import kernels_for
 
 SORTED_NUMBERS = 1 << 18
 """Numbers that are sorted at a time."""
@@ -21,12 +21,12 @@ def trimmed_mean(rows: torch.Tensor, trim: int) -> torch.Tensor:
     if not 0 <= 2 * trim < size:
         raise ValueError(f"of {size} numbers, {trim} cannot be left out at both ends")
     result = torch.empty(d, dtype=rows.dtype, device=rows.device)
-    if use_kernels(rows):
-        from fedsdg.aggregation.kernels import order_statistics
-        from fedsdg.aggregation.kernels.columns import as_rows
+    if name := kernels_for(rows):
+        from fedsdg.aggregation.kernels.packages import load
 
-        if size <= order_statistics.MOST_ROWS:
-            order_statistics.trimmed_mean(as_rows(rows), trim, result)
+        kernels = load(name)
+        if size <= kernels.order_statistics.MOST_ROWS:
+            kernels.order_statistics.trimmed_mean(kernels.as_rows(rows), trim, result)
             return result
     width = max(256, SORTED_NUMBERS // size)
     for start in range(0, d, width):

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from fedsdg.aggregation.addressed_rows import AddressedRows
-from fedsdg.aggregation.backends import backend, backend_for, has_kernels
+from fedsdg.aggregation.backends import backend, backend_for, has_addresses
 from fedsdg.aggregation.formed_rows import FormedRows
 from fedsdg.aggregation.plans import Combination, Nothing, OrderStatistics, Plan, Step
 from fedsdg.aggregation.rows import TensorRows, merged, merged_distances
@@ -40,7 +40,8 @@ class ParameterRows:
         tensors = [tensor for params in (origin, *clients) for tensor in params.values()]
         wide = any(tensor.dtype == torch.float64 for tensor in tensors)
         self.dtype = dtype or (torch.float64 if wide else torch.float32)
-        self.backend = backend_for(self.shape[0] * self.shape[1])
+        device = next((tensor.device for tensor in tensors), torch.device("cpu"))
+        self.backend = backend_for(self.shape[0] * self.shape[1], device)
         large = [name for name in origin if self.backend == "numba" and self._by_address(name)]
         small = [name for name in origin if name not in large]
         self.parts: list[FormedRows | AddressedRows] = []
@@ -130,7 +131,7 @@ class ParameterRows:
             return False
         tensors = [params[name] for params in (self.origin, *self.clients)]
         return all(
-            t.dtype == like.dtype and t.is_contiguous() and has_kernels(t.view(1, -1))
+            t.dtype == like.dtype and t.is_contiguous() and has_addresses(t.view(-1))
             for t in tensors
         )
 

@@ -2,8 +2,8 @@
 
 Here stands the plain reference, for any device and dtype. A block of columns of all M rows is
 converted to float64 at a time, so a second [M, d] copy never exists, whatever the dtype of the
-rows; blocks come in a fixed order, so results are the same from run to run. Large rows on the CPU
-go to the kernels (see `backends`). These form products of float32 rows in float32 within blocks of
+rows; blocks come in a fixed order, so results are the same from run to run. Large rows go to the
+kernels (see `backends`). These form products of float32 rows in float32 within blocks of
 at most 512 columns and add the blocks in float64; of norms, products and distances the reference
 keeps about 12 digits and they keep at least 5 (relative to ||x_k|| sum_j |c_j| ||x_j|| for dots).
 """
@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fedsdg.aggregation.backends import use_kernels
+from fedsdg.aggregation.backends import kernels_for
 
 if TYPE_CHECKING:
-    from fedsdg.aggregation.kernels.columns import Rows
+    from fedsdg.aggregation.kernels import columns, cuda
+
+    Rows = columns.Rows | cuda.rows.Rows
 
 BLOCK_BYTES = 1 << 21
 """Size of one float64 block: about a core's share of the last-level cache."""
@@ -55,11 +57,10 @@ def measure(
     None for the mean (c_k = 1/M). The Gram is always centred on the mean: distances from it do not
     cancel when all updates share a large common part.
     """
-    if use_kernels(rows):
-        from fedsdg.aggregation.kernels.columns import as_rows
-
-        if found := measured_by_kernels(as_rows(rows), coefficients, gram=gram):
-            return found
+    if (kernels := kernels_for(rows)) and (
+        found := measured_by_kernels(_laid_out(rows, kernels), coefficients, gram=gram, on=kernels)
+    ):
+        return found
     size, unit = rows.shape[0], _unit(rows)
     squares = torch.zeros(size, dtype=torch.float64, device=rows.device)
     dots, reference_square = squares.clone(), squares.new_zeros(())
@@ -91,10 +92,9 @@ def squared_distances(rows: torch.Tensor) -> tuple[np.ndarray, float]:
     formed from differences instead, so that each is good to about 1e-12 relative. The kernels form
     them from differences at once.
     """
-    if use_kernels(rows):
-        from fedsdg.aggregation.kernels.columns import as_rows
-
-        if (between := distances_by_kernels(as_rows(rows))) is not None:
+    if kernels := kernels_for(rows):
+        between = distances_by_kernels(_laid_out(rows, kernels), on=kernels)
+        if between is not None:
             return between, 1.0
     statistics = measure(rows, gram=True)
     assert statistics.gram is not None
@@ -111,25 +111,29 @@ def squared_distances(rows: torch.Tensor) -> tuple[np.ndarray, float]:
 
 def weighted_sum(rows: torch.Tensor, weights: np.ndarray) -> torch.Tensor:
     """sum_k w_k x_k, [d] in the dtype of the rows [M, d]; weights [M]; accumulated in float64."""
-    w = torch.as_tensor(weights).to(dtype=torch.float64, device=rows.device)
     total = torch.empty(rows.shape[1], dtype=rows.dtype, device=rows.device)
-    if use_kernels(rows):
-        from fedsdg.aggregation.kernels import sums
-        from fedsdg.aggregation.kernels.columns import as_rows
+    if name := kernels_for(rows):
+        from fedsdg.aggregation.kernels.packages import load
 
-        sums.weighted_sum(as_rows(rows), w.numpy(), total)
+        kernels = load(name)
+        kernels.sums.weighted_sum(kernels.as_rows(rows), np.asarray(weights, float), total)
         return total
+    w = torch.as_tensor(weights).to(dtype=torch.float64, device=rows.device)
     for columns, block in _blocks(rows, 1.0):
         total[columns] = (w @ block).to(rows.dtype)
     return total
 
 
 def measured_by_kernels(
-    rows: Rows, coefficients: np.ndarray | None = None, *, gram: bool = False
+    rows: Rows, coefficients: np.ndarray | None = None, *, gram: bool = False, on: str = "numba"
 ) -> Statistics | None:
-    """As `measure`, of rows by address; None where float64 without scaling is too narrow."""
-    from fedsdg.aggregation.kernels import statistics
+    """As `measure`, of rows as kernels want them; None where float64 without scaling is too narrow.
 
+    on: whose kernels, "numba" or "triton".
+    """
+    from fedsdg.aggregation.kernels.packages import load
+
+    statistics = load(on).statistics
     # Coefficients at most 1: their scale comes back in at the end, in float64. One that vanishes
     # in float32 (< 2^-149) is of no account where all |x| < 2^64 and z is in range.
     c = np.ones(rows.size) if coefficients is None else np.asarray(coefficients, dtype=np.float64)
@@ -142,7 +146,7 @@ def measured_by_kernels(
     else:
         if rows.dtype == torch.float64:
             return None
-    between = distances_by_kernels(rows) if gram else None
+    between = distances_by_kernels(rows, on=on) if gram else None
     if gram and between is None:
         return None
     scale = 1.0 / rows.size if coefficients is None else scale
@@ -155,15 +159,23 @@ def measured_by_kernels(
     )
 
 
-def distances_by_kernels(rows: Rows) -> np.ndarray | None:
-    """[M, M] ||x_i - x_j||^2, of rows by address; None where float64 is too narrow."""
-    from fedsdg.aggregation.kernels import statistics
+def distances_by_kernels(rows: Rows, *, on: str = "numba") -> np.ndarray | None:
+    """[M, M] ||x_i - x_j||^2, of rows as kernels want them; None where float64 is too narrow."""
+    from fedsdg.aggregation.kernels.packages import load
 
+    statistics = load(on).statistics
     for real in _precisions(rows):
         found = statistics.distances(rows, real)
         if statistics.distances_in_range(rows, found, real):
             return found
     return None if rows.dtype == torch.float64 else found
+
+
+def _laid_out(rows: torch.Tensor, kernels: str) -> Rows:
+    from fedsdg.aggregation.kernels.packages import load
+
+    laid_out: Rows = load(kernels).as_rows(rows)
+    return laid_out
 
 
 def _precisions(rows: Rows) -> list[type]:

@@ -5,12 +5,13 @@ the blocks in float64. A result that may have left the range of `real` is not gi
 takes it again in float64.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from fedsdg.aggregation.kernels import loops
+from fedsdg.aggregation.kernels import loops, ranges
 from fedsdg.aggregation.kernels.columns import (
     LONGEST_BLOCK,
     Rows,
@@ -58,38 +59,15 @@ def distances(rows: Rows, real: Any) -> np.ndarray:
 
 def moments_in_range(rows: Rows, squares: np.ndarray, real: Any) -> bool:
     """Whether squares [M + 1] as of `moments`, taken in `real`, are good to its precision."""
-    doubtful = np.flatnonzero(_doubtful(squares, rows.d, real))
-    if not np.isfinite(squares).all() or squares[doubtful].any():
-        return False
-    # If z vanishes and not all rows do, it may be that its squares only seem to.
-    alone = rows.size not in doubtful or len(doubtful) == rows.size + 1
-    return alone and all(_vanishes(rows, int(k)) for k in doubtful if k < rows.size)
+    return ranges.moments_in_range(squares, rows.d, real, partial(_vanishes, rows))
 
 
 def distances_in_range(rows: Rows, found: np.ndarray, real: Any) -> bool:
     """Whether squared distances [M, M] between the rows, taken in `real`, are good to it."""
-    doubtful = _doubtful(found, rows.d, real) & ~np.eye(rows.size, dtype=bool)
-    if not np.isfinite(found).all() or found[doubtful].any():
-        return False
-    equal_to = np.arange(rows.size)
-    for j in range(rows.size):
-        i = int(np.argmax(found[:, j] == 0))  # The first that seems to be equal.
-        if i < j and _vanishes(rows, j, i):
-            equal_to[j] = equal_to[i]
-    return bool((equal_to[:, None] == equal_to[None, :])[doubtful].all())
+    return ranges.distances_in_range(found, rows.d, real, partial(_vanishes, rows))
 
 
-def _doubtful(squares: np.ndarray, d: int, real: Any) -> np.ndarray:
-    """Where sums of d squares may have lost what fell below the smallest numbers of `real`.
-
-    A product that falls below the smallest normal number errs by less than the smallest subnormal:
-    together no more than eps of a sum of at least d times the smallest normal number. Only zeros
-    are good below that. (Sums of finite numbers that are not finite have overflowed.)
-    """
-    return np.asarray(squares < d * float(np.finfo(real).tiny))
-
-
-def _vanishes(rows: Rows, k: int, other: int | None = None) -> bool:
+def _vanishes(rows: Rows, k: int, other: int | None) -> bool:
     """Whether x_k is 0 everywhere, or what lies at row k is the same as at the other."""
     origin = rows.origin if other is None else int(rows.addresses[other])
     row = rows._replace(addresses=rows.addresses[k : k + 1], origin=origin)
