@@ -160,7 +160,7 @@ def test_the_number_of_threads_changes_no_bit(size, monkeypatch):
 
 
 def test_an_error_in_one_part_is_raised(monkeypatch):
-    monkeypatch.setattr(columns, "PART_BYTES", 1 << 10)
+    monkeypatch.setattr(columns, "PART_BYTES", 1 << 9)
 
     def work(start, stop):
         if start:

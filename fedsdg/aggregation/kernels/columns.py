@@ -4,9 +4,11 @@ Columns are cut into parts whose bounds depend on M, d and the storage alone; a 
 result per part and these are added in order. So results do not depend on the number of threads.
 """
 
+import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -122,8 +124,9 @@ def over_parts(
     A part is a whole number of blocks of `width` columns. They are added in order of the columns,
     also if they are done backwards: last columns, which a pass before has left in the cache, first.
     """
-    part = max(1, PART_BYTES // (rows.storage.itemsize * rows.size * width)) * width
-    starts = range(0, rows.d, part)
+    parts = -(-rows.storage.itemsize * rows.size * rows.d // PART_BYTES)
+    part = -(-rows.d // (max(parts, 1) * width)) * width
+    starts = range(0, rows.d, max(part, 1))
     results: list[Any] = [None] * len(starts)
     order = reversed(range(len(starts))) if backwards else iter(range(len(starts)))
     lock = threading.Lock()
@@ -140,13 +143,25 @@ def over_parts(
     if threads <= 1:
         run()
     else:
-        with ThreadPoolExecutor(threads - 1) as pool:
-            others = [pool.submit(run) for _ in range(threads - 1)]
+        others = [_pool(threads - 1).submit(run) for _ in range(threads - 1)]
+        try:
             run()
-            for other in others:
-                other.result()
+        finally:  # They write where the caller may read or free next.
+            wait(others)
+        for other in others:
+            other.result()
     total = None
     for result in results:
         if result is not None:
             total = result if total is None else total + result
     return total
+
+
+@lru_cache(maxsize=2)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Threads that wait for the next call: to start them takes longer than a small kernel."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="aggregation")
+
+
+if hasattr(os, "register_at_fork"):  # A child has none of its parent's threads.
+    os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -107,12 +107,7 @@ def _at(address, n, dtype):
 
 @compiled
 def _bring_next(source, k, right, n):
-    """Have the columns right … right + n of row k brought into the cache, while others are used.
-
-    Of few rows the processor does it by itself.
-    """
-    if len(source[0]) <= FEW_ROWS:
-        return
+    """Have the columns right … right + n of row k brought into the cache, while others are used."""
     size = 8 if source[2] == FLOAT64 else 4 if source[2] == FLOAT32 else 2
     first = source[0][k] + size * right
     for line in range(0, size * n, LINE):
@@ -175,28 +170,29 @@ def _stored(total, n, left, base, out, storage):
 
     The base may be where out is: all of the block is read before any of it is written.
     """
-    finite: Any = 0.0
     if storage == FLOAT64:
         if base:
-            b = _at(base + 8 * left, n, np.float64)
+            a = _at(base + 8 * left, n, np.float64)
             for j in range(n):
-                total[j] += b[j]
+                total[j] += a[j]
         y = _at(out + 8 * left, n, np.float64)
+        unseen = 0.0
         for j in range(n):
             y[j] = total[j]
-            finite += total[j] * 0.0
-        return finite
+            unseen += total[j] * 0.0
+        return unseen
+    finite = np.float32(0)
     if storage == FLOAT32:
         if base:
-            c = _at(base + 4 * left, n, np.float32)
+            b = _at(base + 4 * left, n, np.float32)
             for j in range(n):
-                total[j] += c[j]
+                total[j] += b[j]
         z = _at(out + 4 * left, n, np.float32)
         for j in range(n):
             rounded = np.float32(total[j])
             z[j] = rounded
             finite += rounded * np.float32(0)
-        return finite
+        return np.float64(finite)
     h = _at(out + 2 * left, n, np.uint16)
     if base:
         e = _at(base + 2 * left, n, np.uint16)
@@ -213,7 +209,7 @@ def _stored(total, n, left, base, out, storage):
             bits = _to_float16(np.float32(total[j]))
             finite += _from_float16(bits) * np.float32(0)
         h[j] = bits
-    return finite
+    return np.float64(finite)
 
 
 @compiled
@@ -248,7 +244,8 @@ def moments(source, start, stop, width, buffer, places, step, coefficients, refe
                 z[j] += p * a[j]
             k += 1
         for k in range(size):
-            _bring_next(source, k, right, following)
+            if size > FEW_ROWS:  # Few the processor follows by itself.
+                _bring_next(source, k, right, following)
             a = _at(places[k] + o, n, dtype)
             square, dot = real(0), real(0)
             for j in range(n):
@@ -264,11 +261,10 @@ def moments(source, start, stop, width, buffer, places, step, coefficients, refe
 
 @compiled
 def distances(source, start, stop, width, buffer, places, step, totals):
-    """Add to totals [P, P] the squared distances of rows, P = M rounded up to a multiple of 4.
+    """Add to totals [M + 4, M + 4] the squared distances of rows.
 
-    Only where the row is before the column; elsewhere, and beyond M, totals hold anything. Tiles of
-    4 x 4 pairs, so that what is loaded is used four times. buffer [M * width] (or empty), places
-    [P].
+    Only where the row is before the column; elsewhere, and beyond M, totals hold anything. In tiles
+    of 2 x 4 pairs, so that what is loaded is used again. buffer [M * width], places [M + 4].
     """
     dtype = buffer.dtype
     size, zero = len(source[0]), dtype.type(0)
@@ -277,55 +273,34 @@ def distances(source, start, stop, width, buffer, places, step, totals):
         right, following, o = left + n, min(width, stop - left - n), step * left
         if step == 0:
             _form(source, 0, size, left, n, buffer, width)
-        for i in range(0, size, 4):
-            x0, x1 = _at(places[i] + o, n, dtype), _at(places[i + 1] + o, n, dtype)
-            x2, x3 = _at(places[i + 2] + o, n, dtype), _at(places[i + 3] + o, n, dtype)
-            for k in range(i, min(i + 4, size)):
+        for i in range(0, size, 2):
+            x = _at(places[i] + o, n, dtype)
+            y = _at(places[i + 1] + o, n, dtype)
+            for k in range(i, min(i + 2, size) if size > FEW_ROWS else i):
                 _bring_next(source, k, right, following)
-            for j in range(i, size, 4):
-                y0, y1 = _at(places[j] + o, n, dtype), _at(places[j + 1] + o, n, dtype)
-                y2, y3 = _at(places[j + 2] + o, n, dtype), _at(places[j + 3] + o, n, dtype)
-                a0, a1, a2, a3 = zero, zero, zero, zero
-                b0, b1, b2, b3 = zero, zero, zero, zero
-                c0, c1, c2, c3 = zero, zero, zero, zero
-                e0, e1, e2, e3 = zero, zero, zero, zero
+            for j in range(i + 1, size, 4):
+                a, b = _at(places[j] + o, n, dtype), _at(places[j + 1] + o, n, dtype)
+                c, e = _at(places[j + 2] + o, n, dtype), _at(places[j + 3] + o, n, dtype)
+                p0, p1, p2, p3 = zero, zero, zero, zero
+                q0, q1, q2, q3 = zero, zero, zero, zero
                 for t in range(n):
-                    x, y = x0[t], x1[t]
-                    v, w = x2[t], x3[t]
-                    p, q, r, s = y0[t], y1[t], y2[t], y3[t]
-                    a0 += (x - p) * (x - p)
-                    a1 += (x - q) * (x - q)
-                    a2 += (x - r) * (x - r)
-                    a3 += (x - s) * (x - s)
-                    b0 += (y - p) * (y - p)
-                    b1 += (y - q) * (y - q)
-                    b2 += (y - r) * (y - r)
-                    b3 += (y - s) * (y - s)
-                    c0 += (v - p) * (v - p)
-                    c1 += (v - q) * (v - q)
-                    c2 += (v - r) * (v - r)
-                    c3 += (v - s) * (v - s)
-                    e0 += (w - p) * (w - p)
-                    e1 += (w - q) * (w - q)
-                    e2 += (w - r) * (w - r)
-                    e3 += (w - s) * (w - s)
-                total = totals[i : i + 4, j : j + 4]
-                total[0, 0] += a0
-                total[0, 1] += a1
-                total[0, 2] += a2
-                total[0, 3] += a3
-                total[1, 0] += b0
-                total[1, 1] += b1
-                total[1, 2] += b2
-                total[1, 3] += b3
-                total[2, 0] += c0
-                total[2, 1] += c1
-                total[2, 2] += c2
-                total[2, 3] += c3
-                total[3, 0] += e0
-                total[3, 1] += e1
-                total[3, 2] += e2
-                total[3, 3] += e3
+                    p0 += (x[t] - a[t]) * (x[t] - a[t])
+                    p1 += (x[t] - b[t]) * (x[t] - b[t])
+                    p2 += (x[t] - c[t]) * (x[t] - c[t])
+                    p3 += (x[t] - e[t]) * (x[t] - e[t])
+                    q0 += (y[t] - a[t]) * (y[t] - a[t])
+                    q1 += (y[t] - b[t]) * (y[t] - b[t])
+                    q2 += (y[t] - c[t]) * (y[t] - c[t])
+                    q3 += (y[t] - e[t]) * (y[t] - e[t])
+                total = totals[i : i + 2, j : j + 4]
+                total[0, 0] += p0
+                total[0, 1] += p1
+                total[0, 2] += p2
+                total[0, 3] += p3
+                total[1, 0] += q0
+                total[1, 1] += q1
+                total[1, 2] += q2
+                total[1, 3] += q3
 
 
 @compiled
@@ -366,7 +341,7 @@ def weighted_sum(
             last = min(k + 4, size)
             if step == 0:
                 _form(source, k, last, left, n, buffer, width)
-            for i in range(k, last):
+            for i in range(k, last if size > FEW_ROWS else k):
                 _bring_next(source, i, right, following)
             if last < k + 4:
                 for i in range(k, last):
@@ -389,18 +364,24 @@ def weighted_sum(
     return finite
 
 
+@compiled
+def _zero_if_finite(numbers):
+    zero = numbers.dtype.type(0)
+    total = zero
+    for j in range(len(numbers)):
+        total += numbers[j] * zero
+    return total
+
+
 # Not relaxed: numbers that are halved before they are added, lest they overflow, must stay so.
 @partial(compiled, relaxed=False)
-def trimmed_mean(
-    source, start, stop, width, buffer, network, trim, zeros, total, base, out, storage
-):
+def trimmed_mean(source, start, stop, width, buffer, network, trim, total, base, out, storage):
     """out = base + the mean of ranks trim … M-1-trim of every column; returns as `_stored`.
 
     NaN where a number of the column is not finite. network [n, 2]: comparators that bring these
-    ranks into the middle rows. buffer [M * width], zeros [width] real, total [width] float64.
+    ranks into the middle rows. buffer [M * width] finite, total [width] float64.
     """
-    dtype = buffer.dtype
-    zero = dtype.type(0)
+    zero = buffer.dtype.type(0)
     size, finite = len(source[0]), 0.0
     count = size - 2 * trim
     scale = 1.0
@@ -409,13 +390,14 @@ def trimmed_mean(
     for left in range(start, stop, width):
         n = min(width, stop - left)
         right, following = left + n, min(width, stop - left - n)
-        seen = zeros[:n]
-        seen[:] = zero
+        z = total[:n]
+        z[:] = 0.0
         _form(source, 0, size, left, n, buffer, width)
-        for k in range(size):
-            x = buffer[k * width : k * width + n]
-            for t in range(n):
-                seen[t] += x[t] * zero
+        if _zero_if_finite(buffer) != zero:
+            for k in range(size):
+                x = buffer[k * width : k * width + n]
+                for t in range(n):
+                    z[t] += x[t] * zero
         for c in range(network.shape[0]):
             if c < size:
                 _bring_next(source, c, right, following)
@@ -425,17 +407,12 @@ def trimmed_mean(
                 p, q = x[t], y[t]
                 x[t] = p if p < q else q
                 y[t] = q if p < q else p
-        z = total[:n]
-        z[:] = 0.0
         for k in range(trim, size - trim):
             x = buffer[k * width : k * width + n]
             for t in range(n):
                 z[t] += scale * np.float64(x[t])
-        if scale * count == 1:
+        if scale * count != 1:
             for t in range(n):
-                z[t] += seen[t]
-        else:
-            for t in range(n):
-                z[t] = z[t] / (scale * count) + seen[t]
+                z[t] /= scale * count
         finite += _stored(z, n, left, base, out, storage)
     return finite

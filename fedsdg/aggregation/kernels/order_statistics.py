@@ -5,6 +5,7 @@ through it without a branch, many columns at a time.
 """
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -56,27 +57,14 @@ def trimmed_mean(
     Added in float64. out and base: see `sums.weighted_sum`.
     """
     real = np.float64 if rows.dtype == torch.float64 else np.float32
-    width, size = block_width(rows, real), rows.size
+    # Twice as wide as where a block is read twice: every comparator goes over it again.
+    width, size = 2 * block_width(rows, real), rows.size
     start_of_base = 0 if base is None else base.data_ptr()
     network, source = selection_network(size, trim), rows.source
+    target = start_of_base, out.data_ptr(), STORAGES[out.dtype]
 
-    def work(start: int, stop: int) -> float:
-        buffer, zeros, total = np.empty(size * width, real), np.empty(width, real), np.empty(width)
-        return float(
-            loops.trimmed_mean(
-                source,
-                start,
-                stop,
-                width,
-                buffer,
-                network,
-                trim,
-                zeros,
-                total,
-                start_of_base,
-                out.data_ptr(),
-                STORAGES[out.dtype],
-            )
-        )
+    def work(start: int, stop: int) -> Any:
+        buffer, total = np.zeros(size * width, real), np.empty(width)
+        return loops.trimmed_mean(source, start, stop, width, buffer, network, trim, total, *target)
 
     return bool(over_parts(rows, width, work) == 0)

@@ -38,12 +38,12 @@ def moments(rows: Rows, coefficients: np.ndarray, real: Any) -> tuple[np.ndarray
 def distances(rows: Rows, real: Any) -> np.ndarray:
     """[M, M] ||x_i - x_j||^2 from differences: exactly symmetric, and zero for equal rows."""
     width, size = block_width(rows, real), rows.size
-    padded, source = -(-size // 4) * 4, rows.source
+    source = rows.source
 
     def work(start: int, stop: int) -> np.ndarray:
-        totals = np.zeros((padded, padded))
+        totals = np.zeros((size + 4, size + 4))
         buffer, places, step = laid_out(rows, real, width, range(size))
-        places = np.append(places, np.repeat(places[-1:], padded - size))
+        places = np.append(places, np.repeat(places[-1:], 4))
         loops.distances(source, start, stop, width, buffer, places, step, totals)
         return totals
 

@@ -27,7 +27,7 @@ def weighted_sum(
     """
     real = np.float64 if rows.dtype == torch.float64 else np.float32
     # Only the totals are read again, so the pieces of many rows may be long (see block_width).
-    width = 256 if rows.size <= FEW_ROWS else LONGEST_BLOCK
+    width = 128 if rows.size <= FEW_ROWS else LONGEST_BLOCK
     start_of_base = 0 if base is None else base.data_ptr()
     apart = rows._replace(addresses=_and_origin(rows), origin=0)
     source, slots = apart.source, [k % 4 for k in range(rows.size)] + [4] * bool(rows.origin)
