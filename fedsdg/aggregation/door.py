@@ -72,16 +72,20 @@ def aggregate(
     client_samples, num_clients: the counts of all K clients, or just K. A rule with a state needs
         them, and client ids that are whole numbers in 0 … K-1 (a list is all K clients in order).
         "cgsv" needs client_samples on its first call.
-    uploads: further uploads by name, each like client_params: SCAFFOLD's {"control": Delta c}.
+    uploads: further uploads by name, each like client_params: SCAFFOLD's {"control": Delta c}. The
+        numbers of those that the rule does not read are not looked at.
     round: 1, 2, …, for rules that look at it.
     state: what the last call returned; None in the first round.
     on_nonfinite: "raise" | "drop", which leaves clients with NaN or infinity out and records them.
     out: parameters like global_params that are overwritten with the result, so that none is
-        allocated; may be global_params themselves. Unchanged when an error is raised.
+        allocated; may be global_params themselves, or a client's. Unchanged when an error is
+        raised.
 
     An empty cohort leaves the global parameters as they are, with weights [] (or {}), no
     diagnostics and the same state. Statistics are accumulated in float64; updates are formed in
-    float64 if any tensor is, else in float32.
+    float64 if any tensor is, else in float32, a few columns at a time: beside the result, nothing
+    as large as the parameters is allocated (but for a rule object of one's own that is no
+    `PlannedRule`, which gets the matrix of updates, and for what a rule keeps as its state).
 
     Raises ValueError, naming client and tensor, for anything else than the above: differing keys,
     shapes, dtypes, devices; NaN or infinity (a FloatingPointError too; when dropping, only if no

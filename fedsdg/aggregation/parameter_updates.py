@@ -6,6 +6,7 @@ from functools import cache, cached_property
 import numpy as np
 import torch
 
+from fedsdg.aggregation.backends import backend, backend_for
 from fedsdg.aggregation.parameter_rows import ParameterRows
 from fedsdg.aggregation.state_dict_checks import StateDict
 
@@ -47,11 +48,12 @@ class Rounding:
         return groups
 
     def _norms(self, params: Sequence[StateDict]) -> np.ndarray:
-        total = np.zeros(len(self.clients))
-        for eps, names in self._groups.items():
-            some = [{name: each[name] for name in names} for each in params]
-            measured = ParameterRows(some[0], some, subtract=False).measure()
-            total = np.hypot(total, 0.5 * np.array(eps) * (measured.norms * measured.unit))
+        total, numbers = np.zeros(len(self.clients)), sum(t.numel() for t in self.origin.values())
+        with backend(backend_for(numbers * len(self.clients))):  # Also for the origin alone.
+            for eps, names in self._groups.items():
+                some = [{name: each[name] for name in names} for each in params]
+                measured = ParameterRows(some[0], some, subtract=False).measure()
+                total = np.hypot(total, 0.5 * np.array(eps) * (measured.norms * measured.unit))
         return total
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import fedsdg.aggregation.state_dicts
 from fedsdg.aggregation import fedsdg_server_aggregate
+from fedsdg.aggregation.backends import backend
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
@@ -249,6 +250,45 @@ def test_clip_norm():
     np.testing.assert_allclose(facts["norms"], norms)
     loose = fedsdg_server_aggregate(theta, clients, clip_norm=1e6)
     assert loose[1] == fedsdg_server_aggregate(theta, clients)[1]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_large_parameters_follow_the_definition(dtype):
+    """Read by the kernels where they lie: weights, clipping, the mean, to five digits."""
+    generator = np.random.default_rng(0)
+    theta = generator.normal(size=90_000)
+    rows = [theta + s * (0.2 + generator.normal(size=90_000)) for s in (0.1, 0.2, 0.3)]
+
+    def named(row):
+        tensor = torch.tensor(row, dtype=dtype)
+        return {"w": tensor[:89_000].view(890, 100).clone(), "b": tensor[89_000:].clone()}
+
+    origin, clients = named(theta), [named(row) for row in rows]
+    updates = np.array([flat(client) - flat(origin) for client in clients])
+    norms = np.linalg.norm(updates, axis=1)
+    for limit in (None, 50.0):
+        clipped = updates if limit is None else updates * np.minimum(1, limit / norms)[:, None]
+        mean = clipped.mean(0)
+        cosine = clipped @ mean / (np.linalg.norm(clipped, axis=1) * np.linalg.norm(mean) + 1e-8)
+        with backend("numba"):
+            aggregated, weights, facts = fedsdg_server_aggregate(
+                origin, clients, clip_norm=limit, debug=True
+            )
+        np.testing.assert_allclose(weights, cosine / cosine.sum(), rtol=1e-5)
+        exact = flat(origin) + np.array(weights) @ clipped
+        eps = torch.finfo(dtype).eps
+        np.testing.assert_allclose(flat(aggregated), exact, rtol=eps, atol=eps)
+        np.testing.assert_allclose(facts["norms"], norms, rtol=1e-5)
+        np.testing.assert_allclose(flat(facts["mean"]), mean, rtol=1e-5, atol=1e-5)
+        noise = 0.5 * eps * max(np.linalg.norm(flat(c)) for c in clients)
+        if limit is None:
+            assert facts["noise_norm"] == pytest.approx(noise, rel=1e-5)
+    with backend("numba"):
+        alone, weights = fedsdg_server_aggregate(origin, clients[:1])
+        equal, _ = fedsdg_server_aggregate(origin, clients[1:2] * 4)
+    for name in origin:
+        assert torch.equal(alone[name], clients[0][name])
+        assert torch.equal(equal[name], clients[1][name])
 
 
 @pytest.mark.parametrize(
