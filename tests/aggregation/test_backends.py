@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from fedsdg.aggregation.backends import AUTO_NUMBERS, VARIABLE, backend, chosen_backend, use_kernels
+from fedsdg.aggregation.backends import AUTO_NUMBERS, VARIABLE, backend, chosen_backend, kernels_for
 
 
 @pytest.fixture(autouse=True)
@@ -19,27 +19,27 @@ def blank(size, d, dtype=torch.float32):
 
 
 def test_size_decides():
-    assert use_kernels(blank(10, AUTO_NUMBERS // 10))
-    assert not use_kernels(blank(10, AUTO_NUMBERS // 10 - 1))
+    assert kernels_for(blank(10, AUTO_NUMBERS // 10)) == "numba"
+    assert kernels_for(blank(10, AUTO_NUMBERS // 10 - 1)) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_rows_with_and_without_kernels(dtype):
     with backend("numba"):
-        assert use_kernels(blank(2, 3, dtype))
-        assert use_kernels(blank(2, 1).T[:1])
-        assert not use_kernels(blank(2, 3, torch.float8_e5m2))
-        assert not use_kernels(blank(3, 2).T)
-        assert not use_kernels(blank(2, 0))
-        assert not use_kernels(torch.empty(2, 3, device="meta"))
+        assert kernels_for(blank(2, 3, dtype)) == "numba"
+        assert kernels_for(blank(2, 1).T[:1]) == "numba"
+        assert kernels_for(blank(2, 3, torch.float8_e5m2)) is None
+        assert kernels_for(blank(3, 2).T) is None
+        assert kernels_for(blank(2, 0)) is None
+        assert kernels_for(torch.empty(2, 3, device="meta")) is None
 
 
 def test_the_block_outweighs_the_environment(monkeypatch):
     assert chosen_backend() == "auto"
     monkeypatch.setenv(VARIABLE, "torch")
-    assert not use_kernels(blank(10, AUTO_NUMBERS))
+    assert kernels_for(blank(10, AUTO_NUMBERS)) is None
     with backend("numba"):
-        assert use_kernels(blank(1, 1))
+        assert kernels_for(blank(1, 1)) == "numba"
         with backend("torch"):
             assert chosen_backend() == "torch"
         assert chosen_backend() == "numba"
