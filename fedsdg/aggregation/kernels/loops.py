@@ -342,7 +342,7 @@ def weighted_sum(
     size, rows, finite = len(weights), len(source[0]), 0.0
     for left in range(start, stop, width):
         n = min(width, stop - left)
-        right, following, o = left + n, min(width, stop - left - n), step * left
+        o = step * left
         z = total[:n]
         z[:] = 0.0
         if rows > size and step == 0:
@@ -352,8 +352,6 @@ def weighted_sum(
             last = min(k + 4, size)
             if step == 0:
                 _form(source, k, last, left, n, buffer, width)
-            for i in range(k, last if size > FEW_ROWS else k):
-                _bring_next(source, i, right, following)
             if last < k + 4:
                 for i in range(k, last):
                     a = _at(places[i] + o, n, dtype)
