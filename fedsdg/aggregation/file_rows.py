@@ -58,7 +58,7 @@ class FileRows(BlockRows):
 
     While a block is worked on, the next is read by the executor's threads; both have at most
     `memory` bytes. The first pass over all columns also looks for numbers that are not finite
-    (then it raises NonFinite) and takes the norms behind `parameter_norm`; what comes of a pass is
+    (then it raises NonFinite) and takes the norms behind `PassedNorm`; what comes of a pass is
     remembered, so that asking again costs none. Raises ValueError, naming file and tensor, when a
     difference overflows.
     """
@@ -83,17 +83,6 @@ class FileRows(BlockRows):
         self.norms = np.zeros(len(self.vectors))
         self._known: dict[bytes | None, Statistics] = {}
         self._distances: tuple[np.ndarray, float] | None = None
-
-    @property
-    def parameter_norm(self) -> float | None:
-        """`Context.parameter_norm`, None before the first pass is over.
-
-        max_k 1/2 eps ||theta_k||, each tensor with its own eps (`rounding_norms`), in the units in
-        which a rule turns it back into that: 1/2 eps(dtype of the rows).
-        """
-        if not self.screened or self.origin is None:
-            return None
-        return float(self.norms.max()) / (0.5 * torch.finfo(self.dtype).eps)
 
     def measure(self, coefficients: np.ndarray | None = None) -> Statistics:
         key = None if coefficients is None else coefficients.tobytes()
@@ -179,6 +168,24 @@ class FileRows(BlockRows):
         parts = self.vectors[0].parts(start, stop)
         files = len(self.vectors) + (self.origin is not None)
         return files * sum((part.stop - part.start) * dtype.itemsize for part, dtype in parts)
+
+
+class PassedNorm:
+    """`Context.parameter_norm` of rows of files: it came to light in the first pass over them.
+
+    max_k 1/2 eps ||theta_k||, each tensor with its own eps, in the units in which a rule turns it
+    back into that: 1/2 eps(dtype of the rows).
+    """
+
+    def __init__(self, rows: FileRows) -> None:
+        self.rows = rows
+
+    def __float__(self) -> float:
+        assert self.rows.screened  # A rule asks when it has measured the updates.
+        return float(self.rows.norms.max()) / (0.5 * torch.finfo(self.rows.dtype).eps)
+
+    def at_most(self, update_norm: float) -> float:
+        return float(self)
 
 
 def block_width(size: int, itemsize: int, memory: int) -> int:

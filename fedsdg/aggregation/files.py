@@ -22,7 +22,7 @@ from fedsdg.aggregation.file_inputs import (
     number_of,
     samples_of,
 )
-from fedsdg.aggregation.file_rows import FileRows, Meter, NonFinite
+from fedsdg.aggregation.file_rows import FileRows, Meter, NonFinite, PassedNorm
 from fedsdg.aggregation.new_files import NewFile, check_target, new_file
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
 from fedsdg.aggregation.rows import TensorRows
@@ -281,21 +281,17 @@ class _Work:
 
     def _run(self, kept: list[int], out: NewFile) -> Plan:
         facts = self.context
+        rows = {name: self.rows(name, kept) for name in dict.fromkeys((*self.rule.reads, "update"))}
+        updates = rows["update"]
         context = replace(
             facts,
             clients=facts.clients[kept],
             num_samples=facts.num_samples[kept],
             num_batches=facts.num_batches[kept],
+            parameter_norm=PassedNorm(updates),
         )
-        rows = {name: self.rows(name, kept) for name in dict.fromkeys((*self.rule.reads, "update"))}
-        updates = rows["update"]
         try:
             plan = self.rule.plan(rows, context, self.state)
-            if updates.screened:
-                # How much of the updates is rounding has come to light in the pass that the rule
-                # made. It looks again, now at what is remembered: that reads nothing.
-                context = replace(context, parameter_norm=updates.parameter_norm)
-                plan = self.rule.plan(rows, context, self.state)
         except ValueError as error:
             if len(kept) == len(self.labels):
                 raise

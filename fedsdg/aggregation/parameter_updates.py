@@ -48,8 +48,10 @@ class Rounding:
         return groups
 
     def _norms(self, params: Sequence[StateDict]) -> np.ndarray:
-        total, numbers = np.zeros(len(self.clients)), sum(t.numel() for t in self.origin.values())
-        with backend(backend_for(numbers * len(self.clients))):  # Also for the origin alone.
+        total, tensors = np.zeros(len(self.clients)), list(self.origin.values())
+        numbers = len(self.clients) * sum(tensor.numel() for tensor in tensors)
+        device = tensors[0].device if tensors else torch.device("cpu")
+        with backend(backend_for(numbers, device)):  # Also for the origin alone.
             for eps, names in self._groups.items():
                 some = [{name: each[name] for name in names} for each in params]
                 measured = ParameterRows(some[0], some, subtract=False).measure()

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from fedsdg.aggregation.door import aggregate
 from fedsdg.aggregation.file_rows import Meter, block_width, finite_norm
 from fedsdg.aggregation.files import aggregate_files, read_state
-from fedsdg.aggregation.parameter_updates import rounding_norms
+from fedsdg.aggregation.parameter_updates import Rounding
 from fedsdg.aggregation.rule_table import make_rule
 from fedsdg.aggregation.rules.alignment import Alignment
 from fedsdg.aggregation.types import Aggregate, StatelessRule
@@ -239,7 +239,7 @@ def test_norms_at_every_scale(dtype, scale):
     assert finite_norm(x) == pytest.approx(exact, rel=1e-5)
     # The same as the door in memory takes it.
     assert 0.5 * torch.finfo(dtype).eps * finite_norm(x) == pytest.approx(
-        float(rounding_norms({"x": x}, [{"x": x}])[0]), rel=1e-5
+        float(Rounding({"x": x}, [{"x": x}]).norms[0]), rel=1e-5
     )
     for bad in (np.nan, np.inf, -np.inf):
         x[17000] = bad

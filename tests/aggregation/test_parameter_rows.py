@@ -152,7 +152,9 @@ class Largest:
 @pytest.mark.parametrize("checked", [True, False])
 @pytest.mark.parametrize("name", ["torch", "numba"])
 @pytest.mark.parametrize(
-    ("step", "formula"), [*STEPS, (Largest(), lambda x: -2 * x.mean(0))], ids=str
+    ("step", "formula"),
+    [*STEPS, (Largest(), lambda x: -2 * x.mean(0))],
+    ids=["combination", "one row", "median", "trimmed", "nothing", "own"],
 )
 def test_what_is_written_is_origin_plus_step(step, formula, name, checked):
     for strided in ((), ("long", "deep")):
