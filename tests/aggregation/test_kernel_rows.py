@@ -3,13 +3,15 @@
 Against numpy in float64 on the differences as they are stored: theta_k - theta_g rounded once.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsdg.aggregation.kernels import order_statistics, sums
+from fedsdg.aggregation.kernels import columns, order_statistics, sums
 from fedsdg.aggregation.kernels.columns import as_rows, parameter_rows
 from fedsdg.aggregation.rules.krum import krum_scores
 from fedsdg.aggregation.statistics import distances_by_kernels, measured_by_kernels
@@ -189,3 +191,59 @@ def test_a_sum_that_overflows_its_storage_is_reported():
     assert sums.weighted_sum(rows, np.array([0.5, 0.5]), out)
     assert not sums.weighted_sum(rows, np.array([1.0, 1.0]), out)
     assert torch.isinf(out).all()
+
+
+def everything(rows):
+    """All that kernels give, as a list of arrays."""
+    weights, d = np.arange(1, rows.size + 1) / rows.size**2, rows.d
+    total, trimmed = torch.empty(d, dtype=rows.storage), torch.empty(d, dtype=rows.storage)
+    sums.weighted_sum(rows, weights, total)
+    order_statistics.trimmed_mean(rows, 1, trimmed)
+    found = measured_by_kernels(rows)
+    numbers = [found.norms, found.dots, found.reference_norm, distances_by_kernels(rows)]
+    return numbers, [total.double().numpy(), trimmed.double().numpy()]
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("size", [5, 30])
+def test_the_number_of_threads_changes_no_bit(storage, size, monkeypatch):
+    monkeypatch.setattr(columns, "PART_BYTES", 1 << 14)
+    rows = parameter_rows(*parameters(size, 9000, storage, 0.1, 3))
+    results = []
+    for threads in (1, 2, 5):
+        torch.set_num_threads(threads)
+        try:
+            results.append([*itertools.chain(*everything(rows))])
+        finally:
+            torch.set_num_threads(1)
+    for other in results[1:]:
+        for one, two in zip(results[0], other, strict=True):
+            np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize("storage", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("exponent", [-20, 3])
+def test_units_that_are_powers_of_two_change_no_digit(storage, exponent):
+    clients, origin = parameters(7, 5000, storage, 0.1, 4)
+    unit = 2.0**exponent
+    squares, vectors = everything(parameter_rows(clients, origin))
+    scaled = parameter_rows([client * unit for client in clients], origin * unit)
+    scaled_squares, scaled_vectors = everything(scaled)
+    powers = [unit, unit**2, unit, unit**2]
+    for one, two, power in zip(squares, scaled_squares, powers, strict=True):
+        np.testing.assert_array_equal(one * power, two)
+    for one, two in zip(vectors, scaled_vectors, strict=True):
+        np.testing.assert_array_equal(one * unit, two)
+
+
+def test_the_order_of_the_clients_changes_no_distance_and_no_median():
+    clients, origin = parameters(13, 5000, torch.float32, 0.1, 5)
+    order = np.random.default_rng(0).permutation(13)
+    rows = parameter_rows(clients, origin)
+    shuffled = parameter_rows([clients[k] for k in order], origin)
+    between = distances_by_kernels(rows)
+    np.testing.assert_array_equal(distances_by_kernels(shuffled), between[np.ix_(order, order)])
+    results = [torch.empty(5000), torch.empty(5000)]
+    for some, out in zip((rows, shuffled), results, strict=True):
+        order_statistics.trimmed_mean(some, 6, out)
+    assert torch.equal(*results)

@@ -1,5 +1,8 @@
 """Kernels against numpy in float64, within the bounds that `statistics` states."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -157,6 +160,23 @@ def test_the_number_of_threads_changes_no_bit(size, monkeypatch):
     for other in results[1:]:
         for one, two in zip(results[0], other, strict=True):
             np.testing.assert_array_equal(one, two)
+
+
+def test_a_forked_child_has_threads_of_its_own():
+    code = """
+import os, numpy as np, torch
+from fedsdg.aggregation.kernels import columns, sums
+torch.set_num_threads(2)
+columns.PART_BYTES = 1 << 10
+rows, out = columns.as_rows(torch.ones(3, 20_000)), torch.empty(20_000)
+assert sums.weighted_sum(rows, np.ones(3), out)
+child = os.fork()
+out.zero_()
+assert sums.weighted_sum(rows, np.ones(3), out) and (out == 3).all()
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 def test_an_error_in_one_part_is_raised(monkeypatch):

@@ -216,11 +216,13 @@ def _stored(total, n, left, base, out, storage):
 def moments(source, start, stop, width, buffer, places, step, coefficients, reference, totals):
     """Add to totals [2, M + 1] the squares and dots with z of every row, then those of z itself.
 
-    z = sum_k coefficients[k] x_k. buffer [M * width] (or empty), places [M], reference [width].
+    z = sum_k coefficients[k] x_k. Rows that lie in memory as `real` are read less the origin.
+    buffer [M * width] (or empty), places [M], reference [width].
     """
     dtype = reference.dtype
     real = dtype.type
     size = len(source[0])
+    moved = source[1] != 0 and step != 0
     for left in range(start, stop, width):
         n = min(width, stop - left)
         right, following, o = left + n, min(width, stop - left - n), step * left
@@ -228,29 +230,38 @@ def moments(source, start, stop, width, buffer, places, step, coefficients, refe
         z[:] = real(0)
         if step == 0:
             _form(source, 0, size, left, n, buffer, width)
-        k = 0
-        while k + 4 <= size:
+        h = _at(source[1] + o if moved else source[4], n, dtype)
+        for k in range(0, size - size % 4, 4):
             a, b = _at(places[k] + o, n, dtype), _at(places[k + 1] + o, n, dtype)
             c, e = _at(places[k + 2] + o, n, dtype), _at(places[k + 3] + o, n, dtype)
             p, q = coefficients[k], coefficients[k + 1]
             r, s = coefficients[k + 2], coefficients[k + 3]
-            for j in range(n):
-                z[j] += (p * a[j] + q * b[j]) + (r * c[j] + s * e[j])
-            k += 4
-        while k < size:
+            if moved:
+                for j in range(n):
+                    x = h[j]
+                    z[j] += (p * (a[j] - x) + q * (b[j] - x)) + (r * (c[j] - x) + s * (e[j] - x))
+            else:
+                for j in range(n):
+                    z[j] += (p * a[j] + q * b[j]) + (r * c[j] + s * e[j])
+        for k in range(size - size % 4, size):
             a = _at(places[k] + o, n, dtype)
             p = coefficients[k]
             for j in range(n):
-                z[j] += p * a[j]
-            k += 1
+                z[j] += p * (a[j] - h[j])
         for k in range(size):
             if size > FEW_ROWS:  # Few the processor follows by itself.
                 _bring_next(source, k, right, following)
             a = _at(places[k] + o, n, dtype)
             square, dot = real(0), real(0)
-            for j in range(n):
-                square += a[j] * a[j]
-                dot += a[j] * z[j]
+            if moved:
+                for j in range(n):
+                    x = a[j] - h[j]
+                    square += x * x
+                    dot += x * z[j]
+            else:
+                for j in range(n):
+                    square += a[j] * a[j]
+                    dot += a[j] * z[j]
             totals[0, k] += square
             totals[1, k] += dot
         square = real(0)
@@ -331,7 +342,7 @@ def weighted_sum(
     size, rows, finite = len(weights), len(source[0]), 0.0
     for left in range(start, stop, width):
         n = min(width, stop - left)
-        right, following, o = left + n, min(width, stop - left - n), step * left
+        o = step * left
         z = total[:n]
         z[:] = 0.0
         if rows > size and step == 0:
@@ -341,8 +352,6 @@ def weighted_sum(
             last = min(k + 4, size)
             if step == 0:
                 _form(source, k, last, left, n, buffer, width)
-            for i in range(k, last if size > FEW_ROWS else k):
-                _bring_next(source, i, right, following)
             if last < k + 4:
                 for i in range(k, last):
                     a = _at(places[i] + o, n, dtype)

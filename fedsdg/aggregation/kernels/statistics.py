@@ -23,11 +23,11 @@ from fedsdg.aggregation.kernels.columns import (
 def moments(rows: Rows, coefficients: np.ndarray, real: Any) -> tuple[np.ndarray, np.ndarray]:
     """([M + 1] squared norms of the rows and of z, [M] dots with z), z = sum_k c_k x_k."""
     width = block_width(rows, real)
-    c, source = coefficients.astype(real), rows.source
+    c, source, apart = coefficients.astype(real), rows.source, rows._replace(origin=0)
 
     def work(start: int, stop: int) -> np.ndarray:
         totals = np.zeros((2, rows.size + 1))
-        layout = laid_out(rows, real, width, range(rows.size))
+        layout = laid_out(apart, real, width, range(rows.size))
         loops.moments(source, start, stop, width, *layout, c, np.empty(width, real), totals)
         return totals
 
@@ -36,7 +36,12 @@ def moments(rows: Rows, coefficients: np.ndarray, real: Any) -> tuple[np.ndarray
 
 
 def distances(rows: Rows, real: Any) -> np.ndarray:
-    """[M, M] ||x_i - x_j||^2 from differences: exactly symmetric, and zero for equal rows."""
+    """[M, M] ||x_i - x_j||^2 from differences: exactly symmetric, and zero for equal rows.
+
+    The origin is common to all, so the rows are compared as they are: with one rounding instead of
+    three.
+    """
+    rows = rows._replace(origin=0)
     width, size = block_width(rows, real), rows.size
     source = rows.source
 
