@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedsdg.aggregation import aggregate, fedsdg_server_aggregate
 from fedsdg.aggregation.backends import backend
@@ -184,3 +185,27 @@ def test_parameters_that_others_would_read_in_between_are_copied_and_no_others()
     assert result.parameters is rows[0]
     np.testing.assert_allclose(tied.numpy(), expected, rtol=1e-7)
     assert all(torch.equal(leaf, torch.tensor(theta)) for leaf in leaves(origin))
+
+
+class Operations(TorchDispatchMode):
+    """How many operations torch is asked for."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("rule", ["fedsdg", "fedavg", "krum", "multikrum", "coordinate-median"])
+def test_a_small_tensor_of_a_client_costs_two_views(rule):
+    """And a client one copy, however many passes the rule takes: small updates are formed once."""
+    names = [f"layer{k}" for k in range(40)]
+
+    def cost(size):
+        origin, *rows = [{name: torch.randn(6, 5) for name in names} for _ in range(size + 1)]
+        with Operations() as counted:
+            aggregate(rule, origin, rows, num_samples=[1] * size)
+        return counted.count
+
+    assert cost(20) - cost(10) <= 10 * (2 * len(names) + 3)
