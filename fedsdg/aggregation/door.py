@@ -108,7 +108,7 @@ def aggregate(
     {'bob': {'parameters': 1}}
     >>> theta
     array([1.  , 2.05])
-    >>> aggregate({"type": "krum", "f": 1}, theta, clients)
+    >>> aggregate("fedsdg", theta, clients)
     Traceback (most recent call last):
     ...
     fedsdg.aggregation.uploads.NonFiniteError: client bob: tensor 'parameters' has 1 non-finite \
