@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from fedsdg import __version__
 
 if TYPE_CHECKING:
-    from fedsdg.config import Config, MethodConfig
+    from fedsdg.config import Config
 
 #: What bad input or a failing run raises; anything else is a defect and keeps its traceback.
 FORESEEN = (ValueError, FileNotFoundError, FloatingPointError, FileExistsError, PermissionError)
@@ -31,7 +31,7 @@ def _store() -> Path:
 def _load(arguments: argparse.Namespace) -> Config:
     from fedsdg.config import load_config
 
-    return load_config(arguments.config or ())
+    return load_config(arguments.config or (), getattr(arguments, "set", None) or ())
 
 
 def _one_of(value: str | None, known: Sequence[str], what: str) -> str:
@@ -114,20 +114,6 @@ def pretrain(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _identity(
-    config: Config, dataset: str, skew: str, method: MethodConfig, seed: int
-) -> dict[str, Any]:
-    return {
-        "experiment": config.experiment,
-        "dataset": dataset,
-        "clients": config.federation.clients,
-        "skew": skew,
-        "method": method.type,
-        "label": method.label,
-        "seed": seed,
-    }
-
-
 def train(arguments: argparse.Namespace) -> int:
     """Train all seeds of one cell of the grid in one process; a failed seed is a row."""
     from fedsdg.data.partition_files import read_partition
@@ -144,7 +130,7 @@ def train(arguments: argparse.Namespace) -> int:
         )
     runs = [config.run(arguments.dataset, arguments.skew, method, seed) for seed in config.seeds]
     identities = [
-        _identity(config, arguments.dataset, arguments.skew, method, seed) for seed in config.seeds
+        config.identity(arguments.dataset, arguments.skew, method, seed) for seed in config.seeds
     ]
     folders = [Path(arguments.output) / f"seed~{seed}" for seed in config.seeds]
     try:
@@ -179,9 +165,14 @@ def train(arguments: argparse.Namespace) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """One run alone, making the partition and the backbone it lacks."""
+    """One run alone, or a whole grid, making the partitions and the backbone they lack."""
+    if arguments.grid is not None:
+        return _run_grid(arguments)
+    if arguments.method is None:
+        raise ValueError("name a method with --method, or a whole grid with --grid")
     from fedsdg import pretraining
     from fedsdg.data.partition_files import read_partition, write_partition
+    from fedsdg.grid import backbone_file, partition_file
     from fedsdg.models.backbones import load_backbone
     from fedsdg.progress import round_progress
     from fedsdg.results import read_json
@@ -192,14 +183,14 @@ def run(arguments: argparse.Namespace) -> int:
     dataset = _one_of(arguments.dataset, config.datasets, "dataset")
     skew = _one_of(arguments.skew, config.skews, "skew")
     seed = config.seeds[0] if arguments.seed is None else arguments.seed
-    backbone_file = Path("results/backbones") / f"{config.backbone}.safetensors"
-    if not backbone_file.is_file():
-        pretraining.pretrain(config.backbones[config.backbone], backbone_file)
+    weights_file = backbone_file(config)
+    if not weights_file.is_file():
+        pretraining.pretrain(config.backbones[config.backbone], weights_file)
     clients = config.federation.clients
-    shares_file = Path(f"results/partitions/{dataset}/clients~{clients}/{skew}/seed~{seed}.parquet")
+    shares_file = partition_file(config, dataset, skew, seed)
     if not shares_file.is_file():
         write_partition(make_partition(dataset, skew, seed, clients, config.partition), shares_file)
-    material = prepare_material(dataset, load_backbone(backbone_file), config.training.device)
+    material = prepare_material(dataset, load_backbone(weights_file), config.training.device)
     title = f"{dataset} {skew} {method.label} seed {seed}"
     output = Path(
         arguments.output
@@ -213,7 +204,7 @@ def run(arguments: argparse.Namespace) -> int:
             read_partition(shares_file),
             output,
             store=_store(),
-            identity=_identity(config, dataset, skew, method, seed),
+            identity=config.identity(dataset, skew, method, seed),
             progress=progress,
         )
     if failure:
@@ -224,6 +215,33 @@ def run(arguments: argparse.Namespace) -> int:
         if value is not None:
             print(f"{name:28s}{value:.4f}" if name != "round" else f"{name:28s}{value}")
     print(f"records in {output}")
+    return 0
+
+
+def _run_grid(arguments: argparse.Namespace) -> int:
+    from fedsdg.config import default_file, load_config
+    from fedsdg.grid import run_grid
+
+    for option in ("method", "dataset", "skew", "seed", "output"):
+        if getattr(arguments, option) is not None:
+            raise ValueError(f"--{option} is for one run; choose runs of a grid with --only")
+    if arguments.jobs < 1:
+        raise ValueError(f"--jobs is {arguments.jobs}, but must be at least 1")
+    base = arguments.config or [default_file()]
+    config = load_config([*base, *arguments.grid], arguments.set or ())
+    failed = run_grid(
+        config,
+        _store(),
+        jobs=arguments.jobs,
+        only=arguments.only or (),
+        minutes=arguments.minutes,
+    )
+    if failed:
+        print(f"fedsdg: error: {len(failed)} run(s) failed:", file=sys.stderr)
+        for entry in failed:
+            print(f"  {entry}", file=sys.stderr)
+        print("mend the cause, and give the same command again", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -420,11 +438,22 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--partitions", nargs="+", required=True)
     sub.add_argument("--output", required=True)
     sub = command(run, config=True)
-    sub.add_argument("--dataset")
-    sub.add_argument("--skew")
-    sub.add_argument("--method", required=True)
-    sub.add_argument("--seed", type=int)
-    sub.add_argument("--output")
+    sub.add_argument("--set", nargs="+", metavar="KEY=VALUE", help="such as training.device=cuda")
+    one = sub.add_argument_group("one run")
+    one.add_argument("--method")
+    one.add_argument("--dataset")
+    one.add_argument("--skew")
+    one.add_argument("--seed", type=int)
+    one.add_argument("--output")
+    many = sub.add_argument_group("a whole grid, with summary, tables, figures and claims")
+    many.add_argument("--grid", nargs="*", metavar="FILE", help="files laid over the config")
+    many.add_argument("--jobs", type=int, default=1, help="runs side by side (default: 1)")
+    many.add_argument(
+        "--only", nargs="+", metavar="NAME", help="data sets, skews, methods, seed~N; others wait"
+    )
+    many.add_argument(
+        "--minutes", type=float, help="start no run after so many; 0: tables of what is there"
+    )
     sub = command(search, config=True)
     sub.add_argument("--backbone", help="default: results/backbones/<backbone>.safetensors")
     sub.add_argument("--output")

@@ -157,6 +157,18 @@ class Config:
             for dataset, skew, method, seed in cells
         ]
 
+    def identity(self, dataset: str, skew: str, method: MethodConfig, seed: int) -> dict[str, Any]:
+        """What names one run of the grid in its ``result.json``."""
+        return {
+            "experiment": self.experiment,
+            "dataset": dataset,
+            "clients": self.federation.clients,
+            "skew": skew,
+            "method": method.type,
+            "label": method.label,
+            "seed": seed,
+        }
+
     def run(self, dataset: str, skew: str, method: MethodConfig, seed: int) -> RunConfig:
         """The run of one cell of the grid and one seed."""
         training = asdict(self.training)
@@ -359,13 +371,32 @@ def _merge(base: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def load_config(paths: Sequence[str | Path] = ()) -> Config:
-    """Read, merge and check config files; by default $FEDSDG_CONFIG, else config/config.yaml."""
-    files = [Path(p) for p in paths] or [
-        Path(os.environ.get("FEDSDG_CONFIG", "config/config.yaml"))
-    ]
+def _setting(text: str) -> dict[str, Any]:
+    """``federation.rounds=3`` as the mappings that a file with this one value would give."""
+    place, sign, value = text.partition("=")
+    if not sign or not all(place.split(".")):
+        raise ValueError(f"--set {text!r}: write key=value, such as training.device=cuda")
+    try:
+        setting: Any = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ValueError(f"--set {text!r}: {value!r} is not a value in YAML ({error})") from error
+    for key in reversed(place.split(".")):
+        setting = {key: setting}
+    return dict(setting)
+
+
+def default_file() -> Path:
+    """The config that is read where none is named: $FEDSDG_CONFIG, else config/config.yaml."""
+    return Path(os.environ.get("FEDSDG_CONFIG", "config/config.yaml"))
+
+
+def load_config(paths: Sequence[str | Path] = (), settings: Sequence[str] = ()) -> Config:
+    """Read, merge and check config files, by default ``default_file()``.
+
+    ``settings`` are single values laid over the files, as ``training.device=cuda``.
+    """
     merged: dict[str, Any] = {}
-    for file in files:
+    for file in [Path(p) for p in paths] or [default_file()]:
         if not file.is_file():
             raise FileNotFoundError(f"there is no config file {file}; name one with --config")
         try:
@@ -373,4 +404,6 @@ def load_config(paths: Sequence[str | Path] = ()) -> Config:
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise ValueError(f"{file} is not valid YAML: {error}") from error
         merged = _merge(merged, _mapping(content, f"the config file {file}"))
+    for text in settings:
+        merged = _merge(merged, _setting(text))
     return parse_config(merged)

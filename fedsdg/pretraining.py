@@ -8,6 +8,7 @@ says what the backbone is worth.
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -121,6 +122,34 @@ def pretrain(options: Mapping[str, Any], output: Path | str, *, progress: bool =
         seconds = time.perf_counter() - started
         print(f"{backbone.name}: {_summary(facts)}, {seconds:.1f} s", file=sys.stderr, flush=True)
     return backbone
+
+
+def is_made(options: Mapping[str, Any], output: Path | str) -> bool:
+    """Whether `output` is there and, by the facts beside it, the backbone that `options` describe.
+
+    That the weights belong to the facts is checked where they are loaded.
+    """
+    output = Path(output)
+    try:
+        facts = json.loads(output.with_suffix(".json").read_text(encoding="utf-8"))
+        source = options.get("source", "pretrain")
+        chosen = {key: value for key, value in options.items() if key != "source"}
+        if not output.is_file() or facts["source"] != source:
+            return False
+        if source == "pretrain":
+            recipe = json.loads(json.dumps(asdict(parse_recipe(chosen))))
+            return bool(facts["recipe"] == recipe)
+        if facts["linear_probe"]["data"] != chosen.get("probe", "digits"):
+            return False
+        if source == "timm" and "file" not in chosen:
+            size = chosen.get("image_size", facts["architecture"]["image_size"])
+            found = (facts["timm_name"], facts["architecture"]["image_size"])
+            return bool(found == (chosen["timm_name"], size))
+        taken = _take(source, chosen)
+        shape = json.loads(json.dumps(asdict(taken.architecture)))
+        return bool(facts["sha256"] == taken.sha256 and facts["architecture"] == shape)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def parse_recipe(options: Mapping[str, Any]) -> Recipe:

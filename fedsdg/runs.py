@@ -17,6 +17,7 @@ import torch
 
 from fedsdg import results
 from fedsdg.config import PartitionConfig, RunConfig
+from fedsdg.data.datasets import ImageData, load_dataset
 from fedsdg.data.images import prepare
 from fedsdg.data.partition_record import TEST, TRAIN, VAL, Partition, PartitionSpec
 from fedsdg.federation.cohorts import Shards
@@ -44,15 +45,16 @@ class Material:
     backbone: Backbone
 
 
-def prepare_material(dataset: str, backbone: Backbone, device: str) -> Material:
-    """Load a data set and bring its images to the backbone's size, channels and normalisation."""
-    from fedsdg.data.datasets import load_dataset
+def prepare_material(dataset: str | ImageData, backbone: Backbone, device: str) -> Material:
+    """Bring a data set's images to the backbone's size, channels and normalisation.
 
+    ``dataset``: a name, or the data where they are loaded already.
+    """
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError(
             "training.device is cuda, but this machine has no CUDA device; set it to cpu"
         )
-    data = load_dataset(dataset)
+    data = load_dataset(dataset) if isinstance(dataset, str) else dataset
     shape = backbone.architecture
     images = prepare(
         data.images,
@@ -68,15 +70,17 @@ def prepare_material(dataset: str, backbone: Backbone, device: str) -> Material:
 
 
 def make_partition(
-    dataset: str, skew: str, seed: int, clients: int, settings: PartitionConfig
+    dataset: str | ImageData, skew: str, seed: int, clients: int, settings: PartitionConfig
 ) -> Partition:
-    """Divide a data set among clients, drawing from the stream ``partition`` of ``seed``."""
-    from fedsdg.data.datasets import load_dataset
+    """Divide a data set among clients, drawing from the stream ``partition`` of ``seed``.
+
+    ``dataset``: a name, or the data where they are loaded already.
+    """
     from fedsdg.data.partition import partition_clients
     from fedsdg.data.skew import parse_skew
 
     return partition_clients(
-        load_dataset(dataset),
+        load_dataset(dataset) if isinstance(dataset, str) else dataset,
         num_clients=clients,
         skew=parse_skew(skew),
         seed=seed,

@@ -111,3 +111,54 @@ def test_methods_prescribe_their_optimiser(raw):
     for method in config.methods:
         wanted = "sgd" if method.type in ("scaffold", "fedavg-sgd") else "adam"
         assert config.run("digits", "iid", method, 0).training.optimiser == wanted
+
+
+def test_settings_are_laid_over_the_files():
+    settings = ["training.device=cuda", "federation.rounds=3", "methods=[{type: fedprox, mu: 0.5}]"]
+    settings += ["skews=['iid']", "backbones.letters.epochs=2"]
+    config = load_config([DEFAULT], settings)
+    assert (config.training.device, config.federation.rounds) == ("cuda", 3)
+    assert config.skews == ("iid",) and config.methods[0].parameters["mu"] == 0.5
+    assert config.backbones["letters"]["epochs"] == 2
+    assert config.backbones["letters"]["dim"] == load_config([DEFAULT]).backbones["letters"]["dim"]
+
+
+@pytest.mark.parametrize(
+    "setting, message",
+    [
+        ("rounds", "write key=value"),
+        ("=3", "write key=value"),
+        ("a..b=3", "write key=value"),
+        ("federation.rounds=[", "not a value in YAML"),
+        ("federation.rouns=3", "unknown key 'rouns'"),
+        ("training.eta_g=1e-4", "write 0.0001"),
+    ],
+)
+def test_a_bad_setting_is_named(setting, message):
+    with pytest.raises(ValueError, match=message):
+        load_config([DEFAULT], [setting])
+
+
+def test_the_papers_grid_is_the_specifications():
+    """Section on hyper-parameters; the order of methods is the order in which they are run."""
+    paper = load_config([DEFAULT, DEFAULT.with_name("paper.yaml")])
+    assert (paper.federation.clients, paper.federation.clients_per_round) == (100, 10)
+    assert (paper.federation.rounds, paper.training.epochs) == (100, 1)
+    assert (paper.adapters.rank, paper.adapters.alpha) == (8, 16)
+    rates = (paper.training.eta_g, paper.training.eta_p, paper.training.eta_m)
+    assert rates == (1e-3, 1e-3, 5e-3)
+    assert paper.skews == ("dirichlet~0.1", "dirichlet~0.3", "dirichlet~1.0")
+    assert len(paper.seeds) == 3
+    assert paper.methods[0].parameters["lambda1"] in (1e-4, 5e-4, 1e-3)
+    assert paper.methods[0].parameters["lambda2"] in (1e-4, 1e-3)
+    first = ["fedsdg", "fedavg", "fedprox", "scaffold", "krum"]
+    first += ["geometric-median", "coordinate-median", "cgsv"]
+    assert [method.label for method in paper.methods][:8] == first
+    default = load_config([DEFAULT])
+    assert {m.label for m in paper.methods} == {m.label for m in default.methods}
+    for extra in ("paper-k50", "paper-e2"):
+        over = [DEFAULT.with_name(f"{name}.yaml") for name in ("config", "paper", extra)]
+        config = load_config(over)
+        assert config.federation.clients_per_round * 10 == config.federation.clients
+        assert (config.federation.clients, config.training.epochs) in ((50, 1), (100, 2))
+        assert config.backbone == paper.backbone and config.seeds == paper.seeds

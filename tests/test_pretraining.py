@@ -17,7 +17,7 @@ from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build, load_backbone, save_backbone
 from fedsdg.models.probe import linear_probe
 from fedsdg.models.training import schedule, shift_and_mirror, train
-from fedsdg.pretraining import parse_recipe, pretrain
+from fedsdg.pretraining import is_made, parse_recipe, pretrain
 
 SHAPE = {"image_size": 8, "patch_size": 4, "channels": 1, "dim": 16, "depth": 2, "heads": 2}
 QUICK = {**SHAPE, "images": 256, "held_out": 64, "epochs": 2, "batch_size": 32, "threads": 1}
@@ -136,6 +136,29 @@ def test_a_checkpoint_is_taken_over(tmp_path):
     assert 0 < backbone.facts["linear_probe"]["accuracy"] <= 1
     with pytest.raises(FileNotFoundError, match="nowhere"):
         pretrain({**options, "file": "nowhere.safetensors"}, tmp_path / "y.safetensors")
+
+
+def test_what_is_made_already_is_recognised(quick, tmp_path):
+    """By the recipe, the probe, or the checkpoint's weights and shape; otherwise it is not."""
+    file = tmp_path / "quick.safetensors"
+    assert is_made(QUICK, file) and is_made({"source": "pretrain", **QUICK}, file)
+    assert is_made({**QUICK, "mlp_ratio": 4}, file), "4 and 4.0 are one number"
+    for other in ({"seed": 1}, {"epochs": 3}, {"source": "checkpoint"}, {"foo": 1}):
+        assert not is_made({**QUICK, **other}, file)
+    assert not is_made(QUICK, tmp_path / "other.safetensors")
+    file.with_suffix(".json").write_text("{")
+    assert not is_made(QUICK, file)
+
+    model = build(Architecture(**SHAPE, mean=(0.3,), std=(0.4,)), num_classes=7)
+    weights, taken = tmp_path / "plain.safetensors", tmp_path / "taken.safetensors"
+    safetensors.torch.save_file(model.state_dict(), weights)
+    options = {"source": "checkpoint", **SHAPE, "mean": [0.3], "std": [0.4], "file": str(weights)}
+    pretrain(options, taken, progress=False)
+    assert is_made(options, taken)
+    assert not is_made({**options, "mean": [0.2]}, taken)
+    assert not is_made({**options, "file": "nowhere.safetensors"}, taken)
+    safetensors.torch.save_file({k: v + 1 for k, v in model.state_dict().items()}, weights)
+    assert not is_made(options, taken)
 
 
 def test_timm_never_falls_back_to_random_weights(tmp_path, monkeypatch):

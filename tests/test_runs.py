@@ -299,3 +299,22 @@ def test_trace_every_n_batches(config, material, partition):
     one.run()
     assert len(one.records.trace) == one.records.rounds[0]["local_steps"]
     assert {row["client"] for row in one.records.trace} == set(draw_cohort(0, 1, 8, 5).tolist())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_a_run_on_the_gpu_is_the_run_on_the_cpu(config, material, partition, finished, method):
+    """Every tensor is where it is worked with; the two differ in rounding alone."""
+    samples = Samples(material.samples.images.cuda(), material.samples.labels.cuda())
+    there = dataclasses.replace(material, samples=samples)
+    gpu = build(config.run("digits", SKEW, method_entry(method), 0), there, partition)
+    gpu.run()
+    cpu = finished(method)
+    assert gpu.theta.is_cuda and gpu.bank.private.is_cuda
+    for mine, other in zip(gpu.records.rounds, cpu.records.rounds, strict=True):
+        assert mine.keys() == other.keys()
+        assert mine["bytes_up"] == other["bytes_up"]
+        assert mine["train_loss"] == pytest.approx(other["train_loss"], rel=1e-2)
+    if gpu.layout.d:
+        gpu.theta = gpu.theta.cpu()
+        assert distance(gpu, cpu) < 1e-2

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedsdg.analysis.names import method_title
+from fedsdg.analysis.names import NOT_RUN, method_title
 
 #: Place in a run's config → what stands before and after its value.
 _SHARED = {
@@ -38,7 +38,8 @@ def hyperparameters(runs: Sequence[Mapping[str, Any]]) -> str:
     """Describe rows of runs.parquet: "20 rounds; 5 clients per round; … Seeds 0–4. Backbone ab12."
 
     Where methods differ in a shared hyper-parameter, the commonest value stands first and the
-    others follow with their methods. What a config does not name is left out.
+    others follow with their methods. What a config does not name is left out, and so are the seeds
+    of which nothing was run.
     """
     configs: dict[str, dict[str, Any]] = {}
     for run in runs:
@@ -47,8 +48,8 @@ def hyperparameters(runs: Sequence[Mapping[str, Any]]) -> str:
     parts = [text for place in _SHARED if (text := _shared(place, configs))]
     parts += [text for method, config in configs.items() if (text := _own(method, config))]
     sentences = ["; ".join(parts)] if parts else []
-    seeds = sorted({run["seed"] for run in runs})
-    sentences.append(f"Seeds {_ranges(seeds)} (n = {len(seeds)})")
+    seeds = sorted({run["seed"] for run in runs if run.get("status") != NOT_RUN})
+    sentences.append(f"Seeds {ranges(seeds)} (n = {len(seeds)})" if seeds else "Nothing was run")
     backbones = sorted({run["backbone_hash"][:8] for run in runs if run["backbone_hash"]})
     if backbones:
         sentences.append(f"Backbone {', '.join(backbones)}")
@@ -88,8 +89,8 @@ def _number(value: Any) -> str:
     return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
-def _ranges(seeds: Sequence[int]) -> str:
-    """0, 1, 2, 5 → "0–2, 5"."""
+def ranges(seeds: Sequence[int]) -> str:
+    """Numbers in order, runs of them joined: 0, 1, 2, 5 → "0–2, 5"."""
     runs: list[list[int]] = []
     for seed in seeds:
         if runs and seed == runs[-1][-1] + 1:

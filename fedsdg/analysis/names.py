@@ -7,6 +7,9 @@ from dataclasses import dataclass
 #: The method whose lead over the others is examined.
 SUBJECT = "fedsdg"
 
+#: Status of a run of the grid that nobody has started; the others are "ok" and "failed".
+NOT_RUN = "not run"
+
 #: The two weightings of FedAvg; a lead is claimed over the better one only.
 BASELINES = ("fedavg", "fedavg-uniform")
 

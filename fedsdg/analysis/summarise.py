@@ -1,6 +1,6 @@
 """Gather the folders of finished runs into a few tidy parquet files, one row per run at the least.
 
-A run that failed, or left no result at all, is a row with its error, never a missing row.
+A run that failed, was not run, or left no result at all is a row, never a missing row.
 Rows stand in one fixed order, so the same runs give the same bytes; times are kept apart.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from fedsdg.analysis.differences import DIFFERENCES_SCHEMA, differences
-from fedsdg.analysis.names import method_order, skew_order
+from fedsdg.analysis.names import NOT_RUN, method_order, skew_order
 from fedsdg.analysis.summary import read_table
 from fedsdg.results import (
     CLIENTS_SCHEMA,
@@ -73,7 +73,7 @@ SUMMARY_TIMINGS_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class FailedRun:
-    """One run without a result, with the error it recorded."""
+    """One run without a result, with the error it recorded, or "not run"."""
 
     dataset: str
     clients: int
@@ -104,7 +104,7 @@ def summarise(
     runs' own records with the identity columns in front; ``timings`` adds ``wall_seconds`` and
     ``peak_rss_mb`` of provenance.json, and is the only file that differs between two computations.
     ``wanted`` names the folders of the grid relative to ``runs_dir``: runs of a former config are
-    then left out, and a run that is wanted but not there is a failed row. None takes what is there.
+    then left out, and a run without a folder is a row that was not run. None takes what is there.
     Raises ``FileNotFoundError`` if there is no run folder.
     """
     runs = find_runs(Path(runs_dir), wanted)
@@ -120,13 +120,17 @@ def summarise(
 
 
 def failed_runs(summary_dir: str | Path) -> list[FailedRun]:
-    """The runs of a summary whose status is not "ok", in the summary's order."""
+    """The runs of a summary whose status is not "ok", in the summary's order.
+
+    Of a run that was not run the error is ``NOT_RUN``.
+    """
     columns = ["dataset", "clients", "skew", "method", "seed", "status", "error"]
     rows = read_table(Path(summary_dir) / "runs.parquet", columns).to_pylist()
     failed = []
     for row in rows:
-        if row.pop("status") != "ok":
-            failed.append(FailedRun(**{**row, "error": row["error"] or "no error was recorded"}))
+        if (status := row.pop("status")) != "ok":
+            error = NOT_RUN if status == NOT_RUN else row["error"] or "no error was recorded"
+            failed.append(FailedRun(**{**row, "error": error}))
     return failed
 
 
@@ -137,8 +141,7 @@ def find_runs(runs_dir: Path, wanted: Iterable[str] | None = None) -> list[_Run]
     for folder in there if wanted is None else [runs_dir / place for place in wanted]:
         dataset, clients, skew, method, seed = folder.relative_to(runs_dir).parts
         file = folder / "result.json"
-        missing = {"status": "failed", "error": "the run left no result.json"}
-        result = read_json(file) if file.exists() else missing
+        result = read_json(file) if file.exists() else _without_result(folder)
         identity = {
             "experiment": result.get("experiment", runs_dir.resolve().name),
             "dataset": dataset,
@@ -154,6 +157,12 @@ def find_runs(runs_dir: Path, wanted: Iterable[str] | None = None) -> list[_Run]
             "{dataset}/clients~{K}/{skew}/{method}/seed~{seed}/; train first"
         )
     return sorted(runs, key=lambda run: run_order(run.identity))
+
+
+def _without_result(folder: Path) -> dict[str, Any]:
+    if not folder.exists():
+        return {"status": NOT_RUN}
+    return {"status": "failed", "error": "the run left no result.json"}
 
 
 def run_order(identity: Mapping[str, Any]) -> tuple[Any, ...]:

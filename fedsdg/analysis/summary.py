@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from fedsdg.analysis.differences import by_seed
 from fedsdg.analysis.names import (
+    NOT_RUN,
     SUBJECT,
     dataset_title,
     method_order,
@@ -121,6 +122,11 @@ class Summary:
 
     def methods(self, setting: Setting | None = None) -> list[str]:
         runs = self.runs if setting is None else self.of(setting)
+        return sorted({run["method"] for run in runs}, key=method_order)
+
+    def run_methods(self) -> list[str]:
+        """The methods of which something was run: what figures show."""
+        runs = [run for run in self.runs if run["status"] != NOT_RUN]
         return sorted({run["method"] for run in runs}, key=method_order)
 
     def subject(self) -> str | None:

@@ -2,7 +2,8 @@
 
 Both give tables of encoded images (struct of ``bytes`` and ``path``) and labels, and share one
 decoder. Local files are read by pyarrow directly, without the hub library's copy of the data in
-its cache; from the hub the files lie in that library's cache (``HF_HOME``).
+its cache; that library need not be installed for them. From the hub the files lie in its cache
+(``HF_HOME``).
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ def read_hub(spec: DatasetSpec) -> Samples:
 
     Raises FileNotFoundError when it cannot be fetched, ValueError when it is not as declared.
     """
-    import datasets
-
     assert spec.hub_id is not None
     try:
+        import datasets
+
         bundle: Any = datasets.load_dataset(spec.hub_id)
-    except Exception as error:  # the hub library raises many unrelated types when offline
+    except Exception as error:  # not installed, or one of many unrelated types when offline
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise FileNotFoundError(
             f"data set {spec.name!r} could not be fetched from the hub as {spec.hub_id!r} "

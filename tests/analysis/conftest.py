@@ -351,3 +351,14 @@ def summary_dir(written: Written) -> Path:
 @pytest.fixture(scope="session")
 def partitions(written: Written) -> Iterable[Path]:
     return write_partitions(written.runs.parent.parent / "partitions", written.plan)
+
+
+@pytest.fixture
+def in_part(make_runs: Callable[..., Written], tmp_path: Path) -> Path:
+    """A summary of a grid of which the second seed and a whole method are yet to come."""
+    written = make_runs("part", methods=("fedsdg", "fedavg"), seeds=(0,))
+    methods = ("fedsdg", "fedavg", "scaffold")
+    cells = [f"{skew}/{method}" for skew in written.plan.skews for method in methods]
+    wanted = [f"digits/clients~12/{cell}/seed~{seed}" for cell in cells for seed in (0, 1)]
+    summarise(written.runs, tmp_path / "in-part", wanted)
+    return tmp_path / "in-part"

@@ -42,6 +42,20 @@ def test_four_files_and_a_truthful_sidecar(summary_dir, partitions, tmp_path, na
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(p.name for p in paths)
 
 
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_grid_in_part_still_gives_every_figure(in_part, partitions, tmp_path, name) -> None:
+    paths = write_figure(in_part, name, tmp_path / name, partitions)
+    assert all(path.stat().st_size for path in paths)
+    assert "SCAFFOLD" not in paths[1].read_text("utf-8"), "what was not run is not in the legend"
+
+
+def test_nothing_but_runs_to_come_still_gives_every_figure(partitions, tmp_path) -> None:
+    wanted = ["digits/clients~12/dirichlet~0.1/fedsdg/seed~0"]
+    summarise(tmp_path / "runs", tmp_path / "summary", wanted)
+    for name in FIGURES:
+        assert write_figure(tmp_path / "summary", name, tmp_path / name, partitions)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FIGURES)
 def test_two_processes_draw_the_same_bytes(summary_dir, partitions, tmp_path, name) -> None:

@@ -52,6 +52,21 @@ def test_failed_runs_stay_as_rows_with_their_error(summary_dir) -> None:
     assert "digits/clients~12/dirichlet~0.1/krum/seed~1: FloatingPointError" in str(named[0])
 
 
+def test_what_was_not_run_is_a_row_of_its_own_kind(written, tmp_path) -> None:
+    """A grid of which a part has no folder; a folder without a result is a failure as before."""
+    wanted = [f"digits/clients~12/iid/{method}/seed~0" for method in ("fedsdg", "fedavg")]
+    (written.runs / wanted[0]).mkdir(parents=True)
+    summarise(written.runs, tmp_path / "summary", wanted)
+    shutil.rmtree(written.runs / "digits/clients~12/iid")
+    rows = {row["method"]: row for row in read(tmp_path / "summary", "runs")}
+    assert rows["fedsdg"]["status"] == "failed" and "no result" in rows["fedsdg"]["error"]
+    assert rows["fedavg"]["status"] == "not run" and rows["fedavg"]["error"] is None
+    assert {run.method: run.error for run in failed_runs(tmp_path / "summary")} == {
+        "fedsdg": "the run left no result.json",
+        "fedavg": "not run",
+    }
+
+
 def test_rounds_and_clients_keep_every_record(written, summary_dir) -> None:
     plan = written.plan
     rounds = read(summary_dir, "rounds")

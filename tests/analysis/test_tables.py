@@ -93,6 +93,22 @@ def test_missing_numbers_have_their_reason(rendered) -> None:
     assert "FedAvg (samples): seed 2 failed with “the run left no result.json” (α = 1.0)" in text
 
 
+@pytest.mark.parametrize("name", TABLES)
+def test_a_grid_in_part_still_gives_every_table(in_part, tmp_path, name) -> None:
+    for path in write_table(in_part, name, tmp_path / name):
+        assert path.read_text()
+
+
+def test_cells_that_were_not_run_stand_in_the_table_as_such(in_part, tmp_path) -> None:
+    _, markdown, _ = write_table(in_part, "main", tmp_path / "main")
+    (shown,) = markdown_tables(markdown.read_text())
+    assert set(shown.loc["SCAFFOLD"]) == {"– (not run)"}
+    assert all(cell.endswith("(1/2 ok)") for cell in shown.loc["FedSDG"].str.replace("**", ""))
+    text = markdown.read_text()
+    assert "FedSDG: not run: seed 1." in text and "SCAFFOLD: " not in text
+    assert "Seeds 0 (n = 1)." in text, "a seed of which nothing was run is not counted"
+
+
 def test_captions_carry_the_hyper_parameters(rendered) -> None:
     caption = rendered("main")["md"].splitlines()[0].replace("\\", "")
     for words in (

@@ -252,6 +252,14 @@ def test_hub_is_read_through_the_hub_library(usps, tmp_path, monkeypatch):
         load_dataset("usps")
 
 
+def test_without_the_hubs_library_local_files_do_and_the_hub_says_what_to_do(usps, monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    assert len(load_dataset("usps").images) == len(usps[1])
+    monkeypatch.delenv("FEDSDG_DATA")
+    with pytest.raises(FileNotFoundError, match="flwrlabs/usps.*datasets.*set FEDSDG_DATA"):
+        load_dataset("usps")
+
+
 @pytest.mark.slow
 def test_hub_without_network_is_one_clear_error(tmp_path):
     program = textwrap.dedent("""

@@ -1,7 +1,10 @@
 """The smallest real experiment through every stage: it works, and repeats to the byte."""
 
 import json
+import os
+import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,6 +82,38 @@ def test_runs_on_one_core_and_on_two_are_byte_identical(one_core, two_cores):
     first, second = made(one_core), made(two_cores)
     assert first.keys() == second.keys()
     assert [name for name in first if first[name] != second[name]] == []
+
+
+def test_the_command_alone_makes_the_same_files_with_little_installed(
+    one_core, check_out, tmp_path
+):
+    """`fedsdg run --grid`, in processes that find none of what a GPU's image often lacks."""
+    project = check_out(tmp_path / "project", "").folder
+    absent = ("snakemake", "datasets", "peft", "numba", "jsonschema", "pulp", "grimp")
+    for name in absent:
+        # Read at the start of every process of this Python, before anything is imported.
+        with (project / "sitecustomize.py").open("a") as file:
+            file.write(f"import sys\nsys.modules[{name!r}] = None\n")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("FEDSDG_")}
+    command = ["run", "--grid", "config/smoke.yaml", "--jobs", "2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "fedsdg", *command],
+        cwd=project,
+        env={**kept, "PYTHONPATH": str(project)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    first, second = made(one_core), made(replace(one_core, folder=project))
+    assert first.keys() == second.keys()
+    assert [name for name in first if first[name] != second[name]] == []
+    for name in absent:
+        missing = [sys.executable, "-c", f"import {name}"]
+        there = subprocess.run(missing, env={**kept, "PYTHONPATH": str(project)}, check=False)
+        assert there.returncode != 0, f"{name} was there all along"
 
 
 def test_a_job_takes_finished_runs_from_the_store(one_core, tmp_path):

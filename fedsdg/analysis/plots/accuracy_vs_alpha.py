@@ -19,7 +19,7 @@ _SPREAD, _STEP = 0.55, 0.045
 
 def draw(summary: Summary) -> Figure:
     """Personal accuracy left, global right; one row per data set; 95 % intervals as bars."""
-    settings, methods = summary.settings(), summary.methods()
+    settings, methods = summary.settings(), summary.run_methods()
     figure, axes = panels(len(settings), 2, panel_height=3.7)
     for row, setting in enumerate(settings):
         for column, metric in enumerate((PERSONAL, GLOBAL)):

@@ -21,7 +21,7 @@ def draw(summary: Summary) -> Figure:
     metrics = (PERSONAL, GLOBAL)
     frame = summary.frame("rounds", [*_COLUMNS, *(metric.key for metric in metrics)])
     frame = frame[frame["evaluated"].astype(bool)]
-    methods = summary.methods()
+    methods = summary.run_methods()
     look = looks(methods)
     settings, skews, places = summary.grid()
     figure, axes = panels(

@@ -8,10 +8,11 @@ from typing import Any
 import pandas as pd
 
 from fedsdg.analysis.formatting import MISSING, percent
-from fedsdg.analysis.hyperparameters import hyperparameters
+from fedsdg.analysis.hyperparameters import hyperparameters, ranges
 from fedsdg.analysis.names import (
     GLOBAL,
     METRICS,
+    NOT_RUN,
     PERSONAL,
     ROUNDS,
     WORST,
@@ -104,8 +105,10 @@ def _block(
 def _entry(
     summary: Summary, cell: Cell, metric: Metric, at: str, method: str
 ) -> tuple[str, float | None]:
-    """What stands in a cell and the mean it stands for; "(4/5)" where runs failed."""
+    """What stands in a cell and the mean it stands for; "(4/5 ok)" where runs are missing."""
     runs = [run for run in summary.at(cell) if run["method"] == method]
+    if all(run["status"] == NOT_RUN for run in runs):
+        return f"{MISSING} ({NOT_RUN})", None
     ok = sum(run["status"] == "ok" for run in runs)
     values = summary.values(cell, f"{at}_{metric.key}").get(method)
     tally = f" ({ok}/{len(runs)} ok)" if ok < len(runs) else ""
@@ -169,10 +172,12 @@ def _notes(summary: Summary, metrics: Sequence[Metric]) -> tuple[str, ...]:
 
 
 def _reasons(runs: Sequence[Mapping[str, Any]], metrics: Sequence[Metric]) -> list[str]:
-    if not runs:
-        return [f"{MISSING} not run"]
-    failed = [run for run in runs if run["status"] != "ok"]
+    if all(run["status"] == NOT_RUN for run in runs):
+        return []  # the cell itself says so
+    failed = [run for run in runs if run["status"] not in ("ok", NOT_RUN)]
     reasons = [f"seed {run['seed']} failed with “{_first_line(run['error'])}”" for run in failed]
+    if left := [run["seed"] for run in runs if run["status"] == NOT_RUN]:
+        reasons.append(f"{NOT_RUN}: seed{'s' * (len(left) > 1)} {ranges(left)}")
     ok = [run for run in runs if run["status"] == "ok"]
     for metric in metrics:
         if ok and all(run[f"last_{metric.key}"] is None for run in ok):

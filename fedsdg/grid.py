@@ -1,0 +1,376 @@
+"""A whole grid without Snakemake: the same files in the same places, byte for byte.
+
+For machines that have PyTorch and little else, and may be taken away at any moment: runs are done
+seed by seed, so that the first seed of every method is complete before the second begins; what is
+finished is never done again; and what was not run stands in the tables as such.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedsdg import results
+from fedsdg.config import Config, PartitionConfig, RunConfig
+from fedsdg.federation.store import SOURCES
+from fedsdg.progress import GridProgress
+from fedsdg.workers import Failed, Workers
+
+if TYPE_CHECKING:
+    from fedsdg.data.datasets import ImageData
+    from fedsdg.runs import Material
+
+Note = Callable[[Any], None]
+
+RECORDS = (
+    "rounds.parquet",
+    "clients.parquet",
+    "result.json",
+    "provenance.json",
+    "timings.parquet",
+)
+
+#: As in workflow/rules/common.smk, which says why; threads are those of a process.
+ALLOCATOR = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": "4294967296",
+    "MALLOC_TOP_PAD_": "268435456",
+}
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+class GridError(ValueError):
+    """The grid cannot go on: what all of its runs, or many, depend on cannot be had."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the grid, and where its files are."""
+
+    config: RunConfig
+    identity: dict[str, Any]
+    backbone: Path
+    partition: Path
+    folder: Path
+    store: Path
+
+    @property
+    def title(self) -> str:
+        named = self.identity
+        return f"{named['dataset']} {named['skew']} {named['label']} seed {named['seed']}"
+
+
+@dataclass(frozen=True)
+class Division:
+    """One partition to be made."""
+
+    dataset: str
+    clients: int
+    skew: str
+    seed: int
+    settings: PartitionConfig
+    file: Path
+
+
+@dataclass(frozen=True)
+class Page:
+    """One table, figure or the claims, made from the summary."""
+
+    kind: str
+    name: str
+    summary: Path
+    stem: Path
+    partitions: tuple[Path, ...] = ()
+
+
+# --- What there is to do --------------------------------------------------------------------------
+
+
+def backbone_file(config: Config) -> Path:
+    """Where the backbone of an experiment lies."""
+    return Path("results/backbones") / f"{config.backbone}.safetensors"
+
+
+def partition_file(config: Config, dataset: str, skew: str, seed: int) -> Path:
+    """Where a partition lies."""
+    clients = config.federation.clients
+    return Path("results/partitions", dataset, f"clients~{clients}", skew, f"seed~{seed}.parquet")
+
+
+def grid_runs(config: Config, store: Path, only: Sequence[str] = ()) -> list[Run]:
+    """The runs in the order in which they are done: by seed, method (the config's order), cell.
+
+    ``only`` keeps those that it names: data sets, skews, labels of methods, ``seed~0``. Names of
+    one kind are alternatives, kinds restrict each other. Raises ``ValueError`` for other words.
+    """
+    clients = config.federation.clients
+    places = Path("results/runs", config.experiment)
+    named = _kinds(config, only)
+    runs = []
+    for seed, method, dataset, skew in itertools.product(
+        config.seeds, config.methods, config.datasets, config.skews
+    ):
+        place = (dataset, skew, method.label, f"seed~{seed}")
+        if all(not words or part in words for part, words in zip(place, named, strict=True)):
+            runs.append(
+                Run(
+                    config=config.run(dataset, skew, method, seed),
+                    identity=config.identity(dataset, skew, method, seed),
+                    backbone=backbone_file(config),
+                    partition=partition_file(config, dataset, skew, seed),
+                    folder=places.joinpath(dataset, f"clients~{clients}", *place[1:]),
+                    store=store,
+                )
+            )
+    return runs
+
+
+def _kinds(config: Config, only: Sequence[str]) -> list[set[str]]:
+    """The words of ``only`` by kind: data sets, skews, labels, seeds."""
+    kinds = [
+        list(config.datasets),
+        list(config.skews),
+        [method.label for method in config.methods],
+        [f"seed~{seed}" for seed in config.seeds],
+    ]
+    known = [word for kind in kinds for word in kind]
+    for word in only:
+        if word not in known:
+            close = difflib.get_close_matches(word, known, n=1, cutoff=0.4)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+            raise ValueError(f"--only: {word!r} names nothing of the grid; {hint}")
+    return [{word for word in only if word in kind} for kind in kinds]
+
+
+def is_finished(run: Run, partition: str, backbone: str, sources: str) -> bool:
+    """Whether the records of this very run are in place: config, data, backbone and sources."""
+    if not all((run.folder / record).is_file() for record in RECORDS):
+        return False
+    try:
+        found = results.read_json(run.folder / "result.json")
+    except ValueError:
+        return False
+    wanted = {
+        **run.identity,
+        "status": "ok",
+        "config_hash": run.config.hash,
+        "partition_hash": partition,
+        "backbone_hash": backbone,
+        "source_hash": sources,
+    }
+    return all(found.get(key) == value for key, value in wanted.items())
+
+
+# --- The way through it ---------------------------------------------------------------------------
+
+
+def run_grid(
+    config: Config,
+    store: Path,
+    *,
+    jobs: int = 1,
+    only: Sequence[str] = (),
+    minutes: float | None = None,
+) -> list[str]:
+    """Do what is not done yet, and write summary, tables, figures and claims of what there is.
+
+    ``jobs`` runs side by side; no run is started after ``minutes``. Returns the failed runs, one
+    line each. Raises ``GridError`` when the backbone, a data set or a partition cannot be had.
+    """
+    begun = time.monotonic()
+    runs = grid_runs(config, store, only)
+    with GridProgress(config.experiment, config.federation.rounds) as progress:
+        backbone = _make_backbone(config, progress)
+        threads = {name: str(config.training.threads) for name in THREADS}
+        with Workers(jobs, {**ALLOCATOR, **threads}) as workers:
+            partitions = _make_partitions(config, runs, workers, progress)
+            sources = results.source_hash(*SOURCES)
+            left = [
+                run
+                for run in runs
+                if not is_finished(run, partitions[run.partition], backbone, sources)
+            ]
+            progress.start(len(runs), len(runs) - len(left))
+            _train(left, workers, progress, None if minutes is None else begun + 60 * minutes)
+            return _write_pages(config, workers, progress)
+
+
+def _make_backbone(config: Config, progress: GridProgress) -> str:
+    """The backbone's hash."""
+    options = config.backbones[config.backbone]
+    threads = {name: str(options.get("threads", 1)) for name in THREADS}
+    with Workers(1, {**ALLOCATOR, **threads}) as workers:
+        for _, outcome in workers.map(_backbone, [(options, backbone_file(config))]):
+            made = _needed(outcome, f"backbone {config.backbone}")
+    progress.say(f"backbone {config.backbone}: {made[:8]}")
+    return str(made)
+
+
+def _make_partitions(
+    config: Config, runs: Sequence[Run], workers: Workers, progress: GridProgress
+) -> dict[Path, str]:
+    """File -> hash of every partition that the runs need."""
+    needed = {run.partition: run.config for run in runs}
+    divisions = [
+        Division(run.dataset, run.federation.clients, run.skew, run.seed, run.partition, file)
+        for file, run in needed.items()
+    ]
+    # One data set after another: a process keeps the images of one.
+    divisions.sort(key=lambda division: config.datasets.index(division.dataset))
+    found = {}
+    for division, outcome in workers.map(_partition, divisions):
+        found[division.file] = str(_needed(outcome, f"partition {division.file}"))
+    progress.say(f"{len(found)} partitions")
+    return found
+
+
+def _train(
+    runs: Sequence[Run], workers: Workers, progress: GridProgress, deadline: float | None
+) -> None:
+    def in_time() -> Iterator[Run]:
+        for run in runs:
+            if deadline is not None and time.monotonic() >= deadline:
+                return
+            yield run
+
+    def noted(run: Run, record: Any) -> None:
+        progress.round(run.title, record)
+
+    done = 0
+    for run, outcome in workers.map(_execute, in_time(), noted):
+        if isinstance(outcome, Failed):
+            if outcome.kind != "killed":
+                raise GridError(f"{run.title}: {outcome}")
+            from fedsdg.runs import record_failure
+
+            outcome = record_failure(
+                run.config, RuntimeError(outcome.message), run.folder, run.identity
+            )
+        done += 1
+        progress.finished(run.title, outcome)
+    progress.stop()
+    if done < len(runs):
+        progress.say(f"time is up: {len(runs) - done} of the runs are left; call again to go on")
+
+
+def _write_pages(config: Config, workers: Workers, progress: GridProgress) -> list[str]:
+    """Summary, tables, figures, claims; the failed runs."""
+    from fedsdg.analysis.names import NOT_RUN
+    from fedsdg.analysis.plots import FIGURES
+    from fedsdg.analysis.summarise import failed_runs, summarise
+    from fedsdg.analysis.tables import TABLES
+
+    name = config.experiment
+    summary = Path("results/summary", name)
+    verified = summary / "verified.txt"
+    verified.unlink(missing_ok=True)
+    summarise(Path("results/runs", name), summary, config.run_folders())
+    first = min(config.seeds)
+    places = itertools.product(config.datasets, config.skews)
+    shares = [partition_file(config, dataset, skew, first) for dataset, skew in places]
+    shares = [file for file in shares if file.is_file()]
+    pages = [Page("table", table, summary, Path("results/tables", name, table)) for table in TABLES]
+    pages += [
+        Page("figure", figure, summary, Path("paper_figures", name, figure), tuple(shares))
+        for figure, plot in FIGURES.items()
+        if shares or not plot.needs_partitions
+    ]
+    pages.append(Page("claims", name, summary, Path("results/claims", name)))
+    for page, outcome in workers.map(_page, pages):
+        _needed(outcome, f"{page.kind} {page.name}")
+    missing = failed_runs(summary)
+    failed = [run for run in missing if run.error != NOT_RUN]
+    if not missing:
+        with results.atomic_path(verified) as temporary:
+            temporary.write_text("all runs succeeded\n")
+    progress.say(f"tables in results/tables/{name}, figures in paper_figures/{name}")
+    if len(missing) > len(failed):
+        progress.say(f"{len(missing) - len(failed)} runs of the grid were not run")
+    return [str(run) for run in failed]
+
+
+def _needed(outcome: Any, what: str) -> Any:
+    if isinstance(outcome, Failed):
+        raise GridError(f"{what}: {outcome}")
+    return outcome
+
+
+# --- What the processes do ------------------------------------------------------------------------
+
+
+def _backbone(task: tuple[Mapping[str, Any], Path], note: Note) -> str:
+    from fedsdg import pretraining
+
+    options, file = task
+    if not pretraining.is_made(options, file):
+        pretraining.pretrain(options, file)
+    return str(results.read_json(file.with_suffix(".json"))["sha256"])
+
+
+def _partition(task: Division, note: Note) -> str:
+    from fedsdg.data.partition_files import read_partition, write_partition
+    from fedsdg.runs import make_partition
+
+    with contextlib.suppress(FileNotFoundError, ValueError):  # none, or a damaged one
+        there = read_partition(task.file)
+        facts = (there.dataset, there.num_clients, there.skew, there.seed)
+        spec = replace(there.spec, **asdict(task.settings))
+        if facts == (task.dataset, task.clients, task.skew, task.seed) and spec == there.spec:
+            return there.sha256
+    made = make_partition(_images(task.dataset), task.skew, task.seed, task.clients, task.settings)
+    write_partition(made, task.file)
+    return made.sha256
+
+
+def _execute(run: Run, note: Note) -> str | None:
+    """None, or the sentence of the run's failure, which is recorded."""
+    from fedsdg.data.partition_files import read_partition
+    from fedsdg.runs import execute
+
+    def progress(round_: int, record: Any) -> None:
+        shown = ("evaluated", "train_loss", "personal_accuracy", "global_accuracy")
+        note({"round": round_, **{key: record.get(key) for key in shown}})
+
+    return execute(
+        run.config,
+        _material(run.config.dataset, run.backbone, run.config.training.device),
+        read_partition(run.partition),
+        run.folder,
+        store=run.store,
+        identity=run.identity,
+        progress=progress,
+    )
+
+
+def _page(page: Page, note: Note) -> None:
+    from fedsdg.analysis import plots, tables
+    from fedsdg.analysis.claims import write_claims
+
+    if page.kind == "table":
+        tables.write_table(page.summary, page.name, page.stem)
+    elif page.kind == "figure":
+        plots.write_figure(page.summary, page.name, page.stem, page.partitions)
+    else:
+        write_claims(page.summary, page.stem)
+
+
+@lru_cache(maxsize=1)
+def _images(dataset: str) -> ImageData:
+    from fedsdg.data.datasets import load_dataset
+
+    return load_dataset(dataset)
+
+
+@lru_cache(maxsize=1)
+def _material(dataset: str, backbone: Path, device: str) -> Material:
+    from fedsdg.models.backbones import load_backbone
+    from fedsdg.runs import prepare_material
+
+    return prepare_material(_images(dataset), load_backbone(backbone), device)

@@ -1,0 +1,160 @@
+"""Processes side by side that take one task after another, and outlive none of their faults.
+
+A task that raises, or a process that is killed over it, is an outcome like any other: the tasks
+after it are done all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from types import TracebackType
+from typing import Any, TypeVar
+
+Task = TypeVar("Task")
+
+#: Seconds that a process has to clean up in when it is told to end.
+PATIENCE = 30
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A task without a result. ``kind``: the exception's name, or "killed" with its process."""
+
+    kind: str
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class Workers:
+    """At most ``count`` processes, started when there is something to do.
+
+    ``environment`` is added to theirs: what a library reads when it is loaded (threads, allocator)
+    cannot be set later. Used as a context, which ends the processes.
+    """
+
+    def __init__(self, count: int, environment: Mapping[str, str]) -> None:
+        self._count = count
+        self._environment = dict(environment)
+        self._context = get_context("spawn")
+        self._idle: list[tuple[Connection, BaseProcess]] = []
+        self._busy: dict[Connection, BaseProcess] = {}
+
+    def map(
+        self,
+        function: Callable[[Task, Callable[[Any], None]], Any],
+        tasks: Iterable[Task],
+        noted: Callable[[Task, Any], None] = lambda *_: None,
+    ) -> Iterator[tuple[Task, Any]]:
+        """Yield (task, ``function(task, note)`` or `Failed`) as they come; tasks start in order.
+
+        ``function`` is a module's own, so that the processes find it. What it says with
+        ``note(anything)`` on the way reaches ``noted(task, anything)`` here. A task is taken from
+        ``tasks`` when a process is free for it.
+        """
+        left = iter(tasks)
+        at_work: dict[Connection, Task] = {}
+        while True:
+            while len(at_work) < self._count:
+                try:
+                    task = next(left)
+                except StopIteration:
+                    break
+                connection, process = self._idle.pop() if self._idle else self._start()
+                connection.send((function, task))
+                at_work[connection], self._busy[connection] = task, process
+            if not at_work:
+                return
+            for ready in wait(list(at_work)):
+                assert isinstance(ready, Connection)
+                task = at_work[ready]
+                try:
+                    over, content = ready.recv()
+                except (EOFError, OSError):
+                    over, content = True, self._bury(ready)
+                else:
+                    if over:
+                        self._idle.append((ready, self._busy.pop(ready)))
+                if over:
+                    del at_work[ready]
+                    yield task, content
+                else:
+                    noted(task, content)
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for process in self._busy.values():
+            process.terminate()
+        everyone = [*self._idle, *self._busy.items()]
+        self._idle, self._busy = [], {}
+        for connection, _ in everyone:
+            connection.close()  # whoever waits for a task ends by this
+        for _, process in everyone:
+            process.join(PATIENCE)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+    def _start(self) -> tuple[Connection, BaseProcess]:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
+        before = dict(os.environ)
+        os.environ.update(self._environment)
+        try:
+            process.start()
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+        theirs.close()  # so that the end of the process is the end of the line
+        return ours, process
+
+    def _bury(self, connection: Connection) -> Failed:
+        process = self._busy.pop(connection)
+        connection.close()
+        process.join()
+        code = process.exitcode or 0
+        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+        hint = "; memory may be short: fewer --jobs need less" if code == -signal.SIGKILL else ""
+        return Failed("killed", f"its process ended {how}{hint}")
+
+
+def _follow_parent() -> None:
+    """End with the process that started this one, however it ended."""
+    parent = parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _serve(connection: Connection) -> None:
+    # Ctrl-C reaches every process of a terminal; the parent alone decides, and then terminates.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # no parent, no work
+        while True:
+            function, task = connection.recv()
+            try:
+                outcome = function(task, lambda content: connection.send((False, content)))
+            except Exception as error:
+                traceback.print_exc(file=sys.stderr)
+                outcome = Failed(type(error).__name__, str(error))
+            connection.send((True, outcome))
