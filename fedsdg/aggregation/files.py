@@ -25,10 +25,9 @@ from fedsdg.aggregation.file_inputs import (
 from fedsdg.aggregation.file_rows import FileRows, Meter, NonFinite, PassedNorm
 from fedsdg.aggregation.new_files import NewFile, check_target, new_file
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
-from fedsdg.aggregation.rows import TensorRows
+from fedsdg.aggregation.rows import TensorRows, all_finite
 from fedsdg.aggregation.rule_table import make_rule
 from fedsdg.aggregation.screening import who
-from fedsdg.aggregation.state_dict_checks import all_finite
 from fedsdg.aggregation.tensor_files import READ_BYTES, FileVector, TensorFile
 from fedsdg.aggregation.types import Context
 from fedsdg.aggregation.uploads import NonFiniteError

@@ -17,6 +17,11 @@ def trimmed_mean(rows: torch.Tensor, trim: int) -> torch.Tensor:
     In the dtype of the rows, added in float64. NaN where a number of the column is not finite.
     trim = (M-1)//2 is the median: the middle number, or the mean of the two middle ones.
     """
+    return looked_at_mean(rows, trim)[0]
+
+
+def looked_at_mean(rows: torch.Tensor, trim: int) -> tuple[torch.Tensor, bool | None]:
+    """`trimmed_mean`, and whether all of it is finite, if that came to light: else None."""
     size, d = rows.shape
     if not 0 <= 2 * trim < size:
         raise ValueError(f"of {size} numbers, {trim} cannot be left out at both ends")
@@ -26,8 +31,8 @@ def trimmed_mean(rows: torch.Tensor, trim: int) -> torch.Tensor:
 
         kernels = load(name)
         if size <= kernels.order_statistics.MOST_ROWS:
-            kernels.order_statistics.trimmed_mean(kernels.as_rows(rows), trim, result)
-            return result
+            finite = kernels.order_statistics.trimmed_mean(kernels.as_rows(rows), trim, result)
+            return result, finite
     width = max(256, SORTED_NUMBERS // size)
     for start in range(0, d, width):
         # NaN stands last, infinity at an end.
@@ -38,4 +43,4 @@ def trimmed_mean(rows: torch.Tensor, trim: int) -> torch.Tensor:
         mean = mean.clamp(kept[0].to(mean), kept[-1].to(mean)).to(rows.dtype)
         finite = torch.isfinite(ordered[0]) & torch.isfinite(ordered[-1])
         result[start : start + width] = mean.masked_fill_(~finite, torch.nan)
-    return result
+    return result, None

@@ -9,7 +9,7 @@ from fedsdg.aggregation.addressed_rows import AddressedRows
 from fedsdg.aggregation.backends import backend, backend_for, has_addresses
 from fedsdg.aggregation.formed_rows import FormedRows
 from fedsdg.aggregation.plans import Combination, Nothing, OrderStatistics, Plan, Step
-from fedsdg.aggregation.rows import TensorRows, merged, merged_distances
+from fedsdg.aggregation.rows import TensorRows, all_finite, merged, merged_distances
 from fedsdg.aggregation.state_dict_checks import StateDict
 from fedsdg.aggregation.statistics import Statistics
 from fedsdg.aggregation.writing import check_results
@@ -67,6 +67,9 @@ class ParameterRows:
 
     def norm(self, vector: torch.Tensor) -> float:
         return TensorRows(vector[None]).norm(vector)
+
+    def finite(self, vector: torch.Tensor) -> bool:
+        return all_finite(vector)
 
     def nonfinite_counts(self) -> np.ndarray:
         return np.sum([part.nonfinite_counts() for part in self.parts], axis=0)

@@ -6,6 +6,7 @@ another (`BlockRows`: parameters minus an origin, files), or be spread over proc
 (`distributed.ShardedRows`), and the rule is the same.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 
 from fedsdg.aggregation import statistics
-from fedsdg.aggregation.order_statistics import trimmed_mean
+from fedsdg.aggregation.order_statistics import looked_at_mean, trimmed_mean
 from fedsdg.aggregation.statistics import Statistics
 
 Blocks = Iterator[tuple[slice, torch.Tensor]]
@@ -54,6 +55,10 @@ class Rows(Protocol):
         """||v||_2 of a vector [d] laid out as the results are."""
         ...
 
+    def finite(self, vector: torch.Tensor) -> bool:
+        """Whether all numbers of a vector [d] laid out as the results are, are finite."""
+        ...
+
     def nonfinite_counts(self) -> np.ndarray:
         """[M] how many numbers of each row are NaN or infinite."""
         ...
@@ -64,6 +69,8 @@ class TensorRows:
 
     def __init__(self, rows: torch.Tensor) -> None:
         self.tensor = rows
+        self._finite: torch.Tensor | None = None
+        """A result that was seen to be finite when it was made, and need not be read again."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -83,16 +90,23 @@ class TensorRows:
         chosen = np.flatnonzero(weights)
         if len(chosen) == 1 and weights[chosen[0]] == 1:
             return self.tensor[chosen[0]].clone()
-        return statistics.weighted_sum(self.tensor, weights)
+        return self._noted(*statistics.looked_at_sum(self.tensor, weights))
 
     def trimmed_mean(self, trim: int) -> torch.Tensor:
-        return trimmed_mean(self.tensor, trim)
+        return self._noted(*looked_at_mean(self.tensor, trim))
 
     def norm(self, vector: torch.Tensor) -> float:
         return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
 
+    def finite(self, vector: torch.Tensor) -> bool:
+        return vector is self._finite or all_finite(vector)
+
     def nonfinite_counts(self) -> np.ndarray:
         return np.array([_nonfinite(row) for row in self.tensor], dtype=np.int64)
+
+    def _noted(self, result: torch.Tensor, finite: bool | None) -> torch.Tensor:
+        self._finite = result if finite else None
+        return result
 
 
 class BlockRows:
@@ -125,6 +139,9 @@ class BlockRows:
 
     def norm(self, vector: torch.Tensor) -> float:
         return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
+
+    def finite(self, vector: torch.Tensor) -> bool:
+        return all_finite(vector)
 
     def nonfinite_counts(self) -> np.ndarray:
         counts = np.zeros(self.shape[0], dtype=np.int64)
@@ -184,11 +201,14 @@ def _common_unit(units: Iterable[tuple[float, bool]]) -> float:
     return max((unit for unit, any_ in units if any_), default=1.0)
 
 
-def _nonfinite(row: torch.Tensor) -> int:
-    if row.numel() == 0:
-        return 0
+def all_finite(numbers: torch.Tensor) -> bool:
+    """Whether none is NaN or infinite."""
+    if numbers.numel() == 0:
+        return True
     # Minimum and maximum propagate NaN and infinity, and unlike isfinite need no temporary.
-    low, high = torch.aminmax(row)
-    if torch.isfinite(low) and torch.isfinite(high):
-        return 0
-    return int((~torch.isfinite(row)).sum())
+    low, high = torch.aminmax(numbers)
+    return math.isfinite(low.item()) and math.isfinite(high.item())
+
+
+def _nonfinite(row: torch.Tensor) -> int:
+    return 0 if all_finite(row) else int((~torch.isfinite(row)).sum())

@@ -1,11 +1,11 @@
 """The checks of the doors for parameters: errors name the client, the tensor and the remedy."""
 
-import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from fedsdg.aggregation.rows import all_finite
 from fedsdg.aggregation.uploads import NonFiniteError
 
 StateDict = Mapping[str, torch.Tensor]
@@ -85,15 +85,6 @@ def nonfinite_counts(params: StateDict) -> dict[str, int]:
         for name, tensor in params.items()
         if not all_finite(tensor)
     }
-
-
-def all_finite(tensor: torch.Tensor) -> bool:
-    """Whether every value is finite."""
-    if tensor.numel() == 0:
-        return True
-    # Minimum and maximum propagate NaN and infinity, and unlike isfinite need no temporary.
-    low, high = torch.aminmax(tensor)
-    return math.isfinite(low.item()) and math.isfinite(high.item())
 
 
 def check_finite(who: str, params: StateDict) -> None:

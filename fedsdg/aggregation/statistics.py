@@ -111,17 +111,22 @@ def squared_distances(rows: torch.Tensor) -> tuple[np.ndarray, float]:
 
 def weighted_sum(rows: torch.Tensor, weights: np.ndarray) -> torch.Tensor:
     """sum_k w_k x_k, [d] in the dtype of the rows [M, d]; weights [M]; accumulated in float64."""
+    return looked_at_sum(rows, weights)[0]
+
+
+def looked_at_sum(rows: torch.Tensor, weights: np.ndarray) -> tuple[torch.Tensor, bool | None]:
+    """`weighted_sum`, and whether all of it is finite, if that came to light: else None."""
     total = torch.empty(rows.shape[1], dtype=rows.dtype, device=rows.device)
     if name := kernels_for(rows):
         from fedsdg.aggregation.kernels.packages import load
 
         kernels = load(name)
-        kernels.sums.weighted_sum(kernels.as_rows(rows), np.asarray(weights, float), total)
-        return total
+        finite = kernels.sums.weighted_sum(kernels.as_rows(rows), np.asarray(weights, float), total)
+        return total, finite
     w = torch.as_tensor(weights).to(dtype=torch.float64, device=rows.device)
     for columns, block in _blocks(rows, 1.0):
         total[columns] = (w @ block).to(rows.dtype)
-    return total
+    return total, None
 
 
 def measured_by_kernels(

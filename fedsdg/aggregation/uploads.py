@@ -65,10 +65,14 @@ def require_finite(
 ) -> None:
     """NonFiniteError, naming the client, if `found` is not finite because the rows are not.
 
-    found: numbers that are not finite whenever a number of the rows is not; None if there are
-    none such, so that the rows themselves have to be read.
+    found: an array, or a result [d] of the rows, that is not finite whenever a number of the rows
+    is not; None if there is none such, so that the rows themselves have to be read.
     """
-    if found is not None and bool(torch.isfinite(torch.as_tensor(found)).all()):
+    if isinstance(found, torch.Tensor):
+        looks_finite = rows.finite(found)
+    else:
+        looks_finite = found is not None and bool(np.isfinite(found).all())
+    if looks_finite:
         return
     counts = rows.nonfinite_counts()
     bad = np.flatnonzero(counts)

@@ -17,12 +17,8 @@ class ShardedRows:
 
     Made and used by all ranks alike. What rules ask is gathered from all ranks and added up in
     their order, so that it is the same to the last bit on each: 2M+2 numbers for `measure`,
-    M(M-1)/2+1 for `squared_distances`, M for `nonfinite_counts`, one for `norm`. The column-wise
-    `weighted_sum` and `trimmed_mean` exchange nothing, and return this rank's columns.
-
-    So a plan is the same on every rank, but its step has to be taken by `plan.step.of(rows)`:
-    `step_of` looks for numbers that are not finite when this rank's columns of the step are not,
-    and would wait for ranks whose columns are.
+    M(M-1)/2+1 for `squared_distances`, M for `nonfinite_counts`, one for `norm` and for
+    `finite`. The column-wise `weighted_sum` and `trimmed_mean` exchange nothing, and return this rank's columns.
 
     Raises ValueError when the ranks disagree about M or the dtype.
     """
@@ -83,6 +79,9 @@ class ShardedRows:
 
     def norm(self, vector: torch.Tensor) -> float:
         return math.hypot(*self.peers.gathered(lambda: [self.local.norm(vector)], 1)[:, 0])
+
+    def finite(self, vector: torch.Tensor) -> bool:
+        return bool(self.peers.gathered(lambda: [self.local.finite(vector)], 1).all())
 
     def nonfinite_counts(self) -> np.ndarray:
         counts = self.peers.gathered(self.local.nonfinite_counts, self.shape[0])
