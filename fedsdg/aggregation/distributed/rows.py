@@ -18,7 +18,8 @@ class ShardedRows:
     Made and used by all ranks alike. What rules ask is gathered from all ranks and added up in
     their order, so that it is the same to the last bit on each: 2M+2 numbers for `measure`,
     M(M-1)/2+1 for `squared_distances`, M for `nonfinite_counts`, one for `norm` and for
-    `finite`. The column-wise `weighted_sum` and `trimmed_mean` exchange nothing, and return this rank's columns.
+    `finite`. The column-wise `weighted_sum` and `trimmed_mean` exchange nothing, and return this
+    rank's columns.
 
     Raises ValueError when the ranks disagree about M or the dtype.
     """
