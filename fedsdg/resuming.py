@@ -79,7 +79,10 @@ def run_to_the_end(
                 checkpoints.save(federation, effort.facts())
                 last = federation.rounds_done
             except OSError as error:
-                say(f"no checkpoint could be saved ({error}); the run goes on without")
+                say(
+                    f"no checkpoint could be saved in {checkpoints.folder} ({error}); the run goes "
+                    "on, and would be taken up from an earlier one"
+                )
         saved_at = time.perf_counter()
 
     def after_round(round_: int, record: Mapping[str, Any]) -> None:

@@ -10,7 +10,6 @@ import json
 import os
 import random
 import resource
-import shutil
 import signal
 import sys
 import time
@@ -72,26 +71,24 @@ def wait(process):
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
+class InPieces:
+    """A file whose contents arrive in three pieces."""
+
+    def __init__(self, stream):
+        self.stream, self.flush, self.fileno = stream, stream.flush, stream.fileno
+
+    def write(self, content):
+        size = max(1, -(-len(content) // 3))
+        for begin in range(0, len(content), size):
+            self.stream.write(content[begin : begin + size])
+            self.stream.flush()
+            time.sleep(0.002)
+
+
+@contextlib.contextmanager
 def slow_open(file, mode):
-    """As ``open``, but what is written arrives in pieces."""
-    stream = builtins.open(file, mode)
-    write = stream.write
-
-    class Slow:
-        def write(self, content):
-            for begin in range(0, len(content), max(1, len(content) // 3)):
-                write(content[begin : begin + max(1, len(content) // 3)])
-                stream.flush()
-                time.sleep(0.002)
-
-        flush, fileno = stream.flush, stream.fileno
-
-    @contextlib.contextmanager
-    def opened():
-        with stream:
-            yield Slow()
-
-    return opened()
+    with builtins.open(file, mode) as stream:
+        yield InPieces(stream)
 
 
 def manifests(name):
@@ -163,8 +160,8 @@ while report["kills"] < KILLS:
     report["finished"] += 1
     report["different"] += different(name, method)
 
-# A full disk: files may not grow beyond 4 kB, so the bank does not fit, and the earlier
-# checkpoint stays. (The tables of the finished run are smaller.)
+# A full disk: no file may grow beyond half of the bank, so neither checkpoints nor the finished
+# run can be written, and the earlier checkpoint is all there is. Then there is space again.
 method, name = methods[0], "full"
 process = start(method, name)
 while not manifests(name)[0]:
@@ -172,27 +169,20 @@ while not manifests(name)[0]:
 os.kill(process, signal.SIGKILL)
 wait(process)
 (folder,) = (place / name / "checkpoints").iterdir()
-shutil.copytree(folder, place / "kept")
-largest = max(file.stat().st_size for file in folder.glob("*.bank.safetensors"))
-limit = largest // 2
-status = wait(start(method, name, limit=limit))
+bank = max(folder.glob("*.bank.safetensors"), key=lambda file: file.stat().st_size)
+named = [file for file in folder.iterdir() if not file.name.startswith(".")]
+kept = {file.name: file.read_bytes() for file in named}
+status = wait(start(method, name, limit=bank.stat().st_size // 2))
 log = (place / f"{name}.log").read_text()
-
-
-def contents(of):
-    """The checkpoints as the first attempt left them, by name."""
-    rounds = {file.name.split(".")[0] for file in (place / "kept").glob("*.json")}
-    return sorted(
-        (file.name, file.stat().st_size)
-        for file in of.iterdir()
-        if file.name.split(".")[0] in rounds
-    )
-
-
+newest = max(kept, key=lambda file: (file.endswith(".json"), file))
+parts = [part[0]["file"] for part in json.loads(kept[newest])["parts"].values()]
 report["full_disk"] = {
-    "status": status,
+    "failed": status != 0,
     "sentences": log.count("no checkpoint could be saved"),
-    "bank": largest,
-    "log": log[-2000:],
+    "stored": [file.name for file in (place / name / "runs").iterdir()],
+    "half-written": [file.name for file in folder.iterdir() if file.name not in kept],
+    "intact": all((folder / file).read_bytes() == kept[file] for file in [newest, *parts]),
 }
+report["full_disk"]["failed_again"] = wait(start(method, name)) != 0
+report["full_disk"]["different"] = different(name, method)
 json.dump(report, sys.stdout)
