@@ -163,41 +163,87 @@ def test_parts_of_several_files_are_read_in_order(fresh, tmp_path):
     assert_same(state_of(other), state_of(one))
 
 
-def test_a_round_broken_off_at_any_line_leaves_no_trace(fresh):
-    """An exception before each line of the round in turn: all state is as before the round."""
-    one, undisturbed = fresh("scaffold"), fresh("scaffold")
-    one.step(1)
-    before = state_of(one)
-    lines = 0
-
-    def raise_before(number):
+def broken_off(function, watched, every=1):
+    """Call ``function`` and raise ``Stopped`` before the first line of ``watched``, then again and
+    raise before the next (or one of ``every`` so many), until it comes to its end; yields after
+    each whether it did."""
+    number, ended = 1 - every, False
+    while not ended:
+        number += every
         passed = 0
 
         def within(frame, event, _):
             nonlocal passed
             if event == "line":
                 passed += 1
-                if passed == number:
+                if passed == number:  # noqa: B023
                     raise Stopped(signal.SIGTERM)
             return within
 
-        watched = type(one)._step.__code__
-        return lambda frame, event, _: within if frame.f_code is watched else None
+        def enter(frame, event, _):
+            return within if watched(frame.f_code) else None
 
-    while True:
-        sys.settrace(raise_before(lines + 1))
+        sys.settrace(enter)
         try:
-            one.step(2)
-            break
+            function()
+            ended = True
         except Stopped:
-            lines += 1
+            pass
         finally:
             sys.settrace(None)
-        assert_same(state_of(one), before)
-    assert lines > 20
+        yield ended
+
+
+def test_a_round_broken_off_at_any_line_leaves_no_trace(fresh):
+    one, undisturbed = fresh("scaffold"), fresh("scaffold")
+    one.step(1)
+    before = state_of(one)
+    attempts = 0
+    for ended in broken_off(lambda: one.step(2), lambda code: code is type(one)._step.__code__):
+        attempts += 1
+        if not ended:
+            assert_same(state_of(one), before)
+    assert attempts > 20
     one.step(3)
     undisturbed.run()
     assert_same(state_of(one), state_of(undisturbed))
+
+
+@pytest.mark.slow
+def test_a_save_broken_off_anywhere_leaves_a_checkpoint_and_can_be_repeated(fresh, tmp_path):
+    one = fresh()
+    one.step(1)
+    states = {1: state_of(one)}
+    first = tmp_path / "first"
+    with closing(Checkpoints(first, {})) as checkpoints:
+        checkpoints.save(one, {})
+    one.step(2)
+    states[2] = state_of(one)
+    found = []
+    place = tmp_path / "place"
+    checkpoints = None
+
+    def save():
+        nonlocal checkpoints
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(first, place)
+        checkpoints = Checkpoints(place, {})
+        checkpoints.save(one, {})
+
+    file = Checkpoints.save.__code__.co_filename
+    watched = lambda code: code.co_filename == file and code.co_name != "__init__"  # noqa: E731
+    for _ in broken_off(save, watched, every=3):
+        copy = shutil.copytree(place, tmp_path / "copy", dirs_exist_ok=False)
+        other = fresh()
+        with closing(Checkpoints(copy, {})) as copied:
+            copied.restore(other, pytest.fail)
+        assert_same(state_of(other), states[other.rounds_done])
+        found.append(other.rounds_done)
+        checkpoints.save(one, {})
+        checkpoints.close()
+        assert len(list(place.glob("*.json"))) == 2 and len(list(place.glob(".*"))) == 0
+        shutil.rmtree(copy)
+    assert set(found) == {1, 2} and found == sorted(found) and len(found) > 30
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -150,15 +150,15 @@ class Checkpoints:
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._lock is not None:
             return
-        lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        # Noted before it is locked: a signal in between must not leave a lock that nobody knows.
+        self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(lock)
+            self.close()
             raise InUse(f"another process is at the same run and holds {self.folder}") from None
         except OSError:
             pass  # a file system without locks: one process a run is then the user's care
-        self._lock = lock
 
     def _manifests(self) -> list[Path]:
         """Newest first."""
