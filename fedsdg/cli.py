@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedsdg.config import Config
 
 #: What bad input or a failing run raises; anything else is a defect and keeps its traceback.
-FORESEEN = (ValueError, FileNotFoundError, FloatingPointError, FileExistsError, PermissionError)
+FORESEEN = (ValueError, FloatingPointError, OSError)
 
 
 def _store() -> Path:
@@ -159,6 +159,7 @@ def train(arguments: argparse.Namespace) -> int:
                     store=_store(),
                     identity=identity,
                     progress=progress,
+                    checkpoint_seconds=config.checkpoint_seconds,
                 )
         print(f"{title}: {outcome or 'ok'}", file=sys.stderr, flush=True)
     return 0
@@ -206,6 +207,7 @@ def run(arguments: argparse.Namespace) -> int:
             store=_store(),
             identity=config.identity(dataset, skew, method, seed),
             progress=progress,
+            checkpoint_seconds=config.checkpoint_seconds,
         )
     if failure:
         print(f"fedsdg: error: {title} failed: {failure}", file=sys.stderr)
@@ -549,15 +551,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         return int(arguments.function(arguments))
+    except BrokenPipeError:
+        # The reader has gone (`fedsdg methods | head`): end without a word, as other tools do.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except FORESEEN as error:
         if arguments.traceback:
             raise
         print(f"fedsdg: error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("fedsdg: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        # The reader has gone (`fedsdg methods | head`): end without a word, as other tools do.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except KeyboardInterrupt as stop:
+        print(f"fedsdg: {str(stop) or 'interrupted'}", file=sys.stderr)
+        return int(getattr(stop, "exit_code", 130))

@@ -140,6 +140,8 @@ class Config:
     adapters: AdaptersConfig
     methods: tuple[MethodConfig, ...]
     search: SearchConfig
+    #: No part of a run: when its state is saved changes no result.
+    checkpoint_seconds: float
 
     def method(self, label: str) -> MethodConfig:
         """The method with this label, or a ``ValueError`` that lists the labels."""
@@ -357,6 +359,9 @@ def parse_config(raw: Any) -> Config:
         adapters=_section(AdaptersConfig, mapping.get("adapters", {}), "adapters"),
         methods=methods,
         search=_search(mapping.get("search", {}), seeds),
+        checkpoint_seconds=Parameter(30.0, minimum=0).check(
+            mapping.get("checkpoint_seconds", 30.0), "checkpoint_seconds"
+        ),
     )
     _check_consistency(config)
     return config

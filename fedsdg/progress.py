@@ -32,7 +32,7 @@ def round_progress(title: str, rounds: int) -> Iterator[Callable[[int, Mapping[s
     with tqdm(total=rounds, desc=title, unit="round", disable=not on_terminal) as bar:
 
         def report(round_: int, record: Mapping[str, Any]) -> None:
-            bar.update(1)
+            bar.update(round_ - bar.n)  # a resumed run does not begin with round 1
             if not record["evaluated"]:
                 return
             bar.set_postfix(_scores(record), refresh=False)

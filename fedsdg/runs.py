@@ -5,14 +5,15 @@ from __future__ import annotations
 import resource
 import shutil
 import sys
-import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedsdg import results
@@ -20,16 +21,25 @@ from fedsdg.config import PartitionConfig, RunConfig
 from fedsdg.data.datasets import ImageData, load_dataset
 from fedsdg.data.images import prepare
 from fedsdg.data.partition_record import TEST, TRAIN, VAL, Partition, PartitionSpec
+from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.local_training import LocalWork, Samples
 from fedsdg.federation.personalisation import Personalisation
 from fedsdg.federation.records import last_and_selected
 from fedsdg.federation.rounds import Federation, Schedule
-from fedsdg.federation.store import SOURCES, keep_or_reuse, run_key
+from fedsdg.federation.store import (
+    SOURCES,
+    checkpoints_of,
+    flush_folder,
+    keep_or_reuse,
+    require_writable,
+    run_key,
+)
 from fedsdg.methods import METHODS
 from fedsdg.models.adapters import AdapterConfig, initial_values, make_layout
 from fedsdg.models.backbones import Backbone
 from fedsdg.models.cohort import CohortModel
+from fedsdg.resuming import run_to_the_end
 from fedsdg.rng import stream
 
 Progress = Callable[[int, Mapping[str, Any]], None]
@@ -143,8 +153,12 @@ def execute(
     store: Path,
     identity: Mapping[str, Any],
     progress: Progress = lambda *_: None,
+    checkpoint_seconds: float = 30.0,
 ) -> str | None:
     """Do one run, or take it from the store, and write its records into ``folder``.
+
+    A run that was killed or stopped goes on from its checkpoint, which lies beside the store and
+    is renewed at most every ``checkpoint_seconds``; its records are those of an undisturbed run.
 
     Returns None when it went well. Any exception becomes a record with ``status: failed``, and
     its sentence is returned: inside a grid a failed run is a row, not a hole. Failed runs are not
@@ -159,9 +173,20 @@ def execute(
     try:
         _check_partition(run, material, partition)
         key = run_key(run.hash, partition.sha256, material.backbone.sha256)
-        done = keep_or_reuse(
-            store, key, lambda place: _run_into(place, run, material, partition, progress)
-        )
+        done = store / key
+        made_for = {"config": run.to_dict(), **facts, **_libraries()}
+        with closing(Checkpoints(checkpoints_of(store, key), made_for)) as checkpoints:
+            if not done.is_dir():
+                require_writable(store)
+                federation, effort = _train(
+                    run, material, partition, checkpoints, checkpoint_seconds, progress
+                )
+                keep_or_reuse(
+                    store, key, lambda place: _write_run(place, run, material, federation, effort)
+                )
+            if checkpoints.folder.is_dir():
+                flush_folder(done)
+                checkpoints.remove()
     except Exception as error:
         traceback.print_exc(file=sys.stderr)
         return record_failure(run, error, folder, {**identity, **facts})
@@ -213,18 +238,39 @@ def _check_partition(run: RunConfig, material: Material, partition: Partition) -
         )
 
 
-def _run_into(
-    place: Path, run: RunConfig, material: Material, partition: Partition, progress: Progress
-) -> None:
-    started = datetime.now(UTC)
-    clock, busy = time.perf_counter(), time.process_time()
+def _libraries() -> dict[str, str]:
+    """Another version may round differently; a run is not begun with one, finished with another."""
+    return {"torch": torch.__version__, "numpy": np.__version__}
+
+
+def _train(
+    run: RunConfig,
+    material: Material,
+    partition: Partition,
+    checkpoints: Checkpoints,
+    checkpoint_seconds: float,
+    progress: Progress,
+) -> tuple[Federation, dict[str, Any]]:
+    """The federation after its last round, and what it has cost."""
     federation = build(run, material, partition)
     try:
-        federation.run(progress)
+        effort = run_to_the_end(
+            federation, checkpoints, seconds=checkpoint_seconds, progress=progress
+        )
     except Exception as error:
         # What was recorded up to the failure is shown with it.
         error.federation = federation  # type: ignore[attr-defined]
         raise
+    return federation, effort
+
+
+def _write_run(
+    place: Path,
+    run: RunConfig,
+    material: Material,
+    federation: Federation,
+    effort: Mapping[str, Any],
+) -> None:
     _write_tables(place, federation)
     records = federation.records
     last, selected = last_and_selected(records.rounds)
@@ -249,10 +295,8 @@ def _run_into(
             **results.provenance(),
             "device": str(material.samples.images.device),
             "threads": run.training.threads,
-            "started": started.isoformat(timespec="seconds"),
+            **effort,
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-            "wall_seconds": time.perf_counter() - clock,
-            "cpu_seconds": time.process_time() - busy,
             # Kilobytes on Linux, bytes on macOS.
             "peak_rss_mb": peak / (1024 if sys.platform != "darwin" else 1024**2),
         },

@@ -104,6 +104,9 @@ def test_the_hash_of_a_run_sees_what_matters_and_only_that(raw):
     others.append(changed.run("digits", "iid", changed.method("fedsdg"), 0))
     assert len({run.hash, *(other.hash for other in others)}) == 5
     assert changed.run("digits", "iid", changed.method("fedavg"), 0).hash == others[2].hash
+    seldom = parse_config({**raw, "checkpoint_seconds": 600})
+    assert seldom.checkpoint_seconds == 600
+    assert seldom.run("digits", "iid", seldom.method("fedavg"), 0).hash == others[2].hash
 
 
 def test_methods_prescribe_their_optimiser(raw):

@@ -43,8 +43,10 @@ class Schedule:
 class Federation:
     """A server model, its clients and a method, ready to run.
 
-    ``theta`` [d] is θ_g; ``bank`` holds what clients keep. ``run`` fills ``records`` as it goes,
-    so that a run that fails still shows how far it came.
+    ``theta`` [d] is θ_g; ``bank`` holds what clients keep; ``state`` is the rule's. ``run`` fills
+    ``records`` as it goes, so that a run that fails still shows how far it came. Between rounds
+    these four are all there is: optimisers start afresh in each round, and every random stream is
+    addressed by the round.
     """
 
     model: CohortModel
@@ -68,16 +70,48 @@ class Federation:
         self.records.client_storage_bytes = self.bank.bytes_per_client()
 
     def run(self, progress: Callable[[int, dict[str, Any]], None] = lambda *_: None) -> Records:
-        """Run all rounds; ``progress(round, record)`` is called after each."""
-        for round_ in range(1, self.schedule.rounds + 1):
+        """Run the rounds that are left; ``progress(round, record)`` is called after each."""
+        for round_ in range(self.rounds_done + 1, self.schedule.rounds + 1):
             record = self.step(round_)
             progress(round_, record)
         return self.records
 
+    @property
+    def rounds_done(self) -> int:
+        """Number of the last round that was recorded; 0 before the first."""
+        return len(self.records.rounds)
+
     def step(self, round_: int) -> dict[str, Any]:
-        """One round; returns its record."""
-        begun = time.perf_counter()
+        """One round, whole or not at all; returns its record.
+
+        Whatever breaks it off, a signal included, leaves the federation as it was before it.
+        """
         cohort = draw_cohort(self.seed, round_, self.num_clients, self.schedule.clients_per_round)
+        undo = self._undo(cohort)
+        try:
+            return self._step(round_, cohort)
+        except BaseException:
+            undo()
+            raise
+
+    def _undo(self, cohort: np.ndarray) -> Callable[[], None]:
+        """What brings back the state of now, if nothing but a round of ``cohort`` follows."""
+        theta, state, clients = self.theta, self.state, torch.from_numpy(cohort)
+        (private, kept), trained = self.bank.gather(clients), self.bank.trained[clients]
+        tables = (self.records.rounds, self.records.clients, self.records.trace)
+        lengths = [(table, len(table)) for table in (*tables, self.records.timings)]
+
+        def undo() -> None:
+            self.theta, self.state = theta, state
+            self.bank.scatter(clients, private, kept)
+            self.bank.trained[clients] = trained
+            for table, length in lengths:
+                del table[length:]
+
+        return undo
+
+    def _step(self, round_: int, cohort: np.ndarray) -> dict[str, Any]:
+        begun = time.perf_counter()
         local, sent_down, sent_up = self._train(round_, cohort)
         trained = time.perf_counter()
         update = local.theta - self.theta

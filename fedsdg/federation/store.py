@@ -24,6 +24,7 @@ SOURCES = (
     "methods.py",
     "models",
     "results.py",
+    "resuming.py",
     "rng.py",
     "runs.py",
 )
@@ -39,6 +40,36 @@ def run_key(config_hash: str, partition_hash: str, backbone_hash: str) -> str:
             "sources": source_hash(*SOURCES),
         }
     )
+
+
+def require_writable(store: Path) -> None:
+    """Raise ``PermissionError`` at once where a run would compute for hours and then be lost."""
+    store.mkdir(parents=True, exist_ok=True)
+    if not os.access(store, os.W_OK):
+        raise PermissionError(
+            f"the store {store} cannot be written to; make it writable, or name another folder "
+            "in the environment variable FEDSDG_STORE"
+        )
+
+
+def checkpoints_of(store: Path, key: str) -> Path:
+    """The folder of an unfinished run's checkpoints, beside the store, under the same address."""
+    return store.parent / "checkpoints" / key
+
+
+def flush(path: Path) -> None:
+    """Wait until a file's contents, or the names in a folder, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def flush_folder(folder: Path) -> None:
+    """Wait until a folder of files is on the disk, with its own name."""
+    for path in (*folder.iterdir(), folder, folder.parent):
+        flush(path)
 
 
 def keep_or_reuse(store: Path, key: str, make: Callable[[Path], None]) -> Path:

@@ -64,6 +64,7 @@ def test_the_configs_of_the_repository_are_valid_to_workflow_and_package():
         ("training.eta_g", "1e-4", "'1e-4' is not of type 'number'"),
         ("training.batch_size", 1.5, "1.5 is not of type 'integer'"),
         ("federation.clients", 0, "0 is less than the minimum"),
+        ("checkpoint_seconds", -1, "-1 is less than the minimum"),
         ("partition.scheme", "per-label", "'per-label' is not one of"),
         ("adapters.targets", "all", "'all' is not one of"),
         ("backbones.letters.source", "random", "'random' is not one of"),

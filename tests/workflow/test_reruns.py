@@ -110,6 +110,12 @@ def test_the_search_section_concerns_no_run(finished):
     assert finished.planned() == {}
 
 
+@pytest.mark.slow
+def test_how_often_runs_are_saved_concerns_no_result(finished):
+    change(finished, "checkpoint_seconds: 30", "checkpoint_seconds: 5")
+    assert finished.planned() == {}
+
+
 def test_a_new_seed_needs_its_partitions_and_every_cell(finished):
     change(finished, "seeds: [0, 1, 2, 3, 4]", "seeds: [0, 1, 2, 3, 4, 5]")
     assert finished.planned() == {"partition_clients": 3, **ALL_CELLS}

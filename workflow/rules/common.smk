@@ -133,6 +133,8 @@ SOURCES = {
     "train": [
         "composition.py",
         "config.py",
+        "interruption.py",
+        "resuming.py",
         "runs.py",
         "methods.py",
         "results.py",
@@ -184,8 +186,9 @@ def benchmark_sources():
 # the environment: in a shell command or in `params`, every change of the config would
 # re-run everything.
 
-# Sections whose values already stand in the paths of a run or of its inputs, or that only
-# `fedsdg search` reads. What is not named here re-runs the training when it changes.
+# Sections whose values already stand in the paths of a run or of its inputs, that only
+# `fedsdg search` reads, or that change no result. What is not named here re-runs the training
+# when it changes.
 OUTSIDE_TRAINING = {
     "experiment",
     "datasets",
@@ -196,6 +199,7 @@ OUTSIDE_TRAINING = {
     "partition",
     "methods",
     "search",
+    "checkpoint_seconds",
 }
 
 

@@ -1,0 +1,60 @@
+"""SIGINT and SIGTERM as an exception, so that a run can save its state before it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asked the process to end; its first argument is the signal's number.
+
+    Like ``KeyboardInterrupt`` it passes through ``except Exception``.
+    """
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell reports for a process that the signal ended: 130 or 143."""
+        return 128 + int(self.args[0])
+
+    def __str__(self) -> str:
+        return str(self.args[1]) if len(self.args) > 1 else "interrupted"
+
+
+@contextlib.contextmanager
+def stopped_by_signals() -> Iterator[Callable[[], None]]:
+    """Within the block the first SIGINT or SIGTERM raises ``Stopped``; later ones are ignored.
+
+    They are ignored because terminals and schedulers send several at once, and the state is being
+    saved. Yields ``check``, to be called between rounds: Python drops what a signal handler raises
+    inside a finaliser, and ``check`` raises it then. A signal that the process was
+    started to ignore stays ignored. Outside the main thread nothing changes.
+    """
+    received: list[int] = []
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        if not received:
+            received.append(number)
+            raise Stopped(number)
+
+    def check() -> None:
+        if received:
+            raise Stopped(received[0])
+
+    if threading.current_thread() is not threading.main_thread():
+        yield check
+        return
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    ours = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
+    for number in ours:
+        signal.signal(number, handle)
+    try:
+        yield check
+    finally:
+        for number in ours:
+            signal.signal(number, before[number])
