@@ -60,6 +60,7 @@ class Run:
     partition: Path
     folder: Path
     store: Path
+    checkpoint_seconds: float
 
     @property
     def title(self) -> str:
@@ -127,6 +128,7 @@ def grid_runs(config: Config, store: Path, only: Sequence[str] = ()) -> list[Run
                     partition=partition_file(config, dataset, skew, seed),
                     folder=places.joinpath(dataset, f"clients~{clients}", *place[1:]),
                     store=store,
+                    checkpoint_seconds=config.checkpoint_seconds,
                 )
             )
     return runs
@@ -346,6 +348,7 @@ def _execute(run: Run, note: Note) -> str | None:
         store=run.store,
         identity=run.identity,
         progress=progress,
+        checkpoint_seconds=run.checkpoint_seconds,
     )
 
 

@@ -21,7 +21,7 @@ PART_BYTES = 1 << 22
 
 FEW_ROWS = loops.FEW_ROWS
 
-LONGEST_BLOCK = 4096
+LONGEST_BLOCK = 16384
 """Columns of the longest block of any kernel."""
 
 STORAGES = {

@@ -332,11 +332,11 @@ def nonzeros(source, start, stop, width, buffer):
 def weighted_sum(
     source, start, stop, width, buffer, places, step, weights, total, base, out, storage
 ):
-    """out = base + sum_k weights[k] x_k, four rows at a time; returns as `_stored`.
+    """out = base + sum_k weights[k] x_k, eight or four rows at a time; returns as `_stored`.
 
     Differences from an origin are formed in float64: it is the last row of source, which has no
-    other, behind those that have weights. buffer: row k is at (k % 4) * width, the origin at
-    4 * width, or it is empty. total [width] float64.
+    other, behind those that have weights. buffer: row k is at (k % 8) * width, the origin at
+    8 * width, or it is empty. total [width] float64.
     """
     dtype = buffer.dtype
     size, rows, finite = len(weights), len(source[0]), 0.0
@@ -346,12 +346,25 @@ def weighted_sum(
         z = total[:n]
         z[:] = 0.0
         if rows > size and step == 0:
-            _form(source, size, rows, left, n, buffer[4 * width :], width)
+            _form(source, size, rows, left, n, buffer[8 * width :], width)
         h = _at(places[size] + o if rows > size else source[4], n, dtype)
-        for k in range(0, size, 4):
+        eights = size - size % 8 if rows == size else 0
+        for k in range(0, eights, 8):
+            if step == 0:
+                _form(source, k, k + 8, left, n, buffer, width)
+            a, b = _at(places[k] + o, n, dtype), _at(places[k + 1] + o, n, dtype)
+            c, e = _at(places[k + 2] + o, n, dtype), _at(places[k + 3] + o, n, dtype)
+            f, g = _at(places[k + 4] + o, n, dtype), _at(places[k + 5] + o, n, dtype)
+            u, v = _at(places[k + 6] + o, n, dtype), _at(places[k + 7] + o, n, dtype)
+            w = weights[k : k + 8]
+            for j in range(n):
+                z[j] += ((w[0] * a[j] + w[1] * b[j]) + (w[2] * c[j] + w[3] * e[j])) + (
+                    (w[4] * f[j] + w[5] * g[j]) + (w[6] * u[j] + w[7] * v[j])
+                )
+        for k in range(eights, size, 4):
             last = min(k + 4, size)
             if step == 0:
-                _form(source, k, last, left, n, buffer, width)
+                _form(source, k, last, left, n, buffer[k % 8 * width :], width)
             if last < k + 4:
                 for i in range(k, last):
                     a = _at(places[i] + o, n, dtype)

@@ -26,11 +26,14 @@ def weighted_sum(
     what is not finite shows.
     """
     real = np.float64 if rows.dtype == torch.float64 else np.float32
-    # Only the totals are read again, so the pieces of many rows may be long (see block_width).
-    width = 128 if rows.size <= FEW_ROWS else LONGEST_BLOCK
+    # Only the totals are read again: so the pieces of many rows, too many for the processor to
+    # follow at once, may be long (see block_width), where they need not be formed first.
+    width = 128
+    if rows.size > FEW_ROWS:
+        width = LONGEST_BLOCK if rows.lie_as(real) else LONGEST_BLOCK // 4
     start_of_base = 0 if base is None else base.data_ptr()
     apart = rows._replace(addresses=_and_origin(rows), origin=0)
-    source, slots = apart.source, [k % 4 for k in range(rows.size)] + [4] * bool(rows.origin)
+    source, slots = apart.source, [k % 8 for k in range(rows.size)] + [8] * bool(rows.origin)
     target = start_of_base, out.data_ptr(), STORAGES[out.dtype]
 
     def work(start: int, stop: int) -> Any:
