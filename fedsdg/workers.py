@@ -154,6 +154,8 @@ def _serve(connection: Connection) -> None:
             function, task = connection.recv()
             try:
                 outcome = function(task, lambda content: connection.send((False, content)))
+            except KeyboardInterrupt:  # The task was stopped by SIGTERM, and has put its work away.
+                sys.exit(128 + signal.SIGTERM)
             except Exception as error:
                 traceback.print_exc(file=sys.stderr)
                 outcome = Failed(type(error).__name__, str(error))
