@@ -331,8 +331,8 @@ def verify(arguments: argparse.Namespace) -> int:
 
 def aggregate(arguments: argparse.Namespace) -> int:
     """Aggregate clients' safetensors files into one, in little memory."""
-    from fedsdg.aggregation.files import aggregate_files, read_state
-    from fedsdg.aggregation.new_files import check_target
+    from fedsdg.aggregation.files.door import aggregate_files, read_state
+    from fedsdg.aggregation.files.new_files import check_target
     from fedsdg.progress import byte_progress
     from fedsdg.results import read_json, write_json
 

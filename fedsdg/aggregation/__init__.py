@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedsdg.aggregation.distributed import aggregate_by_client, aggregate_sharded
     from fedsdg.aggregation.door import Aggregated, aggregate
-    from fedsdg.aggregation.files import AggregatedFiles, aggregate_files
+    from fedsdg.aggregation.files.door import AggregatedFiles, aggregate_files
     from fedsdg.aggregation.state_dicts import fedsdg_server_aggregate
     from fedsdg.aggregation.weights import weight_summary
 
@@ -29,10 +29,10 @@ __all__ = [
 
 _HOMES = {
     "Aggregated": "fedsdg.aggregation.door",
-    "AggregatedFiles": "fedsdg.aggregation.files",
+    "AggregatedFiles": "fedsdg.aggregation.files.door",
     "aggregate": "fedsdg.aggregation.door",
     "aggregate_by_client": "fedsdg.aggregation.distributed",
-    "aggregate_files": "fedsdg.aggregation.files",
+    "aggregate_files": "fedsdg.aggregation.files.door",
     "aggregate_sharded": "fedsdg.aggregation.distributed",
     "fedsdg_server_aggregate": "fedsdg.aggregation.state_dicts",
     "weight_summary": "fedsdg.aggregation.weights",

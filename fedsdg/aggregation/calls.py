@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fedsdg.aggregation.parameter_rows import ParameterRows, form_matrix
-from fedsdg.aggregation.parameter_updates import ParameterNorm, Rounding
+from fedsdg.aggregation.parameters.checks import StateDict
+from fedsdg.aggregation.parameters.rounding import ParameterNorm, Rounding
+from fedsdg.aggregation.parameters.rows import ParameterRows, form_matrix
+from fedsdg.aggregation.parameters.writing import apart, write_sums
 from fedsdg.aggregation.plans import Plan, PlannedRule, planned
 from fedsdg.aggregation.rows import TensorRows
-from fedsdg.aggregation.state_dict_checks import StateDict
 from fedsdg.aggregation.types import Aggregate, Context, Rule
 from fedsdg.aggregation.uploads import require_finite
-from fedsdg.aggregation.writing import apart, write_sums
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedsdg.aggregation.parameters.checks import kind
 from fedsdg.aggregation.rules.cgsv import Cgsv
 from fedsdg.aggregation.rules.mean import Mean
-from fedsdg.aggregation.state_dict_checks import kind
 from fedsdg.aggregation.types import Context, Rule
 
 LARGEST_COUNT = 2**53

@@ -9,8 +9,7 @@ import torch
 
 from fedsdg.aggregation.calls import Call
 from fedsdg.aggregation.cohort import Cohort
-from fedsdg.aggregation.parameter_updates import check_differences
-from fedsdg.aggregation.parameters import (
+from fedsdg.aggregation.parameters.kinds import (
     clients_of,
     global_tensors,
     new_like,
@@ -18,12 +17,13 @@ from fedsdg.aggregation.parameters import (
     tensors_like,
     views,
 )
+from fedsdg.aggregation.parameters.rounding import check_differences
+from fedsdg.aggregation.parameters.screening import further_uploads, screened, who
+from fedsdg.aggregation.parameters.writing import write_copies
 from fedsdg.aggregation.plans import Plan
 from fedsdg.aggregation.rule_table import make_rule
-from fedsdg.aggregation.screening import further_uploads, screened, who
 from fedsdg.aggregation.types import Aggregate, Context, Rule
 from fedsdg.aggregation.uploads import NonFiniteError
-from fedsdg.aggregation.writing import write_copies
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,20 +7,20 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from fedsdg.aggregation.parameter_rows import ParameterRows
-from fedsdg.aggregation.parameter_updates import Rounding, check_differences
-from fedsdg.aggregation.parameters import new_like, views
-from fedsdg.aggregation.plans import Combination, Plan
-from fedsdg.aggregation.rules.alignment import Alignment, Weighing
-from fedsdg.aggregation.state_dict_checks import (
+from fedsdg.aggregation.parameters.checks import (
     StateDict,
     check_finite,
     check_global,
     check_structure,
     named_clients,
 )
+from fedsdg.aggregation.parameters.kinds import new_like, views
+from fedsdg.aggregation.parameters.rounding import Rounding, check_differences
+from fedsdg.aggregation.parameters.rows import ParameterRows
+from fedsdg.aggregation.parameters.writing import write_copies
+from fedsdg.aggregation.plans import Combination, Plan
+from fedsdg.aggregation.rules.alignment import Alignment, Weighing
 from fedsdg.aggregation.statistics import Statistics
-from fedsdg.aggregation.writing import write_copies
 
 
 def fedsdg_server_aggregate(

@@ -9,9 +9,9 @@ import torch
 
 import fedsdg.aggregation.door
 from fedsdg.aggregation import Aggregated, aggregate
+from fedsdg.aggregation.parameters.checks import check_storage
 from fedsdg.aggregation.rules.cgsv import Cgsv
 from fedsdg.aggregation.rules.krum import Krum
-from fedsdg.aggregation.state_dict_checks import check_storage
 from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
 
 from .door_cases import EVERY_RULE, KINDS, call, draw, flat, form, needs

@@ -9,8 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedsdg.aggregation import aggregate, fedsdg_server_aggregate
 from fedsdg.aggregation.backends import backend
-from fedsdg.aggregation.parameter_rows import ParameterRows
-from fedsdg.aggregation.parameter_updates import ParameterNorm, Rounding
+from fedsdg.aggregation.parameters.rounding import ParameterNorm, Rounding
+from fedsdg.aggregation.parameters.rows import ParameterRows
 from fedsdg.aggregation.rule_table import make_rule
 from fedsdg.aggregation.rules.alignment import Alignment
 

@@ -11,9 +11,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from fedsdg.aggregation.door import aggregate
-from fedsdg.aggregation.file_rows import Meter, block_width, finite_norm
-from fedsdg.aggregation.files import aggregate_files, read_state
-from fedsdg.aggregation.parameter_updates import Rounding
+from fedsdg.aggregation.files.door import aggregate_files, read_state
+from fedsdg.aggregation.files.rows import Meter, block_width, finite_norm
+from fedsdg.aggregation.parameters.rounding import Rounding
 from fedsdg.aggregation.rule_table import make_rule
 from fedsdg.aggregation.rules.alignment import Alignment
 from fedsdg.aggregation.types import Aggregate, StatelessRule

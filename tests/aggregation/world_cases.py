@@ -13,7 +13,7 @@ import torch.distributed as dist
 from fedsdg.aggregation import aggregate_by_client, aggregate_sharded
 from fedsdg.aggregation.distributed import Peers, ShardedRows, columns
 from fedsdg.aggregation.distributed.rows import ShardedNorm
-from fedsdg.aggregation.parameter_updates import Rounding
+from fedsdg.aggregation.parameters.rounding import Rounding
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
 from fedsdg.aggregation.rows import TensorRows
 from fedsdg.aggregation.rules.scaffold import Scaffold

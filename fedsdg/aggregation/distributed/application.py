@@ -9,11 +9,11 @@ import torch
 
 from fedsdg.aggregation.distributed.peers import Peers
 from fedsdg.aggregation.distributed.rows import ShardedNorm, ShardedRows
-from fedsdg.aggregation.parameter_rows import ParameterRows
-from fedsdg.aggregation.parameter_updates import Rounding, check_differences
+from fedsdg.aggregation.parameters.checks import StateDict
+from fedsdg.aggregation.parameters.rounding import Rounding, check_differences
+from fedsdg.aggregation.parameters.rows import ParameterRows
 from fedsdg.aggregation.plans import Plan, PlannedRule, planned
 from fedsdg.aggregation.rule_table import make_rule
-from fedsdg.aggregation.state_dict_checks import StateDict
 from fedsdg.aggregation.types import Context
 from fedsdg.aggregation.uploads import NonFiniteError
 

@@ -18,22 +18,22 @@ from fedsdg.aggregation.distributed.application import (
 from fedsdg.aggregation.distributed.columns import Layout, join_columns, shard_by_columns
 from fedsdg.aggregation.distributed.peers import DEFAULT_TIMEOUT, Peers
 from fedsdg.aggregation.door import Aggregated, reported
-from fedsdg.aggregation.parameters import (
+from fedsdg.aggregation.parameters.checks import kind
+from fedsdg.aggregation.parameters.kinds import (
     global_tensors,
     new_like,
     out_tensors,
     tensors_like,
     views,
 )
-from fedsdg.aggregation.screening import (
+from fedsdg.aggregation.parameters.screening import (
     check_some_left,
     further_uploads,
     nonfinite_by_client,
     who,
 )
-from fedsdg.aggregation.state_dict_checks import kind
+from fedsdg.aggregation.parameters.writing import write_copies
 from fedsdg.aggregation.types import Rule
-from fedsdg.aggregation.writing import write_copies
 
 
 def aggregate_by_client(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from fedsdg.aggregation.distributed.peers import Peers
-from fedsdg.aggregation.state_dict_checks import StateDict
+from fedsdg.aggregation.parameters.checks import StateDict
 
 BUFFER_BYTES = 1 << 25
 """About what a round sends, and what it receives."""

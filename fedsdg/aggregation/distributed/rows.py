@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from fedsdg.aggregation.distributed.peers import Peers
-from fedsdg.aggregation.parameter_updates import Rounding
+from fedsdg.aggregation.parameters.checks import FLOATING
+from fedsdg.aggregation.parameters.rounding import Rounding
 from fedsdg.aggregation.rows import Rows, merged, merged_distances
-from fedsdg.aggregation.state_dict_checks import FLOATING
 from fedsdg.aggregation.statistics import Statistics
 
 

@@ -15,7 +15,8 @@ from fedsdg.aggregation.distributed.application import (
 )
 from fedsdg.aggregation.distributed.peers import DEFAULT_TIMEOUT, Peers
 from fedsdg.aggregation.door import Aggregated, reported
-from fedsdg.aggregation.parameters import (
+from fedsdg.aggregation.parameters.checks import StateDict
+from fedsdg.aggregation.parameters.kinds import (
     clients_of,
     global_tensors,
     new_like,
@@ -23,15 +24,14 @@ from fedsdg.aggregation.parameters import (
     tensors_like,
     views,
 )
-from fedsdg.aggregation.screening import (
+from fedsdg.aggregation.parameters.screening import (
     check_some_left,
     further_uploads,
     nonfinite_by_client,
     who,
 )
-from fedsdg.aggregation.state_dict_checks import StateDict
+from fedsdg.aggregation.parameters.writing import write_copies
 from fedsdg.aggregation.types import Rule
-from fedsdg.aggregation.writing import write_copies
 
 
 def aggregate_sharded(

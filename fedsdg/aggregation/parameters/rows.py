@@ -5,14 +5,14 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import torch
 
-from fedsdg.aggregation.addressed_rows import AddressedRows
 from fedsdg.aggregation.backends import backend, backend_for, has_addresses
-from fedsdg.aggregation.formed_rows import FormedRows
+from fedsdg.aggregation.parameters.addressed_rows import AddressedRows
+from fedsdg.aggregation.parameters.checks import StateDict
+from fedsdg.aggregation.parameters.formed_rows import FormedRows
+from fedsdg.aggregation.parameters.writing import check_results
 from fedsdg.aggregation.plans import Combination, Nothing, OrderStatistics, Plan, Step
 from fedsdg.aggregation.rows import TensorRows, all_finite, merged, merged_distances
-from fedsdg.aggregation.state_dict_checks import StateDict
 from fedsdg.aggregation.statistics import Statistics
-from fedsdg.aggregation.writing import check_results
 
 LARGE_NUMBERS = 1 << 18
 """Tensors of at least so many numbers, over all clients, are worth a kernel call of their own."""

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from fedsdg.aggregation.cohort import Cohort
-from fedsdg.aggregation.file_inputs import (
+from fedsdg.aggregation.files.inputs import (
     check_alike,
     check_distinct,
     check_ids,
@@ -22,13 +22,13 @@ from fedsdg.aggregation.file_inputs import (
     number_of,
     samples_of,
 )
-from fedsdg.aggregation.file_rows import FileRows, Meter, NonFinite, PassedNorm
-from fedsdg.aggregation.new_files import NewFile, check_target, new_file
+from fedsdg.aggregation.files.new_files import NewFile, check_target, new_file
+from fedsdg.aggregation.files.rows import FileRows, Meter, NonFinite, PassedNorm
+from fedsdg.aggregation.files.tensor_files import READ_BYTES, FileVector, TensorFile
+from fedsdg.aggregation.parameters.screening import who
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
 from fedsdg.aggregation.rows import TensorRows, all_finite
 from fedsdg.aggregation.rule_table import make_rule
-from fedsdg.aggregation.screening import who
-from fedsdg.aggregation.tensor_files import READ_BYTES, FileVector, TensorFile
 from fedsdg.aggregation.types import Context
 from fedsdg.aggregation.uploads import NonFiniteError
 

@@ -6,9 +6,9 @@ from itertools import accumulate
 
 import torch
 
-from fedsdg.aggregation.parameter_blocks import Block, cut
+from fedsdg.aggregation.parameters.blocks import Block, cut
+from fedsdg.aggregation.parameters.checks import StateDict
 from fedsdg.aggregation.rows import all_finite
-from fedsdg.aggregation.state_dict_checks import StateDict
 from fedsdg.aggregation.uploads import NonFiniteError
 
 BLOCK_NUMBERS = 1 << 16

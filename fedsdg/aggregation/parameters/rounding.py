@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from fedsdg.aggregation.backends import backend, backend_for
-from fedsdg.aggregation.parameter_rows import ParameterRows
-from fedsdg.aggregation.state_dict_checks import StateDict
+from fedsdg.aggregation.parameters.checks import StateDict
+from fedsdg.aggregation.parameters.rows import ParameterRows
 
 SLACK = 1 + 1e-4
 """Norms are good to five digits at least."""

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from fedsdg.aggregation.formed_rows import FormedRows
+from fedsdg.aggregation.parameters.checks import StateDict
+from fedsdg.aggregation.parameters.formed_rows import FormedRows
 from fedsdg.aggregation.plans import Combination, OrderStatistics, Step
-from fedsdg.aggregation.state_dict_checks import StateDict
 from fedsdg.aggregation.statistics import Statistics, distances_by_kernels, measured_by_kernels
 
 REHEARSED_NUMBERS = 1 << 20

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedsdg.aggregation.state_dict_checks import (
+from fedsdg.aggregation.parameters.checks import (
     StateDict,
     check_storage,
     check_structure,
     kind,
     named_clients,
 )
-from fedsdg.aggregation.state_dict_checks import check_global as check_tensors
+from fedsdg.aggregation.parameters.checks import check_global as check_tensors
 
 ALONE = "parameters"
 """The name of an array or tensor that is all there is."""

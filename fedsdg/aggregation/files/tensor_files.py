@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from safetensors import SafetensorError, safe_open
 
-from fedsdg.aggregation.state_dict_checks import StateDict
+from fedsdg.aggregation.parameters.checks import StateDict
 
 DTYPES = {
     "F16": torch.float16,

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedsdg.aggregation.screening import who
-from fedsdg.aggregation.state_dict_checks import check_storage, check_structure
-from fedsdg.aggregation.tensor_files import TensorFile
+from fedsdg.aggregation.files.tensor_files import TensorFile
+from fedsdg.aggregation.parameters.checks import check_storage, check_structure
+from fedsdg.aggregation.parameters.screening import who
 
 
 def further_files(uploads: Any, size: int) -> dict[str, list[TensorFile]]:
