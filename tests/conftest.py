@@ -1,10 +1,15 @@
 """One thread for every test: results depend on no core count, and tests can run side by side."""
 
 import os
+import signal
 
 # Before numpy and torch start their pools, here and in every process that a test starts.
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
+
+# A shell's background job ignores it, and so would every process that a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import torch  # noqa: E402
 

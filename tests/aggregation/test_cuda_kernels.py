@@ -207,7 +207,8 @@ def test_through_the_statistics(size, d, dtype, exponent, layout, seed):
     between, of_pairs = squared_distances(rows)
     expected = ((x[:, None] - x[None]) ** 2).sum(-1)
     if size > 1:
-        np.testing.assert_allclose(between * (of_pairs / unit) ** 2, expected, rtol=rtol)
+        lengths_between = np.sqrt(between) * (of_pairs / unit)
+        np.testing.assert_allclose(lengths_between**2, expected, rtol=rtol)
     eps = torch.finfo(dtype).eps
     total = exact(weighted_sum(rows, c)) / unit
     assert (np.abs(total - z) <= eps * np.abs(z) + 4e-15 * (np.abs(c) @ np.abs(x))).all()

@@ -179,7 +179,8 @@ def numbers(rule, size):
         "krum": between,
         "multikrum": between,
         "geometric-median": between,
-        "scaffold": 4 + 2,  # Facts about its second upload, and the norm of the control.
+        # Facts about its second upload, whether the control is finite, and its norm.
+        "scaffold": 4 + 2 + 2,
         "local-only": size + 1,
     }.get(rule, 0)
 

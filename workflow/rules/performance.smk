@@ -21,7 +21,8 @@ rule measure_kernels:
         "results/benchmarks/measure_kernels/short.tsv"
     # First of all: later it would wait until every core is free at once.
     priority: 200
-    threads: workflow.cores or 1
+    # More than a machine has: a job gets at most the cores that Snakemake was given.
+    threads: 1024
     resources:
         mem_mb=4096,
         runtime=10,
