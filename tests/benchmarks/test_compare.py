@@ -10,11 +10,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 AGAIN = """
 import time
-_sound = weighted_sum
+_sound = step_of
 
-def weighted_sum(rows, weights):
+def step_of(plan, rows, context):
     time.sleep(0.01)
-    return _sound(rows, weights)
+    return _sound(plan, rows, context)
 """
 
 
@@ -59,7 +59,7 @@ def compare(repository: Path, base: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_a_slower_working_tree_fails_and_leaves_nothing_behind(repository):
-    with (repository / "fedsdg/aggregation/statistics.py").open("a") as source:
+    with (repository / "fedsdg/aggregation/plans.py").open("a") as source:
         source.write(AGAIN)
     done = compare(repository, "main")
     assert done.returncode != 0, done.stdout
