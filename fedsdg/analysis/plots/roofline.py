@@ -69,11 +69,12 @@ def _growth(panel: Axes, rows: Sequence[Row], key: str, cache: int) -> None:
     look = looks(rules)
     panel.axhline(1.0, color=INK, linewidth=1.2, zorder=1)
     panel.annotate(
-        "a bare read of the memory",
-        (0.015, 1.0),
+        "bare\nread",
+        (1.0, 1.0),
         xycoords=("axes fraction", "data"),
-        xytext=(0, 2),
+        xytext=(3, 0),
         textcoords="offset points",
+        va="center",
         fontsize=6.5,
         color=INK,
     )
