@@ -229,6 +229,8 @@ def _run_grid(arguments: argparse.Namespace) -> int:
             raise ValueError(f"--{option} is for one run; choose runs of a grid with --only")
     if arguments.jobs < 1:
         raise ValueError(f"--jobs is {arguments.jobs}, but must be at least 1")
+    if arguments.seeds_together < 1:
+        raise ValueError(f"--seeds-together is {arguments.seeds_together}, but must be at least 1")
     base = arguments.config or [default_file()]
     config = load_config([*base, *arguments.grid], arguments.set or ())
     failed = run_grid(
@@ -237,6 +239,7 @@ def _run_grid(arguments: argparse.Namespace) -> int:
         jobs=arguments.jobs,
         only=arguments.only or (),
         minutes=arguments.minutes,
+        seeds_together=arguments.seeds_together,
     )
     if failed:
         print(f"fedsdg: error: {len(failed)} run(s) failed:", file=sys.stderr)
@@ -450,6 +453,13 @@ def _parser() -> argparse.ArgumentParser:
     many = sub.add_argument_group("a whole grid, with summary, tables, figures and claims")
     many.add_argument("--grid", nargs="*", metavar="FILE", help="files laid over the config")
     many.add_argument("--jobs", type=int, default=1, help="runs side by side (default: 1)")
+    many.add_argument(
+        "--seeds-together",
+        type=int,
+        default=1,
+        metavar="N",
+        help="seeds of a cell trained in one pass, meant for a GPU (default: 1)",
+    )
     many.add_argument(
         "--only", nargs="+", metavar="NAME", help="data sets, skews, methods, seed~N; others wait"
     )

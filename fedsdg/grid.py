@@ -151,6 +151,20 @@ def _kinds(config: Config, only: Sequence[str]) -> list[set[str]]:
     return [{word for word in only if word in kind} for kind in kinds]
 
 
+def grouped(runs: Sequence[Run], size: int) -> list[tuple[Run, ...]]:
+    """Runs that differ in their seed alone, ``size`` at a time, in the order of each first one."""
+    cells: dict[Path, list[Run]] = {}
+    for run in runs:
+        cells.setdefault(run.folder.parent, []).append(run)
+    groups = [
+        tuple(cell[begin : begin + size])
+        for cell in cells.values()
+        for begin in range(0, len(cell), size)
+    ]
+    place = {run.folder: number for number, run in enumerate(runs)}
+    return sorted(groups, key=lambda group: place[group[0].folder])
+
+
 def is_finished(run: Run, partition: str, backbone: str, sources: str) -> bool:
     """Whether the records of this very run are in place: config, data, backbone and sources."""
     if not all((run.folder / record).is_file() for record in RECORDS):
@@ -180,11 +194,13 @@ def run_grid(
     jobs: int = 1,
     only: Sequence[str] = (),
     minutes: float | None = None,
+    seeds_together: int = 1,
 ) -> list[str]:
     """Do what is not done yet, and write summary, tables, figures and claims of what there is.
 
-    ``jobs`` runs side by side; no run is started after ``minutes``. Returns the failed runs, one
-    line each. Raises ``GridError`` when the backbone, a data set or a partition cannot be had.
+    ``jobs`` runs side by side; no run is started after ``minutes``. ``seeds_together`` many seeds
+    of a cell are trained in one pass. Returns the failed runs, one line each. Raises ``GridError``
+    when the backbone, a data set or a partition cannot be had.
     """
     begun = time.monotonic()
     runs = grid_runs(config, store, only)
@@ -200,7 +216,8 @@ def run_grid(
                 if not is_finished(run, partitions[run.partition], backbone, sources)
             ]
             progress.start(len(runs), len(runs) - len(left))
-            _train(left, workers, progress, None if minutes is None else begun + 60 * minutes)
+            deadline = None if minutes is None else begun + 60 * minutes
+            _train(grouped(left, seeds_together), workers, progress, deadline)
             return _write_pages(config, workers, progress)
 
 
@@ -234,32 +251,36 @@ def _make_partitions(
 
 
 def _train(
-    runs: Sequence[Run], workers: Workers, progress: GridProgress, deadline: float | None
+    groups: Sequence[tuple[Run, ...]],
+    workers: Workers,
+    progress: GridProgress,
+    deadline: float | None,
 ) -> None:
-    def in_time() -> Iterator[Run]:
-        for run in runs:
+    def in_time() -> Iterator[tuple[Run, ...]]:
+        for group in groups:
             if deadline is not None and time.monotonic() >= deadline:
                 return
-            yield run
+            yield group
 
-    def noted(run: Run, record: Any) -> None:
-        progress.round(run.title, record)
+    def noted(group: tuple[Run, ...], seen: tuple[int, Any]) -> None:
+        number, record = seen
+        progress.round(group[number].title, record)
 
     done = 0
-    for run, outcome in workers.map(_execute, in_time(), noted):
+    for group, outcome in workers.map(_execute, in_time(), noted):
         if isinstance(outcome, Failed):
             if outcome.kind != "killed":
-                raise GridError(f"{run.title}: {outcome}")
+                raise GridError(f"{group[0].title}: {outcome}")
             from fedsdg.runs import record_failure
 
-            outcome = record_failure(
-                run.config, RuntimeError(outcome.message), run.folder, run.identity
-            )
-        done += 1
-        progress.finished(run.title, outcome)
+            error = RuntimeError(outcome.message)
+            outcome = [record_failure(run.config, error, run.folder, run.identity) for run in group]
+        done += len(group)
+        for run, failure in zip(group, outcome, strict=True):
+            progress.finished(run.title, failure)
     progress.stop()
-    if done < len(runs):
-        progress.say(f"time is up: {len(runs) - done} of the runs are left; call again to go on")
+    if done < (wanted := sum(map(len, groups))):
+        progress.say(f"time is up: {wanted - done} of the runs are left; call again to go on")
 
 
 def _write_pages(config: Config, workers: Workers, progress: GridProgress) -> list[str]:
@@ -331,24 +352,25 @@ def _partition(task: Division, note: Note) -> str:
     return made.sha256
 
 
-def _execute(run: Run, note: Note) -> str | None:
-    """None, or the sentence of the run's failure, which is recorded."""
+def _execute(group: tuple[Run, ...], note: Note) -> list[str | None]:
+    """For each run None, or the sentence of its failure, which is recorded."""
     from fedsdg.data.partition_files import read_partition
-    from fedsdg.runs import execute
+    from fedsdg.runs import Assignment, execute_together
 
-    def progress(round_: int, record: Any) -> None:
+    def progress(number: int, round_: int, record: Any) -> None:
         shown = ("evaluated", "train_loss", "personal_accuracy", "global_accuracy")
-        note({"round": round_, **{key: record.get(key) for key in shown}})
+        note((number, {"round": round_, **{key: record.get(key) for key in shown}}))
 
-    return execute(
-        run.config,
-        _material(run.config.dataset, run.backbone, run.config.training.device),
-        read_partition(run.partition),
-        run.folder,
-        store=run.store,
-        identity=run.identity,
+    first = group[0]
+    return execute_together(
+        [
+            Assignment(run.config, read_partition(run.partition), run.folder, run.identity)
+            for run in group
+        ],
+        _material(first.config.dataset, first.backbone, first.config.training.device),
+        store=first.store,
         progress=progress,
-        checkpoint_seconds=run.checkpoint_seconds,
+        checkpoint_seconds=first.checkpoint_seconds,
     )
 
 

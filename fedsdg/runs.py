@@ -6,9 +6,9 @@ import resource
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Mapping
-from contextlib import closing
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,14 +32,16 @@ from fedsdg.federation.store import (
     checkpoints_of,
     flush_folder,
     keep_or_reuse,
+    made_otherwise,
     require_writable,
     run_key,
+    together_key,
 )
 from fedsdg.methods import METHODS
 from fedsdg.models.adapters import AdapterConfig, initial_values, make_layout
 from fedsdg.models.backbones import Backbone
 from fedsdg.models.cohort import CohortModel
-from fedsdg.resuming import run_to_the_end
+from fedsdg.resuming import Journey
 from fedsdg.rng import stream
 
 Progress = Callable[[int, Mapping[str, Any]], None]
@@ -144,6 +146,16 @@ def build(run: RunConfig, material: Material, partition: Partition) -> Federatio
     )
 
 
+@dataclass(frozen=True)
+class Assignment:
+    """A run to be done: its partition, where its records go, and what names it in them."""
+
+    run: RunConfig
+    partition: Partition
+    folder: Path
+    identity: Mapping[str, Any]
+
+
 def execute(
     run: RunConfig,
     material: Material,
@@ -164,43 +176,144 @@ def execute(
     its sentence is returned: inside a grid a failed run is a row, not a hole. Failed runs are not
     kept in the store.
     """
-    torch.set_num_threads(run.training.threads)
-    facts = {
-        "partition_hash": partition.sha256,
-        "backbone_hash": material.backbone.sha256,
-        "source_hash": results.source_hash(*SOURCES),
-    }
+    one = Assignment(run, partition, folder, identity)
     try:
-        _check_partition(run, material, partition)
-        key = run_key(run.hash, partition.sha256, material.backbone.sha256)
-        done = store / key
-        made_for = {"config": run.to_dict(), **facts, **_libraries()}
-        with closing(Checkpoints(checkpoints_of(store, key), made_for)) as checkpoints:
-            if not done.is_dir():
-                require_writable(store)
-                federation, effort = _train(
-                    run, material, partition, checkpoints, checkpoint_seconds, progress
-                )
-                keep_or_reuse(
-                    store, key, lambda place: _write_run(place, run, material, federation, effort)
-                )
-            if checkpoints.folder.is_dir():
-                flush_folder(done)
-                checkpoints.remove()
+        _carry_out([one], material, store, lambda _, *seen: progress(*seen), checkpoint_seconds)
     except Exception as error:
         traceback.print_exc(file=sys.stderr)
-        return record_failure(run, error, folder, {**identity, **facts})
+        return record_failure(run, error, folder, {**identity, **_hashes(one, material)})
+    return None
+
+
+def execute_together(
+    assignments: Sequence[Assignment],
+    material: Material,
+    *,
+    store: Path,
+    progress: Callable[[int, int, Mapping[str, Any]], None] = lambda *_: None,
+    checkpoint_seconds: float = 30.0,
+) -> list[str | None]:
+    """Do several runs that differ in their seed in one pass, each with records as if alone.
+
+    They equal runs made alone but for rounding, say so in their provenance (``seeds_together``),
+    and have addresses of their own in the store. What the store holds already, made alone or in
+    other company, is taken from there. A run that fails by itself takes the others out
+    of the pass: all are then done one by one. ``progress(number of the run, round, record)``.
+    Returns what ``execute`` would for each.
+    """
+    others = {replace(one.run, seed=0).hash for one in assignments}
+    if len(others) > 1:
+        raise ValueError("runs that train together may differ in their seed alone")
+
+    def alone(number: int) -> str | None:
+        one = assignments[number]
+        return execute(
+            one.run,
+            material,
+            one.partition,
+            one.folder,
+            store=store,
+            identity=one.identity,
+            progress=lambda *seen: progress(number, *seen),
+            checkpoint_seconds=checkpoint_seconds,
+        )
+
+    if len(assignments) == 1:
+        return [alone(0)]
+    outcomes: dict[int, str | None] = {}
+    seeds = [one.run.seed for one in assignments]
+    for number, one in enumerate(assignments):
+        made = made_otherwise(store, _key(one, material), seeds)
+        if made is not None:
+            _deliver(one, material, store / made)
+            outcomes[number] = None
+    left = [number for number in range(len(assignments)) if number not in outcomes]
+    group = [assignments[number] for number in left]
+    try:
+        if group:
+            _carry_out(
+                group,
+                material,
+                store,
+                lambda number, *seen: progress(left[number], *seen),
+                checkpoint_seconds,
+            )
+            outcomes |= dict.fromkeys(left)
+    except (ValueError, FloatingPointError) as error:
+        print(f"fedsdg: {error}; its seeds are now done one by one", file=sys.stderr, flush=True)
+        outcomes |= {number: alone(number) for number in left}
+    except Exception as error:
+        traceback.print_exc(file=sys.stderr)
+        for number, one in zip(left, group, strict=True):
+            facts = {**one.identity, **_hashes(one, material)}
+            outcomes[number] = record_failure(one.run, error, one.folder, facts)
+    return [outcomes[number] for number in range(len(assignments))]
+
+
+def _carry_out(
+    assignments: Sequence[Assignment],
+    material: Material,
+    store: Path,
+    progress: Callable[[int, int, Mapping[str, Any]], None],
+    checkpoint_seconds: float,
+) -> None:
+    """Train in one pass what the store lacks, keep it there, and deliver the records."""
+    torch.set_num_threads(assignments[0].run.training.threads)
+    seeds = [one.run.seed for one in assignments]
+    company = {"seeds_together": seeds} if len(seeds) > 1 else {}
+    for one in assignments:
+        _check_partition(one.run, material, one.partition)
+    keys = [together_key(_key(one, material), seeds) for one in assignments]
+    with ExitStack() as stack:
+        checkpoints = []
+        for one, key in zip(assignments, keys, strict=True):
+            made_for = {"config": one.run.to_dict(), **_hashes(one, material), **_libraries()}
+            place = Checkpoints(checkpoints_of(store, key), {**made_for, **company})
+            checkpoints.append(stack.enter_context(closing(place)))
+        if not all((store / key).is_dir() for key in keys):
+            require_writable(store)
+            federations, efforts = _train(
+                assignments, material, checkpoints, checkpoint_seconds, progress
+            )
+            for one, key, federation, effort in zip(
+                assignments, keys, federations, efforts, strict=True
+            ):
+                facts = {**company, **effort}
+                keep_or_reuse(store, key, _writer(one.run, material, federation, facts))
+        # Only when all are stored: until then they could not go on without one another.
+        for place, key in zip(checkpoints, keys, strict=True):
+            if place.folder.is_dir():
+                flush_folder(store / key)
+                place.remove()
+    for one, key in zip(assignments, keys, strict=True):
+        _deliver(one, material, store / key)
+
+
+def _deliver(one: Assignment, material: Material, done: Path) -> None:
+    """Copy the records of a stored run to their place, its result last of all."""
+    folder = one.folder
     folder.mkdir(parents=True, exist_ok=True)
     for source in sorted(done.iterdir()):
         if source.name != "result.json":
             with results.atomic_path(folder / source.name) as temporary:
                 shutil.copyfile(source, temporary)
     outcome = results.read_json(done / "result.json")
-    described = {**_described(run), **identity, **facts}
+    described = {**_described(one.run), **one.identity, **_hashes(one, material)}
     results.write_json(
         folder / "result.json", {**described, "status": "ok", "error": None, **outcome}
     )
-    return None
+
+
+def _hashes(one: Assignment, material: Material) -> dict[str, str]:
+    return {
+        "partition_hash": one.partition.sha256,
+        "backbone_hash": material.backbone.sha256,
+        "source_hash": results.source_hash(*SOURCES),
+    }
+
+
+def _key(one: Assignment, material: Material) -> str:
+    return run_key(one.run.hash, one.partition.sha256, material.backbone.sha256)
 
 
 def record_failure(
@@ -244,24 +357,32 @@ def _libraries() -> dict[str, str]:
 
 
 def _train(
-    run: RunConfig,
+    assignments: Sequence[Assignment],
     material: Material,
-    partition: Partition,
-    checkpoints: Checkpoints,
+    checkpoints: Sequence[Checkpoints],
     checkpoint_seconds: float,
-    progress: Progress,
-) -> tuple[Federation, dict[str, Any]]:
-    """The federation after its last round, and what it has cost."""
-    federation = build(run, material, partition)
+    progress: Callable[[int, int, Mapping[str, Any]], None],
+) -> tuple[list[Federation], list[dict[str, Any]]]:
+    """The federations after their last round, and what each has cost."""
+
+    def make() -> list[Federation]:
+        return [build(one.run, material, one.partition) for one in assignments]
+
+    journey = Journey(make, checkpoints)
     try:
-        effort = run_to_the_end(
-            federation, checkpoints, seconds=checkpoint_seconds, progress=progress
-        )
+        efforts = journey.run(seconds=checkpoint_seconds, progress=progress)
     except Exception as error:
         # What was recorded up to the failure is shown with it.
-        error.federation = federation  # type: ignore[attr-defined]
+        if len(journey.federations) == 1:
+            error.federation = journey.federations[0]  # type: ignore[attr-defined]
         raise
-    return federation, effort
+    return journey.federations, efforts
+
+
+def _writer(
+    run: RunConfig, material: Material, federation: Federation, facts: Mapping[str, Any]
+) -> Callable[[Path], None]:
+    return lambda place: _write_run(place, run, material, federation, facts)
 
 
 def _write_run(

@@ -94,7 +94,10 @@ def slow_open(file, mode):
 def manifests(name):
     """Rounds of the checkpoints on the disk, and whether a file is just being written."""
     folders = list((place / name / "checkpoints").glob("*"))
-    files = [file.name for folder in folders for file in folder.iterdir()]
+    files = []
+    for folder in folders:
+        with contextlib.suppress(FileNotFoundError):  # its run is stored just now
+            files += [file.name for file in folder.iterdir()]
     rounds = sorted(int(f[6:-5]) for f in files if f.startswith("round~") and f.endswith(".json"))
     return rounds, any(file.startswith(".") for file in files)
 

@@ -99,9 +99,14 @@ class Checkpoints:
             self._prune()
 
     def restore(
-        self, federation: Federation, say: Callable[[str], None] = lambda _: None
+        self,
+        federation: Federation,
+        say: Callable[[str], None] = lambda _: None,
+        at_most: int | None = None,
     ) -> dict[str, Any] | None:
         """Bring ``federation``, as built, to the newest checkpoint; returns its facts, or None.
+
+        ``at_most`` leaves out those of later rounds.
 
         A damaged one gives way to the one before it, and ``say`` gets the sentence. Raises
         ``ValueError`` when none is left, or when a checkpoint was not made for this run.
@@ -110,7 +115,7 @@ class Checkpoints:
             return None
         self._own()
         damaged: list[tuple[Path, str]] = []
-        for manifest in self._manifests():
+        for manifest in self._manifests(at_most):
             try:
                 facts = self._read(manifest, federation)
             except Damaged as error:
@@ -160,13 +165,14 @@ class Checkpoints:
         except OSError:
             pass  # a file system without locks: one process a run is then the user's care
 
-    def _manifests(self) -> list[Path]:
-        """Newest first."""
+    def _manifests(self, at_most: int | None = None) -> list[Path]:
+        """Newest first; none of a round after ``at_most``."""
         found = {}
         for file in self.folder.iterdir():
             if match := _MANIFEST.fullmatch(file.name):
                 found[int(match[1])] = file
-        return [found[round_] for round_ in sorted(found, reverse=True)]
+        rounds = [n for n in sorted(found, reverse=True) if at_most is None or n <= at_most]
+        return [found[round_] for round_ in rounds]
 
     def _prune(self) -> None:
         """Remove all files but the newest checkpoints, and what a killed process left."""

@@ -37,15 +37,17 @@ def _correct(
 ) -> list[np.ndarray]:
     """For each client a bool array: which samples of its shard its model gets right."""
     weights = model.effective_weights(parameters, private)
-    answers: list[np.ndarray] = []
+    answers: list[Tensor] = []
     index = torch.from_numpy(np.concatenate(shards)).to(samples.labels.device)
     owner = np.repeat(np.arange(len(shards)), [len(shard) for shard in shards])
     for begin in range(0, len(index), CHUNK):
         part = index[begin : begin + CHUNK]
         counts = np.bincount(owner[begin : begin + CHUNK], minlength=len(shards)).tolist()
         logits = model.forward(samples.images[part], counts, weights)
-        answers.append((logits.argmax(1) == samples.labels[part]).cpu().numpy())
-    return np.split(np.concatenate(answers), np.cumsum([len(s) for s in shards])[:-1])
+        answers.append(logits.argmax(1) == samples.labels[part])
+    # Fetched once: a device need not wait for the host between two parts.
+    flags = torch.cat(answers).cpu().numpy()
+    return np.split(flags, np.cumsum([len(s) for s in shards])[:-1])
 
 
 @torch.no_grad()
@@ -113,13 +115,15 @@ def global_metrics(
     }
     weights = model.effective_weights(parameters, private=False)
     index = torch.from_numpy(test).to(samples.labels.device)
-    right, loss = 0, 0.0
+    right: list[Tensor] = []
+    losses: list[Tensor] = []
     for part in index.split(CHUNK):
         logits = model.forward(samples.images[part], [len(part)], weights)
         labels = samples.labels[part]
-        right += int((logits.argmax(1) == labels).sum())
-        loss += float(cross_entropy(logits, labels, reduction="sum"))
-    return right / len(index), loss / len(index)
+        right.append((logits.argmax(1) == labels).sum())
+        losses.append(cross_entropy(logits, labels, reduction="sum"))
+    count, loss = sum(torch.stack(right).tolist()), sum(torch.stack(losses).tolist())
+    return count / len(index), loss / len(index)
 
 
 def summary(accuracies: ClientAccuracies, test_sizes: np.ndarray) -> dict[str, float]:

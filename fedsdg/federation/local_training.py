@@ -3,6 +3,9 @@
 Every client takes its own batches with its own optimiser state. Rows are worked on in the order
 of how many steps they have, longest first, so that the clients still training are always a
 leading block of the matrices: whoever has finished costs nothing, and no batch is padded.
+
+Between the first step and the last nothing travels between the host and the device: the batches
+are sent at once before, and the losses are fetched and looked at afterwards.
 """
 
 from __future__ import annotations
@@ -56,6 +59,57 @@ class Samples:
     labels: Tensor
 
 
+def _numbered(k: int) -> str:
+    return f"row {k}"
+
+
+@dataclass(frozen=True)
+class Clients:
+    """M clients to be trained, one row each.
+
+    ``batches[k]`` are client k's sample indices, step by step; ``start`` [M, d] and ``private``
+    [M, d_p] its parameters; ``state[name]`` [M, d] what the terms keep for it; ``received[name]``
+    [M, d] what its server sent beside the model. ``name(k)`` names client k in errors.
+    """
+
+    batches: Sequence[Sequence[np.ndarray]]
+    start: Tensor
+    private: Tensor
+    state: Mapping[str, Tensor] = field(default_factory=dict)
+    received: Mapping[str, Tensor] = field(default_factory=dict)
+    name: Callable[[int], str] = _numbered
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, chosen: np.ndarray) -> Clients:
+        """The clients in the rows ``chosen`` (int64), in that order."""
+        rows = torch.from_numpy(chosen).to(self.start.device)
+        name, numbers = self.name, chosen.tolist()
+        return Clients(
+            [self.batches[k] for k in numbers],
+            self.start[rows],
+            self.private[rows],
+            {key: value[rows] for key, value in self.state.items()},
+            {key: value[rows] for key, value in self.received.items()},
+            lambda k: name(numbers[k]),
+        )
+
+    @classmethod
+    def joined(cls, groups: Sequence[Clients]) -> Clients:
+        """The clients of all groups, one group after another."""
+        rows = [(group, k) for group in groups for k in range(len(group))]
+        first = groups[0]
+        return cls(
+            [own for group in groups for own in group.batches],
+            torch.cat([group.start for group in groups]),
+            torch.cat([group.private for group in groups]),
+            {key: torch.cat([group.state[key] for group in groups]) for key in first.state},
+            {key: torch.cat([group.received[key] for group in groups]) for key in first.received},
+            lambda k: rows[k][0].name(rows[k][1]),
+        )
+
+
 @dataclass
 class LocalResult:
     """What a cohort comes back with, one row or entry a client, in the order it was given.
@@ -74,6 +128,46 @@ class LocalResult:
     samples: np.ndarray
     trace: list[dict[str, Any]] = field(default_factory=list)
 
+    def __getitem__(self, chosen: np.ndarray) -> LocalResult:
+        """The clients in the rows ``chosen`` (int64), in that order."""
+        rows = torch.from_numpy(chosen).to(self.theta.device)
+        place = {client: k for k, client in enumerate(chosen.tolist())}
+        return LocalResult(
+            self.theta[rows],
+            self.private[rows],
+            {key: value[rows] for key, value in self.uploads.items()},
+            {key: value[rows] for key, value in self.state.items()},
+            self.loss[chosen],
+            self.steps[chosen],
+            self.samples[chosen],
+            [
+                {**row, "client": place[row["client"]]}
+                for row in self.trace
+                if row["client"] in place
+            ],
+        )
+
+    @classmethod
+    def joined(cls, results: Sequence[LocalResult]) -> LocalResult:
+        """The clients of all results, one after another; the trace goes step by step."""
+        starts = np.cumsum([0, *(len(result.steps) for result in results)]).tolist()
+        trace = [
+            {**row, "client": row["client"] + start}
+            for start, result in zip(starts, results, strict=False)
+            for row in result.trace
+        ]
+        first = results[0]
+        return cls(
+            torch.cat([result.theta for result in results]),
+            torch.cat([result.private for result in results]),
+            {key: torch.cat([result.uploads[key] for result in results]) for key in first.uploads},
+            {key: torch.cat([result.state[key] for result in results]) for key in first.state},
+            np.concatenate([result.loss for result in results]),
+            np.concatenate([result.steps for result in results]),
+            np.concatenate([result.samples for result in results]),
+            sorted(trace, key=lambda row: row["step"]),
+        )
+
 
 def train_cohort(
     model: Model,
@@ -86,7 +180,7 @@ def train_cohort(
     *,
     state: Mapping[str, Tensor] | None = None,
     received: Mapping[str, Tensor] | None = None,
-    name: Callable[[int], str] = "row {}".format,
+    name: Callable[[int], str] = _numbered,
 ) -> LocalResult:
     """Train M clients, each on its own batches, from ``start`` [M, d] and ``private`` [M, d_p].
 
@@ -94,110 +188,170 @@ def train_cohort(
     gradient over all of the client's parameters is clipped to ``clip_norm``; the terms may then
     correct it; the optimiser moves the client. Inputs are not modified.
 
-    ``batches[k]`` are client k's sample indices, step by step. ``name(k)`` names client k in
-    errors. Raises ``FloatingPointError`` when a client's loss is not finite, and ``ValueError``
-    when a client has no batch.
+    ``batches[k]`` are client k's sample indices, step by step. ``received`` holds a vector [d] for
+    all clients, or a row each [M, d]. ``name(k)`` names client k in errors. Raises
+    ``FloatingPointError`` when a client's loss was not finite, and ``ValueError`` when a client has
+    no batch.
     """
-    for k, own in enumerate(batches):
-        if not own:
-            raise ValueError(f"{name(k)} has no training batch; give every client a sample")
-    counts = np.array([len(own) for own in batches])
-    order = np.argsort(-counts, kind="stable")
-    back = torch.from_numpy(np.argsort(order))
-    rows_of = torch.from_numpy(order).to(start.device)
+    sent = {key: value.expand(len(batches), -1) for key, value in (received or {}).items()}
+    clients = Clients(batches, start, private, dict(state or {}), sent, name)
+    return train_clients(model, layout, samples, clients, work)
 
-    begun = start[rows_of]
-    theta, mine = begun.clone(), private[rows_of].clone()
+
+def train_clients(
+    model: Model, layout: Layout, samples: Samples, clients: Clients, work: LocalWork
+) -> LocalResult:
+    """``train_cohort`` of clients that have been put together already."""
+    schedule = _Schedule.of(clients, samples.labels.device)
+    order, counts = schedule.order, schedule.counts
+    back = torch.from_numpy(np.argsort(order))
+    rows_of = torch.from_numpy(order).to(clients.start.device)
+
+    begun = clients.start[rows_of]
+    theta, mine = begun.clone(), clients.private[rows_of].clone()
     theta_grad, mine_grad = torch.zeros_like(theta), torch.zeros_like(mine)
-    kept = {key: value[rows_of] for key, value in (state or {}).items()}
-    columns = PrivateColumns.of(layout, start.device)
+    kept = {key: value[rows_of] for key, value in clients.state.items()}
+    sent = {key: value[rows_of] for key, value in clients.received.items()}
+    columns = PrivateColumns.of(layout, begun.device)
     movers = _optimisers(work, layout, theta, mine)
 
-    losses = np.zeros(len(batches))
-    seen = np.zeros(len(batches), dtype=np.int64)
+    shares: list[Tensor] = []
     trace: list[dict[str, Any]] = []
     active, parameters, rows = -1, {}, None
-    for step in range(int(counts.max())):
-        if (now := int((counts > step).sum())) != active:
-            active = now
+    for step, sizes in enumerate(schedule.sizes):
+        if len(sizes) != active:
+            active = len(sizes)
             parameters = {
-                **leaves(theta[:now], theta_grad[:now], layout.communicated),
-                **leaves(mine[:now], mine_grad[:now], layout.private),
+                **leaves(theta[:active], theta_grad[:active], layout.communicated),
+                **leaves(mine[:active], mine_grad[:active], layout.private),
             }
             rows = Rows(
-                theta=theta[:now],
-                theta_grad=theta_grad[:now],
-                start=begun[:now],
-                private=mine[:now],
-                private_grad=mine_grad[:now],
+                theta=theta[:active],
+                theta_grad=theta_grad[:active],
+                start=begun[:active],
+                private=mine[:active],
+                private_grad=mine_grad[:active],
                 columns=columns,
-                state={key: value[:now] for key, value in kept.items()},
-                received=dict(received or {}),
+                state={key: value[:active] for key, value in kept.items()},
+                received={key: value[:active] for key, value in sent.items()},
             )
         assert rows is not None
-        drawn = [batches[order[k]][step] for k in range(active)]
-        sizes = [len(batch) for batch in drawn]
         rows.theta_grad.zero_()
         rows.private_grad.zero_()
-        loss = _backward(model, samples, drawn, sizes, parameters, work.loss)
-        if not np.isfinite(loss).all():
-            culprit = int(order[int(np.flatnonzero(~np.isfinite(loss))[0])])
-            raise FloatingPointError(
-                f"{name(culprit)}: the loss is not finite at local step {step + 1}; "
-                "lower the learning rates (eta_g, eta_p, eta_m) or look at its data"
-            )
+        index, size = schedule.batch(step)
+        logits = model.logits(samples.images[index], sizes, parameters)
+        each = work.loss(logits, samples.labels[index], reduction="none")
+        share = each / size.to(each.dtype)
+        # Clients share no parameter: the gradient of the sum is every client's own gradient.
+        share.sum().backward()
+        shares.append(share.detach())
         for term in work.terms:
             term.add_gradient(rows)
         _clip(rows, work.clip_norm)
         for term in work.terms:
             term.correct(rows)
-        losses[order[:active]] += loss
-        seen[order[:active]] += sizes
         if work.trace_every and step % work.trace_every == 0:
-            trace.extend(_trace(rows, order[:active], step, loss))
+            trace.extend(_trace(rows, order[:active], step))
         for mover, values, gradients in movers:
             mover.step(values[:active], gradients(rows))
 
-    everyone = Rows(theta, theta_grad, begun, mine, mine_grad, columns, kept, dict(received or {}))
+    losses = schedule.means(torch.cat(shares))
+    _require_finite(losses, clients.name)
+    for record in trace:
+        record["task_loss"] = float(losses[record["step"], record["client"]])
+
+    everyone = Rows(theta, theta_grad, begun, mine, mine_grad, columns, kept, sent)
     uploads: dict[str, Tensor] = {}
     kept_next: dict[str, Tensor] = {}
-    steps = torch.from_numpy(counts[order]).to(start.device)
+    steps = torch.from_numpy(counts[order]).to(begun.device)
     for term in work.terms:
-        sent, stays = term.finish(everyone, steps, work.eta_g)
-        uploads |= {key: value[back] for key, value in sent.items()}
+        added, stays = term.finish(everyone, steps, work.eta_g)
+        uploads |= {key: value[back] for key, value in added.items()}
         kept_next |= {key: value[back] for key, value in stays.items()}
     return LocalResult(
         theta=theta[back],
         private=mine[back],
         uploads=uploads,
         state=kept_next,
-        loss=losses / counts,
+        # Added up step by step; np.sum would choose another order for a single client.
+        loss=np.cumsum(losses, axis=0)[-1] / counts,
         steps=counts,
-        samples=seen,
+        samples=np.array([sum(map(len, own)) for own in clients.batches], dtype=np.int64),
         trace=trace,
     )
 
 
-def _backward(
-    model: Model,
-    samples: Samples,
-    drawn: Sequence[np.ndarray],
-    sizes: Sequence[int],
-    parameters: Mapping[str, Tensor],
-    task_loss: Callable[..., Tensor],
-) -> np.ndarray:
-    """Accumulate the gradient of each client's mean task loss; return those means, [a]."""
-    device = samples.labels.device
-    index = torch.from_numpy(np.concatenate(drawn)).to(device)
-    logits = model.logits(samples.images[index], sizes, parameters)
-    each = task_loss(logits, samples.labels[index], reduction="none")
-    repeats = torch.tensor(sizes, device=device)
-    shares = each / repeats.to(each.dtype).repeat_interleave(repeats)
-    # Clients share no parameter: the gradient of the sum is every client's own gradient.
-    shares.sum().backward()
-    owner = torch.arange(len(sizes), device=device).repeat_interleave(repeats)
-    means = torch.zeros(len(sizes), dtype=torch.float64, device=device)
-    return means.index_add_(0, owner, shares.detach().double()).cpu().numpy()
+@dataclass(frozen=True)
+class _Schedule:
+    """The batches of all steps, on the device: step by step, in a step by ``order``.
+
+    ``order`` [M]: clients by their number of steps, longest first; ``counts`` [M]: those numbers,
+    by client; ``sizes[step]``: batch sizes of the clients still training. ``index`` and ``size``
+    [n, on the device], ``owner`` [n]: of every sample drawn its index, the size of its batch, and
+    step · M + client.
+    """
+
+    order: np.ndarray
+    counts: np.ndarray
+    sizes: list[list[int]]
+    ends: np.ndarray
+    index: Tensor
+    size: Tensor
+    owner: np.ndarray
+
+    @classmethod
+    def of(cls, clients: Clients, device: torch.device) -> _Schedule:
+        for k, own in enumerate(clients.batches):
+            if not own:
+                raise ValueError(
+                    f"{clients.name(k)} has no training batch; give every client a sample"
+                )
+        counts = np.array([len(own) for own in clients.batches])
+        order = np.argsort(-counts, kind="stable")
+        batches: list[np.ndarray] = []
+        sizes: list[list[int]] = []
+        owners: list[int] = []
+        for step in range(int(counts.max())):
+            active = order[: int((counts > step).sum())].tolist()
+            drawn = [clients.batches[k][step] for k in active]
+            batches += drawn
+            sizes.append([len(batch) for batch in drawn])
+            owners += [step * len(counts) + k for k in active]
+        lengths = np.array([len(batch) for batch in batches])
+        return cls(
+            order=order,
+            counts=counts,
+            sizes=sizes,
+            ends=np.cumsum([0, *(sum(step) for step in sizes)]),
+            index=torch.from_numpy(np.concatenate(batches)).to(device),
+            size=torch.from_numpy(np.repeat(lengths, lengths)).to(device),
+            owner=np.repeat(owners, lengths),
+        )
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """(sample indices, size of each sample's batch) of all clients still training."""
+        part = slice(self.ends[step], self.ends[step + 1])
+        return self.index[part], self.size[part]
+
+    def means(self, shares: Tensor) -> np.ndarray:
+        """Mean loss by step and client [steps, M], 0 after a client's last step.
+
+        ``shares`` [n]: loss of every sample over the size of its batch; added up in float64.
+        """
+        places = len(self.sizes) * len(self.counts)
+        sums = np.bincount(self.owner, shares.double().cpu().numpy(), minlength=places)
+        return sums.reshape(len(self.sizes), len(self.counts))
+
+
+def _require_finite(losses: np.ndarray, name: Callable[[int], str]) -> None:
+    """Raise for the first loss [steps, M] that is not finite."""
+    broken = np.argwhere(~np.isfinite(losses))
+    if len(broken):
+        step, client = broken[0].tolist()
+        raise FloatingPointError(
+            f"{name(client)}: the loss is not finite at local step {step + 1}; "
+            "lower the learning rates (eta_g, eta_p, eta_m) or look at its data"
+        )
 
 
 def _clip(rows: Rows, limit: float) -> None:
@@ -225,7 +379,8 @@ def _optimisers(
     return movers
 
 
-def _trace(rows: Rows, order: np.ndarray, step: int, loss: np.ndarray) -> list[dict[str, Any]]:
+def _trace(rows: Rows, order: np.ndarray, step: int) -> list[dict[str, Any]]:
+    """Records of this step, but for the losses, which are known when all steps are done."""
     gates = torch.sigmoid(rows.private[:, rows.columns.gates]).cpu().numpy()
     gate = gate_penalty(rows.private, rows.columns).cpu().numpy()
     private = private_penalty(rows.private, rows.columns).cpu().numpy()
@@ -234,7 +389,6 @@ def _trace(rows: Rows, order: np.ndarray, step: int, loss: np.ndarray) -> list[d
         record: dict[str, Any] = {
             "client": int(client),
             "step": step,
-            "task_loss": float(loss[k]),
             "gate_penalty": float(gate[k]),
             "private_penalty": float(private[k]),
         }

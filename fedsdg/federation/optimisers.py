@@ -6,6 +6,7 @@ a cohort of clients of different sizes needs neither. Memory: Adam keeps 2 numbe
 
 from __future__ import annotations
 
+import itertools
 from typing import Protocol
 
 import torch
@@ -53,20 +54,29 @@ class Adam:
         self._epsilon = epsilon
         self._mean = torch.zeros_like(parameters)
         self._square = torch.zeros_like(parameters)
-        self._steps = torch.zeros(parameters.shape[0], 1, dtype=torch.float64)
+        self._steps = [0] * parameters.shape[0]
 
     def step(self, parameters: Tensor, gradients: Tensor) -> None:
         """Move the given rows."""
         n = parameters.shape[0]
+        self._steps[:n] = [count + 1 for count in self._steps[:n]]
+        begin = 0
+        # Rows with equally many steps go together; in a cohort those that train all have.
+        for count, group in itertools.groupby(self._steps[:n]):
+            rows = slice(begin, begin + len(list(group)))
+            self._move(parameters[rows], gradients[rows], rows, count)
+            begin = rows.stop
+
+    def _move(self, parameters: Tensor, gradients: Tensor, rows: slice, count: int) -> None:
+        """The ``count``-th step of these rows."""
         beta1, beta2 = self._betas
-        self._steps[:n] += 1
-        steps = self._steps[:n]
-        mean = self._mean[:n].lerp_(gradients, 1 - beta1)
-        square = self._square[:n].mul_(beta2).addcmul_(gradients, gradients, value=1 - beta2)
-        # The corrections are worked out in float64 and applied per row.
-        root = (1 - beta2**steps).sqrt()
-        size = (root / (1 - beta1**steps)).to(parameters)
-        root = root.to(parameters)
+        mean = self._mean[rows].lerp_(gradients, 1 - beta1)
+        square = self._square[rows].mul_(beta2).addcmul_(gradients, gradients, value=1 - beta2)
+        # Worked out in float64 and on the host, so that no number travels to the device.
+        counted = torch.tensor(count, dtype=torch.float64)
+        root = (1 - beta2**counted).sqrt()
+        size = (root / (1 - beta1**counted)).to(parameters.dtype)
+        root = root.to(parameters.dtype)
         # m̂ / (√v̂ + ε) = m · (root / (1 − β1ᵗ)) / (√v + ε · root)
         move = square.sqrt().add_(self._epsilon * root).reciprocal_().mul_(mean).mul_(size)
         if isinstance(self._rate, float):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +20,9 @@ from fedsdg.federation.evaluation import (
     personal_accuracies,
     summary,
 )
-from fedsdg.federation.local_training import LocalResult, LocalWork, Samples, train_cohort
+from fedsdg.federation.local_training import Clients, LocalResult, LocalWork, Samples
 from fedsdg.federation.messages import serialise
+from fedsdg.federation.passes import Passes
 from fedsdg.federation.records import Records, Scribe
 from fedsdg.models.cohort import CohortModel
 from fedsdg.models.parameters import Layout
@@ -46,7 +47,7 @@ class Federation:
     ``theta`` [d] is θ_g; ``bank`` holds what clients keep; ``state`` is the rule's. ``run`` fills
     ``records`` as it goes, so that a run that fails still shows how far it came. Between rounds
     these four are all there is: optimisers start afresh in each round, and every random stream is
-    addressed by the round.
+    addressed by the round. ``clients_per_pass`` is chosen where it is None (see ``Passes``).
     """
 
     model: CohortModel
@@ -60,6 +61,7 @@ class Federation:
     theta: Tensor
     private: Tensor
     records: Records = field(default_factory=Records)
+    clients_per_pass: int | None = None
 
     def __post_init__(self) -> None:
         self.num_clients = len(self.shards.train)
@@ -68,6 +70,8 @@ class Federation:
         self.bank = ClientBank(self.num_clients, self.private, keeps, self.layout.d)
         self.state = self.rule.init(self.layout.d, self.train_sizes)
         self.records.client_storage_bytes = self.bank.bytes_per_client()
+        batch = min(self.schedule.batch_size, int(self.train_sizes.max()))
+        self.passes = Passes(batch, self.clients_per_pass)
 
     def run(self, progress: Callable[[int, dict[str, Any]], None] = lambda *_: None) -> Records:
         """Run the rounds that are left; ``progress(round, record)`` is called after each."""
@@ -86,15 +90,13 @@ class Federation:
 
         Whatever breaks it off, a signal included, leaves the federation as it was before it.
         """
-        cohort = draw_cohort(self.seed, round_, self.num_clients, self.schedule.clients_per_round)
-        undo = self._undo(cohort)
-        try:
-            return self._step(round_, cohort)
-        except BaseException:
-            undo()
-            raise
+        return step_together([self], round_)[0]
 
-    def _undo(self, cohort: np.ndarray) -> Callable[[], None]:
+    def cohort(self, round_: int) -> np.ndarray:
+        """The clients of a round."""
+        return draw_cohort(self.seed, round_, self.num_clients, self.schedule.clients_per_round)
+
+    def undo(self, cohort: np.ndarray) -> Callable[[], None]:
         """What brings back the state of now, if nothing but a round of ``cohort`` follows."""
         theta, state, clients = self.theta, self.state, torch.from_numpy(cohort)
         (private, kept), trained = self.bank.gather(clients), self.bank.trained[clients]
@@ -110,9 +112,25 @@ class Federation:
 
         return undo
 
-    def _step(self, round_: int, cohort: np.ndarray) -> dict[str, Any]:
+    def clients(self, round_: int, cohort: np.ndarray) -> Clients:
+        """What a cohort trains on: batches, the server's model and vectors, what it has kept."""
+        received = self._received()
+        private, kept = self.bank.gather(torch.from_numpy(cohort))
+        return Clients(
+            self._batches("batches", round_, cohort, self.schedule.epochs),
+            self.theta.expand(len(cohort), -1),
+            private,
+            kept,
+            {name: value.expand(len(cohort), -1) for name, value in received.items()},
+            lambda k: f"round {round_}, client {cohort[k]}",
+        )
+
+    def take(
+        self, round_: int, cohort: np.ndarray, local: LocalResult, train_seconds: float
+    ) -> dict[str, Any]:
+        """Measure, aggregate, evaluate and record what a cohort came back with."""
         begun = time.perf_counter()
-        local, sent_down, sent_up = self._train(round_, cohort)
+        sent_down, sent_up = self._exchange(cohort, local)
         trained = time.perf_counter()
         update = local.theta - self.theta
         aggregate = self._aggregate(round_, cohort, local, update)
@@ -140,36 +158,26 @@ class Federation:
         self.records.timings.append(
             {
                 "round": round_,
-                "train_seconds": trained - begun,
+                "train_seconds": train_seconds + trained - begun,
                 "aggregate_seconds": aggregated - trained,
                 "evaluate_seconds": time.perf_counter() - aggregated,
             }
         )
         return record
 
-    def _train(self, round_: int, cohort: np.ndarray) -> tuple[LocalResult, int, int]:
-        received = {name: v.to(self.theta) for name, v in self.rule.broadcast(self.state).items()}
-        private, kept = self.bank.gather(torch.from_numpy(cohort))
-        start = self.theta.expand(len(cohort), -1)
-        local = train_cohort(
-            self.model,
-            self.layout,
-            self.samples,
-            self._batches("batches", round_, cohort, self.schedule.epochs),
-            start,
-            private,
-            self.work,
-            state=kept,
-            received=received,
-            name=lambda k: f"round {round_}, client {cohort[k]}",
-        )
-        down = len(cohort) * len(serialise({"": self.theta, **received}, self.layout))
+    def _received(self) -> dict[str, Tensor]:
+        """The vectors [d] that the server sends beside the model."""
+        return {name: v.to(self.theta) for name, v in self.rule.broadcast(self.state).items()}
+
+    def _exchange(self, cohort: np.ndarray, local: LocalResult) -> tuple[int, int]:
+        """Let the clients keep what is theirs; returns the bytes sent (down, up)."""
+        message = serialise({"": self.theta, **self._received()}, self.layout)
         up = 0
         for k in range(len(cohort)):
             extra = {name: rows[k] for name, rows in local.uploads.items()}
             up += len(serialise({"": local.theta[k], **extra}, self.layout))
         self.bank.scatter(torch.from_numpy(cohort), local.private, local.state)
-        return local, down, up
+        return len(cohort) * len(message), up
 
     def _batches(
         self, purpose: str, round_: int, clients: np.ndarray, epochs: int
@@ -208,15 +216,14 @@ class Federation:
         theta = self.theta
         if self.schedule.personal_epochs:
             everyone = np.arange(self.num_clients)
-            theta = train_cohort(
-                self.model,
-                self.layout,
-                self.samples,
+            copies = Clients(
                 self._batches("evaluation", round_, everyone, self.schedule.personal_epochs),
-                self.theta.expand(self.num_clients, -1),
+                theta.expand(self.num_clients, -1),
                 self.bank.private,
-                self.work,
                 name=lambda k: f"round {round_}, fine-tuning client {k}",
+            )
+            theta = self.passes.train(
+                self.model, self.layout, self.samples, copies, self.work
             ).theta
         return personal_accuracies(
             self.model,
@@ -241,3 +248,54 @@ class Federation:
             self.private,
         )
         return {"global_accuracy": accuracy, "global_loss": loss}
+
+
+def step_together(federations: Sequence[Federation], round_: int) -> list[dict[str, Any]]:
+    """One round of several federations whose clients train in common; returns their records.
+
+    The federations are alike (see ``require_alike``), such as the seeds of one method: seeds are
+    one more group on the client axis. A round happens to all of them or to none.
+    """
+    cohorts = [one.cohort(round_) for one in federations]
+    undos = [one.undo(cohort) for one, cohort in zip(federations, cohorts, strict=True)]
+    try:
+        return _step(federations, round_, cohorts)
+    except BaseException:
+        for undo in undos:
+            undo()
+        raise
+
+
+def _step(
+    federations: Sequence[Federation], round_: int, cohorts: Sequence[np.ndarray]
+) -> list[dict[str, Any]]:
+    begun = time.perf_counter()
+    first = federations[0]
+    asked = [one.clients(round_, cohort) for one, cohort in zip(federations, cohorts, strict=True)]
+    local = first.passes.train(
+        first.model, first.layout, first.samples, Clients.joined(asked), first.work
+    )
+    # A federation's share of the time that all have spent together.
+    seconds = (time.perf_counter() - begun) / len(federations)
+    records, end = [], 0
+    for one, cohort in zip(federations, cohorts, strict=True):
+        begin, end = end, end + len(cohort)
+        own = local[np.arange(begin, end)]
+        records.append(one.take(round_, cohort, own, seconds))
+    return records
+
+
+def require_alike(federations: Sequence[Federation]) -> None:
+    """Raise ``ValueError`` unless the federations can train in common.
+
+    They must share samples, backbone, layout, work and schedule; seeds and shards are their own.
+    """
+    first = federations[0]
+    for other in federations[1:]:
+        for what in ("samples", "layout", "work", "schedule"):
+            mine, its = getattr(first, what), getattr(other, what)
+            if its is not mine and (what == "samples" or its != mine):
+                raise ValueError(
+                    f"seeds {first.seed} and {other.seed} cannot train together: they differ in "
+                    f"their {what}; run them one by one"
+                )

@@ -52,7 +52,7 @@ class Rows:
 
     Shapes: ``theta``, ``theta_grad``, ``start`` [a, d]; ``private``, ``private_grad`` [a, d_p];
     ``state[name]`` [a, width] is what a term keeps for each client between rounds;
-    ``received[name]`` [width] is what the server sent beside the model.
+    ``received[name]`` [a, width] is what each client's server sent beside the model.
     """
 
     theta: Tensor

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedsdg.results import sha256_json, source_hash
@@ -40,6 +40,22 @@ def run_key(config_hash: str, partition_hash: str, backbone_hash: str) -> str:
             "sources": source_hash(*SOURCES),
         }
     )
+
+
+def together_key(key: str, seeds: Sequence[int]) -> str:
+    """The address of a run that was trained in one pass with others: ``seeds`` names all of them.
+
+    Such a run differs in rounding from one made alone, and from one made in other company.
+    """
+    return key if len(seeds) == 1 else f"{key}.seeds~{'-'.join(map(str, seeds))}"
+
+
+def made_otherwise(store: Path, key: str, seeds: Sequence[int]) -> str | None:
+    """The address at which the run ``key`` is kept as made alone or in other company, or None."""
+    if (store / key).is_dir():
+        return key
+    others = sorted(place.name for place in store.glob(f"{key}.seeds~*"))
+    return next((name for name in others if name != together_key(key, seeds)), None)
 
 
 def require_writable(store: Path) -> None:

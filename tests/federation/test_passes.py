@@ -1,0 +1,276 @@
+"""A cohort in several passes is the cohort in one; how many clients fit, and what if none do."""
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedsdg.federation import passes
+from fedsdg.federation.local_training import Clients, LocalWork, train_clients, train_cohort
+from fedsdg.federation.passes import Passes, budget, bytes_of_a_client
+from fedsdg.federation.terms import ControlVariates, GatePenalty, PrivatePenalty, Proximal
+
+SIZES = [3, 17, 8, 1, 16, 9, 4]
+#: The objectives of the table of methods, with the optimiser that each is used with.
+OBJECTIVES = {
+    "none": ("adam", ()),
+    "fedprox": ("adam", (Proximal(0.1),)),
+    "scaffold": ("sgd", (ControlVariates(),)),
+    "fedsdg": ("adam", (GatePenalty(1e-2), PrivatePenalty(1e-2))),
+    "fedsdg-residual": ("adam", (GatePenalty(1e-2), PrivatePenalty(1e-2, "residual"))),
+    "fedsdg-b-only": ("sgd", (GatePenalty(1e-2), PrivatePenalty(1e-2, "b-only"))),
+}
+
+
+def relative(a, b):
+    return float((a - b).norm() / b.norm().clamp(min=1e-30))
+
+
+def task(setting, batches_of, objective, dtype=torch.float64):
+    """(model, layout, samples), clients that differ in everything, work."""
+    optimiser, terms = OBJECTIVES[objective]
+    s = setting(dtype, branch="dual" if "fedsdg" in objective else "none")
+    m, generator = len(SIZES), torch.Generator().manual_seed(3)
+
+    def noise(width):
+        return 0.01 * torch.randn(m, width, generator=generator, dtype=torch.float64).to(dtype)
+
+    vectors = [{name: noise(s.layout.d) for term in terms for name in term.keeps} for _ in range(2)]
+    clients = Clients(
+        batches_of(SIZES),
+        s.theta + noise(s.layout.d),
+        s.private + noise(s.layout.d_private),
+        *vectors,
+    )
+    work = LocalWork(optimiser, 3e-3, 3e-3, 5e-3, 1.0, terms, trace_every=2)
+    return (s.model, s.layout, s.samples), clients, work
+
+
+def assert_same(a, b, start, bound):
+    assert relative(a.theta - start.start, b.theta - start.start) < bound
+    if start.private.shape[1]:
+        assert relative(a.private - start.private, b.private - start.private) < bound
+    for mine, other in ((a.uploads, b.uploads), (a.state, b.state)):
+        assert mine.keys() == other.keys()
+        for name, value in mine.items():
+            assert relative(value, other[name]) < bound
+    assert a.steps.tolist() == b.steps.tolist() and a.samples.tolist() == b.samples.tolist()
+    assert np.allclose(a.loss, b.loss, rtol=bound, atol=0)
+    assert len(a.trace) == len(b.trace)
+    for mine, other in zip(a.trace, b.trace, strict=True):
+        assert mine == pytest.approx(other, rel=10 * bound, abs=1e-12)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("dtype, bound", [(torch.float64, 1e-9), (torch.float32, 1e-3)])
+def test_results_do_not_depend_on_the_clients_per_pass(
+    setting, batches_of, objective, dtype, bound
+):
+    where, clients, work = task(setting, batches_of, objective, dtype)
+    whole = train_clients(*where, clients, work)
+    if work.terms and work.terms[0].keeps:
+        assert float(whole.uploads["control"].norm()) > 0
+    for number in (1, 2, 3, 5):
+        parts = Passes(4, number).train(*where, clients, work)
+        assert_same(parts, whole, clients, bound)
+
+
+def test_a_cohort_that_fits_is_one_pass_bit_for_bit(setting, batches_of):
+    where, clients, work = task(setting, batches_of, "fedsdg", torch.float32)
+    chosen = Passes(4)
+    one = chosen.train(*where, clients, work)
+    assert chosen.clients_per_pass > len(SIZES)
+    whole = train_clients(*where, clients, work)
+    assert torch.equal(one.theta, whole.theta) and torch.equal(one.private, whole.private)
+    assert one.trace == whole.trace and one.loss.tolist() == whole.loss.tolist()
+
+
+def test_groups_trained_in_common_are_the_groups_alone(setting, batches_of):
+    where, clients, work = task(setting, batches_of, "scaffold")
+    groups = [clients[np.array([4, 0, 2])], clients[np.array([1, 6, 3, 5])]]
+    together = train_clients(*where, Clients.joined(groups), work)
+    for group, rows in zip(groups, (np.arange(3), np.arange(3, 7)), strict=True):
+        assert_same(together[rows], train_clients(*where, group, work), group, 1e-9)
+
+
+def test_what_all_clients_receive_may_be_one_vector(setting, batches_of):
+    where, clients, work = task(setting, batches_of, "scaffold")
+    vector = clients.received["control"][0]
+    results = [
+        train_cohort(
+            *where, clients.batches, clients.start, clients.private, work,
+            state=clients.state, received={"control": received},
+        )
+        for received in (vector, vector.repeat(len(SIZES), 1))
+    ]  # fmt: skip
+    assert torch.equal(results[0].theta, results[1].theta)
+
+
+# --- How many fit ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("branch", ["none", "dual"])
+def test_what_autograd_keeps_grows_by_the_same_for_every_client(setting, branch):
+    """The difference of two and one is that of five and four: a client's own share."""
+    s = setting(torch.float32, branch=branch)
+
+    def kept(clients):
+        return passes._kept_by_autograd(
+            s.model, s.layout, s.samples, [4] * clients, s.theta[None], s.private[None]
+        )
+
+    assert kept(2) - kept(1) == kept(5) - kept(4) > 0
+    weights = sum(p.numel() * p.element_size() for p in s.model.model.parameters())
+    assert kept(1) - (kept(2) - kept(1)) <= weights, "what is left over is the frozen weights"
+
+
+def test_bytes_of_a_client_by_hand():
+    """One product y = X w per client: autograd keeps X [batch, d] and w [d] of every client."""
+    from fedsdg.federation.local_training import Samples
+    from fedsdg.models.parameters import Layout, ParameterSpec
+
+    class Linear:
+        def logits(self, images, counts, parameters):
+            rows = images.view(len(counts), counts[0], -1)
+            return torch.bmm(rows, parameters["w"][:, :, None]).flatten()
+
+    batch, d = 6, 10
+    layout = Layout((ParameterSpec("w", (d,), "shared"),), ())
+    samples = Samples(torch.randn(50, d), torch.zeros(50, dtype=torch.int64))
+    found = bytes_of_a_client(
+        Linear(), layout, samples, batch, torch.zeros(1, d), torch.zeros(1, 0)
+    )
+    # w itself needs a gradient, X does not: the gradient of w needs X alone.
+    assert found == int(passes.TEMPORARIES * 4 * batch * d) + passes.COPIES * 4 * d
+
+
+def test_the_number_is_the_budget_over_a_client_and_at_least_one(setting, batches_of, monkeypatch):
+    where, clients, work = task(setting, batches_of, "fedsdg")
+    need = bytes_of_a_client(*where, 4, clients.start[:1], clients.private[:1])
+    for memory, expected in ((need // 2, 1), (3 * need, 3), (3 * need + need // 2, 3)):
+        monkeypatch.setattr(passes, "CPU_BYTES", memory)
+        chosen = Passes(4)
+        chosen.train(*where, clients, work)
+        assert chosen.facts() == {"clients_per_pass": expected, "out_of_memory": []}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_budget_of_a_gpu_is_a_share_of_all_its_memory():
+    total = torch.cuda.get_device_properties(0).total_memory
+    assert budget(torch.device("cuda")) == int(passes.GPU_SHARE * total)
+
+
+# --- When they do not fit -------------------------------------------------------------------------
+
+
+class Small:
+    """A model on a device that holds so many clients at once, and says so as torch does."""
+
+    def __init__(self, model, most):
+        self.model, self.most, self.seen = model, most, []
+
+    def logits(self, images, counts, parameters):
+        self.seen.append(len(counts))
+        if len(counts) > self.most:
+            raise torch.OutOfMemoryError(
+                "CUDA out of memory. Tried to allocate 20.00 MiB.\nGPU 0 has a total capacity of "
+                "1.00 GiB of which 3.00 MiB is free."
+            )
+        return self.model.logits(images, counts, parameters)
+
+
+@pytest.mark.parametrize("most, expected", [(5, [7, 3]), (2, [7, 3, 1]), (1, [7, 3, 1])])
+def test_out_of_memory_halves_the_pass_and_says_so(setting, batches_of, most, expected):
+    (model, *where), clients, work = task(setting, batches_of, "fedsdg")
+    small, said = Small(model, most), []
+    chosen = Passes(4, 7, said.append)
+    result = chosen.train(small, *where, clients, work)
+    assert_same(result, train_clients(model, *where, clients, work), clients, 1e-9)
+    assert chosen.clients_per_pass == expected[-1]
+    halvings = list(itertools.pairwise(expected))
+    assert chosen.out_of_memory == [{"at": "row 0", "from": a, "to": b} for a, b in halvings]
+    assert len(said) == len(halvings)
+    assert "out of memory (row 0 and the others" in said[0] and "from 7 to 3" in said[0]
+
+    small.seen.clear()
+    chosen.train(small, *where, clients, work)
+    assert max(small.seen) <= expected[-1], "what did not fit is not tried again"
+
+
+def test_one_client_that_does_not_fit_is_an_error_with_the_numbers(setting, batches_of):
+    (model, *where), clients, work = task(setting, batches_of, "none")
+    d = clients.start.shape[1]
+    with pytest.raises(MemoryError) as failure:
+        Passes(16, say=lambda _: None).train(Small(model, 0), *where, clients, work)
+    sentence = str(failure.value)
+    for words in (
+        "one client does not fit into memory",
+        f"batches of 16 samples, {d} parameters",
+        "total capacity of 1.00 GiB of which 3.00 MiB is free",
+        "lower training.batch_size or adapters.rank",
+    ):
+        assert words in sentence
+    assert "\n" not in sentence
+
+
+def test_other_errors_pass_through(setting, batches_of):
+    (_, *where), clients, work = task(setting, batches_of, "none")
+
+    class Broken:
+        def logits(self, images, counts, parameters):
+            raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    with pytest.raises(RuntimeError, match="shapes cannot"):
+        Passes(4, 3).train(Broken(), *where, clients, work)
+
+
+SCRIPT = """
+import resource, sys
+import numpy as np, torch
+from fedsdg.federation.local_training import Clients, LocalWork, Samples
+from fedsdg.federation.passes import Passes
+from fedsdg.models.parameters import Layout, ParameterSpec
+
+class Wide:  # keeps 40 MB for the backward pass of one client
+    def logits(self, images, counts, parameters):
+        wide = parameters["w"].sum(1)[:, None] * torch.ones(len(counts), 10_000_000)
+        return torch.stack([wide.square().mean(1), -wide.mean(1)], 1)
+
+layout = Layout((ParameterSpec("w", (5,), "shared"),), ())
+samples = Samples(torch.zeros(8, 1), torch.zeros(8, dtype=torch.int64))
+clients = Clients([[np.array([k])] for k in range(8)], torch.ones(8, 5), torch.zeros(8, 0))
+work = LocalWork("sgd", 0.1, 0.1, 0.1, 1.0)
+expected = Passes(1, 1).train(Wide(), layout, samples, clients, work)  # and every library is loaded
+now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+limit = now + int(float(sys.argv[1]) * 1e6)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+passes = Passes(1, 8)
+result = passes.train(Wide(), layout, samples, clients, work)
+assert torch.allclose(result.theta, expected.theta, rtol=1e-5)
+print(passes.clients_per_pass)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a limit on memory")
+def test_real_memory_that_runs_out():
+    """A process that may grow by 700 MB: eight clients need more than a gigabyte."""
+
+    def run(megabytes):
+        environment = {"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": ""}
+        return subprocess.run(
+            [sys.executable, "-c", SCRIPT, str(megabytes)],
+            capture_output=True, text=True, check=False, env=environment,
+        )  # fmt: skip
+
+    done = run(700)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) in (1, 2, 4)
+    assert "clients_per_pass is halved from 8 to 4" in done.stderr
+    short = run(10)
+    assert short.returncode == 1
+    assert "MemoryError: one client does not fit into memory" in short.stderr
