@@ -28,6 +28,10 @@ def _store() -> Path:
     return Path(os.environ.get("FEDSDG_STORE", ".fedsdg")) / "runs"
 
 
+def _checkpoints() -> Path:
+    return _store().parent / "checkpoints"
+
+
 def _load(arguments: argparse.Namespace) -> Config:
     from fedsdg.config import load_config
 
@@ -110,7 +114,12 @@ def pretrain(arguments: argparse.Namespace) -> int:
         raise ValueError(
             f"backbone {name!r} is not described under backbones: {', '.join(config.backbones)}"
         )
-    pretraining.pretrain(config.backbones[name], Path(arguments.output))
+    pretraining.pretrain(
+        config.backbones[name],
+        Path(arguments.output),
+        checkpoints=_checkpoints(),
+        checkpoint_seconds=config.checkpoint_seconds,
+    )
     return 0
 
 
@@ -186,7 +195,12 @@ def run(arguments: argparse.Namespace) -> int:
     seed = config.seeds[0] if arguments.seed is None else arguments.seed
     weights_file = backbone_file(config)
     if not weights_file.is_file():
-        pretraining.pretrain(config.backbones[config.backbone], weights_file)
+        pretraining.pretrain(
+            config.backbones[config.backbone],
+            weights_file,
+            checkpoints=_checkpoints(),
+            checkpoint_seconds=config.checkpoint_seconds,
+        )
     clients = config.federation.clients
     shares_file = partition_file(config, dataset, skew, seed)
     if not shares_file.is_file():
