@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 #: What bad input or a failing run raises; anything else is a defect and keeps its traceback.
 FORESEEN = (ValueError, FloatingPointError, OSError)
+_SETTING = "laid over the config, such as training.device=cuda"
 
 
 def _store() -> Path:
@@ -444,6 +445,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--seed", type=int, required=True)
     sub.add_argument("--output", required=True)
     sub = command(pretrain, config=True)
+    sub.add_argument("--set", nargs="+", metavar="KEY=VALUE", help=_SETTING)
     sub.add_argument("--backbone", help="default: the config's")
     sub.add_argument("--output", required=True)
     sub = command(train, config=True)
@@ -454,7 +456,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--partitions", nargs="+", required=True)
     sub.add_argument("--output", required=True)
     sub = command(run, config=True)
-    sub.add_argument("--set", nargs="+", metavar="KEY=VALUE", help="such as training.device=cuda")
+    sub.add_argument("--set", nargs="+", metavar="KEY=VALUE", help=_SETTING)
     one = sub.add_argument_group("one run")
     one.add_argument("--method")
     one.add_argument("--dataset")

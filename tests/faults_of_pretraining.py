@@ -21,7 +21,7 @@ place = Path(sys.argv[1])
 # Everything that has a state: the average, blocks left out, shifted and mirrored images.
 options = {
     "image_size": 8, "patch_size": 4, "channels": 1, "dim": 32, "depth": 3, "heads": 2,
-    "images": 1024, "held_out": 64, "epochs": 4, "batch_size": 32, "threads": 1,
+    "images": 512, "held_out": 64, "epochs": 4, "batch_size": 32, "threads": 1,
     "ema": 0.99, "drop_path": 0.2, "augment": "crop-flip", "precision": "bfloat16",
 }  # fmt: skip
 
