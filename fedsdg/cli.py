@@ -22,10 +22,15 @@ if TYPE_CHECKING:
 
 #: What bad input or a failing run raises; anything else is a defect and keeps its traceback.
 FORESEEN = (ValueError, FloatingPointError, OSError)
+_SETTING = "laid over the config, such as training.device=cuda"
 
 
 def _store() -> Path:
     return Path(os.environ.get("FEDSDG_STORE", ".fedsdg")) / "runs"
+
+
+def _checkpoints() -> Path:
+    return _store().parent / "checkpoints"
 
 
 def _load(arguments: argparse.Namespace) -> Config:
@@ -110,7 +115,12 @@ def pretrain(arguments: argparse.Namespace) -> int:
         raise ValueError(
             f"backbone {name!r} is not described under backbones: {', '.join(config.backbones)}"
         )
-    pretraining.pretrain(config.backbones[name], Path(arguments.output))
+    pretraining.pretrain(
+        config.backbones[name],
+        Path(arguments.output),
+        checkpoints=_checkpoints(),
+        checkpoint_seconds=config.checkpoint_seconds,
+    )
     return 0
 
 
@@ -186,7 +196,12 @@ def run(arguments: argparse.Namespace) -> int:
     seed = config.seeds[0] if arguments.seed is None else arguments.seed
     weights_file = backbone_file(config)
     if not weights_file.is_file():
-        pretraining.pretrain(config.backbones[config.backbone], weights_file)
+        pretraining.pretrain(
+            config.backbones[config.backbone],
+            weights_file,
+            checkpoints=_checkpoints(),
+            checkpoint_seconds=config.checkpoint_seconds,
+        )
     clients = config.federation.clients
     shares_file = partition_file(config, dataset, skew, seed)
     if not shares_file.is_file():
@@ -433,6 +448,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--seed", type=int, required=True)
     sub.add_argument("--output", required=True)
     sub = command(pretrain, config=True)
+    sub.add_argument("--set", nargs="+", metavar="KEY=VALUE", help=_SETTING)
     sub.add_argument("--backbone", help="default: the config's")
     sub.add_argument("--output", required=True)
     sub = command(train, config=True)
@@ -443,7 +459,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--partitions", nargs="+", required=True)
     sub.add_argument("--output", required=True)
     sub = command(run, config=True)
-    sub.add_argument("--set", nargs="+", metavar="KEY=VALUE", help="such as training.device=cuda")
+    sub.add_argument("--set", nargs="+", metavar="KEY=VALUE", help=_SETTING)
     one = sub.add_argument_group("one run")
     one.add_argument("--method")
     one.add_argument("--dataset")

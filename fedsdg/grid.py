@@ -205,7 +205,7 @@ def run_grid(
     begun = time.monotonic()
     runs = grid_runs(config, store, only)
     with GridProgress(config.experiment, config.federation.rounds) as progress:
-        backbone = _make_backbone(config, progress)
+        backbone = _make_backbone(config, store, progress)
         threads = {name: str(config.training.threads) for name in THREADS}
         with Workers(jobs, {**ALLOCATOR, **threads}) as workers:
             partitions = _make_partitions(config, runs, workers, progress)
@@ -221,12 +221,16 @@ def run_grid(
             return _write_pages(config, workers, progress)
 
 
-def _make_backbone(config: Config, progress: GridProgress) -> str:
+def _make_backbone(config: Config, store: Path, progress: GridProgress) -> str:
     """The backbone's hash."""
     options = config.backbones[config.backbone]
+    keeping = {
+        "checkpoints": store.parent / "checkpoints",
+        "checkpoint_seconds": config.checkpoint_seconds,
+    }
     threads = {name: str(options.get("threads", 1)) for name in THREADS}
     with Workers(1, {**ALLOCATOR, **threads}) as workers:
-        for _, outcome in workers.map(_backbone, [(options, backbone_file(config))]):
+        for _, outcome in workers.map(_backbone, [(options, backbone_file(config), keeping)]):
             made = _needed(outcome, f"backbone {config.backbone}")
     progress.say(f"backbone {config.backbone}: {made[:8]}")
     return str(made)
@@ -328,12 +332,12 @@ def _needed(outcome: Any, what: str) -> Any:
 # --- What the processes do ------------------------------------------------------------------------
 
 
-def _backbone(task: tuple[Mapping[str, Any], Path], note: Note) -> str:
+def _backbone(task: tuple[Mapping[str, Any], Path, Mapping[str, Any]], note: Note) -> str:
     from fedsdg import pretraining
 
-    options, file = task
+    options, file, keeping = task
     if not pretraining.is_made(options, file):
-        pretraining.pretrain(options, file)
+        pretraining.pretrain(options, file, **keeping)
     return str(results.read_json(file.with_suffix(".json"))["sha256"])
 
 

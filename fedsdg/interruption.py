@@ -27,8 +27,11 @@ class Stopped(KeyboardInterrupt):
 
 
 @contextlib.contextmanager
-def stopped_by_signals() -> Iterator[Callable[[], None]]:
+def stopped_by_signals(*, at_once: bool = True) -> Iterator[Callable[[], None]]:
     """Within the block the first SIGINT or SIGTERM raises ``Stopped``; later ones are ignored.
+
+    At once, wherever the block then is; or, for work that must not be broken off in the middle of a
+    step, in ``check`` and at the end of the block.
 
     They are ignored because terminals and schedulers send several at once, and the state is being
     saved. Yields ``check``, to be called between rounds: Python drops what a signal handler raises
@@ -40,7 +43,8 @@ def stopped_by_signals() -> Iterator[Callable[[], None]]:
     def handle(number: int, _frame: FrameType | None) -> None:
         if not received:
             received.append(number)
-            raise Stopped(number)
+            if at_once:
+                raise Stopped(number)
 
     def check() -> None:
         if received:
@@ -58,3 +62,5 @@ def stopped_by_signals() -> Iterator[Callable[[], None]]:
     finally:
         for number in ours:
             signal.signal(number, before[number])
+    if not at_once:
+        check()

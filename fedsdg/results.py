@@ -167,6 +167,20 @@ def sha256_json(obj: Any) -> str:
     return hashlib.sha256(canonical_json(obj).encode()).hexdigest()
 
 
+def differences(there: Any, here: Any, place: str = "") -> Iterator[str]:
+    """Where two trees of plain JSON differ, one sentence a value: what stands in a file, and here.
+
+    >>> list(differences({"a": {"b": 1}, "c": 2}, {"a": {"b": 3}, "c": 2}))
+    ['a.b is 1 in it, but 3 here']
+    """
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in sorted({*there, *here}):
+            inner = f"{place}.{key}" if place else key
+            yield from differences(there.get(key), here.get(key), inner)
+    elif there != here:
+        yield f"{place} is {there!r} in it, but {here!r} here"
+
+
 def source_hash(*relative_paths: str) -> str:
     """SHA-256 over the package's own sources below ``relative_paths`` (files or folders).
 

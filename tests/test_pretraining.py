@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 
@@ -12,12 +11,12 @@ import safetensors.torch
 import torch
 
 import fedsdg.pretraining as pretraining
-from fedsdg.data.datasets import load_dataset
+from fedsdg.data.datasets import image_data, load_dataset
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build, load_backbone, save_backbone
 from fedsdg.models.probe import linear_probe
-from fedsdg.models.training import schedule, shift_and_mirror, train
-from fedsdg.pretraining import is_made, parse_recipe, pretrain
+from fedsdg.pretraining import is_made, pretrain
+from fedsdg.recipe import parse_recipe
 
 SHAPE = {"image_size": 8, "patch_size": 4, "channels": 1, "dim": 16, "depth": 2, "heads": 2}
 QUICK = {**SHAPE, "images": 256, "held_out": 64, "epochs": 2, "batch_size": 32, "threads": 1}
@@ -67,7 +66,7 @@ def test_it_learns_the_letters_and_helps_on_digits(tmp_path):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         random = save_backbone(build(shape), shape, tmp_path / "r.safetensors", {})
-    before = pretraining._probe(random.model, shape, "digits")["accuracy"]
+    before = pretraining._probe(random.model, shape, load_dataset("digits"))["accuracy"]
     assert trained.facts["linear_probe"]["accuracy"] > before + 0.05
 
 
@@ -107,6 +106,9 @@ def test_a_loss_that_explodes_is_an_error(tmp_path):
         ({**QUICK, "epochs": 0}, "epochs 0"),
         ({**QUICK, "augment": "mixup"}, "augment 'mixup'"),
         ({**QUICK, "precision": "float8"}, "precision 'float8'"),
+        ({**QUICK, "device": "tpu"}, "device 'tpu'"),
+        ({**QUICK, "ema": 1.0}, "ema 1.0 must be at least 0 and below 1"),
+        ({**QUICK, "probe": "digit"}, "unknown data set 'digit', did you mean 'digits'"),
         ({**QUICK, "images": None}, "images must be a number"),
         ({**QUICK, "patch_size": 3}, "patch_size 3"),
         ({"source": "checkpoint", **SHAPE, "mean": [0.5], "std": [0.5]}, "needs file"),
@@ -172,39 +174,48 @@ def test_timm_never_falls_back_to_random_weights(tmp_path, monkeypatch):
     assert not (tmp_path / "t.safetensors").exists()
 
 
+def test_the_average_of_the_weights_is_the_backbone(quick, tmp_path):
+    """Both accuracies are recorded; the last weights are those that training without it gives."""
+    averaged = pretrain({**QUICK, "ema": 0.9}, tmp_path / "a.safetensors", progress=False)
+    assert averaged.sha256 != quick.sha256
+    assert averaged.facts["held_out_accuracy_without_ema"] == quick.facts["held_out_accuracy"]
+    assert "held_out_accuracy_without_ema" not in quick.facts
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_missing_gpu_is_named(tmp_path):
+    with pytest.raises(ValueError, match="device is cuda, but torch sees no GPU; set device"):
+        pretrain({**QUICK, "device": "cuda"}, tmp_path / "x.safetensors")
+
+
+def test_images_that_are_missing_are_missed_before_the_training(tmp_path, monkeypatch):
+    """Those of the probe too, which is made last."""
+    monkeypatch.setenv("FEDSDG_DATA", str(tmp_path))
+    for option in ("data", "probe"):
+        with pytest.raises(FileNotFoundError, match="tiny_imagenet_32.*FEDSDG_DATA") as error:
+            pretrain({**QUICK, option: "tiny_imagenet_32"}, tmp_path / "x.safetensors")
+        assert "\n" not in str(error.value)
+
+
+def test_the_probe_leaves_official_test_images_unseen():
+    """Their labels are turned round, which would spoil a probe that saw them."""
+    data = load_dataset("digits")
+    test = np.arange(len(data.labels)) % 2 == 0
+    labels = np.where(test, 9 - data.labels, data.labels)
+    split = image_data("digits", data.images, labels, 10, test)
+    shape = Architecture(**SHAPE, mean=(0.3,), std=(0.4,))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = build(shape)
+    rest = image_data("digits", data.images[~test], data.labels[~test], 10)
+    found = pretraining._probe(model, shape, split)
+    assert found == pretraining._probe(model, shape, rest)
+
+
 def test_bfloat16_and_augmentation_run(tmp_path):
     options = {**QUICK, "precision": "bfloat16", "augment": "crop-flip", "drop_path": 0.1}
     backbone = pretrain(options, tmp_path / "b.safetensors", progress=False)
     assert next(iter(backbone.model.parameters())).dtype == torch.float32
-
-
-def test_the_schedule():
-    rates = [schedule(step, 100, 10) for step in range(100)]
-    assert rates[:10] == pytest.approx([0.1 * (step + 1) for step in range(10)])
-    assert max(rates) == pytest.approx(1.0) and rates[55] == pytest.approx(0.5)
-    assert rates[-1] < 1e-3 and all(a >= b for a, b in itertools.pairwise(rates[10:]))
-
-
-def test_training_takes_the_class_token_through_every_layer():
-    architecture = Architecture(**SHAPE, mean=(0.5,), std=(0.5,))
-    model = build(architecture, num_classes=3)
-    before = {name: value.clone() for name, value in model.named_parameters()}
-    batches = [(torch.randn(8, 1, 8, 8), torch.randint(3, (8,))) for _ in range(3)]
-    options = {"learning_rate": 0.01, "beta2": 0.98, "weight_decay": 0.0, "warmup_steps": 0}
-    options |= {"label_smoothing": 0.0, "clip_norm": 1.0, "bfloat16": False}
-    train(model, batches, 3, **options)
-    for name, value in model.named_parameters():
-        assert not torch.equal(value, before[name]), f"{name} did not move"
-    assert not model.training
-
-
-def test_shifts_and_mirrors():
-    image = torch.arange(256.0).view(1, 1, 16, 16).repeat(3, 1, 1, 1)
-    shifts = torch.tensor([[0, 1, 0], [0, -2, 0]])
-    moved = shift_and_mirror(image, shifts, torch.tensor([False, False, True]))
-    assert torch.equal(moved[0], image[0])
-    assert torch.equal(moved[1, 0, 1:, :-2], image[1, 0, :-1, 2:])  # down by 1, left by 2
-    assert torch.equal(moved[2], image[2].flip(-1))
 
 
 def test_the_probe_sees_a_linear_rule_and_nothing_in_noise():

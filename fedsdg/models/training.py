@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,58 +15,126 @@ from torch import Tensor, nn
 from fedsdg.models.forward import class_tokens
 
 
-def train(
-    model: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor]],
-    steps: int,
-    *,
-    learning_rate: float,
-    beta2: float,
-    weight_decay: float,
-    warmup_steps: int,
-    label_smoothing: float,
-    clip_norm: float,
-    bfloat16: bool,
-    report: Callable[[int, float], None] | None = None,
-) -> None:
-    """AdamW with linear warm-up and a cosine to zero, in place; weight decay on matrices only.
+class Training:
+    """A vision transformer on its way through a number of optimiser steps.
+
+    AdamW with linear warm-up and a cosine to zero; weight decay on matrices only. Where asked, a
+    moving average of the weights, which becomes the model at the end (`finish`):
+    a ← d·a + (1 − d)·θ after every step, d = min(ema, (1 + t) / (10 + t)) after step t, so that
+    it reaches back over a tenth of the way at most.
 
     Args:
-        model: timm's VisionTransformer with its head.
-        batches: images [B, C, H, W] and labels [B], at least `steps` of them.
-        steps: optimiser steps.
+        model: timm's VisionTransformer with its head, on the device to train on. It is trained
+            in place; torch's generator of that device draws the blocks left out.
+        steps: optimiser steps in all; `done` counts them.
         clip_norm: bound on the l2 norm of all gradients together.
         bfloat16: run the forward pass under autocast.
-        report: called with the step, from 0, and its loss.
-
-    Raises:
-        FloatingPointError: the loss became NaN or infinite.
+        ema: largest decay d of the average; 0 keeps none.
     """
-    decayed = [p for p in model.parameters() if p.dim() >= 2]
-    plain = [p for p in model.parameters() if p.dim() < 2]
-    groups: list[dict[str, Any]] = [{"params": decayed}, {"params": plain, "weight_decay": 0.0}]
-    optimiser = torch.optim.AdamW(groups, betas=(0.9, beta2), weight_decay=weight_decay, fused=True)
-    head = model.get_submodule("head")
-    model.train()
-    for step, (images, labels) in zip(range(steps), batches, strict=False):
-        for group in optimiser.param_groups:
-            group["lr"] = learning_rate * schedule(step, steps, warmup_steps)
-        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
-            scores = head(class_tokens(model, images))
-        loss = F.cross_entropy(scores.float(), labels, label_smoothing=label_smoothing)
+
+    def __init__(
+        self,
+        model: Any,
+        steps: int,
+        *,
+        learning_rate: float,
+        beta2: float,
+        weight_decay: float,
+        warmup_steps: int,
+        label_smoothing: float,
+        clip_norm: float,
+        bfloat16: bool,
+        ema: float = 0.0,
+    ) -> None:
+        self.model, self.steps, self.done = model, steps, 0
+        self._learning_rate, self._warmup_steps = learning_rate, warmup_steps
+        self._label_smoothing, self._clip_norm = label_smoothing, clip_norm
+        self._bfloat16, self._ema = bfloat16, ema
+        self._parameters = dict(model.named_parameters())
+        self._device = next(iter(self._parameters.values())).device
+        decayed = [p for p in model.parameters() if p.dim() >= 2]
+        plain = [p for p in model.parameters() if p.dim() < 2]
+        groups: list[dict[str, Any]] = [{"params": decayed}, {"params": plain, "weight_decay": 0.0}]
+        self._optimiser = torch.optim.AdamW(
+            groups, betas=(0.9, beta2), weight_decay=weight_decay, fused=True
+        )
+        self._average = [p.detach().clone() for p in model.parameters()] if ema else []
+        if bfloat16 and self._device.type == "cpu":
+            # torch's fused attention is slow backwards in bfloat16 on a CPU.
+            for block in model.blocks:
+                block.attn.fused_attn = False
+        model.train()
+
+    def step(self, images: Tensor, labels: Tensor) -> float:
+        """One step on images [B, C, H, W] and labels [B]; returns the loss before it.
+
+        Raises:
+            FloatingPointError: the loss became NaN or infinite.
+        """
+        factor = schedule(self.done, self.steps, self._warmup_steps)
+        for group in self._optimiser.param_groups:
+            group["lr"] = self._learning_rate * factor
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bfloat16):
+            scores = self.model.head(class_tokens(self.model, images))
+        loss = F.cross_entropy(scores.float(), labels, label_smoothing=self._label_smoothing)
         value = float(loss.detach())
         if not math.isfinite(value):
             raise FloatingPointError(
-                f"pretraining: the loss is {value} at step {step + 1} of {steps}; "
+                f"pretraining: the loss is {value} at step {self.done + 1} of {self.steps}; "
                 "lower learning_rate"
             )
-        optimiser.zero_grad()
+        self._optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
-        optimiser.step()
-        if report is not None:
-            report(step, value)
-    model.eval()
+        nn.utils.clip_grad_norm_(self._parameters.values(), self._clip_norm)
+        self._optimiser.step()
+        self.done += 1
+        if self._average:
+            decay = min(self._ema, (1 + self.done) / (10 + self.done))
+            values = [p.detach() for p in self._parameters.values()]
+            torch._foreach_lerp_(self._average, values, 1.0 - decay)
+        return value
+
+    def finish(self) -> None:
+        """Make the model the average of its weights, where one was kept, and leave training."""
+        for parameter, average in zip(self._parameters.values(), self._average, strict=False):
+            parameter.data.copy_(average)
+        self.model.eval()
+
+    def state(self) -> dict[str, Tensor]:
+        """All that the steps to come depend on, besides their batches; not copied."""
+        state = {"done": torch.tensor(self.done), "random": self._random()}
+        state |= {f"model.{name}": value for name, value in self._parameters.items()}
+        state |= {
+            f"average.{name}": value
+            for name, value in zip(self._parameters, self._average, strict=False)
+        }
+        for place, entries in self._optimiser.state_dict()["state"].items():
+            state |= {f"adamw.{place}.{key}": value for key, value in entries.items()}
+        return state
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from what `state` returned."""
+        self.done = int(state["done"])
+        with torch.no_grad():
+            for name, value in self._parameters.items():
+                value.copy_(state[f"model.{name}"])
+            for name, value in zip(self._parameters, self._average, strict=False):
+                value.copy_(state[f"average.{name}"])
+        adamw: dict[int, dict[str, Tensor]] = {}
+        for name, value in state.items():
+            if name.startswith("adamw."):
+                _, place, key = name.split(".")
+                adamw.setdefault(int(place), {})[key] = value
+        groups = self._optimiser.state_dict()["param_groups"]
+        self._optimiser.load_state_dict({"state": adamw, "param_groups": groups})
+        if self._device.type == "cuda":
+            torch.cuda.set_rng_state(state["random"], self._device)
+        else:
+            torch.set_rng_state(state["random"])
+
+    def _random(self) -> Tensor:
+        cuda = self._device.type == "cuda"
+        return torch.cuda.get_rng_state(self._device) if cuda else torch.get_rng_state()
 
 
 def schedule(step: int, steps: int, warmup: int) -> float:
@@ -82,38 +151,56 @@ def shift_and_mirror(images: Tensor, shifts: Tensor, mirrored: Tensor) -> Tensor
     Args:
         images: [B, C, S, S].
         shifts: int64 [2, B], rows down and columns right, each in [-S/8, S/8].
-        mirrored: bool [B].
+        mirrored: bool [B]. Shifts and mirrored lie on the images' device.
     """
     count, channels, size, _ = images.shape
     reach = max(1, size // 8)
     padded = F.pad(images, (reach,) * 4, mode="reflect")
-    pixels = torch.arange(size)
+    pixels = torch.arange(size, device=images.device)
     rows = pixels + reach - shifts[0][:, None]
     columns = pixels + reach - shifts[1][:, None]
     columns = torch.where(mirrored[:, None], columns.flip(1), columns)
-    image = torch.arange(count)[:, None, None, None]
-    channel = torch.arange(channels)[None, :, None, None]
+    image = torch.arange(count, device=images.device)[:, None, None, None]
+    channel = torch.arange(channels, device=images.device)[None, :, None, None]
     return padded[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
 
 
-def progress_report(steps: int, per_epoch: int) -> Callable[[int, float], None]:
-    """Shows progress after every step: a bar on a terminal, a line per epoch elsewhere."""
+def progress_report(
+    steps: int, per_epoch: int, batch_size: int, done: int = 0
+) -> Callable[[int, float], None]:
+    """Shows progress after every step: a bar on a terminal, a line per epoch elsewhere.
+
+    `done` steps were made before. Call it with the steps made and the loss.
+    """
     if sys.stderr.isatty():
         from tqdm import tqdm
 
-        bar = tqdm(total=steps, desc="pretraining", unit="step")
+        bar = tqdm(
+            desc="pretraining",
+            total=steps * batch_size,
+            initial=done * batch_size,
+            unit="image",
+            unit_scale=True,
+        )
 
         def show(step: int, loss: float) -> None:
             bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
-            bar.update()
-            if step + 1 == steps:
+            bar.update(batch_size)
+            if step == steps:
                 bar.close()
 
         return show
 
+    begun, said = time.perf_counter(), done
+
     def say(step: int, loss: float) -> None:
-        if (step + 1) % per_epoch == 0:
-            epoch = f"epoch {(step + 1) // per_epoch} of {steps // per_epoch}"
-            print(f"pretraining: {epoch}, loss {loss:.3f}", file=sys.stderr, flush=True)
+        nonlocal begun, said
+        if step % per_epoch == 0:
+            now = time.perf_counter()
+            rate = (step - said) * batch_size / (now - begun)
+            begun, said = now, step
+            epoch = f"epoch {step // per_epoch} of {steps // per_epoch}"
+            text = f"pretraining: {epoch}, loss {loss:.3f}, {rate:.0f} images/s"
+            print(text, file=sys.stderr, flush=True)
 
     return say

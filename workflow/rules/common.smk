@@ -113,8 +113,12 @@ SOURCES = {
         "data/stored_images.py",
     ],
     "pretrain": [
+        "interruption.py",
         "pretraining.py",
+        "recipe.py",
+        "results.py",
         "rng.py",
+        "snapshots.py",
         "data/__init__.py",
         "data/datasets.py",
         "data/glyphs.py",
