@@ -68,6 +68,7 @@ class TrainingConfig:
     eta_m: float = _checked(5e-3, minimum=0)
     threads: int = _checked(1, minimum=1, integer=True)
     device: str = _checked("cpu", choices=("cpu", "cuda"))
+    precision: str = _checked("float32", choices=("float32", "bfloat16"))
 
 
 @dataclass(frozen=True)

@@ -109,8 +109,15 @@ def build(run: RunConfig, material: Material, partition: Partition) -> Federatio
     layout = make_layout(material.backbone.architecture, material.num_classes, adapters)
     theta, private = initial_values(layout, adapters, stream("init", run.seed))
     device = material.samples.images.device
-    model = CohortModel(material.backbone, layout, adapters, material.num_classes, device=device)
     training = run.training
+    model = CohortModel(
+        material.backbone,
+        layout,
+        adapters,
+        material.num_classes,
+        device=device,
+        bfloat16=training.precision == "bfloat16",
+    )
     everyone = range(partition.num_clients)
     return Federation(
         model=model,

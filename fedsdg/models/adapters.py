@@ -201,6 +201,13 @@ def gates(private: Tensor, layout: Layout) -> Tensor:
     return torch.sigmoid(torch.cat(logits, dim=1))
 
 
+def _gate(layer: str, parameters: Mapping[str, Tensor], config: AdapterConfig) -> Tensor | float:
+    """m of an adapted layer, [M, 1, 1] or one number for all."""
+    if config.gate_fixed is not None:
+        return config.gate_fixed
+    return torch.sigmoid(parameters[gate_name(layer, config)])[:, None, None]
+
+
 def merge(
     weight: Tensor,
     layer: str,
@@ -214,14 +221,8 @@ def merge(
     """
     a, b = parameters[f"{layer}.lora_A"], parameters[f"{layer}.lora_B"]
     if private and config.branch == "dual":
-        gate: Tensor | float
-        b_private = parameters[f"{layer}.lora_B_private"]
-        if config.gate_fixed is None:
-            gate = torch.sigmoid(parameters[gate_name(layer, config)])[:, None, None]
-            gated = gate * b_private
-        else:
-            gate = config.gate_fixed
-            gated = gate * b_private
+        gate = _gate(layer, parameters, config)
+        gated = gate * parameters[f"{layer}.lora_B_private"]
         if config.private_subspace == "shared-a":
             b = b + gated
         elif config.composition == "factors":
@@ -232,3 +233,26 @@ def merge(
             a = torch.cat((a, parameters[f"{layer}.lora_A_private"]), dim=1)
             b = torch.cat((b, gated), dim=2)
     return torch.baddbmm(weight.expand(a.shape[0], -1, -1), b, a, alpha=config.scale)
+
+
+def side_by_side(
+    layer: str, parameters: Mapping[str, Tensor], config: AdapterConfig, private: bool
+) -> tuple[Tensor, Tensor]:
+    """Factors a [M, R, in] and b [M, out, R] with b a = ΔW, scale and gate in b (Eq. 4).
+
+    No entry is a sum of a shared and a private one, so that rounding keeps each to its own
+    relative accuracy: R is r, 2r with a private branch, 4r where `composition` is "factors",
+    (B_g + m B_p)(A_g + m A_p) = B_g A_g + m B_g A_p + m B_p A_g + m² B_p A_p.
+    """
+    a, b = parameters[f"{layer}.lora_A"], config.scale * parameters[f"{layer}.lora_B"]
+    if not private or config.branch == "none":
+        return a, b
+    gate = _gate(layer, parameters, config)
+    gated = gate * (config.scale * parameters[f"{layer}.lora_B_private"])
+    if config.private_subspace == "shared-a":
+        return torch.cat((a, a), dim=1), torch.cat((b, gated), dim=2)
+    a_private = parameters[f"{layer}.lora_A_private"]
+    if config.composition == "factors":
+        ranks = torch.cat((a, a_private, a, a_private), dim=1)
+        return ranks, torch.cat((b, gate * b, gated, gate * gated), dim=2)
+    return torch.cat((a, a_private), dim=1), torch.cat((b, gated), dim=2)

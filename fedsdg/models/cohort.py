@@ -7,15 +7,17 @@ whose weights differ per client, are multiplied client by client.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedsdg.models.adapters import AdapterConfig, adapted_layers, make_layout, merge
+from fedsdg.models.adapters import AdapterConfig, adapted_layers, make_layout, merge, side_by_side
 from fedsdg.models.backbones import Backbone
-from fedsdg.models.forward import class_tokens
+from fedsdg.models.forward import class_tokens, in_bfloat16
+from fedsdg.models.low_rank import Factors
 from fedsdg.models.parameters import Layout
 from fedsdg.models.products import client_linear
 
@@ -23,10 +25,14 @@ from fedsdg.models.products import client_linear
 class CohortModel:
     """The adapted backbone for cohorts of any size.
 
-        Args:
+    Args:
         backbone: its weights stay frozen; it is shared, or copied when `dtype` or `device` differ.
         layout: must be `make_layout(backbone.architecture, num_classes, config)`.
-        dtype, device: of the computation; parameters must have the same.
+        dtype, device: of the parameters, and of the computation but for what follows.
+        bfloat16: the frozen products, attention and the work per token inside a block in bfloat16.
+            Parameters, their gradients, the stream of tokens between blocks, layer norms and the
+            head keep `dtype`. Training and evaluation then take the same path, on which the
+            adapters are never merged into a weight (see `low_rank`).
 
     Raises:
         ValueError: `layout` belongs to another architecture, task or configuration.
@@ -41,6 +47,7 @@ class CohortModel:
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        bfloat16: bool = False,
     ) -> None:
         if layout != make_layout(backbone.architecture, num_classes, config):
             raise ValueError(
@@ -55,8 +62,9 @@ class CohortModel:
         first = next(iter(model.parameters()))
         if first.dtype != dtype or first.device != torch.device(device):
             model = copy.deepcopy(model).to(dtype=dtype, device=device)
-        self.model = model
+        self.model = in_bfloat16(model) if bfloat16 else model
         self.dtype = dtype
+        self.bfloat16 = bfloat16
         self._adapted = tuple(adapted_layers(backbone.architecture, config))
 
     def to(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> CohortModel:
@@ -67,7 +75,7 @@ class CohortModel:
 
     def effective_weights(
         self, parameters: Mapping[str, Tensor], private: bool = True
-    ) -> dict[str, Tensor]:
+    ) -> dict[str, Any]:
         """Every client's own weights, by layer name: θ̃ = θ_g + m·θ_p (Eq. 4).
 
         Args:
@@ -75,18 +83,20 @@ class CohortModel:
             private: False leaves the private branch out: θ_g alone.
 
         Returns:
-            `{layer}` -> [M, out, in] for every adapted layer, `head.weight` [M, classes, dim] and
-            `head.bias` [M, classes]. Made once per step, or once for a whole evaluation.
+            `{layer}` -> [M, out, in] for every adapted layer (in bfloat16: its Factors),
+            `head.weight` [M, classes, dim] and `head.bias` [M, classes]. Made once per step, or
+            once for a whole evaluation.
         """
-        merged = {
-            layer: merge(
-                self.model.get_submodule(layer).weight, layer, parameters, self.config, private
-            )
-            for layer in self._adapted
-        }
-        merged["head.weight"] = parameters["head.weight"]
-        merged["head.bias"] = parameters["head.bias"]
-        return merged
+        weights: dict[str, Any] = {}
+        for layer in self._adapted:
+            if self.bfloat16:
+                weights[layer] = Factors(*side_by_side(layer, parameters, self.config, private))
+            else:
+                frozen = self.model.get_submodule(layer).weight
+                weights[layer] = merge(frozen, layer, parameters, self.config, private)
+        weights["head.weight"] = parameters["head.weight"]
+        weights["head.bias"] = parameters["head.bias"]
+        return weights
 
     def logits(
         self,
@@ -111,10 +121,8 @@ class CohortModel:
         """
         return self.forward(images, counts, self.effective_weights(parameters, private))
 
-    def forward(
-        self, images: Tensor, counts: Sequence[int], weights: Mapping[str, Tensor]
-    ) -> Tensor:
-        """`logits` from weights that `effective_weights` has already merged."""
+    def forward(self, images: Tensor, counts: Sequence[int], weights: Mapping[str, Any]) -> Tensor:
+        """`logits` from what `effective_weights` has already made."""
         clients = weights["head.bias"].shape[0]
         if len(counts) != clients or sum(counts) != images.shape[0] or min(counts, default=0) < 0:
             raise ValueError(
@@ -123,5 +131,35 @@ class CohortModel:
             )
         if not len(images):
             return weights["head.bias"].new_zeros(0, self.num_classes)
+        kept: Tensor | None = None
+        if images.device.type != "cpu" and len(set(counts)) > 1:
+            images, counts, kept = even(images, counts)
         features = class_tokens(self.model, images.to(self.dtype), counts, weights)
-        return client_linear(features, weights["head.weight"], weights["head.bias"], counts)
+        scores = client_linear(features, weights["head.weight"], weights["head.bias"], counts)
+        return scores if kept is None else scores[kept]
+
+
+def even(
+    images: Tensor, counts: Sequence[int], most: float = 2.0
+) -> tuple[Tensor, Sequence[int], Tensor | None]:
+    """Equally many images for every client, so that each product is one batch and not one a client.
+
+    For GPUs, where many small launches cost more than the arithmetic of images that nobody reads.
+    Nothing changes where there would be more than `most` times the images, as in an evaluation that
+    cuts its samples without regard to clients.
+
+    Returns:
+        images (fillers repeat the client's last one), counts, and the places of the real ones.
+    """
+    size = max(counts)
+    if len(counts) * size > most * len(images):
+        return images, counts, None
+    starts = list(itertools.accumulate(counts, initial=0))
+    places = [
+        min(start + j, len(images) - 1) if j < count else max(start + count - 1, 0)
+        for start, count in zip(starts, counts, strict=False)
+        for j in range(size)
+    ]
+    kept = [k * size + j for k, count in enumerate(counts) for j in range(count)]
+    index = torch.tensor([places, kept + [0] * (len(places) - len(kept))], device=images.device)
+    return images[index[0]], [size] * len(counts), index[1, : len(kept)]

@@ -7,6 +7,7 @@ The last block is computed for the class token alone, the only one the head read
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,15 +16,37 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedsdg.models.attention import attend
+from fedsdg.models.low_rank import Factors, client_low_rank
 from fedsdg.models.products import client_linear
 
 SHORT = 128  # tokens up to which the packed attention beats torch's fused one on a CPU
 _ALL = slice(None)
-_NONE: Mapping[str, Tensor] = {}
+
+#: What stands for an adapted layer's weight: one matrix per client [M, out, in], or the adapters
+#: beside the frozen one.
+ClientWeight = Tensor | Factors
+_NONE: Mapping[str, ClientWeight] = {}
+_INTO_STREAM = ("attn.proj", "mlp.fc2")
+
+
+def in_bfloat16(model: Any) -> Any:
+    """A copy of a frozen model whose attention and feed-forward layers compute in bfloat16.
+
+    The stream of tokens that the blocks add to, its layer norms and the patch embedding stay as
+    they are: what an adapter adds to a token is not rounded to the token's own 8 bits.
+    """
+    narrow = copy.deepcopy(model)
+    for block in narrow.blocks:
+        block.attn.to(torch.bfloat16)
+        block.mlp.to(torch.bfloat16)
+    return narrow
 
 
 def class_tokens(
-    model: Any, images: Tensor, counts: Sequence[int] = (), weights: Mapping[str, Tensor] = _NONE
+    model: Any,
+    images: Tensor,
+    counts: Sequence[int] = (),
+    weights: Mapping[str, ClientWeight] = _NONE,
 ) -> Tensor:
     """The normalised class tokens, which a head would read.
 
@@ -31,7 +54,8 @@ def class_tokens(
         model: timm's VisionTransformer.
         images: [B, C, H, W], client by client.
         counts: images of each client, Σ = B; needed only with `weights`.
-        weights: layer name -> [M, out, in], the clients' own weights instead of the model's.
+        weights: layer name -> the clients' own weights instead of the model's; Factors where the
+            model comes from `in_bfloat16`.
 
     Returns:
         [B, dim].
@@ -49,7 +73,7 @@ def _block(
     block: Any,
     x: Tensor,
     counts: Sequence[int],
-    weights: Mapping[str, Tensor],
+    weights: Mapping[str, ClientWeight],
     class_token_only: bool,
 ) -> Tensor:
     """x [B, N, dim] -> [B, N, dim], or [B, 1, dim] for the class token alone."""
@@ -59,15 +83,21 @@ def _block(
         bias = None if module.bias is None else module.bias[outputs]
         if weight is None:
             return F.linear(value, module.weight[outputs], bias)
-        if bias is None:
-            bias = weight.new_zeros(module.weight[outputs].shape[0])
         rows = [count * value.shape[1] for count in counts]
         flat = value.reshape(-1, value.shape[-1])
-        product = client_linear(flat, weight[:, outputs], bias, rows)
+        if isinstance(weight, Factors):
+            own = Factors(weight.a, weight.b[:, outputs])
+            product = client_low_rank(flat, module.weight[outputs], bias, own, rows)
+            if name not in _INTO_STREAM:
+                product = product.to(value.dtype)
+        else:
+            if bias is None:
+                bias = weight.new_zeros(module.weight[outputs].shape[0])
+            product = client_linear(flat, weight[:, outputs], bias, rows)
         return product.view(*value.shape[:-1], -1)
 
     attention, mlp = block.attn, block.mlp
-    normed = block.norm1(x)
+    normed = block.norm1(x).to(attention.qkv.weight.dtype)
     if class_token_only:
         x, width = x[:, :1], attention.attn_dim
         query = linear("attn.qkv", attention.qkv, normed[:, :1], slice(0, width))
@@ -76,7 +106,8 @@ def _block(
     else:
         mixed = _mix(attention, linear("attn.qkv", attention.qkv, normed), None)
     x = x + block.drop_path1(block.ls1(linear("attn.proj", attention.proj, attention.norm(mixed))))
-    hidden = mlp.norm(mlp.act(linear("mlp.fc1", mlp.fc1, block.norm2(x))))
+    normed = block.norm2(x).to(mlp.fc1.weight.dtype)
+    hidden = mlp.norm(mlp.act(linear("mlp.fc1", mlp.fc1, normed)))
     return x + block.drop_path2(block.ls2(linear("mlp.fc2", mlp.fc2, hidden)))
 
 
@@ -84,8 +115,8 @@ def _mix(attention: Any, packed: Tensor, query: Tensor | None) -> Tensor:
     """Attention of `packed` (q), k, v [B, N, 3·C | 2·C], by the fastest way that fits."""
     plain = type(attention.q_norm) is nn.Identity and type(attention.k_norm) is nn.Identity
     heads, tokens = attention.num_heads, packed.shape[1]
-    exact = packed.dtype in (torch.float32, torch.float64)  # not under autocast
-    if plain and exact and packed.device.type == "cpu" and tokens <= SHORT:
+    own_type = packed.dtype == attention.qkv.weight.dtype  # not under autocast
+    if plain and own_type and packed.device.type == "cpu" and tokens <= SHORT:
         return attend(packed, heads, attention.scale, query)
     split = packed.view(*packed.shape[:2], -1, heads, attention.head_dim).permute(2, 0, 3, 1, 4)
     q = split[0]

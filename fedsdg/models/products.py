@@ -26,7 +26,7 @@ def client_linear(x: Tensor, weight: Tensor, bias: Tensor, rows: Sequence[int]) 
     return output
 
 
-def _runs(rows: Sequence[int]) -> Iterator[tuple[slice, slice, int]]:
+def equal_runs(rows: Sequence[int]) -> Iterator[tuple[slice, slice, int]]:
     """Runs of consecutive clients with equally many rows: (clients, rows of x, rows per client)."""
     client = start = 0
     for count, group in itertools.groupby(rows):
@@ -44,7 +44,7 @@ class _ClientLinear(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         ctx.rows = rows
         output = x.new_empty(x.shape[0], weight.shape[1])
-        for clients, part, count in _runs(rows):
+        for clients, part, count in equal_runs(rows):
             if count:
                 own = bias if bias.dim() == 1 else bias[clients, None]
                 shape = (-1, count, weight.shape[2])
@@ -62,7 +62,7 @@ class _ClientLinear(torch.autograd.Function):
         to_x = torch.empty_like(x) if need_x else None
         to_weight = weight.new_empty(weight.shape) if need_weight else None
         to_bias = weight.new_empty(weight.shape[:2]) if need_bias else None
-        for clients, part, count in _runs(ctx.rows):
+        for clients, part, count in equal_runs(ctx.rows):
             if not count:
                 for gradient in (to_weight, to_bias):
                     if gradient is not None:

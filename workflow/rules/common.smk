@@ -129,6 +129,7 @@ SOURCES = {
         "models/attention.py",
         "models/backbones.py",
         "models/forward.py",
+        "models/low_rank.py",
         "models/probe.py",
         "models/products.py",
         "models/torchvision_schemas.py",
