@@ -99,8 +99,13 @@ def make_partition(
     )
 
 
-def build(run: RunConfig, material: Material, partition: Partition) -> Federation:
-    """Put a method together from its row of the table, ready to run."""
+def build(
+    run: RunConfig, material: Material, partition: Partition, scratch: Path | None = None
+) -> Federation:
+    """Put a method together from its row of the table, ready to run.
+
+    ``scratch``: the folder for what many clients keep, if it is too much for the memory.
+    """
     row = METHODS[run.method]
     personalisation: Personalisation = row.personalisation.build(run.parameters)
     adapters = AdapterConfig(**asdict(run.adapters), **personalisation.adapters)
@@ -109,15 +114,14 @@ def build(run: RunConfig, material: Material, partition: Partition) -> Federatio
     device = material.samples.images.device
     model = CohortModel(material.backbone, layout, adapters, material.num_classes, device=device)
     training = run.training
-    everyone = range(partition.num_clients)
     return Federation(
         model=model,
         layout=layout,
         samples=material.samples,
         shards=Shards(
-            train=[partition.indices(k, TRAIN) for k in everyone],
-            val=[partition.indices(k, VAL) for k in everyone],
-            test=[partition.indices(k, TEST) for k in everyone],
+            train=partition.shards(TRAIN),
+            val=partition.shards(VAL),
+            test=partition.shards(TEST),
             global_test=partition.global_test(),
         ),
         rule=row.rule.build(run.parameters),
@@ -141,6 +145,7 @@ def build(run: RunConfig, material: Material, partition: Partition) -> Federatio
         seed=run.seed,
         theta=theta.to(device),
         private=private.to(device),
+        scratch=scratch,
     )
 
 
@@ -252,7 +257,8 @@ def _train(
     progress: Progress,
 ) -> tuple[Federation, dict[str, Any]]:
     """The federation after its last round, and what it has cost."""
-    federation = build(run, material, partition)
+    # Beside the other checkpoints, on the disk that the user chose.
+    federation = build(run, material, partition, scratch=checkpoints.folder.parent)
     try:
         effort = run_to_the_end(
             federation, checkpoints, seconds=checkpoint_seconds, progress=progress
