@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +18,7 @@ import yaml
 from safetensors.torch import load
 
 from fedsdg.config import method_entry, parse_config
+from fedsdg.federation import bank
 from fedsdg.federation.checkpoints import Checkpoints, InUse
 from fedsdg.federation.cohorts import draw_cohort
 from fedsdg.federation.local_training import Samples
@@ -533,6 +535,37 @@ def test_checkpoints_that_cannot_be_written_stop_nothing(go, tmp_path, capsys):
     assert (tmp_path / "checkpoints").read_text() == "a file in the way"
 
 
+def test_checkpoints_in_a_read_only_folder_are_one_sentence(fresh, tmp_path):
+    """Read by somebody who may not write there; a folder of root's, if that is who tests."""
+    one, root = fresh(), os.geteuid() == 0
+    folder = Path(tempfile.mkdtemp())
+    checkpoints = Checkpoints(folder, {})
+    folder.chmod(0o555)
+    try:
+        if root:
+            os.seteuid(65534)
+        for touch in (lambda: checkpoints.restore(one), lambda: checkpoints.save(one, {})):
+            with pytest.raises(PermissionError) as found:
+                touch()
+            message = str(found.value)
+            assert f"checkpoints {folder} cannot be written to (Permission denied)" in message
+            assert "FEDSDG_STORE" in message and "\n" not in message
+    finally:
+        if root:
+            os.seteuid(0)
+        folder.chmod(0o755)
+        shutil.rmtree(folder)
+
+
+def test_a_bank_without_room_fails_the_run_in_one_sentence(go, tmp_path, monkeypatch):
+    """The folder beside the store cannot be made: nothing is computed that could not be kept."""
+    monkeypatch.setattr(bank, "MEMORY_LIMIT", 0)
+    (tmp_path / "checkpoints").write_text("a file in the way")
+    failure = go("out")
+    assert "9 clients keep between rounds takes" in failure and "\n" not in failure
+    assert result(tmp_path / "out")["status"] == "failed"
+
+
 def test_a_store_that_cannot_be_written_is_refused_before_the_first_round(go, tmp_path):
     (tmp_path / "runs").write_text("a file in the way")
     seen = []
@@ -598,7 +631,7 @@ def test_killed_at_twenty_moments_and_on_a_full_disk_the_bytes_are_the_same(tmp_
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads(done.stdout)
     assert report["kills"] == 20 and report["kills_within_a_write"] >= 5
-    assert report["kills_within_an_append"] >= 3
+    assert report["kills_within_an_append"] >= 4
     assert report["rewritten"] >= 1, "some were killed after the bank's file had been renewed"
     # Who is killed before the first checkpoint, or before it has read one, does not say so.
     assert report["resumptions"] >= 8

@@ -45,7 +45,7 @@ FORMAT = 2
 KEPT = 2
 TABLES = ("rounds", "clients", "trace", "timings")
 #: Bytes of clients' rows in one frame, so that no more of a large bank is in memory at once.
-FRAME = 16 << 20
+FRAME = 4 << 20
 _MANIFEST = re.compile(r"round~(\d+)\.json")
 
 
