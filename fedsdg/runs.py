@@ -101,8 +101,13 @@ def make_partition(
     )
 
 
-def build(run: RunConfig, material: Material, partition: Partition) -> Federation:
-    """Put a method together from its row of the table, ready to run."""
+def build(
+    run: RunConfig, material: Material, partition: Partition, scratch: Path | None = None
+) -> Federation:
+    """Put a method together from its row of the table, ready to run.
+
+    ``scratch``: the folder for what many clients keep, if it is too much for the memory.
+    """
     row = METHODS[run.method]
     personalisation: Personalisation = row.personalisation.build(run.parameters)
     adapters = AdapterConfig(**asdict(run.adapters), **personalisation.adapters)
@@ -118,15 +123,14 @@ def build(run: RunConfig, material: Material, partition: Partition) -> Federatio
         device=device,
         bfloat16=training.precision == "bfloat16",
     )
-    everyone = range(partition.num_clients)
     return Federation(
         model=model,
         layout=layout,
         samples=material.samples,
         shards=Shards(
-            train=[partition.indices(k, TRAIN) for k in everyone],
-            val=[partition.indices(k, VAL) for k in everyone],
-            test=[partition.indices(k, TEST) for k in everyone],
+            train=partition.shards(TRAIN),
+            val=partition.shards(VAL),
+            test=partition.shards(TEST),
             global_test=partition.global_test(),
         ),
         rule=row.rule.build(run.parameters),
@@ -150,6 +154,7 @@ def build(run: RunConfig, material: Material, partition: Partition) -> Federatio
         seed=run.seed,
         theta=theta.to(device),
         private=private.to(device),
+        scratch=scratch,
     )
 
 
@@ -373,7 +378,11 @@ def _train(
     """The federations after their last round, and what each has cost."""
 
     def make() -> list[Federation]:
-        return [build(one.run, material, one.partition) for one in assignments]
+        # Beside the other checkpoints, on the disk that the user chose.
+        return [
+            build(one.run, material, one.partition, scratch=kept.folder.parent)
+            for one, kept in zip(assignments, checkpoints, strict=True)
+        ]
 
     journey = Journey(make, checkpoints)
     try:

@@ -19,7 +19,7 @@ import torch
 import yaml
 
 from fedsdg.config import parse_config
-from fedsdg.federation import checkpoints
+from fedsdg.federation import bank, checkpoints, prefixes
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build, freeze
 from fedsdg.runs import execute, make_partition, prepare_material
@@ -28,6 +28,7 @@ SKEW = "dirichlet~1.0"
 BYTE_IDENTICAL = ("rounds.parquet", "clients.parquet", "result.json")
 KILLS = 20
 KILLS_WITHIN_A_WRITE = 6
+KILLS_WITHIN_AN_APPEND = 4
 
 place = Path(sys.argv[1])
 raw = yaml.safe_load((Path(__file__).parents[1] / "config/config.yaml").read_text())
@@ -54,8 +55,10 @@ def start(method, name, *, seconds=0.0, slowly=False, limit=None):
     try:
         with open(place / f"{name}.log", "a") as log:
             os.dup2(log.fileno(), 2)
+        if name.startswith("killed"):
+            bank.MEMORY_LIMIT = 0  # what clients keep lies in a file; undisturbed, in memory
         if slowly:
-            checkpoints.open = slow_open
+            checkpoints.open = prefixes.open = slow_open
         if limit is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         failure = execute(
@@ -76,6 +79,9 @@ class InPieces:
 
     def __init__(self, stream):
         self.stream, self.flush, self.fileno = stream, stream.flush, stream.fileno
+        self.read, self.tell, self.seek, self.truncate = (
+            stream.read, stream.tell, stream.seek, stream.truncate,
+        )  # fmt: skip
 
     def write(self, content):
         size = max(1, -(-len(content) // 3))
@@ -92,14 +98,29 @@ def slow_open(file, mode):
 
 
 def manifests(name):
-    """Rounds of the checkpoints on the disk, and whether a file is just being written."""
+    """Rounds of the checkpoints on the disk, and what is just being written: "a new file", "a
+    growing file" (longer than any manifest says), or nothing."""
     folders = list((place / name / "checkpoints").glob("*"))
     files = []
     for folder in folders:
         with contextlib.suppress(FileNotFoundError):  # its run is stored just now
-            files += [file.name for file in folder.iterdir()]
-    rounds = sorted(int(f[6:-5]) for f in files if f.startswith("round~") and f.endswith(".json"))
-    return rounds, any(file.startswith(".") for file in files)
+            files += list(folder.iterdir())
+    known = {}
+    rounds = []
+    for file in files:
+        if file.name.startswith("round~") and file.name.endswith(".json"):
+            rounds.append(int(file.name[6:-5]))
+            with contextlib.suppress(FileNotFoundError):
+                for part in json.loads(file.read_bytes())["parts"].values():
+                    known[part["file"]] = max(part["bytes"], known.get(part["file"], 0))
+    writing = None
+    with contextlib.suppress(FileNotFoundError):
+        for file in files:
+            if file.name.startswith("."):
+                writing = "a new file"
+            elif file.name.endswith(".frames") and file.stat().st_size > known.get(file.name, 0):
+                writing = "a growing file"
+    return sorted(rounds), writing
 
 
 def different(name, method):
@@ -111,7 +132,8 @@ def different(name, method):
     ]
 
 
-report = {"kills": 0, "kills_within_a_write": 0, "resumptions": 0, "finished": 0, "different": []}
+report = {"kills": 0, "kills_within_a_write": 0, "kills_within_an_append": 0, "rewritten": 0}
+report |= {"resumptions": 0, "finished": 0, "different": []}
 took = {}
 for method in methods:
     begun = time.monotonic()
@@ -130,13 +152,15 @@ while report["kills"] < KILLS:
         )
         done, _ = manifests(name)
         process = start(method, name, slowly=aim)
-        writes_to_pass = chance.randrange(1, 12)
+        writes_to_pass = chance.randrange(1, 8)
+        enough = report["kills_within_an_append"] >= KILLS_WITHIN_AN_APPEND
+        aimed_at = {"a new file", "a growing file"} if enough else {"a growing file"}
         deadline = time.monotonic() + chance.uniform(0, 0.4 * took[method.label])
         writing = ended = False
         while report["kills"] < KILLS and not ended:
             ended = os.waitpid(process, os.WNOHANG)[0] != 0
             if aim:
-                before, writing = writing, manifests(name)[1]
+                before, writing = writing, manifests(name)[1] in aimed_at
                 writes_to_pass -= writing and not before
                 if writing and writes_to_pass <= 0:
                     break
@@ -153,9 +177,18 @@ while report["kills"] < KILLS:
         if ended:
             break
         report["kills"] += 1
-        report["kills_within_a_write"] += manifests(name)[1]
-        after, _ = manifests(name)
-        assert len(after) <= 3 and (not done or after[-1] >= done[-1]), (done, after)
+        after, unfinished = manifests(name)
+        report["kills_within_a_write"] += unfinished is not None
+        report["kills_within_an_append"] += unfinished == "a growing file"
+        numbers = [
+            int(file.name.split("~")[1].split(".")[0])
+            for file in (place / name / "checkpoints").glob("*/bank~*")
+        ]
+        report["rewritten"] += max(numbers, default=1) > 1
+        # Once a run is stored its checkpoints go, and it may be killed while they do.
+        stored = any(not run.name.startswith(".") for run in (place / name / "runs").glob("*"))
+        assert len(after) <= 3, after
+        assert not done or stored or after[-1] >= done[-1], (done, after)
     log = (place / f"{name}.log").read_text()
     report["resumptions"] += log.count("going on after round")
     assert "damaged" not in log
@@ -172,19 +205,22 @@ while not manifests(name)[0]:
 os.kill(process, signal.SIGKILL)
 wait(process)
 (folder,) = (place / name / "checkpoints").iterdir()
-bank = max(folder.glob("*.bank.safetensors"), key=lambda file: file.stat().st_size)
+rows = max(folder.glob("bank~*"), key=lambda file: file.stat().st_size)
 named = [file for file in folder.iterdir() if not file.name.startswith(".")]
 kept = {file.name: file.read_bytes() for file in named}
-status = wait(start(method, name, limit=bank.stat().st_size // 2))
+status = wait(start(method, name, limit=rows.stat().st_size // 2))
 log = (place / f"{name}.log").read_text()
 newest = max(kept, key=lambda file: (file.endswith(".json"), file))
-parts = [part[0]["file"] for part in json.loads(kept[newest])["parts"].values()]
+parts = {part["file"]: part["bytes"] for part in json.loads(kept[newest])["parts"].values()}
+parts[newest] = len(kept[newest])
 report["full_disk"] = {
     "failed": status != 0,
     "sentences": log.count("no checkpoint could be saved"),
     "stored": [file.name for file in (place / name / "runs").iterdir()],
     "half-written": [file.name for file in folder.iterdir() if file.name not in kept],
-    "intact": all((folder / file).read_bytes() == kept[file] for file in [newest, *parts]),
+    "intact": all(
+        (folder / file).read_bytes()[:size] == kept[file][:size] for file, size in parts.items()
+    ),
 }
 report["full_disk"]["failed_again"] = wait(start(method, name)) != 0
 report["full_disk"]["different"] = different(name, method)

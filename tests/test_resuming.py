@@ -1,13 +1,13 @@
 """Runs that are broken off and go on: bit for bit, whatever broke them off and whenever."""
 
 import dataclasses
-import hashlib
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load
 
 from fedsdg.config import method_entry, parse_config
-from fedsdg.federation import passes, rounds
+from fedsdg.federation import bank, passes, rounds
 from fedsdg.federation.checkpoints import Checkpoints, InUse
+from fedsdg.federation.cohorts import draw_cohort
 from fedsdg.federation.local_training import Samples
 from fedsdg.interruption import Stopped, stopped_by_signals
 from fedsdg.methods import METHODS
@@ -86,8 +87,9 @@ def go(config, material, partition, tmp_path):
 
 def state_of(one):
     """All that a federation is between rounds, as copies."""
-    tensors = {"theta": one.theta, "private": one.bank.private, "trained": one.bank.trained}
-    tensors |= {f"kept {name}": value for name, value in one.bank.kept.items()}
+    private, kept = one.bank.gather(torch.arange(one.num_clients))
+    tensors = {"theta": one.theta, "private": private, "trained": one.bank.trained}
+    tensors |= {f"kept {name}": value for name, value in kept.items()}
     tensors |= {f"state {name}": value for name, value in one.state.items()}
     records = {name: [dict(row) for row in getattr(one.records, name)] for name in TABLES}
     return {name: value.clone() for name, value in tensors.items()}, records
@@ -126,42 +128,74 @@ def test_from_every_round_on_the_rest_is_the_same_bit_for_bit(fresh, tmp_path, n
         assert_same(state_of(resumed), state_of(whole))
 
 
-def test_only_clients_that_took_part_are_written(fresh, tmp_path):
-    one = fresh()
-    one.step(1)
-    Checkpoints(tmp_path, {}).save(one, {})
-    rows = load_file(tmp_path / "round~1.bank.safetensors")
-    assert rows["clients"].tolist() == torch.nonzero(one.bank.trained).flatten().tolist()
-    assert rows["private"].shape == (5, one.layout.d_private)
+def rows_of(file):
+    """The clients of each frame of a bank's file, read by hand, and their private rows."""
+    content, found = file.read_bytes(), []
+    while content:
+        size = int.from_bytes(content[:8], "little")
+        found.append(load(content[8 : 8 + size]))
+        content = content[8 + size :]
+    return found
 
 
-def test_parts_of_several_files_are_read_in_order(fresh, tmp_path):
-    """What a writer of changed rows alone would leave: the bank of round 1, then round 2's rows."""
+def test_only_rows_that_changed_are_written(fresh, tmp_path):
     one = fresh("scaffold")
-    one.step(1)
-    early = Checkpoints(tmp_path, {})
-    early.save(one, {})
-    before = {name: len(getattr(one.records, name)) for name in TABLES}
-    one.step(2)
-    early.save(one, {})
-    place = tmp_path / "round~2.json"
-    manifest = json.loads(place.read_text())
-    first = json.loads((tmp_path / "round~1.json").read_text())
-    changed = load_file(tmp_path / "round~2.bank.safetensors")
-    recent = {row["client"] for row in one.records.clients[before["clients"] :]
-              if row["participated"]}  # fmt: skip
-    chosen = torch.tensor([k in recent for k in changed["clients"].tolist()])
-    assert 0 < int(chosen.sum()) < len(chosen)
-    save_file({n: v[chosen].contiguous() for n, v in changed.items()}, tmp_path / "rows")
-    content = (tmp_path / "rows").read_bytes()
-    entry = {"file": "rows", "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    manifest["parts"]["bank"] = [*first["parts"]["bank"], entry]
-    del manifest["sha256"]
-    place.write_text(json.dumps({**manifest, "sha256": sha256_json(manifest)}))
-    early.close()
-    other = fresh("scaffold")
-    Checkpoints(tmp_path, {}).restore(other)
-    assert_same(state_of(other), state_of(one))
+    cohorts = [draw_cohort(0, r, one.num_clients, 5).tolist() for r in range(1, ROUNDS + 1)]
+    assert cohorts[0] != cohorts[1]
+    with closing(Checkpoints(tmp_path, {})) as checkpoints:
+        for round_ in (1, 2):
+            one.step(round_)
+            checkpoints.save(one, {})
+    frames = rows_of(tmp_path / "bank~1.frames")
+    assert [rows["clients"].tolist() for rows in frames] == cohorts[:2]
+    assert all(rows["kept.control"].shape == (5, one.layout.d) for rows in frames)
+    # The records, too: each row once.
+    written = (tmp_path / "records~1.frames").read_bytes()
+    assert written.count(b'"train_seconds"') == 2 and written.count(b'"drift"') == 2
+
+
+def test_a_resumed_run_goes_on_behind_what_it_read(fresh, tmp_path):
+    one, other = fresh(), fresh()
+    with closing(Checkpoints(tmp_path, {})) as checkpoints:
+        one.step(1)
+        checkpoints.save(one, {})
+    before = (tmp_path / "bank~1.frames").read_bytes()
+    with open(tmp_path / "bank~1.frames", "ab") as stream:
+        stream.write(b"what a killed process left" * 1000)
+    with closing(Checkpoints(tmp_path, {})) as checkpoints:
+        checkpoints.restore(other)
+        other.step(2)
+        checkpoints.save(other, {})
+    after = (tmp_path / "bank~1.frames").read_bytes()
+    assert after[: len(before)] == before and len(after) == 2 * len(before)
+    third = fresh()
+    with closing(Checkpoints(tmp_path, {})) as checkpoints:
+        checkpoints.restore(third)
+    assert_same(state_of(third), state_of(other))
+
+
+def test_a_file_of_replaced_rows_gives_way_to_a_new_one(fresh, tmp_path):
+    """Over many rounds the files stay within three times the rows in use, and lose nothing."""
+    one = fresh("scaffold")
+    one = dataclasses.replace(one, schedule=dataclasses.replace(one.schedule, evaluate_every=100))
+    with closing(Checkpoints(tmp_path, {})) as checkpoints:
+        seen = set()
+        for round_ in range(1, 13):
+            one.step(round_)
+            checkpoints.save(one, {})
+            names = {file.name: file.stat().st_size for file in tmp_path.glob("bank~*")}
+            seen |= names.keys()
+            rows = max(names.values()) / one.bank.bytes_per_client()
+            assert rows < 2 * int(one.bank.trained.sum()) * 1.05
+            assert len(names) <= 2
+            other = fresh("scaffold")
+            aside = Path(f"{tmp_path}-aside")
+            shutil.copytree(tmp_path, aside)
+            with closing(Checkpoints(aside, {})) as copied:
+                copied.restore(other)
+            shutil.rmtree(aside)
+            assert_same(state_of(other), state_of(one))
+    assert len(seen) >= 3
 
 
 def broken_off(function, watched, every=1):
@@ -326,7 +360,9 @@ def test_two_checkpoints_are_kept_and_nothing_else(go, tmp_path):
 
     assert go("out", progress=look) is None
     assert [name for name in seen if name.endswith(".json")] == ["round~1.json", "round~2.json"]
-    assert len(seen) == 2 * 7 + 1 and "lock" in seen
+    growing = ["bank~1.frames", "lock", "records~1.frames"]
+    assert [name for name in seen if "round" not in name] == growing
+    assert len(seen) == 2 * 2 + len(growing)
 
 
 @pytest.fixture
@@ -346,17 +382,22 @@ def result(folder):
     return json.loads((folder / "result.json").read_text())
 
 
-@pytest.mark.parametrize("file", ["round~2.json", "round~2.bank.safetensors"])
-@pytest.mark.parametrize("damage", ["truncated", "missing", "altered"])
+GROWING = ("bank~1.frames", "records~1.frames")
+
+
+@pytest.mark.parametrize("damage", ["truncated", "altered", "missing"])
+@pytest.mark.parametrize("file", ["round~2.json", "round~2.server.safetensors", *GROWING])
 def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(
     go, stopped, tmp_path, capsys, file, damage
 ):
+    """Of a growing file, only the end is the newest's alone; cut off there, not missing."""
     place = stopped / file
     content = place.read_bytes()
-    if damage == "truncated":
-        place.write_bytes(content[:-5])
-    elif damage == "altered":
-        place.write_bytes(content.replace(b"2", b"3") if "json" in file else b"x" + content[1:])
+    if damage == "altered":
+        altered = content.replace(b'"round": 2', b'"round": 3')
+        place.write_bytes(altered if altered != content else content[:-1] + b"x")
+    elif damage == "truncated" or file in GROWING:
+        place.write_bytes(content[: -5 if damage == "truncated" else -1])
     else:
         place.unlink()
     assert go("out") is None
@@ -375,10 +416,10 @@ def state_of_result(go, tmp_path):
 
 
 def test_when_all_are_damaged_the_sentence_says_what_to_do(go, stopped, tmp_path):
-    for file in stopped.glob("*.bank.safetensors"):
-        file.write_bytes(file.read_bytes()[:-1])
+    file = stopped / "bank~1.frames"
+    file.write_bytes(file.read_bytes()[:99])
     failure = go("out")
-    assert "round~2.json is damaged (round~2.bank.safetensors has" in failure
+    assert "round~2.json is damaged (bank~1.frames has 99 bytes instead of" in failure
     assert f"delete the folder {stopped} to start the run anew" in failure
     assert result(tmp_path / "out")["status"] == "failed"
     assert (stopped / "round~2.json").is_file(), "refused, not removed"
@@ -398,7 +439,7 @@ def altered(folder, change):
 @pytest.mark.parametrize(
     "place, value, message",
     [
-        (["format"], 2, "has format 2, but this version reads format 1; use the version"),
+        (["format"], 1, "has format 1, but this version reads format 2; use the version"),
         (["made_for", "torch"], "1.0", f"torch is '1.0' in it, but {torch.__version__!r} here"),
         (
             ["made_for", "config", "training", "eta_g"],
@@ -493,6 +534,37 @@ def test_checkpoints_that_cannot_be_written_stop_nothing(go, tmp_path, capsys):
     assert (tmp_path / "checkpoints").read_text() == "a file in the way"
 
 
+def test_checkpoints_in_a_read_only_folder_are_one_sentence(fresh, tmp_path):
+    """Read by somebody who may not write there; a folder of root's, if that is who tests."""
+    one, root = fresh(), os.geteuid() == 0
+    folder = Path(tempfile.mkdtemp())
+    checkpoints = Checkpoints(folder, {})
+    folder.chmod(0o555)
+    try:
+        if root:
+            os.seteuid(65534)
+        for touch in (lambda: checkpoints.restore(one), lambda: checkpoints.save(one, {})):
+            with pytest.raises(PermissionError) as found:
+                touch()
+            message = str(found.value)
+            assert f"checkpoints {folder} cannot be written to (Permission denied)" in message
+            assert "FEDSDG_STORE" in message and "\n" not in message
+    finally:
+        if root:
+            os.seteuid(0)
+        folder.chmod(0o755)
+        shutil.rmtree(folder)
+
+
+def test_a_bank_without_room_fails_the_run_in_one_sentence(go, tmp_path, monkeypatch):
+    """The folder beside the store cannot be made: nothing is computed that could not be kept."""
+    monkeypatch.setattr(bank, "MEMORY_LIMIT", 0)
+    (tmp_path / "checkpoints").write_text("a file in the way")
+    failure = go("out")
+    assert "9 clients keep between rounds takes" in failure and "\n" not in failure
+    assert result(tmp_path / "out")["status"] == "failed"
+
+
 def test_a_store_that_cannot_be_written_is_refused_before_the_first_round(go, tmp_path):
     (tmp_path / "runs").write_text("a file in the way")
     seen = []
@@ -558,6 +630,8 @@ def test_killed_at_twenty_moments_and_on_a_full_disk_the_bytes_are_the_same(tmp_
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads(done.stdout)
     assert report["kills"] == 20 and report["kills_within_a_write"] >= 5
+    assert report["kills_within_an_append"] >= 4
+    assert report["rewritten"] >= 1, "some were killed after the bank's file had been renewed"
     # Who is killed before the first checkpoint, or before it has read one, does not say so.
     assert report["resumptions"] >= 8
     assert report["finished"] >= 1

@@ -107,7 +107,7 @@ def test_cohorts_are_equal_for_all_methods_and_evaluation_does_not_touch_them(fi
 def test_evaluating_less_often_changes_no_model(finished, name):
     often, rarely = finished(name), finished(name, evaluate_every=2)
     assert torch.equal(often.theta, rarely.theta)
-    assert torch.equal(often.bank.private, rarely.bank.private)
+    assert torch.equal(*(one.bank.private(torch.arange(8)) for one in (often, rarely)))
     assert [row["evaluated"] for row in rarely.records.rounds] == [False, True]
 
 
@@ -160,7 +160,7 @@ def test_fine_tuning_draws_from_a_stream_of_its_own(config, material, partition,
 
 def test_scaffold_keeps_its_invariant_on_the_model(finished):
     one = finished("scaffold", rounds=3)
-    mean = one.bank.kept["control"].mean(0)
+    mean = one.bank.kept("control", torch.arange(8)).mean(0)
     assert mean.norm() > 0
     assert torch.allclose(one.state["control"], mean, atol=1e-6 * float(mean.abs().max()) + 1e-9)
     assert (
@@ -200,7 +200,7 @@ def test_private_state_stays_with_its_client(finished):
     one = finished("fedsdg", rounds=1)
     cohort = set(draw_cohort(0, 1, 8, 5).tolist())
     for client in range(8):
-        changed = not torch.equal(one.bank.private[client], one.private)
+        changed = not torch.equal(one.bank.private(torch.tensor([client]))[0], one.private)
         assert changed == (client in cohort) == bool(one.bank.trained[client])
 
 
@@ -211,15 +211,19 @@ def test_a_client_never_drawn_is_judged_with_the_global_model(finished):
     from fedsdg.federation.evaluation import personal_accuracies
 
     # Put wild private parameters where nobody has trained: nothing may change.
-    wild = one.bank.private.clone()
+    calm = one.bank.private(torch.arange(8))
+    wild = calm.clone()
     noise = torch.randn(wild.shape, generator=torch.Generator().manual_seed(0))
     wild[~one.bank.trained] = noise[~one.bank.trained]
     arguments = (one.model, one.layout, one.samples, one.shards.val, one.shards.test, one.theta)
-    calm = personal_accuracies(*arguments, one.bank.private, one.bank.trained)
-    excited = personal_accuracies(*arguments, wild, one.bank.trained)
-    assert calm.test.tolist() == excited.test.tolist()
+
+    def accuracies(private, trained):
+        found = personal_accuracies(*arguments, private.__getitem__, trained)
+        return found.test.tolist()
+
+    assert accuracies(calm, one.bank.trained) == accuracies(wild, one.bank.trained)
     trained = torch.ones_like(one.bank.trained)
-    assert personal_accuracies(*arguments, wild, trained).test.tolist() != calm.test.tolist()
+    assert accuracies(wild, trained) != accuracies(calm, one.bank.trained)
 
 
 def test_accuracies_equal_a_count_by_hand(finished):
@@ -230,7 +234,7 @@ def test_accuracies_equal_a_count_by_hand(finished):
     for client in range(8):
         parameters = {
             **views(one.theta[None], one.layout.communicated),
-            **views(one.bank.private[client][None], one.layout.private),
+            **views(one.bank.private(torch.tensor([client])), one.layout.private),
         }
         own = torch.from_numpy(one.shards.test[client])
         with torch.no_grad():
@@ -310,7 +314,7 @@ def test_a_run_on_the_gpu_is_the_run_on_the_cpu(config, material, partition, fin
     gpu = build(config.run("digits", SKEW, method_entry(method), 0), there, partition)
     gpu.run()
     cpu = finished(method)
-    assert gpu.theta.is_cuda and gpu.bank.private.is_cuda
+    assert gpu.theta.is_cuda and gpu.bank.device.type == "cuda"
     for mine, other in zip(gpu.records.rounds, cpu.records.rounds, strict=True):
         assert mine.keys() == other.keys()
         assert mine["bytes_up"] == other["bytes_up"]

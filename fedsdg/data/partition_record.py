@@ -96,6 +96,14 @@ class Partition:
             raise ValueError(f"client {client} does not exist: there are {self.num_clients}")
         return np.flatnonzero((self.client == client) & (self.split == split))
 
+    def shards(self, split: int) -> list[np.ndarray]:
+        """``indices`` of all K clients, in one pass over the samples."""
+        held = np.flatnonzero(self.split == split)
+        owner = self.client[held]
+        counts = np.bincount(owner, minlength=self.num_clients)
+        # A stable sort leaves each client's samples in their order.
+        return np.split(held[np.argsort(owner, kind="stable")], np.cumsum(counts)[:-1])
+
     def global_test(self) -> np.ndarray:
         """Sorted sample indices (int64) of the global test set."""
         return np.flatnonzero(self.split == GLOBAL_TEST)

@@ -1,18 +1,20 @@
 """Checkpoints: a federation between two rounds, as files from which it goes on bit for bit.
 
-A checkpoint is a manifest ``round~{n}.json`` and the files it names, each with its size and hash:
+A checkpoint is a manifest ``round~{n}.json`` and what it names, each with its size and hash:
 
-- ``server``: θ_g and the rule's state (safetensors);
-- ``bank``: what clients keep, the rows of those that ever took part (safetensors);
-- ``rounds``, ``clients``, ``trace``, ``timings``: the records (parquet).
+- ``server``: θ_g and the rule's state (safetensors), a file for each checkpoint;
+- ``bank``: what clients keep (frames of safetensors: the rows of some clients, later frames
+  replace earlier ones), the first bytes of a file that grows;
+- ``records``: the tables' rows (frames of JSON), the first bytes of another.
 
-Each of these may be several files, read in order: rows of the bank replace earlier ones, records
-are appended. (They are written whole today; a large bank may one day write what has changed.)
+A checkpoint therefore writes what has changed: rows of clients that trained since the last one,
+new records, and the server's vectors. When more than half of the bank's file has been replaced,
+a new one begins with every row in use; over time that costs at most as much again.
 
-Files are written under a temporary name, flushed to the disk and renamed, the manifest last; only
-then older ones are removed. A kill at any moment therefore leaves the checkpoint before. Two are
-kept. Optimisers and random streams need no place: the former start afresh in each round, the
-latter are addressed by the round's number.
+Nothing that a kept manifest names is ever overwritten; all is flushed to the disk before the
+manifest is renamed into place, and only then older files are removed. A kill at any moment
+therefore leaves the checkpoint before. Two are kept. Optimisers and random streams need no place:
+the former start afresh in each round, the latter are addressed by the round's number.
 """
 
 from __future__ import annotations
@@ -24,38 +26,44 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
 from fedsdg import results
+from fedsdg.federation.bank import ClientBank
+from fedsdg.federation.prefixes import Damaged, Prefix, checked
 from fedsdg.federation.rounds import Federation
 from fedsdg.federation.store import flush
 
 #: Raise it when a checkpoint of today could not be read any more.
-FORMAT = 1
+FORMAT = 2
 KEPT = 2
-TABLES = {
-    "rounds": results.ROUNDS_SCHEMA,
-    "clients": results.CLIENTS_SCHEMA,
-    "trace": results.TRACE_SCHEMA,
-    "timings": results.TIMINGS_SCHEMA,
-}
+TABLES = ("rounds", "clients", "trace", "timings")
+#: Bytes of clients' rows in one frame, so that no more of a large bank is in memory at once.
+FRAME = 4 << 20
 _MANIFEST = re.compile(r"round~(\d+)\.json")
-
-
-class Damaged(ValueError):
-    """A checkpoint that is not what was written."""
 
 
 class InUse(OSError):
     """Another process is at the same run and keeps its checkpoints."""
+
+
+@dataclass(frozen=True)
+class _Written:
+    """What the files of a checkpoint hold, so that the next one can go on behind it."""
+
+    bank: Prefix
+    records: Prefix
+    #: Rows in the bank's file, replaced ones included, and when the last of them was written.
+    rows: int = 0
+    moment: int = 0
+    #: Rows of each table.
+    lengths: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(TABLES, 0))
 
 
 class Checkpoints:
@@ -70,6 +78,9 @@ class Checkpoints:
         self.folder = folder
         self._made_for = json.loads(results.canonical_json(made_for))
         self._lock: int | None = None
+        # By the hashes of their manifests: a save that is broken off may or may not have come to
+        # the renaming, and only the folder can tell.
+        self._written: dict[str, _Written] = {}
 
     def save(self, federation: Federation, facts: Mapping[str, Any]) -> None:
         """Keep the state after the last whole round, and ``facts`` (plain JSON) with it.
@@ -79,19 +90,27 @@ class Checkpoints:
         self._own()
         name = f"round~{federation.rounds_done}"
         try:
-            parts = {}
-            for part, suffix, content in _contents(federation):
-                file = self.folder / f"{name}.{part}.{suffix}"
-                _write(file, content)
-                parts[part] = [{"file": file.name, **_identity(content)}]
+            newest, before = self._before()
+            server = _tensors(_server(federation))
+            _write(self.folder / f"{name}.server.safetensors", server)
+            written = self._append(before, federation)
             manifest = {
                 "format": FORMAT,
                 "round": federation.rounds_done,
                 "made_for": self._made_for,
                 "facts": dict(facts),
-                "parts": parts,
+                "parts": {
+                    "server": {
+                        "file": f"{name}.server.safetensors",
+                        "bytes": len(server),
+                        "sha256": hashlib.sha256(server).hexdigest(),
+                    },
+                    "bank": written.bank.entry(),
+                    "records": written.records.entry(),
+                },
             }
             manifest["sha256"] = results.sha256_json(manifest)
+            self._written = {newest: before, manifest["sha256"]: written}
             text = json.dumps(manifest, sort_keys=True, indent=2) + "\n"
             _write(self.folder / f"{name}.json", text.encode())
             flush(self.folder)
@@ -152,11 +171,18 @@ class Checkpoints:
             self._lock = None
 
     def _own(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if self._lock is not None:
-            return
-        # Noted before it is locked: a signal in between must not leave a lock that nobody knows.
-        self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if self._lock is not None:
+                return
+            # Noted before it is locked: a signal in between must not leave a lock nobody knows.
+            self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"the folder of checkpoints {self.folder} cannot be written to "
+                f"({error.strerror}); make it writable, or name another in FEDSDG_STORE",
+            ) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -174,6 +200,40 @@ class Checkpoints:
         rounds = [n for n in sorted(found, reverse=True) if at_most is None or n <= at_most]
         return [found[round_] for round_ in rounds]
 
+    def _before(self) -> tuple[str, _Written]:
+        """The newest manifest's hash, and what its files hold; nothing if that is not known."""
+        newest = ""
+        with contextlib.suppress(ValueError):
+            for manifest in self._manifests()[:1]:
+                newest = results.sha256_json(_read_manifest(manifest))
+        before = self._written.get(newest)
+        if before is None or not (before.bank.is_there() and before.records.is_there()):
+            before = _Written(self._new("bank"), self._new("records"))
+        return newest, before
+
+    def _new(self, part: str) -> Prefix:
+        """A file that no manifest has ever named."""
+        pattern = re.compile(rf"{part}~(\d+)\.frames")
+        found = (pattern.fullmatch(file.name) for file in self.folder.iterdir())
+        number = 1 + max((int(match[1]) for match in found if match), default=0)
+        return Prefix(self.folder / f"{part}~{number}.frames")
+
+    def _append(self, before: _Written, federation: Federation) -> _Written:
+        """Write behind ``before`` what has changed since, or the whole bank into a new file."""
+        bank, file, rows = federation.bank, before.bank, before.rows
+        moment, clients = bank.moment, bank.written_since(before.moment)
+        if rows + len(clients) > 2 * bank.rows_in_use():
+            file, rows, clients = self._new("bank"), 0, bank.written_since(0)
+        tables = {name: getattr(federation.records, name) for name in TABLES}
+        new = {name: table[before.lengths[name] :] for name, table in tables.items()}
+        return _Written(
+            bank=file.append(_frames(bank, clients)),
+            records=before.records.append([json.dumps(new).encode()]),
+            rows=rows + len(clients),
+            moment=moment,
+            lengths={name: len(table) for name, table in tables.items()},
+        )
+
     def _prune(self) -> None:
         """Remove all files but the newest checkpoints, and what a killed process left."""
         with contextlib.suppress(OSError):
@@ -183,7 +243,7 @@ class Checkpoints:
                 kept.add(manifest.name)
                 with contextlib.suppress(ValueError):
                     parts = _read_manifest(manifest)["parts"]
-                    kept |= {entry["file"] for entries in parts.values() for entry in entries}
+                    kept |= {entry["file"] for entry in parts.values()}
             # A manifest goes before what it names, so that none is ever without its files.
             for file in [*manifests[KEPT:], *self.folder.iterdir()]:
                 if file.name not in kept:
@@ -197,100 +257,73 @@ class Checkpoints:
                 f"the checkpoint {file} was not made for this run: {differences[0]}{more}; run "
                 f"what it was made for, or delete the folder {self.folder} to start anew"
             )
-        parts = {
-            part: [self._part(entry) for entry in entries]
-            for part, entries in manifest["parts"].items()
-        }
+        parts = {part: checked(self.folder, entry) for part, entry in manifest["parts"].items()}
         try:
-            _install(federation, parts)
+            written = _install(federation, **parts)
         except _Misfit as misfit:
             raise ValueError(
                 f"the checkpoint {file} does not fit this run: {misfit}; delete the folder "
                 f"{self.folder} to start anew"
             ) from None
+        self._written = {results.sha256_json(manifest): written}
         return dict(manifest["facts"])
-
-    def _part(self, entry: Mapping[str, Any]) -> bytes:
-        try:
-            content = (self.folder / entry["file"]).read_bytes()
-        except FileNotFoundError:
-            raise Damaged(f"{entry['file']} is missing") from None
-        if len(content) != entry["bytes"]:
-            raise Damaged(f"{entry['file']} has {len(content)} bytes instead of {entry['bytes']}")
-        if _identity(content)["sha256"] != entry["sha256"]:
-            raise Damaged(f"{entry['file']} has other contents than were written")
-        return content
 
 
 class _Misfit(ValueError):
     """Names or shapes that are not those of the federation."""
 
 
-def _contents(federation: Federation) -> Iterator[tuple[str, str, bytes]]:
-    """(part, suffix of its file, contents), one after another."""
+def _server(federation: Federation) -> dict[str, Tensor]:
     state = {f"state.{name}": value for name, value in federation.state.items()}
-    yield "server", "safetensors", _tensors({"theta": federation.theta, **state})
-    bank = federation.bank
-    clients = torch.nonzero(bank.trained).flatten()
-    private, kept = bank.gather(clients)
-    rows = {f"kept.{name}": value for name, value in kept.items()}
-    yield "bank", "safetensors", _tensors({"clients": clients, "private": private, **rows})
-    for name, schema in TABLES.items():
-        yield name, "parquet", _table(getattr(federation.records, name), schema)
+    return {"theta": federation.theta, **state}
 
 
-def _install(federation: Federation, parts: Mapping[str, Sequence[bytes]]) -> None:
+def _frames(bank: ClientBank, clients: Tensor) -> Iterator[bytes]:
+    """The rows of these clients, not too many in a frame."""
+    for some in clients.split(max(1, FRAME // max(1, bank.bytes_per_client()))):
+        private, kept = bank.gather(some)
+        rows = {f"kept.{name}": value for name, value in kept.items()}
+        yield _tensors({"clients": some, "private": private, **rows})
+
+
+def _install(federation: Federation, server: Prefix, bank: Prefix, records: Prefix) -> _Written:
     """Put a checkpoint's contents into a federation as built; nothing is changed if they misfit."""
-    server: dict[str, Tensor] = {}
-    for content in parts["server"]:
-        server |= load(content)
-    bank, names = federation.bank, list(federation.bank.kept)
-    state = {f"state.{name}": value for name, value in federation.state.items()}
-    _require(server, {"theta": federation.theta, **state})
-    banks = [load(content) for content in parts["bank"]]
-    for rows in banks:
-        clients = rows.get("clients", torch.empty(0, dtype=torch.int64))
-        private, kept = bank.gather(clients)
-        wanted = {f"kept.{name}": kept[name] for name in names}
-        _require(rows, {"clients": clients, "private": private, **wanted})
+    vectors = load(server.file.read_bytes())
+    shapes = {name: tuple(value.shape) for name, value in _server(federation).items()}
+    _require(vectors, shapes)
+    widths = federation.bank.widths()
+    for rows in map(load, bank.frames()):
+        count = len(rows["clients"])
+        _require(rows, {"clients": (count,), **{name: (count, w) for name, w in widths.items()}})
 
-    federation.theta = server["theta"].to(federation.theta)
-    federation.state = {name: server[f"state.{name}"] for name in federation.state}
-    for rows in banks:
-        kept = {name: rows[f"kept.{name}"].to(bank.kept[name]) for name in names}
-        bank.scatter(rows["clients"], rows["private"].to(bank.private), kept)
-    for name in TABLES:
-        table = [row for content in parts[name] for row in _rows(content)]
+    federation.theta = vectors["theta"].to(federation.theta)
+    federation.state = {name: vectors[f"state.{name}"] for name in federation.state}
+    total = 0
+    for rows in map(load, bank.frames()):
+        clients, private = rows.pop("clients"), rows.pop("private")
+        kept = {name.removeprefix("kept."): value for name, value in rows.items()}
+        federation.bank.scatter(clients, private, kept)
+        total += len(clients)
+    tables: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
+    for frame in records.frames():
+        for name, table in json.loads(frame).items():
+            tables[name] += table
+    for name, table in tables.items():
         getattr(federation.records, name)[:] = table
+    lengths = {name: len(table) for name, table in tables.items()}
+    return _Written(bank, records, total, federation.bank.moment, lengths)
 
 
-def _require(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    if set(found) != set(wanted):
-        raise _Misfit(f"it holds {sorted(found)}, but the run keeps {sorted(wanted)}")
-    for name, value in wanted.items():
-        there, here = tuple(found[name].shape), tuple(value.shape)
-        if there != here:
+def _require(found: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    if set(found) != set(shapes):
+        raise _Misfit(f"it holds {sorted(found)}, but the run keeps {sorted(shapes)}")
+    for name, here in shapes.items():
+        if (there := tuple(found[name].shape)) != here:
             raise _Misfit(f"{name} has the shape {there} in it, but {here} here")
 
 
 def _tensors(tensors: Mapping[str, Tensor]) -> bytes:
     return save({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
-
-
-def _table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> bytes:
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema=schema), sink)
-    return sink.getvalue().to_pybytes()
-
-
-def _rows(content: bytes) -> Iterator[dict[str, Any]]:
-    """The records as they were: what a row did not have is null in the table."""
-    for row in pq.read_table(pa.BufferReader(content)).to_pylist():
-        yield {name: value for name, value in row.items() if value is not None}
-
-
-def _identity(content: bytes) -> dict[str, Any]:
-    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def _read_manifest(file: Path) -> dict[str, Any]:

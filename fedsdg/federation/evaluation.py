@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,12 +58,13 @@ def personal_accuracies(
     val: Sequence[np.ndarray],
     test: Sequence[np.ndarray],
     theta: Tensor,
-    private: Tensor,
+    private: Callable[[Tensor], Tensor],
     trained: Tensor,
 ) -> ClientAccuracies:
     """Accuracy of every client's own model on its own validation and test samples.
 
-    ``theta`` is [d], one model for all, or [K, d], a model each. ``private`` [K, d_p].
+    ``theta`` is [d], one model for all, or [K, d], a model each. ``private(clients)`` are the rows
+    [n, d_p] of some clients.
     A client with ``trained`` False has no private branch yet and is judged with θ alone.
     """
     clients = len(val)
@@ -84,7 +85,7 @@ def personal_accuracies(
                 place = group.to(models.device)
                 parameters = {
                     **views(models[place], layout.communicated),
-                    **views(private[place], layout.private),
+                    **views(private(group), layout.private),
                 }
                 own = [shards[k] for k in group.tolist()]
                 right = _correct(model, samples, own, parameters, private=with_branch)

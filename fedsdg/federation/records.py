@@ -42,7 +42,7 @@ class Scribe:
         self._layout = layout
         self._shards = shards
         self._bank = bank
-        self._columns = PrivateColumns.of(layout, bank.private.device)
+        self._columns = PrivateColumns.of(layout, bank.device)
 
     def round_record(
         self, local: LocalResult, update: Tensor, aggregate: Aggregate
@@ -122,7 +122,7 @@ class Scribe:
         }
         # A client that never took part has no gates yet.
         if len(self._columns.gates) and bool(self._bank.trained[client]):
-            logits = self._bank.private[client, self._columns.gates].double()
+            logits = self._bank.entries(client, self._columns.gates).double()
             row["gates"] = torch.sigmoid(logits).tolist()
         return row
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,8 @@ class Schedule:
 class Federation:
     """A server model, its clients and a method, ready to run.
 
-    ``theta`` [d] is θ_g; ``bank`` holds what clients keep; ``state`` is the rule's. ``run`` fills
+    ``theta`` [d] is θ_g; ``bank`` holds what clients keep, in a file in ``scratch`` if that is too
+    much for the memory; ``state`` is the rule's. ``run`` fills
     ``records`` as it goes, so that a run that fails still shows how far it came. Between rounds
     these four are all there is: optimisers start afresh in each round, and every random stream is
     addressed by the round. ``clients_per_pass`` is chosen where it is None (see ``Passes``).
@@ -60,14 +62,16 @@ class Federation:
     seed: int
     theta: Tensor
     private: Tensor
+    scratch: Path | None = None
     records: Records = field(default_factory=Records)
     clients_per_pass: int | None = None
 
     def __post_init__(self) -> None:
         self.num_clients = len(self.shards.train)
         self.train_sizes = np.array([len(shard) for shard in self.shards.train])
+        self.total_samples = int(self.train_sizes.sum())
         keeps = [name for term in self.work.terms for name in term.keeps]
-        self.bank = ClientBank(self.num_clients, self.private, keeps, self.layout.d)
+        self.bank = ClientBank(self.num_clients, self.private, keeps, self.layout.d, self.scratch)
         self.state = self.rule.init(self.layout.d, self.train_sizes)
         self.records.client_storage_bytes = self.bank.bytes_per_client()
         batch = min(self.schedule.batch_size, int(self.train_sizes.max()))
@@ -202,7 +206,7 @@ class Federation:
             clients=cohort,
             num_clients=self.num_clients,
             num_samples=sizes,
-            total_samples=int(self.train_sizes.sum()),
+            total_samples=self.total_samples,
             num_batches=-(-sizes // self.schedule.batch_size),
             client_samples=self.train_sizes,
             parameter_norm=float(norms.max()),
@@ -219,7 +223,7 @@ class Federation:
             copies = Clients(
                 self._batches("evaluation", round_, everyone, self.schedule.personal_epochs),
                 theta.expand(self.num_clients, -1),
-                self.bank.private,
+                self.bank.private(torch.from_numpy(everyone)),
                 name=lambda k: f"round {round_}, fine-tuning client {k}",
             )
             theta = self.passes.train(
