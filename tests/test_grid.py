@@ -199,7 +199,7 @@ def test_a_failed_run_is_a_row_and_is_named_at_the_end(place, capsys):
     assert "2 run(s) failed" in error and "clients~6/iid/fedavg/seed~1: Floating" in error
     assert statuses(place)["iid", "fedavg", 0] == "failed"
     assert statuses(place)["iid", "fedsdg", 1] == "ok"
-    assert (place / "paper_figures/tiny/convergence.png").is_file()
+    assert (place / "results/figures/tiny/convergence.png").is_file()
     assert not (place / "results/summary/tiny/verified.txt").exists()
     assert grid(*settings) == 1, "it is tried again, and fails again"
     assert "4 runs, 2 of them finished before" in capsys.readouterr().err

@@ -42,7 +42,7 @@ def run_smoke(check_out, folder, cores):
 def made(project) -> dict[str, bytes]:
     """Path -> bytes of everything that the experiment made and that holds no times."""
     folders = ("results/partitions", "results/backbones", "results/runs", "results/summary")
-    folders += ("results/tables", "results/claims", "paper_figures")
+    folders += ("results/tables", "results/claims", "results/figures")
     files = [f for folder in folders for f in (project.folder / folder).rglob("*") if f.is_file()]
     return {
         str(file.relative_to(project.folder)): file.read_bytes()
@@ -64,7 +64,7 @@ def test_every_stage_leaves_its_files(one_core):
     for suffix in ("csv", "md", "tex"):
         assert f"results/tables/smoke/main.{suffix}" in files
     for suffix in ("pdf", "svg", "png", "json"):
-        assert f"paper_figures/smoke/convergence.{suffix}" in files
+        assert f"results/figures/smoke/convergence.{suffix}" in files
     assert "results/claims/smoke.md" in files
     assert "results/summary/smoke/verified.txt" in files
 
@@ -148,7 +148,7 @@ def test_a_failed_run_is_a_row_and_the_remedy_in_its_message_works(one_core, tmp
     assert "1 run(s) failed" in done.stdout and "not finite" in done.stdout
     cell = broken.folder / "results/runs/broken/digits/clients~20/dirichlet~0.3/fedavg/seed~0"
     assert json.loads((cell / "result.json").read_text())["status"] == "failed"
-    for file in ("results/tables/broken/main.md", "paper_figures/broken/convergence.png"):
+    for file in ("results/tables/broken/main.md", "results/figures/broken/convergence.png"):
         assert (broken.folder / file).is_file()
     assert not (broken.folder / "results/summary/broken/verified.txt").exists()
     assert "--forcerun summarise_runs" in done.stdout
