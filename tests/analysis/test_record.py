@@ -1,4 +1,4 @@
-"""The record of an experiment: all that its tables and figures are made from, whole or not at all."""
+"""The record of an experiment: all that its tables and figures are made from, or nothing."""
 
 import json
 import shutil

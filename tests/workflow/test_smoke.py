@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 pytestmark = pytest.mark.slow
@@ -39,16 +41,28 @@ def run_smoke(check_out, folder, cores):
     return project
 
 
-def made(project) -> dict[str, bytes]:
-    """Path -> bytes of everything that the experiment made and that holds no times."""
-    folders = ("results/partitions", "results/backbones", "results/runs", "results/summary")
-    folders += ("results/tables", "results/claims", "results/figures")
-    files = [f for folder in folders for f in (project.folder / folder).rglob("*") if f.is_file()]
-    return {
-        str(file.relative_to(project.folder)): file.read_bytes()
-        for file in sorted(files)
-        if file.name not in TIMED
-    }
+def made(project) -> dict[str, bytes | list[str]]:
+    """Path -> bytes of everything that the experiment made; of what holds times, what it holds.
+
+    Snakemake alone writes logs and benchmarks of its jobs.
+    """
+    found: dict[str, bytes | list[str]] = {}
+    for file in sorted((project.folder / "results").rglob("*")):
+        name = file.relative_to(project.folder)
+        if file.is_file() and name.parts[1] not in ("logs", "benchmarks", "report.html"):
+            found[str(name)] = held(file) if file.name in TIMED else file.read_bytes()
+    return found
+
+
+def held(file: Path) -> list[str]:
+    """The names of what a file with times holds, and how many rows."""
+    if file.suffix == ".json":
+        return sorted(json.loads(file.read_text()))
+    if file.suffix == ".parquet":
+        table = pq.read_table(file, partitioning=None)
+        return [*table.column_names, str(len(table))]
+    # Digits and the width of what is aligned with spaces depend on the times.
+    return [re.sub("[-0-9. ]+", " ", line) for line in file.read_text().splitlines()]
 
 
 def test_every_stage_leaves_its_files(one_core):
