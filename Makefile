@@ -19,7 +19,7 @@ SNAKEMAKE  = $(BIN)/snakemake --cores $(CORES) $(if $(CONFIG),--configfile $(CON
 # Jobs of the pipeline find `fedsdg` here, as in an activated shell.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help reproduce report reference smoke test test-fast lint bench bench-compare lock environment clean distclean
+.PHONY: help reproduce report reference record cifar100 smoke test test-fast lint bench bench-compare lock environment clean distclean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -32,23 +32,29 @@ report: $(INSTALLED)
 	$(SNAKEMAKE) --report results/report.html
 
 # What stands behind the README's numbers: a small committed record of the default experiment and
-# of the ablation, and the main table put into the README. Run it after `make reproduce`.
-REFERENCE = results/reference
+# of the ablation, their figures drawn from it, and the main table put into the README.
 reference: $(INSTALLED)
 	$(BIN)/snakemake --cores $(CORES)
 	$(BIN)/snakemake --cores $(CORES) --configfile config/ablation.yaml
-	rm -rf $(REFERENCE)
-	for name in default ablation; do \
-	  mkdir -p $(REFERENCE)/$$name && \
-	  cp results/tables/$$name/*.md results/tables/$$name/*.csv results/summary/$$name/runs.parquet \
-	    results/summary/$$name/differences.parquet $(REFERENCE)/$$name && \
-	  cp results/claims/$$name.md $(REFERENCE)/$$name/claims.md && \
-	  cp results/runs/$$name/digits/clients~20/dirichlet~0.1/fedsdg/seed~0/provenance.json $(REFERENCE)/$$name || exit 1; \
-	done
-	cp results/backbones/letters.json $(REFERENCE)/backbone.json
-	$(BIN)/fedsdg search --output $(REFERENCE)/search.json
+	$(BIN)/fedsdg search --output results/reference/search.json
+	$(MAKE) record EXPERIMENTS="default ablation"
 	sed -i.old -e '/<!-- main-table -->/,/<!-- \/main-table -->/{//!d;}' \
 	  -e '/<!-- main-table -->/r results/tables/default/main.md' README.md && rm README.md.old
+
+# What these experiments, as they were computed here, leave in the repository.
+EXPERIMENTS ?= default
+record: $(INSTALLED)
+	$(BIN)/fedsdg record $(EXPERIMENTS)
+	$(BIN)/snakemake figures tables --cores $(CORES)
+
+# The part of config/cifar100.yaml that an hour or two suffices for; GRID_JOBS runs side by side, and
+# BACKBONE=tiny-imagenet-file where its weights are at hand. `make record EXPERIMENTS=cifar100` keeps it.
+GRID_JOBS ?= 2
+CIFAR100 = $(BIN)/fedsdg run --grid config/paper.yaml config/cifar100.yaml --jobs $(GRID_JOBS) \
+  $(if $(BACKBONE),--set backbone=$(BACKBONE))
+cifar100: $(INSTALLED)
+	$(CIFAR100) --only fedsdg fedavg local-only
+	$(CIFAR100) --only dirichlet~0.1 seed~0
 
 smoke: $(INSTALLED)
 	$(BIN)/snakemake --cores $(CORES) --configfile config/smoke.yaml

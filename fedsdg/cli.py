@@ -325,6 +325,15 @@ def claims(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def record(arguments: argparse.Namespace) -> int:
+    """Keep what tables and figures are made from, to be committed, in results/reference."""
+    from fedsdg.analysis.record import keep_record
+
+    for experiment in arguments.experiment:
+        print(keep_record(experiment))
+    return 0
+
+
 def verify(arguments: argparse.Namespace) -> int:
     """Fail, naming them, when runs failed; otherwise write the flag."""
     from fedsdg.analysis.summarise import failed_runs
@@ -504,6 +513,8 @@ def _parser() -> argparse.ArgumentParser:
     sub = command(claims)
     sub.add_argument("--summary", required=True)
     sub.add_argument("--output", required=True)
+    sub = command(record)
+    sub.add_argument("experiment", nargs="+", help="as its config names it: default")
     sub = command(verify)
     sub.add_argument("--summary", required=True)
     sub.add_argument("--output")

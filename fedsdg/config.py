@@ -42,6 +42,7 @@ class FederationConfig:
     clients_per_round: int = _checked(5, minimum=1, integer=True)
     rounds: int = _checked(20, minimum=1, integer=True)
     evaluate_every: int = _checked(2, minimum=1, integer=True)
+    global_images: int | None = _checked(None, minimum=1, integer=True, optional=True)
     trace_every: int = _checked(0, minimum=0, integer=True)
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedsdg import results
 from fedsdg.config import Config, PartitionConfig, RunConfig
+from fedsdg.devices import named_devices
 from fedsdg.federation.store import SOURCES
 from fedsdg.progress import GridProgress
 from fedsdg.workers import Failed, Workers
@@ -204,6 +205,12 @@ def run_grid(
     """
     begun = time.monotonic()
     runs = grid_runs(config, store, only)
+    devices = named_devices() if config.training.device == "cuda" else ()
+    if 0 < len(devices) < jobs:
+        raise ValueError(
+            f"--jobs is {jobs}, but FEDSDG_DEVICES names {len(devices)} device(s), and no two runs "
+            "share one; lower --jobs, or unset FEDSDG_DEVICES to let runs share the first device"
+        )
     with GridProgress(config.experiment, config.federation.rounds) as progress:
         backbone = _make_backbone(config, store, progress)
         threads = {name: str(config.training.threads) for name in THREADS}
@@ -305,7 +312,7 @@ def _write_pages(config: Config, workers: Workers, progress: GridProgress) -> li
     shares = [file for file in shares if file.is_file()]
     pages = [Page("table", table, summary, Path("results/tables", name, table)) for table in TABLES]
     pages += [
-        Page("figure", figure, summary, Path("paper_figures", name, figure), tuple(shares))
+        Page("figure", figure, summary, Path("results/figures", name, figure), tuple(shares))
         for figure, plot in FIGURES.items()
         if shares or not plot.needs_partitions
     ]
@@ -317,7 +324,7 @@ def _write_pages(config: Config, workers: Workers, progress: GridProgress) -> li
     if not missing:
         with results.atomic_path(verified) as temporary:
             temporary.write_text("all runs succeeded\n")
-    progress.say(f"tables in results/tables/{name}, figures in paper_figures/{name}")
+    progress.say(f"tables in results/tables/{name}, figures in results/figures/{name}")
     if len(missing) > len(failed):
         progress.say(f"{len(missing) - len(failed)} runs of the grid were not run")
     return [str(run) for run in failed]

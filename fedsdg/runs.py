@@ -21,6 +21,7 @@ from fedsdg.config import PartitionConfig, RunConfig
 from fedsdg.data.datasets import ImageData, load_dataset
 from fedsdg.data.images import prepare
 from fedsdg.data.partition_record import TEST, TRAIN, VAL, Partition, PartitionSpec
+from fedsdg.devices import take_device
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.local_training import LocalWork, Samples
@@ -62,10 +63,12 @@ def prepare_material(dataset: str | ImageData, backbone: Backbone, device: str) 
 
     ``dataset``: a name, or the data where they are loaded already.
     """
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError(
-            "training.device is cuda, but this machine has no CUDA device; set it to cpu"
-        )
+    if device == "cuda":
+        take_device()
+        if not torch.cuda.is_available():
+            raise ValueError(
+                "training.device is cuda, but this machine has no CUDA device; set it to cpu"
+            )
     data = load_dataset(dataset) if isinstance(dataset, str) else dataset
     shape = backbone.architecture
     images = prepare(
@@ -101,6 +104,25 @@ def make_partition(
     )
 
 
+def global_images(run: RunConfig, partition: Partition) -> np.ndarray:
+    """The samples on which global accuracy is measured: the global test set, or a part of it.
+
+    The part is drawn from the stream ``evaluation`` of the seed, so it is the same for all methods.
+    Raises ``ValueError`` where it would be larger than the whole.
+    """
+    everything = partition.global_test()
+    wanted = run.federation.global_images
+    if wanted is None:
+        return everything
+    if wanted > len(everything):
+        raise ValueError(
+            f"federation.global_images is {wanted}, but the global test set of {run.dataset} has "
+            f"{len(everything)} images; lower it, or set it to null for all of them"
+        )
+    chosen = stream("evaluation", run.seed).choice(len(everything), wanted, replace=False)
+    return everything[np.sort(chosen)]
+
+
 def build(
     run: RunConfig, material: Material, partition: Partition, scratch: Path | None = None
 ) -> Federation:
@@ -131,7 +153,7 @@ def build(
             train=partition.shards(TRAIN),
             val=partition.shards(VAL),
             test=partition.shards(TEST),
-            global_test=partition.global_test(),
+            global_test=global_images(run, partition),
         ),
         rule=row.rule.build(run.parameters),
         work=LocalWork(

@@ -243,7 +243,7 @@ def test_a_failed_run_is_a_row_and_is_named_at_the_end(place, capsys):
     assert "2 run(s) failed" in error and "clients~6/iid/fedavg/seed~1: Floating" in error
     assert statuses(place)["iid", "fedavg", 0] == "failed"
     assert statuses(place)["iid", "fedsdg", 1] == "ok"
-    assert (place / "paper_figures/tiny/convergence.png").is_file()
+    assert (place / "results/figures/tiny/convergence.png").is_file()
     assert not (place / "results/summary/tiny/verified.txt").exists()
     assert grid(*settings) == 1, "it is tried again, and fails again"
     assert "4 runs, 2 of them finished before" in capsys.readouterr().err
@@ -260,6 +260,31 @@ def test_data_that_cannot_be_had_are_one_sentence_with_both_ways_out(place, caps
     last = capsys.readouterr().err.strip().splitlines()[-1]
     assert last.startswith("fedsdg: error: ") and "check the network" in last
     assert "set FEDSDG_DATA to the folder above it" in last
+
+
+@pytest.mark.slow
+def test_one_step_without_data_and_network_says_both_ways_out_too(place, monkeypatch):
+    """Every connection is refused, and the folder that is named lacks the data set."""
+    (place / "data").mkdir()
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_HOME", str(place / "hub"))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setenv("FEDSDG_DATA", str(place / "data"))
+    command = ["partition", "--dataset", "cifar100", "--skew", "iid", "--seed", "0"]
+    done = subprocess.run(
+        [sys.executable, "-m", "fedsdg", *command, "--output", "shares.parquet"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 2
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("fedsdg: error: data set 'cifar100' could not be fetched from the hub")
+    assert "check the network, or put its parquet files into a folder 'cifar100'" in last
+    assert "set FEDSDG_DATA to the folder above it" in last
+    assert not (place / "shares.parquet").exists()
 
 
 @pytest.mark.slow

@@ -68,6 +68,46 @@ def finished(config, material, partition):
     return run
 
 
+def test_global_images_are_a_random_part_of_the_test_set_the_same_for_all_methods(
+    config, material, partition
+):
+    def shards(method, seed=0, **federation):
+        changed = dataclasses.replace(
+            config, federation=dataclasses.replace(config.federation, **federation)
+        )
+        run = changed.run("digits", SKEW, method_entry(method), seed)
+        return build(run, material, partition).shards
+
+    whole = partition.global_test()
+    assert np.array_equal(shards("fedavg").global_test, whole)
+    part = shards("fedavg", global_images=100)
+    assert len(set(part.global_test)) == 100 and set(part.global_test) < set(whole)
+    assert np.array_equal(shards("fedsdg", global_images=100).global_test, part.global_test)
+    other = make_partition("digits", SKEW, 0, config.federation.clients, config.partition)
+    assert np.array_equal(other.global_test(), whole)
+    assert not np.array_equal(
+        shards("fedavg", seed=1, global_images=100).global_test, part.global_test
+    )
+    assert np.array_equal(shards("fedavg", global_images=len(whole)).global_test, whole)
+    for mine, theirs in zip(part.test, shards("fedavg").test, strict=True):
+        assert np.array_equal(mine, theirs), "personal accuracy is measured on all samples"
+    with pytest.raises(
+        ValueError, match=f"is 5000, but the global test set of digits has {len(whole)}"
+    ):
+        shards("fedavg", global_images=5000)
+
+
+def test_global_images_change_nothing_but_what_is_measured_on_them(finished):
+    whole, part = finished("fedsdg"), finished("fedsdg", global_images=100)
+    measured = {"global_accuracy", "global_loss"}
+    for mine, theirs in zip(whole.records.rounds, part.records.rounds, strict=True):
+        assert {k: v for k, v in mine.items() if k not in measured} == {
+            k: v for k, v in theirs.items() if k not in measured
+        }
+        assert mine["global_loss"] != theirs["global_loss"]
+    assert torch.equal(whole.theta, part.theta)
+
+
 def distance(a, b):
     """Between two server models, relative to how far the second one has moved."""
     return float((a.theta - b.theta).norm() / (b.theta - b.start).norm())

@@ -13,6 +13,7 @@ from fedsdg.analysis.names import NOT_RUN, method_title
 _SHARED = {
     "federation.rounds": ("", " rounds"),
     "federation.clients_per_round": ("", " clients per round"),
+    "federation.global_images": ("global accuracy on ", " images drawn from the test set"),
     "training.epochs": ("e = ", " local epochs"),
     "training.batch_size": ("batch size ", ""),
     "training.optimiser": ("optimiser ", ""),

@@ -71,6 +71,8 @@ RECORDS = (
     "timings.parquet",
 )
 SUMMARY = ("runs", "rounds", "clients", "timings", "differences")
+# Rules that only name what is wanted, and the last line of the table of jobs.
+TARGETS = ("all", "runs", "tables", "figures", "performance", "total")
 
 
 @dataclass
@@ -105,9 +107,7 @@ class Project:
             assert "Nothing to be done" in done.stdout, done.stdout
             return {}
         rows = (line.split() for line in table[1].splitlines())
-        return {
-            rule: int(count) for rule, count in rows if rule not in ("all", "performance", "total")
-        }
+        return {rule: int(count) for rule, count in rows if rule not in TARGETS}
 
     def calls(self, command: str) -> list[dict]:
         """How the stand-in was called with this command, in order."""

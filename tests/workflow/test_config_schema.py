@@ -31,9 +31,12 @@ def set_at(config: dict, place: str, value: object) -> dict:
 
 def test_the_configs_of_the_repository_are_valid_to_workflow_and_package():
     validate(copy.deepcopy(DEFAULT), str(SCHEMA))
-    for overlay in sorted((ROOT / "config").glob("*.yaml")):
-        config = load_config([ROOT / "config/config.yaml", overlay])
-        assert config.experiment
+    folder = ROOT / "config"
+    for overlay in sorted(folder.glob("*.yaml")):
+        over_paper = overlay.stem.startswith("paper-") or overlay.stem == "cifar100"
+        below = [folder / "config.yaml", *([folder / "paper.yaml"] if over_paper else [])]
+        config = load_config([*below, overlay])
+        assert config.experiment == ("default" if overlay.stem == "config" else overlay.stem)
     smoke = yaml.safe_load((ROOT / "config/smoke.yaml").read_text())
     assert set(smoke) <= set(DEFAULT)
 
@@ -64,6 +67,7 @@ def test_the_configs_of_the_repository_are_valid_to_workflow_and_package():
         ("training.eta_g", "1e-4", "'1e-4' is not of type 'number'"),
         ("training.batch_size", 1.5, "1.5 is not of type 'integer'"),
         ("federation.clients", 0, "0 is less than the minimum"),
+        ("federation.global_images", 0, "0 is less than the minimum"),
         ("checkpoint_seconds", -1, "-1 is less than the minimum"),
         ("partition.scheme", "per-label", "'per-label' is not one of"),
         ("adapters.targets", "all", "'all' is not one of"),

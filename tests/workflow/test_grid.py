@@ -143,7 +143,7 @@ def test_a_failed_run_fails_the_workflow_after_all_tables_and_figures(project):
     assert failed.returncode != 0
     assert "fedavg, seed 0" in failed.stdout, "the log of the failed job is shown"
     assert len(list((project.folder / "results/tables/smoke").glob("*.csv"))) == TABLES
-    assert len(list((project.folder / "paper_figures/smoke").glob("*.svg"))) == FIGURES
+    assert len(list((project.folder / "results/figures/smoke").glob("*.svg"))) == FIGURES
     assert not (project.folder / "results/summary/smoke/verified.txt").exists()
     mended = project.planned("--configfile", "config/smoke.yaml")
     assert mended == {"verify_runs": 1}

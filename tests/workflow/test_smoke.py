@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 pytestmark = pytest.mark.slow
@@ -39,16 +41,28 @@ def run_smoke(check_out, folder, cores):
     return project
 
 
-def made(project) -> dict[str, bytes]:
-    """Path -> bytes of everything that the experiment made and that holds no times."""
-    folders = ("results/partitions", "results/backbones", "results/runs", "results/summary")
-    folders += ("results/tables", "results/claims", "paper_figures")
-    files = [f for folder in folders for f in (project.folder / folder).rglob("*") if f.is_file()]
-    return {
-        str(file.relative_to(project.folder)): file.read_bytes()
-        for file in sorted(files)
-        if file.name not in TIMED
-    }
+def made(project) -> dict[str, bytes | list[str]]:
+    """Path -> bytes of everything that the experiment made; of what holds times, what it holds.
+
+    Snakemake alone writes logs and benchmarks of its jobs.
+    """
+    found: dict[str, bytes | list[str]] = {}
+    for file in sorted((project.folder / "results").rglob("*")):
+        name = file.relative_to(project.folder)
+        if file.is_file() and name.parts[1] not in ("logs", "benchmarks", "report.html"):
+            found[str(name)] = held(file) if file.name in TIMED else file.read_bytes()
+    return found
+
+
+def held(file: Path) -> list[str]:
+    """The names of what a file with times holds, and how many rows."""
+    if file.suffix == ".json":
+        return sorted(json.loads(file.read_text()))
+    if file.suffix == ".parquet":
+        table = pq.read_table(file, partitioning=None)
+        return [*table.column_names, str(len(table))]
+    # Digits and the width of what is aligned with spaces depend on the times.
+    return [re.sub("[-0-9. ]+", " ", line) for line in file.read_text().splitlines()]
 
 
 def test_every_stage_leaves_its_files(one_core):
@@ -64,7 +78,7 @@ def test_every_stage_leaves_its_files(one_core):
     for suffix in ("csv", "md", "tex"):
         assert f"results/tables/smoke/main.{suffix}" in files
     for suffix in ("pdf", "svg", "png", "json"):
-        assert f"paper_figures/smoke/convergence.{suffix}" in files
+        assert f"results/figures/smoke/convergence.{suffix}" in files
     assert "results/claims/smoke.md" in files
     assert "results/summary/smoke/verified.txt" in files
 
@@ -148,7 +162,7 @@ def test_a_failed_run_is_a_row_and_the_remedy_in_its_message_works(one_core, tmp
     assert "1 run(s) failed" in done.stdout and "not finite" in done.stdout
     cell = broken.folder / "results/runs/broken/digits/clients~20/dirichlet~0.3/fedavg/seed~0"
     assert json.loads((cell / "result.json").read_text())["status"] == "failed"
-    for file in ("results/tables/broken/main.md", "paper_figures/broken/convergence.png"):
+    for file in ("results/tables/broken/main.md", "results/figures/broken/convergence.png"):
         assert (broken.folder / file).is_file()
     assert not (broken.folder / "results/summary/broken/verified.txt").exists()
     assert "--forcerun summarise_runs" in done.stdout

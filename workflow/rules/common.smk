@@ -33,6 +33,9 @@ TABLES = [
 ]
 FIGURES = ["convergence", "accuracy_vs_alpha", "differences", "gates", "weights", "partition"]
 
+TABLE_FORMATS = ["csv", "md", "tex"]
+FIGURE_FORMATS = ["pdf", "svg", "png", "json"]
+
 # --- Paths ----------------------------------------------------------------------------------
 
 PARTITION = "results/partitions/{dataset}/clients~{clients}/{skew}/seed~{seed}.parquet"
@@ -46,6 +49,13 @@ RECORDS = [
     "timings.parquet",
 ]
 SUMMARY = ["runs", "rounds", "clients", "timings", "differences"]
+
+# What stands behind the published numbers is committed as results/reference/{experiment}/ (`fedsdg
+# record` makes it). Its tables, and the figures in paper_figures/, are made from it alone. What is
+# computed in this checkout lies beside it, in results/{summary,tables,figures}/: neither is ever
+# taken for the other.
+RECORD = "results/reference/{experiment}"
+RECORDED = sorted(file.parent.name for file in Path("results/reference").glob("*/runs.parquet"))
 
 
 wildcard_constraints:
@@ -85,16 +95,46 @@ def summary_files():
 
 
 def table_files():
-    return grid("results/tables/{experiment}/{table}.{suffix}", suffix=["csv", "md", "tex"])
+    return grid("results/tables/{experiment}/{table}.{suffix}", suffix=TABLE_FORMATS)
 
 
 def figure_files():
-    suffixes = ["pdf", "svg", "png", "json"]
-    return grid("paper_figures/{experiment}/{figure}.{suffix}", suffix=suffixes)
+    return grid("results/figures/{experiment}/{figure}.{suffix}", suffix=FIGURE_FORMATS)
 
 
 def claim_files():
     return grid("results/claims/{experiment}.{suffix}", suffix=["md", "json"])
+
+
+def recorded_summary():
+    return expand(f"{RECORD}/{{record}}.parquet", record=SUMMARY, allow_missing=True)
+
+
+def recorded_partitions(wildcards):
+    folder = Path(RECORD.format(experiment=wildcards.experiment), "partitions")
+    return sorted(map(str, folder.rglob("*.parquet")))
+
+
+def published_tables():
+    pattern = f"{RECORD}/{{table}}.{{suffix}}"
+    return expand(pattern, experiment=RECORDED, table=TABLES, suffix=TABLE_FORMATS)
+
+
+def published_figures():
+    pattern = "paper_figures/{experiment}/{figure}.{suffix}"
+    return expand(pattern, experiment=RECORDED, figure=FIGURES, suffix=FIGURE_FORMATS)
+
+
+# --- What jobs ask for ----------------------------------------------------------------------
+
+# Of CIFAR-100 a training process took 4.5 GB; what is small takes less than 1 GB, most of it PyTorch.
+SMALL = ("digits", "letters")
+GPU = int(config["training"].get("device") == "cuda")
+
+
+def memory(data, attempt):
+    """Megabytes of a job that holds a data set; more where it was tried before and did not end."""
+    return attempt * (2048 if data in SMALL else 6144)
 
 
 # --- The sources behind each rule -----------------------------------------------------------
@@ -138,6 +178,7 @@ SOURCES = {
     "train": [
         "composition.py",
         "config.py",
+        "devices.py",
         "interruption.py",
         "resuming.py",
         "runs.py",

@@ -15,7 +15,7 @@ rule partition_clients:
     priority: 50
     threads: 1
     resources:
-        mem_mb=2048,
+        mem_mb=lambda wildcards, attempt: memory(wildcards.dataset, attempt),
         runtime=30,
     params:
         settings=canonical(config["partition"]),

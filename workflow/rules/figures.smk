@@ -1,4 +1,4 @@
-"""Figures: one rule, one wildcard."""
+"""Figures: of what was computed here, and of the committed record."""
 
 
 rule plot_figure:
@@ -8,15 +8,15 @@ rule plot_figure:
         partitions=grid(PARTITION, seed=min(config["seeds"])),
         sources=sources("figures"),
     output:
-        pdf="paper_figures/{experiment}/{figure}.pdf",
+        pdf="results/figures/{experiment}/{figure}.pdf",
         svg=report(
-            "paper_figures/{experiment}/{figure}.svg",
+            "results/figures/{experiment}/{figure}.svg",
             caption="../report/figure.rst",
             category="Figures",
             labels={"experiment": "{experiment}", "figure": "{figure}"},
         ),
-        png="paper_figures/{experiment}/{figure}.png",
-        facts="paper_figures/{experiment}/{figure}.json",
+        png="results/figures/{experiment}/{figure}.png",
+        facts="results/figures/{experiment}/{figure}.json",
     log:
         "results/logs/plot_figure/{experiment}/{figure}.log",
     benchmark:
@@ -33,3 +33,21 @@ rule plot_figure:
     shell:
         "fedsdg figure --summary {params.summary} --figure {wildcards.figure}"
         " --partitions {input.partitions} --output {params.stem} &> {log}"
+
+
+use rule plot_figure as redraw_figure with:
+    input:
+        summary=recorded_summary(),
+        partitions=recorded_partitions,
+        sources=sources("figures"),
+    output:
+        pdf="paper_figures/{experiment}/{figure}.pdf",
+        svg="paper_figures/{experiment}/{figure}.svg",
+        png="paper_figures/{experiment}/{figure}.png",
+        facts="paper_figures/{experiment}/{figure}.json",
+    log:
+        "results/logs/redraw_figure/{experiment}/{figure}.log",
+    benchmark:
+        "results/benchmarks/redraw_figure/{experiment}/{figure}.tsv"
+    message:
+        "Redraw the figure {wildcards.figure} of {wildcards.experiment} from its record"

@@ -16,9 +16,10 @@ rule pretrain_backbone:
     priority: 100
     threads: lambda wildcards: config["backbones"][wildcards.backbone].get("threads", 1)
     resources:
-        mem_mb=2048,
+        mem_mb=lambda wildcards, attempt: memory(
+            config["backbones"][wildcards.backbone].get("data", "letters"), attempt
+        ),
         runtime=240,
-        gpu=0,
     params:
         # `threads` is capped by --cores, and a sum in two parts is not a sum in one:
         # the number that the config states is what counts.

@@ -56,6 +56,22 @@ rule render_table:
         "fedsdg table --summary {params.summary} --table {wildcards.table} --output {params.stem} &> {log}"
 
 
+use rule render_table as rerender_table with:
+    input:
+        summary=recorded_summary(),
+        sources=sources("tables"),
+    output:
+        csv=f"{RECORD}/{{table}}.csv",
+        markdown=f"{RECORD}/{{table}}.md",
+        latex=f"{RECORD}/{{table}}.tex",
+    log:
+        "results/logs/rerender_table/{experiment}/{table}.log",
+    benchmark:
+        "results/benchmarks/rerender_table/{experiment}/{table}.tsv"
+    message:
+        "Render the table {wildcards.table} of {wildcards.experiment} from its record"
+
+
 rule write_claims:
     """Every claim of the README, computed from the summary, with its interval."""
     input:

@@ -23,9 +23,10 @@ rule train_cell:
     priority: lambda wildcards: 10 * (METHODS[wildcards.method]["type"] == "fine-tune")
     threads: config["training"].get("threads", 1)
     resources:
-        mem_mb=2048,
-        runtime=120,
-        gpu=0,
+        mem_mb=lambda wildcards, attempt: memory(wildcards.dataset, attempt),
+        # Where it does not suffice, the next attempt goes on from the last checkpoint.
+        runtime=lambda wildcards: 120 if wildcards.dataset in SMALL else 480,
+        gpu=GPU,
     params:
         cell=subpath(output[0], ancestor=2),
         settings=training_settings,

@@ -1,0 +1,79 @@
+"""The committed record of an experiment: all that its tables and figures are made from.
+
+What was computed lies in ``results/`` and is no part of the repository. The record is a small copy
+of what analysis reads of it: every published table and figure can be made again without a run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fedsdg.analysis.names import NOT_RUN
+from fedsdg.analysis.summarise import failed_runs
+from fedsdg.analysis.summary import Summary
+
+_SUMMARY = ("runs", "rounds", "clients", "timings", "differences")
+
+
+def keep_record(experiment: str, results: Path = Path("results")) -> Path:
+    """Write ``{results}/reference/{experiment}/`` anew and return it.
+
+    It holds the summary; the partitions of the lowest seed, which the figure ``partition`` shows;
+    every table as csv and Markdown; the claims; the facts of the backbones; and the provenance of
+    the first run that went well. The folder appears whole or not at all.
+
+    Raises ``FileNotFoundError`` where the experiment was not computed here, and ``ValueError``
+    where a run of it failed; runs that were not run are no obstacle.
+    """
+    summary = results / "summary" / experiment
+    if not (summary / "runs.parquet").is_file():
+        raise FileNotFoundError(
+            f"there is no summary of {experiment!r} in {summary}: run the experiment first"
+        )
+    failed = [run for run in failed_runs(summary) if run.error != NOT_RUN]
+    if failed:
+        raise ValueError(f"{len(failed)} run(s) of {experiment!r} failed, the first is {failed[0]}")
+    target = results / "reference" / experiment
+    partial = target.with_name(f".{experiment}.{os.getpid()}")
+    try:
+        for source, place in _contents(experiment, results):
+            (partial / place).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, partial / place)
+        shutil.rmtree(target, ignore_errors=True)
+        partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return target
+
+
+def _contents(experiment: str, results: Path) -> Iterator[tuple[Path, Path]]:
+    """(file, its place in the record) of all that is kept."""
+    summary = results / "summary" / experiment
+    for name in _SUMMARY:
+        yield summary / f"{name}.parquet", Path(f"{name}.parquet")
+    for suffix in ("csv", "md"):
+        for table in sorted((results / "tables" / experiment).glob(f"*.{suffix}")):
+            yield table, Path(table.name)
+    yield results / "claims" / f"{experiment}.md", Path("claims.md")
+    runs = Summary(summary).runs
+    first = min(run["seed"] for run in runs)
+    for place in sorted({f"{_setting(run)}/seed~{first}.parquet" for run in runs}):
+        file = results / "partitions" / place
+        if file.is_file():
+            yield file, Path("partitions", place)
+    done = [run for run in runs if run["status"] == "ok"]
+    for name in sorted({json.loads(run["config"])["backbone"] for run in done}):
+        yield results / "backbones" / f"{name}.json", Path("backbones", f"{name}.json")
+    for run in done[:1]:
+        folder = f"{_setting(run)}/{run['method']}/seed~{run['seed']}"
+        file = results / "runs" / experiment / folder / "provenance.json"
+        yield file, Path("provenance.json")
+
+
+def _setting(run: dict[str, Any]) -> str:
+    return f"{run['dataset']}/clients~{run['clients']}/{run['skew']}"

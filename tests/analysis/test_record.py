@@ -1,0 +1,99 @@
+"""The record of an experiment: all that its tables and figures are made from, or nothing."""
+
+import json
+import shutil
+
+import pytest
+
+from fedsdg.analysis.claims import write_claims
+from fedsdg.analysis.plots import FIGURES, write_figure
+from fedsdg.analysis.summarise import summarise
+from fedsdg.analysis.tables import TABLES, write_table
+from fedsdg.cli import main
+from fedsdg.results import write_json
+
+CELLS = ("dirichlet~0.1", "dirichlet~1.0")
+
+
+@pytest.fixture
+def computed(make_runs, make_partitions, tmp_path, monkeypatch):
+    """A folder in which an experiment was computed; a run of its grid was not run."""
+    monkeypatch.chdir(tmp_path)
+    written = make_runs("tried", methods=("fedsdg", "fedavg"), seeds=(1, 2))
+    results = tmp_path / "results"
+    shutil.copytree(written.runs, results / "runs/tried")
+    for file in (results / "runs/tried").rglob("result.json"):
+        facts = json.loads(file.read_text())
+        facts["config"]["backbone"] = "letters"
+        write_json(file, facts)
+        write_json(file.with_name("provenance.json"), {"wall_seconds": 1.0, "run": str(file)})
+    write_json(results / "backbones/letters.json", {"accuracy": 0.5})
+    make_partitions(seeds=(1, 2))
+    shutil.move(tmp_path / "partitions", results / "partitions")
+    wanted = [f"digits/clients~12/{skew}/fedsdg/seed~{seed}" for skew in CELLS for seed in (1, 2)]
+    wanted += ["digits/clients~12/dirichlet~0.1/fedavg/seed~1"]
+    wanted += ["digits/clients~12/dirichlet~0.1/scaffold/seed~1"]
+    summary = results / "summary/tried"
+    summarise(results / "runs/tried", summary, wanted)
+    for table in TABLES:
+        write_table(summary, table, results / "tables/tried" / table)
+    write_claims(summary, results / "claims/tried")
+    return results
+
+
+def test_figures_and_tables_of_the_record_are_those_of_the_results(computed, tmp_path):
+    assert main(["record", "tried"]) == 0
+    kept = computed / "reference/tried"
+    for table in TABLES:
+        write_table(kept, table, tmp_path / table)
+        for suffix in ("csv", "md"):
+            assert (tmp_path / f"{table}.{suffix}").read_bytes() == (
+                kept / f"{table}.{suffix}"
+            ).read_bytes()
+    for name, (summary, partitions) in {
+        "kept": (kept, kept / "partitions"),
+        "own": (computed / "summary/tried", computed / "partitions"),
+    }.items():
+        for figure in FIGURES:
+            files = sorted(partitions.rglob("seed~1.parquet"))
+            assert len(files) == len(CELLS)
+            write_figure(summary, figure, tmp_path / name / figure, files)
+    for file in sorted((tmp_path / "own").glob("*.svg")):
+        assert (tmp_path / "kept" / file.name).read_bytes() == file.read_bytes()
+
+
+def test_it_holds_provenance_backbone_and_claims_and_the_lowest_seeds_partitions(computed):
+    main(["record", "tried"])
+    kept = computed / "reference/tried"
+    run = json.loads((kept / "provenance.json").read_text())["run"]
+    assert run.endswith("digits/clients~12/dirichlet~0.1/fedsdg/seed~1/result.json")
+    assert json.loads((kept / "backbones/letters.json").read_text()) == {"accuracy": 0.5}
+    assert (kept / "claims.md").read_text() == (computed / "claims/tried.md").read_text()
+    found = [str(file.relative_to(kept)) for file in sorted(kept.rglob("seed~*"))]
+    assert found == [f"partitions/digits/clients~12/{skew}/seed~1.parquet" for skew in CELLS]
+
+
+def test_a_later_record_takes_the_place_of_the_former(computed):
+    main(["record", "tried"])
+    left_over = computed / "reference/tried/old.md"
+    left_over.touch()
+    main(["record", "tried"])
+    assert not left_over.exists()
+    assert [entry.name for entry in (computed / "reference").iterdir()] == ["tried"]
+
+
+def test_what_lacks_or_failed_is_one_sentence_and_the_record_stays(computed, capsys):
+    assert main(["record", "tride"]) == 2
+    assert "there is no summary of 'tride'" in capsys.readouterr().err
+    main(["record", "tried"])
+    claims = computed / "claims/tried.md"
+    claims.rename(claims.with_suffix(".lost"))
+    assert main(["record", "tried"]) == 2
+    assert "claims/tried.md" in capsys.readouterr().err
+    result = next((computed / "runs/tried").rglob("fedavg/seed~1/result.json"))
+    write_json(result, json.loads(result.read_text()) | {"status": "failed", "error": "it fell"})
+    summarise(computed / "runs/tried", computed / "summary/tried")
+    assert main(["record", "tried"]) == 2
+    assert "1 run(s) of 'tried' failed, the first is digits/" in capsys.readouterr().err
+    assert [entry.name for entry in (computed / "reference").iterdir()] == ["tried"]
+    assert (computed / "reference/tried/claims.md").is_file()
