@@ -1,4 +1,4 @@
-"""Floating-point operations: how many a piece of work takes, and how fast this machine does them."""
+"""Floating-point operations: how many a piece of work takes, and how fast they are done here."""
 
 from __future__ import annotations
 

@@ -117,7 +117,5 @@ def _prepared(name, device):
         model = build_backbone(measured.architecture)
     backbone = freeze(model.to(device), measured.architecture, name, {})
     data, config = measured.data(), measured.config
-    partition = make_partition(
-        data, measured.skew, 0, config.federation.clients, config.partition
-    )
+    partition = make_partition(data, measured.skew, 0, config.federation.clients, config.partition)
     return prepare_material(data, backbone, device), partition

@@ -61,7 +61,9 @@ class Measurements:
                 f"{path} has no {', '.join(lacking)}: it is no file of measurements; make one "
                 f"with: make bench"
             )
-        more = {part: data.get(part, ()) for part in ("rounds", "round_aims", "round_bars", "files")}
+        more = {
+            part: data.get(part, ()) for part in ("rounds", "round_aims", "round_bars", "files")
+        }
         return cls(path, *(data[part] for part in parts), **more)
 
     def suite(self, name: str) -> list[Row]:

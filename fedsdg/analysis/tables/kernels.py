@@ -145,8 +145,11 @@ def _notes(measured: Measurements) -> list[str]:
     if missing:
         names = " and ".join(CODES[name] for name in missing)
         notes.append(f"{names}: not installed (benchmarks/requirements.txt), so not compared")
-    notes += [f"files larger than the memory: left out, {row['skipped']}" for row in measured.files
-              if "skipped" in row]
+    notes += [
+        f"files larger than the memory: left out, {row['skipped']}"
+        for row in measured.files
+        if "skipped" in row
+    ]
     failures = {
         f"{CODES[row['code']]}, {rule_title(row['rule'])}, M = {row['clients']}, "
         f"d = {row['parameters']:,}: fails with “{row['note']}”"

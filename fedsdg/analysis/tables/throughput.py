@@ -1,4 +1,4 @@
-"""Rounds of whole federations as a table: ours, the plain loop, Flower's simulation; of the peak."""
+"""Rounds of whole federations as a table: ours and others' times, and the share of the peak."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def throughput(measured: Measurements) -> Table:
     for _, rows in groupby(measured.rounds, key=lambda row: (row["model"], row["method"])):
         blocks.append(_rounds(list(rows)))
     verdicts = {True: "reached", False: "not reached", None: "not judged"}
-    lines = [
+    aims = [
         (
             f"{MODELS[aim['model']]}, {method_title(aim['method'])}",
             f"{CODES[aim['code']]} in {aim['precision']}, ours in {aim['ours']}",
@@ -45,9 +45,9 @@ def throughput(measured: Measurements) -> Table:
         )
         for aim in measured.round_aims
     ]
-    heads = ("Round", "compared", "aim", "measured", "")
-    blocks += [block("Aims", heads, lines)] if lines else []
-    lines = [
+    if aims:
+        blocks.append(block("Aims", ("Round", "compared", "aim", "measured", ""), aims))
+    bars = [
         (
             f"{MODELS[bar['model']]}, {method_title(bar['method'])}",
             f"≥ {bar['least']:g}×",
@@ -56,8 +56,9 @@ def throughput(measured: Measurements) -> Table:
         )
         for bar in measured.round_bars
     ]
-    heads = ("Round", "ours against the plain loop", "measured", "")
-    blocks += [block("Bars", heads, lines)] if lines else []
+    if bars:
+        heads = ("Round", "ours against the plain loop", "measured", "")
+        blocks.append(block("Bars", heads, bars))
     caption = f"{_CAPTION}. {measured.where}"
     raw = pd.DataFrame(list(measured.rounds))
     return Table("throughput", caption, tuple(blocks), tuple(_notes(measured)), raw)
