@@ -24,7 +24,7 @@ from benchmarks.federations import MEASURED, federation, precisions
 from benchmarks.gate import one_thread
 from benchmarks.plain_loop import PlainLoop, adapt_by_peft
 from benchmarks.quiet import Watch, refusal
-from benchmarks.timing import Work, in_turns
+from benchmarks.timing import Work, finished, in_turns
 from fedsdg.federation.cohorts import draw_cohort
 
 METHODS = ("fedsdg", "fedavg")
@@ -81,7 +81,8 @@ def test_round(record, short, ours_alone, device, model, method):
     with one_thread():
         counts = {key: operations(work) for key, work in codes.items()}
         watch = Watch()
-        times = in_turns([*codes.values(), *(work for work, _ in bare.values())], seconds)
+        turns = [*codes.values(), *(work for work, _ in bare.values())]
+        times = in_turns([finished(work, device) for work in turns], seconds)
         refused = refusal(watch.others())
         best = dict(zip([*codes, *bare], map(min, times), strict=True))
         rows = [
