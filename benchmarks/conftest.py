@@ -13,21 +13,24 @@ import torch
 from benchmarks import machine, rivals
 from benchmarks.aims import reached
 from benchmarks.floor import Memory
+from benchmarks.round_aims import rounds_reached
 from fedsdg.results import write_json
 
 MEASURED: pytest.StashKey[dict[str, list[dict[str, Any]]]] = pytest.StashKey()
+TABLES = ("timings", "accuracy", "bars", "rounds", "round_bars", "files")
 MEMORY: pytest.StashKey[Memory] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("aggregation benchmarks")
+    group = parser.getgroup("benchmarks of the package")
     group.addoption("--short", action="store_true", help="small sizes and few rounds: a minute")
     group.addoption("--ours-alone", action="store_true", help="compare with no other code")
+    group.addoption("--device", default="cpu", help="where rounds are trained: cpu or cuda")
     group.addoption("--measured", type=Path, help="write all measurements to this JSON file")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[MEASURED] = {"timings": [], "accuracy": [], "bars": []}
+    config.stash[MEASURED] = {name: [] for name in TABLES}
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -42,8 +45,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         "missing": rivals.missing(),
         "form": "short" if session.config.getoption("--short") else "full",
     }
-    aims = reached(measured["timings"])
-    write_json(path, {"machine": facts, **measured, "aims": aims})
+    aims = {"aims": reached(measured["timings"]), "round_aims": rounds_reached(measured["rounds"])}
+    write_json(path, {"machine": facts, **measured, **aims})
 
 
 def _quantiles(rates: np.ndarray) -> dict[str, float | None]:

@@ -1,4 +1,4 @@
-"""The bar that kernels have to clear: how many times as fast as the plain reference they must be.
+"""The bar that fast code has to clear: how many times as fast as plain code it must be.
 
 The ratio of two codes that do the same sums in the same process, taking turns on one thread, best
 of many: what slows the machine slows both. A miss is measured again before it counts, and on busy
@@ -28,6 +28,31 @@ class Bar(NamedTuple):
     least: float
     reason: str
 
+    @property
+    def subject(self) -> str:
+        return f"{self.rule} at {self.clients} x {self.parameters:,}"
+
+    @property
+    def against(self) -> str:
+        return "the reference"
+
+
+class TrainingBar(NamedTuple):
+    """The least ratio plain loop / ours of one round of a federation (federations.MEASURED)."""
+
+    method: str
+    model: str
+    least: float
+    reason: str
+
+    @property
+    def subject(self) -> str:
+        return f"a round of {self.method} on {self.model}"
+
+    @property
+    def against(self) -> str:
+        return "the plain loop"
+
 
 class Verdict(NamedTuple):
     """The best ratio seen; `refused` says why a miss is not counted."""
@@ -36,9 +61,13 @@ class Verdict(NamedTuple):
     passed: bool
     refused: str | None
 
-    def sentence(self, bar: Bar) -> str:
-        size = f"{bar.clients} x {bar.parameters:,}"
-        told = f"{bar.rule} at {size}: {self.ratio:.2f} times the reference"
+    @property
+    def word(self) -> str:
+        """In a table."""
+        return "cleared" if self.passed else "not judged" if self.refused else "missed"
+
+    def sentence(self, bar: Bar | TrainingBar) -> str:
+        told = f"{bar.subject}: {self.ratio:.2f} times {bar.against}"
         if self.passed:
             return f"{told}, at least {bar.least:g} asked"
         if self.refused:
@@ -48,12 +77,12 @@ class Verdict(NamedTuple):
         )
 
 
-def judge(kernels: Work, reference: Work, least: float, budget: float) -> Verdict:
+def judge(ours: Work, reference: Work, least: float, budget: float) -> Verdict:
     """Compare two works; attempts end with the first that clears the bar."""
     best, refused = 0.0, None
     for _ in range(ATTEMPTS):
         watch = Watch()
-        fast, slow = in_turns([kernels, reference], budget)
+        fast, slow = in_turns([ours, reference], budget)
         best = max(best, min(slow) / min(fast))
         refused = refusal(watch.others())
         if best >= least:

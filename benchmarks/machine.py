@@ -13,7 +13,7 @@ from benchmarks.allocator import SETTINGS
 from benchmarks.quiet import cores
 from fedsdg.results import provenance, source_hash
 
-VERSIONS = ("numba", "numpy", "torch", "byzfl", "flwr")
+VERSIONS = ("numba", "numpy", "torch", "timm", "peft", "byzfl", "flwr", "ray")
 
 
 def last_level_cache() -> int:
@@ -43,7 +43,7 @@ def facts() -> dict[str, Any]:
     return {
         **{key: known[key] for key in ("commit", "dirty", "python", "platform", "processor")},
         "package": fedsdg.__version__,
-        "source_sha256": source_hash("aggregation"),
+        "source_sha256": source_hash("aggregation", "federation", "models"),
         "versions": {name: _version(name) for name in VERSIONS},
         "cores": len(cores()),
         "threads": threads(),

@@ -85,6 +85,11 @@ def flower() -> ModuleType | None:
         return None
 
 
+def flower_simulates() -> bool:
+    """Whether Flower can simulate a federation: it then needs ray."""
+    return all(importlib.util.find_spec(name) is not None for name in ("flwr", "ray"))
+
+
 def missing() -> list[str]:
     """Compared codes that are not installed."""
     return [load.__name__ for load in (byzfl, flower) if load() is None]

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 Work = Callable[[], Any]
 
 
@@ -17,6 +19,18 @@ def seconds(work: Work) -> float:
     elapsed = time.perf_counter() - start
     del result
     return elapsed
+
+
+def finished(work: Work, device: str) -> Work:
+    """The work, and on a GPU the end of all that it has only begun."""
+    if device == "cpu":
+        return work
+
+    def to_the_end() -> None:
+        work()
+        torch.cuda.synchronize()
+
+    return to_the_end
 
 
 def turns(first: float, budget: float, *, least: int = 1, most: int = 25) -> int:

@@ -317,6 +317,15 @@ def kernels(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def throughput(arguments: argparse.Namespace) -> int:
+    """Table of the benchmarks of training; prints it."""
+    from fedsdg.analysis.throughput import write_throughput
+
+    written = write_throughput(arguments.measured, arguments.table)
+    print(next(path for path in written if path.suffix == ".md").read_text(encoding="utf-8"))
+    return 0
+
+
 def claims(arguments: argparse.Namespace) -> int:
     """State what the comparison shows, and whether it holds."""
     from fedsdg.analysis.claims import write_claims
@@ -510,6 +519,9 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--measured", required=True, help="file of measurements: see make bench")
     sub.add_argument("--table", required=True)
     sub.add_argument("--figure", required=True)
+    sub = command(throughput)
+    sub.add_argument("--measured", required=True, help="file of measurements: see make bench")
+    sub.add_argument("--table", required=True)
     sub = command(claims)
     sub.add_argument("--summary", required=True)
     sub.add_argument("--output", required=True)

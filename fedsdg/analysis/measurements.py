@@ -1,4 +1,4 @@
-"""What the aggregation benchmarks measured on one machine, read from their file."""
+"""What the benchmarks measured on one machine, read from their file."""
 
 from __future__ import annotations
 
@@ -41,6 +41,12 @@ class Measurements:
     accuracy: Sequence[Row]
     bars: Sequence[Row]
     aims: Sequence[Row]
+    #: Rounds of whole federations, their aims and bars, and files larger than the memory: the
+    #: short form measures none of them.
+    rounds: Sequence[Row] = ()
+    round_aims: Sequence[Row] = ()
+    round_bars: Sequence[Row] = ()
+    files: Sequence[Row] = ()
 
     @classmethod
     def read(cls, path: str | Path) -> Measurements:
@@ -55,7 +61,10 @@ class Measurements:
                 f"{path} has no {', '.join(lacking)}: it is no file of measurements; make one "
                 f"with: make bench"
             )
-        return cls(path, *(data[part] for part in parts))
+        more = {
+            part: data.get(part, ()) for part in ("rounds", "round_aims", "round_bars", "files")
+        }
+        return cls(path, *(data[part] for part in parts), **more)
 
     def suite(self, name: str) -> list[Row]:
         """The timings of one suite."""

@@ -114,6 +114,20 @@ def test_blocks_on_allocator_accuracy_aims_and_bars(written):
     assert "| Krum | 10 × 1,000,000 | ≥ 6× | 9.0× | cleared |" in text
 
 
+def test_files_larger_than_the_memory_are_a_block_or_a_note(measured, tmp_path):
+    facts = {"rule": "fedsdg", "clients": 200, "parameters": 50_000_000, "refused": None}
+    done = {"bytes_of_clients": 40_000_000_000, "peak_bytes": 700 << 20, "limit_bytes": 1536 << 20}
+    done |= {"seconds_of_aggregation": 61.25, "passes": 2, "bytes_read": 80_000_000_000}
+    done |= {"bytes_per_second": 1_300_000_000, "bare_bytes_per_second": 1_500_000_000}
+    data = json.loads(measured.read_text())
+    skipped = facts | {"skipped": "9 bytes are needed, 8 are free"}
+    write_json(measured, data | {"files": [facts | done, skipped]})
+    write_kernels(measured, tmp_path / "k", tmp_path / "r")
+    text = re.sub(" +", " ", (tmp_path / "k.md").read_text("utf-8"))
+    assert "| FedSDG | 200 × 50,000,000 | 40.0 | 700 of 1,536 | 61.2 | 2 | 1.30 | 1.50 |" in text
+    assert "left out, 9 bytes are needed, 8 are free" in text
+
+
 def test_csv_holds_every_timing(written):
     raw = pd.read_csv(written["kernels.csv"])
     assert len(raw) == len(timings())

@@ -9,7 +9,7 @@ import pandas as pd
 
 from fedsdg.analysis.formatting import MISSING, amount
 from fedsdg.analysis.measurements import CODES, Measurements, Row, rule_title
-from fedsdg.analysis.tables.layout import Block, Entry, Table
+from fedsdg.analysis.tables.layout import Block, Entry, Table, block
 
 _CAPTION = (
     "Aggregation of the updates of M clients with d parameters each: best time; the rate at which "
@@ -24,6 +24,7 @@ def kernels(measured: Measurements) -> Table:
     blocks = [_size(measured, *size) for size in measured.sizes()]
     blocks += _allocator(measured.suite("allocator"))
     blocks += _accuracy(measured.accuracy)
+    blocks += _files(measured.files)
     blocks += _aims(measured.aims)
     blocks += _bars(measured.bars)
     raw = pd.DataFrame(list(measured.timings))
@@ -71,7 +72,7 @@ def _allocator(rows: Sequence[Row]) -> list[Block]:
     ]
     row = rows[0]
     title = f"FedSDG and its specification, M = {row['clients']}, d = {row['parameters']:,}"
-    return [_block(title, ("", "ours (ms)", "specification (ms)", "ratio"), lines)]
+    return [block(title, ("", "ours (ms)", "specification (ms)", "ratio"), lines)]
 
 
 def _accuracy(rows: Sequence[Row]) -> list[Block]:
@@ -86,7 +87,26 @@ def _accuracy(rows: Sequence[Row]) -> list[Block]:
         for row in rows
     ]
     heads = ("", "updates", "M × d", "code", "value")
-    return [_block("Accuracy, against float64", heads, lines)] if lines else []
+    return [block("Accuracy, against float64", heads, lines)] if lines else []
+
+
+def _files(rows: Sequence[Row]) -> list[Block]:
+    lines = [
+        (
+            rule_title(row["rule"]),
+            f"{row['clients']} × {row['parameters']:,}",
+            amount(row["bytes_of_clients"], 1e9),
+            f"{amount(row['peak_bytes'], 2**20)} of {amount(row['limit_bytes'], 2**20)}",
+            f"{row['seconds_of_aggregation']:.1f}",
+            f"{row['passes']}",
+            amount(row["bytes_per_second"], 1e9),
+            amount(row["bare_bytes_per_second"], 1e9),
+        )
+        for row in rows
+        if "skipped" not in row
+    ]
+    heads = ("Rule", "M × d", "GB", "peak of memory (MiB)", "s", "reads", "GB/s", "bare read, GB/s")
+    return [block("Files larger than the memory", heads, lines)] if lines else []
 
 
 def _aims(rows: Sequence[Row]) -> list[Block]:
@@ -101,7 +121,7 @@ def _aims(rows: Sequence[Row]) -> list[Block]:
         verdict = verdicts[row["met"]]
         lines.append((rule_title(row["rule"]), size, limit, f"{row['value']:.2f}", verdict))
     heads = ("Rule", "M × d", "aim", "measured", "")
-    return [_block("Aims", heads, lines)] if lines else []
+    return [block("Aims", heads, lines)] if lines else []
 
 
 def _bars(rows: Sequence[Row]) -> list[Block]:
@@ -116,12 +136,7 @@ def _bars(rows: Sequence[Row]) -> list[Block]:
         for row in rows
     ]
     heads = ("Rule", "M × d", "kernels against the reference", "measured", "")
-    return [_block("Bars, on one thread", heads, lines)] if lines else []
-
-
-def _block(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> Block:
-    rows = tuple(tuple(map(Entry, line)) for line in lines)
-    return Block(title, tuple(("", head) for head in heads), rows)
+    return [block("Bars, on one thread", heads, lines)] if lines else []
 
 
 def _notes(measured: Measurements) -> list[str]:
@@ -130,6 +145,11 @@ def _notes(measured: Measurements) -> list[str]:
     if missing:
         names = " and ".join(CODES[name] for name in missing)
         notes.append(f"{names}: not installed (benchmarks/requirements.txt), so not compared")
+    notes += [
+        f"files larger than the memory: left out, {row['skipped']}"
+        for row in measured.files
+        if "skipped" in row
+    ]
     failures = {
         f"{CODES[row['code']]}, {rule_title(row['rule'])}, M = {row['clients']}, "
         f"d = {row['parameters']:,}: fails with “{row['note']}”"

@@ -36,6 +36,12 @@ class Block:
                 )
 
 
+def block(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> Block:
+    """A block of plain text, without groups of columns and without bold."""
+    rows = tuple(tuple(map(Entry, line)) for line in lines)
+    return Block(title, tuple(("", head) for head in heads), rows)
+
+
 @dataclass(frozen=True)
 class Table:
     """A table ready to be written; ``raw`` holds the numbers in full precision, units in names."""

@@ -1,0 +1,41 @@
+"""Floating-point operations: how many a piece of work takes, and how fast they are done here."""
+
+from __future__ import annotations
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+from benchmarks.timing import Work
+
+SIDE = 1024
+"""Of the square matrices whose product tells the machine's rate."""
+
+
+_aten = torch.ops.aten
+# torch itself counts the fused attention of GPUs only. Tensors come as their shapes.
+_FUSED = {
+    _aten._scaled_dot_product_flash_attention_for_cpu: (
+        lambda query, key, value, *_, **__: sdpa_flop_count(query, key, value)
+    ),
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        lambda slope, query, key, value, *_, **__: sdpa_backward_flop_count(
+            slope, query, key, value
+        )
+    ),
+}
+
+
+def operations(work: Work) -> int:
+    """Additions and multiplications of all products in one call, counted as they are dispatched."""
+    with FlopCounterMode(display=False, custom_mapping=_FUSED) as counter:
+        work()
+    return counter.get_total_flops()
+
+
+def product(precision: str, device: str = "cpu") -> tuple[Work, int]:
+    """A dense product of two square matrices, and its operations: the rate to measure against."""
+    dtype = getattr(torch, precision)
+    generator = torch.Generator().manual_seed(0)
+    a, b = torch.randn(2, SIDE, SIDE, generator=generator).to(device, dtype).unbind()
+    out = torch.empty_like(a)
+    return lambda: torch.mm(a, b, out=out), 2 * SIDE**3
