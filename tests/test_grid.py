@@ -296,11 +296,19 @@ def test_a_device_that_is_not_there_is_one_sentence(place, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_interrupted_it_goes_on_where_it_was(place, number):
+@pytest.mark.parametrize(
+    ("number", "options"),
+    [
+        (signal.SIGINT, []),
+        (signal.SIGKILL, []),
+        (signal.SIGINT, ["--seeds-together", "2"]),
+        (signal.SIGKILL, ["--seeds-together", "2"]),
+    ],
+)
+def test_interrupted_it_goes_on_where_it_was(place, number, options):
     """Stopped in the middle of a run: what was finished stays, the rest follows, no crumbs."""
     command = [sys.executable, "-m", "fedsdg", "run", "--grid", "tiny.yaml"]
-    command += ["--set", "federation.rounds=40", "skews=[iid]"]
+    command += ["--set", "federation.rounds=40", "skews=[iid]", *options]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     for line in process.stderr:

@@ -1,8 +1,10 @@
 """A cohort in several passes is the cohort in one; how many clients fit, and what if none do."""
 
+import dataclasses
 import itertools
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,13 @@ import pytest
 import torch
 
 from fedsdg.federation import passes
-from fedsdg.federation.local_training import Clients, LocalWork, train_clients, train_cohort
+from fedsdg.federation.local_training import (
+    Clients,
+    LocalWork,
+    Samples,
+    train_clients,
+    train_cohort,
+)
 from fedsdg.federation.passes import Passes, budget, bytes_of_a_client
 from fedsdg.federation.terms import ControlVariates, GatePenalty, PrivatePenalty, Proximal
 
@@ -130,7 +138,6 @@ def test_what_autograd_keeps_grows_by_the_same_for_every_client(setting, branch)
 
 def test_bytes_of_a_client_by_hand():
     """One product y = X w per client: autograd keeps X [batch, d] and w [d] of every client."""
-    from fedsdg.federation.local_training import Samples
     from fedsdg.models.parameters import Layout, ParameterSpec
 
     class Linear:
@@ -274,3 +281,34 @@ def test_real_memory_that_runs_out():
     short = run(10)
     assert short.returncode == 1
     assert "MemoryError: one client does not fit into memory" in short.stderr
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_no_step_waits_for_the_device(setting, batches_of, objective):
+    """Host and device meet equally often in a pass of few steps and in one of many."""
+    (model, layout, samples), clients, work = task(setting, batches_of, objective, torch.float32)
+    there = Samples(samples.images.cuda(), samples.labels.cuda())
+    moved = Clients(
+        [],
+        clients.start.cuda(),
+        clients.private.cuda(),
+        {name: rows.cuda() for name, rows in clients.state.items()},
+        {name: rows.cuda() for name, rows in clients.received.items()},
+    )
+    work = dataclasses.replace(work, trace_every=0)
+    meetings = []
+    for epochs in (1, 1, 4):  # the first is a warm-up: libraries are loaded
+        batches = batches_of(SIZES, epochs=epochs)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                train_clients(
+                    model.to(torch.float32, "cuda"), layout, there,
+                    dataclasses.replace(moved, batches=batches), work,
+                )  # fmt: skip
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        meetings.append(len([entry for entry in seen if "synchroniz" in str(entry.message)]))
+    assert meetings[1] == meetings[2] > 0
