@@ -92,10 +92,12 @@ def material64(material):
 
 @pytest.fixture
 def assigned(config, partitions, tmp_path):
-    def make(folder, name="fedsdg", seeds=SEEDS):
+    def make(folder, name="fedsdg", seeds=SEEDS, rounds=ROUNDS):
+        longer = dataclasses.replace(config.federation, rounds=rounds)
+        changed = dataclasses.replace(config, federation=longer)
         return [
             Assignment(
-                config.run("digits", SKEW, method_entry(name), n),
+                changed.run("digits", SKEW, method_entry(name), n),
                 partitions[n],
                 tmp_path / folder / f"seed~{n}",
                 {"experiment": "test", "seed": n},
@@ -106,11 +108,16 @@ def assigned(config, partitions, tmp_path):
     return make
 
 
+def kept(one):
+    """What all clients keep: private parameters, and the terms' vectors by name."""
+    return one.bank.gather(torch.arange(one.num_clients))
+
+
 def moved(a, b):
     """Distance of two server models and of what clients keep, relative to how far b has moved."""
-    far = [(a.theta - b.theta, b.theta - b.start), (a.bank.private - b.bank.private,
-            b.bank.private - b.private)]  # fmt: skip
-    far += [(rows - b.bank.kept[name], b.bank.kept[name]) for name, rows in a.bank.kept.items()]
+    (private, rows), (other, others) = kept(a), kept(b)
+    far = [(a.theta - b.theta, b.theta - b.start), (private - other, other - b.private)]
+    far += [(rows[name] - others[name], others[name]) for name in others]
     return max(float(gap.norm() / way.norm().clamp(min=1e-30)) for gap, way in far if way.numel())
 
 
@@ -153,12 +160,12 @@ def test_one_pass_trains_all_of_them(fresh, monkeypatch):
 def test_a_round_that_breaks_off_happens_to_none(fresh, monkeypatch):
     group = [fresh("scaffold", seed) for seed in SEEDS]
     step_together(group, 1)
-    before = [(one.theta.clone(), one.bank.kept["control"].clone()) for one in group]
+    before = [(one.theta.clone(), kept(one)[1]["control"].clone()) for one in group]
     monkeypatch.setattr(group[2], "_aggregate", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         step_together(group, 2)
     for one, (theta, control) in zip(group, before, strict=True):
-        assert torch.equal(one.theta, theta) and torch.equal(one.bank.kept["control"], control)
+        assert torch.equal(one.theta, theta) and torch.equal(kept(one)[1]["control"], control)
         assert one.rounds_done == 1
 
 
@@ -245,6 +252,37 @@ def test_broken_off_and_taken_up_the_bytes_are_the_same(assigned, material, tmp_
         for file in BYTE_IDENTICAL:
             other = tmp_path / "undisturbed" / f"seed~{seed}" / file
             assert (folder / file).read_bytes() == other.read_bytes(), file
+
+
+@pytest.mark.parametrize("name", ["fedsdg", "scaffold"])
+def test_rounds_that_are_done_again_are_saved_again(assigned, material, tmp_path, capsys, name):
+    """Twice killed between the checkpoints of two seeds, with a save of the same round between."""
+
+    def go(folder="out", last=None):
+        def stop(number, round_, record):
+            if round_ == last:
+                raise Stopped(signal.SIGTERM)
+
+        return execute_together(
+            assigned(folder, name, rounds=6), material,
+            store=tmp_path / "runs", progress=stop, checkpoint_seconds=0,
+        )  # fmt: skip
+
+    for last in (4, 5):
+        with pytest.raises(Stopped, match=f"goes on after round {last}"):
+            go(last=last)
+        folder = sorted((tmp_path / "checkpoints").iterdir())[last % 3]
+        (folder / f"round~{last}.json").unlink()
+    assert go() == [None] * 3
+    error = capsys.readouterr().err
+    assert "going on after round 3 " in error and "going on after round 4 " in error
+    shutil.rmtree(tmp_path / "runs")
+    assert go("undisturbed") == [None] * 3
+    for seed in SEEDS:
+        assert provenance(tmp_path / "out" / f"seed~{seed}")["resumed_after"] == [3, 4]
+        for file in BYTE_IDENTICAL:
+            mine, other = (tmp_path / n / f"seed~{seed}" / file for n in ("out", "undisturbed"))
+            assert mine.read_bytes() == other.read_bytes(), file
 
 
 def test_killed_while_the_runs_were_being_stored(assigned, material, tmp_path, monkeypatch):
