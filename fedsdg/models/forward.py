@@ -20,6 +20,9 @@ from fedsdg.models.low_rank import Factors, client_low_rank
 from fedsdg.models.products import client_linear
 
 SHORT = 128  # tokens up to which the packed attention beats torch's fused one on a CPU
+# In bfloat16 torch's takes two to five times as long, forward and backward together, at any length;
+# the bound is for memory, which the packed one needs in proportion to the square of the tokens.
+SHORT_IN_BFLOAT16 = 256
 _ALL = slice(None)
 
 #: What stands for an adapted layer's weight: one matrix per client [M, out, in], or the adapters
@@ -116,7 +119,8 @@ def _mix(attention: Any, packed: Tensor, query: Tensor | None) -> Tensor:
     plain = type(attention.q_norm) is nn.Identity and type(attention.k_norm) is nn.Identity
     heads, tokens = attention.num_heads, packed.shape[1]
     own_type = packed.dtype == attention.qkv.weight.dtype  # not under autocast
-    if plain and own_type and packed.device.type == "cpu" and tokens <= SHORT:
+    short = SHORT_IN_BFLOAT16 if packed.dtype == torch.bfloat16 else SHORT
+    if plain and own_type and packed.device.type == "cpu" and tokens <= short:
         return attend(packed, heads, attention.scale, query)
     split = packed.view(*packed.shape[:2], -1, heads, attention.head_dim).permute(2, 0, 3, 1, 4)
     q = split[0]
