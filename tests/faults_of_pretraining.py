@@ -12,7 +12,16 @@ import sys
 import time
 from pathlib import Path
 
+# Imported late by the package: once here, and not in every process.
+import sklearn.datasets
+import sklearn.linear_model
+import sklearn.pipeline
+
+from fedsdg.models.architecture import Architecture
+from fedsdg.models.backbones import build
 from fedsdg.pretraining import pretrain
+
+build(Architecture(8, 4, 1, 16, 1, 1, (0.5,), (0.5,)))  # imports timm
 
 KILLS = 20
 KILLS_WITHIN_A_WRITE = 4
@@ -73,10 +82,16 @@ def different(name):
     ]
 
 
-begun = time.monotonic()
-assert wait(start("undisturbed", seconds=1e9)) == 0
-took = time.monotonic() - begun
+def stamp(name):
+    """Changes with every checkpoint."""
+    file, _ = kept(name)
+    try:
+        return file and file.stat().st_ino
+    except FileNotFoundError:  # removed meanwhile
+        return None
 
+
+assert wait(start("undisturbed", seconds=1e9)) == 0
 report = {"kills": 0, "kills_within_a_write": 0, "resumptions": 0, "finished": 0, "different": []}
 chance = random.Random(0)
 while report["kills"] < KILLS:
@@ -84,19 +99,22 @@ while report["kills"] < KILLS:
     while True:
         lacking = KILLS_WITHIN_A_WRITE - report["kills_within_a_write"]
         aim = report["kills"] % 3 == 2 or KILLS - report["kills"] <= lacking
+        seen, checkpoints_to_pass = stamp(name), chance.randrange(8)
         process = start(name)
-        deadline = time.monotonic() + chance.uniform(0, 0.5 * took)
         ended = False
-        while not ended:
+        while not ended and (checkpoints_to_pass or report["kills"] == KILLS):
+            found = stamp(name)
+            if found != seen:
+                seen, checkpoints_to_pass = found, max(0, checkpoints_to_pass - 1)
+            time.sleep(0.0005)
             ended = os.waitpid(process, os.WNOHANG)[0] != 0
-            late = time.monotonic() >= deadline
-            if report["kills"] < KILLS and late and (not aim or kept(name)[1]):
-                break
-            time.sleep(0.0002)
+        time.sleep(0 if aim else chance.uniform(0, 0.05))
+        while not ended and aim and not kept(name)[1]:
+            ended = os.waitpid(process, os.WNOHANG)[0] != 0
+        if not ended:
+            os.kill(process, signal.SIGKILL)
+            ended = wait(process) != -signal.SIGKILL
         if ended:
-            break
-        os.kill(process, signal.SIGKILL)
-        if wait(process) != -signal.SIGKILL:
             break
         report["kills"] += 1
         report["kills_within_a_write"] += kept(name)[1]
@@ -112,7 +130,7 @@ while report["kills"] < KILLS:
 name = "full"
 process = start(name)
 while kept(name)[0] is None:
-    time.sleep(0.0002)
+    time.sleep(0.0005)
 os.kill(process, signal.SIGKILL)
 wait(process)
 file, _ = kept(name)
