@@ -37,7 +37,7 @@ BARS = [
 
 TRAINING = [
     TrainingBar("fedsdg", "digits", 1.5, "one pass for the cohort, adapters merged once a step"),
-    TrainingBar("fedavg", "digits", 1.3, "as FedSDG; there is less to merge, for both"),
+    TrainingBar("fedavg", "digits", 1.25, "as FedSDG; there is less to merge, for both"),
 ]
 
 
