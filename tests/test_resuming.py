@@ -174,6 +174,20 @@ def test_a_resumed_run_goes_on_behind_what_it_read(fresh, tmp_path):
     assert_same(state_of(third), state_of(other))
 
 
+def test_another_federation_is_written_whole(fresh, tmp_path):
+    """Not what has changed since the one whose checkpoint is there, however far that had come."""
+    one, other, third = fresh(), fresh(), fresh()
+    with closing(Checkpoints(tmp_path, {})) as checkpoints:
+        for round_ in (1, 2):
+            one.step(round_)
+            checkpoints.save(one, {})
+        other.run()
+        checkpoints.save(other, {})
+    with closing(Checkpoints(tmp_path, {})) as checkpoints:
+        checkpoints.restore(third)
+    assert_same(state_of(third), state_of(other))
+
+
 def test_a_file_of_replaced_rows_gives_way_to_a_new_one(fresh, tmp_path):
     """Over many rounds the files stay within three times the rows in use, and lose nothing."""
     one = fresh("scaffold")

@@ -57,6 +57,8 @@ class InUse(OSError):
 class _Written:
     """What the files of a checkpoint hold, so that the next one can go on behind it."""
 
+    #: Whose rows they are: moments of one bank say nothing about another.
+    of: ClientBank
     bank: Prefix
     records: Prefix
     #: Rows in the bank's file, replaced ones included, and when the last of them was written.
@@ -90,7 +92,7 @@ class Checkpoints:
         self._own()
         name = f"round~{federation.rounds_done}"
         try:
-            newest, before = self._before()
+            newest, before = self._before(federation.bank)
             server = _tensors(_server(federation))
             _write(self.folder / f"{name}.server.safetensors", server)
             written = self._append(before, federation)
@@ -200,15 +202,16 @@ class Checkpoints:
         rounds = [n for n in sorted(found, reverse=True) if at_most is None or n <= at_most]
         return [found[round_] for round_ in rounds]
 
-    def _before(self) -> tuple[str, _Written]:
+    def _before(self, bank: ClientBank) -> tuple[str, _Written]:
         """The newest manifest's hash, and what its files hold; nothing if that is not known."""
         newest = ""
         with contextlib.suppress(ValueError):
             for manifest in self._manifests()[:1]:
                 newest = results.sha256_json(_read_manifest(manifest))
         before = self._written.get(newest)
-        if before is None or not (before.bank.is_there() and before.records.is_there()):
-            before = _Written(self._new("bank"), self._new("records"))
+        known = before is not None and before.of is bank
+        if before is None or not (known and before.bank.is_there() and before.records.is_there()):
+            before = _Written(bank, self._new("bank"), self._new("records"))
         return newest, before
 
     def _new(self, part: str) -> Prefix:
@@ -227,6 +230,7 @@ class Checkpoints:
         tables = {name: getattr(federation.records, name) for name in TABLES}
         new = {name: table[before.lengths[name] :] for name, table in tables.items()}
         return _Written(
+            of=bank,
             bank=file.append(_frames(bank, clients)),
             records=before.records.append([json.dumps(new).encode()]),
             rows=rows + len(clients),
@@ -311,7 +315,7 @@ def _install(federation: Federation, server: Prefix, bank: Prefix, records: Pref
     for name, table in tables.items():
         getattr(federation.records, name)[:] = table
     lengths = {name: len(table) for name, table in tables.items()}
-    return _Written(bank, records, total, federation.bank.moment, lengths)
+    return _Written(federation.bank, bank, records, total, federation.bank.moment, lengths)
 
 
 def _require(found: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> None:
