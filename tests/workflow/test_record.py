@@ -85,7 +85,7 @@ def test_a_clone_draws_what_is_committed(clone):
     done = clone.snakemake("figures", "tables", "--cores", "2")
     assert done.returncode == 0, done.stdout
     after = published(clone.folder)
-    changed = {name for name in before if before[name] != after[name]}
+    changed = {name for name in before if content(name, before) != content(name, after)}
     # Rasters and the last digit of a coordinate depend on processor and library; data do not.
     drawings = {name for name in before if name.endswith((".png", ".pdf"))}
     assert changed <= drawings, "run `snakemake figures tables` and commit what changes"
@@ -96,6 +96,14 @@ def test_a_clone_draws_what_is_committed(clone):
             for suffix in ("pdf", "svg", "png", "json"):
                 assert (clone.folder / f"paper_figures/{experiment}/{figure}.{suffix}").is_file()
     assert clone.planned("figures", "tables") == {}
+
+
+def content(name: str, files: dict[str, bytes]) -> object:
+    """A file as it counts here: which sources drew a figure is a fact of the day it was drawn."""
+    if not name.startswith("paper_figures/") or not name.endswith(".json"):
+        return files[name]
+    facts = json.loads(files[name])
+    return {key: facts[key] for key in facts if key not in ("source_sha256", "version")}
 
 
 def same_kind_of_machine() -> bool:
