@@ -25,14 +25,14 @@ SIZE = (10, 1_000_000)
 BARS = [
     Bar("fedsdg", *SIZE, 2.6, "one pass for all statistics, one for the sum"),
     Bar("fedavg", *SIZE, 2.1, "one pass, bound by the memory; the reference is blocked as well"),
-    Bar("scaffold", *SIZE, 1.4, "two such passes; adding the control is the reference's too"),
+    Bar("scaffold", *SIZE, 1.6, "two such passes; adding the control is the reference's too"),
     Bar("krum", *SIZE, 5.2, "distances in one pass, from differences in float32"),
     Bar("multikrum", *SIZE, 3.8, "as above, and a sum"),
     Bar("geometric-median", *SIZE, 3.7, "the distances of one pass, and a sum"),
     Bar("coordinate-median", *SIZE, 20, "comparators over columns instead of sorting each"),
     Bar("coordinate-median", 100, 150_000, 24, "as above; the table of comparators is long"),
-    Bar("trimmed-mean", *SIZE, 12, "as the median, with a shorter table"),
-    Bar("cgsv", *SIZE, 3.0, "passes of the same kernels as FedSDG"),
+    Bar("trimmed-mean", *SIZE, 20, "as the median"),
+    Bar("cgsv", *SIZE, 2.5, "passes of the same kernels as FedSDG"),
 ]
 
 TRAINING = [
