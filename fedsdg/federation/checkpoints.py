@@ -255,7 +255,7 @@ class Checkpoints:
 
     def _read(self, file: Path, federation: Federation) -> dict[str, Any]:
         manifest = _read_manifest(file)
-        if differences := list(_differences(manifest["made_for"], self._made_for)):
+        if differences := list(results.differences(manifest["made_for"], self._made_for)):
             more = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
             raise ValueError(
                 f"the checkpoint {file} was not made for this run: {differences[0]}{more}; run "
@@ -344,15 +344,6 @@ def _read_manifest(file: Path) -> dict[str, Any]:
     if manifest.pop("sha256", None) != results.sha256_json(manifest):
         raise Damaged(f"{file.name} has other contents than were written")
     return dict(manifest)
-
-
-def _differences(there: Any, here: Any, place: str = "") -> Iterator[str]:
-    if isinstance(there, dict) and isinstance(here, dict):
-        for key in sorted({*there, *here}):
-            inner = f"{place}.{key}" if place else key
-            yield from _differences(there.get(key), here.get(key), inner)
-    elif there != here:
-        yield f"{place} is {there!r} in it, but {here!r} here"
 
 
 def _write(file: Path, content: bytes) -> None:
