@@ -55,13 +55,17 @@ class Context:
     parameter_norm: float | Norm | None = None
     """max_k ||theta_k||_2 where updates were formed from parameters (a guard against rounding
     noise), else None. As a `Norm` it is measured only by a rule that asks for float(…)."""
+    models: torch.Tensor | None = None
+    """[C, d] the server's models before the round, for rules that serve several."""
+    ages: np.ndarray | None = None
+    """[M] int64 rounds by which each upload is late; None where all are of this round."""
 
 
 class Aggregate(NamedTuple):
     """The outcome of a rule."""
 
     steps: torch.Tensor
-    """[C, d] in the dtype of the updates; the server adds steps[c] to its model c (here C = 1)."""
+    """[C, d] in the dtype of the updates; the server adds steps[c] to its model c."""
     weights: np.ndarray | None
     """[M] float64 weights of the clients, summing to 1; None where a rule has none."""
     state: dict[str, torch.Tensor]
@@ -92,12 +96,30 @@ class Rule(Protocol):
         """Named arrays sent to every client beside the model; {} for most rules."""
         ...
 
+    def models(self, num_clients: int) -> int:
+        """C, how many models the server holds for K clients; 1 for most rules."""
+        ...
+
+    def mixing(self, state: Mapping[str, torch.Tensor], clients: np.ndarray) -> np.ndarray:
+        """[M, C] float64, rows summing to 1: client k downloads row k times the models.
+
+        One-hot rows are clusters, spread rows semi-global models or averages of neighbours. What
+        a client is evaluated with is its row as well.
+        """
+        ...
+
 
 class StatelessRule:
-    """The two methods of a rule that keeps nothing between rounds and sends only the model."""
+    """What a rule has by default: nothing kept between rounds, one model for all, only it sent."""
 
     def init(self, d: int, client_samples: np.ndarray) -> dict[str, torch.Tensor]:
         return {}
 
     def broadcast(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {}
+
+    def models(self, num_clients: int) -> int:
+        return 1
+
+    def mixing(self, state: Mapping[str, torch.Tensor], clients: np.ndarray) -> np.ndarray:
+        return np.ones((len(clients), 1))
