@@ -80,6 +80,37 @@ CLIENTS_SCHEMA = pa.schema(
     ]
 )
 
+#: Columns of rounds and clients that a file has only where they say something.
+ROUNDS_MORE = pa.schema(
+    [
+        ("attackers", pa.int32()),
+        ("honest_distance", pa.float64()),
+        ("dropped", pa.int32()),
+        ("simulated_seconds", pa.float64()),
+        ("idle_seconds", pa.float64()),
+        ("arrived", pa.int32()),
+        ("late", pa.int32()),
+        ("discarded", pa.int32()),
+        ("passed_over", pa.int32()),
+    ]
+)
+
+CLIENTS_MORE = pa.schema(
+    [
+        ("attacker", pa.bool_()),
+        ("blocked", pa.bool_()),
+        ("noise_rate", pa.float64()),
+        ("domain", pa.int32()),
+        ("speed", pa.float64()),
+        ("gamma", pa.float64()),
+        ("age", pa.int32()),
+        ("cluster", pa.int32()),
+        ("credibility", pa.float64()),
+        ("contribution", pa.float64()),
+        ("shapley", pa.float64()),
+    ]
+)
+
 TRACE_SCHEMA = pa.schema(
     [
         ("round", pa.int32()),
@@ -141,9 +172,19 @@ def read_json(path: str | Path) -> Any:
 
 
 def write_parquet(
-    path: str | Path, rows: Sequence[Mapping[str, Any]] | Mapping[str, Any], schema: pa.Schema
+    path: str | Path,
+    rows: Sequence[Mapping[str, Any]] | Mapping[str, Any],
+    schema: pa.Schema,
+    more: pa.Schema | None = None,
 ) -> None:
-    """Write records (a list of rows, or a mapping of columns) with ``schema``, atomically."""
+    """Write records (a list of rows, or a mapping of columns) with ``schema``, atomically.
+
+    Columns of ``more`` follow where at least one row has a value there.
+    """
+    said = [rows] if isinstance(rows, Mapping) else rows
+    for column in more or ():
+        if any(row.get(column.name) is not None for row in said):
+            schema = schema.append(column)
     if isinstance(rows, Mapping):
         table = pa.Table.from_pydict(dict(rows), schema=schema)
     else:

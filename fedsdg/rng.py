@@ -24,6 +24,12 @@ STREAMS = (
     "evaluation",
     "pretraining",
     "search",
+    "label-noise",
+    "dropout",
+    "speed",
+    "stopping",
+    "probe",
+    "contribution",
 )
 
 

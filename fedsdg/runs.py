@@ -464,12 +464,16 @@ def _write_run(
 
 def _write_tables(folder: Path, federation: Federation | None) -> None:
     records = federation.records if federation is not None else None
-    tables = {
-        "rounds": (results.ROUNDS_SCHEMA, records.rounds if records else []),
-        "clients": (results.CLIENTS_SCHEMA, records.clients if records else []),
-        "timings": (results.TIMINGS_SCHEMA, records.timings if records else []),
+    tables: dict[str, tuple[Any, ...]] = {
+        "rounds": (records.rounds if records else [], results.ROUNDS_SCHEMA, results.ROUNDS_MORE),
+        "clients": (
+            records.clients if records else [],
+            results.CLIENTS_SCHEMA,
+            results.CLIENTS_MORE,
+        ),
+        "timings": (records.timings if records else [], results.TIMINGS_SCHEMA),
     }
     if records and records.trace:
-        tables["trace"] = (results.TRACE_SCHEMA, records.trace)
-    for name, (schema, rows) in tables.items():
-        results.write_parquet(folder / f"{name}.parquet", rows, schema)
+        tables["trace"] = (records.trace, results.TRACE_SCHEMA)
+    for name, table in tables.items():
+        results.write_parquet(folder / f"{name}.parquet", *table)

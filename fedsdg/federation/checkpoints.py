@@ -2,7 +2,8 @@
 
 A checkpoint is a manifest ``round~{n}.json`` and what it names, each with its size and hash:
 
-- ``server``: θ_g and the rule's state (safetensors), a file for each checkpoint;
+- ``server``: θ_g, the rule's state and what simulation has to remember (safetensors), a file for
+  each checkpoint;
 - ``bank``: what clients keep (frames of safetensors: the rows of some clients, later frames
   replace earlier ones), the first bytes of a file that grows;
 - ``records``: the tables' rows (frames of JSON), the first bytes of another.
@@ -46,6 +47,7 @@ KEPT = 2
 TABLES = ("rounds", "clients", "trace", "timings")
 #: Bytes of clients' rows in one frame, so that no more of a large bank is in memory at once.
 FRAME = 4 << 20
+MEMORY = "memory."
 _MANIFEST = re.compile(r"round~(\d+)\.json")
 
 
@@ -279,7 +281,8 @@ class _Misfit(ValueError):
 
 def _server(federation: Federation) -> dict[str, Tensor]:
     state = {f"state.{name}": value for name, value in federation.state.items()}
-    return {"theta": federation.theta, **state}
+    memory = {f"{MEMORY}{name}": value for name, value in federation.memory().items()}
+    return {"theta": federation.theta, **state, **memory}
 
 
 def _frames(bank: ClientBank, clients: Tensor) -> Iterator[bytes]:
@@ -293,6 +296,8 @@ def _frames(bank: ClientBank, clients: Tensor) -> Iterator[bytes]:
 def _install(federation: Federation, server: Prefix, bank: Prefix, records: Prefix) -> _Written:
     """Put a checkpoint's contents into a federation as built; nothing is changed if they misfit."""
     vectors = load(server.file.read_bytes())
+    remembered = [name for name in vectors if name.startswith(MEMORY)]
+    memory = {name.removeprefix(MEMORY): vectors.pop(name) for name in remembered}
     shapes = {name: tuple(value.shape) for name, value in _server(federation).items()}
     _require(vectors, shapes)
     widths = federation.bank.widths()
@@ -301,6 +306,7 @@ def _install(federation: Federation, server: Prefix, bank: Prefix, records: Pref
         _require(rows, {"clients": (count,), **{name: (count, w) for name, w in widths.items()}})
 
     federation.theta = vectors["theta"].to(federation.theta)
+    federation.recall(memory)
     federation.state = {name: vectors[f"state.{name}"] for name in federation.state}
     total = 0
     for rows in map(load, bank.frames()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -12,12 +12,16 @@ from fedsdg.rng import stream
 
 @dataclass(frozen=True)
 class Shards:
-    """Sample indices of each client's three splits, and of the global test set."""
+    """Sample indices of each client's three splits, and of the global test set.
+
+    ``benchmark`` are samples that the server holds; no client and no test has any of them.
+    """
 
     train: Sequence[np.ndarray]
     val: Sequence[np.ndarray]
     test: Sequence[np.ndarray]
     global_test: np.ndarray
+    benchmark: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
 
 def draw_cohort(seed: int, round_: int, num_clients: int, size: int) -> np.ndarray:

@@ -27,6 +27,10 @@ class ClientAccuracies:
     val: np.ndarray
     test: np.ndarray
 
+    def __getitem__(self, chosen: np.ndarray) -> ClientAccuracies:
+        """Those of some clients (bool [K])."""
+        return ClientAccuracies(self.val[chosen], self.test[chosen])
+
 
 def _correct(
     model: CohortModel,
@@ -125,6 +129,47 @@ def global_metrics(
         losses.append(cross_entropy(logits, labels, reduction="sum"))
     count, loss = sum(torch.stack(right).tolist()), sum(torch.stack(losses).tolist())
     return count / len(index), loss / len(index)
+
+
+@torch.no_grad()
+def losses(
+    model: CohortModel,
+    layout: Layout,
+    samples: Samples,
+    shards: Sequence[np.ndarray],
+    theta: Tensor,
+    private: Tensor,
+) -> Tensor:
+    """Mean cross-entropy of the models θ [n, d], private [n, d_p], each on its shard: [n] float64.
+
+    A shard may stand there for several models.
+    """
+    found: list[Tensor] = []
+    for group in torch.arange(len(shards)).split(CLIENTS_PER_PASS):
+        place = group.to(theta.device)
+        parameters = {
+            **views(theta[place], layout.communicated),
+            **views(private[place], layout.private),
+        }
+        weights = model.effective_weights(parameters)
+        own = [shards[k] for k in group.tolist()]
+        index = torch.from_numpy(np.concatenate(own)).to(samples.labels.device)
+        owner = np.repeat(np.arange(len(own)), [len(shard) for shard in own])
+        each = [
+            cross_entropy(
+                model.forward(
+                    samples.images[index[begin : begin + CHUNK]],
+                    np.bincount(owner[begin : begin + CHUNK], minlength=len(own)).tolist(),
+                    weights,
+                ),
+                samples.labels[index[begin : begin + CHUNK]],
+                reduction="none",
+            )
+            for begin in range(0, len(index), CHUNK)
+        ]
+        sums = np.bincount(owner, torch.cat(each).double().cpu().numpy(), minlength=len(own))
+        found.append(torch.from_numpy(sums / [len(shard) for shard in own]))
+    return torch.cat(found).to(theta.device)
 
 
 def summary(accuracies: ClientAccuracies, test_sizes: np.ndarray) -> dict[str, float]:

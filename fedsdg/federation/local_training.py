@@ -148,6 +148,13 @@ class LocalResult:
         )
 
     @classmethod
+    def nobody(cls, clients: Clients) -> LocalResult:
+        """What no client at all comes back with."""
+        none = np.empty(0, dtype=np.int64)
+        state = dict(clients.state)
+        return cls(clients.start, clients.private, {}, state, np.empty(0), none, none)
+
+    @classmethod
     def joined(cls, results: Sequence[LocalResult]) -> LocalResult:
         """The clients of all results, one after another; the trace goes step by step."""
         starts = np.cumsum([0, *(len(result.steps) for result in results)]).tolist()

@@ -14,13 +14,15 @@ from torch import Tensor
 from fedsdg.models.parameters import Layout, views
 
 
-def serialise(vectors: Mapping[str, Tensor], layout: Layout) -> bytes:
+def serialise(
+    vectors: Mapping[str, Tensor], layout: Layout, measured: Mapping[str, Tensor] | None = None
+) -> bytes:
     """One message: the communicated tensors of each vector [d], ``tensor`` or ``vector.tensor``.
 
-    The model or its update is called ``""`` and keeps the plain tensor names. Nothing to say
-    (no communicated parameters) is no message: ``b""``.
+    The model or its update is called ``""`` and keeps the plain tensor names. What was ``measured``, a few
+    numbers each, is sent as it is. Nothing to say (no communicated parameters) is no message: ``b""``.
     """
-    tensors: dict[str, Tensor] = {}
+    tensors = {name: rows.detach().cpu().contiguous() for name, rows in (measured or {}).items()}
     for vector_name, vector in vectors.items():
         for name, tensor in views(vector[None], layout.communicated).items():
             key = f"{vector_name}.{name}" if vector_name else name

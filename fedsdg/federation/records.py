@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,8 +19,12 @@ from fedsdg.federation.evaluation import ClientAccuracies
 from fedsdg.federation.local_training import LocalResult
 from fedsdg.federation.rows import PrivateColumns
 from fedsdg.federation.terms import gate_penalty, private_penalty
+from fedsdg.federation.timing import Updates
 from fedsdg.models.parameters import Layout
 from fedsdg.results import METRICS
+
+#: What a rule may say of each client (diagnostics [M]).
+PER_CLIENT = ("alignment", "credibility", "cluster", "contribution", "blocked")
 
 
 @dataclass
@@ -37,8 +41,16 @@ class Records:
 class Scribe:
     """Writes down one round."""
 
-    def __init__(self, round_: int, layout: Layout, shards: Shards, bank: ClientBank) -> None:
+    def __init__(
+        self,
+        round_: int,
+        layout: Layout,
+        shards: Shards,
+        bank: ClientBank,
+        facts: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
         self._round = round_
+        self._facts = facts or {}
         self._layout = layout
         self._shards = shards
         self._bank = bank
@@ -49,24 +61,26 @@ class Scribe:
     ) -> dict[str, Any]:
         """Losses, penalties, norms, weights and alignment of the round.
 
+        ``update`` [n, d] is what has arrived; the rest is about those who have trained.
         ``drift`` is the root mean square distance of the clients' parameters from their mean,
         √(mean ‖Δ_k‖² − ‖Δ̄‖²); penalties are means over the cohort, without λ₁ and λ₂.
         """
         diagnostics = aggregate.diagnostics
         record: dict[str, Any] = {
             "round": self._round,
-            "train_loss": float(local.loss.mean()),
             "local_steps": int(local.steps.sum()),
             "samples_processed": int(local.samples.sum()),
             "degenerate": float(diagnostics.get("degenerate", 0.0)),
         }
-        if len(self._columns.gates):
+        if len(local.loss):
+            record["train_loss"] = float(local.loss.mean())
+        if len(self._columns.gates) and len(local.loss):
             penalty = gate_penalty(local.private, self._columns)
             record["gate_penalty"] = float(penalty.double().mean())
-        if bool(self._columns.factors.any()):
+        if bool(self._columns.factors.any()) and len(local.loss):
             penalty = private_penalty(local.private, self._columns)
             record["private_penalty"] = float(penalty.double().mean())
-        if self._layout.d:
+        if self._layout.d and len(update):
             statistics = measure(update)
             norms = statistics.norms * statistics.unit
             spread = (statistics.norms**2).mean() - statistics.reference_norm**2
@@ -84,29 +98,42 @@ class Scribe:
         return record
 
     def participants(
-        self, cohort: np.ndarray, local: LocalResult, update: Tensor, aggregate: Aggregate
+        self, cohort: np.ndarray, local: LocalResult, arrived: Updates, aggregate: Aggregate
     ) -> dict[int, dict[str, Any]]:
-        """One row for each client of the cohort, by client id."""
-        scores = aggregate.diagnostics.get("alignment")
-        norms = torch.linalg.vector_norm(update, dim=1, dtype=torch.float64).cpu().numpy()
+        """One row for each client that trained or whose update arrived, by client id."""
         rows: dict[int, dict[str, Any]] = {}
         for k, client in enumerate(cohort.tolist()):
             row = self._row(client, participated=True)
             row["train_loss"] = float(local.loss[k])
             row["local_steps"] = int(local.steps[k])
             row["samples_processed"] = int(local.samples[k])
+            rows[client] = row
+        told = {name: values for name in PER_CLIENT if (values := self._told(aggregate, name))}
+        norms = torch.linalg.vector_norm(arrived.update, dim=1, dtype=torch.float64).cpu().numpy()
+        for k, client in enumerate(arrived.clients.tolist()):
+            row = rows.setdefault(client, self._row(client, participated=False))
             if aggregate.weights is not None:
                 row["weight"] = float(aggregate.weights[k])
-            if scores is not None:
-                row["alignment"] = float(np.asarray(scores)[k])
+            row |= {name: values[k] for name, values in told.items()}
             if self._layout.d:
                 row["update_norm"] = float(norms[k])
-            rows[client] = row
+            if arrived.born[k] < self._round:
+                row["age"] = self._round - int(arrived.born[k])
         return rows
 
-    def add_accuracies(self, rows: dict[int, dict[str, Any]], accuracies: ClientAccuracies) -> None:
-        """Add what evaluation found to every client's row; who did not take part gets one."""
-        for client in range(len(accuracies.test)):
+    @staticmethod
+    def _told(aggregate: Aggregate, name: str) -> list[Any]:
+        """What the rule says of each client under this name; empty where it says nothing."""
+        return np.asarray(aggregate.diagnostics.get(name, ())).tolist()
+
+    def add_accuracies(
+        self, rows: dict[int, dict[str, Any]], accuracies: ClientAccuracies, judged: np.ndarray
+    ) -> None:
+        """Add what evaluation found to the row of every client that is ``judged`` (bool [K]).
+
+        Who did not take part gets a row.
+        """
+        for client in np.flatnonzero(judged).tolist():
             row = rows.setdefault(client, self._row(client, participated=False))
             row["val_accuracy"] = float(accuracies.val[client])
             row["test_accuracy"] = float(accuracies.test[client])
@@ -120,6 +147,7 @@ class Scribe:
             "n_val": len(self._shards.val[client]),
             "n_test": len(self._shards.test[client]),
         }
+        row |= {name: values[client].item() for name, values in self._facts.items()}
         # A client that never took part has no gates yet.
         if len(self._columns.gates) and bool(self._bank.trained[client]):
             logits = self._bank.entries(client, self._columns.gates).double()

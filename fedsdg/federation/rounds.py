@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedsdg.aggregation.types import Aggregate, Context, Rule
 from fedsdg.federation.bank import ClientBank
+from fedsdg.federation.circumstances import Attendance, Circumstances, View
 from fedsdg.federation.cohorts import Shards, cohort_batches, draw_cohort
 from fedsdg.federation.evaluation import (
     ClientAccuracies,
@@ -24,7 +25,9 @@ from fedsdg.federation.evaluation import (
 from fedsdg.federation.local_training import Clients, LocalResult, LocalWork, Samples
 from fedsdg.federation.messages import serialise
 from fedsdg.federation.passes import Passes
+from fedsdg.federation.probes import Measured, Probe, Scene
 from fedsdg.federation.records import Records, Scribe
+from fedsdg.federation.timing import Ending, Updates, end_of_round, everything_arrives
 from fedsdg.models.cohort import CohortModel
 from fedsdg.models.parameters import Layout
 
@@ -43,12 +46,14 @@ class Schedule:
 
 @dataclass
 class Federation:
-    """A server model, its clients and a method, ready to run.
+    """A server, its clients and a method, ready to run.
 
-    ``theta`` [d] is θ_g; ``bank`` holds what clients keep, in a file in ``scratch`` if that is too
-    much for the memory; ``state`` is the rule's. ``run`` fills
+    ``theta`` is θ_g [d], or [C, d] where the rule serves C models; ``bank`` holds what clients
+    keep, in a file in ``scratch`` if that is too much for the memory; ``state`` is the rule's;
+    ``pending`` are updates on their way, ``now`` is the simulated time, ``gone`` [K] says who has
+    left for good, ``previous_step`` [d] is what an attacker sees. ``run`` fills
     ``records`` as it goes, so that a run that fails still shows how far it came. Between rounds
-    these four are all there is: optimisers start afresh in each round, and every random stream is
+    these are all there is: optimisers start afresh in each round, and every random stream is
     addressed by the round. ``clients_per_pass`` is chosen where it is None (see ``Passes``).
     """
 
@@ -62,6 +67,8 @@ class Federation:
     seed: int
     theta: Tensor
     private: Tensor
+    probes: Sequence[Probe] = ()
+    circumstances: Circumstances = field(default_factory=Circumstances)
     scratch: Path | None = None
     records: Records = field(default_factory=Records)
     clients_per_pass: int | None = None
@@ -73,6 +80,12 @@ class Federation:
         keeps = [name for term in self.work.terms for name in term.keeps]
         self.bank = ClientBank(self.num_clients, self.private, keeps, self.layout.d, self.scratch)
         self.state = self.rule.init(self.layout.d, self.train_sizes)
+        many = self.rule.models(self.num_clients)
+        if many > 1 and self.theta.dim() == 1:
+            self.theta = self.theta.repeat(many, 1)
+        self.pending, self.now = Updates.none(), 0.0
+        self.gone = np.zeros(self.num_clients, dtype=bool)
+        self.previous_step: Tensor | None = None
         self.records.client_storage_bytes = self.bank.bytes_per_client()
         batch = min(self.schedule.batch_size, int(self.train_sizes.max()))
         self.passes = Passes(batch, self.clients_per_pass)
@@ -89,6 +102,11 @@ class Federation:
         """Number of the last round that was recorded; 0 before the first."""
         return len(self.records.rounds)
 
+    @property
+    def models(self) -> Tensor:
+        """The server's models [C, d]."""
+        return self.theta if self.theta.dim() == 2 else self.theta[None]
+
     def step(self, round_: int) -> dict[str, Any]:
         """One round, whole or not at all; returns its record.
 
@@ -96,19 +114,29 @@ class Federation:
         """
         return step_together([self], round_)[0]
 
+    def attendance(self, round_: int) -> Attendance:
+        """The clients of a round: who is drawn, who of them trains, who does not and why."""
+        size = self.schedule.clients_per_round
+        drawn = draw_cohort(self.seed, round_, self.num_clients, size)
+        return self.circumstances.attendance(
+            self.seed, round_, drawn, busy=self.pending.clients, gone=self.gone
+        )
+
     def cohort(self, round_: int) -> np.ndarray:
-        """The clients of a round."""
-        return draw_cohort(self.seed, round_, self.num_clients, self.schedule.clients_per_round)
+        """The clients that train in a round."""
+        return self.attendance(round_).present
 
     def undo(self, cohort: np.ndarray) -> Callable[[], None]:
         """What brings back the state of now, if nothing but a round of ``cohort`` follows."""
         theta, state, clients = self.theta, self.state, torch.from_numpy(cohort)
+        memory = (self.pending, self.now, self.gone, self.previous_step)
         (private, kept), trained = self.bank.gather(clients), self.bank.trained[clients]
         tables = (self.records.rounds, self.records.clients, self.records.trace)
         lengths = [(table, len(table)) for table in (*tables, self.records.timings)]
 
         def undo() -> None:
             self.theta, self.state = theta, state
+            self.pending, self.now, self.gone, self.previous_step = memory
             self.bank.scatter(clients, private, kept)
             self.bank.trained[clients] = trained
             for table, length in lengths:
@@ -120,40 +148,65 @@ class Federation:
         """What a cohort trains on: batches, the server's model and vectors, what it has kept."""
         received = self._received()
         private, kept = self.bank.gather(torch.from_numpy(cohort))
+        self._forget(round_, cohort, kept)
+        batches = self._batches("batches", round_, cohort, self.schedule.epochs)
         return Clients(
-            self._batches("batches", round_, cohort, self.schedule.epochs),
-            self.theta.expand(len(cohort), -1),
+            self.circumstances.in_time(cohort, batches),
+            self.downloads(cohort),
             private,
             kept,
             {name: value.expand(len(cohort), -1) for name, value in received.items()},
             lambda k: f"round {round_}, client {cohort[k]}",
         )
 
+    def downloads(self, clients: np.ndarray) -> Tensor:
+        """The model that each client gets from the server, [n, d]: its mixture of the models."""
+        if self.theta.dim() == 1:
+            return self.theta.expand(len(clients), -1)
+        mixing = torch.from_numpy(self.rule.mixing(self.state, clients))
+        return mixing.to(self.theta) @ self.theta
+
     def take(
-        self, round_: int, cohort: np.ndarray, local: LocalResult, train_seconds: float
+        self,
+        round_: int,
+        attendance: Attendance,
+        asked: Clients,
+        local: LocalResult,
+        train_seconds: float,
     ) -> dict[str, Any]:
         """Measure, aggregate, evaluate and record what a cohort came back with."""
         begun = time.perf_counter()
-        sent_down, sent_up = self._exchange(cohort, local)
+        cohort, conditions = attendance.present, self.circumstances
+        found = self._measure(round_, cohort, asked, local)
+        sent_down, sent_up = self._exchange(cohort, asked, local, found)
         trained = time.perf_counter()
-        update = local.theta - self.theta
-        aggregate = self._aggregate(round_, cohort, local, update)
+        view = View(round_, asked.start, self.train_sizes[cohort], self.previous_step)
+        update = conditions.sent(local.theta - asked.start, cohort, view, self.seed)
+        extra = [local.uploads, *(one.vectors for one in found), *(one.numbers for one in found)]
+        ending = self._arrive(round_, cohort, local, {"update": update, **_merged(extra)})
+        before = self.models
+        aggregate = self._aggregate(round_, ending.arrived)
         aggregated = time.perf_counter()
 
-        scribe = Scribe(round_, self.layout, self.shards, self.bank)
+        scribe = Scribe(round_, self.layout, self.shards, self.bank, conditions.facts)
         record: dict[str, Any] = {
             "bytes_up": sent_up,
             "bytes_down": sent_down,
-            **scribe.round_record(local, update, aggregate),
+            **scribe.round_record(local, ending.arrived.update, aggregate),
+            **conditions.round_facts(
+                attendance, ending, self.models - before, round_ == self.schedule.rounds
+            ),
         }
-        clients = scribe.participants(cohort, local, update, aggregate)
+        clients = scribe.participants(cohort, local, ending.arrived, aggregate)
         due = round_ % self.schedule.evaluate_every == 0 or round_ == self.schedule.rounds
         record["evaluated"] = due
         if due:
             accuracies = self._personal_accuracies(round_)
-            scribe.add_accuracies(clients, accuracies)
-            record |= summary(accuracies, np.array([len(test) for test in self.shards.test]))
-            record |= self._global_metrics()
+            honest = conditions.honest(self.num_clients)
+            scribe.add_accuracies(clients, accuracies, honest)
+            sizes = np.array([len(test) for test in self.shards.test])
+            record |= summary(accuracies[honest], sizes[honest])
+            record |= self._global_metrics(honest)
         self.records.rounds.append(record)
         self.records.clients.extend(clients[k] for k in sorted(clients))
         self.records.trace.extend(
@@ -167,21 +220,100 @@ class Federation:
                 "evaluate_seconds": time.perf_counter() - aggregated,
             }
         )
+        self.pending, self.now = ending.pending, ending.end
+        self.gone = attendance.gone
+        if conditions.attack is not None and self.theta.dim() == 1:
+            self.previous_step = self.theta - before[0]
         return record
+
+    def memory(self) -> dict[str, Tensor]:
+        """What simulation has to remember beside the model, the rule's state and the bank.
+
+        Empty where nothing is late, nobody attacks and nobody leaves for good.
+        """
+        found = {f"pending.{name}": value for name, value in self.pending.tensors().items()}
+        if self.circumstances.clock is not None:
+            found["now"] = torch.tensor(self.now, dtype=torch.float64)
+        if self.gone.any():
+            found["gone"] = torch.from_numpy(self.gone)
+        if self.previous_step is not None:
+            found["previous_step"] = self.previous_step
+        return found
+
+    def recall(self, memory: Mapping[str, Tensor]) -> None:
+        """Go on from what ``memory`` returned."""
+        mark = "pending."
+        rows = {n.removeprefix(mark): v for n, v in memory.items() if n.startswith(mark)}
+        if rows:
+            self.pending = Updates.of_tensors(rows, self.theta.device)
+        if "now" in memory:
+            self.now = float(memory["now"])
+        if "gone" in memory:
+            self.gone = memory["gone"].numpy()
+        if "previous_step" in memory:
+            self.previous_step = memory["previous_step"].to(self.theta)
 
     def _received(self) -> dict[str, Tensor]:
         """The vectors [d] that the server sends beside the model."""
         return {name: v.to(self.theta) for name, v in self.rule.broadcast(self.state).items()}
 
-    def _exchange(self, cohort: np.ndarray, local: LocalResult) -> tuple[int, int]:
+    def _forget(self, round_: int, cohort: np.ndarray, kept: Mapping[str, Tensor]) -> None:
+        """Set to 0 what terms let go of when a client sits out a round."""
+        names = [name for term in self.work.terms for name in term.fleeting]
+        if not names:
+            return
+        was_there = set()
+        for row in reversed(self.records.clients):
+            if row["round"] < round_ - 1:
+                break
+            if row["participated"]:
+                was_there.add(row["client"])
+        out = torch.tensor([client not in was_there for client in cohort.tolist()])
+        for name in names:
+            kept[name][out.to(kept[name].device)] = 0
+
+    def _measure(
+        self, round_: int, cohort: np.ndarray, asked: Clients, local: LocalResult
+    ) -> list[Measured]:
+        """What the probes found."""
+        if not self.probes or not len(cohort):
+            return []
+        scene = Scene(
+            self.model,
+            self.layout,
+            self.samples,
+            self.shards,
+            self.seed,
+            round_,
+            cohort,
+            asked.start,
+            asked.private,
+            self.models,
+        )
+        return [
+            found
+            for probe in self.probes
+            for found in (probe.before(scene), probe.after(scene, local))
+        ]
+
+    def _exchange(
+        self, cohort: np.ndarray, asked: Clients, local: LocalResult, found: Sequence[Measured]
+    ) -> tuple[int, int]:
         """Let the clients keep what is theirs; returns the bytes sent (down, up)."""
-        message = serialise({"": self.theta, **self._received()}, self.layout)
-        up = 0
+        down = up = 0
+        if len(cohort):
+            message = serialise({"": asked.start[0], **self._received()}, self.layout)
+            model = serialise({"": asked.start[0]}, self.layout)
+            tried = sum(one.models_down for one in found)
+            down = len(cohort) * (len(message) + tried * len(model))
+        vectors = _merged([local.uploads, *(one.vectors for one in found)])
+        numbers = _merged([one.numbers for one in found])
         for k in range(len(cohort)):
-            extra = {name: rows[k] for name, rows in local.uploads.items()}
-            up += len(serialise({"": local.theta[k], **extra}, self.layout))
+            extra = {name: rows[k] for name, rows in vectors.items()}
+            told = {name: rows[k] for name, rows in numbers.items()}
+            up += len(serialise({"": local.theta[k], **extra}, self.layout, told))
         self.bank.scatter(torch.from_numpy(cohort), local.private, local.state)
-        return len(cohort) * len(message), up
+        return down, up
 
     def _batches(
         self, purpose: str, round_: int, clients: np.ndarray, epochs: int
@@ -196,30 +328,47 @@ class Federation:
             epochs=epochs,
         )
 
-    def _aggregate(
-        self, round_: int, cohort: np.ndarray, local: LocalResult, update: Tensor
-    ) -> Aggregate:
-        sizes = self.train_sizes[cohort]
-        norms = torch.linalg.vector_norm(local.theta, dim=1, dtype=torch.float64)
+    def _arrive(
+        self, round_: int, cohort: np.ndarray, local: LocalResult, uploads: Mapping[str, Tensor]
+    ) -> Ending:
+        """What of this round's updates, and of those on their way, the server has at its end."""
+        norms = torch.linalg.vector_norm(local.theta, dim=1, dtype=torch.float64).cpu().numpy()
+        born = np.full(len(cohort), round_)
+        clock = self.circumstances.clock
+        if clock is None:
+            return everything_arrives(Updates(cohort, born, norms * 0, norms, uploads))
+        due = self.now + local.samples / clock.speeds[cohort]
+        sent = Updates(cohort, born, due, norms, uploads)
+        return end_of_round(clock, round_, self.now, sent, self.pending)
+
+    def _aggregate(self, round_: int, arrived: Updates) -> Aggregate:
+        clients = arrived.clients
+        if not len(clients):
+            return Aggregate(torch.zeros_like(self.models), None, self.state, {})
+        sizes = self.train_sizes[clients]
+        ages = round_ - arrived.born
         context = Context(
             round=round_,
-            clients=cohort,
+            clients=clients,
             num_clients=self.num_clients,
             num_samples=sizes,
             total_samples=self.total_samples,
             num_batches=-(-sizes // self.schedule.batch_size),
             client_samples=self.train_sizes,
-            parameter_norm=float(norms.max()),
+            parameter_norm=float(arrived.norms.max()),
+            models=self.theta if self.theta.dim() == 2 else None,
+            ages=ages if ages.any() else None,
         )
-        aggregate = self.rule({"update": update, **local.uploads}, context, self.state)
-        self.theta = self.theta + aggregate.steps[0].to(self.theta.dtype)
+        aggregate = self.rule(dict(arrived.rows), context, self.state)
+        steps = aggregate.steps.to(self.theta.dtype)
+        self.theta = self.theta + (steps if self.theta.dim() == 2 else steps[0])
         self.state = aggregate.state
         return aggregate
 
     def _personal_accuracies(self, round_: int) -> ClientAccuracies:
-        theta = self.theta
+        everyone = np.arange(self.num_clients)
+        theta = self.theta if self.theta.dim() == 1 else self.downloads(everyone)
         if self.schedule.personal_epochs:
-            everyone = np.arange(self.num_clients)
             copies = Clients(
                 self._batches("evaluation", round_, everyone, self.schedule.personal_epochs),
                 theta.expand(self.num_clients, -1),
@@ -240,18 +389,32 @@ class Federation:
             self.bank.trained,
         )
 
-    def _global_metrics(self) -> dict[str, float]:
+    def _global_metrics(self, honest: np.ndarray) -> dict[str, float]:
+        """Of the one model; of several, the mean over clients of the model each downloads."""
         if not self.layout.d:  # nothing is shared, so there is no global model
             return {}
-        accuracy, loss = global_metrics(
-            self.model,
-            self.layout,
-            self.samples,
-            self.shards.global_test,
-            self.theta,
-            self.private,
-        )
-        return {"global_accuracy": accuracy, "global_loss": loss}
+        thetas, shares = self.models, np.ones(1, dtype=np.int64)
+        if self.theta.dim() == 2:
+            mixing = self.rule.mixing(self.state, np.flatnonzero(honest))
+            rows, counts = np.unique(mixing, axis=0, return_counts=True)
+            thetas, shares = torch.from_numpy(rows).to(self.theta) @ self.theta, counts
+        found = [
+            global_metrics(
+                self.model,
+                self.layout,
+                self.samples,
+                self.shards.global_test,
+                theta,
+                self.private,
+            )
+            for theta in thetas
+        ]
+        accuracy, loss = np.average(np.array(found), axis=0, weights=shares)
+        return {"global_accuracy": float(accuracy), "global_loss": float(loss)}
+
+
+def _merged(mappings: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: value for mapping in mappings for name, value in mapping.items()}
 
 
 def step_together(federations: Sequence[Federation], round_: int) -> list[dict[str, Any]]:
@@ -260,10 +423,13 @@ def step_together(federations: Sequence[Federation], round_: int) -> list[dict[s
     The federations are alike (see ``require_alike``), such as the seeds of one method: seeds are
     one more group on the client axis. A round happens to all of them or to none.
     """
-    cohorts = [one.cohort(round_) for one in federations]
-    undos = [one.undo(cohort) for one, cohort in zip(federations, cohorts, strict=True)]
+    attendances = [one.attendance(round_) for one in federations]
+    undos = [
+        one.undo(attendance.present)
+        for one, attendance in zip(federations, attendances, strict=True)
+    ]
     try:
-        return _step(federations, round_, cohorts)
+        return _step(federations, round_, attendances)
     except BaseException:
         for undo in undos:
             undo()
@@ -271,21 +437,26 @@ def step_together(federations: Sequence[Federation], round_: int) -> list[dict[s
 
 
 def _step(
-    federations: Sequence[Federation], round_: int, cohorts: Sequence[np.ndarray]
+    federations: Sequence[Federation], round_: int, attendances: Sequence[Attendance]
 ) -> list[dict[str, Any]]:
     begun = time.perf_counter()
     first = federations[0]
-    asked = [one.clients(round_, cohort) for one, cohort in zip(federations, cohorts, strict=True)]
-    local = first.passes.train(
-        first.model, first.layout, first.samples, Clients.joined(asked), first.work
-    )
+    asked = [
+        one.clients(round_, attendance.present)
+        for one, attendance in zip(federations, attendances, strict=True)
+    ]
+    everybody = Clients.joined(asked)
+    if len(everybody):
+        local = first.passes.train(first.model, first.layout, first.samples, everybody, first.work)
+    else:
+        local = LocalResult.nobody(everybody)
     # A federation's share of the time that all have spent together.
     seconds = (time.perf_counter() - begun) / len(federations)
     records, end = [], 0
-    for one, cohort in zip(federations, cohorts, strict=True):
-        begin, end = end, end + len(cohort)
-        own = local[np.arange(begin, end)]
-        records.append(one.take(round_, cohort, own, seconds))
+    for one, attendance, own in zip(federations, attendances, asked, strict=True):
+        begin, end = end, end + len(own)
+        mine = local[np.arange(begin, end)]
+        records.append(one.take(round_, attendance, own, mine, seconds))
     return records
 
 

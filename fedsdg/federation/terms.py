@@ -24,6 +24,8 @@ class Term:
     optimiser: ClassVar[str | None] = None
     #: Names of the vectors [d] that every client keeps for this term between rounds, initially 0.
     keeps: ClassVar[tuple[str, ...]] = ()
+    #: Those of them that are 0 again for a client that was not in the last cohort.
+    fleeting: ClassVar[tuple[str, ...]] = ()
 
     def value(self, rows: Rows) -> Tensor:
         """The term per client, [a]."""
