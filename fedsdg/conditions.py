@@ -1,0 +1,303 @@
+"""The conditions under which a method is tried: what a config may say of them. Never imports torch.
+
+Each is optional, and one that is absent leaves no trace in the config of a run::
+
+    conditions:
+      attack: {type: sign-flip, share: 0.2, scale: 3}
+      dropout: {probability: 0.1}
+      label_noise: {low: 0.0, high: 0.4}
+      compute: {fastest: 4, deadline: 60}
+      benchmark_images: 100
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fedsdg.composition import Key, Parameter, Part
+from fedsdg.sections import checked, hint, mapping, section, values
+
+# Beyond it float32 would overflow, and an attack is to be an attack and no infinity.
+_LARGEST = 1e6
+
+
+@dataclass(frozen=True)
+class AttackKind:
+    """One row of the table of attacks."""
+
+    title: str
+    part: Part
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    source: str = ""
+
+
+def _attack(name: str, *keys: str) -> Part:
+    return Part(f"fedsdg.federation.attacks:{name}", {key: Key(key) for key in keys})
+
+
+def _scale(default: float, meaning: str) -> Parameter:
+    return Parameter(default, minimum=0, maximum=_LARGEST, meaning=meaning)
+
+
+ATTACKS: Mapping[str, AttackKind] = {
+    "gaussian": AttackKind(
+        "Gaussian noise",
+        _attack("Gaussian", "scale"),
+        {"scale": _scale(1.0, "length of the noise, in median lengths of the honest updates")},
+        "chapter on aggregation; Blanchard et al. 2017",
+    ),
+    "sign-flip": AttackKind(
+        "Sign flip",
+        _attack("SignFlip", "scale"),
+        {"scale": _scale(1.0, "−scale · own update")},
+        "Li et al. 2019 (RSA)",
+    ),
+    "scaling": AttackKind(
+        "Scaling",
+        _attack("Scaling", "scale"),
+        {"scale": _scale(10.0, "scale · own update")},
+        "Bagdasaryan et al. 2020",
+    ),
+    "alie": AttackKind(
+        "ALIE",
+        _attack("LittleIsEnough", "z"),
+        {
+            "z": Parameter(
+                None,
+                minimum=-_LARGEST,
+                maximum=_LARGEST,
+                optional=True,
+                meaning="standard deviations; null: z_max of the cohort",
+            )
+        },
+        "Baruch et al. 2019",
+    ),
+    "inner-product": AttackKind(
+        "Inner product",
+        _attack("InnerProduct", "epsilon"),
+        {"epsilon": _scale(0.5, "−ε · mean of the honest updates")},
+        "Xie et al. 2019",
+    ),
+    "replacement": AttackKind(
+        "Model replacement",
+        _attack("Replacement", "scale"),
+        {"scale": _scale(1.0, "the weighted mean becomes −scale · mean of the honest")},
+        "chapter on aggregation; Bagdasaryan et al. 2020",
+    ),
+    "replacement-blind": AttackKind(
+        "Model replacement, blind",
+        _attack("BlindReplacement", "scale"),
+        {"scale": _scale(1.0, "wanted step: −scale · mean of the attackers' own updates")},
+        "chapter on aggregation; Bagdasaryan et al. 2020",
+    ),
+    "corruption": AttackKind(
+        "Corrupted transmission",
+        _attack("Corruption", "entries", "damage", "scale"),
+        {
+            "entries": Parameter(
+                0.01, minimum=0, maximum=1, meaning="share of the entries that are damaged"
+            ),
+            "damage": Parameter(
+                "noise",
+                choices=("noise", "bits"),
+                meaning="noise of the parameters' size, or one flipped bit (may be NaN)",
+            ),
+            "scale": _scale(1.0, "size of the noise, in root mean squares of the parameters"),
+        },
+        "chapter on aggregation",
+    ),
+    "label-flip": AttackKind(
+        "Label flip",
+        _attack("LabelFlip", "to"),
+        {
+            "to": Parameter(
+                "opposite", choices=("opposite", "next"), meaning="y → C − 1 − y, or y → y + 1"
+            )
+        },
+        "Biggio et al. 2012; Tolpegin et al. 2020",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class AttackConfig:
+    """A share of the clients attacks; the same clients in every round."""
+
+    type: str
+    share: float
+    parameters: Mapping[str, Any]
+
+    def count(self, num_clients: int) -> int:
+        """How many of the clients attack: share · K, halves rounded up.
+
+        Raises ``ValueError`` where a share above 0 is nobody, or where nobody would be left.
+        """
+        attackers = math.floor(self.share * num_clients + 0.5)
+        if self.share > 0 and not attackers:
+            raise ValueError(
+                f"conditions.attack.share is {self.share}, which is none of {num_clients} clients; "
+                f"use at least {1 / num_clients:.3g}, or 0 for no attack"
+            )
+        if attackers >= num_clients:
+            raise ValueError(
+                f"conditions.attack.share is {self.share}, which is all of {num_clients} clients; "
+                "lower it, since honest clients alone are evaluated"
+            )
+        return attackers
+
+    def build(self) -> Any:
+        """The attack itself (``fedsdg.federation.attacks``); imports torch."""
+        return ATTACKS[self.type].part.build(self.parameters)
+
+
+@dataclass(frozen=True)
+class DropoutConfig:
+    """A client that takes part leaves in mid-round with this probability.
+
+    ``lasting``: it never comes back; every client, drawn or not, then leaves with this probability
+    in each round.
+    """
+
+    probability: float = checked(0.1, minimum=0, maximum=1)
+    lasting: bool = checked(False, choices=(False, True))
+
+
+@dataclass(frozen=True)
+class LabelNoiseConfig:
+    """Share of wrong labels: a rate for each client, uniform in [low, high]."""
+
+    low: float = checked(0.0, minimum=0, maximum=1)
+    high: float = checked(0.4, minimum=0, maximum=1)
+
+
+@dataclass(frozen=True)
+class ComputeConfig:
+    """Clients of different speed, on a simulated clock.
+
+    ``slowest``, ``fastest``: local steps in a simulated second; a client's speed is drawn
+    log-uniformly between them. ``local_seconds``: train so long, at most ``max_epochs`` epochs,
+    instead of a fixed number of epochs. A round ends when all updates of its cohort are there, or
+    earlier, after ``deadline`` seconds or with the ``arrivals``-th update. ``late``: an update that
+    comes later joins the round in which it arrives, at most ``max_age`` rounds after it began
+    (``compensate``), or is thrown away (``discard``).
+    """
+
+    slowest: float = checked(1.0, minimum=1e-6, maximum=_LARGEST)
+    fastest: float = checked(4.0, minimum=1e-6, maximum=_LARGEST)
+    local_seconds: float | None = checked(None, minimum=1e-6, maximum=1e9, optional=True)
+    max_epochs: int = checked(10, minimum=1, integer=True)
+    deadline: float | None = checked(None, minimum=1e-6, maximum=1e9, optional=True)
+    arrivals: int | None = checked(None, minimum=1, integer=True, optional=True)
+    late: str = checked("compensate", choices=("compensate", "discard"))
+    max_age: int = checked(5, minimum=1, integer=True)
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What a run has to cope with; None for what it is spared."""
+
+    attack: AttackConfig | None = None
+    dropout: DropoutConfig | None = None
+    label_noise: LabelNoiseConfig | None = None
+    compute: ComputeConfig | None = None
+    #: Samples that the server takes out of the global test set for a set of its own.
+    benchmark_images: int | None = None
+
+    def __bool__(self) -> bool:
+        """Whether there is any condition."""
+        return self != Conditions()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types, without what is absent; ``parse_conditions`` reads it back."""
+        plain: dict[str, Any] = {}
+        for name in ("dropout", "label_noise", "compute"):
+            part = getattr(self, name)
+            if part is not None:
+                plain[name] = asdict(part)
+        if self.attack is not None:
+            kept = {"type": self.attack.type, "share": self.attack.share}
+            plain["attack"] = {**kept, **self.attack.parameters}
+        if self.benchmark_images is not None:
+            plain["benchmark_images"] = self.benchmark_images
+        return plain
+
+    def require_possible(self, num_clients: int, clients_per_round: int) -> None:
+        """Raise ``ValueError`` for what so many clients cannot do."""
+        if self.attack is not None:
+            self.attack.count(num_clients)
+        arrivals = self.compute.arrivals if self.compute is not None else None
+        if arrivals is not None and arrivals > clients_per_round:
+            raise ValueError(
+                f"conditions.compute.arrivals is {arrivals}, but a round has only "
+                f"{clients_per_round} clients; lower it or raise federation.clients_per_round"
+            )
+
+
+def parse_conditions(given: Any, where: str = "conditions") -> Conditions:
+    """Check ``conditions`` as a config gives them; null stands for what is absent.
+
+    Raises ``ValueError`` that names the place and the remedy.
+    """
+    readers = {
+        "attack": _attack_section,
+        "dropout": _dropout,
+        "label_noise": _label_noise,
+        "compute": _compute,
+        "benchmark_images": Parameter(None, minimum=1, integer=True).check,
+    }
+    found = {}
+    for key, value in mapping({} if given is None else given, where).items():
+        if key not in readers:
+            raise ValueError(f"{where}: unknown key {key!r}{hint(key, readers)}")
+        if value is not None:
+            found[key] = readers[key](value, f"{where}.{key}")
+    return Conditions(**found)
+
+
+def _attack_section(value: Any, where: str) -> AttackConfig:
+    given = dict(mapping(value, where))
+    for key in ("type", "share"):
+        if key not in given:
+            raise ValueError(f"{where} lacks the key {key!r}")
+    kind = str(given.pop("type"))
+    if kind not in ATTACKS:
+        raise ValueError(f"{where}: unknown attack {kind!r}{hint(kind, ATTACKS)}")
+    share = Parameter(0.0, minimum=0, maximum=1).check(given.pop("share"), f"{where}.share")
+    known = ATTACKS[kind].parameters
+    parameters = {key: parameter.default for key, parameter in known.items()}
+    return AttackConfig(kind, share, parameters | values(given, known, where))
+
+
+def _dropout(value: Any, where: str) -> DropoutConfig:
+    dropout = section(DropoutConfig, value, where)
+    if not isinstance(dropout.lasting, bool):  # 1 == True, but would have another hash
+        raise ValueError(f"{where}.lasting is {dropout.lasting!r}, but must be true or false")
+    return dropout
+
+
+def _label_noise(value: Any, where: str) -> LabelNoiseConfig:
+    noise = section(LabelNoiseConfig, value, where)
+    if noise.low > noise.high:
+        raise ValueError(
+            f"{where}: low = {noise.low} is above high = {noise.high}; exchange them, or set low"
+        )
+    return noise
+
+
+def _compute(value: Any, where: str) -> ComputeConfig:
+    compute = section(ComputeConfig, value, where)
+    if compute.slowest > compute.fastest:
+        raise ValueError(
+            f"{where}: slowest = {compute.slowest} is above fastest = {compute.fastest} steps in a "
+            "second; exchange them"
+        )
+    late = (compute.local_seconds, compute.deadline)
+    if late[0] is not None and late[1] is not None and late[0] > late[1]:
+        raise ValueError(
+            f"{where}: clients train for local_seconds = {late[0]}, after the deadline = {late[1]} "
+            "of the round; no update could ever be in time"
+        )
+    return compute

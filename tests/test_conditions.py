@@ -1,0 +1,127 @@
+"""Conditions are read whole or refused with a sentence, and leave no trace where there are none."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedsdg.conditions import ATTACKS, Conditions, parse_conditions
+
+FULL = {
+    "attack": {"type": "sign-flip", "share": 0.2, "scale": 3},
+    "dropout": {"probability": 0.3, "lasting": True},
+    "label_noise": {"low": 0.1, "high": 0.5},
+    "compute": {"fastest": 8, "deadline": 60, "arrivals": 3, "late": "discard"},
+    "benchmark_images": 100,
+}
+
+
+def test_all_of_them():
+    conditions = parse_conditions(FULL)
+    assert conditions.attack.type == "sign-flip" and conditions.attack.parameters == {"scale": 3.0}
+    assert (conditions.dropout.probability, conditions.dropout.lasting) == (0.3, True)
+    assert (conditions.label_noise.low, conditions.label_noise.high) == (0.1, 0.5)
+    compute = conditions.compute
+    assert (compute.slowest, compute.fastest, compute.deadline) == (1.0, 8.0, 60.0)
+    assert (compute.arrivals, compute.late, compute.max_age) == (3, "discard", 5)
+    assert conditions.benchmark_images == 100
+
+
+@given(st.sets(st.sampled_from(sorted(FULL))))
+def test_what_is_written_is_read_back_without_what_is_absent(keys):
+    conditions = parse_conditions({key: FULL[key] for key in keys})
+    plain = conditions.to_dict()
+    assert set(plain) == keys and bool(conditions) == bool(keys)
+    assert parse_conditions(json.loads(json.dumps(plain))) == conditions
+    absent = {key: None for key in FULL if key not in keys}
+    assert parse_conditions({**plain, **absent}) == conditions
+
+
+@pytest.mark.parametrize("kind", ATTACKS)
+def test_every_attack_is_read_back_with_its_defaults(kind):
+    conditions = parse_conditions({"attack": {"type": kind, "share": 0.4}})
+    defaults = {key: parameter.default for key, parameter in ATTACKS[kind].parameters.items()}
+    assert conditions.attack.parameters == defaults
+    assert parse_conditions(conditions.to_dict()) == conditions
+
+
+def test_no_conditions():
+    assert parse_conditions(None) == parse_conditions({}) == Conditions()
+    assert not Conditions() and Conditions().to_dict() == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "conditions is \\[\\], but must be a mapping"),
+        ({"atack": {}}, "unknown key 'atack'; did you mean 'attack'"),
+        ({"attack": "alie"}, "conditions.attack is 'alie', but must be a mapping"),
+        ({"attack": {"share": 0.2}}, "conditions.attack lacks the key 'type'"),
+        ({"attack": {"type": "alie"}}, "conditions.attack lacks the key 'share'"),
+        ({"attack": {"type": "aile", "share": 0.2}}, "attack 'aile'; did you mean 'alie'"),
+        ({"attack": {"type": [], "share": 0.2}}, "unknown attack"),
+        ({"attack": {"type": "alie", "share": 1.2}}, "share is 1.2, but must be at most 1"),
+        ({"attack": {"type": "alie", "share": 0.2, "scale": 1}}, "unknown key 'scale'"),
+        ({"attack": {"type": "scaling", "share": 0.2, "scale": -1}}, "at least 0"),
+        ({"attack": {"type": "scaling", "share": 0.2, "scale": float("inf")}}, "at most"),
+        ({"attack": {"type": "scaling", "share": 0.2, "scale": float("nan")}}, "is nan"),
+        ({"attack": {"type": "scaling", "share": 0.2, "scale": "1e3"}}, "is the text '1e3'"),
+        ({"attack": {"type": "label-flip", "share": 0.2, "to": "any"}}, "one of opposite, next"),
+        ({"dropout": {"p": 0.1}}, "conditions.dropout: unknown key 'p'"),
+        ({"dropout": {"probability": 1.5}}, "at most 1"),
+        ({"dropout": {"lasting": 1}}, "lasting is 1, but must be true or false"),
+        ({"dropout": {"lasting": "yes"}}, "one of False, True"),
+        ({"label_noise": {"low": 0.5, "high": 0.2}}, "low = 0.5 is above high = 0.2"),
+        ({"label_noise": {"high": 1.1}}, "at most 1"),
+        ({"compute": {"slowest": 5, "fastest": 2}}, "slowest = 5.0 is above fastest = 2.0"),
+        ({"compute": {"local_seconds": 9, "deadline": 5}}, "no update could ever be in time"),
+        ({"compute": {"late": "wait"}}, "one of compensate, discard"),
+        ({"compute": {"arrivals": 0}}, "at least 1"),
+        ({"benchmark_images": 0}, "conditions.benchmark_images is 0, but must be at least 1"),
+        ({"benchmark_images": 1.5}, "whole number"),
+    ],
+)
+def test_nonsense_is_named(given, message):
+    with pytest.raises(ValueError, match=message):
+        parse_conditions(given)
+
+
+def test_the_place_is_that_of_the_scenario():
+    with pytest.raises(ValueError, match="scenarios.slow.conditions.dropout.probability is 2"):
+        parse_conditions({"dropout": {"probability": 2}}, "scenarios.slow.conditions")
+
+
+@pytest.mark.parametrize(
+    ("share", "clients", "count"), [(0.2, 20, 4), (0.4, 20, 8), (0, 20, 0), (0.25, 10, 3)]
+)
+def test_share_of_attackers(share, clients, count):
+    attack = parse_conditions({"attack": {"type": "alie", "share": share}}).attack
+    assert attack.count(clients) == count
+
+
+def test_what_so_many_clients_cannot_do():
+    def possible(given, clients=20, cohort=5):
+        parse_conditions(given).require_possible(clients, cohort)
+
+    possible(FULL)
+    with pytest.raises(ValueError, match="share is 0.01, which is none of 20 clients"):
+        possible({"attack": {"type": "alie", "share": 0.01}})
+    with pytest.raises(ValueError, match="share is 1.0, which is all of 20 clients"):
+        possible({"attack": {"type": "alie", "share": 1}})
+    with pytest.raises(ValueError, match="arrivals is 6, but a round has only 5 clients"):
+        possible({"compute": {"arrivals": 6}})
+
+
+def test_reading_needs_no_torch():
+    program = (
+        "import sys; from fedsdg.conditions import parse_conditions;"
+        "parse_conditions({'attack': {'type': 'alie', 'share': 0.2}});"
+        "assert 'torch' not in sys.modules"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
