@@ -10,12 +10,16 @@ from hypothesis import strategies as st
 
 from fedsdg.aggregation.rules.alignment import Alignment
 from fedsdg.aggregation.rules.cgsv import Cgsv
+from fedsdg.aggregation.rules.compensated import Compensated
+from fedsdg.aggregation.rules.fedcurv import FedCurv
+from fedsdg.aggregation.rules.focus import Focus
 from fedsdg.aggregation.rules.geometric_median import GeometricMedian
 from fedsdg.aggregation.rules.krum import Krum, MultiKrum
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.rules.median import CoordinateMedian
 from fedsdg.aggregation.rules.no_aggregation import NoAggregation
 from fedsdg.aggregation.rules.scaffold import Scaffold
+from fedsdg.aggregation.rules.screened import Screened
 from fedsdg.aggregation.types import Rule
 
 TRANSLATION = [
@@ -27,6 +31,9 @@ TRANSLATION = [
     MultiKrum(f=1, m=2),
     CoordinateMedian(),
     GeometricMedian(),
+    FedCurv(),
+    Focus(),
+    Compensated(Mean("samples")),
 ]
 LINEAR_SCALE = [
     *TRANSLATION,
@@ -37,21 +44,35 @@ LINEAR_SCALE = [
     Cgsv(),
     Scaffold(),
     NoAggregation(),
+    Compensated(Cgsv()),
+    Screened(Mean("uniform")),
+    Screened(Scaffold(), strikes=1, threshold=1e9),
+    Screened(Compensated(FedCurv())),
 ]
 RULES = [*LINEAR_SCALE, Cgsv(step_scale="unit", gamma0=0.1)]
 CONVEX = [rule for rule in RULES if not isinstance(rule, CoordinateMedian | NoAggregation)]
+LOSSES = ("benchmark_loss", "global_loss")
 
 
 def each(rules):
     return pytest.mark.parametrize("rule", rules, ids=repr)
 
 
+def innermost(rule):
+    while hasattr(rule, "inner"):
+        rule = rule.inner
+    return rule
+
+
 def uploads_of(rule, updates, seed=0):
-    if not isinstance(rule, Scaffold):
-        return {"update": updates}
+    """What a rule reads: noise beside the updates, or losses."""
     generator = torch.Generator().manual_seed(seed)
-    noise = torch.randn(updates.shape, generator=generator, dtype=torch.float64)
-    return {"update": updates, "control": noise.to(updates)}
+    uploads = {"update": updates}
+    for name in innermost(rule).reads[1:]:
+        shape = (len(updates), 1) if name in LOSSES else updates.shape
+        noise = torch.randn(shape, generator=generator, dtype=torch.float64).abs()
+        uploads[name] = noise if name in LOSSES else noise.to(updates)
+    return uploads
 
 
 def run(rule, updates, context, state=None):
@@ -115,7 +136,7 @@ def test_weights_are_convex(rule, cohort, sizes):
     assert weights.sum() == pytest.approx(1, abs=1e-12)
 
 
-@each([rule for rule in CONVEX if not isinstance(rule, Cgsv)])
+@each([rule for rule in CONVEX if not isinstance(innermost(rule), Cgsv)])
 def test_step_is_the_weighted_sum_of_the_updates(rule, cohort):
     updates = normal(7, 11)
     aggregate = run(rule, updates, cohort(7))
@@ -210,8 +231,10 @@ def test_many_columns_give_the_same_as_few(rule, cohort):
     updates = normal(5, 30)
     wide = torch.zeros(5, 120_000, dtype=torch.float64)
     wide[:, :15], wide[:, -15:] = updates[:, :15], updates[:, 15:]
-    uploads = {"update": updates, "control": updates}
-    uploads_wide = {"update": wide, "control": wide}
+    uploads = uploads_of(rule, updates)
+    uploads_wide = {
+        name: rows if name in LOSSES else wide for name, rows in uploads_of(rule, wide).items()
+    }
     context = cohort(5)
     one = rule(uploads, context, rule.init(30, context.client_samples))
     two = rule(uploads_wide, context, rule.init(120_000, context.client_samples))

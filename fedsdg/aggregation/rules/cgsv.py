@@ -70,7 +70,7 @@ class Cgsv(PlannedRule):
         moving = lengths.norms > 0
         # Coefficients of U on the updates as measured: w_n / ||Delta_n||.
         coefficients = np.where(moving, weights / np.where(moving, lengths.norms, 1.0), 0.0)
-        psi = self._contributions(updates, coefficients)
+        psi = contributions(updates, coefficients)
         times = state["participations"].numpy(force=True)[cohort] + 1
         gamma = 1 - (1 - self.gamma0) / times
         scale = lengths.norms.mean() if self.step_scale == "mean-norm" else 1 / lengths.unit
@@ -85,17 +85,22 @@ class Cgsv(PlannedRule):
             checked=True,
         )
 
-    def _contributions(self, updates: Rows, coefficients: np.ndarray) -> np.ndarray:
-        s = updates.measure(coefficients)
-        if s.reference_norm <= 0.5 * torch.finfo(updates.dtype).eps:
-            return np.zeros(updates.shape[0])
-        moving = s.norms > 0
-        cosine = s.dots / np.where(moving, s.norms * s.reference_norm, 1.0)
-        return np.where(moving, np.clip(cosine, -1.0, 1.0), 0.0)
-
     def _renewed(self, r: np.ndarray, gamma: np.ndarray, psi: np.ndarray) -> np.ndarray:
         renewed = gamma * r + (1 - gamma) * psi
         if not (renewed > 0).any():
             return r
         renewed = np.maximum(renewed, self.floor)
         return renewed * (r.sum() / renewed.sum())
+
+
+def contributions(updates: Rows, coefficients: np.ndarray) -> np.ndarray:
+    """[M] psi_k = cos(Delta_k, U), U = sum_k c_k Delta_k of unit length or less.
+
+    0 for a zero update, and for all when ||U|| is no more than rounding noise.
+    """
+    s = updates.measure(coefficients)
+    if s.reference_norm <= 0.5 * torch.finfo(updates.dtype).eps:
+        return np.zeros(updates.shape[0])
+    moving = s.norms > 0
+    cosine = s.dots / np.where(moving, s.norms * s.reference_norm, 1.0)
+    return np.where(moving, np.clip(cosine, -1.0, 1.0), 0.0)

@@ -1,0 +1,134 @@
+"""CGSV as published: whoever contributes more downloads more of the aggregate (Xu et al. 2021)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fedsdg.aggregation.rows import TensorRows
+from fedsdg.aggregation.rules.cgsv import contributions
+from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
+from fedsdg.aggregation.uploads import checked_upload, require_finite
+
+
+@dataclass(frozen=True)
+class CgsvXu(StatelessRule):
+    """One model per client; model n moves by the q_n largest entries of the aggregate U.
+
+    Every client takes part in every round. With u_n = Gamma Delta_n / ||Delta_n|| (0 for a zero
+    update): U = sum_n w_n u_n, psi_n = cos(u_n, U), r_n <- alpha r_n + (1 - alpha) psi_n, clamped
+    at `floor` and divided by its sum; q_n = floor(d tanh(beta r_n) / max_m tanh(beta r_m)), and
+    step_n = U where |U| is among its q_n largest entries (of equal ones the first), else 0.
+    In the first round w is the share of the data and r starts at 0; afterwards w is the last r.
+
+    A client's own update is not added to its model, nor taken out of what it downloads: theta_n
+    moves by its reward alone, as in the paper's algorithm and its authors' code (the authors'
+    earlier systems, CFFL and RFFL, do both). The paper counts entries over the whole vector; its
+    code takes the share q_n / d of each layer.
+
+    psi is 0 for all when ||U|| is rounding noise. If no alpha r + (1 - alpha) psi is positive
+    before the clamp, r is kept; as long as r is 0, w stays the share of the data and q_n = d.
+    gamma: Gamma > 0, length of a normalised update; the authors have 0.5 (MNIST), 0.15 (CIFAR).
+    alpha in [0, 1), 0.95 in the paper; floor in [0, 1), 1e-3 in the code. beta > 0, the altruism:
+    0.5 … 2 in the paper, and so large a beta that all get everything (tanh = 1).
+    State: r [K] float64. Weights: w. Diagnostics: alignment [M] (psi), contribution [M] (r after
+    the round), reward [M] (q / d), update_norm [M].
+    """
+
+    gamma: float = 0.5
+    alpha: float = 0.95
+    beta: float = 1.0
+    floor: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if not 0 < self.gamma < float("inf"):
+            raise ValueError(f"gamma={self.gamma} must be positive and finite; the default is 0.5")
+        if not 0 <= self.alpha < 1:
+            raise ValueError(f"alpha={self.alpha} must be in [0, 1); the default is 0.95")
+        if not 0 < self.beta < float("inf"):
+            raise ValueError(f"beta={self.beta} must be positive and finite; the default is 1")
+        if not 0 <= self.floor < 1:
+            raise ValueError(f"floor={self.floor} must be in [0, 1); the default is 0.001")
+
+    def init(self, d: int, client_samples: np.ndarray) -> dict[str, torch.Tensor]:
+        samples = np.asarray(client_samples, dtype=np.float64)
+        if not (samples >= 0).all() or not samples.sum() > 0:
+            raise ValueError(
+                "client_samples must be >= 0 and sum to more than 0: the first weights are shares"
+            )
+        return {"r": torch.zeros(len(samples), dtype=torch.float64)}
+
+    def models(self, num_clients: int) -> int:
+        return num_clients
+
+    def mixing(self, state: Mapping[str, torch.Tensor], clients: np.ndarray) -> np.ndarray:
+        own: np.ndarray = np.eye(len(state["r"]))[clients]
+        return own
+
+    def __call__(
+        self,
+        uploads: Mapping[str, torch.Tensor],
+        context: Context,
+        state: Mapping[str, torch.Tensor],
+    ) -> Aggregate:
+        updates = TensorRows(checked_upload(uploads, context, finite=False))
+        cohort = context.clients
+        if sorted(cohort.tolist()) != list(range(context.num_clients)):
+            raise ValueError(
+                f"cgsv-xu weighs all clients in every round, but {len(set(cohort.tolist()))} of "
+                f"the {context.num_clients} take part; set clients_per_round to the number of "
+                f"clients, or use 'cgsv'"
+            )
+        lengths = updates.measure()
+        require_finite(updates, lengths.norms, context)
+        r = state["r"].numpy(force=True)[cohort]
+        samples = np.asarray(context.client_samples, dtype=np.float64)[cohort]
+        weights = r if r.any() else samples / samples.sum()
+        moving = lengths.norms > 0
+        units = np.where(moving, weights / np.where(moving, lengths.norms, 1.0), 0.0)
+        psi = contributions(updates, units)
+        renewed = self._renewed(r, psi)
+        shares = self._shares(renewed)
+        total = updates.weighted_sum(units * (self.gamma / lengths.unit))
+        # The tolerance is for shares that are whole numbers of entries but for rounding.
+        counts = np.floor(updates.shape[1] * shares + 1e-9).astype(np.int64)
+        order, by_client = torch.from_numpy(cohort), torch.empty_like(state["r"])
+        by_client[order] = torch.as_tensor(renewed).to(by_client)
+        entries = np.empty_like(counts)
+        entries[cohort] = counts
+        return Aggregate(
+            largest_entries(total, entries),
+            weights,
+            {"r": by_client},
+            {
+                "alignment": psi,
+                "contribution": renewed,
+                "reward": counts / max(updates.shape[1], 1),
+                "update_norm": lengths.norms * lengths.unit,
+            },
+        )
+
+    def _renewed(self, r: np.ndarray, psi: np.ndarray) -> np.ndarray:
+        renewed = self.alpha * r + (1 - self.alpha) * psi
+        if not (renewed > 0).any():
+            return r
+        clamped: np.ndarray = np.maximum(renewed, self.floor)
+        return clamped / clamped.sum()
+
+    def _shares(self, r: np.ndarray) -> np.ndarray:
+        """[M] tanh(beta r) against the largest; 1 for all as long as r is 0."""
+        shares: np.ndarray = np.tanh(self.beta * r)
+        return shares / shares.max() if shares.any() else np.ones_like(r)
+
+
+def largest_entries(vector: torch.Tensor, counts: np.ndarray) -> torch.Tensor:
+    """[C, d]: row c holds the counts[c] largest entries of a vector [d] by magnitude, else 0.
+
+    Of entries of equal magnitude the first ones count as larger.
+    """
+    order = torch.sort(vector.abs(), descending=True, stable=True).indices
+    ranks = torch.empty_like(order)
+    ranks[order] = torch.arange(len(order), device=order.device)
+    kept = ranks[None] < torch.as_tensor(counts, device=ranks.device)[:, None]
+    return torch.where(kept, vector[None], torch.zeros((), dtype=vector.dtype).to(vector))

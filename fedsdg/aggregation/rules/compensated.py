@@ -1,0 +1,64 @@
+"""Any rule that weighs clients, with late updates weighing less."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
+from fedsdg.aggregation.rows import Rows
+from fedsdg.aggregation.types import Context
+
+
+@dataclass(frozen=True)
+class Compensated(PlannedRule):
+    """Weights w'_k in proportion to w_k / (1 + tau_k), summing to 1, w being the inner rule's.
+
+    tau_k is by how many rounds the update of client k is late (Context.ages). The inner rule's step
+    is sum_k c_k Delta_k, with c = w for most; it becomes sum_k (w'_k / w_k) c_k Delta_k, so that a
+    rule that scales its updates (CGSV to unit length, SCAFFOLD by the server's rate) still does.
+    Where nothing is late the outcome is the inner rule's, bit for bit. State and diagnostics are
+    the inner rule's, which sees late updates as it sees the others: only their weight is less.
+
+    Raises ValueError for late updates where the inner rule has no weights to lessen (medians).
+    """
+
+    inner: PlannedRule
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.inner, PlannedRule):
+            raise ValueError(
+                f"inner={self.inner!r} is no PlannedRule; give one such as Mean(), and put a watch "
+                f"around it: Screened(Compensated(...))"
+            )
+
+    @property
+    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.inner.reads
+
+    def init(self, d: int, client_samples: np.ndarray) -> dict[str, torch.Tensor]:
+        return self.inner.init(d, client_samples)
+
+    def broadcast(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return self.inner.broadcast(state)
+
+    def plan(
+        self, rows: Mapping[str, Rows], context: Context, state: Mapping[str, torch.Tensor]
+    ) -> Plan:
+        plan = self.inner.plan(rows, context, state)
+        if context.ages is None or not context.ages.any():
+            return plan
+        if plan.weights is None or not isinstance(plan.step, Combination):
+            late = context.clients[context.ages > 0][0]
+            raise ValueError(
+                f"the update of client {late} is late, and {self.inner!r} has no weights to "
+                f"lessen; use a rule with weights, or discard late updates"
+            )
+        factors = 1 / (1 + context.ages)
+        factors /= plan.weights @ factors
+        return replace(
+            plan,
+            step=Combination(plan.step.coefficients * factors),
+            weights=plan.weights * factors,
+        )

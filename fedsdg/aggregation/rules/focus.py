@@ -1,0 +1,71 @@
+"""FOCUS: a client weighs the less, the less its labels agree with those of the server."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
+from fedsdg.aggregation.rows import Rows
+from fedsdg.aggregation.types import Context
+from fedsdg.aggregation.uploads import require_finite
+
+LOSSES = ("benchmark_loss", "global_loss")
+
+
+@dataclass(frozen=True)
+class Focus(PlannedRule):
+    """step = sum_k w_k Delta_k with w_k = n_k C_k / sum_j n_j C_j.
+
+    C_k = 1 - exp(a E_k) / sum_j exp(a E_j), over the cohort, with the mutual cross-entropy E_k =
+    benchmark_loss_k + global_loss_k: that of the client's trained model on the server's benchmark
+    set, and that of the server's model on the client's data. Wrong labels raise both. Credibilities
+    sum to M - 1, so a single client has none: where all n_k C_k are 0, the weights are uniform.
+
+    temperature: a >= 0, as the paper calls what multiplies E; 0 weighs by samples alone. No value
+    of the paper is known here; 1 is the plain softmax.
+    Uploads: update [M, d], benchmark_loss [M, 1] and global_loss [M, 1], means over samples.
+    Diagnostics: credibility [M] (C), mutual_loss [M] (E).
+    Source: Chen et al. 2020, FOCUS.
+    """
+
+    reads: ClassVar[tuple[str, ...]] = ("update", *LOSSES)
+
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise ValueError(f"temperature={self.temperature} must be >= 0 and finite")
+
+    def plan(
+        self, rows: Mapping[str, Rows], context: Context, state: Mapping[str, torch.Tensor]
+    ) -> Plan:
+        benchmark, served = (_losses(rows[name], context, name) for name in LOSSES)
+        mutual = benchmark + served
+        credibility = 1 - _softmax(self.temperature * mutual)
+        weights = np.asarray(context.num_samples, dtype=np.float64) * credibility
+        total = weights.sum()
+        weights = weights / total if total > 0 else np.full(len(weights), 1 / len(weights))
+        hides = not weights.all()  # A weight of zero may hide what is not finite.
+        if hides:
+            require_finite(rows["update"], None, context)
+        found = {"credibility": credibility, "mutual_loss": mutual}
+        return Plan(Combination(weights), weights, dict(state), found, checked=hides)
+
+
+def _losses(rows: Rows, context: Context, name: str) -> np.ndarray:
+    """[M] the numbers of an upload [M, 1]. Rows are read one by one: exact, whatever the sign."""
+    size, width = rows.shape
+    if width != 1:
+        raise ValueError(f"upload {name!r} has shape {rows.shape}; a loss is one number per client")
+    losses = np.array([float(rows.weighted_sum(one)) for one in np.eye(size)])
+    require_finite(rows, losses, context, name)
+    return losses
+
+
+def _softmax(values: np.ndarray) -> np.ndarray:
+    exponentials = np.exp(values - values.max())
+    shares: np.ndarray = exponentials / exponentials.sum()
+    return shares

@@ -1,0 +1,185 @@
+"""Any rule, behind a watch that blocks clients whose updates stay outliers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from fedsdg.aggregation.rows import Rows, TensorRows
+from fedsdg.aggregation.rules.geometric_median import geometric_median_weights
+from fedsdg.aggregation.types import Aggregate, Context, Rule
+from fedsdg.aggregation.uploads import NonFiniteError, checked_upload, require_finite
+
+FEWEST = 4
+"""Of fewer clients, the spread of the others says too little of one."""
+INNER = "inner."
+"""What the names of the inner rule's state begin with."""
+
+
+@dataclass(frozen=True)
+class Screened:
+    """The inner rule on the updates of the clients that are not blocked.
+
+    Each round, the clients of the cohort that are not blocked are compared: how far is an update
+    from their geometric median, and how little does it point in its direction (`outlier_scores`)?
+    A client whose score exceeds `threshold` in `strikes` of its participations in a row is blocked
+    for good, this round included; one participation below it starts the count anew. Until it is
+    blocked, its updates count: watching takes time. Fewer than 4 clients are not judged.
+
+    The inner rule sees the rest as if they were the cohort. A blocked client's uploads are not even
+    looked at. If all clients of a round are blocked the model stays, without weights; if the rest
+    are too few for the inner rule, its error says so.
+
+    Attacks that stay within the spread of the honest updates (as ALIE does) are no outliers and are
+    not found; nor can a majority be.
+    State: strikes [K] and blocked [K] (0 or 1) int64, and the inner rule's, prefixed with "inner.".
+    Weights: the inner rule's, 0 for blocked clients. Diagnostics: blocked [M] (0 or 1, after this
+    round), outlier [M] (the score; NaN where not judged), and the inner rule's, NaN for blocked
+    clients.
+    threshold: in robust standard deviations; 3.5 as in Iglewicz and Hoaglin 1993.
+    """
+
+    inner: Rule
+    strikes: int = 2
+    threshold: float = 3.5
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.inner, Rule):
+            raise ValueError(f"inner={self.inner!r} is no rule; give one such as Mean()")
+        if self.strikes < 1:
+            raise ValueError(f"strikes={self.strikes} must be >= 1")
+        if not 0 < self.threshold < float("inf"):
+            raise ValueError(f"threshold={self.threshold} must be positive and finite")
+
+    def init(self, d: int, client_samples: np.ndarray) -> dict[str, torch.Tensor]:
+        none = torch.zeros(len(client_samples), dtype=torch.int64)
+        inner = self.inner.init(d, client_samples)
+        return {"strikes": none, "blocked": none.clone()} | _prefixed(inner)
+
+    def broadcast(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return self.inner.broadcast(_inner(state))
+
+    def models(self, num_clients: int) -> int:
+        return self.inner.models(num_clients)
+
+    def mixing(self, state: Mapping[str, torch.Tensor], clients: np.ndarray) -> np.ndarray:
+        return self.inner.mixing(_inner(state), clients)
+
+    def __call__(
+        self,
+        uploads: Mapping[str, torch.Tensor],
+        context: Context,
+        state: Mapping[str, torch.Tensor],
+    ) -> Aggregate:
+        updates = checked_upload(uploads, context, finite=False)
+        ids = context.clients
+        strikes = state["strikes"].numpy(force=True).copy()
+        blocked = state["blocked"].numpy(force=True).copy()
+        watched = np.flatnonzero(blocked[ids] == 0)
+        scores = np.full(len(ids), np.nan)
+        if len(watched) >= FEWEST:
+            known, their = restricted({"update": updates}, context, watched)
+            scores[watched] = outlier_scores(TensorRows(known["update"]), their)
+            outlying = scores[watched] > self.threshold
+            strikes[ids[watched]] = np.where(outlying, strikes[ids[watched]] + 1, 0)
+            blocked[ids[watched]] = strikes[ids[watched]] >= self.strikes
+        kept = np.flatnonzero(blocked[ids] == 0)
+        found = self._of_the_rest(uploads, context, _inner(state), kept)
+        renewed = {"strikes": torch.from_numpy(strikes), "blocked": torch.from_numpy(blocked)}
+        diagnostics = {
+            name: _spread(value, kept, len(ids), np.nan) if np.shape(value) == kept.shape else value
+            for name, value in found.diagnostics.items()
+        }
+        diagnostics |= {"blocked": blocked[ids].astype(np.float64), "outlier": scores}
+        weights = found.weights
+        if weights is not None:
+            weights = _spread(weights, kept, len(ids), 0.0)
+        return Aggregate(found.steps, weights, renewed | _prefixed(found.state), diagnostics)
+
+    def _of_the_rest(
+        self,
+        uploads: Mapping[str, torch.Tensor],
+        context: Context,
+        state: dict[str, torch.Tensor],
+        kept: np.ndarray,
+    ) -> Aggregate:
+        """What the inner rule makes of the rows `kept`."""
+        if not len(kept):
+            update = uploads["update"].detach()
+            count = self.inner.models(context.num_clients)
+            return Aggregate(update.new_zeros(count, update.shape[1]), None, state, {})
+        try:
+            return self.inner(*restricted(uploads, context, kept), state)
+        except NonFiniteError:
+            raise
+        except ValueError as error:
+            if len(kept) == len(context.clients):
+                raise
+            left_out = f"{len(context.clients) - len(kept)} of {len(context.clients)}"
+            raise ValueError(f"{error} ({left_out} clients of the round are blocked)") from error
+
+
+def outlier_scores(updates: Rows, context: Context) -> np.ndarray:
+    """[M] how far each update is out, in robust standard deviations of the cohort.
+
+    The larger of two scores against the geometric median z: of the distance ||Delta_k - z|| being
+    large, and of cos(Delta_k, z) being small. Scores are (x_k - median) / (1.4826 median |x_j -
+    median|), the factor making it the standard deviation of normal numbers. A zero update has no
+    direction and is not judged by it. Raises NonFiniteError, naming the client.
+    """
+    distances, unit = updates.squared_distances()
+    require_finite(updates, distances if len(distances) > 1 else None, context)
+    centre = geometric_median_weights(distances, tolerance=1e-6).weights
+    product = distances @ centre
+    away = np.sqrt(np.maximum(product - centre @ product / 2, 0.0))
+    s = updates.measure(centre)
+    length = s.reference_norm * (s.unit / unit)
+    moving = s.norms * s.reference_norm > 0
+    cosine = s.dots / np.where(moving, s.norms * s.reference_norm, 1.0)
+    straying = np.zeros(len(away))
+    if moving.any():
+        straying[moving] = _robust_scores(-cosine[moving], 1.0)
+    return np.maximum(_robust_scores(away, max(length, float(np.median(away)))), straying)
+
+
+def restricted(
+    uploads: Mapping[str, torch.Tensor], context: Context, kept: np.ndarray
+) -> tuple[dict[str, torch.Tensor], Context]:
+    """Uploads and context of some clients of a cohort; of all of them, without a copy."""
+    if len(kept) == len(context.clients):
+        return dict(uploads), context
+    some = {name: rows[torch.as_tensor(kept, device=rows.device)] for name, rows in uploads.items()}
+    fewer = replace(
+        context,
+        clients=context.clients[kept],
+        num_samples=context.num_samples[kept],
+        num_batches=context.num_batches[kept],
+        ages=None if context.ages is None else context.ages[kept],
+    )
+    return some, fewer
+
+
+def _robust_scores(values: np.ndarray, scale: float) -> np.ndarray:
+    """Deviations from the median over 1.4826 times their median, no less than 1e-6 of a scale:
+    differences below are rounding, not spread."""
+    deviations = values - np.median(values)
+    spread = max(1.4826 * float(np.median(np.abs(deviations))), 1e-6 * scale)
+    return deviations / spread if spread > 0 else np.zeros(len(values))
+
+
+def _spread(values: np.ndarray | float, kept: np.ndarray, size: int, missing: float) -> np.ndarray:
+    """[M] the values of those kept, and `missing` for the others."""
+    spread = np.full(size, missing)
+    spread[kept] = values
+    return spread
+
+
+def _prefixed(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {f"{INNER}{name}": value for name, value in state.items()}
+
+
+def _inner(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {
+        name.removeprefix(INNER): value for name, value in state.items() if name.startswith(INNER)
+    }
