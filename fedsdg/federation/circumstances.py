@@ -4,61 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedsdg.federation.attacks import Attack, AttackView
+from fedsdg.federation.dropout import dropouts
 from fedsdg.federation.timing import Clock, Ending
 from fedsdg.rng import stream
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Attendance:
     """Who takes part in a round.
 
-    ``drawn`` are the clients of the cohort, ``present`` those that train and send something.
-    ``passed_over`` were still busy with an earlier round, ``dropped`` left in the middle of this
-    one, and ``gone`` [K] says who will not come back.
+    Of the cohort that is drawn, ``present`` are the clients that train and send something,
+    ``passed_over`` those that were still busy with an earlier round, ``dropped`` those that left in
+    the middle of this one. Who has left for good before does not appear.
     """
 
-    drawn: np.ndarray
     present: np.ndarray
     passed_over: np.ndarray
     dropped: np.ndarray
-    gone: np.ndarray
-
-
-class Dropout(Protocol):
-    """Clients that leave: ``leaves(seed, round, clients)`` is a bool array, ``lasting`` whether
-    they stay away."""
-
-    lasting: bool
-
-    def leaves(self, seed: int, round_: int, clients: np.ndarray) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
-class View:
-    """What an attacker sees of a round.
+class Dropout:
+    """Each client leaves with ``probability``, in passing or for good (see ``dropouts``)."""
 
-    ``start`` [M, d] is what the cohort has downloaded, ``sizes`` [M] their training samples;
-    ``previous_step`` [d] is how far the server's model moved in the last round, None in the first.
-    """
-
-    round: int
-    start: Tensor
-    sizes: np.ndarray
-    previous_step: Tensor | None
-
-
-class Attack(Protocol):
-    """Changes the rows of updates [M, d] where ``attackers`` [M] is True, and no others."""
-
-    def __call__(
-        self, updates: Tensor, attackers: np.ndarray, view: View, generator: np.random.Generator
-    ) -> Tensor: ...
+    probability: float
+    lasting: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,19 +51,16 @@ class Circumstances:
     clock: Clock | None = None
     facts: Mapping[str, np.ndarray] = field(default_factory=dict)
 
-    def attendance(
-        self, seed: int, round_: int, drawn: np.ndarray, *, busy: np.ndarray, gone: np.ndarray
-    ) -> Attendance:
-        """Who of the drawn clients takes part, given who is busy and who has left for good."""
+    def attendance(self, seed: int, round_: int, drawn: np.ndarray, busy: np.ndarray) -> Attendance:
+        """Who of the drawn clients takes part, given who is busy with an earlier round."""
         waiting = np.isin(drawn, busy)
-        there = drawn[~waiting & ~gone[drawn]]
-        left = np.zeros(len(there), dtype=bool)
-        if self.dropout is not None:
-            left = self.dropout.leaves(seed, round_, there)
-            if self.dropout.lasting:
-                gone = gone.copy()
-                gone[there[left]] = True
-        return Attendance(drawn, there[~left], drawn[waiting], there[left], gone)
+        passed_over, there = drawn[waiting], drawn[~waiting]
+        if self.dropout is None:
+            return Attendance(there, passed_over, there[:0])
+        luck = dropouts(
+            seed, round_, there.tolist(), self.dropout.probability, self.dropout.lasting
+        )
+        return Attendance(there[luck.arrives], passed_over, there[luck.leaves])
 
     def in_time(
         self, cohort: np.ndarray, batches: Sequence[Sequence[np.ndarray]]
@@ -95,7 +69,7 @@ class Circumstances:
         if self.clock is None:
             return [list(own) for own in batches]
         return [
-            list(own[: self.clock.steps_that_fit(int(client), [len(batch) for batch in own])])
+            list(own[: self.clock.steps_that_fit(int(client), len(own))])
             for client, own in zip(cohort, batches, strict=True)
         ]
 
@@ -105,11 +79,14 @@ class Circumstances:
             return np.ones(num_clients, dtype=bool)
         return ~self.attackers
 
-    def sent(self, update: Tensor, cohort: np.ndarray, view: View, seed: int) -> Tensor:
-        """The updates [M, d] as they are sent."""
-        if self.attack is None or self.attackers is None or not self.attackers[cohort].any():
+    def sent(
+        self, update: Tensor, seed: int, round_: int, cohort: np.ndarray, view: AttackView
+    ) -> Tensor:
+        """The updates [M, d] of a cohort as they are sent."""
+        if self.attack is None or self.attackers is None:
             return update
-        return self.attack(update, self.attackers[cohort], view, stream("attack", seed, view.round))
+        draw = stream("attack", seed, round_)
+        return self.attack(update, self.attackers[cohort], view, draw)
 
     def round_facts(
         self, attendance: Attendance, ending: Ending, moved: Tensor, last: bool
@@ -124,7 +101,7 @@ class Circumstances:
             found["attackers"] = int((~honest).sum())
             if len(moved) == 1 and honest.any():
                 place = torch.from_numpy(np.flatnonzero(honest)).to(moved.device)
-                mean = ending.arrived.rows["update"][place].double().mean(0)
+                mean = ending.arrived.update[place].double().mean(0)
                 found["honest_distance"] = float((moved[0].double() - mean).norm())
         if self.dropout is not None:
             found["dropped"] = len(attendance.dropped)

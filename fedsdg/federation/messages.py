@@ -19,8 +19,9 @@ def serialise(
 ) -> bytes:
     """One message: the communicated tensors of each vector [d], ``tensor`` or ``vector.tensor``.
 
-    The model or its update is called ``""`` and keeps the plain tensor names. What was ``measured``, a few
-    numbers each, is sent as it is. Nothing to say (no communicated parameters) is no message: ``b""``.
+    The model or its update is called ``""`` and keeps the plain tensor names. What was
+    ``measured``, a few numbers each, is sent as it is. Nothing to say (no communicated parameters)
+    is no message: ``b""``.
     """
     tensors = {name: rows.detach().cpu().contiguous() for name, rows in (measured or {}).items()}
     for vector_name, vector in vectors.items():

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from fedsdg.aggregation.types import Aggregate, Context, Rule
+from fedsdg.federation.attacks import AttackView
 from fedsdg.federation.bank import ClientBank
-from fedsdg.federation.circumstances import Attendance, Circumstances, View
+from fedsdg.federation.circumstances import Attendance, Circumstances
 from fedsdg.federation.cohorts import Shards, cohort_batches, draw_cohort
 from fedsdg.federation.evaluation import (
     ClientAccuracies,
@@ -50,8 +51,7 @@ class Federation:
 
     ``theta`` is θ_g [d], or [C, d] where the rule serves C models; ``bank`` holds what clients
     keep, in a file in ``scratch`` if that is too much for the memory; ``state`` is the rule's;
-    ``pending`` are updates on their way, ``now`` is the simulated time, ``gone`` [K] says who has
-    left for good, ``previous_step`` [d] is what an attacker sees. ``run`` fills
+    ``pending`` are updates on their way and ``now`` is the simulated time. ``run`` fills
     ``records`` as it goes, so that a run that fails still shows how far it came. Between rounds
     these are all there is: optimisers start afresh in each round, and every random stream is
     addressed by the round. ``clients_per_pass`` is chosen where it is None (see ``Passes``).
@@ -84,8 +84,6 @@ class Federation:
         if many > 1 and self.theta.dim() == 1:
             self.theta = self.theta.repeat(many, 1)
         self.pending, self.now = Updates.none(), 0.0
-        self.gone = np.zeros(self.num_clients, dtype=bool)
-        self.previous_step: Tensor | None = None
         self.records.client_storage_bytes = self.bank.bytes_per_client()
         batch = min(self.schedule.batch_size, int(self.train_sizes.max()))
         self.passes = Passes(batch, self.clients_per_pass)
@@ -118,9 +116,7 @@ class Federation:
         """The clients of a round: who is drawn, who of them trains, who does not and why."""
         size = self.schedule.clients_per_round
         drawn = draw_cohort(self.seed, round_, self.num_clients, size)
-        return self.circumstances.attendance(
-            self.seed, round_, drawn, busy=self.pending.clients, gone=self.gone
-        )
+        return self.circumstances.attendance(self.seed, round_, drawn, busy=self.pending.clients)
 
     def cohort(self, round_: int) -> np.ndarray:
         """The clients that train in a round."""
@@ -129,14 +125,14 @@ class Federation:
     def undo(self, cohort: np.ndarray) -> Callable[[], None]:
         """What brings back the state of now, if nothing but a round of ``cohort`` follows."""
         theta, state, clients = self.theta, self.state, torch.from_numpy(cohort)
-        memory = (self.pending, self.now, self.gone, self.previous_step)
+        pending, now = self.pending, self.now
         (private, kept), trained = self.bank.gather(clients), self.bank.trained[clients]
         tables = (self.records.rounds, self.records.clients, self.records.trace)
         lengths = [(table, len(table)) for table in (*tables, self.records.timings)]
 
         def undo() -> None:
             self.theta, self.state = theta, state
-            self.pending, self.now, self.gone, self.previous_step = memory
+            self.pending, self.now = pending, now
             self.bank.scatter(clients, private, kept)
             self.bank.trained[clients] = trained
             for table, length in lengths:
@@ -180,8 +176,9 @@ class Federation:
         found = self._measure(round_, cohort, asked, local)
         sent_down, sent_up = self._exchange(cohort, asked, local, found)
         trained = time.perf_counter()
-        view = View(round_, asked.start, self.train_sizes[cohort], self.previous_step)
-        update = conditions.sent(local.theta - asked.start, cohort, view, self.seed)
+        sizes = self.train_sizes[cohort]
+        view = AttackView(sizes / max(1, sizes.sum()), asked.start)
+        update = conditions.sent(local.theta - asked.start, self.seed, round_, cohort, view)
         extra = [local.uploads, *(one.vectors for one in found), *(one.numbers for one in found)]
         ending = self._arrive(round_, cohort, local, {"update": update, **_merged(extra)})
         before = self.models
@@ -221,23 +218,16 @@ class Federation:
             }
         )
         self.pending, self.now = ending.pending, ending.end
-        self.gone = attendance.gone
-        if conditions.attack is not None and self.theta.dim() == 1:
-            self.previous_step = self.theta - before[0]
         return record
 
     def memory(self) -> dict[str, Tensor]:
         """What simulation has to remember beside the model, the rule's state and the bank.
 
-        Empty where nothing is late, nobody attacks and nobody leaves for good.
+        Empty where nobody measures time.
         """
         found = {f"pending.{name}": value for name, value in self.pending.tensors().items()}
         if self.circumstances.clock is not None:
             found["now"] = torch.tensor(self.now, dtype=torch.float64)
-        if self.gone.any():
-            found["gone"] = torch.from_numpy(self.gone)
-        if self.previous_step is not None:
-            found["previous_step"] = self.previous_step
         return found
 
     def recall(self, memory: Mapping[str, Tensor]) -> None:
@@ -248,10 +238,6 @@ class Federation:
             self.pending = Updates.of_tensors(rows, self.theta.device)
         if "now" in memory:
             self.now = float(memory["now"])
-        if "gone" in memory:
-            self.gone = memory["gone"].numpy()
-        if "previous_step" in memory:
-            self.previous_step = memory["previous_step"].to(self.theta)
 
     def _received(self) -> dict[str, Tensor]:
         """The vectors [d] that the server sends beside the model."""
@@ -337,7 +323,7 @@ class Federation:
         clock = self.circumstances.clock
         if clock is None:
             return everything_arrives(Updates(cohort, born, norms * 0, norms, uploads))
-        due = self.now + local.samples / clock.speeds[cohort]
+        due = self.now + local.steps / clock.speeds[cohort]
         sent = Updates(cohort, born, due, norms, uploads)
         return end_of_round(clock, round_, self.now, sent, self.pending)
 

@@ -1,6 +1,6 @@
 """Simulated time: how fast clients are, when a round ends, and what becomes of late updates.
 
-A client of speed v processes v samples a second of a clock that nobody waits for. A round begins
+A client of speed v takes v local steps in a second of a clock that nobody waits for. A round begins
 when the last one has ended; its cohort starts at once, and busy clients are passed over. It ends
 when everybody has arrived, at a deadline, or with the n-th arrival. What has not arrived by then
 is late: it is discarded, or joins the round in which it arrives ("compensation in aggregation").
@@ -20,7 +20,7 @@ from torch import Tensor
 class Clock:
     """The speeds of all clients and the rules of time.
 
-    ``speeds`` [K] in samples per simulated second. ``deadline``: seconds after which a round
+    ``speeds`` [K] in local steps per simulated second. ``deadline``: seconds after which a round
     ends, or None. ``arrivals``: number of updates with which a round ends, or None. ``late``:
     ``compensate`` lets late updates join the round in which they arrive, if they are at most
     ``max_age`` rounds old; ``discard`` drops them at the round's end, and their clients are free.
@@ -35,13 +35,13 @@ class Clock:
     max_age: int = 3
     local_seconds: float | None = None
 
-    def steps_that_fit(self, client: int, sizes: list[int]) -> int:
-        """How many of a client's batches (their sizes) it has time for."""
+    def steps_that_fit(self, client: int, steps: int) -> int:
+        """How many of its steps a client has time for."""
         if self.local_seconds is None:
-            return len(sizes)
-        seconds = np.cumsum(sizes) / self.speeds[client]
+            return steps
         # A rounding error must not cost a step that fits exactly.
-        return max(1, int((seconds <= self.local_seconds * (1 + 1e-9)).sum()))
+        fit = int(self.local_seconds * self.speeds[client] * (1 + 1e-9))
+        return min(steps, max(1, fit))
 
 
 @dataclass(frozen=True)
