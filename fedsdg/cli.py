@@ -192,7 +192,7 @@ def run(arguments: argparse.Namespace) -> int:
     config = _load(arguments)
     method = config.method(arguments.method)
     dataset = _one_of(arguments.dataset, config.datasets, "dataset")
-    skew = _one_of(arguments.skew, config.skews, "skew")
+    skew = _one_of(arguments.skew, config.settings, "skew")
     seed = config.seeds[0] if arguments.seed is None else arguments.seed
     weights_file = backbone_file(config)
     if not weights_file.is_file():
@@ -205,7 +205,10 @@ def run(arguments: argparse.Namespace) -> int:
     clients = config.federation.clients
     shares_file = partition_file(config, dataset, skew, seed)
     if not shares_file.is_file():
-        write_partition(make_partition(dataset, skew, seed, clients, config.partition), shares_file)
+        wanted = config.run(dataset, skew, method, seed)
+        write_partition(
+            make_partition(dataset, wanted.skew, seed, clients, config.partition), shares_file
+        )
     material = prepare_material(dataset, load_backbone(weights_file), config.training.device)
     title = f"{dataset} {skew} {method.label} seed {seed}"
     output = Path(

@@ -87,5 +87,7 @@ class Method:
     personalisation: Part = SHARED
     #: The optimiser a method prescribes; None takes what the config says.
     optimiser: str | None = None
+    #: What clients or the server measure for the rule to decide by.
+    probes: tuple[Part, ...] = ()
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     source: str = ""

@@ -6,79 +6,75 @@ bounded; whatever is wrong is named with its place and its remedy.
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
 from fedsdg.composition import Parameter
+from fedsdg.conditions import Conditions, parse_conditions
 from fedsdg.methods import METHODS
 from fedsdg.results import sha256_json
+from fedsdg.sections import checked, hint, section
+from fedsdg.sections import mapping as mapping_of
 
 #: Keys of ``training`` that a method's entry may set for itself.
 OVERRIDES = ("optimiser", "eta_g", "eta_p", "eta_m")
 SKEW = re.compile(r"dirichlet~(\d+(\.\d+)?|\.\d+)|classes~[1-9]\d*|iid")
+_SCENARIO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
-T = TypeVar("T")
-
-
-def _checked(default: Any, **bounds: Any) -> Any:
-    """A dataclass field whose value is validated by a ``Parameter``."""
-    return field(default=default, metadata={"parameter": Parameter(default, **bounds)})
 
 
 @dataclass(frozen=True)
 class FederationConfig:
     """Clients, cohorts and rounds."""
 
-    clients: int = _checked(20, minimum=1, integer=True)
-    clients_per_round: int = _checked(5, minimum=1, integer=True)
-    rounds: int = _checked(20, minimum=1, integer=True)
-    evaluate_every: int = _checked(2, minimum=1, integer=True)
-    global_images: int | None = _checked(None, minimum=1, integer=True, optional=True)
-    trace_every: int = _checked(0, minimum=0, integer=True)
+    clients: int = checked(20, minimum=1, integer=True)
+    clients_per_round: int = checked(5, minimum=1, integer=True)
+    rounds: int = checked(20, minimum=1, integer=True)
+    evaluate_every: int = checked(2, minimum=1, integer=True)
+    global_images: int | None = checked(None, minimum=1, integer=True, optional=True)
+    trace_every: int = checked(0, minimum=0, integer=True)
 
 
 @dataclass(frozen=True)
 class PartitionConfig:
     """How samples are divided among clients."""
 
-    scheme: str = _checked("per-class", choices=("per-class", "per-client"))
-    min_samples: int = _checked(12, minimum=3, integer=True)
-    min_test: int = _checked(3, minimum=1, integer=True)
-    retries: int = _checked(200, minimum=0, integer=True)
+    scheme: str = checked("per-class", choices=("per-class", "per-client"))
+    min_samples: int = checked(12, minimum=3, integer=True)
+    min_test: int = checked(3, minimum=1, integer=True)
+    retries: int = checked(200, minimum=0, integer=True)
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
     """Local training: E epochs of mini-batches with three learning rates (Eq. 6-8)."""
 
-    epochs: int = _checked(2, minimum=1, integer=True)
-    batch_size: int = _checked(16, minimum=1, integer=True)
-    clip_norm: float = _checked(1.0, minimum=1e-12)
-    optimiser: str = _checked("adam", choices=("adam", "sgd"))
-    eta_g: float = _checked(3e-3, minimum=0)
-    eta_p: float = _checked(3e-3, minimum=0)
-    eta_m: float = _checked(5e-3, minimum=0)
-    threads: int = _checked(1, minimum=1, integer=True)
-    device: str = _checked("cpu", choices=("cpu", "cuda"))
-    precision: str = _checked("float32", choices=("float32", "bfloat16"))
+    epochs: int = checked(2, minimum=1, integer=True)
+    batch_size: int = checked(16, minimum=1, integer=True)
+    clip_norm: float = checked(1.0, minimum=1e-12)
+    optimiser: str = checked("adam", choices=("adam", "sgd"))
+    eta_g: float = checked(3e-3, minimum=0)
+    eta_p: float = checked(3e-3, minimum=0)
+    eta_m: float = checked(5e-3, minimum=0)
+    threads: int = checked(1, minimum=1, integer=True)
+    device: str = checked("cpu", choices=("cpu", "cuda"))
+    precision: str = checked("float32", choices=("float32", "bfloat16"))
 
 
 @dataclass(frozen=True)
 class AdaptersConfig:
     """LoRA adapters: rank r, scale α/r, and the layers that carry them."""
 
-    rank: int = _checked(8, minimum=1, integer=True)
-    alpha: float = _checked(16.0, minimum=1e-9)
-    targets: str = _checked("outputs", choices=("outputs", "qkv-fc1"))
+    rank: int = checked(8, minimum=1, integer=True)
+    alpha: float = checked(16.0, minimum=1e-9)
+    targets: str = checked("outputs", choices=("outputs", "qkv-fc1"))
 
 
 @dataclass(frozen=True)
@@ -100,6 +96,16 @@ class SearchConfig:
 
 
 @dataclass(frozen=True)
+class Scenario:
+    """What a scenario changes: whole sections, and parameters of all methods that have them."""
+
+    federation: FederationConfig
+    training: TrainingConfig
+    conditions: Conditions
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """One run: all its records depend on, but the bytes of data, backbone and sources."""
 
@@ -113,11 +119,15 @@ class RunConfig:
     adapters: AdaptersConfig
     method: str
     parameters: Mapping[str, Any]
+    conditions: Conditions = field(default_factory=Conditions)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain types only, ready for JSON."""
+        """Plain types only, ready for JSON; without conditions where there are none."""
         plain = asdict(self)
         plain["parameters"] = dict(self.parameters)
+        del plain["conditions"]
+        if self.conditions:
+            plain["conditions"] = self.conditions.to_dict()
         return plain
 
     @property
@@ -144,6 +154,22 @@ class Config:
     search: SearchConfig
     #: No part of a run: when its state is saved changes no result.
     checkpoint_seconds: float
+    conditions: Conditions = field(default_factory=Conditions)
+    scenarios: Mapping[str, Scenario] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """The skews, each under each scenario as ``{skew}@{scenario}`` where there are any."""
+        if not self.scenarios:
+            return self.skews
+        return tuple(f"{skew}@{name}" for skew in self.skews for name in self.scenarios)
+
+    def scenario(self, setting: str) -> Scenario:
+        """What is the case in a setting."""
+        name = setting.partition("@")[2]
+        if not name:
+            return Scenario(self.federation, self.training, self.conditions, {})
+        return self.scenarios[name]
 
     def method(self, label: str) -> MethodConfig:
         """The method with this label, or a ``ValueError`` that lists the labels."""
@@ -151,66 +177,53 @@ class Config:
             if method.label == label:
                 return method
         labels = [method.label for method in self.methods]
-        raise ValueError(f"the config has no method {label!r}{_hint(label, labels)}")
+        raise ValueError(f"the config has no method {label!r}{hint(label, labels)}")
 
     def run_folders(self) -> list[str]:
         """The folders of all runs of the grid, below ``results/runs/{experiment}``."""
-        cells = itertools.product(self.datasets, self.skews, self.methods, self.seeds)
+        cells = itertools.product(self.datasets, self.settings, self.methods, self.seeds)
         return [
-            f"{dataset}/clients~{self.federation.clients}/{skew}/{method.label}/seed~{seed}"
-            for dataset, skew, method, seed in cells
+            f"{dataset}/clients~{self.federation.clients}/{setting}/{method.label}/seed~{seed}"
+            for dataset, setting, method, seed in cells
         ]
 
-    def identity(self, dataset: str, skew: str, method: MethodConfig, seed: int) -> dict[str, Any]:
+    def identity(
+        self, dataset: str, setting: str, method: MethodConfig, seed: int
+    ) -> dict[str, Any]:
         """What names one run of the grid in its ``result.json``."""
+        scenario = setting.partition("@")[2]
         return {
             "experiment": self.experiment,
             "dataset": dataset,
             "clients": self.federation.clients,
-            "skew": skew,
+            "skew": setting,
+            **({"scenario": scenario} if scenario else {}),
             "method": method.type,
             "label": method.label,
             "seed": seed,
         }
 
-    def run(self, dataset: str, skew: str, method: MethodConfig, seed: int) -> RunConfig:
+    def run(self, dataset: str, setting: str, method: MethodConfig, seed: int) -> RunConfig:
         """The run of one cell of the grid and one seed."""
-        training = asdict(self.training)
+        case = self.scenario(setting)
+        training = asdict(case.training)
         if METHODS[method.type].optimiser is not None:
             training["optimiser"] = METHODS[method.type].optimiser
         return RunConfig(
             dataset=dataset,
             backbone=self.backbone,
-            skew=skew,
+            skew=setting.partition("@")[0],
             seed=seed,
-            federation=self.federation,
+            federation=case.federation,
             partition=self.partition,
             training=TrainingConfig(**{**training, **method.overrides}),
             adapters=self.adapters,
             method=method.type,
-            parameters=dict(method.parameters),
+            parameters={
+                key: case.parameters.get(key, value) for key, value in method.parameters.items()
+            },
+            conditions=case.conditions,
         )
-
-
-def _hint(word: str, known: Iterable[str]) -> str:
-    names = list(known)
-    close = difflib.get_close_matches(str(word), names, n=1, cutoff=0.4)
-    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(names)}"
-
-
-def _mapping(value: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{where} is {value!r}, but must be a mapping of keys to values")
-    return value
-
-
-def _section(cls: type[T], value: Any, where: str) -> T:
-    mapping = _mapping(value, where)
-    parameters = {entry.name: entry.metadata["parameter"] for entry in fields(cls)}  # type: ignore[arg-type]
-    for key in mapping:
-        if key not in parameters:
-            raise ValueError(f"{where}: unknown key {key!r}{_hint(key, parameters)}")
-    return cls(**{key: parameters[key].check(v, f"{where}.{key}") for key, v in mapping.items()})
 
 
 def _list(value: Any, where: str) -> list[Any]:
@@ -249,12 +262,12 @@ def _name(value: Any, where: str) -> str:
 
 def method_entry(entry: Any) -> MethodConfig:
     """Check one entry of ``methods``: a name, or a mapping with ``type`` and parameters."""
-    given = {"type": entry} if isinstance(entry, str) else dict(_mapping(entry, "methods entry"))
+    given = {"type": entry} if isinstance(entry, str) else dict(mapping_of(entry, "methods entry"))
     kind = str(given.pop("type", ""))
     if kind not in METHODS:
         if not kind:
             raise ValueError(f"methods: the entry {entry!r} has no 'type'")
-        raise ValueError(f"methods: unknown method {kind!r}{_hint(kind, METHODS)}")
+        raise ValueError(f"methods: unknown method {kind!r}{hint(kind, METHODS)}")
     label = _name(given.pop("name", kind), f"methods: name of {kind}")
     row = METHODS[kind]
     parameters = {key: parameter.default for key, parameter in row.parameters.items()}
@@ -268,12 +281,12 @@ def method_entry(entry: Any) -> MethodConfig:
             overrides[key] = training[key].check(value, where)
         else:
             known = [*row.parameters, *OVERRIDES]
-            raise ValueError(f"methods: {label} has no parameter {key!r}{_hint(key, known)}")
+            raise ValueError(f"methods: {label} has no parameter {key!r}{hint(key, known)}")
     return MethodConfig(kind, label, parameters, overrides)
 
 
 def _search(value: Any, grid_seeds: tuple[int, ...]) -> SearchConfig:
-    section = _mapping(value, "search")
+    section = mapping_of(value, "search")
     if unknown := set(section) - {"seeds", "grids"}:
         raise ValueError(f"search: unknown key {sorted(unknown)[0]!r}; known are seeds, grids")
     seeds = _seeds(section.get("seeds", [100]), "search.seeds")
@@ -283,9 +296,9 @@ def _search(value: Any, grid_seeds: tuple[int, ...]) -> SearchConfig:
             "or the comparison would be tuned on what it reports"
         )
     grids: dict[str, dict[str, tuple[Any, ...]]] = {}
-    for kind, keys in _mapping(section.get("grids", {}), "search.grids").items():
+    for kind, keys in mapping_of(section.get("grids", {}), "search.grids").items():
         grids[kind] = {}
-        for key, values in _mapping(keys, f"search.grids.{kind}").items():
+        for key, values in mapping_of(keys, f"search.grids.{kind}").items():
             for candidate in _list(values, f"search.grids.{kind}.{key}"):
                 method_entry({"type": kind, key: candidate})
             grids[kind][key] = tuple(values)
@@ -302,8 +315,9 @@ def _check_consistency(config: Config) -> None:
     if config.backbone not in config.backbones:
         raise ValueError(
             f"backbone: {config.backbone!r} is not described under backbones"
-            f"{_hint(config.backbone, config.backbones)}"
+            f"{hint(config.backbone, config.backbones)}"
         )
+    config.conditions.require_possible(federation.clients, federation.clients_per_round)
     for method in config.methods:
         f, cohort = method.parameters.get("f"), federation.clients_per_round
         if f is not None and cohort < 2 * f + 3:
@@ -334,10 +348,10 @@ def _check_consistency(config: Config) -> None:
 def parse_config(raw: Any) -> Config:
     """Check a config given as plain mappings and return it, or raise ``ValueError``."""
     known = {entry.name for entry in fields(Config)}
-    mapping = _mapping(raw, "the config")
+    mapping = mapping_of(raw, "the config")
     for key in mapping:
         if key not in known:
-            raise ValueError(f"the config has an unknown key {key!r}{_hint(key, sorted(known))}")
+            raise ValueError(f"the config has an unknown key {key!r}{hint(key, sorted(known))}")
     for key in ("experiment", "datasets", "backbone", "backbones", "skews", "seeds", "methods"):
         if key not in mapping:
             raise ValueError(f"the config lacks the key {key!r}")
@@ -347,26 +361,97 @@ def parse_config(raw: Any) -> Config:
         if labels.count(label) > 1:
             raise ValueError(f"methods: two entries are called {label!r}; give one a 'name'")
     seeds = _seeds(mapping["seeds"], "seeds")
-    backbones = _mapping(mapping["backbones"], "backbones")
+    backbones = mapping_of(mapping["backbones"], "backbones")
     config = Config(
         experiment=_name(mapping["experiment"], "experiment"),
         datasets=tuple(_name(n, "datasets: entry") for n in _list(mapping["datasets"], "datasets")),
         backbone=_name(mapping["backbone"], "backbone"),
-        backbones={n: dict(_mapping(b, f"backbones.{n}")) for n, b in backbones.items()},
+        backbones={n: dict(mapping_of(b, f"backbones.{n}")) for n, b in backbones.items()},
         skews=_skews(mapping["skews"]),
         seeds=seeds,
-        federation=_section(FederationConfig, mapping.get("federation", {}), "federation"),
-        partition=_section(PartitionConfig, mapping.get("partition", {}), "partition"),
-        training=_section(TrainingConfig, mapping.get("training", {}), "training"),
-        adapters=_section(AdaptersConfig, mapping.get("adapters", {}), "adapters"),
+        federation=section(FederationConfig, mapping.get("federation", {}), "federation"),
+        partition=section(PartitionConfig, mapping.get("partition", {}), "partition"),
+        training=section(TrainingConfig, mapping.get("training", {}), "training"),
+        adapters=section(AdaptersConfig, mapping.get("adapters", {}), "adapters"),
         methods=methods,
         search=_search(mapping.get("search", {}), seeds),
         checkpoint_seconds=Parameter(30.0, minimum=0).check(
             mapping.get("checkpoint_seconds", 30.0), "checkpoint_seconds"
         ),
+        conditions=parse_conditions(mapping.get("conditions")),
+        scenarios=_scenarios(mapping.get("scenarios", {}), mapping, methods),
     )
-    _check_consistency(config)
+    for case in _cases(config):
+        _check_consistency(case)
     return config
+
+
+def _scenarios(
+    value: Any, shared: Mapping[str, Any], methods: Sequence[MethodConfig]
+) -> dict[str, Scenario]:
+    """Every scenario laid over the config's own sections (``shared``)."""
+    found = {}
+    known = ("federation", "training", "conditions", "parameters")
+    for name, given in mapping_of(value, "scenarios").items():
+        where = f"scenarios.{name}"
+        if not isinstance(name, str) or not _SCENARIO.fullmatch(name):
+            raise ValueError(
+                f"scenarios: the name {name!r} must be made of letters, digits, '.', '_', '~' "
+                "and '-'; it is part of paths"
+            )
+        for key in mapping_of(given, where):
+            if key not in known:
+                raise ValueError(f"{where}: unknown key {key!r}{hint(key, known)}")
+        if "clients" in mapping_of(given.get("federation", {}), f"{where}.federation"):
+            raise ValueError(
+                f"{where}.federation.clients: scenarios share their clients; make it an experiment "
+                "of its own"
+            )
+        merged = {key: _merge(shared.get(key) or {}, given.get(key) or {}) for key in known[:3]}
+        found[name] = Scenario(
+            section(FederationConfig, merged["federation"], f"{where}.federation"),
+            section(TrainingConfig, merged["training"], f"{where}.training"),
+            parse_conditions(merged["conditions"], f"{where}.conditions"),
+            _parameters(given.get("parameters", {}), methods, f"{where}.parameters"),
+        )
+    return found
+
+
+def _parameters(value: Any, methods: Sequence[MethodConfig], where: str) -> dict[str, Any]:
+    """Values for the parameters of these names, of whichever method has them."""
+    found = {}
+    for key, given in mapping_of(value, where).items():
+        owners = [m for m in methods if key in METHODS[m.type].parameters]
+        if not owners:
+            known = {name for method in methods for name in method.parameters}
+            raise ValueError(f"{where}: no method has a parameter {key!r}{hint(key, known)}")
+        for owner in owners:
+            found[key] = METHODS[owner.type].parameters[key].check(given, f"{where}.{key}")
+    return found
+
+
+def _cases(config: Config) -> list[Config]:
+    """The config as it is under each scenario."""
+    cases = []
+    for setting in config.settings:
+        case = config.scenario(setting)
+        methods = tuple(
+            replace(
+                method,
+                parameters={k: case.parameters.get(k, v) for k, v in method.parameters.items()},
+            )
+            for method in config.methods
+        )
+        cases.append(
+            replace(
+                config,
+                federation=case.federation,
+                training=case.training,
+                conditions=case.conditions,
+                methods=methods,
+            )
+        )
+    return cases
 
 
 def _merge(base: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]:
@@ -410,7 +495,7 @@ def load_config(paths: Sequence[str | Path] = (), settings: Sequence[str] = ()) 
             content = yaml.safe_load(file.read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise ValueError(f"{file} is not valid YAML: {error}") from error
-        merged = _merge(merged, _mapping(content, f"the config file {file}"))
+        merged = _merge(merged, mapping_of(content, f"the config file {file}"))
     for text in settings:
         merged = _merge(merged, _setting(text))
     return parse_config(merged)

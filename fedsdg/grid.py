@@ -100,9 +100,10 @@ def backbone_file(config: Config) -> Path:
     return Path("results/backbones") / f"{config.backbone}.safetensors"
 
 
-def partition_file(config: Config, dataset: str, skew: str, seed: int) -> Path:
-    """Where a partition lies."""
+def partition_file(config: Config, dataset: str, setting: str, seed: int) -> Path:
+    """Where a partition lies; it is the same in all scenarios."""
     clients = config.federation.clients
+    skew = setting.partition("@")[0]
     return Path("results/partitions", dataset, f"clients~{clients}", skew, f"seed~{seed}.parquet")
 
 
@@ -116,17 +117,17 @@ def grid_runs(config: Config, store: Path, only: Sequence[str] = ()) -> list[Run
     places = Path("results/runs", config.experiment)
     named = _kinds(config, only)
     runs = []
-    for seed, method, dataset, skew in itertools.product(
-        config.seeds, config.methods, config.datasets, config.skews
+    for seed, method, dataset, setting in itertools.product(
+        config.seeds, config.methods, config.datasets, config.settings
     ):
-        place = (dataset, skew, method.label, f"seed~{seed}")
+        place = (dataset, setting, method.label, f"seed~{seed}")
         if all(not words or part in words for part, words in zip(place, named, strict=True)):
             runs.append(
                 Run(
-                    config=config.run(dataset, skew, method, seed),
-                    identity=config.identity(dataset, skew, method, seed),
+                    config=config.run(dataset, setting, method, seed),
+                    identity=config.identity(dataset, setting, method, seed),
                     backbone=backbone_file(config),
-                    partition=partition_file(config, dataset, skew, seed),
+                    partition=partition_file(config, dataset, setting, seed),
                     folder=places.joinpath(dataset, f"clients~{clients}", *place[1:]),
                     store=store,
                     checkpoint_seconds=config.checkpoint_seconds,
@@ -139,7 +140,7 @@ def _kinds(config: Config, only: Sequence[str]) -> list[set[str]]:
     """The words of ``only`` by kind: data sets, skews, labels, seeds."""
     kinds = [
         list(config.datasets),
-        list(config.skews),
+        list(config.settings),
         [method.label for method in config.methods],
         [f"seed~{seed}" for seed in config.seeds],
     ]

@@ -17,6 +17,13 @@ import numpy as np
 import torch
 
 from fedsdg import results
+from fedsdg.conditioned import (
+    circumstances,
+    conditioned_rule,
+    conditioned_samples,
+    conditioned_shards,
+    epochs,
+)
 from fedsdg.config import PartitionConfig, RunConfig
 from fedsdg.data.datasets import ImageData, load_dataset
 from fedsdg.data.images import prepare
@@ -137,6 +144,13 @@ def build(
     theta, private = initial_values(layout, adapters, stream("init", run.seed))
     device = material.samples.images.device
     training = run.training
+    samples, facts = conditioned_samples(run, material.samples, partition, material.num_classes)
+    shards = Shards(
+        train=partition.shards(TRAIN),
+        val=partition.shards(VAL),
+        test=partition.shards(TEST),
+        global_test=global_images(run, partition),
+    )
     model = CohortModel(
         material.backbone,
         layout,
@@ -148,14 +162,9 @@ def build(
     return Federation(
         model=model,
         layout=layout,
-        samples=material.samples,
-        shards=Shards(
-            train=partition.shards(TRAIN),
-            val=partition.shards(VAL),
-            test=partition.shards(TEST),
-            global_test=global_images(run, partition),
-        ),
-        rule=row.rule.build(run.parameters),
+        samples=samples,
+        shards=conditioned_shards(run, shards, partition),
+        rule=conditioned_rule(run, row.rule.build(run.parameters)),
         work=LocalWork(
             optimiser=training.optimiser,
             eta_g=training.eta_g,
@@ -168,7 +177,7 @@ def build(
         schedule=Schedule(
             rounds=run.federation.rounds,
             clients_per_round=run.federation.clients_per_round,
-            epochs=training.epochs,
+            epochs=epochs(run),
             batch_size=training.batch_size,
             evaluate_every=run.federation.evaluate_every,
             personal_epochs=personalisation.epochs,
@@ -176,6 +185,8 @@ def build(
         seed=run.seed,
         theta=theta.to(device),
         private=private.to(device),
+        probes=tuple(part.build(run.parameters) for part in row.probes),
+        circumstances=circumstances(run, shards, facts),
         scratch=scratch,
     )
 

@@ -38,7 +38,7 @@ def trials(config: Config) -> Iterator[Trial]:
             candidate = dict(zip(grid, values, strict=True))
             method = _candidate(kind, fixed, candidate)
             for dataset, skew, seed in itertools.product(
-                config.datasets, config.skews, config.search.seeds
+                config.datasets, config.settings, config.search.seeds
             ):
                 yield Trial(
                     kind,

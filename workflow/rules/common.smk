@@ -21,6 +21,13 @@ METHODS = {
     entry.get("name", entry["type"]): entry
     for entry in ({"type": m} if isinstance(m, str) else m for m in config["methods"])
 }
+# A skew, under one of the scenarios where there are any.
+SCENARIOS = config.get("scenarios", {})
+SETTINGS = [
+    f"{skew}@{scenario}" if scenario else skew
+    for skew in config["skews"]
+    for scenario in SCENARIOS or [None]
+]
 # Every table of fedsdg.analysis.tables and every figure of fedsdg.analysis.plots (a test compares).
 TABLES = [
     "main",
@@ -40,7 +47,7 @@ FIGURE_FORMATS = ["pdf", "svg", "png", "json"]
 
 PARTITION = "results/partitions/{dataset}/clients~{clients}/{skew}/seed~{seed}.parquet"
 BACKBONE = "results/backbones/{backbone}.safetensors"
-CELL = "results/runs/{experiment}/{dataset}/clients~{clients}/{skew}/{method}"
+CELL = "results/runs/{experiment}/{dataset}/clients~{clients}/{setting}/{method}"
 RECORDS = [
     "rounds.parquet",
     "clients.parquet",
@@ -58,11 +65,15 @@ RECORD = "results/reference/{experiment}"
 RECORDED = sorted(file.parent.name for file in Path("results/reference").glob("*/runs.parquet"))
 
 
+SKEW = r"dirichlet~[0-9.]+|classes~[0-9]+|quantity~[0-9.]+|domains|iid"
+
+
 wildcard_constraints:
     experiment=r"[A-Za-z0-9][A-Za-z0-9._-]*",
     dataset=r"[a-z0-9_]+",
     clients=r"[0-9]+",
-    skew=r"dirichlet~[0-9.]+|classes~[0-9]+|iid",
+    skew=SKEW,
+    setting=rf"({SKEW})(@[A-Za-z0-9][A-Za-z0-9._~-]*)?",
     method=r"[A-Za-z0-9][A-Za-z0-9._-]*",
     seed=r"[0-9]+",
     backbone=r"[A-Za-z0-9][A-Za-z0-9._-]*",
@@ -77,6 +88,7 @@ def grid(pattern, **more):
         dataset=config["datasets"],
         clients=config["federation"]["clients"],
         skew=config["skews"],
+        setting=SETTINGS,
         method=list(METHODS),
         seed=config["seeds"],
         record=RECORDS,
@@ -84,6 +96,18 @@ def grid(pattern, **more):
         figure=FIGURES,
     )
     return expand(pattern, **{**values, **more})
+
+
+def partitions_of_cell(wildcards):
+    """Those of all seeds; they are the same in all scenarios."""
+    skew = wildcards.setting.partition("@")[0]
+    return expand(
+        PARTITION,
+        dataset=wildcards.dataset,
+        clients=wildcards.clients,
+        skew=skew,
+        seed=config["seeds"],
+    )
 
 
 def run_records():
@@ -241,6 +265,7 @@ OUTSIDE_TRAINING = {
     "backbone",
     "backbones",
     "skews",
+    "scenarios",
     "seeds",
     "partition",
     "methods",
@@ -256,7 +281,9 @@ def canonical(value):
 
 def training_settings(wildcards):
     shared = {key: config[key] for key in config if key not in OUTSIDE_TRAINING}
-    return canonical({**shared, "method": METHODS[wildcards.method]})
+    scenario = SCENARIOS.get(wildcards.setting.partition("@")[2])
+    here = {"scenario": scenario} if scenario is not None else {}
+    return canonical({**shared, **here, "method": METHODS[wildcards.method]})
 
 
 def write_effective_config():

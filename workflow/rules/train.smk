@@ -4,7 +4,7 @@
 rule train_cell:
     """Train one method on one partitioned data set, for every seed in one process."""
     input:
-        partitions=expand(PARTITION, seed=config["seeds"], allow_missing=True),
+        partitions=partitions_of_cell,
         backbone=expand(BACKBONE, backbone=config["backbone"]),
         facts=f"results/backbones/{config['backbone']}.json",
         sources=sources("train"),
@@ -16,9 +16,9 @@ rule train_cell:
             allow_missing=True,
         ),
     log:
-        "results/logs/train_cell/{experiment}/{dataset}/clients~{clients}/{skew}/{method}.log",
+        "results/logs/train_cell/{experiment}/{dataset}/clients~{clients}/{setting}/{method}.log",
     benchmark:
-        "results/benchmarks/train_cell/{experiment}/{dataset}/clients~{clients}/{skew}/{method}.tsv"
+        "results/benchmarks/train_cell/{experiment}/{dataset}/clients~{clients}/{setting}/{method}.tsv"
     # The dearest cells first, so that no core waits for the last of them.
     priority: lambda wildcards: 10 * (METHODS[wildcards.method]["type"] == "fine-tune")
     threads: config["training"].get("threads", 1)
@@ -31,7 +31,7 @@ rule train_cell:
         cell=subpath(output[0], ancestor=2),
         settings=training_settings,
     message:
-        "Train {wildcards.method} on {wildcards.dataset}, {wildcards.skew}, all seeds"
+        "Train {wildcards.method} on {wildcards.dataset}, {wildcards.setting}, all seeds"
     shell:
-        "fedsdg train --dataset {wildcards.dataset} --skew {wildcards.skew} --method {wildcards.method}"
+        "fedsdg train --dataset {wildcards.dataset} --skew {wildcards.setting} --method {wildcards.method}"
         " --backbone {input.backbone} --partitions {input.partitions} --output {params.cell} &> {log}"
