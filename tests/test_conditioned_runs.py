@@ -1,0 +1,361 @@
+"""Whole runs under conditions: what befalls clients does what it says, and comes again."""
+
+import dataclasses
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from fedsdg.config import method_entry, parse_config
+from fedsdg.data.partition_record import TEST, TRAIN, VAL
+from fedsdg.federation.checkpoints import Checkpoints
+from fedsdg.models.architecture import Architecture
+from fedsdg.models.backbones import build as build_backbone
+from fedsdg.models.backbones import freeze
+from fedsdg.runs import build, make_partition, prepare_material
+
+CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
+SKEW = "dirichlet~1.0"
+CLIENTS = 9
+UNEVEN = {"slowest": 1.0, "fastest": 8.0}
+
+
+def raw_config():
+    raw = yaml.safe_load(CONFIG.read_text())
+    raw["federation"] |= {"clients": CLIENTS, "clients_per_round": CLIENTS, "rounds": 4}
+    raw["federation"] |= {"evaluate_every": 2}
+    raw["training"] |= {"epochs": 1}
+    raw["adapters"] |= {"rank": 2, "alpha": 4}
+    return raw
+
+
+@pytest.fixture(scope="module")
+def material():
+    architecture = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
+    torch.manual_seed(0)
+    return prepare_material(
+        "digits", freeze(build_backbone(architecture), architecture, "tiny", {}), "cpu"
+    )
+
+
+@pytest.fixture(scope="module")
+def partition():
+    config = parse_config(raw_config())
+    return make_partition("digits", SKEW, 0, CLIENTS, config.partition)
+
+
+@pytest.fixture
+def make(material, partition):
+    """A federation under conditions, before its first round."""
+
+    def make(method="fedavg", seed=0, federation=None, **conditions):
+        raw = raw_config() | {"conditions": conditions}
+        raw["federation"] |= federation or {}
+        run = parse_config(raw).run("digits", SKEW, method_entry(method), 0)
+        return build(dataclasses.replace(run, seed=seed), material, partition)
+
+    return make
+
+
+def column(one, table, name):
+    return [row.get(name) for row in getattr(one.records, table)]
+
+
+# --- Attacks ---------------------------------------------------------------------------------------
+
+
+def test_a_sign_flip_moves_the_mean_as_the_formula_says(make):
+    peaceful, attacked = make(), make(attack={"type": "sign-flip", "share": 0.34, "scale": 3.0})
+    start = peaceful.theta.clone()
+    cohort = attacked.cohort(1)
+    asked = attacked.clients(1, cohort)
+    local = attacked.passes.train(
+        attacked.model, attacked.layout, attacked.samples, asked, attacked.work
+    )
+    update = (local.theta - start).double()
+    attackers = torch.from_numpy(attacked.circumstances.attackers[cohort])
+    assert int(attackers.sum()) == 3  # 0.34 * 9, rounded
+    weights = torch.from_numpy(attacked.train_sizes[cohort] / attacked.train_sizes[cohort].sum())
+    signs = torch.where(attackers, -3.0, 1.0)
+    expected = start + ((weights * signs)[:, None] * update).sum(0)
+    record = attacked.step(1)
+    assert torch.allclose(attacked.theta.double(), expected, atol=1e-6)
+    assert record["attackers"] == 3
+    mean = update[~attackers].mean(0)
+    far = float((attacked.theta.double() - start.double() - mean).norm())
+    assert record["honest_distance"] == pytest.approx(far, rel=1e-4)
+    peaceful.step(1)
+    assert "attackers" not in peaceful.records.rounds[0]
+
+
+def test_honest_clients_alone_are_evaluated(make):
+    attack = {"type": "gaussian", "share": 0.34, "scale": 0.0}
+    one = make(attack=attack)
+    one.run()
+    attackers = one.circumstances.attackers
+    judged = [row for row in one.records.clients if row["round"] == 4]
+    assert {row["client"] for row in judged if row["attacker"]} == set(np.flatnonzero(attackers))
+    right = [row["test_accuracy"] for row in judged if not row["attacker"]]
+    assert all(row.get("test_accuracy") is None for row in judged if row["attacker"])
+    assert one.records.rounds[-1]["personal_accuracy"] == pytest.approx(np.mean(right))
+
+
+def test_flipped_labels_are_the_attackers_training_labels_alone(make, partition):
+    one = make(attack={"type": "label-flip", "share": 0.34})
+    plain = make()
+    changed = np.flatnonzero((one.samples.labels != plain.samples.labels).numpy())
+    held = {
+        int(i)
+        for client in np.flatnonzero(one.circumstances.attackers)
+        for i in partition.shards(TRAIN)[client]
+    }
+    assert set(changed.tolist()) == held  # 9 - y never equals y
+    assert torch.equal(one.samples.labels[changed], 9 - plain.samples.labels[changed])
+
+
+# --- Labels ----------------------------------------------------------------------------------------
+
+
+def test_label_noise_leaves_every_test_alone(make, partition):
+    one, plain = make(label_noise={"low": 0.3, "high": 0.9}), make()
+    changed = (one.samples.labels != plain.samples.labels).numpy()
+    for shards in (partition.shards(TEST), [partition.global_test()]):
+        assert not changed[np.concatenate(shards)].any()
+    rates = one.circumstances.facts["noise_rate"]
+    assert ((rates >= 0.3) & (rates <= 0.9)).all() and len(set(rates)) == CLIENTS
+    held = [
+        np.concatenate([a, b]) for a, b in zip(*map(partition.shards, (TRAIN, VAL)), strict=True)
+    ]
+    found = np.array([changed[own].mean() for own in held])
+    sizes = np.array([len(own) for own in held])
+    # Binomial: five standard deviations.
+    assert (abs(found - rates) < 5 * np.sqrt(rates * (1 - rates) / sizes)).all()
+    one.step(1)
+    assert column(one, "clients", "noise_rate") == rates.tolist()
+
+
+def test_the_benchmark_of_the_server_is_no_part_of_what_is_evaluated(make, partition):
+    one = make(benchmark_images=100)
+    assert len(one.shards.benchmark) == 100
+    together = np.concatenate([one.shards.benchmark, one.shards.global_test])
+    assert sorted(together) == sorted(partition.global_test())
+
+
+# --- Dropout ---------------------------------------------------------------------------------------
+
+
+def test_who_drops_out_sends_nothing(make):
+    one = make(dropout={"probability": 0.5})
+    one.run()
+    for row in one.records.rounds:
+        there = [r for r in one.records.clients if r["round"] == row["round"] and r["participated"]]
+        assert len(there) + row["dropped"] == CLIENTS
+    assert 0 < sum(column(one, "rounds", "dropped")) < 4 * CLIENTS
+
+
+def test_a_round_that_everybody_leaves_changes_nothing(make):
+    one = make("fedsdg", dropout={"probability": 1.0})
+    before = one.theta.clone()
+    one.run()
+    assert torch.equal(one.theta, before)
+    assert column(one, "rounds", "bytes_up") == [0] * 4
+    assert column(one, "rounds", "dropped") == [CLIENTS] * 4
+
+
+def test_who_left_for_good_is_never_back(make):
+    one = make(dropout={"probability": 0.4, "lasting": True})
+    one.run()
+    seen = {}
+    for row in one.records.clients:
+        if row["participated"]:
+            seen.setdefault(row["client"], []).append(row["round"])
+    for rounds in seen.values():
+        assert rounds == list(range(1, len(rounds) + 1))
+    assert len({len(rounds) for rounds in seen.values()}) > 1
+
+
+# --- Time ------------------------------------------------------------------------------------------
+
+
+def test_a_clock_that_limits_nothing_changes_nothing_but_what_it_says(make):
+    plain, timed = make("fedsdg"), make("fedsdg", compute=UNEVEN)
+    plain.run()
+    timed.run()
+    assert torch.equal(plain.theta, timed.theta)
+    speeds = timed.circumstances.clock.speeds
+    assert (speeds >= 1).all() and (speeds <= 8).all()
+    steps = -(-timed.train_sizes // timed.schedule.batch_size)
+    longest = (steps / speeds).max()
+    assert column(timed, "rounds", "simulated_seconds") == pytest.approx(
+        [longest * n for n in range(1, 5)]
+    )
+    assert column(timed, "rounds", "idle_seconds") == pytest.approx(
+        [(longest - steps / speeds).sum()] * 4
+    )
+    assert "simulated_seconds" not in plain.records.rounds[0]
+
+
+def test_late_updates_are_weighed_by_their_age(make):
+    one = make("fedavg-uniform", compute={**UNEVEN, "arrivals": 4, "max_age": 9})
+    one.run()
+    late = 0
+    for round_ in range(1, 5):
+        rows = [r for r in one.records.clients if r["round"] == round_ and "weight" in r]
+        ages = np.array([r.get("age", 0) for r in rows])
+        shares = 1 / (1 + ages)
+        assert [r["weight"] for r in rows] == pytest.approx(list(shares / shares.sum()))
+        late += int((ages > 0).sum())
+    assert late > 0
+    arrived, discarded = (sum(column(one, "rounds", name)) for name in ("arrived", "discarded"))
+    assert arrived + discarded == sum(column(one, "clients", "participated"))
+
+
+def test_a_late_update_is_the_one_that_was_trained(make):
+    """Three clients, one slow: the server adds its update a round later, from where it began."""
+    one = make("fedavg-uniform", compute={**UNEVEN, "arrivals": 8, "max_age": 9})
+    start = one.theta.clone()
+    cohort = one.cohort(1)
+    asked = one.clients(1, cohort)
+    local = one.passes.train(one.model, one.layout, one.samples, asked, one.work)
+    one.step(1)
+    (slow,) = one.pending.clients
+    place = cohort.tolist().index(slow)
+    assert torch.equal(one.pending.update[0], local.theta[place] - start)
+    assert slow not in one.cohort(2)
+
+
+def test_fixed_time_gives_each_client_the_steps_it_can_take(make):
+    one = make(compute={**UNEVEN, "local_seconds": 4.0, "max_epochs": 3})
+    one.step(1)
+    speeds = one.circumstances.clock.speeds
+    most = 3 * -(-one.train_sizes // one.schedule.batch_size)
+    expected = np.minimum(most, np.maximum(1, np.floor(4.0 * speeds)))
+    assert column(one, "clients", "local_steps") == expected.tolist()
+    assert one.records.rounds[0]["simulated_seconds"] <= 4.0 + 1e-9
+
+
+def test_a_deadline_that_nobody_meets_is_refused_before_training(make):
+    with pytest.raises(ValueError, match=r"deadline is 0.01 simulated seconds, but the soonest"):
+        make(compute={**UNEVEN, "deadline": 0.01})
+
+
+def test_late_updates_need_a_rule_with_weights(make):
+    with pytest.raises(ValueError, match="weights"):
+        make("coordinate-median", compute={**UNEVEN, "arrivals": 4}).run()
+
+
+# --- All of them -----------------------------------------------------------------------------------
+
+HARD = {
+    "attack": {"type": "alie", "share": 0.3},
+    "dropout": {"probability": 0.2},
+    "label_noise": {"low": 0.0, "high": 0.3},
+    "compute": {**UNEVEN, "arrivals": 4},
+}
+
+
+def tables(one):
+    return {n: getattr(one.records, n) for n in ("rounds", "clients")}
+
+
+@pytest.mark.parametrize("method", ["fedsdg", "scaffold"])
+def test_a_run_under_all_conditions_goes_on_from_any_checkpoint(make, tmp_path, method):
+    whole = make(method, **HARD)
+    whole.run()
+    assert len(whole.pending)
+    for stop in (1, 2, 3):
+        first = make(method, **HARD)
+        for round_ in range(1, stop + 1):
+            first.step(round_)
+        with closing(Checkpoints(tmp_path / f"{stop}", {})) as checkpoints:
+            checkpoints.save(first, {})
+        again = make(method, **HARD)
+        with closing(Checkpoints(tmp_path / f"{stop}", {})) as checkpoints:
+            checkpoints.restore(again)
+        assert again.rounds_done == stop
+        again.run()
+        assert torch.equal(again.theta, whole.theta)
+        assert tables(again) == tables(whole)
+
+
+def test_a_round_that_is_broken_off_leaves_what_is_on_its_way(make):
+    one = make("fedsdg", **HARD)
+    one.step(1)
+    pending, now, theta = one.pending, one.now, one.theta
+    rule, one.rule = one.rule, None
+    with pytest.raises(AttributeError):
+        one.step(2)
+    one.rule = rule
+    assert one.pending is pending and one.now == now and one.theta is theta
+    whole = make("fedsdg", **HARD)
+    whole.run()
+    for round_ in (2, 3, 4):
+        one.step(round_)
+    assert tables(one) == tables(whole)
+
+
+def test_seeds_meet_different_conditions_and_the_same_seed_the_same(make):
+    conditions = [make(seed=seed, **HARD).circumstances for seed in (0, 0, 1)]
+    speeds = [one.clock.speeds.tolist() for one in conditions]
+    assert speeds[0] == speeds[1] != speeds[2]
+    rates = [one.facts["noise_rate"].tolist() for one in conditions]
+    assert rates[0] == rates[1] != rates[2]
+
+
+# --- The config ------------------------------------------------------------------------------------
+
+
+def test_a_run_without_conditions_says_nothing_of_them():
+    run = parse_config(raw_config()).run("digits", SKEW, method_entry("fedavg"), 0)
+    assert "conditions" not in run.to_dict()
+    raw = raw_config() | {"conditions": {}}
+    assert parse_config(raw).run("digits", SKEW, method_entry("fedavg"), 0).hash == run.hash
+
+
+def test_scenarios_multiply_the_grid_and_change_what_they_name():
+    raw = raw_config() | {
+        "skews": [SKEW, "iid"],
+        "seeds": [0],
+        "methods": ["fedavg", {"type": "krum", "f": 1}],
+        "scenarios": {
+            "plain": {},
+            "flip~0.2": {
+                "conditions": {"attack": {"type": "sign-flip", "share": 0.2}},
+                "parameters": {"f": 2},
+                "federation": {"rounds": 7},
+            },
+        },
+    }
+    config = parse_config(raw)
+    assert config.settings == (f"{SKEW}@plain", f"{SKEW}@flip~0.2", "iid@plain", "iid@flip~0.2")
+    assert f"digits/clients~{CLIENTS}/iid@flip~0.2/krum/seed~0" in config.run_folders()
+    krum = config.methods[1]
+    hard = config.run("digits", "iid@flip~0.2", krum, 0)
+    easy = config.run("digits", "iid@plain", krum, 0)
+    assert (hard.skew, hard.parameters["f"], hard.federation.rounds) == ("iid", 2, 7)
+    assert (easy.skew, easy.parameters["f"], easy.federation.rounds) == ("iid", 1, 4)
+    assert hard.conditions.attack.count(10) == 2 and not easy.conditions
+    assert config.identity("digits", "iid@flip~0.2", krum, 0)["scenario"] == "flip~0.2"
+
+
+@pytest.mark.parametrize(
+    "scenario, sentence",
+    [
+        ({"x": {"conditons": {}}}, "scenarios.x: unknown key 'conditons'; did you mean 'condi"),
+        ({"a@b": {}}, "the name 'a@b' must be made of letters"),
+        ({"x": {"federation": {"clients": 3}}}, "scenarios share their clients"),
+        ({"x": {"parameters": {"gamma": 1}}}, "scenarios.x.parameters: no method has a parameter"),
+        ({"x": {"parameters": {"f": 8}}}, "f = 8 needs at least 2f \\+ 3 = 19 clients"),
+        (
+            {"x": {"conditions": {"compute": {"arrivals": 40}}}},
+            "conditions.compute.arrivals is 40, but a round has only 9 clients",
+        ),
+    ],
+)
+def test_a_scenario_that_cannot_be_is_refused_by_its_place(scenario, sentence):
+    raw = raw_config() | {"methods": ["fedavg", "krum"], "scenarios": scenario}
+    with pytest.raises(ValueError, match=sentence):
+        parse_config(raw)
