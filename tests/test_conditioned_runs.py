@@ -64,7 +64,7 @@ def column(one, table, name):
     return [row.get(name) for row in getattr(one.records, table)]
 
 
-# --- Attacks ---------------------------------------------------------------------------------------
+# --- Attacks ------------------------------------------------------------------------------------
 
 
 def test_a_sign_flip_moves_the_mean_as_the_formula_says(make):
@@ -116,7 +116,7 @@ def test_flipped_labels_are_the_attackers_training_labels_alone(make, partition)
     assert torch.equal(one.samples.labels[changed], 9 - plain.samples.labels[changed])
 
 
-# --- Labels ----------------------------------------------------------------------------------------
+# --- Labels -------------------------------------------------------------------------------------
 
 
 def test_label_noise_leaves_every_test_alone(make, partition):
@@ -144,7 +144,7 @@ def test_the_benchmark_of_the_server_is_no_part_of_what_is_evaluated(make, parti
     assert sorted(together) == sorted(partition.global_test())
 
 
-# --- Dropout ---------------------------------------------------------------------------------------
+# --- Dropout ------------------------------------------------------------------------------------
 
 
 def test_who_drops_out_sends_nothing(make):
@@ -177,7 +177,7 @@ def test_who_left_for_good_is_never_back(make):
     assert len({len(rounds) for rounds in seen.values()}) > 1
 
 
-# --- Time ------------------------------------------------------------------------------------------
+# --- Time ---------------------------------------------------------------------------------------
 
 
 def test_a_clock_that_limits_nothing_changes_nothing_but_what_it_says(make):
@@ -247,7 +247,7 @@ def test_late_updates_need_a_rule_with_weights(make):
         make("coordinate-median", compute={**UNEVEN, "arrivals": 4}).run()
 
 
-# --- All of them -----------------------------------------------------------------------------------
+# --- All of them --------------------------------------------------------------------------------
 
 HARD = {
     "attack": {"type": "alie", "share": 0.3},
@@ -305,7 +305,7 @@ def test_seeds_meet_different_conditions_and_the_same_seed_the_same(make):
     assert rates[0] == rates[1] != rates[2]
 
 
-# --- The config ------------------------------------------------------------------------------------
+# --- The config ---------------------------------------------------------------------------------
 
 
 def test_a_run_without_conditions_says_nothing_of_them():

@@ -95,7 +95,7 @@ class Checkpoints:
         name = f"round~{federation.rounds_done}"
         try:
             newest, before = self._before(federation.bank)
-            server = _tensors(_server(federation))
+            server = _tensors({**_server(federation), **_memory(federation)})
             _write(self.folder / f"{name}.server.safetensors", server)
             written = self._append(before, federation)
             manifest = {
@@ -281,8 +281,12 @@ class _Misfit(ValueError):
 
 def _server(federation: Federation) -> dict[str, Tensor]:
     state = {f"state.{name}": value for name, value in federation.state.items()}
-    memory = {f"{MEMORY}{name}": value for name, value in federation.memory().items()}
-    return {"theta": federation.theta, **state, **memory}
+    return {"theta": federation.theta, **state}
+
+
+def _memory(federation: Federation) -> dict[str, Tensor]:
+    """Under names of their own: how much is on its way differs from round to round."""
+    return {f"{MEMORY}{name}": value for name, value in federation.memory().items()}
 
 
 def _frames(bank: ClientBank, clients: Tensor) -> Iterator[bytes]:
