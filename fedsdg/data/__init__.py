@@ -3,7 +3,10 @@
 Import the modules themselves; nothing is loaded here, so that ``import fedsdg.data`` stays cheap:
 
 - ``datasets``: the table of data sets and ``load_dataset``;
+- ``domains``: sets whose samples come from several domains;
 - ``images``: from uint8 pixels to what a backbone takes;
 - ``glyphs``: rendered letters, a source task made on the spot;
-- ``skew``, ``partition``: who holds which samples, and in which split.
+- ``skew``, ``partition``: who holds which samples, and in which split;
+- ``label_noise``: wrong labels at a rate for each client;
+- ``benchmark_set``: samples of the global test set that the server keeps for itself.
 """

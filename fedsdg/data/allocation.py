@@ -10,6 +10,8 @@ every sample exactly once. Whether clients got enough is judged by the caller, w
 - per client (in the manner of Hsu et al. 2019): for every client k, q_k ~ Dir(α 1_C) says which
   classes it draws from. Sizes are equal; clients dealt last get what is left, so the scheme
   follows q_k less and less closely as classes run out. The order of the clients is drawn.
+
+Sizes alone differ under quantity skew, and domains alone under feature skew; labels are then IID.
 """
 
 from __future__ import annotations
@@ -72,6 +74,47 @@ def deal_dirichlet_per_client(
                 client[pools[c][left[c] - taken[c] : left[c]]] = k
             left -= taken
             wanted -= int(taken.sum())
+    return client
+
+
+def deal_quantity(
+    labels: np.ndarray, num_clients: int, beta: float, generator: np.random.Generator
+) -> np.ndarray:
+    """Clients [n]: samples in random order, cut at round(n · cumsum(q)), q ~ Dir(β 1_K).
+
+    Quantity skew of NIID-Bench (Li et al. 2022): sizes differ, classes are IID within a client.
+    """
+    shares = generator.dirichlet(np.full(num_clients, beta))
+    cuts = np.rint(np.cumsum(shares)[:-1] * len(labels)).astype(np.int64)
+    client = np.empty(len(labels), dtype=np.int32)
+    order = generator.permutation(len(labels))
+    for k, part in enumerate(np.split(order, np.minimum(cuts, len(labels)))):
+        client[part] = k
+    return client
+
+
+def deal_domains(
+    domain: np.ndarray, num_clients: int, generator: np.random.Generator
+) -> np.ndarray:
+    """Clients [n] such that each holds samples of one domain, IID within it and equally many.
+
+    ``domain`` [n] is the domain of each sample. The numbers of clients of two domains differ by at
+    most 1, whatever the sizes of the domains; which clients get which domain is drawn.
+
+    Raises ValueError for fewer clients than domains, since samples would be left over.
+    """
+    domains = np.unique(domain)
+    if num_clients < len(domains):
+        raise ValueError(
+            f"domains: {num_clients} clients cannot hold {len(domains)} domains when each holds "
+            f"one; use at least {len(domains)} clients"
+        )
+    client = np.empty(len(domain), dtype=np.int32)
+    clients = np.array_split(generator.permutation(num_clients), len(domains))
+    # Where the clients do not divide evenly, chance says which domains get one more.
+    for d, holders in zip(generator.permutation(domains), clients, strict=True):
+        members = np.flatnonzero(domain == d)
+        client[members] = holders[deal_iid(members, len(holders), generator)]
     return client
 
 

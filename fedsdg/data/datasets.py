@@ -1,9 +1,10 @@
 """The table of data sets, and ``load_dataset``.
 
-A data set comes, in this order, from the package (``digits``, by scikit-learn), from the folder
-``$FEDSDG_DATA/<name>`` (parquet files named ``train*.parquet`` and ``test*.parquet``, at any depth,
-as the Hugging Face hub lays them out), or from the hub. Column names, image size and channels are
-declared here and checked against what is found; nothing is guessed.
+A data set comes, in this order, from the package (``digits``, by scikit-learn), from other sets of
+the table (``fedsdg.data.domains``), from the folder ``$FEDSDG_DATA/<name>`` (parquet files named
+``train*.parquet`` and ``test*.parquet``, at any depth, as the Hugging Face hub lays them out), or
+from the hub. Column names, image size and channels are declared here and checked against what is
+found; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class DatasetSpec:
     ``channels``: 1 (grey) or 3 (RGB); stored images of another mode are converted.
     ``size``: height and width in pixels; an image of another size is an error.
     ``official_test``: whether the set has a test set of its own (it must then be there).
+    ``domains``: names of the domains that its samples come from, none for most sets.
     """
 
     name: str
@@ -40,6 +42,7 @@ class DatasetSpec:
     size: int
     official_test: bool = True
     note: str = ""
+    domains: tuple[str, ...] = ()
 
 
 _TABLE = (
@@ -52,6 +55,21 @@ _TABLE = (
     DatasetSpec(
         "tiny_imagenet_32", None, "image", "label", 200, 3, 32, note="for pretraining a backbone"
     ),
+    DatasetSpec(
+        "digits_domains",
+        None,
+        "",
+        "",
+        10,
+        1,
+        8,
+        official_test=False,
+        note="digits, a quarter each plain, turned, drawn with thick strokes, and noisy",
+        domains=("plain", "rotated", "thick", "noisy"),
+    ),
+    DatasetSpec(
+        "mnist_usps", None, "", "", 10, 1, 28, note="both together", domains=("mnist", "usps")
+    ),
 )
 DATASETS: Mapping[str, DatasetSpec] = MappingProxyType({spec.name: spec for spec in _TABLE})
 
@@ -62,7 +80,8 @@ class ImageData:
 
     images: uint8 [n, H, W] grey or [n, H, W, 3]; labels: int64 [n], 0 … num_classes − 1;
     official_test: bool [n], all False where the set has no test set of its own;
-    sha256: of images, labels and official_test. Make it with :func:`image_data`.
+    domain: int64 [n], where each sample comes from, or None;
+    sha256: of images, labels, official_test and domain. Make it with :func:`image_data`.
     """
 
     name: str
@@ -71,6 +90,7 @@ class ImageData:
     official_test: np.ndarray
     num_classes: int
     sha256: str
+    domain: np.ndarray | None = None
 
 
 def image_data(
@@ -79,10 +99,12 @@ def image_data(
     labels: np.ndarray,
     num_classes: int,
     official_test: np.ndarray | None = None,
+    domain: np.ndarray | None = None,
 ) -> ImageData:
     """Check the arrays, and add their hash.
 
-    Raises ValueError for a wrong type or shape and for labels outside 0 … num_classes − 1.
+    Raises ValueError for a wrong type or shape, for labels outside 0 … num_classes − 1, and for
+    negative domains.
     """
     if official_test is None:
         official_test = np.zeros(len(labels), dtype=bool)
@@ -104,11 +126,19 @@ def image_data(
             f"labels of {name!r} run from {labels.min()} to {labels.max()}, "
             f"declared are {num_classes} classes from 0 to {num_classes - 1}"
         )
+    if domain is not None and (domain.shape != labels.shape or (domain < 0).any()):
+        raise ValueError(
+            f"{name!r} has {len(labels)} labels and {len(domain)} domains: there must be one per "
+            "sample, counted from 0"
+        )
     digest = hashlib.sha256(f"{list(images.shape)} {num_classes}".encode())
     for values, kind in ((images, "u1"), (labels, "<i8"), (official_test, "u1")):
         digest.update(np.ascontiguousarray(values, dtype=kind).data)
+    if domain is not None:
+        domain = domain.astype(np.int64)
+        digest.update(np.ascontiguousarray(domain, dtype="<i8").data)
     return ImageData(
-        name, images, labels, official_test.astype(bool), num_classes, digest.hexdigest()
+        name, images, labels, official_test.astype(bool), num_classes, digest.hexdigest(), domain
     )
 
 
@@ -130,6 +160,10 @@ def load_dataset(name: str) -> ImageData:
     spec = dataset_spec(name)
     if name == "digits":
         return _digits(spec)
+    if spec.domains:
+        from fedsdg.data import domains
+
+        return domains.MAKERS[name]()
     # Decoders are imported here: `fedsdg methods` and digits need neither pyarrow nor PIL.
     from fedsdg.data import stored_images
 

@@ -15,7 +15,9 @@ from fedsdg.data.allocation import (
     deal_classes,
     deal_dirichlet_per_class,
     deal_dirichlet_per_client,
+    deal_domains,
     deal_iid,
+    deal_quantity,
 )
 from fedsdg.data.partition_files import read_partition, write_partition
 from fedsdg.data.partition_record import (
@@ -59,25 +61,32 @@ def partition_clients(
 ) -> Partition:
     """Give every sample of ``data`` to the global test set or to one split of one client.
 
-    The global test set is the official one; where there is none, a stratified part
-    ``spec.global_test`` of the samples, removed first. The others are dealt to the clients by
-    ``skew``, again and again (at most 1 + ``spec.retries`` times) until every client has
-    ``spec.min_samples``; then each client's samples are shuffled and cut into test
-    (max(min_test, round(0.3 n))), validation (max(1, round(0.2 n))) and training (the rest).
+    The global test set is the official one; where there is none, a part ``spec.global_test`` of the
+    samples, stratified by class (and by domain, where the data has domains), removed first. The
+    others are dealt to the clients by ``skew``, again and again (at most 1 + ``spec.retries``
+    times) until every client has ``spec.min_samples``; then each client's samples are shuffled and
+    cut into test (max(min_test, round(0.3 n))), validation (max(1, round(0.2 n))) and training (the
+    rest).
 
     ``seed`` is recorded; all randomness comes from ``generator``.
 
-    Raises ValueError when the clients cannot all get enough samples.
+    Raises ValueError when the clients cannot all get enough samples, and for the skew ``domains``
+    of data without domains.
     """
     if num_clients < 1:
         raise ValueError(f"the number of clients must be at least 1, got {num_clients}")
+    if skew.kind == "domains" and data.domain is None:
+        raise ValueError(
+            f"skew 'domains': the data set {data.name!r} has no domains; use digits_domains or "
+            "mnist_usps, or another skew"
+        )
     n = len(data.labels)
     client = np.full(n, -1, dtype=np.int32)
     split = np.full(n, GLOBAL_TEST, dtype=np.int8)
     if data.official_test.any():
         shared = np.flatnonzero(~data.official_test)
     else:
-        held_out = stratified_sample(data.labels, spec.global_test, generator)
+        held_out = stratified_sample(_strata(data), spec.global_test, generator)
         shared = np.setdiff1d(np.arange(n), held_out, assume_unique=True)
     labels = data.labels[shared]
     if num_clients * spec.min_samples > len(shared):
@@ -86,7 +95,8 @@ def partition_clients(
             f"of at least {spec.min_samples}: use at most {len(shared) // spec.min_samples} "
             "clients, or a smaller min_samples"
         )
-    dealt, attempts = _deal_until_enough(labels, num_clients, skew, spec, generator)
+    domain = None if data.domain is None else data.domain[shared]
+    dealt, attempts = _deal_until_enough(labels, domain, num_clients, skew, spec, generator)
     client[shared] = dealt
     for k in range(num_clients):
         members = generator.permutation(np.flatnonzero(client == k))
@@ -107,20 +117,41 @@ def partition_clients(
         attempts=attempts,
         spec=spec,
         sha256="",
+        client_domain=_client_domains(data, client, num_clients),
     )
     return replace(partition, sha256=partition.digest())
+
+
+def _strata(data: ImageData) -> np.ndarray:
+    """The class of every sample [n], or its class and domain as one number."""
+    if data.domain is None:
+        return data.labels
+    return data.domain * data.num_classes + data.labels
+
+
+def _client_domains(data: ImageData, client: np.ndarray, num_clients: int) -> np.ndarray | None:
+    """The domain of every client [K], where each holds samples of one alone."""
+    if data.domain is None:
+        return None
+    held = client >= 0
+    found = np.unique(np.stack([client[held], data.domain[held]]), axis=1)
+    return found[1] if found.shape[1] == num_clients else None
 
 
 def stratified_sample(
     labels: np.ndarray, fraction: float, generator: np.random.Generator
 ) -> np.ndarray:
-    """Sorted indices of round(fraction · n) samples, each class in proportion to its size.
+    """Sorted indices of round(fraction · n) samples; see :func:`stratified_choice`."""
+    return stratified_choice(labels, round(fraction * len(labels)), generator)
+
+
+def stratified_choice(labels: np.ndarray, total: int, generator: np.random.Generator) -> np.ndarray:
+    """Sorted indices of ``total`` samples, each class in proportion to its size.
 
     The counts per class follow from the class sizes alone (largest remainder, ties to the smaller
     class id, in exact integer arithmetic); only which samples they are is drawn.
     """
     classes, counts = np.unique(labels, return_counts=True)
-    total = round(fraction * len(labels))
     quota, remainder = np.divmod(total * counts, len(labels))
     order = np.lexsort((classes, -remainder))
     quota[order[: total - int(quota.sum())]] += 1
@@ -144,6 +175,7 @@ def split_sizes(count: int, spec: PartitionSpec) -> tuple[int, int]:
 
 def _deal_until_enough(
     labels: np.ndarray,
+    domain: np.ndarray | None,
     num_clients: int,
     skew: Skew,
     spec: PartitionSpec,
@@ -151,13 +183,15 @@ def _deal_until_enough(
 ) -> tuple[np.ndarray, int]:
     best = 0
     for attempt in range(1, spec.retries + 2):
-        dealt = _deal(labels, num_clients, skew, spec, generator)
+        dealt = _deal(labels, domain, num_clients, skew, spec, generator)
         least = int(np.bincount(dealt, minlength=num_clients).min())
         if least >= spec.min_samples:
             return dealt, attempt
         best = max(best, least)
     remedies = {
         "dirichlet": "fewer clients, a larger α (less skew)",
+        "quantity": "fewer clients, a larger β (less skew)",
+        "domains": "fewer clients",
         "classes": "fewer clients, more classes per client",
         "iid": "fewer clients",
     }
@@ -170,6 +204,7 @@ def _deal_until_enough(
 
 def _deal(
     labels: np.ndarray,
+    domain: np.ndarray | None,
     num_clients: int,
     skew: Skew,
     spec: PartitionSpec,
@@ -177,7 +212,12 @@ def _deal(
 ) -> np.ndarray:
     if skew.kind == "iid":
         return deal_iid(labels, num_clients, generator)
+    if skew.kind == "domains":
+        assert domain is not None
+        return deal_domains(domain, num_clients, generator)
     assert skew.value is not None
+    if skew.kind == "quantity":
+        return deal_quantity(labels, num_clients, skew.value, generator)
     if skew.kind == "classes":
         return deal_classes(labels, num_clients, int(skew.value), generator)
     if spec.scheme == "per-client":

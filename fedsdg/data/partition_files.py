@@ -106,6 +106,7 @@ def _from_table(table: pa.Table, facts: dict[str, Any]) -> Partition:
     codes = {name: code for code, name in enumerate(SPLITS)}
     encoded = table.column("split").combine_chunks().dictionary_encode()
     names = np.array([codes[name] for name in encoded.dictionary.to_pylist()], dtype=np.int8)
+    domains = facts.get("client_domain")
     return Partition(
         dataset=facts["dataset"],
         dataset_sha256=facts["dataset_sha256"],
@@ -126,4 +127,5 @@ def _from_table(table: pa.Table, facts: dict[str, Any]) -> Partition:
             global_test=facts["global_test"],
         ),
         sha256=facts["sha256"],
+        client_domain=None if domains is None else np.array(domains, dtype=np.int64),
     )

@@ -75,6 +75,8 @@ class Partition:
     label:   int64 [n]
     attempts: number of draws it took (1 = the first one had enough samples for every client)
     sha256:  of all of the above and of what it was made from (:meth:`digest`)
+    client_domain: int64 [K], the domain of each client where each holds samples of one alone, else
+        None (as for data without domains)
     """
 
     dataset: str
@@ -89,6 +91,7 @@ class Partition:
     attempts: int
     spec: PartitionSpec
     sha256: str
+    client_domain: np.ndarray | None = None
 
     def indices(self, client: int, split: int) -> np.ndarray:
         """Sorted sample indices (int64) of one client's split."""
@@ -123,8 +126,12 @@ class Partition:
         return table
 
     def facts(self) -> dict[str, Any]:
-        """What it was made from, in plain types: all fields but arrays and ``sha256``."""
-        return {
+        """What it was made from, in plain types: all but the samples' arrays and ``sha256``."""
+        # Partitions without domains keep the facts, and so the hash, that they always had.
+        domains = {}
+        if self.client_domain is not None:
+            domains["client_domain"] = self.client_domain.tolist()
+        return domains | {
             "dataset": self.dataset,
             "dataset_sha256": self.dataset_sha256,
             "skew": self.skew,

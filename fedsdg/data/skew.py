@@ -1,8 +1,10 @@
-"""The skew of a federation's labels, as the text that stands in paths and in the config.
+"""How unlike the clients of a federation are, as the text that stands in paths and in the config.
 
 ``dirichlet~0.1`` (label proportions from a Dirichlet of concentration 0.1), ``classes~2`` (every
-client holds two classes) and ``iid``. The text is part of file names, so every skew has exactly one
-spelling: ``dirichlet~0.10`` would be a second job with the same meaning, and is refused.
+client holds two classes), ``quantity~0.5`` (sizes from a Dirichlet of concentration 0.5),
+``domains`` (every client holds samples of one domain) and ``iid``. The text is part of file names,
+so every skew has exactly one spelling: ``dirichlet~0.10`` would be a second job with the same
+meaning, and is refused.
 """
 
 from __future__ import annotations
@@ -13,21 +15,26 @@ from typing import Literal
 
 import numpy as np
 
-KINDS = ("dirichlet", "classes", "iid")
-_FORMS = "'dirichlet~ALPHA' (as 'dirichlet~0.1'), 'classes~COUNT' (as 'classes~2') or 'iid'"
+KINDS = ("dirichlet", "quantity", "classes", "domains", "iid")
+_CONCENTRATIONS = ("dirichlet", "quantity")
+_FORMS = (
+    "'dirichlet~ALPHA' (as 'dirichlet~0.1'), 'quantity~BETA' (as 'quantity~0.5'), "
+    "'classes~COUNT' (as 'classes~2'), 'domains' or 'iid'"
+)
 
 
 @dataclass(frozen=True)
 class Skew:
-    """One kind of label skew; make it with :func:`parse_skew`.
+    """One kind of skew; make it with :func:`parse_skew`.
 
-    ``value`` is α > 0 (float) for ``dirichlet``, the number of classes per client (int) for
-    ``classes``, and None for ``iid``. ``text`` is the one spelling, ``parse_skew(s.text) == s``.
+    ``value`` is α > 0 (float) for ``dirichlet``, β > 0 (float) for ``quantity``, the number of
+    classes per client (int) for ``classes``, and None for ``domains`` and ``iid``. ``text`` is the
+    one spelling, ``parse_skew(s.text) == s``.
 
     Raises ValueError when the three do not belong together.
     """
 
-    kind: Literal["dirichlet", "classes", "iid"]
+    kind: Literal["dirichlet", "quantity", "classes", "domains", "iid"]
     value: float | int | None
     text: str
 
@@ -48,16 +55,16 @@ def parse_skew(text: str) -> Skew:
     if not isinstance(text, str):
         raise ValueError(f"skew must be a string such as 'dirichlet~0.1', not {text!r}: quote it")
     kind, separator, number = text.partition("~")
-    if kind == "iid" and not separator:
-        return Skew("iid", None, text)
-    if kind == "dirichlet" and separator:
+    if kind in ("iid", "domains") and not separator:
+        return Skew(kind, None, text)  # type: ignore[arg-type]
+    if kind in _CONCENTRATIONS and separator:
         try:
             alpha = float(number)
         except ValueError:
             raise ValueError(f"skew {text!r}: {number!r} is not a number; write {_FORMS}") from None
         if not (math.isfinite(alpha) and alpha > 0):
             raise ValueError(f"skew {text!r}: the concentration must be finite and above 0")
-        return Skew("dirichlet", alpha, text)
+        return Skew(kind, alpha, text)  # type: ignore[arg-type]
     if kind == "classes" and separator:
         try:
             count = int(number)
@@ -72,14 +79,14 @@ def parse_skew(text: str) -> Skew:
 
 
 def _spell(kind: str, value: float | int | None) -> str:
-    if kind == "iid":
+    if kind in ("iid", "domains"):
         if value is not None:
-            raise ValueError(f"skew 'iid' takes no value, got {value!r}")
-        return "iid"
+            raise ValueError(f"skew {kind!r} takes no value, got {value!r}")
+        return kind
     if value is None:
         raise ValueError(f"skew {kind!r} needs a value: write {_FORMS}")
     if kind == "classes":
         return f"classes~{value}"
     # Positional, shortest digits that read back as the same float, at least one after the point:
     # 0.1, 1.0, 0.0001; never an exponent.
-    return f"dirichlet~{np.format_float_positional(float(value), trim='0')}"
+    return f"{kind}~{np.format_float_positional(float(value), trim='0')}"
