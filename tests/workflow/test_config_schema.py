@@ -58,6 +58,7 @@ def test_the_configs_of_the_repository_are_valid_to_workflow_and_package():
         ("skews", ["dirichlet~-1"], "'dirichlet~-1' does not match"),
         ("skews", ["dirichlet~1e-1"], "'dirichlet~1e-1' does not match"),
         ("skews", ["classes~0"], "'classes~0' does not match"),
+        ("skews", ["quantity~0.0"], "'quantity~0.0' does not match"),
         ("skews", [0.1], "0.1 is not of type 'string'"),
         ("seeds", [0, 0], "has non-unique elements"),
         ("seeds", [-1], "-1 is less than the minimum"),
@@ -91,7 +92,16 @@ def test_a_missing_section_is_named(section):
 
 
 @pytest.mark.parametrize(
-    "skew", ["dirichlet~0.1", "dirichlet~10", "dirichlet~.5", "classes~2", "iid"]
+    "skew",
+    [
+        "dirichlet~0.1",
+        "dirichlet~10",
+        "dirichlet~.5",
+        "classes~2",
+        "quantity~0.5",
+        "domains",
+        "iid",
+    ],
 )
 def test_every_kind_of_skew_is_known(skew):
     validate(set_at(DEFAULT, "skews", [skew]), str(SCHEMA))
