@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -56,6 +58,27 @@ def detection(blocked: np.ndarray, attackers: np.ndarray, participated: np.ndarr
         blocked=int(at_end.sum()),
         wrongly=int((at_end & ~attackers).sum()),
     )
+
+
+def detection_of_run(rows: Iterable[Mapping[str, Any]]) -> Detection:
+    """Judge the blocks of a run by its rows of ``clients.parquet``.
+
+    Read are ``round``, ``client``, ``participated``, ``attacker`` and ``blocked`` (after the
+    round); a client is blocked or not until a row says otherwise.
+    """
+    known = list(rows)
+    clients = 1 + max((row["client"] for row in known), default=-1)
+    rounds = max((row["round"] for row in known), default=0)
+    attackers = np.zeros(clients, dtype=bool)
+    blocked = np.zeros((rounds, clients), dtype=bool)
+    participated = np.zeros((rounds, clients), dtype=bool)
+    for row in sorted(known, key=lambda row: row["round"]):
+        t, k = row["round"] - 1, row["client"]
+        attackers[k] |= bool(row.get("attacker"))
+        participated[t, k] = bool(row["participated"])
+        if row.get("blocked") is not None:
+            blocked[t:, k] = row["blocked"]
+    return detection(blocked, attackers, participated)
 
 
 def _share(part: np.ndarray, whole: np.ndarray) -> float | None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsdg.analysis.detection import Detection, detection
+from fedsdg.analysis.detection import Detection, detection, detection_of_run
 
 
 def test_by_hand():
@@ -40,6 +40,32 @@ def test_against_counting(seed, rounds, clients):
     assert found.delay == (pytest.approx(np.mean(delays)) if delays else None)
     order = rng.permutation(clients)
     assert detection(blocked[:, order], attackers[order], participated[:, order]) == found
+
+
+def test_from_the_rows_of_a_run():
+    """Those of the example by hand: rows of participants alone, and one of evaluation."""
+    attackers = [True, True, True, False, False]
+    participated = [[0, 2, 3], [1, 3, 4], [0, 2, 4], [1]]
+    blocked = [{0}, {0, 3}, {0, 3}, {0, 1, 3}]
+    rows = [
+        {
+            "round": t + 1,
+            "client": k,
+            "participated": True,
+            "attacker": attackers[k],
+            "blocked": k in blocked[t],
+        }
+        for t, cohort in enumerate(participated)
+        for k in cohort
+    ]
+    rows.append({"round": 4, "client": 0, "participated": False, "attacker": None, "blocked": None})
+    expected = Detection(precision=2 / 3, recall=2 / 3, delay=1.0, blocked=3, wrongly=1)
+    assert detection_of_run(reversed(rows)) == expected
+
+
+def test_a_run_without_rows():
+    with pytest.raises(ValueError, match="at least one round"):
+        detection_of_run([])
 
 
 def test_attackers_that_were_never_drawn_cannot_be_missed():

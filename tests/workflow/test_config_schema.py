@@ -2,6 +2,7 @@
 
 import copy
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import yaml
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import validate
 
+from fedsdg import conditions
 from fedsdg.config import OVERRIDES, load_config
 from fedsdg.data.datasets import DATASETS
 from fedsdg.methods import METHODS
@@ -126,12 +128,29 @@ def test_schema_and_package_know_the_same_methods_keys_and_data_sets():
     assert set(schema["properties"]) == set(DEFAULT)
 
 
+def test_schema_and_package_know_the_same_conditions():
+    known = yaml.safe_load(SCHEMA.read_text())["$defs"]["conditions"]["properties"]
+    assert set(known) == {field.name for field in fields(conditions.Conditions)}
+    for name, section in (
+        ("dropout", conditions.DropoutConfig),
+        ("label_noise", conditions.LabelNoiseConfig),
+        ("compute", conditions.ComputeConfig),
+    ):
+        assert set(known[name]["properties"]) == {field.name for field in fields(section)}
+    attack = known["attack"]["properties"]
+    assert attack["type"]["enum"] == list(conditions.ATTACKS)
+    parameters = {key for row in conditions.ATTACKS.values() for key in row.parameters}
+    assert set(attack) == parameters | {"type", "share"}
+
+
 def test_every_key_of_the_schema_is_explained_in_the_readme():
     schema = yaml.safe_load(SCHEMA.read_text())
     explained = set(re.findall(r"`([a-z_0-9]+)`", (ROOT / "config/README.md").read_text()))
     keys = set(schema["properties"])
     for section in ("federation", "partition", "training", "adapters", "search"):
         keys |= set(schema["properties"][section]["properties"])
-    for part in ("method", "backbone"):
+    for part in ("method", "backbone", "conditions"):
         keys |= set(schema["$defs"][part]["properties"])
+    for section in schema["$defs"]["conditions"]["properties"].values():
+        keys |= set(section.get("properties", {}))
     assert keys - explained == set()
