@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsdg.data.partition import stratified_choice
 from fedsdg.data.partition_record import Partition
+from fedsdg.data.stratified import stratified_choice
 
 
 def take_benchmark(

@@ -147,9 +147,9 @@ def test_every_key_of_the_schema_is_explained_in_the_readme():
     schema = yaml.safe_load(SCHEMA.read_text())
     explained = set(re.findall(r"`([a-z_0-9]+)`", (ROOT / "config/README.md").read_text()))
     keys = set(schema["properties"])
-    for section in ("federation", "partition", "training", "adapters", "search"):
+    for section in ("partition", "adapters", "search"):
         keys |= set(schema["properties"][section]["properties"])
-    for part in ("method", "backbone", "conditions"):
+    for part in ("federation_keys", "training_keys", "method", "backbone", "conditions"):
         keys |= set(schema["$defs"][part]["properties"])
     for section in schema["$defs"]["conditions"]["properties"].values():
         keys |= set(section.get("properties", {}))

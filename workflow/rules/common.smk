@@ -176,6 +176,7 @@ SOURCES = {
         "data/partition*.py",
         "data/skew.py",
         "data/stored_images.py",
+        "data/stratified.py",
     ],
     "pretrain": [
         "interruption.py",
@@ -203,6 +204,7 @@ SOURCES = {
     ],
     "train": [
         "composition.py",
+        "conditioned.py",
         "conditions.py",
         "config.py",
         "devices.py",
