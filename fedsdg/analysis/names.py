@@ -42,6 +42,8 @@ DATASETS = {
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
     "tiny_imagenet_32": "Tiny ImageNet (32 px)",
+    "digits_domains": "Digits, four domains",
+    "mnist_usps": "MNIST and USPS",
 }
 
 
@@ -102,15 +104,19 @@ def skew_title(skew: str, short: bool = False) -> str:
     kind, _, value = skew.partition("~")
     if kind == "dirichlet":
         return f"α = {value}" if short else f"Dirichlet α = {value}"
+    if kind == "quantity":
+        return f"β = {value}" if short else f"Quantity β = {value}"
+    if kind == "domains":
+        return "domains" if short else "One domain per client"
     if kind == "classes":
         return f"{value} classes" if short else f"{value} classes per client"
     return "IID" if kind == "iid" else skew
 
 
 def skew_order(skew: str) -> tuple[int, float, str]:
-    """Sorting key: Dirichlet by α, classes per client by number, IID, then anything else."""
+    """Sorting key: Dirichlet by α, classes by number, quantity by β, domains, IID, the others."""
     kind, _, value = skew.partition("~")
-    kinds = ("dirichlet", "classes", "iid")
+    kinds = ("dirichlet", "classes", "quantity", "domains", "iid")
     if kind not in kinds:
         return (len(kinds), 0.0, skew)
     return (kinds.index(kind), float(value) if value else 0.0, skew)

@@ -30,6 +30,7 @@ from fedsdg.data.partition_record import (
     PartitionSpec,
 )
 from fedsdg.data.skew import Skew, parse_skew
+from fedsdg.data.stratified import stratified_choice
 
 if TYPE_CHECKING:
     from fedsdg.data.datasets import ImageData
@@ -86,7 +87,7 @@ def partition_clients(
     if data.official_test.any():
         shared = np.flatnonzero(~data.official_test)
     else:
-        held_out = stratified_sample(_strata(data), spec.global_test, generator)
+        held_out = stratified_choice(_strata(data), round(spec.global_test * n), generator)
         shared = np.setdiff1d(np.arange(n), held_out, assume_unique=True)
     labels = data.labels[shared]
     if num_clients * spec.min_samples > len(shared):
@@ -136,30 +137,6 @@ def _client_domains(data: ImageData, client: np.ndarray, num_clients: int) -> np
     held = client >= 0
     found = np.unique(np.stack([client[held], data.domain[held]]), axis=1)
     return found[1] if found.shape[1] == num_clients else None
-
-
-def stratified_sample(
-    labels: np.ndarray, fraction: float, generator: np.random.Generator
-) -> np.ndarray:
-    """Sorted indices of round(fraction · n) samples; see :func:`stratified_choice`."""
-    return stratified_choice(labels, round(fraction * len(labels)), generator)
-
-
-def stratified_choice(labels: np.ndarray, total: int, generator: np.random.Generator) -> np.ndarray:
-    """Sorted indices of ``total`` samples, each class in proportion to its size.
-
-    The counts per class follow from the class sizes alone (largest remainder, ties to the smaller
-    class id, in exact integer arithmetic); only which samples they are is drawn.
-    """
-    classes, counts = np.unique(labels, return_counts=True)
-    quota, remainder = np.divmod(total * counts, len(labels))
-    order = np.lexsort((classes, -remainder))
-    quota[order[: total - int(quota.sum())]] += 1
-    chosen = [
-        generator.permutation(np.flatnonzero(labels == c))[:q]
-        for c, q in zip(classes, quota, strict=True)
-    ]
-    return np.sort(np.concatenate(chosen))
 
 
 def split_sizes(count: int, spec: PartitionSpec) -> tuple[int, int]:

@@ -15,11 +15,16 @@ from pathlib import Path
 from fedsdg.results import sha256_json, source_hash
 
 #: The parts of the package that make a run's records. How data were loaded and divided is in the
-#: hashes of data set and partition.
+#: hashes of data set and partition; how a run's conditions change them is not.
 SOURCES = (
     "aggregation",
     "composition.py",
+    "conditioned.py",
+    "conditions.py",
+    "data/benchmark_set.py",
     "data/images.py",
+    "data/label_noise.py",
+    "data/stratified.py",
     "federation",
     "methods.py",
     "models",

@@ -33,12 +33,16 @@ def test_titles(label: str, title: str) -> None:
 
 def test_skews_are_ordered_by_value_not_by_text() -> None:
     skews = ["iid", "classes~10", "dirichlet~10", "classes~2", "dirichlet~0.3", "dirichlet~2"]
+    skews += ["domains", "quantity~10", "quantity~2"]
     assert sorted(skews, key=names.skew_order) == [
         "dirichlet~0.3",
         "dirichlet~2",
         "dirichlet~10",
         "classes~2",
         "classes~10",
+        "quantity~2",
+        "quantity~10",
+        "domains",
         "iid",
     ]
     assert names.skew_title("dirichlet~0.3") == "Dirichlet α = 0.3"

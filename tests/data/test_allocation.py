@@ -7,7 +7,9 @@ from fedsdg.data.allocation import (
     deal_classes,
     deal_dirichlet_per_class,
     deal_dirichlet_per_client,
+    deal_domains,
     deal_iid,
+    deal_quantity,
 )
 
 
@@ -160,3 +162,67 @@ def test_classes_are_drawn():
 def test_impossible_classes(clients, per_client, message):
     with pytest.raises(ValueError, match=message):
         deal_classes(np.arange(1000) % 10, clients, per_client, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("beta", [0.1, 0.5, 2.0])
+def test_quantity_has_the_moments_of_the_dirichlet(beta):
+    """Sizes: E q = 1/K, Var q = (1/K)(1 − 1/K)/(Kβ + 1)."""
+    K, draws, size = 5, 2000, 1000
+    generator = np.random.default_rng(0)
+    labels = np.zeros(size, dtype=np.int64)
+    dealt = [deal_quantity(labels, K, beta, generator) for _ in range(draws)]
+    shares = np.stack([np.bincount(d, minlength=K) for d in dealt]) / size
+    variance = (1 / K) * (1 - 1 / K) / (K * beta + 1)
+    assert np.abs(shares.mean(axis=0) - 1 / K).max() < 5 * np.sqrt(variance / draws)
+    deviations = (shares - 1 / K) ** 2
+    error = deviations.std() / np.sqrt(draws)
+    assert abs(deviations.mean() - variance) < 5 * error
+
+
+def test_quantity_leaves_classes_iid():
+    """Per client and class χ² against the overall shares; it is about its degrees of freedom."""
+    generator = np.random.default_rng(0)
+    labels = np.repeat(np.arange(10), [200, 400, 600, 800, 1000, 1000, 800, 600, 400, 200])
+    expected = np.bincount(labels) / len(labels)
+    found = []
+    for _ in range(20):
+        client = deal_quantity(labels, 6, 1.0, generator)
+        for k in range(6):
+            counts = np.bincount(labels[client == k], minlength=10)
+            if counts.sum() >= 100:
+                mean = expected * counts.sum()
+                # Drawn without replacement: the variance is smaller by (1 − share).
+                spread = mean * (1 - counts.sum() / len(labels))
+                found.append(((counts - mean) ** 2 / spread).sum())
+    assert np.mean(found) == pytest.approx(9, abs=5 * np.sqrt(2 * 9 / len(found)))
+
+
+@pytest.mark.parametrize(("clients", "domains"), [(4, 4), (10, 4), (20, 3), (7, 1), (5, 2)])
+def test_every_client_holds_one_domain_and_domains_have_equally_many_clients(clients, domains):
+    generator = np.random.default_rng(1)
+    domain = generator.permutation(np.repeat(np.arange(domains), 100 * np.arange(1, domains + 1)))
+    client = deal_domains(domain, clients, generator)
+    held = [np.unique(domain[client == k]) for k in range(clients)]
+    assert [len(one) for one in held] == [1] * clients
+    holders = np.bincount(np.concatenate(held), minlength=domains)
+    assert holders.sum() == clients and holders.max() - holders.min() <= 1
+    for d in range(domains):
+        sizes = np.bincount(client[domain == d], minlength=clients)
+        sizes = sizes[sizes > 0]
+        assert len(sizes) == holders[d] and sizes.max() - sizes.min() <= 1
+
+
+def test_which_client_gets_which_domain_is_drawn():
+    domain = np.repeat([0, 1, 2], 50)
+    first, extra = set(), set()
+    for seed in range(20):
+        client = deal_domains(domain, 4, np.random.default_rng(seed))
+        first.add(int(domain[client == 0][0]))
+        holders = [len(np.unique(client[domain == d])) for d in range(3)]
+        extra.add(holders.index(2))
+    assert first == extra == {0, 1, 2}
+
+
+def test_fewer_clients_than_domains():
+    with pytest.raises(ValueError, match="2 clients cannot hold 3 domains"):
+        deal_domains(np.repeat([0, 1, 2], 50), 2, np.random.default_rng(0))

@@ -60,7 +60,7 @@ def check_invariants(p, data):
 @given(
     seed=st.integers(0, 2**32 - 1),
     clients=st.integers(1, 8),
-    skew=st.sampled_from(["dirichlet~0.5", "dirichlet~5.0", "classes~3", "iid"]),
+    skew=st.sampled_from(["dirichlet~0.5", "dirichlet~5.0", "quantity~5.0", "classes~3", "iid"]),
     scheme=st.sampled_from(["per-class", "per-client"]),
     classes=st.integers(3, 6),
     n=st.integers(200, 400),
@@ -95,6 +95,7 @@ def test_digits(skew, scheme):
     )
     if skew == "classes~2":
         assert np.all((p.class_counts() > 0).sum(axis=1) == 2)
+    assert p.client_domain is None
     if skew == "iid":
         totals = p.sizes().sum(axis=1)
         assert totals.max() - totals.min() <= 1
@@ -269,3 +270,52 @@ def test_schemes_differ():
 
 def test_one_door():
     assert Partition is Record
+
+
+def with_domains(counts, classes=4, seed=0):
+    """Samples in random order: ``counts[d]`` of domain d, classes in turn."""
+    rng = np.random.default_rng(seed)
+    domain = rng.permutation(np.repeat(np.arange(len(counts)), counts))
+    labels = rng.integers(classes, size=len(domain))
+    images = np.zeros((len(labels), 2, 2), dtype=np.uint8)
+    return image_data("blank", images, labels, classes, None, domain)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), clients=st.integers(3, 9))
+def test_domains_are_disjoint_and_recorded(seed, clients):
+    data = with_domains([150, 200, 400], seed=seed)
+    p = make(data, clients, "domains", seed)
+    check_invariants(p, data)
+    assert p.client_domain.dtype == np.int64
+    for k, d in enumerate(p.client_domain):
+        assert set(data.domain[p.client == k].tolist()) == {d}
+    counts = np.bincount(p.client_domain, minlength=3)
+    assert counts.max() - counts.min() <= 1
+
+
+def test_global_test_has_every_domain_and_class_in_proportion():
+    data = with_domains([200, 200, 400])
+    chosen = make(data, 6, "domains").global_test()
+    cells = data.domain * 4 + data.labels
+    counts = np.bincount(cells[chosen], minlength=12)
+    assert np.abs(counts - 0.2 * np.bincount(cells, minlength=12)).max() < 1
+
+
+def test_other_skews_mix_domains_and_record_none():
+    data = with_domains([200, 200, 400])
+    p = make(data, 6, "iid")
+    check_invariants(p, data)
+    assert p.client_domain is None
+    assert "client_domain" not in p.facts()
+    assert all(len(np.unique(data.domain[p.client == k])) == 3 for k in range(6))
+
+
+def test_data_without_domains():
+    with pytest.raises(ValueError, match="'blank' has no domains; use digits_domains"):
+        make(blank(np.arange(200) % 4), 4, "domains")
+
+
+def test_quantity_that_leaves_a_client_short_says_what_helps():
+    with pytest.raises(ValueError, match=r"quantity~0\.1: no draw of 4 .*a larger β"):
+        make(blank(np.arange(300) % 4), 20, "quantity~0.1", retries=3)

@@ -179,3 +179,33 @@ def test_failed_write_leaves_the_old_file(partition, tmp_path, monkeypatch):
         write_partition(make(1), path)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["p.parquet"]
+
+
+def test_domains_of_clients_are_kept(tmp_path):
+    domain = np.arange(400) % 3
+    images, labels = np.zeros((400, 2, 2), dtype=np.uint8), np.arange(400) % 10
+    data = image_data("blank", images, labels, 10, None, domain)
+    generator = np.random.default_rng(0)
+    partition = partition_clients(
+        data,
+        num_clients=5,
+        skew=parse_skew("domains"),
+        seed=0,
+        spec=PartitionSpec(),
+        generator=generator,
+    )
+    path = tmp_path / "p.parquet"
+    write_partition(partition, path)
+    back = read_partition(path)
+    assert np.array_equal(back.client_domain, partition.client_domain)
+    assert back.client_domain.dtype == partition.client_domain.dtype
+    assert back.sha256 == back.digest()
+    rewrite(path, client_domain=partition.client_domain[::-1].tolist())
+    with pytest.raises(ValueError, match="was altered"):
+        read_partition(path)
+
+
+def test_a_partition_without_domains_keeps_the_hash_it_always_had(partition):
+    """Written down before there were domains, so that old files are read and old runs found."""
+    assert "client_domain" not in partition.facts()
+    assert partition.sha256 == "0935637f976b8ec5f5d596b5312c25d2c9dff2660e81a7d66dc94a8ea2f56908"

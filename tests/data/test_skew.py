@@ -16,6 +16,8 @@ from fedsdg.data.skew import Skew, parse_skew
         ("dirichlet~0.0001", "dirichlet", 1e-4),
         ("dirichlet~100.0", "dirichlet", 100.0),
         ("classes~2", "classes", 2),
+        ("quantity~0.5", "quantity", 0.5),
+        ("domains", "domains", None),
         ("iid", "iid", None),
     ],
 )
@@ -49,6 +51,7 @@ def test_any_other_number_is_refused_or_canonical(number):
         ("dirichlet~.5", "dirichlet~0.5"),
         ("dirichlet~1e-4", "dirichlet~0.0001"),
         ("dirichlet~ 0.1", "dirichlet~0.1"),
+        ("quantity~1", "quantity~1.0"),
         ("classes~02", "classes~2"),
         ("classes~+2", "classes~2"),
     ],
@@ -70,6 +73,9 @@ def test_second_spelling_is_refused_and_the_first_is_named(text, spelling):
         ("dirichlet~many", "'many' is not a number"),
         ("dirichlet~", "is not a number"),
         ("dirichlet", "unknown skew"),
+        ("quantity~0.0", "above 0"),
+        ("quantity", "unknown skew"),
+        ("domains~2", "unknown skew"),
         ("classes~0", "at least 1 class"),
         ("classes~1.5", "not a whole number"),
         ("iid~1", "unknown skew"),
@@ -92,6 +98,8 @@ def test_parts_must_belong_together():
         Skew("dirichlet", 0.2, "dirichlet~0.1")
     with pytest.raises(ValueError, match="takes no value"):
         Skew("iid", 1, "iid")
+    with pytest.raises(ValueError, match="takes no value"):
+        Skew("domains", 4, "domains")
     with pytest.raises(ValueError, match="needs a value"):
         Skew("classes", None, "classes~2")
     with pytest.raises(ValueError, match="unknown skew kind"):

@@ -2,6 +2,7 @@
 
 import copy
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import yaml
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import validate
 
+from fedsdg import conditions
 from fedsdg.config import OVERRIDES, load_config
 from fedsdg.data.datasets import DATASETS
 from fedsdg.methods import METHODS
@@ -58,6 +60,7 @@ def test_the_configs_of_the_repository_are_valid_to_workflow_and_package():
         ("skews", ["dirichlet~-1"], "'dirichlet~-1' does not match"),
         ("skews", ["dirichlet~1e-1"], "'dirichlet~1e-1' does not match"),
         ("skews", ["classes~0"], "'classes~0' does not match"),
+        ("skews", ["quantity~0.0"], "'quantity~0.0' does not match"),
         ("skews", [0.1], "0.1 is not of type 'string'"),
         ("seeds", [0, 0], "has non-unique elements"),
         ("seeds", [-1], "-1 is less than the minimum"),
@@ -91,7 +94,16 @@ def test_a_missing_section_is_named(section):
 
 
 @pytest.mark.parametrize(
-    "skew", ["dirichlet~0.1", "dirichlet~10", "dirichlet~.5", "classes~2", "iid"]
+    "skew",
+    [
+        "dirichlet~0.1",
+        "dirichlet~10",
+        "dirichlet~.5",
+        "classes~2",
+        "quantity~0.5",
+        "domains",
+        "iid",
+    ],
 )
 def test_every_kind_of_skew_is_known(skew):
     validate(set_at(DEFAULT, "skews", [skew]), str(SCHEMA))
@@ -116,12 +128,29 @@ def test_schema_and_package_know_the_same_methods_keys_and_data_sets():
     assert set(schema["properties"]) == set(DEFAULT)
 
 
+def test_schema_and_package_know_the_same_conditions():
+    known = yaml.safe_load(SCHEMA.read_text())["$defs"]["conditions"]["properties"]
+    assert set(known) == {field.name for field in fields(conditions.Conditions)}
+    for name, section in (
+        ("dropout", conditions.DropoutConfig),
+        ("label_noise", conditions.LabelNoiseConfig),
+        ("compute", conditions.ComputeConfig),
+    ):
+        assert set(known[name]["properties"]) == {field.name for field in fields(section)}
+    attack = known["attack"]["properties"]
+    assert attack["type"]["enum"] == list(conditions.ATTACKS)
+    parameters = {key for row in conditions.ATTACKS.values() for key in row.parameters}
+    assert set(attack) == parameters | {"type", "share"}
+
+
 def test_every_key_of_the_schema_is_explained_in_the_readme():
     schema = yaml.safe_load(SCHEMA.read_text())
     explained = set(re.findall(r"`([a-z_0-9]+)`", (ROOT / "config/README.md").read_text()))
     keys = set(schema["properties"])
-    for section in ("federation", "partition", "training", "adapters", "search"):
+    for section in ("partition", "adapters", "search"):
         keys |= set(schema["properties"][section]["properties"])
-    for part in ("method", "backbone"):
+    for part in ("federation_keys", "training_keys", "method", "backbone", "conditions"):
         keys |= set(schema["$defs"][part]["properties"])
+    for section in schema["$defs"]["conditions"]["properties"].values():
+        keys |= set(section.get("properties", {}))
     assert keys - explained == set()

@@ -152,7 +152,7 @@ def published_figures():
 # --- What jobs ask for ----------------------------------------------------------------------
 
 # Of CIFAR-100 a training process took 4.5 GB; what is small takes less than 1 GB, most of it PyTorch.
-SMALL = ("digits", "letters")
+SMALL = ("digits", "digits_domains", "letters")
 GPU = int(config["training"].get("device") == "cuda")
 
 
@@ -172,9 +172,11 @@ SOURCES = {
         "data/__init__.py",
         "data/allocation.py",
         "data/datasets.py",
+        "data/domains.py",
         "data/partition*.py",
         "data/skew.py",
         "data/stored_images.py",
+        "data/stratified.py",
     ],
     "pretrain": [
         "interruption.py",
@@ -185,6 +187,7 @@ SOURCES = {
         "snapshots.py",
         "data/__init__.py",
         "data/datasets.py",
+        "data/domains.py",
         "data/glyphs.py",
         "data/images.py",
         "data/stored_images.py",
@@ -201,6 +204,8 @@ SOURCES = {
     ],
     "train": [
         "composition.py",
+        "conditioned.py",
+        "conditions.py",
         "config.py",
         "devices.py",
         "interruption.py",
@@ -209,6 +214,7 @@ SOURCES = {
         "methods.py",
         "results.py",
         "rng.py",
+        "sections.py",
         "aggregation/**/*.py",
         "data/**/*.py",
         "federation/**/*.py",
