@@ -8,14 +8,16 @@ sample is a client of its own for the length of one backward pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedsdg.federation.local_training import Model, Samples
+from fedsdg.federation.local_training import LocalResult, Model, Samples
 from fedsdg.federation.passes import budget, bytes_of_a_client
+from fedsdg.federation.probes import Measured, Probe, Scene
 from fedsdg.models.parameters import Layout, leaves, views
 
 #: Samples in one backward pass where memory allows more; longer ones are no faster.
@@ -71,3 +73,18 @@ def diagonal_fisher(
             fisher[own[first]] += gradients[first:end].sum(0)
     counts = torch.tensor([len(shard) for shard in shards], dtype=theta.dtype, device=theta.device)
     return fisher / counts[:, None]
+
+
+@dataclass(frozen=True)
+class FisherInformation(Probe):
+    """FedCurv's uploads: ``fisher`` I_k [M, d] at the trained θ_k, and ``fisher_theta`` I_k θ_k.
+
+    Each client keeps both, to take them off the sums that it gets in the next round.
+    """
+
+    def after(self, scene: Scene, local: LocalResult) -> Measured:
+        own = [scene.own(k) for k in range(len(scene.clients))]
+        fisher = diagonal_fisher(
+            scene.model, scene.layout, scene.samples, own, local.theta, local.private
+        )
+        return Measured(vectors={"fisher": fisher, "fisher_theta": fisher * local.theta})

@@ -86,7 +86,9 @@ class Clients:
     ``batches[k]`` are client k's sample indices, step by step; ``start`` [M, d] and ``private``
     [M, d_p] its parameters; ``state[name]`` [M, d] what the terms keep for it; ``received[name]``
     [M, d] what its server sent beside the model. ``name(k)`` names client k in errors. ``gamma``
-    [M] is every client's γ where ``LocalWork.stopping`` asks for it.
+    [M] is every client's γ where ``LocalWork.stopping`` asks for it. Training begins at ``begin``
+    [M, d], or at ``start`` where that is None: ``start`` is what clients have downloaded, and what
+    the terms refer to, in either case.
     """
 
     batches: Sequence[Sequence[np.ndarray]]
@@ -96,6 +98,7 @@ class Clients:
     received: Mapping[str, Tensor] = field(default_factory=dict)
     name: Callable[[int], str] = _numbered
     gamma: np.ndarray | None = None
+    begin: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -112,6 +115,7 @@ class Clients:
             {key: value[rows] for key, value in self.received.items()},
             lambda k: name(numbers[k]),
             None if self.gamma is None else self.gamma[chosen],
+            None if self.begin is None else self.begin[rows],
         )
 
     @classmethod
@@ -120,6 +124,8 @@ class Clients:
         rows = [(group, k) for group in groups for k in range(len(group))]
         first = groups[0]
         gammas = [group.gamma for group in groups if group.gamma is not None]
+        begins = [group.start if group.begin is None else group.begin for group in groups]
+        elsewhere = any(group.begin is not None for group in groups)
         return cls(
             [own for group in groups for own in group.batches],
             torch.cat([group.start for group in groups]),
@@ -128,6 +134,7 @@ class Clients:
             {key: torch.cat([group.received[key] for group in groups]) for key in first.received},
             lambda k: rows[k][0].name(rows[k][1]),
             np.concatenate(gammas) if gammas else None,
+            torch.cat(begins) if elsewhere else None,
         )
 
 
@@ -284,13 +291,14 @@ class _Training:
         self._name = clients.name
         self._numbers = longest_first(clients.batches)
         rows = torch.from_numpy(self._numbers).to(clients.start.device)
-        self._begun = clients.start[rows]
-        self._theta, self._mine = self._begun.clone(), clients.private[rows].clone()
+        self._start = clients.start[rows]
+        theta = self._start if clients.begin is None else clients.begin[rows]
+        self._theta, self._mine = theta.clone(), clients.private[rows].clone()
         self._theta_grad = torch.zeros_like(self._theta)
         self._mine_grad = torch.zeros_like(self._mine)
         self._kept = {key: value[rows] for key, value in clients.state.items()}
         self._sent = {key: value[rows] for key, value in clients.received.items()}
-        self._columns = PrivateColumns.of(layout, self._begun.device)
+        self._columns = PrivateColumns.of(layout, self._start.device)
         self._movers = _optimisers(work, layout, self._theta, self._mine)
         self._finished: list[tuple[np.ndarray, Rows]] = []
         self._losses: list[np.ndarray] = []
@@ -422,20 +430,20 @@ class _Training:
             for mover in self._movers.values():
                 mover.keep(rows)
             left = self._rows(rows)
-            self._begun, self._theta, self._mine = left.start, left.theta, left.private
+            self._start, self._theta, self._mine = left.start, left.theta, left.private
             self._theta_grad, self._mine_grad = left.theta_grad, left.private_grad
             self._kept, self._sent = dict(left.state), dict(left.received)
         self._numbers = numbers
 
     def _places(self, rows: list[int]) -> Tensor:
-        return torch.tensor(rows, dtype=torch.int64, device=self._begun.device)
+        return torch.tensor(rows, dtype=torch.int64, device=self._start.device)
 
     def _rows(self, chosen: slice | Tensor) -> Rows:
         """Some rows: views where ``chosen`` is a slice, copies where it is numbers."""
         return Rows(
             theta=self._theta[chosen],
             theta_grad=self._theta_grad[chosen],
-            start=self._begun[chosen],
+            start=self._start[chosen],
             private=self._mine[chosen],
             private_grad=self._mine_grad[chosen],
             columns=self._columns,

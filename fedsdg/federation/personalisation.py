@@ -1,8 +1,8 @@
 """Personalisations: which parameters stay with the client, and how its own model is made.
 
-A personalisation is data. It says what the adapter layout holds in private and how many epochs
-a client trains its copy before it is evaluated; nothing else in the package asks which method
-it serves.
+A personalisation is data. It says what the adapter layout holds in private, how many epochs a
+client trains its copy before it is evaluated, and what model it keeps for itself; nothing else in
+the package asks which method it serves.
 """
 
 from __future__ import annotations
@@ -11,18 +11,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedsdg.federation.own_models import Ditto, Interpolation, OwnModel
+
 
 @dataclass(frozen=True)
 class Personalisation:
     """``adapters``: settings of ``AdapterConfig``; ``epochs``: local epochs before evaluation.
 
     ``private_first``: local epochs in which only what is private moves, before the usual ones, in
-    which only what is shared does; 0: both move together.
+    which only what is shared does; 0: both move together. ``own``: the model that a client keeps
+    beside the one it trains for the server.
     """
 
     adapters: Mapping[str, Any] = field(default_factory=dict)
     epochs: int = 0
     private_first: int = 0
+    own: OwnModel = field(default_factory=OwnModel)
 
 
 def shared() -> Personalisation:
@@ -78,3 +82,13 @@ def own_head(head_epochs: int) -> Personalisation:
     the usual ones. A client that has never taken part is judged with the head all started from.
     """
     return Personalisation(adapters={"head": "private"}, private_first=head_epochs)
+
+
+def ditto(strength: float) -> Personalisation:
+    """Ditto (Li et al. 2021): beside FedAvg's model a client trains its own, held near to it."""
+    return Personalisation(own=Ditto(strength))
+
+
+def interpolate(weight: float | None) -> Personalisation:
+    """Every client keeps a running mix of its model and the aggregate; None learns the weight."""
+    return Personalisation(own=Interpolation(weight))
