@@ -25,6 +25,7 @@ OWN = "own"
 GRID = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
+@dataclass(frozen=True)
 class OwnModel:
     """The neutral one: clients keep no model, and use what they download."""
 
