@@ -31,17 +31,18 @@ def draw_cohort(seed: int, round_: int, num_clients: int, size: int) -> np.ndarr
 
 
 def draw_batches(
-    indices: np.ndarray, *, batch_size: int, epochs: int, generator: np.random.Generator
+    indices: np.ndarray, *, batch_size: int | None, epochs: int, generator: np.random.Generator
 ) -> list[np.ndarray]:
     """Mini-batches of sample indices for one client: each epoch a new order, the last batch kept.
 
     ``indices`` [n]; the result has epochs · ⌈n / batch_size⌉ batches and every epoch holds every
-    sample exactly once.
+    sample exactly once. ``batch_size`` None takes all samples at once.
     """
+    size = max(1, len(indices)) if batch_size is None else batch_size
     batches: list[np.ndarray] = []
     for _ in range(epochs):
         order = generator.permutation(indices)
-        batches.extend(order[i : i + batch_size] for i in range(0, len(order), batch_size))
+        batches.extend(order[i : i + size] for i in range(0, len(order), size))
     return batches
 
 
@@ -52,7 +53,7 @@ def cohort_batches(
     purpose: str,
     seed: int,
     round_: int,
-    batch_size: int,
+    batch_size: int | None,
     epochs: int,
 ) -> list[list[np.ndarray]]:
     """The batches of every client of a cohort; each client has a stream of its own.

@@ -10,6 +10,7 @@ are sent at once before, and the losses are fetched and looked at afterwards.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -20,9 +21,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedsdg.federation.optimisers import OPTIMISERS, Optimiser
-from fedsdg.federation.rows import PrivateColumns, Rows
+from fedsdg.federation.rows import ROWS, PrivateColumns, Rows
+from fedsdg.federation.steps import Steps, by_epochs, longest_first
+from fedsdg.federation.stopping import Inexactness
 from fedsdg.federation.terms import Term, gate_penalty, private_penalty
-from fedsdg.models.parameters import Layout, leaves
+from fedsdg.models.parameters import Layout, leaves, views
 
 
 class Model(Protocol):
@@ -38,7 +41,10 @@ class Model(Protocol):
 class LocalWork:
     """How clients train: optimiser, learning rates of Eq. 6-8, clipping, objective terms.
 
-    ``loss(logits, labels, reduction="none")`` is the task loss per sample.
+    ``loss(logits, labels, reduction="none")`` is the task loss per sample. ``private_first``:
+    epochs in which the private row alone moves, before the usual ones, in which the shared row
+    alone does (FedRep); 0 moves both at once. ``stopping``: when a client stops before its batches
+    are used up.
     """
 
     optimiser: str
@@ -49,6 +55,16 @@ class LocalWork:
     terms: tuple[Term, ...] = ()
     trace_every: int = 0
     loss: Callable[..., Tensor] = cross_entropy
+    private_first: int = 0
+    stopping: Inexactness | None = None
+
+    def __post_init__(self) -> None:
+        if self.private_first and self.stopping is not None:
+            raise ValueError("private_first and a stopping rule cannot be combined; choose one")
+
+    def epochs(self, usual: int) -> int:
+        """How many epochs of batches a client is given where ``usual`` are asked for."""
+        return self.private_first + (usual if self.stopping is None else self.stopping.most)
 
 
 @dataclass(frozen=True)
@@ -69,7 +85,10 @@ class Clients:
 
     ``batches[k]`` are client k's sample indices, step by step; ``start`` [M, d] and ``private``
     [M, d_p] its parameters; ``state[name]`` [M, d] what the terms keep for it; ``received[name]``
-    [M, d] what its server sent beside the model. ``name(k)`` names client k in errors.
+    [M, d] what its server sent beside the model. ``name(k)`` names client k in errors. ``gamma``
+    [M] is every client's γ where ``LocalWork.stopping`` asks for it. Training begins at ``begin``
+    [M, d], or at ``start`` where that is None: ``start`` is what clients have downloaded, and what
+    the terms refer to, in either case.
     """
 
     batches: Sequence[Sequence[np.ndarray]]
@@ -78,6 +97,8 @@ class Clients:
     state: Mapping[str, Tensor] = field(default_factory=dict)
     received: Mapping[str, Tensor] = field(default_factory=dict)
     name: Callable[[int], str] = _numbered
+    gamma: np.ndarray | None = None
+    begin: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -93,6 +114,8 @@ class Clients:
             {key: value[rows] for key, value in self.state.items()},
             {key: value[rows] for key, value in self.received.items()},
             lambda k: name(numbers[k]),
+            None if self.gamma is None else self.gamma[chosen],
+            None if self.begin is None else self.begin[rows],
         )
 
     @classmethod
@@ -100,6 +123,9 @@ class Clients:
         """The clients of all groups, one group after another."""
         rows = [(group, k) for group in groups for k in range(len(group))]
         first = groups[0]
+        gammas = [group.gamma for group in groups if group.gamma is not None]
+        begins = [group.start if group.begin is None else group.begin for group in groups]
+        elsewhere = any(group.begin is not None for group in groups)
         return cls(
             [own for group in groups for own in group.batches],
             torch.cat([group.start for group in groups]),
@@ -107,6 +133,8 @@ class Clients:
             {key: torch.cat([group.state[key] for group in groups]) for key in first.state},
             {key: torch.cat([group.received[key] for group in groups]) for key in first.received},
             lambda k: rows[k][0].name(rows[k][1]),
+            np.concatenate(gammas) if gammas else None,
+            torch.cat(begins) if elsewhere else None,
         )
 
 
@@ -115,8 +143,9 @@ class LocalResult:
     """What a cohort comes back with, one row or entry a client, in the order it was given.
 
     ``theta`` [M, d], ``private`` [M, d_p]; ``uploads`` and ``state`` from the terms ([M, d] each);
-    ``loss`` [M] mean task loss over a client's batches; ``steps``, ``samples`` [M];
-    ``trace`` records of every ``trace_every``-th batch.
+    ``loss`` [M] mean task loss over a client's batches; ``steps``, ``samples`` [M]; ``trace``
+    records of every ``trace_every``-th batch. ``samples`` counts every forward and backward pass
+    of a sample, so those of a stopping rule's gradients too; ``steps`` counts training alone.
     """
 
     theta: Tensor
@@ -209,156 +238,268 @@ def train_clients(
     model: Model, layout: Layout, samples: Samples, clients: Clients, work: LocalWork
 ) -> LocalResult:
     """``train_cohort`` of clients that have been put together already."""
-    schedule = _Schedule.of(clients, samples.labels.device)
-    order, counts = schedule.order, schedule.counts
-    back = torch.from_numpy(np.argsort(order))
-    rows_of = torch.from_numpy(order).to(clients.start.device)
-
-    begun = clients.start[rows_of]
-    theta, mine = begun.clone(), clients.private[rows_of].clone()
-    theta_grad, mine_grad = torch.zeros_like(theta), torch.zeros_like(mine)
-    kept = {key: value[rows_of] for key, value in clients.state.items()}
-    sent = {key: value[rows_of] for key, value in clients.received.items()}
-    columns = PrivateColumns.of(layout, begun.device)
-    movers = _optimisers(work, layout, theta, mine)
-
-    shares: list[Tensor] = []
-    trace: list[dict[str, Any]] = []
-    active, parameters, rows = -1, {}, None
-    for step, sizes in enumerate(schedule.sizes):
-        if len(sizes) != active:
-            active = len(sizes)
-            parameters = {
-                **leaves(theta[:active], theta_grad[:active], layout.communicated),
-                **leaves(mine[:active], mine_grad[:active], layout.private),
-            }
-            rows = Rows(
-                theta=theta[:active],
-                theta_grad=theta_grad[:active],
-                start=begun[:active],
-                private=mine[:active],
-                private_grad=mine_grad[:active],
-                columns=columns,
-                state={key: value[:active] for key, value in kept.items()},
-                received={key: value[:active] for key, value in sent.items()},
-            )
-        assert rows is not None
-        rows.theta_grad.zero_()
-        rows.private_grad.zero_()
-        index, size = schedule.batch(step)
-        logits = model.logits(samples.images[index], sizes, parameters)
-        each = work.loss(logits, samples.labels[index], reduction="none")
-        share = each / size.to(each.dtype)
-        # Clients share no parameter: the gradient of the sum is every client's own gradient.
-        share.sum().backward()
-        shares.append(share.detach())
-        for term in work.terms:
-            term.add_gradient(rows)
-        _clip(rows, work.clip_norm)
-        for term in work.terms:
-            term.correct(rows)
-        if work.trace_every and step % work.trace_every == 0:
-            trace.extend(_trace(rows, order[:active], step))
-        for mover, values, gradients in movers:
-            mover.step(values[:active], gradients(rows))
-
-    losses = schedule.means(torch.cat(shares))
-    _require_finite(losses, clients.name)
-    for record in trace:
-        record["task_loss"] = float(losses[record["step"], record["client"]])
-
-    everyone = Rows(theta, theta_grad, begun, mine, mine_grad, columns, kept, sent)
-    uploads: dict[str, Tensor] = {}
-    kept_next: dict[str, Tensor] = {}
-    steps = torch.from_numpy(counts[order]).to(begun.device)
-    for term in work.terms:
-        added, stays = term.finish(everyone, steps, work.eta_g)
-        uploads |= {key: value[back] for key, value in added.items()}
-        kept_next |= {key: value[back] for key, value in stays.items()}
-    return LocalResult(
-        theta=theta[back],
-        private=mine[back],
-        uploads=uploads,
-        state=kept_next,
-        # Added up step by step; np.sum would choose another order for a single client.
-        loss=np.cumsum(losses, axis=0)[-1] / counts,
-        steps=counts,
-        samples=np.array([sum(map(len, own)) for own in clients.batches], dtype=np.int64),
-        trace=trace,
-    )
+    for k, own in enumerate(clients.batches):
+        if not own:
+            raise ValueError(f"{clients.name(k)} has no training batch; give every client a sample")
+    training = _Training(model, layout, samples, clients, work)
+    if work.stopping is not None:
+        _until_inexact(training, clients)
+    elif work.private_first:
+        _in_two_phases(training, clients, work.private_first)
+    else:
+        training.train(clients.batches)
+    return training.result()
 
 
-@dataclass(frozen=True)
-class _Schedule:
-    """The batches of all steps, on the device: step by step, in a step by ``order``.
+def _in_two_phases(training: _Training, clients: Clients, first: int) -> None:
+    """``first`` epochs of the private row with the shared one fixed, then the reverse."""
+    epochs = [by_epochs(own) for own in clients.batches]
+    for moves, chosen in (("private", slice(first)), ("shared", slice(first, None))):
+        training.train([list(itertools.chain(*own[chosen])) for own in epochs], (moves,))
 
-    ``order`` [M]: clients by their number of steps, longest first; ``counts`` [M]: those numbers,
-    by client; ``sizes[step]``: batch sizes of the clients still training. ``index`` and ``size``
-    [n, on the device], ``owner`` [n]: of every sample drawn its index, the size of its batch, and
-    step · M + client.
+
+def _until_inexact(training: _Training, clients: Clients) -> None:
+    """Epoch by epoch, until ‖∇h(w; w_t)‖ ≤ γ ‖∇h(w_t; w_t)‖ or no epoch is left."""
+    if clients.gamma is None:
+        raise ValueError("a stopping rule needs every client's gamma; give Clients(gamma=...)")
+    epochs = [by_epochs(own) for own in clients.batches]
+    limits = clients.gamma * training.gradient_norms([own[0] for own in epochs])
+    going = np.ones(len(clients), dtype=bool)
+    for epoch in range(max(map(len, epochs))):
+        training.train([e[epoch] if on else [] for e, on in zip(epochs, going, strict=True)])
+        # Whoever has no epoch left stops in any case, and need not be looked at.
+        going &= np.array([epoch + 1 < len(own) for own in epochs])
+        if not going.any():
+            break
+        norms = training.gradient_norms(
+            [e[0] if on else [] for e, on in zip(epochs, going, strict=True)]
+        )
+        going &= norms > limits
+
+
+class _Training:
+    """A cohort under way: the rows of those who still train, longest first, and who has finished.
+
+    Rows are views of a leading block of the matrices as long as nobody stops but for having taken
+    all of its steps. Only between two calls of ``train`` are rows taken out or put in order.
     """
 
-    order: np.ndarray
-    counts: np.ndarray
-    sizes: list[list[int]]
-    ends: np.ndarray
-    index: Tensor
-    size: Tensor
-    owner: np.ndarray
+    def __init__(
+        self, model: Model, layout: Layout, samples: Samples, clients: Clients, work: LocalWork
+    ) -> None:
+        self._model, self._layout, self._samples, self._work = model, layout, samples, work
+        self._name = clients.name
+        self._numbers = longest_first(clients.batches)
+        rows = torch.from_numpy(self._numbers).to(clients.start.device)
+        self._start = clients.start[rows]
+        theta = self._start if clients.begin is None else clients.begin[rows]
+        self._theta, self._mine = theta.clone(), clients.private[rows].clone()
+        self._theta_grad = torch.zeros_like(self._theta)
+        self._mine_grad = torch.zeros_like(self._mine)
+        self._kept = {key: value[rows] for key, value in clients.state.items()}
+        self._sent = {key: value[rows] for key, value in clients.received.items()}
+        self._columns = PrivateColumns.of(layout, self._start.device)
+        self._movers = _optimisers(work, layout, self._theta, self._mine)
+        self._finished: list[tuple[np.ndarray, Rows]] = []
+        self._losses: list[np.ndarray] = []
+        self._trace: list[dict[str, Any]] = []
+        self._steps = np.zeros(len(clients), dtype=np.int64)
+        self._processed = np.zeros(len(clients), dtype=np.int64)
 
-    @classmethod
-    def of(cls, clients: Clients, device: torch.device) -> _Schedule:
-        for k, own in enumerate(clients.batches):
-            if not own:
-                raise ValueError(
-                    f"{clients.name(k)} has no training batch; give every client a sample"
-                )
-        counts = np.array([len(own) for own in clients.batches])
-        order = np.argsort(-counts, kind="stable")
-        batches: list[np.ndarray] = []
-        sizes: list[list[int]] = []
-        owners: list[int] = []
-        for step in range(int(counts.max())):
-            active = order[: int((counts > step).sum())].tolist()
-            drawn = [clients.batches[k][step] for k in active]
-            batches += drawn
-            sizes.append([len(batch) for batch in drawn])
-            owners += [step * len(counts) + k for k in active]
-        lengths = np.array([len(batch) for batch in batches])
-        return cls(
-            order=order,
-            counts=counts,
-            sizes=sizes,
-            ends=np.cumsum([0, *(sum(step) for step in sizes)]),
-            index=torch.from_numpy(np.concatenate(batches)).to(device),
-            size=torch.from_numpy(np.repeat(lengths, lengths)).to(device),
-            owner=np.repeat(owners, lengths),
+    def train(self, batches: Sequence[Sequence[np.ndarray]], moves: Sequence[str] = ROWS) -> None:
+        """Let every client k take a step on each of ``batches[k]``; where there is none it is done.
+
+        ``moves``: the rows that train, ``shared`` and ``private``; another one stays as it is.
+        """
+        work, samples = self._work, self._samples
+        self._go_on_with(longest_first(batches))
+        if not len(self._numbers):
+            return
+        steps = Steps.of([batches[k] for k in self._numbers], samples.labels.device)
+        shares: list[Tensor] = []
+        trace: list[dict[str, Any]] = []
+        active, parameters, rows = -1, {}, None
+        for step, sizes in enumerate(steps.sizes):
+            if len(sizes) != active:
+                active = len(sizes)
+                rows = self._rows(slice(active))
+                parameters = self._parameters(rows, moves)
+            assert rows is not None
+            rows.theta_grad.zero_()
+            rows.private_grad.zero_()
+            index, size = steps.batch(step)
+            logits = self._model.logits(samples.images[index], sizes, parameters)
+            each = work.loss(logits, samples.labels[index], reduction="none")
+            share = each / size.to(each.dtype)
+            # Clients share no parameter: the gradient of the sum is every client's own gradient.
+            share.sum().backward()
+            shares.append(share.detach())
+            for term in work.terms:
+                term.add_gradient(rows)
+            _fix(rows, moves)
+            _clip(rows, work.clip_norm)
+            for term in work.terms:
+                term.correct(rows)
+            if work.trace_every:
+                trace.extend(self._traced(rows, step))
+            for row, mover in self._movers.items():
+                if row in moves:
+                    mover.step(*rows.of(row))
+        self._note(steps, steps.means(torch.cat(shares)), trace)
+
+    def gradient_norms(self, batches: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
+        """‖∇h‖ [M] float64 of every client where it is now; 0 for those without batches.
+
+        h is the mean loss over all samples of ``batches[k]`` plus the terms, before clipping.
+        Everybody without batches is done.
+        """
+        work, samples = self._work, self._samples
+        self._go_on_with(longest_first(batches))
+        own = [batches[k] for k in self._numbers]
+        steps = Steps.of(own, samples.labels.device)
+        totals = np.array([sum(map(len, drawn)) for drawn in own])
+        total = torch.from_numpy(totals).to(samples.labels.device)
+        self._theta_grad.zero_()
+        self._mine_grad.zero_()
+        for step, sizes in enumerate(steps.sizes):
+            parameters = self._parameters(self._rows(slice(len(sizes))), ROWS)
+            index, size = steps.batch(step)
+            logits = self._model.logits(samples.images[index], sizes, parameters)
+            each = work.loss(logits, samples.labels[index], reduction="none")
+            counts = torch.tensor(sizes, device=total.device)
+            whole = total[: len(sizes)].repeat_interleave(counts, output_size=len(size))
+            (each / whole.to(each.dtype)).sum().backward()
+        rows = self._rows(slice(None))
+        for term in work.terms:
+            term.add_gradient(rows)
+        square = rows.theta_grad.double().square().sum(1)
+        square += rows.private_grad.double().square().sum(1)
+        self._processed[self._numbers] += totals
+        norms = np.zeros(len(self._steps))
+        norms[self._numbers] = square.sqrt().cpu().numpy()
+        return norms
+
+    def result(self) -> LocalResult:
+        """Finish everybody; rows and entries by client."""
+        self._go_on_with(np.empty(0, dtype=np.int64))
+        back = torch.from_numpy(np.argsort(np.concatenate([own for own, _ in self._finished])))
+        parts: list[dict[str, dict[str, Tensor]]] = []
+        for numbers, rows in self._finished:
+            ends = {"theta": rows.theta, "private": rows.private}
+            uploads: dict[str, Tensor] = {}
+            state: dict[str, Tensor] = {}
+            steps = torch.from_numpy(self._steps[numbers]).to(rows.theta.device)
+            for term in self._work.terms:
+                added, stays = term.finish(rows, steps, self._work.eta_g)
+                uploads |= added
+                state |= stays
+            parts.append({"ends": ends, "uploads": uploads, "state": state})
+
+        def together(what: str) -> dict[str, Tensor]:
+            first = parts[0][what]
+            if len(parts) == 1:
+                return {key: value[back] for key, value in first.items()}
+            return {key: torch.cat([part[what][key] for part in parts])[back] for key in first}
+
+        ends = together("ends")
+        return LocalResult(
+            theta=ends["theta"],
+            private=ends["private"],
+            uploads=together("uploads"),
+            state=together("state"),
+            # Added up step by step; np.sum would choose another order for a single client.
+            loss=np.cumsum(np.concatenate(self._losses), axis=0)[-1] / self._steps,
+            steps=self._steps,
+            samples=self._processed,
+            trace=self._trace,
         )
 
-    def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """(sample indices, size of each sample's batch) of all clients still training."""
-        part = slice(self.ends[step], self.ends[step + 1])
-        return self.index[part], self.size[part]
+    def _go_on_with(self, numbers: np.ndarray) -> None:
+        """Leave these clients under way, in this order; the others are finished."""
+        if np.array_equal(numbers, self._numbers):
+            return
+        place = {client: row for row, client in enumerate(self._numbers.tolist())}
+        staying = set(numbers.tolist())
+        leaving = [row for client, row in place.items() if client not in staying]
+        if leaving:
+            # Whoever leaves last takes the matrices along; nothing is copied.
+            rows = slice(None) if len(leaving) == len(place) else self._places(leaving)
+            self._finished.append((self._numbers[leaving], self._rows(rows)))
+        if len(numbers):
+            rows = self._places([place[client] for client in numbers.tolist()])
+            for mover in self._movers.values():
+                mover.keep(rows)
+            left = self._rows(rows)
+            self._start, self._theta, self._mine = left.start, left.theta, left.private
+            self._theta_grad, self._mine_grad = left.theta_grad, left.private_grad
+            self._kept, self._sent = dict(left.state), dict(left.received)
+        self._numbers = numbers
 
-    def means(self, shares: Tensor) -> np.ndarray:
-        """Mean loss by step and client [steps, M], 0 after a client's last step.
+    def _places(self, rows: list[int]) -> Tensor:
+        return torch.tensor(rows, dtype=torch.int64, device=self._start.device)
 
-        ``shares`` [n]: loss of every sample over the size of its batch; added up in float64.
-        """
-        places = len(self.sizes) * len(self.counts)
-        sums = np.bincount(self.owner, shares.double().cpu().numpy(), minlength=places)
-        return sums.reshape(len(self.sizes), len(self.counts))
+    def _rows(self, chosen: slice | Tensor) -> Rows:
+        """Some rows: views where ``chosen`` is a slice, copies where it is numbers."""
+        return Rows(
+            theta=self._theta[chosen],
+            theta_grad=self._theta_grad[chosen],
+            start=self._start[chosen],
+            private=self._mine[chosen],
+            private_grad=self._mine_grad[chosen],
+            columns=self._columns,
+            state={key: value[chosen] for key, value in self._kept.items()},
+            received={key: value[chosen] for key, value in self._sent.items()},
+        )
+
+    def _parameters(self, rows: Rows, moves: Sequence[str]) -> dict[str, Tensor]:
+        """The named tensors of these rows; only what moves gets a gradient."""
+        named: dict[str, Tensor] = {}
+        specs = {"shared": self._layout.communicated, "private": self._layout.private}
+        for row, own in specs.items():
+            named |= leaves(*rows.of(row), own) if row in moves else views(rows.of(row)[0], own)
+        return named
+
+    def _note(self, steps: Steps, means: np.ndarray, trace: list[dict[str, Any]]) -> None:
+        """Write down what the clients under way have done: ``means`` [steps, a] are losses."""
+        losses = np.zeros((len(means), len(self._steps)))
+        losses[:, self._numbers] = means
+        _require_finite(losses, self._steps, self._name)
+        for record in trace:
+            client = record["client"]
+            record["task_loss"] = float(losses[record["step"] - self._steps[client], client])
+        self._losses.append(losses)
+        self._trace.extend(trace)
+        self._steps[self._numbers] += steps.counts
+        self._processed[self._numbers] += np.bincount(
+            steps.owner % len(self._numbers), minlength=len(self._numbers)
+        )
+
+    def _traced(self, rows: Rows, step: int) -> list[dict[str, Any]]:
+        """Records of every ``trace_every``-th step of these clients, but for the losses."""
+        numbers = self._numbers[: len(rows.theta)]
+        own = (self._steps[numbers] + step).tolist()
+        every = self._work.trace_every
+        if all(count % every for count in own):
+            return []
+        return [row for row in _trace(rows, numbers, own) if row["step"] % every == 0]
 
 
-def _require_finite(losses: np.ndarray, name: Callable[[int], str]) -> None:
-    """Raise for the first loss [steps, M] that is not finite."""
+def _require_finite(losses: np.ndarray, before: np.ndarray, name: Callable[[int], str]) -> None:
+    """Raise for the first loss [steps, M] that is not finite, ``before`` [M] steps being done."""
     broken = np.argwhere(~np.isfinite(losses))
     if len(broken):
         step, client = broken[0].tolist()
         raise FloatingPointError(
-            f"{name(client)}: the loss is not finite at local step {step + 1}; "
+            f"{name(client)}: the loss is not finite at local step {before[client] + step + 1}; "
             "lower the learning rates (eta_g, eta_p, eta_m) or look at its data"
         )
+
+
+def _fix(rows: Rows, moves: Sequence[str]) -> None:
+    """Take away what terms would do to a row that does not move; it is not clipped with either."""
+    for row in ROWS:
+        if row not in moves:
+            rows.of(row)[1].zero_()
 
 
 def _clip(rows: Rows, limit: float) -> None:
@@ -371,31 +512,32 @@ def _clip(rows: Rows, limit: float) -> None:
 
 def _optimisers(
     work: LocalWork, layout: Layout, theta: Tensor, mine: Tensor
-) -> list[tuple[Optimiser, Tensor, Callable[[Rows], Tensor]]]:
+) -> dict[str, Optimiser]:
+    """What moves each of the two rows, where there is something to move."""
     make = OPTIMISERS[work.optimiser]
     rates = {"shared": work.eta_g, "private": work.eta_p, "gate": work.eta_m}
     # A frozen private factor has no gradient, and a rate of 0 keeps it where it is.
     per_column = [rates[s.group] if s.trainable else 0.0 for s in layout.private]
     sizes = torch.tensor([spec.size for spec in layout.private], dtype=torch.int64)
     rate = torch.tensor(per_column, dtype=torch.float64).repeat_interleave(sizes).to(mine)
-    movers: list[tuple[Optimiser, Tensor, Callable[[Rows], Tensor]]] = []
+    movers: dict[str, Optimiser] = {}
     if layout.d:
-        movers.append((make(theta, float(work.eta_g)), theta, lambda rows: rows.theta_grad))
+        movers["shared"] = make(theta, float(work.eta_g))
     if layout.d_private:
-        movers.append((make(mine, rate), mine, lambda rows: rows.private_grad))
+        movers["private"] = make(mine, rate)
     return movers
 
 
-def _trace(rows: Rows, order: np.ndarray, step: int) -> list[dict[str, Any]]:
-    """Records of this step, but for the losses, which are known when all steps are done."""
+def _trace(rows: Rows, numbers: np.ndarray, steps: Sequence[int]) -> list[dict[str, Any]]:
+    """Records of these clients at their steps, but for the losses, which are known afterwards."""
     gates = torch.sigmoid(rows.private[:, rows.columns.gates]).cpu().numpy()
     gate = gate_penalty(rows.private, rows.columns).cpu().numpy()
     private = private_penalty(rows.private, rows.columns).cpu().numpy()
     records = []
-    for k, client in enumerate(order):
+    for k, client in enumerate(numbers):
         record: dict[str, Any] = {
             "client": int(client),
-            "step": step,
+            "step": steps[k],
             "gate_penalty": float(gate[k]),
             "private_penalty": float(private[k]),
         }

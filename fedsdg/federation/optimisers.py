@@ -19,6 +19,9 @@ class Optimiser(Protocol):
     def step(self, parameters: Tensor, gradients: Tensor) -> None:
         """Update ``parameters`` [n, d] in place from ``gradients`` [n, d]."""
 
+    def keep(self, rows: Tensor) -> None:
+        """Go on with the clients in the rows ``rows`` (int64) alone, in that order."""
+
 
 class Sgd:
     """θ ← θ − η g, with η per column (or one for all)."""
@@ -32,6 +35,9 @@ class Sgd:
             parameters.add_(gradients, alpha=-self._rate)
         else:
             parameters.addcmul_(gradients, self._rate, value=-1)
+
+    def keep(self, rows: Tensor) -> None:
+        """Nothing is remembered of any client."""
 
 
 class Adam:
@@ -66,6 +72,11 @@ class Adam:
             rows = slice(begin, begin + len(list(group)))
             self._move(parameters[rows], gradients[rows], rows, count)
             begin = rows.stop
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these rows alone; each takes its moments and its count with it."""
+        self._mean, self._square = self._mean[rows], self._square[rows]
+        self._steps = [self._steps[row] for row in rows.tolist()]
 
     def _move(self, parameters: Tensor, gradients: Tensor, rows: slice, count: int) -> None:
         """The ``count``-th step of these rows."""

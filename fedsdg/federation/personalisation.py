@@ -1,8 +1,8 @@
 """Personalisations: which parameters stay with the client, and how its own model is made.
 
-A personalisation is data. It says what the adapter layout holds in private and how many epochs
-a client trains its copy before it is evaluated; nothing else in the package asks which method
-it serves.
+A personalisation is data. It says what the adapter layout holds in private, how many epochs a
+client trains its copy before it is evaluated, and what model it keeps for itself; nothing else in
+the package asks which method it serves.
 """
 
 from __future__ import annotations
@@ -11,13 +11,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedsdg.federation.own_models import Ditto, Interpolation, OwnModel
+
 
 @dataclass(frozen=True)
 class Personalisation:
-    """``adapters``: settings of ``AdapterConfig``; ``epochs``: local epochs before evaluation."""
+    """``adapters``: settings of ``AdapterConfig``; ``epochs``: local epochs before evaluation.
+
+    ``private_first``: local epochs in which only what is private moves, before the usual ones, in
+    which only what is shared does; 0: both move together. ``own``: the model that a client keeps
+    beside the one it trains for the server.
+    """
 
     adapters: Mapping[str, Any] = field(default_factory=dict)
     epochs: int = 0
+    private_first: int = 0
+    own: OwnModel = field(default_factory=OwnModel)
 
 
 def shared() -> Personalisation:
@@ -32,11 +41,14 @@ def dual_path(
     composition: str = "residual",
     private_subspace: str = "own",
     private_norm: str = "factors",
+    private_init: str | None = None,
+    head: str = "shared",
 ) -> Personalisation:
     """FedSDG: a private LoRA branch behind a learned gate, θ_g + m · θ_p (Eq. 3-4).
 
-    With ``private_norm="factors"`` the branch starts near zero, since its factors are penalised
-    themselves; with the other norms it has the usual LoRA start.
+    Unless ``private_init`` says otherwise the branch starts near zero where its factors are
+    penalised themselves (``private_norm="factors"``), and has the usual LoRA start with the other
+    norms. ``head="private"`` leaves every client its own head.
     """
     return Personalisation(
         adapters={
@@ -46,8 +58,9 @@ def dual_path(
             "gate_fixed": gate_fixed,
             "composition": composition,
             "private_subspace": private_subspace,
-            "private_init": "near-zero" if private_norm == "factors" else "lora",
+            "private_init": private_init or ("near-zero" if private_norm == "factors" else "lora"),
             "private_a_trainable": private_norm != "b-only",
+            "head": head,
         }
     )
 
@@ -60,3 +73,22 @@ def local_only() -> Personalisation:
 def fine_tune(epochs: int) -> Personalisation:
     """At evaluation every client trains a copy of the global model for ``epochs`` epochs."""
     return Personalisation(epochs=epochs)
+
+
+def own_head(head_epochs: int) -> Personalisation:
+    """FedRep (Collins et al. 2021): every client has its own head on a common representation.
+
+    A round trains the head alone for ``head_epochs`` epochs, then the shared adapters alone for
+    the usual ones. A client that has never taken part is judged with the head all started from.
+    """
+    return Personalisation(adapters={"head": "private"}, private_first=head_epochs)
+
+
+def ditto(strength: float) -> Personalisation:
+    """Ditto (Li et al. 2021): beside FedAvg's model a client trains its own, held near to it."""
+    return Personalisation(own=Ditto(strength))
+
+
+def interpolate(weight: float | None) -> Personalisation:
+    """Every client keeps a running mix of its model and the aggregate; None learns the weight."""
+    return Personalisation(own=Interpolation(weight))

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from fedsdg.models.parameters import Layout, offsets
 
+#: The two rows of a client: what it communicates, and what it keeps to itself.
+ROWS = ("shared", "private")
+
 
 @dataclass(frozen=True)
 class PrivateColumns:
@@ -63,3 +66,9 @@ class Rows:
     columns: PrivateColumns
     state: Mapping[str, Tensor]
     received: Mapping[str, Tensor]
+
+    def of(self, row: str) -> tuple[Tensor, Tensor]:
+        """(values, gradients) of the ``shared`` or the ``private`` rows."""
+        if row == "shared":
+            return self.theta, self.theta_grad
+        return self.private, self.private_grad

@@ -22,6 +22,7 @@ from fedsdg.models.parameters import Layout, ParameterSpec, offsets
 GATE = "lambda_k_logit"
 HEAD_STD = 0.02
 NEAR_ZERO_STD = 1e-4
+OFFICIAL_STD = 0.01
 TARGETS = {"outputs": ("attn.proj", "mlp.fc2"), "qkv-fc1": ("attn.qkv", "mlp.fc1")}
 
 
@@ -39,9 +40,13 @@ class AdapterConfig:
         gate_init: first value of every logit a (0: m = 0.5).
         gate_fixed: m itself, in [0, 1], instead of a learned logit; then there is no logit.
         private_subspace: "own" A_p | "shared-a": the private branch uses A_g and has only B_p.
-        private_init: "near-zero" A_p ~ N(0, 1e-4²) | "lora" as the shared A; B_p = 0 in both.
+        private_init: "near-zero" A_p ~ N(0, 1e-4²) | "lora" as the shared A; B_p = 0 in both
+            | "official" A_p as the shared A, B_p ~ N(0, 0.01²), so that gates learn from the first
+            step (the authors' public code).
         private_a_trainable: False keeps A_p at its start (the `b-only` penalty), which therefore
             must be "lora".
+        head: "shared" | "private": every client keeps a head of its own (FedRep), and there is no
+            global model.
         local: every parameter is private and d = 0 (`local-only`).
     """
 
@@ -54,8 +59,9 @@ class AdapterConfig:
     gate_init: float = 0.0
     gate_fixed: float | None = None
     private_subspace: Literal["own", "shared-a"] = "own"
-    private_init: Literal["near-zero", "lora"] = "near-zero"
+    private_init: Literal["near-zero", "lora", "official"] = "near-zero"
     private_a_trainable: bool = True
+    head: Literal["shared", "private"] = "shared"
     local: bool = False
 
     def __post_init__(self) -> None:
@@ -65,7 +71,8 @@ class AdapterConfig:
             "composition": ("residual", "factors"),
             "gate": ("block", "layer", "client"),
             "private_subspace": ("own", "shared-a"),
-            "private_init": ("near-zero", "lora"),
+            "private_init": ("near-zero", "lora", "official"),
+            "head": ("shared", "private"),
         }
         for option, allowed in choices.items():
             if getattr(self, option) not in allowed:
@@ -79,6 +86,8 @@ class AdapterConfig:
             raise ValueError(f"adapters: gate_fixed {self.gate_fixed} must lie in [0, 1]")
         if self.local and self.branch == "dual":
             raise ValueError("adapters: local keeps everything private, so branch must be 'none'")
+        if self.local and self.head == "private":
+            raise ValueError("adapters: local keeps everything private, so head must be 'shared'")
         starts_at_zero = self.private_init == "near-zero" and self.private_subspace == "own"
         if self.branch == "dual" and not self.private_a_trainable and starts_at_zero:
             raise ValueError(
@@ -122,8 +131,9 @@ def make_layout(architecture: Architecture, num_classes: int, config: AdapterCon
 
     Communicated: `{layer}.lora_A` [r, in] and `{layer}.lora_B` [out, r] of every adapted layer,
     then `head.weight` [classes, dim] and `head.bias` [classes]. Private: `{layer}.lora_A_private`,
-    `{layer}.lora_B_private` and the gates' logits, scalars. With `local` the communicated ones
-    move, names and order unchanged, into the private row.
+    `{layer}.lora_B_private` and the gates' logits, scalars. A private head stands before them, and
+    `local` moves all communicated ones into the private row; both keep their names, their order and
+    the learning rate of their group.
     """
     if num_classes < 2:
         raise ValueError(f"a task needs at least 2 classes, got {num_classes}")
@@ -143,11 +153,16 @@ def make_layout(architecture: Architecture, num_classes: int, config: AdapterCon
         if config.gate_fixed is None:
             name = gate_name(layer, config)
             logits[name] = ParameterSpec(name, (), "gate")
-    shared.append(ParameterSpec("head.weight", (num_classes, architecture.dim), "shared"))
-    shared.append(ParameterSpec("head.bias", (num_classes,), "shared"))
+    head = (
+        ParameterSpec("head.weight", (num_classes, architecture.dim), "shared"),
+        ParameterSpec("head.bias", (num_classes,), "shared"),
+    )
     if config.local:
-        return Layout((), tuple(shared))
-    return Layout(tuple(shared), (*private, *logits.values()))
+        return Layout((), (*shared, *head))
+    if config.head == "private":
+        # First in its row: first values are drawn in this order, and so are those of every method.
+        return Layout(tuple(shared), (*head, *private, *logits.values()))
+    return Layout((*shared, *head), (*private, *logits.values()))
 
 
 def initial_values(
@@ -157,8 +172,8 @@ def initial_values(
 
     A: uniform(±1/√in), which is the Kaiming start with a = √5 that peft uses; every B: 0, so the
     adapted model starts as the frozen one; head: N(0, 0.02²) weights, zero bias; A_p: N(0, 1e-4²)
-    or as A; logits: `gate_init`. The communicated row is drawn first, so methods with and without a
-    private branch start from the same θ_g, and so does `local`.
+    or as A; B_p: 0 or N(0, 0.01²); logits: `gate_init`. The communicated row is drawn first and a
+    private head next, so methods with and without a private part start from the same values.
     """
     return (
         _initial_row(layout.communicated, config, generator),
@@ -182,6 +197,8 @@ def _initial_row(
         elif spec.name.endswith(("lora_A", "lora_A_private")):
             bound = 1.0 / math.sqrt(spec.shape[1])
             values = generator.uniform(-bound, bound, spec.size)
+        elif spec.name.endswith("lora_B_private") and config.private_init == "official":
+            values = generator.normal(0.0, OFFICIAL_STD, spec.size)
         else:
             continue
         row[columns[spec.name]] = torch.as_tensor(values, dtype=torch.float32)

@@ -56,6 +56,14 @@ class Layout:
         """Number of scalars a client keeps to itself."""
         return sum(spec.size for spec in self.private)
 
+    @property
+    def global_model(self) -> bool:
+        """Whether the communicated parameters alone are a model that can be evaluated.
+
+        They are not where clients keep what every model needs: the head, or (`local-only`) all.
+        """
+        return all(spec.group != "shared" for spec in self.private)
+
 
 def offsets(specs: Sequence[ParameterSpec]) -> dict[str, slice]:
     """Columns of every parameter in the flat row, by name."""

@@ -49,6 +49,8 @@ def save_peft(
     folder = Path(folder)
     if config.local and private is None:
         raise ValueError("a local layout keeps all its parameters in the private row: give private")
+    if config.head == "private" and private is None:
+        raise ValueError("the head is in the private row: give private, or export a shared head")
     tensors = _named(vector, layout.communicated)
     if private is not None:
         tensors |= _named(private, layout.private)
@@ -93,6 +95,8 @@ def load_peft(folder: Path | str, layout: Layout, config: AdapterConfig) -> Tens
         FileNotFoundError: a file of the checkpoint is missing.
         ValueError: it is damaged, not a plain LoRA, or does not fit the layout.
     """
+    if config.head == "private":
+        raise ValueError("a checkpoint has one head for all: read it with head: shared")
     folder = Path(folder)
     for needed in (folder / _CONFIG, folder / _WEIGHTS):
         if not needed.is_file():

@@ -128,6 +128,51 @@ def test_a_local_layout_communicates_nothing(tiny):
     assert local.private == ordinary.communicated
 
 
+def test_a_private_head_moves_into_the_private_row_and_nothing_else_changes(tiny):
+    for branch in ("none", "dual"):
+        shared = make_layout(tiny, 5, AdapterConfig(branch=branch))
+        private = make_layout(tiny, 5, AdapterConfig(branch=branch, head="private"))
+        assert private.communicated == shared.communicated[:-2]
+        assert private.private == (*shared.communicated[-2:], *shared.private)
+        assert private.d + private.d_private == shared.d + shared.d_private
+        # η_g moves it wherever it stands, and λ₂ penalises the factors alone.
+        assert [spec.group for spec in private.private[:2]] == ["shared", "shared"]
+        assert shared.global_model and not private.global_model
+    assert not make_layout(tiny, 5, AdapterConfig(local=True)).global_model
+
+
+@pytest.mark.parametrize("branch", ["none", "dual"])
+def test_a_private_head_starts_from_the_same_values(tiny, branch):
+    both = []
+    for head in ("shared", "private"):
+        config = AdapterConfig(branch=branch, head=head)
+        layout = make_layout(tiny, 5, config)
+        shared, private = initial_values(layout, config, np.random.default_rng(3))
+        both.append(torch.cat([shared, private]))
+    assert torch.equal(*both)
+
+
+def test_the_official_start_of_the_private_branch(tiny):
+    config = AdapterConfig(rank=64, branch="dual", private_init="official", gate_init=-2.0)
+    layout = make_layout(tiny, 5, config)
+    private = views(
+        initial_values(layout, config, np.random.default_rng(0))[1][None], layout.private
+    )
+    for name, tensor in private.items():
+        if name.endswith("lora_A_private"):
+            bound = tensor.shape[-1] ** -0.5
+            assert tensor.abs().max() <= bound
+            assert float(tensor.std()) == pytest.approx(bound / 3**0.5, rel=0.1)
+        elif name.endswith("lora_B_private"):
+            assert float(tensor.std()) == pytest.approx(0.01, rel=0.1)
+    alike = [
+        initial_values(layout, AdapterConfig(rank=64, branch=branch, private_init=init),
+                       np.random.default_rng(0))[0]
+        for branch, init in (("dual", "official"), ("dual", "lora"))
+    ]  # fmt: skip
+    assert torch.equal(*alike), "the shared row is drawn first"
+
+
 def _factors(config: AdapterConfig, clients: int = 2):
     generator = torch.Generator().manual_seed(0)
 
@@ -175,6 +220,8 @@ def test_merged_weights_equal_their_closed_form(options, closed_form, fixed):
         ({"gate_fixed": 1.5}, "gate_fixed"),
         ({"local": True, "branch": "dual"}, "local"),
         ({"branch": "dual", "private_a_trainable": False}, "private_init"),
+        ({"head": "none"}, "head.*shared, private"),
+        ({"head": "private", "local": True}, "head must be 'shared'"),
     ],
 )
 def test_contradicting_options_are_refused(options, message):

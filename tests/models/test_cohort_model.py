@@ -23,6 +23,7 @@ VARIANTS = [
     {"branch": "dual", "private_subspace": "shared-a"},
     {"branch": "dual", "gate_fixed": 0.3},
     {"local": True},
+    {"head": "private"},
 ]
 
 
@@ -270,3 +271,21 @@ def test_a_foreign_layout_is_refused(backbone):
     layout = make_layout(backbone.architecture, 4, config)
     with pytest.raises(ValueError, match="layout"):
         CohortModel(backbone, layout, config, 5)
+
+
+@pytest.mark.parametrize("branch", ["none", "dual"])
+def test_a_private_head_is_used_with_and_without_the_private_branch(
+    make_model, named, images, branch
+):
+    """Where a parameter is kept changes no prediction; `private=False` leaves the branch out."""
+    shared = make_model(branch=branch)
+    private = make_model(branch=branch, head="private")
+    parameters = named(shared, 3)
+    kept = {spec.name for spec in private.layout.private}
+    assert {"head.weight", "head.bias"} <= kept
+    for with_branch in (True, False):
+        expected = shared.logits(images, [4, 3, 5], parameters, private=with_branch)
+        found = private.logits(images, [4, 3, 5], parameters, private=with_branch)
+        assert torch.equal(found, expected)
+    swapped = {**parameters, "head.weight": parameters["head.weight"].flip(0)}
+    assert not torch.equal(private.logits(images, [4, 3, 5], swapped, private=False), found)

@@ -68,6 +68,7 @@ def test_outputs_and_gradients_equal_pefts_lora(make_model, random_rows, images,
         {"branch": "dual"},
         {"branch": "dual", "composition": "factors", "gate": "client"},
         {"branch": "dual", "private_subspace": "shared-a", "gate": "layer"},
+        {"head": "private"},
         {"branch": "dual", "gate_fixed": 0.25},
         {"local": True},
     ],
@@ -77,7 +78,7 @@ def test_peft_reads_what_is_saved(
     make_model, random_rows, images, timm_model, tmp_path, options, with_private
 ):
     model = make_model(torch.float32, **options)
-    with_private = with_private or model.config.local
+    with_private = with_private or not model.layout.global_model
     shared, private = random_rows(model, 1)
     private_row = private[0] if with_private else None
     save_peft(shared[0], model.layout, model.config, tmp_path, private=private_row)
@@ -145,3 +146,16 @@ def test_a_local_layout_cannot_be_saved_without_its_private_row(make_model, tmp_
     model = make_model(torch.float32, local=True)
     with pytest.raises(ValueError, match="private"):
         save_peft(torch.zeros(0), model.layout, model.config, tmp_path)
+
+
+def test_a_private_head_is_saved_with_its_row_alone_and_never_read(
+    make_model, random_rows, tmp_path
+):
+    model = make_model(head="private")
+    (shared,), (private,) = random_rows(model, 1)
+    place = (model.layout, model.config, tmp_path)
+    with pytest.raises(ValueError, match="the head is in the private row"):
+        save_peft(shared, *place)
+    save_peft(shared, *place, private=private)
+    with pytest.raises(ValueError, match="head: shared"):
+        load_peft(tmp_path, model.layout, model.config)
