@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 #: What bad input or a failing run raises; anything else is a defect and keeps its traceback.
 FORESEEN = (ValueError, FloatingPointError, OSError)
 _SETTING = "laid over the config, such as training.device=cuda"
+_PLUGIN = "files that define further METHODS, or names of installed plugins"
 
 
 def _store() -> Path:
@@ -36,7 +37,8 @@ def _checkpoints() -> Path:
 def _load(arguments: argparse.Namespace) -> Config:
     from fedsdg.config import load_config
 
-    return load_config(arguments.config or (), getattr(arguments, "set", None) or ())
+    settings = getattr(arguments, "set", None) or ()
+    return load_config(arguments.config or (), settings, arguments.plugin or ())
 
 
 def _one_of(value: str | None, known: Sequence[str], what: str) -> str:
@@ -66,19 +68,21 @@ def check(arguments: argparse.Namespace) -> int:
 
 def methods(arguments: argparse.Namespace) -> int:
     """Print the table of methods."""
-    from fedsdg.methods import METHODS
+    from fedsdg.plugins import find_method, find_plugin, offered
 
-    def short(part: Any) -> str:
-        return part.reference.rsplit(":", 1)[1]
+    plugins = [find_plugin(place) for place in arguments.plugin or ()]
+    table = {name: find_method(name, plugin) for name, plugin in offered(plugins).items()}
+    if arguments.markdown:
+        from fedsdg.method_page import method_page
 
+        print(method_page(table), end="")
+        return 0
     rows = [("method", "rule", "objective", "personalisation", "optimiser", "parameters")]
-    for name, row in METHODS.items():
-        terms = " + ".join(["cross-entropy", *map(short, row.objective)])
+    for name, row in table.items():
+        terms = " + ".join(["cross-entropy", *(part.name for part in row.objective)])
         parameters = ", ".join(f"{k}={p.default}" for k, p in row.parameters.items())
         optimiser = row.optimiser or "adam"
-        rows.append(
-            (name, short(row.rule), terms, short(row.personalisation), optimiser, parameters)
-        )
+        rows.append((name, row.rule.name, terms, row.personalisation.name, optimiser, parameters))
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
     for cells_of_row in rows:
         cells = [cell.ljust(width) for cell, width in zip(cells_of_row, widths, strict=False)]
@@ -250,7 +254,7 @@ def _run_grid(arguments: argparse.Namespace) -> int:
     if arguments.seeds_together < 1:
         raise ValueError(f"--seeds-together is {arguments.seeds_together}, but must be at least 1")
     base = arguments.config or [default_file()]
-    config = load_config([*base, *arguments.grid], arguments.set or ())
+    config = load_config([*base, *arguments.grid], arguments.set or (), arguments.plugin or ())
     failed = run_grid(
         config,
         _store(),
@@ -458,10 +462,13 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(function=function)
         if config:
             sub.add_argument("--config", nargs="+", help="YAML or JSON files, merged in order")
+            sub.add_argument("--plugin", nargs="+", metavar="FILE", help=_PLUGIN)
         return sub
 
     command(check, config=True)
-    command(methods)
+    sub = command(methods)
+    sub.add_argument("--plugin", nargs="+", metavar="FILE", help=_PLUGIN)
+    sub.add_argument("--markdown", action="store_true", help="the whole page, docs/methods.md")
     sub = command(partition, config=True)
     sub.add_argument("--dataset", required=True)
     sub.add_argument("--clients", type=int, help="default: the config's")

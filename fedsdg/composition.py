@@ -7,7 +7,7 @@ config or printing help never imports torch.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,19 +58,44 @@ class Key:
 
 @dataclass(frozen=True)
 class Part:
-    """A callable named by reference, and the arguments that this method calls it with."""
+    """A callable, and the arguments that a method calls it with.
 
-    reference: str
+    ``reference`` is "module:name", imported only when it is wanted. A plugin, which is imported in
+    any case, may give the callable itself.
+    """
+
+    reference: str | Callable[..., Any]
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def name(self) -> str:
+        """The callable's own name, without an import."""
+        if isinstance(self.reference, str):
+            return self.reference.rpartition(":")[2]
+        return getattr(self.reference, "__name__", repr(self.reference))
+
+    def resolve(self) -> Callable[..., Any]:
+        """The callable; a ``ValueError`` says what of the reference cannot be found."""
+        if not isinstance(self.reference, str):
+            return self.reference
+        module, _, name = self.reference.partition(":")
+        if not (module and name):
+            raise ValueError(f"{self.reference!r} names no part; write 'module:name'")
+        try:
+            place = importlib.import_module(module)
+        except ImportError as error:
+            raise ValueError(f"{self.reference!r} cannot be imported: {error}") from error
+        if not hasattr(place, name):
+            raise ValueError(f"{self.reference!r} cannot be imported: {module} has no {name!r}")
+        return getattr(place, name)
+
     def build(self, parameters: Mapping[str, Any]) -> Any:
-        """Import the callable and call it, with every ``Key`` replaced by its value."""
-        module, name = self.reference.split(":")
+        """Call the callable, with every ``Key`` replaced by its value."""
         arguments = {
             argument: parameters[value.name] if isinstance(value, Key) else value
             for argument, value in self.arguments.items()
         }
-        return getattr(importlib.import_module(module), name)(**arguments)
+        return self.resolve()(**arguments)
 
 
 #: Every client uses the global model.
@@ -90,4 +115,19 @@ class Method:
     #: What clients or the server measure for the rule to decide by.
     probes: tuple[Part, ...] = ()
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    #: What follows stands in docs/methods.md, in whose notation the formula is.
+    formula: str = ""
     source: str = ""
+    #: What one client sends and receives in a round: "0" or a multiple of the d communicated
+    #: parameters, "≤ " before it where it depends on the data, " + …" after it for what is small.
+    up: str = "d"
+    down: str = "d"
+    #: What one client computes in a round; "E epochs" are those of ``training.epochs``.
+    client_cost: str = "E epochs"
+    #: How often the server reads the updates in a round: "2 passes".
+    server_cost: str = ""
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All that the method is made of."""
+        return (self.rule, *self.objective, self.personalisation, *self.probes)

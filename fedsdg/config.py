@@ -16,9 +16,9 @@ from typing import Any
 
 import yaml
 
-from fedsdg.composition import Parameter
+from fedsdg.composition import Method, Parameter
 from fedsdg.conditions import Conditions, parse_conditions
-from fedsdg.methods import METHODS
+from fedsdg.plugins import Plugin, find_method, find_plugin, offered
 from fedsdg.results import sha256_json
 from fedsdg.sections import checked, hint, section
 from fedsdg.sections import mapping as mapping_of
@@ -87,6 +87,12 @@ class MethodConfig:
     label: str
     parameters: Mapping[str, Any]
     overrides: Mapping[str, Any]
+    plugin: Plugin | None = None
+
+    @property
+    def row(self) -> Method:
+        """What the method is made of."""
+        return find_method(self.type, self.plugin)
 
 
 @dataclass(frozen=True)
@@ -109,7 +115,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One run: all its records depend on, but the bytes of data, backbone and sources."""
+    """One run: all its records depend on, but the bytes of data, backbone and own sources."""
 
     dataset: str
     backbone: str
@@ -122,14 +128,18 @@ class RunConfig:
     method: str
     parameters: Mapping[str, Any]
     conditions: Conditions = field(default_factory=Conditions)
+    #: Where the method is from; None for the rows of the table.
+    plugin: Plugin | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain types only, ready for JSON; without conditions where there are none."""
+        """Plain types only, ready for JSON; conditions and plugin only where there are any."""
         plain = asdict(self)
         plain["parameters"] = dict(self.parameters)
-        del plain["conditions"]
+        del plain["conditions"], plain["plugin"]
         if self.conditions:
             plain["conditions"] = self.conditions.to_dict()
+        if self.plugin:
+            plain["plugin"] = self.plugin.facts()
         return plain
 
     @property
@@ -158,6 +168,8 @@ class Config:
     checkpoint_seconds: float
     conditions: Conditions = field(default_factory=Conditions)
     scenarios: Mapping[str, Scenario] = field(default_factory=dict)
+    #: Where further methods are from.
+    plugins: tuple[Plugin, ...] = ()
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -209,8 +221,8 @@ class Config:
         """The run of one cell of the grid and one seed."""
         case = self.scenario(setting)
         training = asdict(case.training)
-        if METHODS[method.type].optimiser is not None:
-            training["optimiser"] = METHODS[method.type].optimiser
+        if method.row.optimiser is not None:
+            training["optimiser"] = method.row.optimiser
         return RunConfig(
             dataset=dataset,
             backbone=self.backbone,
@@ -225,6 +237,7 @@ class Config:
                 key: case.parameters.get(key, value) for key, value in method.parameters.items()
             },
             conditions=case.conditions,
+            plugin=method.plugin,
         )
 
 
@@ -262,16 +275,17 @@ def _name(value: Any, where: str) -> str:
     return value
 
 
-def method_entry(entry: Any) -> MethodConfig:
+def method_entry(entry: Any, plugins: Sequence[Plugin] = ()) -> MethodConfig:
     """Check one entry of ``methods``: a name, or a mapping with ``type`` and parameters."""
+    known_methods = offered(plugins)
     given = {"type": entry} if isinstance(entry, str) else dict(mapping_of(entry, "methods entry"))
     kind = str(given.pop("type", ""))
-    if kind not in METHODS:
+    if kind not in known_methods:
         if not kind:
             raise ValueError(f"methods: the entry {entry!r} has no 'type'")
-        raise ValueError(f"methods: unknown method {kind!r}{hint(kind, METHODS)}")
+        raise ValueError(f"methods: unknown method {kind!r}{hint(kind, known_methods)}")
     label = _name(given.pop("name", kind), f"methods: name of {kind}")
-    row = METHODS[kind]
+    row = find_method(kind, known_methods[kind])
     parameters = {key: parameter.default for key, parameter in row.parameters.items()}
     overrides = {}
     training = {f.name: f.metadata["parameter"] for f in fields(TrainingConfig)}
@@ -284,10 +298,18 @@ def method_entry(entry: Any) -> MethodConfig:
         else:
             known = [*row.parameters, *OVERRIDES]
             raise ValueError(f"methods: {label} has no parameter {key!r}{hint(key, known)}")
-    return MethodConfig(kind, label, parameters, overrides)
+    return MethodConfig(kind, label, parameters, overrides, known_methods[kind])
 
 
-def _search(value: Any, grid_seeds: tuple[int, ...]) -> SearchConfig:
+def _plugins(value: Any) -> tuple[Plugin, ...]:
+    places = _list(value, "plugins") if value != [] else []
+    for place in places:
+        if not isinstance(place, str) or not place:
+            raise ValueError(f"plugins: {place!r} is neither a file nor the name of a plugin")
+    return tuple(find_plugin(place) for place in places)
+
+
+def _search(value: Any, grid_seeds: tuple[int, ...], plugins: Sequence[Plugin]) -> SearchConfig:
     section = mapping_of(value, "search")
     if unknown := set(section) - {"seeds", "grids"}:
         raise ValueError(f"search: unknown key {sorted(unknown)[0]!r}; known are seeds, grids")
@@ -302,7 +324,7 @@ def _search(value: Any, grid_seeds: tuple[int, ...]) -> SearchConfig:
         grids[kind] = {}
         for key, values in mapping_of(keys, f"search.grids.{kind}").items():
             for candidate in _list(values, f"search.grids.{kind}.{key}"):
-                method_entry({"type": kind, key: candidate})
+                method_entry({"type": kind, key: candidate}, plugins)
             grids[kind][key] = tuple(values)
     return SearchConfig(seeds, grids)
 
@@ -339,7 +361,7 @@ def _check_consistency(config: Config) -> None:
                 f"methods: {method.label} cannot combine private_norm: residual with "
                 "private_subspace: shared-a, which has no A_p; choose one of them"
             )
-        wants = METHODS[method.type].optimiser
+        wants = method.row.optimiser
         given = method.overrides.get("optimiser", wants)
         if wants is not None and given != wants:
             raise ValueError(
@@ -357,7 +379,8 @@ def parse_config(raw: Any) -> Config:
     for key in ("experiment", "datasets", "backbone", "backbones", "skews", "seeds", "methods"):
         if key not in mapping:
             raise ValueError(f"the config lacks the key {key!r}")
-    methods = tuple(method_entry(entry) for entry in _list(mapping["methods"], "methods"))
+    plugins = _plugins(mapping.get("plugins", []))
+    methods = tuple(method_entry(entry, plugins) for entry in _list(mapping["methods"], "methods"))
     labels = [method.label for method in methods]
     for label in labels:
         if labels.count(label) > 1:
@@ -376,12 +399,13 @@ def parse_config(raw: Any) -> Config:
         training=section(TrainingConfig, mapping.get("training", {}), "training"),
         adapters=section(AdaptersConfig, mapping.get("adapters", {}), "adapters"),
         methods=methods,
-        search=_search(mapping.get("search", {}), seeds),
+        search=_search(mapping.get("search", {}), seeds, plugins),
         checkpoint_seconds=Parameter(30.0, minimum=0).check(
             mapping.get("checkpoint_seconds", 30.0), "checkpoint_seconds"
         ),
         conditions=parse_conditions(mapping.get("conditions")),
         scenarios=_scenarios(mapping.get("scenarios", {}), mapping, methods),
+        plugins=plugins,
     )
     for case in _cases(config):
         _check_consistency(case)
@@ -423,12 +447,12 @@ def _parameters(value: Any, methods: Sequence[MethodConfig], where: str) -> dict
     """Values for the parameters of these names, of whichever method has them."""
     found = {}
     for key, given in mapping_of(value, where).items():
-        owners = [m for m in methods if key in METHODS[m.type].parameters]
+        owners = [m for m in methods if key in m.row.parameters]
         if not owners:
             known = {name for method in methods for name in method.parameters}
             raise ValueError(f"{where}: no method has a parameter {key!r}{hint(key, known)}")
         for owner in owners:
-            found[key] = METHODS[owner.type].parameters[key].check(given, f"{where}.{key}")
+            found[key] = owner.row.parameters[key].check(given, f"{where}.{key}")
     return found
 
 
@@ -484,10 +508,13 @@ def default_file() -> Path:
     return Path(os.environ.get("FEDSDG_CONFIG", "config/config.yaml"))
 
 
-def load_config(paths: Sequence[str | Path] = (), settings: Sequence[str] = ()) -> Config:
+def load_config(
+    paths: Sequence[str | Path] = (), settings: Sequence[str] = (), plugins: Sequence[str] = ()
+) -> Config:
     """Read, merge and check config files, by default ``default_file()``.
 
-    ``settings`` are single values laid over the files, as ``training.device=cuda``.
+    ``settings`` are single values laid over the files, as ``training.device=cuda``; ``plugins`` are
+    added to those that the config lists.
     """
     merged: dict[str, Any] = {}
     for file in [Path(p) for p in paths] or [default_file()]:
@@ -500,4 +527,7 @@ def load_config(paths: Sequence[str | Path] = (), settings: Sequence[str] = ()) 
         merged = _merge(merged, mapping_of(content, f"the config file {file}"))
     for text in settings:
         merged = _merge(merged, _setting(text))
+    listed = merged.get("plugins", [])
+    if plugins and isinstance(listed, list):
+        merged["plugins"] = [*listed, *(place for place in plugins if place not in listed)]
     return parse_config(merged)

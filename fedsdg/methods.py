@@ -22,6 +22,8 @@ def _rule(place: str, /, **arguments: Any) -> Part:
 
 _MEAN_BY_SAMPLES = _rule("mean:Mean", weights="samples")
 _MEAN_UNIFORM = _rule("mean:Mean", weights="uniform")
+_BY_SAMPLES = "step = Σ_k n_k Δ_k / Σ_j n_j"
+_UNIFORM = "step = (1/M) Σ_k Δ_k"
 _BYZANTINE = Parameter(
     1, minimum=0, integer=True, meaning="f, Byzantine clients per round tolerated"
 )
@@ -80,16 +82,32 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 private_norm=Key("private_norm"),
             ),
             parameters=_FEDSDG_PARAMETERS,
+            formula="step = Σ_k w_k Δ_k, w_k ∝ max(0, cos(Δ_k, Σ_j Δ_j)); clients minimise the "
+            "cross-entropy of θ_g + m θ_p plus λ₁ Σ_l |m_l| + λ₂ ‖θ_p‖², m = σ(a)",
             source="FedSDG, Eq. 3-11",
+            server_cost="2 passes",
         ),
         "fedavg": Method(
-            title="FedAvg (samples)", rule=_MEAN_BY_SAMPLES, source="McMahan et al. 2017"
+            title="FedAvg (samples)",
+            rule=_MEAN_BY_SAMPLES,
+            formula=_BY_SAMPLES,
+            source="McMahan et al. 2017",
+            server_cost="1 pass",
         ),
         "fedavg-uniform": Method(
-            title="FedAvg (uniform)", rule=_MEAN_UNIFORM, source="McMahan et al. 2017"
+            title="FedAvg (uniform)",
+            rule=_MEAN_UNIFORM,
+            formula=_UNIFORM,
+            source="McMahan et al. 2017",
+            server_cost="1 pass",
         ),
         "fedavg-sgd": Method(
-            title="FedAvg (SGD)", rule=_MEAN_UNIFORM, optimiser="sgd", source="McMahan et al. 2017"
+            title="FedAvg (SGD)",
+            rule=_MEAN_UNIFORM,
+            optimiser="sgd",
+            formula=_UNIFORM,
+            source="McMahan et al. 2017",
+            server_cost="1 pass",
         ),
         "fine-tune": Method(
             title="FedAvg + fine-tuning",
@@ -102,7 +120,10 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                     2, minimum=1, integer=True, meaning="e, local epochs before evaluation"
                 )
             },
+            formula=f"{_BY_SAMPLES}; a client is evaluated after e epochs of its own",
             source="Yu et al. 2020",
+            client_cost="E epochs, and e before an evaluation",
+            server_cost="1 pass",
         ),
         "fedprox": Method(
             title="FedProx",
@@ -111,26 +132,37 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             parameters={
                 "mu": Parameter(0.1, minimum=0, meaning="μ of the proximal term μ/2 ‖θ − θ_t‖²")
             },
+            formula=f"{_BY_SAMPLES}; clients minimise the cross-entropy + μ/2 ‖θ_k − θ‖²",
             source="Li et al. 2020",
+            server_cost="1 pass",
         ),
         "scaffold": Method(
             title="SCAFFOLD",
             rule=_rule("scaffold:Scaffold"),
             objective=(_part("federation.terms:ControlVariates"),),
             optimiser="sgd",
+            formula=f"{_UNIFORM}, c += (1/K) Σ_k Δc_k; clients go θ_k −= η (g_k − c_k + c), "
+            "Δc_k = −c − Δ_k / (steps · η)",
             source="Karimireddy et al. 2020, option II",
+            up="2d",
+            down="2d",
+            server_cost="2 passes",
         ),
         "krum": Method(
             title="Krum",
             rule=_rule("krum:Krum", f=Key("f")),
             parameters={"f": _BYZANTINE},
+            formula="step = the Δ_k with the least sum of squared distances to M − f − 2 others",
             source="Blanchard et al. 2017",
+            server_cost="2 passes",
         ),
         "multikrum": Method(
             title="Multi-Krum",
             rule=_rule("krum:MultiKrum", f=Key("f")),
             parameters={"f": _BYZANTINE},
+            formula="step = mean of the M − f updates with the least such sums as Krum takes",
             source="Blanchard et al. 2017",
+            server_cost="2 passes",
         ),
         "geometric-median": Method(
             title="Geometric median",
@@ -140,18 +172,24 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                     1e-6, minimum=1e-12, maximum=0.1, meaning="relative subgradient residual"
                 )
             },
+            formula="step = argmin_z Σ_k ‖z − Δ_k‖",
             source="Pillutla et al. 2022; Weiszfeld 1937",
+            server_cost="2 passes",
         ),
         "coordinate-median": Method(
             title="Coordinate median",
             rule=_rule("median:CoordinateMedian"),
+            formula="step_j = median_k Δ_kj",
             source="Yin et al. 2018",
+            server_cost="1 pass",
         ),
         "trimmed-mean": Method(
             title="Trimmed mean",
             rule=_rule("trimmed_mean:TrimmedMean", f=Key("f")),
             parameters={"f": _BYZANTINE},
+            formula="step_j = mean_k Δ_kj without the f largest and the f smallest",
             source="Yin et al. 2018",
+            server_cost="1 pass",
         ),
         "cgsv": Method(
             title="CGSV",
@@ -170,13 +208,20 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                     "mean-norm", choices=("mean-norm", "unit"), meaning="length of the step"
                 ),
             },
+            formula="step = mean_k ‖Δ_k‖ · U, U = Σ_k r_k Δ_k/‖Δ_k‖ / Σ_j r_j; "
+            "r_k ← γ_t r_k + (1 − γ_t) cos(Δ_k, U), at least the floor",
             source="Xu et al. 2021, as in the chapter on contribution",
+            server_cost="3 passes",
         ),
         "local-only": Method(
             title="Local only",
             rule=_rule("no_aggregation:NoAggregation"),
             personalisation=_part("federation.personalisation:local_only"),
+            formula="step = 0; every client trains a model of its own",
             source="no federation: the floor",
+            up="0",
+            down="0",
+            server_cost="0 passes",
         ),
     }
 )

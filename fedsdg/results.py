@@ -222,12 +222,12 @@ def differences(there: Any, here: Any, place: str = "") -> Iterator[str]:
         yield f"{place} is {there!r} in it, but {here!r} here"
 
 
-def source_hash(*relative_paths: str) -> str:
-    """SHA-256 over the package's own sources below ``relative_paths`` (files or folders).
+def source_hash(*relative_paths: str, package: Path = Path(__file__).parent) -> str:
+    """SHA-256 over Python sources of a package, this one's own or another's.
 
-    Paths are relative to the package folder; contents and names count, times do not.
+    ``relative_paths``: files or folders, relative to the folder ``package``. Contents and names
+    count, times do not.
     """
-    package = Path(__file__).parent
     files: list[Path] = []
     for relative in relative_paths:
         place = package / relative

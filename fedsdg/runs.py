@@ -45,10 +45,10 @@ from fedsdg.federation.store import (
     run_key,
     together_key,
 )
-from fedsdg.methods import METHODS
 from fedsdg.models.adapters import AdapterConfig, initial_values, make_layout
 from fedsdg.models.backbones import Backbone
 from fedsdg.models.cohort import CohortModel
+from fedsdg.plugins import find_method
 from fedsdg.resuming import Journey
 from fedsdg.rng import stream
 
@@ -137,7 +137,7 @@ def build(
 
     ``scratch``: the folder for what many clients keep, if it is too much for the memory.
     """
-    row = METHODS[run.method]
+    row = find_method(run.method, run.plugin)
     personalisation: Personalisation = row.personalisation.build(run.parameters)
     adapters = AdapterConfig(**asdict(run.adapters), **personalisation.adapters)
     layout = make_layout(material.backbone.architecture, material.num_classes, adapters)

@@ -9,7 +9,7 @@ import itertools
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -18,6 +18,7 @@ from typing import Any
 
 from fedsdg import results
 from fedsdg.config import Config, MethodConfig, RunConfig, method_entry
+from fedsdg.plugins import Plugin
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def trials(config: Config) -> Iterator[Trial]:
         fixed = next((m for m in config.methods if m.type == kind), None)
         for values in itertools.product(*grid.values()):
             candidate = dict(zip(grid, values, strict=True))
-            method = _candidate(kind, fixed, candidate)
+            method = _candidate(kind, fixed, candidate, config.plugins)
             for dataset, skew, seed in itertools.product(
                 config.datasets, config.settings, config.search.seeds
             ):
@@ -48,11 +49,16 @@ def trials(config: Config) -> Iterator[Trial]:
                 )
 
 
-def _candidate(kind: str, fixed: MethodConfig | None, candidate: Mapping[str, Any]) -> MethodConfig:
+def _candidate(
+    kind: str,
+    fixed: MethodConfig | None,
+    candidate: Mapping[str, Any],
+    plugins: Sequence[Plugin],
+) -> MethodConfig:
     """The method as the config has it, with the candidate's values in place of its own."""
     given = {**fixed.parameters, **fixed.overrides} if fixed else {}
     known = {key: value for key, value in given.items() if value is not None}
-    return method_entry({"type": kind, **known, **candidate})
+    return method_entry({"type": kind, **known, **candidate}, plugins)
 
 
 def search(config: Config, store: Path, backbone: Path, output: Path) -> dict[str, Any]:

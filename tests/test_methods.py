@@ -8,9 +8,8 @@ from fedsdg.methods import METHODS
 ROWS = pytest.mark.parametrize("name", METHODS)
 
 
-def parts(name: str) -> list[Part]:
-    row = METHODS[name]
-    return [row.rule, *row.objective, row.personalisation]
+def parts(name: str) -> tuple[Part, ...]:
+    return METHODS[name].parts
 
 
 @ROWS

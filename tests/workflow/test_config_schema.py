@@ -118,6 +118,30 @@ def test_snakemake_refuses_before_it_plans_anything(project):
     assert not (project.folder / ".fedsdg").exists()
 
 
+@pytest.mark.parametrize(
+    ("entry", "named"),
+    [
+        ("clipped", None),
+        ({"type": "clipped", "bound": 2, "eta_g": 0.1}, None),
+        ({"type": "fedprox", "mu": 1}, None),
+        ({"type": "fedprox", "nu": 1}, "'nu' was unexpected"),
+        ({"type": "clipped", "eta_g": "1e-4"}, "'1e-4' is not of type 'number'"),
+        ({"type": "clipped", "name": "a/b"}, "'a/b' does not match"),
+        ({"bound": 2}, "'type' is a required property"),
+    ],
+)
+def test_plugins_open_the_schema_for_their_methods_and_for_nothing_else(entry, named):
+    config = set_at(set_at(DEFAULT, "plugins", ["clipped.py"]), "methods", ["fedavg", entry])
+    if named is None:
+        validate(config, str(SCHEMA))
+    else:
+        with pytest.raises(WorkflowError) as raised:
+            validate(config, str(SCHEMA))
+        assert named in str(raised.value)
+    with pytest.raises(WorkflowError):
+        validate(set_at(set_at(config, "methods", ["clipped"]), "plugins", []), str(SCHEMA))
+
+
 def test_schema_and_package_know_the_same_methods_keys_and_data_sets():
     schema = yaml.safe_load(SCHEMA.read_text())
     definitions = schema["$defs"]
@@ -125,7 +149,7 @@ def test_schema_and_package_know_the_same_methods_keys_and_data_sets():
     parameters = {key for method in METHODS.values() for key in method.parameters}
     assert set(definitions["method"]["properties"]) == parameters | {"type", "name", *OVERRIDES}
     assert sorted(definitions["dataset"]["enum"]) == sorted(DATASETS)
-    assert set(schema["properties"]) == set(DEFAULT)
+    assert set(schema["properties"]) == {*DEFAULT, "plugins"}
 
 
 def test_schema_and_package_know_the_same_conditions():

@@ -128,6 +128,21 @@ def test_a_new_method_trains_alone(finished):
 
 
 @pytest.mark.slow
+def test_an_edited_plugin_trains_its_own_methods_alone(finished):
+    """Whose file it is: methods of the table do not depend on it."""
+    plugin = finished.folder / "clipped.py"
+    plugin.write_text("METHODS = {}\n")
+    change(finished, "experiment: default\n", "experiment: default\nplugins: [clipped.py]\n")
+    assert finished.planned() == {}
+    change(finished, "  - local-only\n", "  - local-only\n  - clipped\n")
+    assert finished.planned() == {"train_cell": 3, **AFTER_TRAINING}
+    done = finished.snakemake("--cores", "2")
+    assert done.returncode == 0, done.stdout
+    plugin.write_text("METHODS = {}  # edited\n")
+    assert finished.planned() == {"train_cell": 3, **AFTER_TRAINING}
+
+
+@pytest.mark.slow
 def test_a_method_less_trains_nothing(finished):
     change(finished, "  - local-only\n", "")
     assert finished.planned() == AFTER_TRAINING

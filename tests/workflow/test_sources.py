@@ -12,11 +12,7 @@ from fedsdg.methods import METHODS
 
 ROOT = Path(__file__).resolve().parents[2]
 RESOLVED_LATE = sorted(
-    {
-        part.reference.split(":")[0]
-        for method in METHODS.values()
-        for part in (method.rule, *method.objective, method.personalisation)
-    }
+    {part.reference.split(":")[0] for method in METHODS.values() for part in method.parts}
 )
 # What the command of each rule imports first (the parts of a method are named, not imported).
 DOORS = {

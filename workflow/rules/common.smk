@@ -212,6 +212,7 @@ SOURCES = {
         "resuming.py",
         "runs.py",
         "methods.py",
+        "plugins.py",
         "results.py",
         "rng.py",
         "sections.py",
@@ -244,6 +245,17 @@ def sources(stage):
     return [os.path.relpath(file) for file in sorted(files)]
 
 
+def plugin_files(wildcards):
+    """The files that a method from outside the package may be in; none for a method of the table.
+
+    The schema holds the names of the table, so that the package need not be imported.
+    """
+    schema = yaml.safe_load((ROOT / "workflow/schemas/config.schema.yaml").read_text())
+    if METHODS[wildcards.method]["type"] in schema["$defs"]["method_type"]["enum"]:
+        return []
+    return [place for place in config.get("plugins", []) if place.endswith(".py")]
+
+
 def suites():
     """The benchmarks that the pipeline runs, relative to the working directory."""
     names = ("accuracy", "aggregation", "growth")
@@ -262,9 +274,9 @@ def benchmark_sources():
 # the environment: in a shell command or in `params`, every change of the config would
 # re-run everything.
 
-# Sections whose values already stand in the paths of a run or of its inputs, that only
-# `fedsdg search` reads, or that change no result. What is not named here re-runs the training
-# when it changes.
+# Sections whose values already stand in the paths of a run or of its inputs (the files of plugins
+# are inputs), that only `fedsdg search` reads, or that change no result. What is not named here
+# re-runs the training when it changes.
 OUTSIDE_TRAINING = {
     "experiment",
     "datasets",
@@ -275,6 +287,7 @@ OUTSIDE_TRAINING = {
     "seeds",
     "partition",
     "methods",
+    "plugins",
     "search",
     "checkpoint_seconds",
 }

@@ -8,6 +8,7 @@ rule train_cell:
         backbone=expand(BACKBONE, backbone=config["backbone"]),
         facts=f"results/backbones/{config['backbone']}.json",
         sources=sources("train"),
+        plugins=plugin_files,
     output:
         expand(
             f"{CELL}/seed~{{seed}}/{{record}}",

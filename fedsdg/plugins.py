@@ -1,0 +1,181 @@
+"""Methods from outside the package: rows of a file or of another package, beside the table's.
+
+A plugin is a Python file that defines ``METHODS = {name: Method(...)}``, or an entry point of the
+group ``fedsdg.methods`` that refers to such a mapping. A config lists the plugins that it needs, so
+that what is installed beside changes no experiment. The hash of a plugin's source belongs to the
+runs of its methods: edited, they are new runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata, util
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from fedsdg.composition import Key, Method
+from fedsdg.methods import METHODS
+from fedsdg.results import source_hash
+
+#: The group of entry points that other packages offer methods in.
+GROUP = "fedsdg.methods"
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A plugin as its runs know it; light, so that it travels to the processes of a grid."""
+
+    #: A file ending in ``.py``, relative to the working directory, or the name of an entry point.
+    place: str
+    #: Of the file; of an entry point, of all sources of its package.
+    sha256: str
+
+    def facts(self) -> dict[str, str]:
+        """What a run's config holds of it: in which folder a file lies makes no other run."""
+        return {"name": Path(self.place).name, "sha256": self.sha256}
+
+
+def find_plugin(place: str) -> Plugin:
+    """The plugin at a place, not imported yet.
+
+    Raises ``FileNotFoundError`` where there is no such file, ``ValueError`` for an entry point that
+    is not installed or whose sources cannot be found.
+    """
+    if not place.endswith(".py"):
+        return Plugin(place, _package_hash(place))
+    return Plugin(place, hashlib.sha256(_source(place)).hexdigest())
+
+
+def offered(plugins: Iterable[Plugin]) -> dict[str, Plugin | None]:
+    """Where each method is from, by name: None for the rows of the table, which come first.
+
+    Raises ``ValueError`` for a name that is taken, and for a plugin that cannot be loaded.
+    """
+    found: dict[str, Plugin | None] = dict.fromkeys(METHODS)
+    for plugin in plugins:
+        for name in plugin_methods(plugin):
+            if name in found:
+                owner = found[name]
+                taken = "the table of methods" if owner is None else f"the plugin {owner.place}"
+                raise ValueError(
+                    f"the plugin {plugin.place} defines {name!r}, which {taken} has already; "
+                    "give it another name"
+                )
+            found[name] = plugin
+    return found
+
+
+def find_method(name: str, plugin: Plugin | None) -> Method:
+    """The row of a method, from the table or from a plugin."""
+    return (METHODS if plugin is None else plugin_methods(plugin))[name]
+
+
+@cache
+def plugin_methods(plugin: Plugin) -> Mapping[str, Method]:
+    """A plugin's rows, imported once a process, each of them put together once with its defaults.
+
+    Raises ``ValueError`` where the plugin cannot be imported, was changed since it was found, or
+    holds anything but methods whose parts can be built.
+    """
+    content = _from_file(plugin) if plugin.place.endswith(".py") else _from_package(plugin)
+    if not isinstance(content, Mapping) or not content:
+        raise ValueError(
+            f"the plugin {plugin.place} defines no methods; write METHODS = {{'name': Method(...)}}"
+        )
+    for name, row in content.items():
+        if not isinstance(name, str) or not isinstance(row, Method):
+            raise ValueError(
+                f"the plugin {plugin.place} has a {type(row).__name__} under {name!r} of METHODS, "
+                "which must map names to Method(...)"
+            )
+        try:
+            _try(row)
+        except Exception as error:
+            raise ValueError(f"the plugin {plugin.place}, method {name!r}: {error}") from error
+    return MappingProxyType(dict(content))
+
+
+def _try(row: Method) -> None:
+    """Build every part with the default parameters, so that a slip shows before any training."""
+    defaults = {
+        key: parameter.check(parameter.default, f"the default of {key}")
+        for key, parameter in row.parameters.items()
+    }
+    for part in row.parts:
+        for value in part.arguments.values():
+            if isinstance(value, Key) and value.name not in defaults:
+                raise ValueError(f"{part.name} asks for {value.name!r}, which no parameter is")
+        part.build(defaults)
+
+
+def _source(place: str) -> bytes:
+    try:
+        return Path(place).read_bytes()
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"there is no plugin {place}; its path is relative to the working directory"
+        ) from error
+
+
+def _from_file(plugin: Plugin) -> Any:
+    source = _source(plugin.place)
+    _require_unchanged(plugin, hashlib.sha256(source).hexdigest())
+    # Under a name of its own: a plugin called random.py must not stand in for the library's.
+    name = f"fedsdg_plugins.{Path(plugin.place).stem}"
+    module = ModuleType(name)
+    module.__file__ = str(Path(plugin.place).resolve())
+    sys.modules[name] = module  # Dataclasses look their module up.
+    try:
+        # What was hashed is what runs, which a file of byte code might not be.
+        exec(compile(source, module.__file__, "exec"), module.__dict__)
+    except Exception as error:
+        del sys.modules[name]
+        raise _unusable(plugin, error) from error
+    return module.__dict__.get("METHODS")
+
+
+def _entry_point(place: str) -> metadata.EntryPoint:
+    installed = metadata.entry_points(group=GROUP)
+    if place not in installed.names:
+        known = ", ".join(sorted(installed.names)) or "none"
+        raise ValueError(
+            f"there is no plugin {place!r}: neither a file, whose name ends in .py, nor an "
+            f"installed entry point of the group {GROUP} (there are: {known})"
+        )
+    return installed[place]
+
+
+def _package_hash(place: str) -> str:
+    top = _entry_point(place).module.partition(".")[0]
+    spec = util.find_spec(top)
+    if spec is None or spec.origin is None:
+        raise ValueError(f"the plugin {place} is in the package {top}, which has no sources")
+    file = Path(spec.origin)
+    if spec.submodule_search_locations is None:
+        return source_hash(file.name, package=file.parent)
+    return source_hash("", package=file.parent)
+
+
+def _from_package(plugin: Plugin) -> Any:
+    _require_unchanged(plugin, _package_hash(plugin.place))
+    try:
+        return _entry_point(plugin.place).load()
+    except Exception as error:
+        raise _unusable(plugin, error) from error
+
+
+def _require_unchanged(plugin: Plugin, sha256: str) -> None:
+    if sha256 != plugin.sha256:
+        raise ValueError(
+            f"the plugin {plugin.place} was edited while it was in use; give the command again"
+        )
+
+
+def _unusable(plugin: Plugin, error: Exception) -> ValueError:
+    said = f"{type(error).__name__}: {error}".replace("\n", " ")
+    return ValueError(f"the plugin {plugin.place} cannot be imported: {said}")

@@ -1,0 +1,121 @@
+"""docs/methods.md: made from the table, complete, and true where it can be measured."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from fedsdg.aggregation import plans
+from fedsdg.aggregation.plans import PlannedRule
+from fedsdg.aggregation.rows import BlockRows
+from fedsdg.cli import main
+from fedsdg.composition import Method, Parameter, Part
+from fedsdg.config import method_entry, parse_config
+from fedsdg.federation.messages import serialise
+from fedsdg.method_page import method_page
+from fedsdg.methods import METHODS
+from fedsdg.models.architecture import Architecture
+from fedsdg.models.backbones import build as build_backbone
+from fedsdg.models.backbones import freeze
+from fedsdg.runs import build, make_partition, prepare_material
+
+ROOT = Path(__file__).parents[1]
+CLIENTS, EPOCHS = 5, 2
+ROWS = pytest.mark.parametrize("name", METHODS)
+
+
+def test_the_page_is_what_the_command_prints(capsys):
+    assert main(["methods", "--markdown"]) == 0
+    page = (ROOT / "docs/methods.md").read_text(encoding="utf-8")
+    assert capsys.readouterr().out == page, "fedsdg methods --markdown > docs/methods.md"
+
+
+def test_every_line_of_a_table_has_as_many_cells_as_its_head():
+    row = Method(
+        title="Bars",
+        rule=Part("somewhere:Rule"),
+        formula="|m| + ‖θ‖",
+        parameters={"a": Parameter(None, minimum=0, integer=True, optional=True, meaning="x | y")},
+        source="over\ntwo lines",
+    )
+    page = method_page({"bars": row})
+    for table in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE):
+        counts = {len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}
+        assert len(counts) == 1
+    assert r"| \|m\| + ‖θ‖ | `a` = none | d, d | client: E epochs | over two lines |" in page
+    assert r"| `a` | none | whole number from 0, or none | x \| y | `bars` |" in page
+
+
+@ROWS
+def test_a_row_says_everything_that_the_page_shows(name):
+    row = METHODS[name]
+    for field in ("title", "formula", "source", "up", "down", "client_cost", "server_cost"):
+        assert getattr(row, field).strip(), f"{name} has no {field}"
+    for key, parameter in row.parameters.items():
+        assert parameter.meaning, f"{name}: what does {key} mean?"
+    assert re.fullmatch(r"\d+ pass(es)?( .*)?", row.server_cost), f"{name}: '2 passes'"
+
+
+def multiple(said: str) -> tuple[bool, int]:
+    """ "≤ 2d + …" as (whether it is a bound, 2)."""
+    found = re.fullmatch(r"(≤ )?(0|(\d*)d)( \+ .*)?", said)
+    assert found, f"{said!r} is not of the form '0', '2d', '≤ d' or 'd + …'"
+    return bool(found[1]), 0 if found[2] == "0" else int(found[3] or 1)
+
+
+@pytest.fixture(scope="module")
+def world():
+    """A config whose every round has all clients, a backbone that fits, and a partition."""
+    raw = yaml.safe_load((ROOT / "config/config.yaml").read_text())
+    raw["federation"] |= {"clients": CLIENTS, "clients_per_round": CLIENTS}
+    raw["federation"] |= {"rounds": 2, "evaluate_every": 2}
+    raw["training"] |= {"epochs": EPOCHS}
+    config = parse_config(raw)
+    architecture = Architecture(8, 4, 1, 32, 2, 2, (0.5,), (0.5,))
+    torch.manual_seed(0)
+    backbone = freeze(build_backbone(architecture), architecture, "tiny", {})
+    shares = make_partition("digits", "dirichlet~1.0", 0, CLIENTS, config.partition)
+    return config, prepare_material("digits", backbone, "cpu"), shares
+
+
+class Counted:
+    """Rows that count the numbers which a rule reads of them."""
+
+    def __init__(self):
+        self.delivered = 0
+
+    def __call__(self, tensor):
+        def blocks():
+            for start in range(0, tensor.shape[1], 512):
+                block = tensor[:, start : start + 512]
+                self.delivered += block.numel()
+                yield slice(start, start + block.shape[1]), block
+
+        return BlockRows(blocks, tuple(tensor.shape), tensor.dtype)
+
+
+@ROWS
+def test_what_a_row_says_of_its_cost_is_what_a_round_costs(world, monkeypatch, name):
+    config, material, shares = world
+    row, method = METHODS[name], method_entry(name)
+    one = build(config.run("digits", "dirichlet~1.0", method, 0), material, shares)
+    counted = Counted()
+    if isinstance(one.rule, PlannedRule) and one.layout.d:
+        monkeypatch.setattr(plans, "TensorRows", counted)
+    one.run()
+    last = one.records.rounds[-1]
+    size = len(serialise({"": torch.zeros(one.layout.d)}, one.layout))
+    for said, sent in ((row.up, last["bytes_up"]), (row.down, last["bytes_down"])):
+        bound, times = multiple(said)
+        # Names of further tensors, and what is small, are not worth a tenth of the model.
+        most = CLIENTS * size * (times + 0.1)
+        assert sent <= most, f"{name} says that a client sends {said}"
+        assert bound or sent >= CLIENTS * size * times, f"{name} says that a client sends {said}"
+    if counted.delivered:
+        rounds, passes = 2, int(row.server_cost.split()[0])
+        numbers = rounds * CLIENTS * one.layout.d
+        assert counted.delivered / numbers == pytest.approx(passes, rel=0.02), f"passes of {name}"
+    if row.client_cost.startswith("E epochs"):
+        assert last["samples_processed"] == EPOCHS * sum(map(len, one.shards.train))

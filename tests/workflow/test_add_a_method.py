@@ -1,0 +1,152 @@
+"""docs/add-a-method.md, followed to the letter: its file, its config, its commands."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from fedsdg.aggregation.types import Context
+from fedsdg.plugins import find_plugin, plugin_methods
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs/add-a-method.md"
+TABLE = "results/tables/clipped/main.md"
+
+
+def blocks(language: str) -> list[str]:
+    """The code blocks of a language, in the order of the document."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """The METHODS of the document's file."""
+    file = tmp_path_factory.mktemp("plugin") / "clipped.py"
+    file.write_text(*blocks("python"), encoding="utf-8")
+    return plugin_methods(find_plugin(str(file)))
+
+
+def test_rule_and_term_take_under_forty_lines():
+    (code,) = blocks("python")
+    assert code.count("\n") < 40
+
+
+@pytest.mark.parametrize("bound", [0.5, 1.0, 3.0])
+def test_the_rule_is_the_mean_of_updates_cut_to_the_bound(rows, bound):
+    updates = torch.from_numpy(np.random.default_rng(0).normal(size=(5, 7)))
+    updates[0] = 0
+    updates[1] *= 1e6
+    context = Context(
+        round=1,
+        clients=np.arange(5),
+        num_clients=5,
+        num_samples=np.ones(5),
+        total_samples=5,
+        num_batches=np.ones(5),
+        client_samples=np.ones(5),
+    )
+    rule = rows["clipped-mean"].rule.build({"bound": bound})
+    step = rule({"update": updates}, context, {}).steps[0]
+    norms = [float(update.norm()) for update in updates]
+    limit = bound * sorted(norms)[2]
+    cut = [u if n <= limit else u * (limit / n) for u, n in zip(updates, norms, strict=True)]
+    torch.testing.assert_close(step, sum(cut) / 5)
+    assert float(step.norm()) <= limit
+
+
+def test_the_term_adds_the_gradient_of_its_value(rows):
+    (part,) = rows["clipped-mean"].objective
+    term = part.build({"nu": 0.3})
+    generator = torch.Generator().manual_seed(0)
+    theta, start, before = (torch.randn(3, 5, generator=generator) for _ in range(3))
+    theta.requires_grad_()
+    seen = SimpleNamespace(theta=theta, start=start, theta_grad=before.clone())
+    value = term.value(seen)
+    assert value.shape == (3,)
+    (slope,) = torch.autograd.grad(value.sum(), theta)
+    with torch.no_grad():
+        term.add_gradient(seen)
+    torch.testing.assert_close(seen.theta_grad, before + slope)
+
+
+@pytest.fixture(scope="module")
+def followed(check_out, tmp_path_factory):
+    """A checkout in which the document was followed: its folder, and what each command printed.
+
+    The table is read after each command, since the last one makes it again.
+    """
+    folder = tmp_path_factory.mktemp("followed")
+    command = f'#!/bin/sh\nPYTHONPATH="{folder}/project" exec "{sys.executable}" -m fedsdg "$@"\n'
+    project = check_out(folder / "project", command)
+    (project.folder / "clipped.py").write_text(*blocks("python"), encoding="utf-8")
+    (project.folder / "clipped.yaml").write_text(*blocks("yaml"), encoding="utf-8")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("FEDSDG_")}
+    places = (project.commands, Path(sys.executable).parent, environment["PATH"])
+    environment["PATH"] = os.pathsep.join(map(str, places))
+    printed, tables = [], []
+    for given in blocks("sh"):
+        done = subprocess.run(
+            ["sh", "-ec", given],
+            cwd=project.folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+        printed.append(done.stdout)
+        table = project.folder / TABLE
+        tables.append(table.read_text(encoding="utf-8") if table.exists() else None)
+    return SimpleNamespace(folder=project.folder, printed=printed, tables=tables)
+
+
+@pytest.mark.slow
+def test_the_method_is_listed_below_those_of_the_package(followed):
+    last = followed.printed[0].splitlines()[-1]
+    assert last.split()[:2] == ["clipped-mean", "ClippedMean"]
+    assert "cross-entropy + Pull" in last and "bound=1.0, nu=0.0001" in last
+
+
+@pytest.mark.slow
+def test_the_table_has_a_row_for_every_entry(followed):
+    lines = [
+        line.split("|")[1].strip(" *") for line in followed.tables[1].splitlines() if "|" in line
+    ]
+    assert [
+        name for name in lines if name in ("FedAvg (samples)", "clipped-half", "clipped-mean")
+    ] == [
+        "FedAvg (samples)",
+        "clipped-half",
+        "clipped-mean",
+    ]
+    assert (followed.folder / "results/summary/clipped/verified.txt").exists()
+
+
+@pytest.mark.slow
+def test_both_ways_through_the_grid_make_the_same_table(followed):
+    assert followed.tables[2] == followed.tables[1]
+
+
+@pytest.mark.slow
+def test_the_runs_know_the_file_that_their_method_is_from(followed):
+    place = followed.folder / "results/runs/clipped/digits/clients~20/dirichlet~0.3"
+    results = {
+        label: json.loads((place / label / "seed~0/result.json").read_text())
+        for label in ("fedavg", "clipped-half", "clipped-mean")
+    }
+    file = find_plugin(str(followed.folder / "clipped.py"))
+    assert "plugin" not in results["fedavg"]["config"]
+    for label in ("clipped-half", "clipped-mean"):
+        assert results[label]["config"]["plugin"] == {"name": "clipped.py", "sha256": file.sha256}
+    half, whole = (results[label]["last"] for label in ("clipped-half", "clipped-mean"))
+    assert half["global_loss"] != whole["global_loss"] != results["fedavg"]["last"]["global_loss"]
