@@ -87,5 +87,12 @@ class Method:
     personalisation: Part = SHARED
     #: The optimiser a method prescribes; None takes what the config says.
     optimiser: str | None = None
+    #: Other keys of the config's ``training`` that a method prescribes; ``batch_size`` None is a
+    #: client's whole shard.
+    training: Mapping[str, Any] = field(default_factory=dict)
+    #: When clients stop before their epochs are used up; None lets them use all.
+    stopping: Part | None = None
+    #: What clients measure for the rule to decide by.
+    probes: tuple[Part, ...] = ()
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     source: str = ""

@@ -61,7 +61,7 @@ class TrainingConfig:
     """Local training: E epochs of mini-batches with three learning rates (Eq. 6-8)."""
 
     epochs: int = _checked(2, minimum=1, integer=True)
-    batch_size: int = _checked(16, minimum=1, integer=True)
+    batch_size: int | None = _checked(16, minimum=1, integer=True, optional=True)
     clip_norm: float = _checked(1.0, minimum=1e-12)
     optimiser: str = _checked("adam", choices=("adam", "sgd"))
     eta_g: float = _checked(3e-3, minimum=0)
@@ -175,9 +175,10 @@ class Config:
 
     def run(self, dataset: str, skew: str, method: MethodConfig, seed: int) -> RunConfig:
         """The run of one cell of the grid and one seed."""
-        training = asdict(self.training)
-        if METHODS[method.type].optimiser is not None:
-            training["optimiser"] = METHODS[method.type].optimiser
+        row = METHODS[method.type]
+        training = {**asdict(self.training), **row.training}
+        if row.optimiser is not None:
+            training["optimiser"] = row.optimiser
         return RunConfig(
             dataset=dataset,
             backbone=self.backbone,

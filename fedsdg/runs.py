@@ -164,6 +164,8 @@ def build(
             clip_norm=training.clip_norm,
             terms=tuple(part.build(run.parameters) for part in row.objective),
             trace_every=run.federation.trace_every,
+            private_first=personalisation.private_first,
+            stopping=None if row.stopping is None else row.stopping.build(run.parameters),
         ),
         schedule=Schedule(
             rounds=run.federation.rounds,
@@ -176,6 +178,8 @@ def build(
         seed=run.seed,
         theta=theta.to(device),
         private=private.to(device),
+        probes=tuple(part.build(run.parameters) for part in row.probes),
+        own=personalisation.own,
         scratch=scratch,
     )
 

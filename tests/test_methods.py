@@ -10,7 +10,8 @@ ROWS = pytest.mark.parametrize("name", METHODS)
 
 def parts(name: str) -> list[Part]:
     row = METHODS[name]
-    return [row.rule, *row.objective, row.personalisation]
+    found = [row.rule, *row.objective, row.personalisation, *row.probes]
+    return found if row.stopping is None else [*found, row.stopping]
 
 
 @ROWS
