@@ -14,7 +14,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Parameter:
-    """A key that a config may set for a method: its default, its kind and its range."""
+    """A key that a config may set for a method: its default, its kind and its range.
+
+    ``quiet``: left out of a run's config at its default, so that runs from before the parameter
+    came keep their hash and their records.
+    """
 
     default: Any
     minimum: float | None = None
@@ -23,6 +27,7 @@ class Parameter:
     integer: bool = False
     optional: bool = False
     meaning: str = ""
+    quiet: bool = False
 
     def check(self, value: Any, where: str) -> Any:
         """Return ``value`` in its proper type, or raise ``ValueError`` saying what it should be."""
@@ -96,3 +101,7 @@ class Method:
     probes: tuple[Part, ...] = ()
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     source: str = ""
+
+    def complete(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """A run's parameters, with the quiet ones that its config leaves out."""
+        return {**{key: one.default for key, one in self.parameters.items()}, **parameters}

@@ -258,13 +258,15 @@ def method_entry(entry: Any) -> MethodConfig:
         raise ValueError(f"methods: unknown method {kind!r}{_hint(kind, METHODS)}")
     label = _name(given.pop("name", kind), f"methods: name of {kind}")
     row = METHODS[kind]
-    parameters = {key: parameter.default for key, parameter in row.parameters.items()}
+    parameters = {key: one.default for key, one in row.parameters.items() if not one.quiet}
     overrides = {}
     training = {f.name: f.metadata["parameter"] for f in fields(TrainingConfig)}
     for key, value in given.items():
         where = f"methods: {label}.{key}"
         if key in row.parameters:
-            parameters[key] = row.parameters[key].check(value, where)
+            checked = row.parameters[key].check(value, where)
+            if not row.parameters[key].quiet or checked != row.parameters[key].default:
+                parameters[key] = checked
         elif key in OVERRIDES:
             overrides[key] = training[key].check(value, where)
         else:

@@ -39,6 +39,7 @@ _FEDSDG_PARAMETERS = {
     "private_norm": Parameter(
         "factors", choices=("factors", "residual", "b-only"), meaning="what λ₂ penalises"
     ),
+    "head": Parameter("shared", choices=("shared", "private"), meaning="whose head", quiet=True),
     "epsilon": Parameter(1e-8, minimum=1e-300, maximum=0.01, meaning="ε of Eq. 10"),
     "reference": Parameter(
         "mean", choices=("mean", "leave_one_out"), meaning="direction aligned to"
@@ -94,6 +95,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 composition=Key("composition"),
                 private_subspace=Key("private_subspace"),
                 private_norm=Key("private_norm"),
+                head=Key("head"),
             ),
             parameters=_FEDSDG_PARAMETERS,
             source="FedSDG, Eq. 3-11",

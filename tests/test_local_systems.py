@@ -212,6 +212,18 @@ def test_the_official_rows_are_what_the_authors_run(fresh):
     assert one.rule.reference == "leave_one_out" and one.rule.temperature == 0.05
 
 
+def test_fedsdg_with_a_private_head_and_the_config_that_does_not_name_it(config, finished):
+    """The option is left out of runs that do not use it, which therefore keep their hash."""
+    one = finished({"type": "fedsdg", "head": "private"})
+    assert not one.layout.global_model and "global_accuracy" not in one.records.rounds[-1]
+    gates = [row["gates"] for row in rows(one, round=ROUNDS) if "gates" in row]
+    assert gates and all(len(own) == 2 for own in gates)
+    for entry in ("fedsdg", {"type": "fedsdg", "head": "shared"}):
+        assert "head" not in config.run("digits", SKEW, method_entry(entry), 0).parameters
+    private = method_entry({"type": "fedsdg", "head": "private"})
+    assert private.parameters["head"] == "private"
+
+
 @pytest.mark.parametrize(
     "name", ["fedsgd", "fedprox-inexact", "fedcurv", "fedrep", "ditto", "interpolate"]
 )
