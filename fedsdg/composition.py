@@ -14,7 +14,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Parameter:
-    """A key that a config may set for a method: its default, its kind and its range."""
+    """A key that a config may set for a method: its default, its kind and its range.
+
+    ``quiet``: left out of a run's config at its default, so that runs from before the parameter
+    came keep their hash and their records.
+    """
 
     default: Any
     minimum: float | None = None
@@ -23,6 +27,7 @@ class Parameter:
     integer: bool = False
     optional: bool = False
     meaning: str = ""
+    quiet: bool = False
 
     def check(self, value: Any, where: str) -> Any:
         """Return ``value`` in its proper type, or raise ``ValueError`` saying what it should be."""
@@ -112,7 +117,12 @@ class Method:
     personalisation: Part = SHARED
     #: The optimiser a method prescribes; None takes what the config says.
     optimiser: str | None = None
-    #: What clients or the server measure for the rule to decide by.
+    #: Other keys of the config's ``training`` that a method prescribes; ``batch_size`` None is a
+    #: client's whole shard.
+    training: Mapping[str, Any] = field(default_factory=dict)
+    #: When clients stop before their epochs are used up; None lets them use all.
+    stopping: Part | None = None
+    #: What clients measure for the rule to decide by.
     probes: tuple[Part, ...] = ()
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     #: What follows stands in docs/methods.md, in whose notation the formula is.
@@ -130,4 +140,9 @@ class Method:
     @property
     def parts(self) -> tuple[Part, ...]:
         """All that the method is made of."""
-        return (self.rule, *self.objective, self.personalisation, *self.probes)
+        stopping = () if self.stopping is None else (self.stopping,)
+        return (self.rule, *self.objective, self.personalisation, *stopping, *self.probes)
+
+    def complete(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """A run's parameters, with the quiet ones that its config leaves out."""
+        return {**{key: one.default for key, one in self.parameters.items()}, **parameters}

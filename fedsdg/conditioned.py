@@ -125,7 +125,7 @@ def _clock(run: RunConfig, compute: ComputeConfig) -> Clock:
 
 def _require_possible(run: RunConfig, compute: ComputeConfig, clock: Clock, shards: Shards) -> None:
     steps = [
-        clock.steps_that_fit(k, epochs(run) * -(-len(own) // run.training.batch_size))
+        clock.steps_that_fit(k, epochs(run) * -(-len(own) // (run.training.batch_size or len(own))))
         for k, own in enumerate(shards.train)
     ]
     soonest = float((np.array(steps) / clock.speeds).min())

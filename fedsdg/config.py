@@ -59,7 +59,7 @@ class TrainingConfig:
     """Local training: E epochs of mini-batches with three learning rates (Eq. 6-8)."""
 
     epochs: int = checked(2, minimum=1, integer=True)
-    batch_size: int = checked(16, minimum=1, integer=True)
+    batch_size: int | None = checked(16, minimum=1, integer=True, optional=True)
     clip_norm: float = checked(1.0, minimum=1e-12)
     optimiser: str = checked("adam", choices=("adam", "sgd"))
     eta_g: float = checked(3e-3, minimum=0)
@@ -220,7 +220,7 @@ class Config:
     def run(self, dataset: str, setting: str, method: MethodConfig, seed: int) -> RunConfig:
         """The run of one cell of the grid and one seed."""
         case = self.scenario(setting)
-        training = asdict(case.training)
+        training = {**asdict(case.training), **method.row.training}
         if method.row.optimiser is not None:
             training["optimiser"] = method.row.optimiser
         return RunConfig(
@@ -286,13 +286,15 @@ def method_entry(entry: Any, plugins: Sequence[Plugin] = ()) -> MethodConfig:
         raise ValueError(f"methods: unknown method {kind!r}{hint(kind, known_methods)}")
     label = _name(given.pop("name", kind), f"methods: name of {kind}")
     row = find_method(kind, known_methods[kind])
-    parameters = {key: parameter.default for key, parameter in row.parameters.items()}
+    parameters = {key: one.default for key, one in row.parameters.items() if not one.quiet}
     overrides = {}
     training = {f.name: f.metadata["parameter"] for f in fields(TrainingConfig)}
     for key, value in given.items():
         where = f"methods: {label}.{key}"
         if key in row.parameters:
-            parameters[key] = row.parameters[key].check(value, where)
+            checked = row.parameters[key].check(value, where)
+            if not row.parameters[key].quiet or checked != row.parameters[key].default:
+                parameters[key] = checked
         elif key in OVERRIDES:
             overrides[key] = training[key].check(value, where)
         else:

@@ -41,6 +41,7 @@ _FEDSDG_PARAMETERS = {
     "private_norm": Parameter(
         "factors", choices=("factors", "residual", "b-only"), meaning="what λ₂ penalises"
     ),
+    "head": Parameter("shared", choices=("shared", "private"), meaning="whose head", quiet=True),
     "epsilon": Parameter(1e-8, minimum=1e-300, maximum=0.01, meaning="ε of Eq. 10"),
     "reference": Parameter(
         "mean", choices=("mean", "leave_one_out"), meaning="direction aligned to"
@@ -49,6 +50,22 @@ _FEDSDG_PARAMETERS = {
     "temperature": Parameter(0.05, minimum=1e-6, meaning="τ of the softmax transform"),
     "max_weight": Parameter(None, minimum=0, maximum=1, optional=True, meaning="largest weight"),
     "smoothing": Parameter(0.0, minimum=0, maximum=1, meaning="share of uniform weights mixed in"),
+}
+
+_OFFICIAL_OBJECTIVE = (
+    _part("federation.terms:GatePenalty", strength=Key("lambda1")),
+    _part("federation.terms:PrivatePenalty", strength=Key("lambda2")),
+)
+_OFFICIAL_BRANCH = _part(
+    "federation.personalisation:dual_path",
+    gate="layer",
+    gate_init=Key("gate_init"),
+    private_init="official",
+)
+_OFFICIAL_PARAMETERS = {
+    "lambda1": Parameter(0.01, minimum=0, meaning="λ₁ of Eq. 5, weight of Σ_l |m_l|"),
+    "lambda2": Parameter(0.001, minimum=0, meaning="λ₂ of Eq. 5, weight of ‖θ_p‖²"),
+    "gate_init": Parameter(-2.0, meaning="initial gate logit a; m = σ(a)"),
 }
 
 METHODS: Mapping[str, Method] = MappingProxyType(
@@ -80,6 +97,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 composition=Key("composition"),
                 private_subspace=Key("private_subspace"),
                 private_norm=Key("private_norm"),
+                head=Key("head"),
             ),
             parameters=_FEDSDG_PARAMETERS,
             formula="step = Σ_k w_k Δ_k, w_k ∝ max(0, cos(Δ_k, Σ_j Δ_j)); clients minimise the "
@@ -212,6 +230,108 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             "r_k ← γ_t r_k + (1 − γ_t) cos(Δ_k, U), at least the floor",
             source="Xu et al. 2021, as in the chapter on contribution",
             server_cost="3 passes",
+        ),
+        "fedsgd": Method(
+            title="FedSGD",
+            rule=_MEAN_BY_SAMPLES,
+            optimiser="sgd",
+            training={"epochs": 1, "batch_size": None},
+            source="McMahan et al. 2017: one full-batch gradient per round",
+        ),
+        "fedprox-inexact": Method(
+            title="FedProx (γ-inexact)",
+            rule=_MEAN_BY_SAMPLES,
+            objective=(_part("federation.terms:Proximal", mu=Key("mu")),),
+            stopping=_part(
+                "federation.stopping:Inexactness", gammas=(0.9, 0.7, 0.5), most=Key("most_epochs")
+            ),
+            parameters={
+                "mu": Parameter(0.1, minimum=0, meaning="μ of the proximal term μ/2 ‖θ − θ_t‖²"),
+                "most_epochs": Parameter(
+                    10, minimum=1, integer=True, meaning="epochs after which a client stops anyway"
+                ),
+            },
+            source="Li et al. 2020, Definition 2",
+        ),
+        "fedcurv": Method(
+            title="FedCurv",
+            rule=_rule("fedcurv:FedCurv"),
+            objective=(_part("federation.terms:Curvature", strength=Key("strength")),),
+            probes=(_part("federation.fisher:FisherInformation"),),
+            parameters={
+                "strength": Parameter(
+                    1.0, minimum=0, meaning="λ of the penalty on the others' parameters"
+                )
+            },
+            source="Shoham et al. 2019",
+        ),
+        "fedrep": Method(
+            title="FedRep",
+            rule=_MEAN_BY_SAMPLES,
+            personalisation=_part(
+                "federation.personalisation:own_head", head_epochs=Key("head_epochs")
+            ),
+            parameters={
+                "head_epochs": Parameter(
+                    2,
+                    minimum=1,
+                    integer=True,
+                    meaning="epochs of the head, before those of the body",
+                )
+            },
+            source="Collins et al. 2021",
+        ),
+        "ditto": Method(
+            title="Ditto",
+            rule=_MEAN_BY_SAMPLES,
+            personalisation=_part("federation.personalisation:ditto", strength=Key("strength")),
+            parameters={
+                "strength": Parameter(
+                    0.1, minimum=0, meaning="λ that holds a client's own model to the global one"
+                )
+            },
+            source="Li et al. 2021",
+        ),
+        "interpolate": Method(
+            title="Running mix",
+            rule=_MEAN_BY_SAMPLES,
+            personalisation=_part("federation.personalisation:interpolate", weight=Key("weight")),
+            parameters={
+                "weight": Parameter(
+                    0.5,
+                    minimum=0,
+                    maximum=1,
+                    optional=True,
+                    meaning="a of v ← a v + (1 − a) θ; null learns it on validation data",
+                )
+            },
+            source="the chapter on personalisation; mixture as Deng et al. 2020",
+        ),
+        "fedsdg-official": Method(
+            title="FedSDG (authors' code)",
+            rule=_MEAN_UNIFORM,
+            objective=_OFFICIAL_OBJECTIVE,
+            personalisation=_OFFICIAL_BRANCH,
+            training={"epochs": 5, "eta_m": 0.1},
+            parameters=_OFFICIAL_PARAMETERS,
+            source="the authors' public code, June 2026, its defaults",
+        ),
+        "fedsdg-official-aligned": Method(
+            title="FedSDG (authors' code, aligned)",
+            rule=_rule(
+                "alignment:Alignment",
+                reference="leave_one_out",
+                transform="softmax",
+                temperature=Key("temperature"),
+            ),
+            objective=_OFFICIAL_OBJECTIVE,
+            personalisation=_OFFICIAL_BRANCH,
+            training={"epochs": 5, "eta_m": 0.1},
+            parameters={
+                **_OFFICIAL_PARAMETERS,
+                "temperature": Parameter(0.05, minimum=1e-6, meaning="τ of the softmax transform"),
+            },
+            source="the authors' public code, June 2026, with its alignment switched on",
         ),
         "local-only": Method(
             title="Local only",

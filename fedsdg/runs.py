@@ -138,7 +138,8 @@ def build(
     ``scratch``: the folder for what many clients keep, if it is too much for the memory.
     """
     row = find_method(run.method, run.plugin)
-    personalisation: Personalisation = row.personalisation.build(run.parameters)
+    parameters = row.complete(run.parameters)
+    personalisation: Personalisation = row.personalisation.build(parameters)
     adapters = AdapterConfig(**asdict(run.adapters), **personalisation.adapters)
     layout = make_layout(material.backbone.architecture, material.num_classes, adapters)
     theta, private = initial_values(layout, adapters, stream("init", run.seed))
@@ -164,15 +165,17 @@ def build(
         layout=layout,
         samples=samples,
         shards=conditioned_shards(run, shards, partition),
-        rule=conditioned_rule(run, row.rule.build(run.parameters)),
+        rule=conditioned_rule(run, row.rule.build(parameters)),
         work=LocalWork(
             optimiser=training.optimiser,
             eta_g=training.eta_g,
             eta_p=training.eta_p,
             eta_m=training.eta_m,
             clip_norm=training.clip_norm,
-            terms=tuple(part.build(run.parameters) for part in row.objective),
+            terms=tuple(part.build(parameters) for part in row.objective),
             trace_every=run.federation.trace_every,
+            private_first=personalisation.private_first,
+            stopping=None if row.stopping is None else row.stopping.build(parameters),
         ),
         schedule=Schedule(
             rounds=run.federation.rounds,
@@ -185,8 +188,9 @@ def build(
         seed=run.seed,
         theta=theta.to(device),
         private=private.to(device),
-        probes=tuple(part.build(run.parameters) for part in row.probes),
+        probes=tuple(part.build(parameters) for part in row.probes),
         circumstances=circumstances(run, shards, facts),
+        own=personalisation.own,
         scratch=scratch,
     )
 

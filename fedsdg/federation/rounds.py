@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +20,31 @@ from fedsdg.federation.cohorts import Shards, cohort_batches, draw_cohort
 from fedsdg.federation.evaluation import (
     ClientAccuracies,
     global_metrics,
+    losses,
     personal_accuracies,
     summary,
 )
 from fedsdg.federation.local_training import Clients, LocalResult, LocalWork, Samples
 from fedsdg.federation.messages import serialise
+from fedsdg.federation.own_models import OwnModel, Score
 from fedsdg.federation.passes import Passes
 from fedsdg.federation.probes import Measured, Probe, Scene
 from fedsdg.federation.records import Records, Scribe
+from fedsdg.federation.terms import Term
 from fedsdg.federation.timing import Ending, Updates, end_of_round, everything_arrives
 from fedsdg.models.cohort import CohortModel
 from fedsdg.models.parameters import Layout
+from fedsdg.rng import stream
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Rounds, cohorts, local epochs and when to evaluate."""
+    """Rounds, cohorts, local epochs and when to evaluate; no ``batch_size`` is a whole shard."""
 
     rounds: int
     clients_per_round: int
     epochs: int
-    batch_size: int
+    batch_size: int | None
     evaluate_every: int
     personal_epochs: int = 0
 
@@ -69,6 +73,7 @@ class Federation:
     private: Tensor
     probes: Sequence[Probe] = ()
     circumstances: Circumstances = field(default_factory=Circumstances)
+    own: OwnModel = field(default_factory=OwnModel)
     scratch: Path | None = None
     records: Records = field(default_factory=Records)
     clients_per_pass: int | None = None
@@ -78,14 +83,22 @@ class Federation:
         self.train_sizes = np.array([len(shard) for shard in self.shards.train])
         self.total_samples = int(self.train_sizes.sum())
         keeps = [name for term in self.work.terms for name in term.keeps]
-        self.bank = ClientBank(self.num_clients, self.private, keeps, self.layout.d, self.scratch)
+        self.keeps = (*keeps, *self.own.keeps)
+        self.bank = ClientBank(
+            self.num_clients, self.private, self.keeps, self.layout.d, self.scratch
+        )
         self.state = self.rule.init(self.layout.d, self.train_sizes)
         many = self.rule.models(self.num_clients)
         if many > 1 and self.theta.dim() == 1:
             self.theta = self.theta.repeat(many, 1)
         self.pending, self.now = Updates.none(), 0.0
         self.records.client_storage_bytes = self.bank.bytes_per_client()
-        batch = min(self.schedule.batch_size, int(self.train_sizes.max()))
+        self.gammas: np.ndarray | None = None
+        if self.work.stopping is not None:
+            draw = stream("stopping", self.seed)
+            self.gammas = self.work.stopping.draw(self.num_clients, draw)
+        largest = int(self.train_sizes.max())
+        batch = min(self.schedule.batch_size or largest, largest)
         self.passes = Passes(batch, self.clients_per_pass)
 
     def run(self, progress: Callable[[int, dict[str, Any]], None] = lambda *_: None) -> Records:
@@ -145,14 +158,22 @@ class Federation:
         received = self._received()
         private, kept = self.bank.gather(torch.from_numpy(cohort))
         self._forget(round_, cohort, kept)
-        batches = self._batches("batches", round_, cohort, self.schedule.epochs)
+        epochs = self.work.epochs(self.schedule.epochs)
+        batches = self._batches("batches", round_, cohort, epochs)
+        downloaded = self.downloads(cohort)
+        begin = None
+        if self.own.keeps:
+            has = self.bank.trained[torch.from_numpy(cohort)]
+            begin = self.own.begin(downloaded, kept, has, self._score(cohort))
         return Clients(
             self.circumstances.in_time(cohort, batches),
-            self.downloads(cohort),
+            downloaded,
             private,
             kept,
             {name: value.expand(len(cohort), -1) for name, value in received.items()},
             lambda k: f"round {round_}, client {cohort[k]}",
+            None if self.gammas is None else self.gammas[cohort],
+            begin,
         )
 
     def downloads(self, clients: np.ndarray) -> Tensor:
@@ -298,8 +319,33 @@ class Federation:
             extra = {name: rows[k] for name, rows in vectors.items()}
             told = {name: rows[k] for name, rows in numbers.items()}
             up += len(serialise({"": local.theta[k], **extra}, self.layout, told))
-        self.bank.scatter(torch.from_numpy(cohort), local.private, local.state)
+        measured = _merged([one.vectors for one in found])
+        # What a probe uploads under a name that clients keep, they keep.
+        stays = {name: rows for name, rows in measured.items() if name in self.keeps}
+        stays |= {**local.state, **self._own(cohort, asked, local)}
+        self.bank.scatter(torch.from_numpy(cohort), local.private, stays)
         return down, up
+
+    def _own(self, cohort: np.ndarray, asked: Clients, local: LocalResult) -> Mapping[str, Tensor]:
+        """What the clients keep of their own models; what they train for them counts as theirs."""
+
+        def train(clients: Clients, terms: tuple[Term, ...]) -> LocalResult:
+            work = replace(self.work, terms=terms, trace_every=0)
+            return self.passes.train(self.model, self.layout, self.samples, clients, work)
+
+        if not self.own.keeps or not len(cohort):
+            return {}
+        kept, more = self.own.keep(train, asked, self.bank.trained[torch.from_numpy(cohort)], local)
+        if more is not None:
+            local.samples = local.samples + more.samples
+            local.steps = local.steps + more.steps
+        return kept
+
+    def _score(self, clients: np.ndarray) -> Score:
+        """The mean loss of a model for each of these clients on its validation samples."""
+        val = [self.shards.val[client] for client in clients.tolist()]
+        private = self.bank.private(torch.from_numpy(clients))
+        return lambda theta: losses(self.model, self.layout, self.samples, val, theta, private)
 
     def _batches(
         self, purpose: str, round_: int, clients: np.ndarray, epochs: int
@@ -339,7 +385,7 @@ class Federation:
             num_clients=self.num_clients,
             num_samples=sizes,
             total_samples=self.total_samples,
-            num_batches=-(-sizes // self.schedule.batch_size),
+            num_batches=-(-sizes // (self.schedule.batch_size or sizes)),
             client_samples=self.train_sizes,
             parameter_norm=float(arrived.norms.max()),
             models=self.theta if self.theta.dim() == 2 else None,
@@ -354,6 +400,10 @@ class Federation:
     def _personal_accuracies(self, round_: int) -> ClientAccuracies:
         everyone = np.arange(self.num_clients)
         theta = self.theta if self.theta.dim() == 1 else self.downloads(everyone)
+        if self.own.keeps:
+            kept = self.bank.gather(torch.from_numpy(everyone))[1]
+            has = self.bank.trained
+            theta = self.own.models(self.downloads(everyone), kept, has, self._score(everyone))
         if self.schedule.personal_epochs:
             copies = Clients(
                 self._batches("evaluation", round_, everyone, self.schedule.personal_epochs),
@@ -377,7 +427,7 @@ class Federation:
 
     def _global_metrics(self, honest: np.ndarray) -> dict[str, float]:
         """Of the one model; of several, the mean over clients of the model each downloads."""
-        if not self.layout.d:  # nothing is shared, so there is no global model
+        if not self.layout.global_model:
             return {}
         thetas, shares = self.models, np.ones(1, dtype=np.int64)
         if self.theta.dim() == 2:
@@ -449,11 +499,12 @@ def _step(
 def require_alike(federations: Sequence[Federation]) -> None:
     """Raise ``ValueError`` unless the federations can train in common.
 
-    They must share samples, backbone, layout, work and schedule; seeds and shards are their own.
+    They must share samples, backbone, layout, work, schedule and own model; seeds and shards are
+    their own.
     """
     first = federations[0]
     for other in federations[1:]:
-        for what in ("samples", "layout", "work", "schedule"):
+        for what in ("samples", "layout", "work", "schedule", "own"):
             mine, its = getattr(first, what), getattr(other, what)
             if its is not mine and (what == "samples" or its != mine):
                 raise ValueError(

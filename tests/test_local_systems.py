@@ -1,0 +1,258 @@
+"""Whole runs of the methods whose difference lies in what a client does, on real digits."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from fedsdg.config import method_entry, parse_config
+from fedsdg.federation.fisher import diagonal_fisher
+from fedsdg.federation.rounds import step_together
+from fedsdg.models.architecture import Architecture
+from fedsdg.models.backbones import build as build_backbone
+from fedsdg.models.backbones import freeze
+from fedsdg.runs import build, make_partition, prepare_material
+
+CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
+SKEW = "dirichlet~1.0"
+ROUNDS, CLIENTS = 3, 8
+
+
+@pytest.fixture(scope="module")
+def config():
+    raw = yaml.safe_load(CONFIG.read_text())
+    raw["federation"] |= {"clients": CLIENTS, "clients_per_round": 4, "rounds": ROUNDS}
+    raw["federation"] |= {"evaluate_every": 1}
+    raw["methods"] = ["fedavg"]
+    raw["adapters"] |= {"rank": 2, "alpha": 4}
+    return parse_config(raw)
+
+
+@pytest.fixture(scope="module")
+def material():
+    architecture = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
+    torch.manual_seed(0)
+    backbone = freeze(build_backbone(architecture), architecture, "tiny", {})
+    return prepare_material("digits", backbone, "cpu")
+
+
+@pytest.fixture(scope="module")
+def fresh(config, material):
+    def make(entry, seed=0, **training):
+        changed = dataclasses.replace(
+            config, training=dataclasses.replace(config.training, **training)
+        )
+        partition = make_partition("digits", SKEW, seed, CLIENTS, config.partition)
+        return build(changed.run("digits", SKEW, method_entry(entry), seed), material, partition)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def finished(fresh):
+    cache = {}
+
+    def run(entry, **training):
+        key = repr((entry, training))
+        if key not in cache:
+            cache[key] = fresh(entry, **training)
+            cache[key].run()
+        return cache[key]
+
+    return run
+
+
+def rows(federation, **wanted):
+    return [
+        row
+        for row in federation.records.clients
+        if all(row.get(name) == value for name, value in wanted.items())
+    ]
+
+
+def test_fedsgd_equals_fedavg_with_one_full_batch_step(finished):
+    """Bit for bit, for whoever sets the same by hand; one step a client and round."""
+    ours = finished({"type": "fedsgd", "eta_g": 0.5})
+    theirs = finished(
+        {"type": "fedavg", "optimiser": "sgd", "eta_g": 0.5}, epochs=1, batch_size=10_000
+    )
+    assert torch.equal(ours.theta, theirs.theta)
+    assert ours.records.rounds == theirs.records.rounds
+    for row in rows(ours, participated=True):
+        assert row["local_steps"] == 1 and row["samples_processed"] == row["n_train"]
+
+
+def test_inexact_fedprox_records_what_every_client_processed(finished):
+    """n (e + 1 + min(e, most − 1)) samples in e epochs, and a γ that is the client's for good."""
+    one = finished("fedprox-inexact")
+    assert set(one.gammas) <= {0.9, 0.7, 0.5} and len(set(one.gammas)) > 1
+    epochs = []
+    for row in rows(one, participated=True):
+        per_epoch = -(-row["n_train"] // 16)
+        epochs.append(row["local_steps"] / per_epoch)
+        assert epochs[-1] == int(epochs[-1]) and 1 <= epochs[-1] <= 10
+        processed = row["n_train"] * (epochs[-1] + 1 + min(epochs[-1], 9))
+        assert row["samples_processed"] == processed
+    assert min(epochs) < 10
+
+
+def test_inexact_fedprox_that_never_stops_is_fedprox_with_ten_epochs(fresh, finished):
+    plain = finished("fedprox", epochs=10)
+    one = fresh("fedprox-inexact")
+    one.gammas = np.zeros(CLIENTS)
+    one.step(1)
+    assert one.records.rounds[0]["local_steps"] == plain.records.rounds[0]["local_steps"]
+    assert one.records.rounds[0]["train_loss"] == pytest.approx(
+        plain.records.rounds[0]["train_loss"], rel=1e-4
+    )
+
+
+def test_fedcurv_sends_three_times_and_a_round_without_sums_is_fedavg(finished):
+    curv, plain = finished("fedcurv"), finished("fedavg")
+    for mine, theirs in zip(curv.records.rounds, plain.records.rounds, strict=True):
+        for direction in ("bytes_up", "bytes_down"):
+            assert mine[direction] / theirs[direction] == pytest.approx(3, rel=0.15)
+    # Nothing is known of anybody in the first round; later the penalty tells.
+    assert curv.records.rounds[0]["train_loss"] == plain.records.rounds[0]["train_loss"]
+    assert not torch.equal(curv.theta, plain.theta)
+    without = finished({"type": "fedcurv", "strength": 0})
+    assert torch.equal(without.theta, plain.theta)
+
+
+def test_fedcurv_clients_take_off_what_they_sent_and_forget_it(fresh):
+    one = fresh("fedcurv")
+    cohort = one.cohort(1)
+    one.step(1)
+    place = torch.from_numpy(cohort)
+    total = one.rule.broadcast(one.state)
+    for name in ("fisher", "fisher_theta"):
+        assert torch.allclose(one.bank.kept(name, place).sum(0), total[name], rtol=1e-5, atol=1e-9)
+    nxt = one.cohort(2)
+    asked = one.clients(2, nxt)
+    for k, client in enumerate(nxt):
+        own = asked.state["fisher"][k]
+        if client in cohort:
+            # What it holds is I at the θ_k that it sent: I θ_k / I.
+            theta = (asked.state["fisher_theta"][k] / own.clamp(min=1e-30))[None]
+            seen = own > 1e-12
+            again = diagonal_fisher(
+                one.model, one.layout, one.samples, [one.shards.train[client]], theta,
+                one.private.expand(1, -1),
+            )[0]  # fmt: skip
+            assert torch.allclose(again[seen], own[seen], rtol=0.05)
+        else:
+            assert not own.any()
+    assert {client in cohort for client in nxt} == {True, False}
+
+
+def test_fedrep_shares_the_adapters_and_keeps_the_heads(finished):
+    one, plain = finished("fedrep"), finished("fedavg")
+    head = 10 * 16 + 10
+    assert one.layout.d == plain.layout.d - head and one.layout.d_private == head
+    assert all("global_accuracy" not in row for row in one.records.rounds)
+    for row in rows(one, participated=True):
+        assert row["samples_processed"] == (2 + 2) * row["n_train"]
+    took_part = {row["client"] for row in rows(one, participated=True)}
+    heads = one.bank.private(torch.arange(CLIENTS))
+    different = {tuple(row.tolist()) for row in heads[sorted(took_part)]}
+    assert len(different) == len(took_part)
+    for client in set(range(CLIENTS)) - took_part:
+        assert torch.equal(heads[client], one.private)
+    sent = plain.records.rounds[0]["bytes_up"] - one.records.rounds[0]["bytes_up"]
+    assert sent >= 4 * 4 * head, "four clients, four bytes a number"
+
+
+def test_ditto_is_fedavg_for_the_server_and_another_model_for_the_client(finished):
+    one, plain = finished("ditto"), finished("fedavg")
+    assert torch.equal(one.theta, plain.theta)
+    for mine, theirs in zip(one.records.rounds, plain.records.rounds, strict=True):
+        for name in ("global_accuracy", "bytes_up", "bytes_down", "train_loss"):
+            assert mine[name] == theirs[name]
+        assert mine["samples_processed"] == 2 * theirs["samples_processed"]
+    assert (
+        one.records.rounds[-1]["personal_accuracy"]
+        != (plain.records.rounds[-1]["personal_accuracy"])
+    )
+
+
+def test_interpolation_with_weight_zero_is_fedavg_in_every_record(finished):
+    one, plain = finished({"type": "interpolate", "weight": 0.0}), finished("fedavg")
+    assert torch.equal(one.theta, plain.theta)
+    for mine, theirs in zip(one.records.rounds, plain.records.rounds, strict=True):
+        assert mine == theirs
+    assert one.records.clients == plain.records.clients
+
+
+def test_the_learned_weight_never_validates_worse_than_the_shared_model(fresh):
+    """The shared model is one of the mixes that are tried, so its loss is a bound."""
+    one = fresh({"type": "interpolate", "weight": None})
+    one.run()
+    everyone = np.arange(CLIENTS)
+    score, downloads = one._score(everyone), one.downloads(everyone)
+    kept = one.bank.gather(torch.from_numpy(everyone))[1]
+    used = one.own.models(downloads, kept, one.bank.trained, score)
+    assert bool((score(used) <= score(downloads)).all())
+    assert bool((score(used) < score(downloads)).any())
+
+
+def test_the_official_rows_are_what_the_authors_run(fresh):
+    for name in ("fedsdg-official", "fedsdg-official-aligned"):
+        one = fresh(name)
+        assert one.schedule.epochs == 5 and one.work.eta_m == 0.1
+        gates = [spec for spec in one.layout.private if spec.group == "gate"]
+        assert len(gates) == 2 * 2, "two adapted layers in each of two blocks"
+        columns = slice(one.layout.d_private - len(gates), None)
+        assert torch.all(one.private[columns] == -2.0)
+        assert [term.strength for term in one.work.terms] == [0.01, 0.001]
+        assert torch.equal(one.theta, fresh("fedavg").theta)
+        one.step(1)
+    assert one.rule.reference == "leave_one_out" and one.rule.temperature == 0.05
+
+
+def test_fedsdg_with_a_private_head_and_the_config_that_does_not_name_it(config, finished):
+    """The option is left out of runs that do not use it, which therefore keep their hash."""
+    one = finished({"type": "fedsdg", "head": "private"})
+    assert not one.layout.global_model and "global_accuracy" not in one.records.rounds[-1]
+    gates = [row["gates"] for row in rows(one, round=ROUNDS) if "gates" in row]
+    assert gates and all(len(own) == 2 for own in gates)
+    for entry in ("fedsdg", {"type": "fedsdg", "head": "shared"}):
+        assert "head" not in config.run("digits", SKEW, method_entry(entry), 0).parameters
+    private = method_entry({"type": "fedsdg", "head": "private"})
+    assert private.parameters["head"] == "private"
+
+
+@pytest.mark.parametrize(
+    "name", ["fedsgd", "fedprox-inexact", "fedcurv", "fedrep", "ditto", "interpolate"]
+)
+def test_a_round_that_is_broken_off_leaves_no_trace(fresh, name, monkeypatch):
+    one, twin = fresh(name), fresh(name)
+    for federation in (one, twin):
+        federation.step(1)
+
+    def fail(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(one, "_personal_accuracies", fail)
+        with pytest.raises(KeyboardInterrupt):
+            one.step(2)
+    one.step(2)
+    twin.step(2)
+    assert torch.equal(one.theta, twin.theta)
+    assert one.records.rounds == twin.records.rounds and one.records.clients == twin.records.clients
+
+
+@pytest.mark.parametrize("name", ["fedprox-inexact", "fedcurv", "fedrep", "ditto", "interpolate"])
+def test_seeds_that_train_together_are_the_seeds_alone(fresh, name):
+    together, alone = ([fresh(name, seed) for seed in (0, 1)] for _ in range(2))
+    step_together(together, 1)
+    for one, two in zip(together, alone, strict=True):
+        two.step(1)
+        moved = float((two.theta - one.theta).norm())
+        assert moved < 1e-3 * float((two.theta - fresh(name, two.seed).theta).norm())
+        assert [row["samples_processed"] for row in rows(one, participated=True)] == [
+            row["samples_processed"] for row in rows(two, participated=True)
+        ]
