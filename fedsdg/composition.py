@@ -122,6 +122,8 @@ class Method:
     training: Mapping[str, Any] = field(default_factory=dict)
     #: When clients stop before their epochs are used up; None lets them use all.
     stopping: Part | None = None
+    #: Which data leave their clients; None: none do.
+    pooling: Part | None = None
     #: What clients measure for the rule to decide by.
     probes: tuple[Part, ...] = ()
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
@@ -140,8 +142,8 @@ class Method:
     @property
     def parts(self) -> tuple[Part, ...]:
         """All that the method is made of."""
-        stopping = () if self.stopping is None else (self.stopping,)
-        return (self.rule, *self.objective, self.personalisation, *stopping, *self.probes)
+        some = [part for part in (self.stopping, self.pooling) if part is not None]
+        return (self.rule, *self.objective, self.personalisation, *some, *self.probes)
 
     def complete(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """A run's parameters, with the quiet ones that its config leaves out."""

@@ -33,6 +33,7 @@ from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.local_training import LocalWork, Samples
 from fedsdg.federation.personalisation import Personalisation
+from fedsdg.federation.pooling import Pooling
 from fedsdg.federation.records import last_and_selected
 from fedsdg.federation.rounds import Federation, Schedule
 from fedsdg.federation.store import (
@@ -152,6 +153,7 @@ def build(
         test=partition.shards(TEST),
         global_test=global_images(run, partition),
     )
+    pooling = Pooling() if row.pooling is None else row.pooling.build(parameters)
     model = CohortModel(
         material.backbone,
         layout,
@@ -164,7 +166,9 @@ def build(
         model=model,
         layout=layout,
         samples=samples,
-        shards=conditioned_shards(run, shards, partition),
+        shards=pooling.shards(
+            conditioned_shards(run, shards, partition), stream("partition", run.seed, 1)
+        ),
         rule=conditioned_rule(run, row.rule.build(parameters)),
         work=LocalWork(
             optimiser=training.optimiser,
@@ -191,6 +195,7 @@ def build(
         probes=tuple(part.build(parameters) for part in row.probes),
         circumstances=circumstances(run, shards, facts),
         own=personalisation.own,
+        pooling=pooling,
         scratch=scratch,
     )
 

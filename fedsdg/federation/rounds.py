@@ -28,6 +28,7 @@ from fedsdg.federation.local_training import Clients, LocalResult, LocalWork, Sa
 from fedsdg.federation.messages import serialise
 from fedsdg.federation.own_models import OwnModel, Score
 from fedsdg.federation.passes import Passes
+from fedsdg.federation.pooling import Pooling, pooled_batches
 from fedsdg.federation.probes import Measured, Probe, Scene
 from fedsdg.federation.records import Records, Scribe
 from fedsdg.federation.terms import Term
@@ -74,6 +75,7 @@ class Federation:
     probes: Sequence[Probe] = ()
     circumstances: Circumstances = field(default_factory=Circumstances)
     own: OwnModel = field(default_factory=OwnModel)
+    pooling: Pooling = field(default_factory=Pooling)
     scratch: Path | None = None
     records: Records = field(default_factory=Records)
     clients_per_pass: int | None = None
@@ -129,6 +131,8 @@ class Federation:
         """The clients of a round: who is drawn, who of them trains, who does not and why."""
         size = self.schedule.clients_per_round
         drawn = draw_cohort(self.seed, round_, self.num_clients, size)
+        if self.pooling.central:  # client 0 stands for the one place
+            drawn = np.zeros(1, dtype=np.int64)
         return self.circumstances.attendance(self.seed, round_, drawn, busy=self.pending.clients)
 
     def cohort(self, round_: int) -> np.ndarray:
@@ -159,7 +163,10 @@ class Federation:
         private, kept = self.bank.gather(torch.from_numpy(cohort))
         self._forget(round_, cohort, kept)
         epochs = self.work.epochs(self.schedule.epochs)
-        batches = self._batches("batches", round_, cohort, epochs)
+        if self.pooling.central:
+            batches = [self._pooled_batches(round_, epochs)] * len(cohort)
+        else:
+            batches = self._batches("batches", round_, cohort, epochs)
         downloaded = self.downloads(cohort)
         begin = None
         if self.own.keeps:
@@ -308,17 +315,17 @@ class Federation:
     ) -> tuple[int, int]:
         """Let the clients keep what is theirs; returns the bytes sent (down, up)."""
         down = up = 0
-        if len(cohort):
+        if len(cohort) and not self.pooling.central:
             message = serialise({"": asked.start[0], **self._received()}, self.layout)
             model = serialise({"": asked.start[0]}, self.layout)
             tried = sum(one.models_down for one in found)
             down = len(cohort) * (len(message) + tried * len(model))
-        vectors = _merged([local.uploads, *(one.vectors for one in found)])
-        numbers = _merged([one.numbers for one in found])
-        for k in range(len(cohort)):
-            extra = {name: rows[k] for name, rows in vectors.items()}
-            told = {name: rows[k] for name, rows in numbers.items()}
-            up += len(serialise({"": local.theta[k], **extra}, self.layout, told))
+            vectors = _merged([local.uploads, *(one.vectors for one in found)])
+            numbers = _merged([one.numbers for one in found])
+            for k in range(len(cohort)):
+                extra = {name: rows[k] for name, rows in vectors.items()}
+                told = {name: rows[k] for name, rows in numbers.items()}
+                up += len(serialise({"": local.theta[k], **extra}, self.layout, told))
         measured = _merged([one.vectors for one in found])
         # What a probe uploads under a name that clients keep, they keep.
         stays = {name: rows for name, rows in measured.items() if name in self.keeps}
@@ -346,6 +353,16 @@ class Federation:
         val = [self.shards.val[client] for client in clients.tolist()]
         private = self.bank.private(torch.from_numpy(clients))
         return lambda theta: losses(self.model, self.layout, self.samples, val, theta, private)
+
+    def _pooled_batches(self, round_: int, epochs: int) -> list[np.ndarray]:
+        return pooled_batches(
+            self.shards.train,
+            seed=self.seed,
+            round_=round_,
+            clients_per_round=self.schedule.clients_per_round,
+            epochs=epochs,
+            batch_size=self.schedule.batch_size,
+        )
 
     def _batches(
         self, purpose: str, round_: int, clients: np.ndarray, epochs: int

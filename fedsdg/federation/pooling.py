@@ -1,0 +1,86 @@
+"""Data that leave their clients: some of them shared with all, or all of them in one place.
+
+Neither is federated learning. Sharing shows what a share of everybody's privacy buys, the pool what
+training without any would reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedsdg.federation.cohorts import Shards, draw_cohort
+from fedsdg.rng import stream
+
+
+class Pooling:
+    """The neutral policy: every client trains on its own samples, and on no others."""
+
+    #: Whether one place trains on all samples instead of the cohort.
+    central = False
+
+    def shards(self, shards: Shards, generator: np.random.Generator) -> Shards:
+        """What each client trains on."""
+        return shards
+
+
+@dataclass(frozen=True)
+class SharedSamples(Pooling):
+    """Every client gives ``share`` of its training samples, drawn at random, to all others.
+
+    ⌈share · n_k⌉ samples of client k join the pool; every client trains on its own and on the pool.
+    """
+
+    share: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share={self.share} must lie in [0, 1]")
+
+    def shards(self, shards: Shards, generator: np.random.Generator) -> Shards:
+        given = [
+            generator.choice(own, int(np.ceil(self.share * len(own))), replace=False)
+            for own in shards.train
+        ]
+        pool = np.concatenate(given)
+        return replace(shards, train=[np.union1d(own, pool) for own in shards.train])
+
+
+@dataclass(frozen=True)
+class Central(Pooling):
+    """One place holds all training samples; it processes as many in a round as the cohort would."""
+
+    central = True
+
+
+def pooled_batches(
+    shards: Sequence[np.ndarray],
+    *,
+    seed: int,
+    round_: int,
+    clients_per_round: int,
+    epochs: int,
+    batch_size: int | None,
+) -> list[np.ndarray]:
+    """The batches of a round of central training, one list of indices after another.
+
+    The samples of all clients are gone through again and again, each time in a new order; a round
+    takes from there as many as the cohort of that round would process: epochs · Σ n_k.
+    """
+    pool = np.concatenate(shards)
+    sizes = np.array([len(own) for own in shards])
+    counts = [
+        epochs * int(sizes[draw_cohort(seed, past, len(shards), clients_per_round)].sum())
+        for past in range(1, round_ + 1)
+    ]
+    begin, end = sum(counts[:-1]), sum(counts)
+    orders = [
+        stream("batches", seed, 0, epoch).permutation(pool)
+        for epoch in range(begin // len(pool), -(-end // len(pool)))
+    ]
+    skipped = begin - begin // len(pool) * len(pool)
+    mine = np.concatenate(orders)[skipped : skipped + counts[-1]]
+    size = batch_size or len(mine)
+    return [mine[first : first + size] for first in range(0, len(mine), size)]
