@@ -1,0 +1,37 @@
+"""What the federation asks of a model whose clients are an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from fedsdg.models.parameters import Layout
+
+
+class ClientModel(Protocol):
+    """`CohortModel` (adapters of a frozen backbone) and `SmallCnn` (all parameters) are such.
+
+    Images stand client by client, `counts[k]` of them of client k; parameters are tensors
+    [M, *shape] by the layout's names; scores are [B, classes].
+    """
+
+    layout: Layout
+
+    def effective_weights(
+        self, parameters: Mapping[str, Tensor], private: bool = True
+    ) -> Mapping[str, Any]:
+        """Every client's own weights, made once for many calls of `forward`."""
+
+    def forward(self, images: Tensor, counts: Sequence[int], weights: Mapping[str, Any]) -> Tensor:
+        """Scores from what `effective_weights` has made."""
+
+    def logits(
+        self,
+        images: Tensor,
+        counts: Sequence[int],
+        parameters: Mapping[str, Tensor],
+        private: bool = True,
+    ) -> Tensor:
+        """Scores from the parameters, differentiable in them."""
