@@ -148,7 +148,7 @@ def train(arguments: argparse.Namespace) -> int:
     ]
     folders = [Path(arguments.output) / f"seed~{seed}" for seed in config.seeds]
     try:
-        backbone = load_backbone(arguments.backbone)
+        backbone = load_backbone(arguments.backbone) if arguments.backbone else None
         material = prepare_material(arguments.dataset, backbone, config.training.device)
     except FORESEEN as error:
         for one, folder, identity in zip(runs, folders, identities, strict=True):
@@ -199,7 +199,7 @@ def run(arguments: argparse.Namespace) -> int:
     skew = _one_of(arguments.skew, config.settings, "skew")
     seed = config.seeds[0] if arguments.seed is None else arguments.seed
     weights_file = backbone_file(config)
-    if not weights_file.is_file():
+    if weights_file and not weights_file.is_file():
         pretraining.pretrain(
             config.backbones[config.backbone],
             weights_file,
@@ -213,7 +213,8 @@ def run(arguments: argparse.Namespace) -> int:
         write_partition(
             make_partition(dataset, wanted.skew, seed, clients, config.partition), shares_file
         )
-    material = prepare_material(dataset, load_backbone(weights_file), config.training.device)
+    backbone = load_backbone(weights_file) if weights_file else None
+    material = prepare_material(dataset, backbone, config.training.device)
     title = f"{dataset} {skew} {method.label} seed {seed}"
     output = Path(
         arguments.output
@@ -274,12 +275,13 @@ def _run_grid(arguments: argparse.Namespace) -> int:
 
 def search(arguments: argparse.Namespace) -> int:
     """Search hyper-parameters on seeds outside the grid."""
+    from fedsdg.grid import backbone_file
     from fedsdg.search import search as search_grid
 
     config = _load(arguments)
-    backbone = arguments.backbone or f"results/backbones/{config.backbone}.safetensors"
+    backbone = Path(arguments.backbone) if arguments.backbone else backbone_file(config)
     output = arguments.output or f"results/search/{config.experiment}.json"
-    search_grid(config, _store(), Path(backbone), Path(output))
+    search_grid(config, _store(), backbone, Path(output))
     return 0
 
 
@@ -483,7 +485,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--dataset", required=True)
     sub.add_argument("--skew", required=True)
     sub.add_argument("--method", required=True)
-    sub.add_argument("--backbone", required=True)
+    sub.add_argument("--backbone", help="not with trainable: full")
     sub.add_argument("--partitions", nargs="+", required=True)
     sub.add_argument("--output", required=True)
     sub = command(run, config=True)

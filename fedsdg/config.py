@@ -130,6 +130,7 @@ class RunConfig:
     conditions: Conditions = field(default_factory=Conditions)
     #: Where the method is from; None for the rows of the table.
     plugin: Plugin | None = None
+    trainable: str = "adapters"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types only, ready for JSON; conditions and plugin only where there are any."""
@@ -140,7 +141,9 @@ class RunConfig:
             plain["conditions"] = self.conditions.to_dict()
         if self.plugin:
             plain["plugin"] = self.plugin.facts()
-        return plain
+        # A key says nothing where it has no effect: runs keep the hashes they had before it.
+        unused = ("trainable",) if self.trainable == "adapters" else ("backbone", "adapters")
+        return {key: value for key, value in plain.items() if key not in unused}
 
     @property
     def hash(self) -> str:
@@ -184,6 +187,9 @@ class Config:
         if not name:
             return Scenario(self.federation, self.training, self.conditions, {})
         return self.scenarios[name]
+
+    #: "adapters" of a frozen backbone and the head | "full": all parameters of a small CNN.
+    trainable: str = "adapters"
 
     def method(self, label: str) -> MethodConfig:
         """The method with this label, or a ``ValueError`` that lists the labels."""
@@ -238,6 +244,7 @@ class Config:
             },
             conditions=case.conditions,
             plugin=method.plugin,
+            trainable=self.trainable,
         )
 
 
@@ -331,7 +338,24 @@ def _search(value: Any, grid_seeds: tuple[int, ...], plugins: Sequence[Plugin]) 
     return SearchConfig(seeds, grids)
 
 
+def _check_full(config: Config) -> None:
+    """What needs a backbone cannot be had where there is none."""
+    if config.training.precision != "float32":
+        raise ValueError(
+            f"training.precision is {config.training.precision}, but trainable: full computes in "
+            "float32 alone; remove it"
+        )
+    for method in config.methods:
+        if method.row.needs_adapters:
+            raise ValueError(
+                f"methods: {method.label} has a private branch of adapters, but with trainable: "
+                "full there are no adapters; remove the method, or set trainable to adapters"
+            )
+
+
 def _check_consistency(config: Config) -> None:
+    if config.trainable == "full":
+        _check_full(config)
     federation = config.federation
     if federation.clients_per_round > federation.clients:
         raise ValueError(
@@ -408,6 +432,9 @@ def parse_config(raw: Any) -> Config:
         conditions=parse_conditions(mapping.get("conditions")),
         scenarios=_scenarios(mapping.get("scenarios", {}), mapping, methods),
         plugins=plugins,
+        trainable=Parameter("adapters", choices=("adapters", "full")).check(
+            mapping.get("trainable", "adapters"), "trainable"
+        ),
     )
     for case in _cases(config):
         _check_consistency(case)

@@ -57,7 +57,7 @@ class Run:
 
     config: RunConfig
     identity: dict[str, Any]
-    backbone: Path
+    backbone: Path | None
     partition: Path
     folder: Path
     store: Path
@@ -95,8 +95,10 @@ class Page:
 # --- What there is to do --------------------------------------------------------------------------
 
 
-def backbone_file(config: Config) -> Path:
-    """Where the backbone of an experiment lies."""
+def backbone_file(config: Config) -> Path | None:
+    """Where the backbone of an experiment lies; None where all parameters are trained."""
+    if config.trainable == "full":
+        return None
     return Path("results/backbones") / f"{config.backbone}.safetensors"
 
 
@@ -167,7 +169,7 @@ def grouped(runs: Sequence[Run], size: int) -> list[tuple[Run, ...]]:
     return sorted(groups, key=lambda group: place[group[0].folder])
 
 
-def is_finished(run: Run, partition: str, backbone: str, sources: str) -> bool:
+def is_finished(run: Run, partition: str, backbone: str | None, sources: str) -> bool:
     """Whether the records of this very run are in place: config, data, backbone and sources."""
     if not all((run.folder / record).is_file() for record in RECORDS):
         return False
@@ -229,8 +231,11 @@ def run_grid(
             return _write_pages(config, workers, progress)
 
 
-def _make_backbone(config: Config, store: Path, progress: GridProgress) -> str:
-    """The backbone's hash."""
+def _make_backbone(config: Config, store: Path, progress: GridProgress) -> str | None:
+    """The backbone's hash, None where there is none."""
+    file = backbone_file(config)
+    if file is None:
+        return None
     options = config.backbones[config.backbone]
     keeping = {
         "checkpoints": store.parent / "checkpoints",
@@ -238,7 +243,7 @@ def _make_backbone(config: Config, store: Path, progress: GridProgress) -> str:
     }
     threads = {name: str(options.get("threads", 1)) for name in THREADS}
     with Workers(1, {**ALLOCATOR, **threads}) as workers:
-        for _, outcome in workers.map(_backbone, [(options, backbone_file(config), keeping)]):
+        for _, outcome in workers.map(_backbone, [(options, file, keeping)]):
             made = _needed(outcome, f"backbone {config.backbone}")
     progress.say(f"backbone {config.backbone}: {made[:8]}")
     return str(made)
@@ -406,8 +411,9 @@ def _images(dataset: str) -> ImageData:
 
 
 @lru_cache(maxsize=1)
-def _material(dataset: str, backbone: Path, device: str) -> Material:
+def _material(dataset: str, backbone: Path | None, device: str) -> Material:
     from fedsdg.models.backbones import load_backbone
     from fedsdg.runs import prepare_material
 
-    return prepare_material(_images(dataset), load_backbone(backbone), device)
+    frozen = load_backbone(backbone) if backbone else None
+    return prepare_material(_images(dataset), frozen, device)

@@ -100,6 +100,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 head=Key("head"),
             ),
             parameters=_FEDSDG_PARAMETERS,
+            needs_adapters=True,
             formula="step = Σ_k w_k Δ_k, w_k ∝ max(0, cos(Δ_k, Σ_j Δ_j)); clients minimise the "
             "cross-entropy of θ_g + m θ_p plus λ₁ Σ_l |m_l| + λ₂ ‖θ_p‖², m = σ(a)",
             source="FedSDG, Eq. 3-11",
@@ -312,6 +313,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             rule=_MEAN_UNIFORM,
             objective=_OFFICIAL_OBJECTIVE,
             personalisation=_OFFICIAL_BRANCH,
+            needs_adapters=True,
             training={"epochs": 5, "eta_m": 0.1},
             parameters=_OFFICIAL_PARAMETERS,
             source="the authors' public code, June 2026, its defaults",
@@ -326,6 +328,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             ),
             objective=_OFFICIAL_OBJECTIVE,
             personalisation=_OFFICIAL_BRANCH,
+            needs_adapters=True,
             training={"epochs": 5, "eta_m": 0.1},
             parameters={
                 **_OFFICIAL_PARAMETERS,

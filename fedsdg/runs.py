@@ -46,9 +46,12 @@ from fedsdg.federation.store import (
     run_key,
     together_key,
 )
+from fedsdg.models import small_cnn
 from fedsdg.models.adapters import AdapterConfig, initial_values, make_layout
 from fedsdg.models.backbones import Backbone
 from fedsdg.models.cohort import CohortModel
+from fedsdg.models.interface import ClientModel
+from fedsdg.models.small_cnn import CnnArchitecture, SmallCnn
 from fedsdg.plugins import find_method
 from fedsdg.resuming import Journey
 from fedsdg.rng import stream
@@ -58,16 +61,26 @@ Progress = Callable[[int, Mapping[str, Any]], None]
 
 @dataclass(frozen=True)
 class Material:
-    """What the runs of a cell share: the prepared images of a data set, and the backbone."""
+    """What the runs of a cell share: the prepared images of a data set, and the backbone.
+
+    No backbone where all parameters are trained.
+    """
 
     samples: Samples
     num_classes: int
     dataset_sha256: str
-    backbone: Backbone
+    backbone: Backbone | None
+
+    @property
+    def backbone_hash(self) -> str | None:
+        """None without one: the network is then described by the sources alone."""
+        return self.backbone.sha256 if self.backbone else None
 
 
-def prepare_material(dataset: str | ImageData, backbone: Backbone, device: str) -> Material:
+def prepare_material(dataset: str | ImageData, backbone: Backbone | None, device: str) -> Material:
     """Bring a data set's images to the backbone's size, channels and normalisation.
+
+    Without a backbone they keep their own size and channels (see ``CnnArchitecture``).
 
     ``dataset``: a name, or the data where they are loaded already.
     """
@@ -78,7 +91,11 @@ def prepare_material(dataset: str | ImageData, backbone: Backbone, device: str) 
                 "training.device is cuda, but this machine has no CUDA device; set it to cpu"
             )
     data = load_dataset(dataset) if isinstance(dataset, str) else dataset
-    shape = backbone.architecture
+    shape = (
+        CnnArchitecture(data.images.shape[1], 3 if data.images.ndim == 4 else 1)
+        if backbone is None
+        else backbone.architecture
+    )
     images = prepare(
         data.images,
         size=shape.image_size,
@@ -131,6 +148,34 @@ def global_images(run: RunConfig, partition: Partition) -> np.ndarray:
     return everything[np.sort(chosen)]
 
 
+def _model(
+    run: RunConfig, material: Material, personalisation: Personalisation
+) -> tuple[ClientModel, torch.Tensor, torch.Tensor]:
+    """The model, and the first values of its communicated [d] and its private row [d_p]."""
+    generator, samples = stream("init", run.seed), material.samples
+    if (run.trainable == "full") != (material.backbone is None):
+        raise ValueError(
+            f"trainable is {run.trainable}, and a backbone was "
+            f"{'not ' if material.backbone is None else ''}given; adapters need one (--backbone), "
+            "and with full there is none"
+        )
+    if material.backbone is None:
+        shape = CnnArchitecture(samples.images.shape[2], samples.images.shape[1])
+        layout = small_cnn.make_layout(shape, material.num_classes, **personalisation.adapters)
+        return SmallCnn(layout), *small_cnn.initial_values(layout, generator)
+    adapters = AdapterConfig(**asdict(run.adapters), **personalisation.adapters)
+    layout = make_layout(material.backbone.architecture, material.num_classes, adapters)
+    model = CohortModel(
+        material.backbone,
+        layout,
+        adapters,
+        material.num_classes,
+        device=samples.images.device,
+        bfloat16=run.training.precision == "bfloat16",
+    )
+    return model, *initial_values(layout, adapters, generator)
+
+
 def build(
     run: RunConfig, material: Material, partition: Partition, scratch: Path | None = None
 ) -> Federation:
@@ -141,9 +186,7 @@ def build(
     row = find_method(run.method, run.plugin)
     parameters = row.complete(run.parameters)
     personalisation: Personalisation = row.personalisation.build(parameters)
-    adapters = AdapterConfig(**asdict(run.adapters), **personalisation.adapters)
-    layout = make_layout(material.backbone.architecture, material.num_classes, adapters)
-    theta, private = initial_values(layout, adapters, stream("init", run.seed))
+    model, theta, private = _model(run, material, personalisation)
     device = material.samples.images.device
     training = run.training
     samples, facts = conditioned_samples(run, material.samples, partition, material.num_classes)
@@ -154,17 +197,9 @@ def build(
         global_test=global_images(run, partition),
     )
     pooling = Pooling() if row.pooling is None else row.pooling.build(parameters)
-    model = CohortModel(
-        material.backbone,
-        layout,
-        adapters,
-        material.num_classes,
-        device=device,
-        bfloat16=training.precision == "bfloat16",
-    )
     return Federation(
         model=model,
-        layout=layout,
+        layout=model.layout,
         samples=samples,
         shards=pooling.shards(
             conditioned_shards(run, shards, partition), stream("partition", run.seed, 1)
@@ -358,16 +393,16 @@ def _deliver(one: Assignment, material: Material, done: Path) -> None:
     )
 
 
-def _hashes(one: Assignment, material: Material) -> dict[str, str]:
+def _hashes(one: Assignment, material: Material) -> dict[str, str | None]:
     return {
         "partition_hash": one.partition.sha256,
-        "backbone_hash": material.backbone.sha256,
+        "backbone_hash": material.backbone_hash,
         "source_hash": results.source_hash(*SOURCES),
     }
 
 
 def _key(one: Assignment, material: Material) -> str:
-    return run_key(one.run.hash, one.partition.sha256, material.backbone.sha256)
+    return run_key(one.run.hash, one.partition.sha256, material.backbone_hash)
 
 
 def record_failure(

@@ -61,13 +61,13 @@ def _candidate(
     return method_entry({"type": kind, **known, **candidate}, plugins)
 
 
-def search(config: Config, store: Path, backbone: Path, output: Path) -> dict[str, Any]:
+def search(config: Config, store: Path, backbone: Path | None, output: Path) -> dict[str, Any]:
     """Run all trials, as many at a time as there are processors, and write the ranking.
 
     A candidate's score is the mean over data sets, skews and seeds of the clients' mean validation
     accuracy in the last round. The result maps each method to its candidates, best first.
     """
-    if not backbone.is_file():
+    if backbone and not backbone.is_file():
         raise FileNotFoundError(
             f"there is no backbone {backbone}; make it with 'fedsdg pretrain --output {backbone}'"
         )
@@ -124,13 +124,14 @@ def _rank(todo: list[Trial], scores: list[float]) -> dict[str, list[dict[str, An
     return ranking
 
 
-def _score(trial: Trial, partition: Any, store: Path, backbone: Path) -> float:
+def _score(trial: Trial, partition: Any, store: Path, backbone: Path | None) -> float:
     """Validation accuracy of one trial; a run that fails scores 0."""
     from fedsdg.models.backbones import load_backbone
     from fedsdg.runs import execute, make_partition, prepare_material
 
     run = trial.run
-    material = prepare_material(run.dataset, load_backbone(backbone), run.training.device)
+    frozen = load_backbone(backbone) if backbone else None
+    material = prepare_material(run.dataset, frozen, run.training.device)
     shares = make_partition(run.dataset, run.skew, run.seed, trial.clients, partition)
     with tempfile.TemporaryDirectory() as place:
         failure = execute(run, material, shares, Path(place), store=store, identity={})

@@ -54,6 +54,8 @@ def hyperparameters(runs: Sequence[Mapping[str, Any]]) -> str:
     backbones = sorted({run["backbone_hash"][:8] for run in runs if run["backbone_hash"]})
     if backbones:
         sentences.append(f"Backbone {', '.join(backbones)}")
+    if any(config.get("trainable") == "full" for config in configs.values()):
+        sentences.append("All parameters of a small CNN are trained")
     return ". ".join(sentences) + "."
 
 

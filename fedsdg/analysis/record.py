@@ -67,7 +67,9 @@ def _contents(experiment: str, results: Path) -> Iterator[tuple[Path, Path]]:
         if file.is_file():
             yield file, Path("partitions", place)
     done = [run for run in runs if run["status"] == "ok"]
-    for name in sorted({json.loads(run["config"])["backbone"] for run in done}):
+    # A run of which all parameters are trained names no backbone.
+    backbones = {json.loads(run["config"]).get("backbone") for run in done} - {None}
+    for name in sorted(backbones):
         yield results / "backbones" / f"{name}.json", Path("backbones", f"{name}.json")
     for run in done[:1]:
         folder = f"{_setting(run)}/{run['method']}/seed~{run['seed']}"

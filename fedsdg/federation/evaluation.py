@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedsdg.federation.local_training import Samples
-from fedsdg.models.cohort import CohortModel
+from fedsdg.models.interface import ClientModel
 from fedsdg.models.parameters import Layout, views
 
 #: Samples in one pass, and clients whose merged weights exist at the same time.
@@ -33,7 +33,7 @@ class ClientAccuracies:
 
 
 def _correct(
-    model: CohortModel,
+    model: ClientModel,
     samples: Samples,
     shards: Sequence[np.ndarray],
     parameters: dict[str, Tensor],
@@ -56,7 +56,7 @@ def _correct(
 
 @torch.no_grad()
 def personal_accuracies(
-    model: CohortModel,
+    model: ClientModel,
     layout: Layout,
     samples: Samples,
     val: Sequence[np.ndarray],
@@ -103,7 +103,7 @@ def personal_accuracies(
 
 @torch.no_grad()
 def global_metrics(
-    model: CohortModel,
+    model: ClientModel,
     layout: Layout,
     samples: Samples,
     test: np.ndarray,
@@ -133,7 +133,7 @@ def global_metrics(
 
 @torch.no_grad()
 def losses(
-    model: CohortModel,
+    model: ClientModel,
     layout: Layout,
     samples: Samples,
     shards: Sequence[np.ndarray],

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.evaluation import losses
 from fedsdg.federation.local_training import LocalResult, Samples
-from fedsdg.models.cohort import CohortModel
+from fedsdg.models.interface import ClientModel
 from fedsdg.models.parameters import Layout
 from fedsdg.rng import stream
 
@@ -28,7 +28,7 @@ class Scene:
     ``start`` [M, d]; ``private`` [M, d_p]; ``models`` [C, d] of the server.
     """
 
-    model: CohortModel
+    model: ClientModel
     layout: Layout
     samples: Samples
     shards: Shards

@@ -33,7 +33,7 @@ from fedsdg.federation.probes import Measured, Probe, Scene
 from fedsdg.federation.records import Records, Scribe
 from fedsdg.federation.terms import Term
 from fedsdg.federation.timing import Ending, Updates, end_of_round, everything_arrives
-from fedsdg.models.cohort import CohortModel
+from fedsdg.models.interface import ClientModel
 from fedsdg.models.parameters import Layout
 from fedsdg.rng import stream
 
@@ -62,7 +62,7 @@ class Federation:
     addressed by the round. ``clients_per_pass`` is chosen where it is None (see ``Passes``).
     """
 
-    model: CohortModel
+    model: ClientModel
     layout: Layout
     samples: Samples
     shards: Shards

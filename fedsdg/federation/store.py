@@ -35,7 +35,7 @@ SOURCES = (
 )
 
 
-def run_key(config_hash: str, partition_hash: str, backbone_hash: str) -> str:
+def run_key(config_hash: str, partition_hash: str, backbone_hash: str | None) -> str:
     """The address of a run: SHA-256 over config, data, backbone and sources."""
     return sha256_json(
         {

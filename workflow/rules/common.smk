@@ -47,6 +47,9 @@ FIGURE_FORMATS = ["pdf", "svg", "png", "json"]
 
 PARTITION = "results/partitions/{dataset}/clients~{clients}/{skew}/seed~{seed}.parquet"
 BACKBONE = "results/backbones/{backbone}.safetensors"
+# None where all parameters of a small CNN are trained.
+TRAINABLE = config.get("trainable", "adapters")
+BACKBONES_OF_RUNS = expand(BACKBONE, backbone=config["backbone"] if TRAINABLE == "adapters" else [])
 CELL = "results/runs/{experiment}/{dataset}/clients~{clients}/{setting}/{method}"
 RECORDS = [
     "rounds.parquet",

@@ -5,8 +5,8 @@ rule train_cell:
     """Train one method on one partitioned data set, for every seed in one process."""
     input:
         partitions=partitions_of_cell,
-        backbone=expand(BACKBONE, backbone=config["backbone"]),
-        facts=f"results/backbones/{config['backbone']}.json",
+        backbone=BACKBONES_OF_RUNS,
+        facts=[file.replace(".safetensors", ".json") for file in BACKBONES_OF_RUNS],
         sources=sources("train"),
         plugins=plugin_files,
     output:
@@ -30,9 +30,10 @@ rule train_cell:
         gpu=GPU,
     params:
         cell=subpath(output[0], ancestor=2),
+        backbone=[f"--backbone {file}" for file in BACKBONES_OF_RUNS],
         settings=training_settings,
     message:
         "Train {wildcards.method} on {wildcards.dataset}, {wildcards.setting}, all seeds"
     shell:
         "fedsdg train --dataset {wildcards.dataset} --skew {wildcards.setting} --method {wildcards.method}"
-        " --backbone {input.backbone} --partitions {input.partitions} --output {params.cell} &> {log}"
+        " {params.backbone} --partitions {input.partitions} --output {params.cell} &> {log}"
