@@ -39,6 +39,13 @@ def test_smoke_config_replaces_lists_and_has_a_backbone_of_its_own(project):
     assert "results/backbones/letters.safetensors" not in dry.stdout
 
 
+def test_where_all_parameters_are_trained_no_backbone_is_made(project):
+    dry = project.snakemake("-n", "-p", "--cores", "1", "--configfile", "config/full.yaml")
+    assert dry.returncode == 0, dry.stdout
+    assert "fedsdg train --dataset digits" in dry.stdout
+    assert "pretrain_backbone" not in dry.stdout and "--backbone" not in dry.stdout
+
+
 @pytest.mark.slow
 def test_grid_grows_with_the_config(project):
     write_config(

@@ -1,0 +1,173 @@
+"""`trainable: full` from the config to the records: digits, a small CNN, no backbone anywhere."""
+
+import dataclasses
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+import yaml
+
+from fedsdg.cli import main
+from fedsdg.config import load_config, parse_config
+from fedsdg.data.partition_files import read_partition
+from fedsdg.federation.store import SOURCES
+from fedsdg.grid import grid_runs, is_finished
+from fedsdg.methods import METHODS
+from fedsdg.models.small_cnn import CnnArchitecture, SmallCnn, make_layout
+from fedsdg.results import read_json, source_hash
+from fedsdg.runs import build, execute, make_partition, prepare_material
+
+ROOT = Path(__file__).parents[1]
+CONFIGS = [ROOT / "config" / "config.yaml", ROOT / "config" / "full.yaml"]
+BRIEF = ["federation.clients=8", "federation.rounds=2", "federation.evaluate_every=1"]
+SKEW = "dirichlet~1.0"
+
+
+@pytest.fixture(scope="module")
+def config():
+    return load_config(CONFIGS, BRIEF)
+
+
+@pytest.fixture(scope="module")
+def material():
+    return prepare_material("digits", None, "cpu")
+
+
+@pytest.fixture(scope="module")
+def partition(config):
+    return make_partition("digits", SKEW, 0, config.federation.clients, config.partition)
+
+
+def of(config, label, **changes):
+    return dataclasses.replace(config.run("digits", SKEW, config.method(label), 0), **changes)
+
+
+# --- The config -----------------------------------------------------------------------------------
+
+
+def test_the_key_changes_no_run_that_does_without_it():
+    """What is left out and what says `adapters` is one run, which does not mention the key."""
+    raw = yaml.safe_load(CONFIGS[0].read_text())
+    said = parse_config(raw)
+    without = parse_config({key: value for key, value in raw.items() if key != "trainable"})
+    for method in without.methods:
+        runs = [one.run("digits", SKEW, method, 0) for one in (without, said)]
+        assert runs[0].hash == runs[1].hash
+        assert "trainable" not in runs[0].to_dict()
+
+
+def test_a_full_run_depends_on_no_backbone_and_no_adapters(config):
+    changed = load_config(CONFIGS, [*BRIEF, "adapters.rank=2", "backbones.letters.dim=32"])
+    assert of(config, "fedavg").hash == of(changed, "fedavg").hash
+    described = of(config, "fedavg").to_dict()
+    assert described["trainable"] == "full"
+    assert not {"backbone", "adapters"} & set(described)
+
+
+def test_a_method_that_needs_adapters_is_refused_with_full():
+    raw = yaml.safe_load(CONFIGS[0].read_text())
+    for name, row in METHODS.items():
+        raw["methods"] = [name]
+        parameters = {key: parameter.default for key, parameter in row.parameters.items()}
+        asked = row.personalisation.build(parameters).adapters
+        assert row.needs_adapters == (asked.get("branch") == "dual")
+        if row.needs_adapters:
+            with pytest.raises(ValueError, match=f"{name} has a private branch of adapters"):
+                parse_config({**raw, "trainable": "full"})
+        else:
+            parse_config({**raw, "trainable": "full"})
+            make_layout(CnnArchitecture(8, 1), 10, **asked)
+
+
+@pytest.mark.parametrize(
+    "setting, sentence",
+    [
+        ("trainable=all", "trainable is 'all', but must be one of adapters, full"),
+        ("training.precision=bfloat16", "computes in float32 alone"),
+    ],
+)
+def test_what_full_cannot_do_is_refused(setting, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        load_config(CONFIGS, [setting])
+
+
+# --- A run ----------------------------------------------------------------------------------------
+
+
+def test_images_keep_their_size_and_take_the_fixed_normalisation(material):
+    """Digits are stored as 0 … 255 on 8 x 8 pixels; (x / 255 − 0.5) / 0.5 lies in [−1, 1]."""
+    images = material.samples.images
+    assert images.shape[1:] == (1, 8, 8)
+    assert (float(images.min()), float(images.max())) == (-1.0, 1.0)
+
+
+@pytest.mark.parametrize("label", [method.label for method in load_config(CONFIGS).methods])
+def test_every_method_of_the_config_trains(config, material, partition, label):
+    one = build(of(config, label), material, partition)
+    assert isinstance(one.model, SmallCnn)
+    begun = one.theta.clone() if one.layout.d else one.private.clone()
+    records = one.run().rounds
+    assert one.layout.d + one.layout.d_private == 22_154
+    assert 0.0 <= records[-1]["personal_accuracy"] <= 1.0
+    if one.layout.d:
+        assert not torch.equal(one.theta, begun)
+        assert records[-1]["global_accuracy"] is not None
+        assert records[-1]["bytes_up"] >= 5 * 4 * 22_154
+    else:
+        assert "global_accuracy" not in records[-1] and records[-1]["bytes_up"] == 0
+
+
+def test_all_methods_start_from_the_same_network(config, material, partition):
+    shared = build(of(config, "fedavg"), material, partition)
+    local = build(of(config, "local-only"), material, partition)
+    assert local.layout.private == shared.layout.communicated
+    assert torch.equal(local.private, shared.theta)
+
+
+def test_the_records_of_two_runs_are_the_same_bytes(config, material, partition, tmp_path):
+    run, files = of(config, "fedavg"), ("rounds.parquet", "clients.parquet", "result.json")
+    for number in (1, 2):
+        store = tmp_path / f"store{number}"
+        folder = tmp_path / f"run{number}"
+        assert execute(run, material, partition, folder, store=store, identity={}) is None
+    for file in files:
+        assert (tmp_path / "run1" / file).read_bytes() == (tmp_path / "run2" / file).read_bytes()
+    result = read_json(tmp_path / "run1" / "result.json")
+    assert result["backbone_hash"] is None
+    assert result["communicated_parameters"] == 22_154
+
+
+@pytest.mark.parametrize("trainable", ["full", "adapters"])
+def test_a_backbone_where_there_is_none_and_none_where_there_is_one(
+    config, material, partition, trainable
+):
+    run = of(config, "fedavg", trainable=trainable)
+    if trainable == "adapters":
+        with pytest.raises(ValueError, match="trainable is adapters, and a backbone was not given"):
+            build(run, material, partition)
+    else:
+        given = dataclasses.replace(material, backbone=object())
+        with pytest.raises(ValueError, match="trainable is full, and a backbone was given"):
+            build(run, given, partition)
+
+
+@pytest.mark.slow
+def test_a_grid_needs_no_backbone(tmp_path, monkeypatch):
+    """The whole way by the command: no file of a backbone is made, and all tables are."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("FEDSDG_CONFIG", str(CONFIGS[0]))
+    monkeypatch.delenv("FEDSDG_STORE", raising=False)
+    settings = [*BRIEF, "skews=[iid]", "seeds=[0]", "methods=[fedavg, local-only]"]
+    assert main(["run", "--grid", str(CONFIGS[1]), "--set", *settings]) == 0
+    assert not (tmp_path / "results/backbones").exists()
+    rows = pq.read_table(tmp_path / "results/summary/full/runs.parquet").to_pylist()
+    assert [row["status"] for row in rows] == ["ok", "ok"]
+    table = (tmp_path / "results/tables/full/main.md").read_text()
+    assert "All parameters of a small CNN are trained" in table and "Backbone" not in table
+    # Finished runs are known as such, though there is no backbone's hash to go by.
+    for run in grid_runs(load_config(CONFIGS, settings), tmp_path):
+        shares = read_partition(run.partition).sha256
+        assert run.backbone is None
+        assert is_finished(run, shares, None, source_hash(*SOURCES))
