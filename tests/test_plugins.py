@@ -68,6 +68,9 @@ def test_a_method_of_a_plugin_is_checked_like_those_of_the_table(place):
     ):
         with pytest.raises(ValueError, match=message):
             parse_config(raw(methods=[wrong]))
+    config = parse_config(raw(scenarios={"skewed": {"parameters": {"weights": "samples"}}}))
+    run = config.run("digits", "dirichlet~1.0@skewed", config.method("twin"), 0)
+    assert run.parameters == {"weights": "samples"}
     grids = {"seeds": [100], "grids": {"twin": {"weights": ["uniform", "samples"]}}}
     assert parse_config(raw(search=grids)).search.grids["twin"]["weights"] == ("uniform", "samples")
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from fedsdg.plugins import find_plugin, plugin_methods
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs/add-a-method.md"
 TABLE = "results/tables/clipped/main.md"
+CELLS = "results/runs/clipped/digits/clients~20/dirichlet~0.3"
 
 
 def blocks(language: str) -> list[str]:
@@ -80,20 +82,20 @@ def test_the_term_adds_the_gradient_of_its_value(rows):
 def followed(check_out, tmp_path_factory):
     """A checkout in which the document was followed: its folder, and what each command printed.
 
-    The table is read after each command, since the last one makes it again.
+    ``run(command)`` gives a further command there.
     """
     folder = tmp_path_factory.mktemp("followed")
-    command = f'#!/bin/sh\nPYTHONPATH="{folder}/project" exec "{sys.executable}" -m fedsdg "$@"\n'
-    project = check_out(folder / "project", command)
+    script = f'#!/bin/sh\nPYTHONPATH="{folder}/project" exec "{sys.executable}" -m fedsdg "$@"\n'
+    project = check_out(folder / "project", script)
     (project.folder / "clipped.py").write_text(*blocks("python"), encoding="utf-8")
     (project.folder / "clipped.yaml").write_text(*blocks("yaml"), encoding="utf-8")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("FEDSDG_")}
     places = (project.commands, Path(sys.executable).parent, environment["PATH"])
     environment["PATH"] = os.pathsep.join(map(str, places))
-    printed, tables = [], []
-    for given in blocks("sh"):
+
+    def run(command: str) -> str:
         done = subprocess.run(
-            ["sh", "-ec", given],
+            ["sh", "-ec", command],
             cwd=project.folder,
             env=environment,
             stdout=subprocess.PIPE,
@@ -104,10 +106,9 @@ def followed(check_out, tmp_path_factory):
             check=False,
         )
         assert done.returncode == 0, done.stdout
-        printed.append(done.stdout)
-        table = project.folder / TABLE
-        tables.append(table.read_text(encoding="utf-8") if table.exists() else None)
-    return SimpleNamespace(folder=project.folder, printed=printed, tables=tables)
+        return done.stdout
+
+    return SimpleNamespace(folder=project.folder, printed=[*map(run, blocks("sh"))], run=run)
 
 
 @pytest.mark.slow
@@ -119,29 +120,26 @@ def test_the_method_is_listed_below_those_of_the_package(followed):
 
 @pytest.mark.slow
 def test_the_table_has_a_row_for_every_entry(followed):
-    lines = [
-        line.split("|")[1].strip(" *") for line in followed.tables[1].splitlines() if "|" in line
-    ]
-    assert [
-        name for name in lines if name in ("FedAvg (samples)", "clipped-half", "clipped-mean")
-    ] == [
-        "FedAvg (samples)",
-        "clipped-half",
-        "clipped-mean",
-    ]
+    table = (followed.folder / TABLE).read_text(encoding="utf-8")
+    first = re.findall(r"^\| \**([^|*]+?)\** +\|", table, re.MULTILINE)
+    assert first[-3:] == ["FedAvg (samples)", "clipped-half", "clipped-mean"]
     assert (followed.folder / "results/summary/clipped/verified.txt").exists()
 
 
 @pytest.mark.slow
-def test_both_ways_through_the_grid_make_the_same_table(followed):
-    assert followed.tables[2] == followed.tables[1]
+def test_snakemake_finds_all_made_and_makes_what_is_lost(followed):
+    assert "Nothing to be done" in followed.printed[2]
+    cell = followed.folder / CELLS / "clipped-half"
+    before = (cell / "seed~0/result.json").read_bytes()
+    shutil.rmtree(cell)
+    followed.run(blocks("sh")[2].replace("snakemake ", "snakemake runs "))
+    assert (cell / "seed~0/result.json").read_bytes() == before
 
 
 @pytest.mark.slow
 def test_the_runs_know_the_file_that_their_method_is_from(followed):
-    place = followed.folder / "results/runs/clipped/digits/clients~20/dirichlet~0.3"
     results = {
-        label: json.loads((place / label / "seed~0/result.json").read_text())
+        label: json.loads((followed.folder / CELLS / label / "seed~0/result.json").read_text())
         for label in ("fedavg", "clipped-half", "clipped-mean")
     }
     file = find_plugin(str(followed.folder / "clipped.py"))
