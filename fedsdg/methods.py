@@ -237,7 +237,10 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             rule=_MEAN_BY_SAMPLES,
             optimiser="sgd",
             training={"epochs": 1, "batch_size": None},
+            formula=f"{_BY_SAMPLES}; clients take one step along their full gradient",
             source="McMahan et al. 2017: one full-batch gradient per round",
+            client_cost="one gradient of all samples",
+            server_cost="1 pass",
         ),
         "fedprox-inexact": Method(
             title="FedProx (γ-inexact)",
@@ -252,7 +255,11 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                     10, minimum=1, integer=True, meaning="epochs after which a client stops anyway"
                 ),
             },
+            formula=f"{_BY_SAMPLES}; clients minimise h_k = cross-entropy + μ/2 ‖θ_k − θ‖² until "
+            "‖∇h_k‖ is at most γ_k times what it was at θ, γ_k one of 0.9, 0.7, 0.5",
             source="Li et al. 2020, Definition 2",
+            client_cost="1 to 10 epochs, and a full gradient before and after each",
+            server_cost="1 pass",
         ),
         "fedcurv": Method(
             title="FedCurv",
@@ -264,7 +271,13 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                     1.0, minimum=0, meaning="λ of the penalty on the others' parameters"
                 )
             },
+            formula=f"{_BY_SAMPLES}; clients minimise the cross-entropy "
+            "+ λ Σ_{j≠k} (θ_k − θ_j)ᵀ diag(I_j) (θ_k − θ_j), I_j a sample's mean squared gradient",
             source="Shoham et al. 2019",
+            up="3d",
+            down="3d",
+            client_cost="E epochs, and the gradient of every sample",
+            server_cost="3 passes",
         ),
         "fedrep": Method(
             title="FedRep",
@@ -280,7 +293,10 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                     meaning="epochs of the head, before those of the body",
                 )
             },
+            formula=f"{_BY_SAMPLES}, all but the head; a client trains its own head, then the rest",
             source="Collins et al. 2021",
+            client_cost="E epochs, and head_epochs of the head",
+            server_cost="1 pass",
         ),
         "ditto": Method(
             title="Ditto",
@@ -291,7 +307,11 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                     0.1, minimum=0, meaning="λ that holds a client's own model to the global one"
                 )
             },
+            formula=f"{_BY_SAMPLES}; clients use v_k, trained beside θ_k to minimise "
+            "the cross-entropy + λ/2 ‖v_k − θ‖²",
             source="Li et al. 2021",
+            client_cost="2E epochs, of θ_k and of v_k",
+            server_cost="1 pass",
         ),
         "interpolate": Method(
             title="Running mix",
@@ -306,7 +326,10 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                     meaning="a of v ← a v + (1 − a) θ; null learns it on validation data",
                 )
             },
+            formula=f"{_BY_SAMPLES}; clients use, and begin at, a v_k + (1 − a) θ, "
+            "v_k what they trained last",
             source="the chapter on personalisation; mixture as Deng et al. 2020",
+            server_cost="1 pass",
         ),
         "fedsdg-official": Method(
             title="FedSDG (authors' code)",
@@ -316,7 +339,9 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             needs_adapters=True,
             training={"epochs": 5, "eta_m": 0.1},
             parameters=_OFFICIAL_PARAMETERS,
+            formula=f"{_UNIFORM}; clients as those of fedsdg, with a gate for each layer",
             source="the authors' public code, June 2026, its defaults",
+            server_cost="1 pass",
         ),
         "fedsdg-official-aligned": Method(
             title="FedSDG (authors' code, aligned)",
@@ -334,7 +359,10 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 **_OFFICIAL_PARAMETERS,
                 "temperature": Parameter(0.05, minimum=1e-6, meaning="τ of the softmax transform"),
             },
+            formula="step = Σ_k w_k Δ_k, w_k ∝ exp(cos(Δ_k, Σ_{j≠k} Δ_j) / τ); clients as those of "
+            "fedsdg, with a gate for each layer",
             source="the authors' public code, June 2026, with its alignment switched on",
+            server_cost="2 passes",
         ),
         "local-only": Method(
             title="Local only",

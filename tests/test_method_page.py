@@ -117,5 +117,7 @@ def test_what_a_row_says_of_its_cost_is_what_a_round_costs(world, monkeypatch, n
         rounds, passes = 2, int(row.server_cost.split()[0])
         numbers = rounds * CLIENTS * one.layout.d
         assert counted.delivered / numbers == pytest.approx(passes, rel=0.02), f"passes of {name}"
-    if row.client_cost.startswith("E epochs"):
-        assert last["samples_processed"] == EPOCHS * sum(map(len, one.shards.train))
+    if epochs := re.match(r"(\d*)E epochs$", row.client_cost.split(",")[0]):
+        often = int(epochs[1] or 1) * row.training.get("epochs", EPOCHS)
+        further = row.parameters["head_epochs"].default if "head_epochs" in row.client_cost else 0
+        assert last["samples_processed"] == (often + further) * sum(map(len, one.shards.train))
