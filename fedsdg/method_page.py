@@ -48,15 +48,15 @@ def method_page(table: Mapping[str, Method]) -> str:
 
 def _method_row(name: str, row: Method) -> tuple[str, ...]:
     settings = [f"`{key}` = {_value(p.default)}" for key, p in row.parameters.items()]
-    settings += [f"`{key}` fixed at {_value(value)}" for key, value in row.training.items()]
-    client = row.client_cost + (f" of {row.optimiser}" if row.optimiser else "")
-    cost = f"client: {client}" + (f"; server: {row.server_cost}" if row.server_cost else "")
+    fixed = {"optimiser": row.optimiser} if row.optimiser else {}
+    settings += [f"`{k}` fixed at {_value(v)}" for k, v in {**fixed, **row.training}.items()]
+    server = f"; server: {row.server_cost}" if row.server_cost else ""
     return (
         f"{row.title} (`{name}`)",
         row.formula,
         ", ".join(settings),
         f"{row.up}, {row.down}",
-        cost,
+        f"client: {row.client_cost}{server}",
         row.source,
     )
 

@@ -179,7 +179,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             title="Multi-Krum",
             rule=_rule("krum:MultiKrum", f=Key("f")),
             parameters={"f": _BYZANTINE},
-            formula="step = mean of the M − f updates with the least such sums as Krum takes",
+            formula="step = mean of the M − f updates with the least of Krum's sums",
             source="Blanchard et al. 2017",
             server_cost="2 passes",
         ),
@@ -272,7 +272,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 )
             },
             formula=f"{_BY_SAMPLES}; clients minimise the cross-entropy "
-            "+ λ Σ_{j≠k} (θ_k − θ_j)ᵀ diag(I_j) (θ_k − θ_j), I_j a sample's mean squared gradient",
+            "+ λ Σ_{j≠k} (θ_k − θ_j)ᵀ diag(I_j) (θ_k − θ_j), I_j their mean squared gradients",
             source="Shoham et al. 2019",
             up="3d",
             down="3d",

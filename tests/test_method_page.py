@@ -67,11 +67,13 @@ def multiple(said: str) -> tuple[bool, int]:
 
 @pytest.fixture(scope="module")
 def world():
-    """A config whose every round has all clients, a backbone that fits, and a partition."""
+    """A config whose every round has all clients and whose server has a benchmark set, for the
+    methods that want them, a backbone that fits, and a partition."""
     raw = yaml.safe_load((ROOT / "config/config.yaml").read_text())
     raw["federation"] |= {"clients": CLIENTS, "clients_per_round": CLIENTS}
     raw["federation"] |= {"rounds": 2, "evaluate_every": 2}
     raw["training"] |= {"epochs": EPOCHS}
+    raw["conditions"] = {"benchmark_images": 20}
     config = parse_config(raw)
     architecture = Architecture(8, 4, 1, 32, 2, 2, (0.5,), (0.5,))
     torch.manual_seed(0)
