@@ -236,7 +236,10 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             rule=_MEAN_BY_SAMPLES,
             optimiser="sgd",
             training={"epochs": 1, "batch_size": None},
-            source="McMahan et al. 2017: one full-batch gradient per round",
+            formula=f"{_BY_SAMPLES}; Δ_k = −η ∇F_k(θ), one full-batch gradient",
+            source="McMahan et al. 2017",
+            client_cost="1 epoch in one step",
+            server_cost="1 pass",
         ),
         "fedprox-inexact": Method(
             title="FedProx (γ-inexact)",
@@ -251,7 +254,11 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                     10, minimum=1, integer=True, meaning="epochs after which a client stops anyway"
                 ),
             },
+            formula=f"{_BY_SAMPLES}; clients minimise h = F_k + μ/2 ‖θ_k − θ‖² until, after an "
+            "epoch, ‖∇h(θ_k)‖ ≤ γ_k ‖∇h(θ)‖; γ_k is 0.9, 0.7 or 0.5",
             source="Li et al. 2020, Definition 2",
+            client_cost="e ≤ 10 epochs, and at most e + 1 of full gradients",
+            server_cost="1 pass",
         ),
         "fedcurv": Method(
             title="FedCurv",
@@ -263,7 +270,14 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                     1.0, minimum=0, meaning="λ of the penalty on the others' parameters"
                 )
             },
+            formula=f"{_BY_SAMPLES}; clients minimise F_k + λ Σ_j (θ_k − θ_j)ᵀ diag(I_j) "
+            "(θ_k − θ_j) over the others j of the last cohort, I_j = mean of squared gradients per "
+            "sample at θ_j",
             source="Shoham et al. 2019",
+            up="3d",
+            down="3d",
+            client_cost="E epochs, and one of gradients sample by sample",
+            server_cost="3 passes",
         ),
         "fedrep": Method(
             title="FedRep",
@@ -279,7 +293,11 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                     meaning="epochs of the head, before those of the body",
                 )
             },
+            formula=f"{_BY_SAMPLES} of the adapters; a client's head is its own: e epochs of the "
+            "head, then E of the adapters",
             source="Collins et al. 2021",
+            client_cost="e + E epochs, each of a part of the parameters",
+            server_cost="1 pass",
         ),
         "ditto": Method(
             title="Ditto",
@@ -290,7 +308,11 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                     0.1, minimum=0, meaning="λ that holds a client's own model to the global one"
                 )
             },
+            formula=f"{_BY_SAMPLES}; a client uses v_k, trained beside θ_k on F_k(v) + "
+            "λ/2 ‖v − θ‖²",
             source="Li et al. 2021",
+            client_cost="2 · E epochs",
+            server_cost="1 pass",
         ),
         "interpolate": Method(
             title="Running mix",
@@ -305,7 +327,10 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                     meaning="a of v ← a v + (1 − a) θ; null learns it on validation data",
                 )
             },
-            source="the chapter on personalisation; mixture as Deng et al. 2020",
+            formula=f"{_BY_SAMPLES}; clients begin at a v_k + (1 − a) θ, which training makes the "
+            "new v_k = θ_k; they use that mix",
+            source="the chapter on personalisation; a mixture as in Deng et al. 2020",
+            server_cost="1 pass",
         ),
         "fedsdg-official": Method(
             title="FedSDG (authors' code)",
@@ -314,7 +339,10 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             personalisation=_OFFICIAL_BRANCH,
             training={"epochs": 5, "eta_m": 0.1},
             parameters=_OFFICIAL_PARAMETERS,
+            formula=f"{_UNIFORM}; clients as those of FedSDG, with a gate for every adapted layer",
             source="the authors' public code, June 2026, its defaults",
+            client_cost="5 epochs",
+            server_cost="1 pass",
         ),
         "fedsdg-official-aligned": Method(
             title="FedSDG (authors' code, aligned)",
@@ -331,7 +359,11 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 **_OFFICIAL_PARAMETERS,
                 "temperature": Parameter(0.05, minimum=1e-6, meaning="τ of the softmax transform"),
             },
+            formula="step = Σ_k w_k Δ_k, w = softmax(cos(Δ_k, Σ_{j≠k} Δ_j) / τ); clients as those "
+            "of FedSDG, with a gate for every adapted layer",
             source="the authors' public code, June 2026, with its alignment switched on",
+            client_cost="5 epochs",
+            server_cost="2 passes",
         ),
         "local-only": Method(
             title="Local only",
