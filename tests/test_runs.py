@@ -22,6 +22,9 @@ from fedsdg.runs import build, execute, make_partition, prepare_material
 
 CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
 SKEW = "dirichlet~1.0"
+OWN_WORK = {
+    *("fedsgd", "fedprox-inexact", "fedrep", "ditto", "fedsdg-official", "fedsdg-official-aligned")
+}
 BYTE_IDENTICAL = ("rounds.parquet", "clients.parquet", "result.json")
 
 
@@ -130,8 +133,10 @@ def test_every_method_trains_and_records(finished, name):
         assert records.rounds[-1]["bytes_up"] >= 5 * 4 * one.layout.d
     for row in participants:
         sizes = len(one.shards.train[row["client"]])
-        assert row["samples_processed"] == sizes
-        assert row["local_steps"] == -(-sizes // 16)
+        # The others say themselves how much they train: see test_local_systems.py.
+        if name not in OWN_WORK:
+            assert row["samples_processed"] == sizes
+            assert row["local_steps"] == -(-sizes // 16)
 
 
 def test_cohorts_are_equal_for_all_methods_and_evaluation_does_not_touch_them(finished):

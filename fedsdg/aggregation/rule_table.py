@@ -10,6 +10,7 @@ import numpy as np
 
 from fedsdg.aggregation.rules.alignment import Alignment
 from fedsdg.aggregation.rules.cgsv import Cgsv
+from fedsdg.aggregation.rules.fedcurv import FedCurv
 from fedsdg.aggregation.rules.geometric_median import GeometricMedian
 from fedsdg.aggregation.rules.krum import Krum, MultiKrum
 from fedsdg.aggregation.rules.mean import Mean
@@ -49,6 +50,16 @@ RULES: Mapping[str, Row] = MappingProxyType(
         "coordinate-median": Row(CoordinateMedian),
         "trimmed-mean": Row(TrimmedMean, ("f",)),
         "cgsv": Row(Cgsv, ("gamma0", "floor", "step_scale")),
+        "fedsgd": _BY_SAMPLES,
+        "fedprox-inexact": _BY_SAMPLES,
+        "fedcurv": Row(FedCurv),
+        "fedrep": _BY_SAMPLES,
+        "ditto": _BY_SAMPLES,
+        "interpolate": _BY_SAMPLES,
+        "fedsdg-official": _UNIFORM,
+        "fedsdg-official-aligned": Row(
+            Alignment, ("temperature",), {"reference": "leave_one_out", "transform": "softmax"}
+        ),
         "local-only": Row(NoAggregation),
     }
 )

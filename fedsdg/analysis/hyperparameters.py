@@ -32,6 +32,10 @@ _OWN = {
     "gamma0": "γ₀",
     "floor": "floor",
     "personal_epochs": "personal epochs",
+    "head_epochs": "head epochs",
+    "most_epochs": "most epochs",
+    "strength": "λ",
+    "weight": "a",
 }
 
 

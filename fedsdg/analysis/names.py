@@ -31,6 +31,14 @@ METHODS = {
     "coordinate-median": "Coordinate median",
     "trimmed-mean": "Trimmed mean",
     "cgsv": "CGSV",
+    "fedsgd": "FedSGD",
+    "fedprox-inexact": "FedProx (γ-inexact)",
+    "fedcurv": "FedCurv",
+    "fedrep": "FedRep",
+    "ditto": "Ditto",
+    "interpolate": "Running mix",
+    "fedsdg-official": "FedSDG (authors' code)",
+    "fedsdg-official-aligned": "FedSDG (authors' code, aligned)",
     "local-only": "Local only",
 }
 

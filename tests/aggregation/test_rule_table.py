@@ -67,7 +67,7 @@ def test_values_are_taken_in_their_type():
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("Fedsgd", "there is no rule 'Fedsgd'; did you mean 'fedsdg'?"),
+        ("Fedsdg", "there is no rule 'Fedsdg'; did you mean 'fedsdg'?"),
         ("xyz", "there is no rule 'xyz'; there are: fedsdg, fedavg"),
         ({"type": "krum", "g": 1}, "rule 'krum' has no parameter 'g'; there are: f"),
         ({"type": "fedsdg", "epsilom": 1}, "has no parameter 'epsilom'; did you mean 'epsilon'?"),

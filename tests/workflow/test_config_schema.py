@@ -46,8 +46,8 @@ def test_the_configs_of_the_repository_are_valid_to_workflow_and_package():
 @pytest.mark.parametrize(
     ("place", "value", "named"),
     [
-        ("methods", ["fedsgd"], "'fedsgd' is not one of"),
-        ("methods", [{"type": "fedsgd"}], "'fedsgd' is not one of"),
+        ("methods", ["fedsdgg"], "'fedsdgg' is not one of"),
+        ("methods", [{"type": "fedsdgg"}], "'fedsdgg' is not one of"),
         ("methods", [{"type": "fedprox", "nu": 1}], "'nu' was unexpected"),
         ("methods", [{"mu": 1}], "'type' is a required property"),
         ("methods", [{"type": "fedprox", "mu": "0.1"}], "'0.1' is not of type 'number'"),
@@ -76,7 +76,7 @@ def test_the_configs_of_the_repository_are_valid_to_workflow_and_package():
         ("adapters.targets", "all", "'all' is not one of"),
         ("backbones.letters.source", "random", "'random' is not one of"),
         ("backbones.letters.deph", 6, "'deph' was unexpected"),
-        ("search.grids.fedsgd", {"mu": [1]}, "'fedsgd' is not one of"),
+        ("search.grids.fedsdgg", {"mu": [1]}, "'fedsdgg' is not one of"),
         ("experiment", "../elsewhere", "'../elsewhere' does not match"),
     ],
 )
@@ -110,10 +110,10 @@ def test_every_kind_of_skew_is_known(skew):
 
 
 def test_snakemake_refuses_before_it_plans_anything(project):
-    (project.folder / "wrong.yaml").write_text("methods: [fedsgd]\n")
+    (project.folder / "wrong.yaml").write_text("methods: [fedsdgg]\n")
     refused = project.snakemake("--cores", "1", "--configfile", "wrong.yaml")
     assert refused.returncode != 0
-    assert "'fedsgd' is not one of" in refused.stdout
+    assert "'fedsdgg' is not one of" in refused.stdout
     assert not (project.folder / "results").exists()
     assert not (project.folder / ".fedsdg").exists()
 
