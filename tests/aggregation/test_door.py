@@ -74,7 +74,7 @@ def test_an_empty_cohort_leaves_the_global_parameters(rule, kind):
     options.pop("num_batches", None)
     for none, weights in (([], []), ({}, {})):
         if "uploads" in options:
-            options["uploads"] = {"control": none}
+            options["uploads"] = dict.fromkeys(options["uploads"], none)
         result = aggregate(rule, theta, none, **options)
         assert result.weights == weights
         assert type(result.weights) is type(weights)

@@ -37,6 +37,11 @@ class Compensated(PlannedRule):
     def reads(self) -> tuple[str, ...]:  # type: ignore[override]
         return self.inner.reads
 
+    @property
+    def needs(self) -> str | None:
+        needed: str | None = getattr(self.inner, "needs", None)
+        return needed
+
     def init(self, d: int, client_samples: np.ndarray) -> dict[str, torch.Tensor]:
         return self.inner.init(d, client_samples)
 

@@ -52,6 +52,11 @@ class Screened:
         if not 0 < self.threshold < float("inf"):
             raise ValueError(f"threshold={self.threshold} must be positive and finite")
 
+    @property
+    def needs(self) -> str | None:
+        needed: str | None = getattr(self.inner, "needs", None)
+        return needed
+
     def init(self, d: int, client_samples: np.ndarray) -> dict[str, torch.Tensor]:
         none = torch.zeros(len(client_samples), dtype=torch.int64)
         inner = self.inner.init(d, client_samples)
