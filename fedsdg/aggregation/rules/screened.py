@@ -13,6 +13,8 @@ from fedsdg.aggregation.uploads import NonFiniteError, checked_upload, require_f
 
 FEWEST = 4
 """Of fewer clients, the spread of the others says too little of one."""
+LEAST_SPREAD = 0.1
+"""Of distances, as a share of their median, and of cosines."""
 INNER = "inner."
 """What the names of the inner rule's state begin with."""
 
@@ -32,7 +34,8 @@ class Screened:
     are too few for the inner rule, its error says so.
 
     Attacks that stay within the spread of the honest updates (as ALIE does) are no outliers and are
-    not found; nor can a majority be.
+    not found; nor can a majority be. An honest client whose data are like no one else's is an
+    outlier too: how many are blocked wrongly is for an experiment to say.
     State: strikes [K] and blocked [K] (0 or 1) int64, and the inner rule's, prefixed with "inner.".
     Weights: the inner rule's, 0 for blocked clients. Diagnostics: blocked [M] (0 or 1, after this
     round), outlier [M] (the score; NaN where not judged), and the inner rule's, NaN for blocked
@@ -129,9 +132,11 @@ def outlier_scores(updates: Rows, context: Context) -> np.ndarray:
     """[M] how far each update is out, in robust standard deviations of the cohort.
 
     The larger of two scores against the geometric median z: of the distance ||Delta_k - z|| being
-    large, and of cos(Delta_k, z) being small. Scores are (x_k - median) / (1.4826 median |x_j -
-    median|), the factor making it the standard deviation of normal numbers. A zero update has no
-    direction and is not judged by it. Raises NonFiniteError, naming the client.
+    large, and of cos(Delta_k, z) being small. Scores are (x_k - median) / s, s = 1.4826 median |x_j
+    - median|, the factor making it the standard deviation of normal numbers. s is no less than a
+    tenth of the median distance, or 0.1 for the cosines: among clients that are much alike, a small
+    difference stands out and does no harm. A zero update has no direction and is not judged by it.
+    Raises NonFiniteError, naming the client.
     """
     distances, unit = updates.squared_distances()
     require_finite(updates, distances if len(distances) > 1 else None, context)
@@ -144,8 +149,10 @@ def outlier_scores(updates: Rows, context: Context) -> np.ndarray:
     cosine = s.dots / np.where(moving, s.norms * s.reference_norm, 1.0)
     straying = np.zeros(len(away))
     if moving.any():
-        straying[moving] = _robust_scores(-cosine[moving], 1.0)
-    return np.maximum(_robust_scores(away, max(length, float(np.median(away)))), straying)
+        straying[moving] = _robust_scores(-cosine[moving], LEAST_SPREAD)
+    # Where most updates are equal their median distance is rounding.
+    least = max(LEAST_SPREAD * float(np.median(away)), 1e-6 * length)
+    return np.maximum(_robust_scores(away, least), straying)
 
 
 def restricted(
@@ -165,11 +172,10 @@ def restricted(
     return some, fewer
 
 
-def _robust_scores(values: np.ndarray, scale: float) -> np.ndarray:
-    """Deviations from the median over 1.4826 times their median, no less than 1e-6 of a scale:
-    differences below are rounding, not spread."""
+def _robust_scores(values: np.ndarray, least: float) -> np.ndarray:
+    """Deviations from the median over 1.4826 times their median, or `least` where that is more."""
     deviations = values - np.median(values)
-    spread = max(1.4826 * float(np.median(np.abs(deviations))), 1e-6 * scale)
+    spread = max(1.4826 * float(np.median(np.abs(deviations))), least)
     return deviations / spread if spread > 0 else np.zeros(len(values))
 
 
