@@ -37,7 +37,7 @@ class Screened:
     not found; nor can a majority be. An honest client whose data are like no one else's is an
     outlier too: how many are blocked wrongly is for an experiment to say.
     State: strikes [K] and blocked [K] (0 or 1) int64, and the inner rule's, prefixed with "inner.".
-    Weights: the inner rule's, 0 for blocked clients. Diagnostics: blocked [M] (0 or 1, after this
+    Weights: the inner rule's, 0 for blocked clients. Diagnostics: blocked [M] (bool, after this
     round), outlier [M] (the score; NaN where not judged), and the inner rule's, NaN for blocked
     clients.
     threshold: in robust standard deviations; 3.5 as in Iglewicz and Hoaglin 1993.
@@ -99,7 +99,7 @@ class Screened:
             name: _spread(value, kept, len(ids), np.nan) if np.shape(value) == kept.shape else value
             for name, value in found.diagnostics.items()
         }
-        diagnostics |= {"blocked": blocked[ids].astype(np.float64), "outlier": scores}
+        diagnostics |= {"blocked": blocked[ids] == 1, "outlier": scores}
         weights = found.weights
         if weights is not None:
             weights = _spread(weights, kept, len(ids), 0.0)
