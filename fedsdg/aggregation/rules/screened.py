@@ -27,7 +27,9 @@ class Screened:
     from their geometric median, and how little does it point in its direction (`outlier_scores`)?
     A client whose score exceeds `threshold` in `strikes` of its participations in a row is blocked
     for good, this round included; one participation below it starts the count anew. Until it is
-    blocked, its updates count: watching takes time. Fewer than 4 clients are not judged.
+    blocked, its updates count: watching takes time. Fewer than 4 clients are not judged. An update
+    with NaN or infinity is infinitely far out, and is left out at once; only if all of a round are
+    so, that is an error as with any rule.
 
     The inner rule sees the rest as if they were the cohort. A blocked client's uploads are not even
     looked at. If all clients of a round are blocked the model stays, without weights; if the rest
@@ -84,15 +86,13 @@ class Screened:
         ids = context.clients
         strikes = state["strikes"].numpy(force=True).copy()
         blocked = state["blocked"].numpy(force=True).copy()
-        watched = np.flatnonzero(blocked[ids] == 0)
-        scores = np.full(len(ids), np.nan)
-        if len(watched) >= FEWEST:
-            known, their = restricted({"update": updates}, context, watched)
-            scores[watched] = outlier_scores(TensorRows(known["update"]), their)
-            outlying = scores[watched] > self.threshold
-            strikes[ids[watched]] = np.where(outlying, strikes[ids[watched]] + 1, 0)
-            blocked[ids[watched]] = strikes[ids[watched]] >= self.strikes
-        kept = np.flatnonzero(blocked[ids] == 0)
+        scores = self._scores(updates, context, blocked[ids] == 1)
+        judged = ids[~np.isnan(scores)]
+        strikes[judged] = np.where(
+            scores[~np.isnan(scores)] > self.threshold, strikes[judged] + 1, 0
+        )
+        blocked[judged] = strikes[judged] >= self.strikes
+        kept = np.flatnonzero((blocked[ids] == 0) & (scores != np.inf))
         found = self._of_the_rest(uploads, context, _inner(state), kept)
         renewed = {"strikes": torch.from_numpy(strikes), "blocked": torch.from_numpy(blocked)}
         diagnostics = {
@@ -104,6 +104,23 @@ class Screened:
         if weights is not None:
             weights = _spread(weights, kept, len(ids), 0.0)
         return Aggregate(found.steps, weights, renewed | _prefixed(found.state), diagnostics)
+
+    def _scores(self, updates: torch.Tensor, context: Context, blocked: np.ndarray) -> np.ndarray:
+        """[M] `outlier_scores`, infinite where an update is, NaN for those who are not judged."""
+        scores = np.full(len(blocked), np.nan)
+        watched = np.flatnonzero(~blocked)
+        if not len(watched):
+            return scores
+        known, their = restricted({"update": updates}, context, watched)
+        sound = TensorRows(known["update"]).nonfinite_counts() == 0
+        if not sound.any():
+            require_finite(TensorRows(known["update"]), None, their)
+        scores[watched[~sound]] = np.inf
+        watched = watched[sound]
+        if len(watched) >= FEWEST:
+            known, their = restricted({"update": updates}, context, watched)
+            scores[watched] = outlier_scores(TensorRows(known["update"]), their)
+        return scores
 
     def _of_the_rest(
         self,

@@ -262,10 +262,33 @@ def test_too_few_for_the_inner_rule_says_how_many_are_blocked(cohort):
         rule({"update": torch.randn(5, 3)}, cohort(5), state)
     with pytest.raises(ValueError, match=r"has 4; raise the number[^(]*$"):
         rule({"update": torch.randn(4, 3)}, cohort(4), rule.init(3, np.ones(4)))
-    updates = torch.randn(5, 3)
-    updates[3, 1] = torch.inf
-    with pytest.raises(FloatingPointError, match="client 3: upload 'update' has 1 non-finite"):
-        rule({"update": updates}, cohort(5), state)
+
+
+@pytest.mark.parametrize("size", [3, 7])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_no_number_is_left_out_at_once_and_blocked_like_other_outliers(cohort, size, value):
+    """Also in a cohort that is too small to be judged."""
+    generator = np.random.default_rng(7)
+    rounds = []
+    for _ in range(3):
+        x = honest(size, 9, generator)
+        x[1, 4] = value
+        rounds.append((np.arange(size), x))
+    outcomes = play(Screened(MEAN, threshold=1e6), cohort, rounds, size)
+    for (_, x), outcome in zip(rounds, outcomes, strict=True):
+        np.testing.assert_allclose(outcome.steps[0], np.delete(x, 1, axis=0).mean(0))
+        assert outcome.weights[1] == 0
+    assert [o.diagnostics["outlier"][1] for o in outcomes[:2]] == [np.inf, np.inf]
+    assert [o.diagnostics["blocked"][1] for o in outcomes] == [False, True, True]
+    assert not outcomes[-1].state["blocked"][[0, *range(2, size)]].any()
+
+
+def test_a_round_without_a_single_number_is_an_error(cohort):
+    updates = torch.ones(5, 3)
+    updates[:, 1] = torch.nan
+    rule = Screened(MEAN)
+    with pytest.raises(FloatingPointError, match=r"client 0: .* 1 non-finite .*as do 4 other"):
+        rule({"update": updates}, cohort(5), rule.init(3, np.ones(5)))
 
 
 def test_impossible_options_are_refused():
