@@ -9,8 +9,6 @@ import numpy as np
 import torch
 
 from fedsdg.aggregation.parameters.checks import kind
-from fedsdg.aggregation.rules.cgsv import Cgsv
-from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.types import Context, Rule
 
 LARGEST_COUNT = 2**53
@@ -66,15 +64,19 @@ class Cohort:
         )
 
     def check_counts(self, rule: Rule) -> None:
-        """ValueError when the rule weighs by counts that were not given and cannot be looked up."""
-        if not isinstance(rule, Mean) or rule.weights == "uniform" or not self.ids:
+        """ValueError when the rule weighs by counts that were not given and cannot be looked up.
+
+        A rule names them in an attribute `needs`; one without it needs none.
+        """
+        needed = getattr(rule, "needs", None)
+        if needed not in ("num_samples", "num_batches") or not self.ids:
             return
-        needed = "num_samples" if rule.weights == "samples" else "num_batches"
         looked_up = needed == "num_samples" and self.client_samples is not None
         if getattr(self, needed) is None and not (looked_up and _whole_numbers(self.ids)):
+            counted = needed.removeprefix("num_")
             raise ValueError(
-                f"the rule weighs clients by {rule.weights}: give {needed}, one count per client, "
-                f"or use 'fedavg-uniform'"
+                f"the rule weighs clients by {counted}: give {needed}, one count per client, or "
+                f"use 'fedavg-uniform'"
             )
 
     def state(self, rule: Rule, state: Any, context: Context, d: int) -> dict[str, torch.Tensor]:
@@ -85,7 +87,8 @@ class Cohort:
         """
         if state is not None and not isinstance(state, Mapping):
             raise ValueError(f"state is {kind(state)}; pass the state that the last call returned")
-        if isinstance(rule, Cgsv) and state is None and self.client_samples is None:
+        starts_from_samples = getattr(rule, "needs", None) == "client_samples"
+        if starts_from_samples and state is None and self.client_samples is None:
             raise ValueError(
                 "CGSV starts from the clients' shares of the data: give client_samples, the counts "
                 "of all clients of the federation, or the state that the last call returned"

@@ -7,9 +7,9 @@ from fedsdg.aggregation.door import aggregate
 from fedsdg.aggregation.rule_table import RULES, make_rule
 from fedsdg.aggregation.rules.alignment import Alignment
 from fedsdg.aggregation.rules.cgsv import Cgsv
+from fedsdg.aggregation.rules.fedcurv import FedCurv
 from fedsdg.aggregation.rules.krum import MultiKrum
 from fedsdg.aggregation.rules.mean import Mean
-from fedsdg.aggregation.rules.scaffold import Scaffold
 
 EVERY_RULE = [
     *RULES,
@@ -72,8 +72,9 @@ def needs(rule, size, controls=None):
         return {"num_samples": counts, "num_batches": [3 + k * k for k in range(size)]}
     if isinstance(rule, Cgsv):
         return {"client_samples": counts}
-    if isinstance(rule, Scaffold):
-        return {"num_clients": size, "uploads": {"control": controls}}
+    if further := rule.reads[1:]:
+        given = {"num_clients": size, "uploads": dict.fromkeys(further, controls)}
+        return given | ({"num_samples": counts} if isinstance(rule, FedCurv) else {})
     return {}
 
 

@@ -16,6 +16,7 @@ import torch
 from fedsdg.aggregation.rule_table import make_rule
 from fedsdg.aggregation.rules.alignment import Alignment
 from fedsdg.aggregation.rules.cgsv import Cgsv
+from fedsdg.aggregation.rules.fedcurv import FedCurv
 from fedsdg.aggregation.rules.krum import Krum, MultiKrum
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.rules.scaffold import Scaffold
@@ -349,7 +350,7 @@ def part_of_the_federation_listed(case):
     case.clients = case.clients[:-1]
     case.ids = case.ids[:-1]
     if "uploads" in case.options:
-        case.options["uploads"] = {"control": case.clients}
+        case.options["uploads"] = dict.fromkeys(case.options["uploads"], case.clients)
     return "a list of 5 does not say which of the 6 they are"
 
 
@@ -481,7 +482,7 @@ FAULTS: list[tuple[Callable[[Case], str], Callable[[Case], bool]]] = [
     (too_small_cap, rule_is(Alignment)),
     (
         lambda case: case.options.pop("num_samples") and "weighs clients by samples: give num_s",
-        lambda case: case.rule == "fedavg",
+        lambda case: case.rule in ("fedavg", "fedcurv"),
     ),
     (
         lambda case: case.options.pop("num_batches") and "weighs clients by batches: give num_b",
@@ -509,6 +510,6 @@ FAULTS: list[tuple[Callable[[Case], str], Callable[[Case], bool]]] = [
     (part_of_the_federation_listed, lambda c: c.listed and rule_is(Cgsv, Scaffold)(c)),
     (
         option("state", [{"r": torch.ones(6)}], "state holds .'r'., but the rule keeps none"),
-        lambda case: not rule_is(Cgsv, Scaffold)(case),
+        lambda case: not rule_is(Cgsv, Scaffold, FedCurv)(case),
     ),
 ]

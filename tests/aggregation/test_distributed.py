@@ -15,6 +15,8 @@ from .world_cases import Fragile, bounds, mixed, own_clients
 pytestmark = pytest.mark.slow  # To start the worlds takes some ten seconds.
 
 RULES = [*EVERY_RULE, TrimmedMean(f=2)]
+BY_COLUMN = ("control", "fisher", "fisher_theta")
+"""What rules keep that has one number per parameter."""
 M, D = 7, 41
 THETA, CLIENTS = draw(3, M, D)
 
@@ -73,7 +75,7 @@ def check(outcomes, expected, dtype, *, whole):
     close(np.concatenate(parts), flat(expected.parameters), dtype)
     for name, value in expected.state.items():
         states = [outcome["state"][name] for outcome in outcomes]
-        if whole or name != "control":
+        if whole or name not in BY_COLUMN:
             assert all(np.array_equal(state, states[0]) for state in states)
             states = states[:1]
         close(np.concatenate(states), value.numpy(), dtype)
@@ -182,6 +184,7 @@ def numbers(rule, size):
         # Facts about its second upload, whether the control is finite, and its norm.
         "scaffold": 4 + 2 + 2,
         "local-only": size + 1,
+        "fedcurv": 2 * (4 + 2),  # Facts about two more uploads, and whether the sums are finite.
     }.get(rule, 0)
 
 

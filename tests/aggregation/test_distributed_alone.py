@@ -48,7 +48,7 @@ class TestOneRank:
             if name in options:
                 options[name] = dict(enumerate(options[name]))
         if "uploads" in options:
-            options["uploads"] = {"control": by_id}
+            options["uploads"] = dict.fromkeys(options["uploads"], by_id)
         by_client = aggregate_by_client(rule, form(THETA, kind), by_id, **options)
         for found in (sharded, by_client):
             np.testing.assert_allclose(flat(found.parameters), flat(expected.parameters), 1e-12)

@@ -11,7 +11,11 @@ import fedsdg.aggregation.door
 from fedsdg.aggregation import Aggregated, aggregate
 from fedsdg.aggregation.parameters.checks import check_storage
 from fedsdg.aggregation.rules.cgsv import Cgsv
+from fedsdg.aggregation.rules.compensated import Compensated
+from fedsdg.aggregation.rules.fedcurv import FedCurv
 from fedsdg.aggregation.rules.krum import Krum
+from fedsdg.aggregation.rules.mean import Mean
+from fedsdg.aggregation.rules.screened import Screened
 from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
 
 from .door_cases import EVERY_RULE, KINDS, call, draw, flat, form, needs
@@ -74,7 +78,7 @@ def test_an_empty_cohort_leaves_the_global_parameters(rule, kind):
     options.pop("num_batches", None)
     for none, weights in (([], []), ({}, {})):
         if "uploads" in options:
-            options["uploads"] = {"control": none}
+            options["uploads"] = dict.fromkeys(options["uploads"], none)
         result = aggregate(rule, theta, none, **options)
         assert result.weights == weights
         assert type(result.weights) is type(weights)
@@ -207,6 +211,36 @@ def test_scaffold_divides_the_controls_by_all_clients():
         "scaffold", THETA, by_id, num_clients=10, uploads=uploads, state=first.state, round=2
     )
     np.testing.assert_allclose(second.state["control"], 2 * CLIENTS[:3].sum(0) / 10)
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (FedCurv(), "weighs clients by samples: give num_samples"),
+        (Compensated(Mean("batches")), "weighs clients by batches: give num_batches"),
+        (Screened(Mean("samples")), "weighs clients by samples: give num_samples"),
+        (Screened(Compensated(Cgsv())), "give client_samples, the counts of all clients"),
+    ],
+    ids=repr,
+)
+def test_rules_and_wrappers_ask_for_the_counts_that_they_weigh_by(rule, message):
+    uploads = {name: list(CLIENTS) for name in ("fisher", "fisher_theta")}
+    with pytest.raises(ValueError, match=message):
+        aggregate(rule, THETA, list(CLIENTS), num_clients=6, uploads=uploads)
+
+
+def test_a_watch_goes_on_from_call_to_call():
+    """The last client sends the opposite of the others, and is left out from its second time on."""
+    rows, state = THETA + 1 + 0.1 * (CLIENTS - CLIENTS.mean(0)), None
+    rows[5] = THETA - 1
+    rule = Screened(Mean("uniform"))
+    means = [rows.mean(0), rows[:5].mean(0), rows[:5].mean(0)]
+    for expected, strikes in zip(means, (1, 2, 2), strict=True):
+        result = aggregate(rule, THETA, list(rows), num_clients=6, state=state)
+        np.testing.assert_allclose(result.parameters, expected)
+        assert result.state["strikes"].tolist() == [0] * 5 + [strikes]
+        state = result.state
+    assert result.weights == pytest.approx([0.2] * 5 + [0])
 
 
 class Nosy(StatelessRule):

@@ -60,7 +60,8 @@ def test_the_result_is_the_origin_plus_the_rules_step(rule, cohort):
         parameter_norm=float(np.linalg.norm(clients, axis=1).max()),
     )
     made = make_rule(rule)
-    uploads = {"update": torch.tensor(clients - theta), "control": torch.tensor(clients)}
+    uploads = dict.fromkeys(made.reads, torch.tensor(clients))
+    uploads["update"] = torch.tensor(clients - theta)
     expected = made(uploads, context, made.init(d, samples))
     result = call(rule, theta, clients)
     np.testing.assert_allclose(result.parameters, theta + expected.steps[0].numpy(), rtol=1e-12)

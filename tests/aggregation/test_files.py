@@ -93,15 +93,17 @@ def test_every_rule_gives_what_it_gives_in_memory(rule, dtypes, tmp_path):
     theta, clients = drawn(3, size, dtypes)
     controls = drawn(4, size, dtypes)[1]
     origin, files = written(tmp_path, theta, clients)
-    (tmp_path / "controls").mkdir()
-    sent = written(tmp_path / "controls", theta, controls)[1]
     facts = needs(rule, size, controls)
+    sent = {}
+    for upload in facts.get("uploads", ["control"]):
+        (tmp_path / upload).mkdir()
+        sent[upload] = written(tmp_path / upload, theta, controls)[1]
     expected = aggregate(rule, theta, dict(enumerate(clients)), **facts)
     facts.pop("uploads", None)
     stateful = bool(expected.state)
     found = aggregate_files(
         rule, origin, files, tmp_path / "new.safetensors", **facts, memory=SMALLEST,
-        uploads={"control": sent}, state_out=tmp_path / "state" if stateful else None,
+        uploads=sent, state_out=tmp_path / "state" if stateful else None,
     )  # fmt: skip
 
     # The results may round differently where they fall between two numbers of a short dtype.

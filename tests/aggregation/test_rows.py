@@ -92,7 +92,7 @@ def test_every_rule_plans_the_same_from_blocks(name, cohort):
     x, size = drawn(7, 7, 50), 7
     context = cohort(size)
     state = rule.init(50, context.client_samples)
-    uploads = {"update": x, "control": x.flip(0)}
+    uploads = dict.fromkeys(rule.reads, x.flip(0)) | {"update": x}
     expected = rule(uploads, context, state)
     rows = {upload: in_blocks(uploads[upload], 9) for upload in rule.reads}
     plan = rule.plan(rows, context, state)

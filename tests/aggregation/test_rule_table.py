@@ -20,11 +20,16 @@ def test_docstring_examples():
     assert result.failed == 0
 
 
+NO_DOOR = ("cgsv-xu", "focus", "clustered", "semi-global", "pens", "screened")
+"""Rules that serve several models, that need losses, or that see whole matrices: the federation
+has room for them, and not every door."""
+
+
 def test_the_names_are_those_of_the_methods():
-    assert list(RULES) == list(METHODS)
+    assert list(RULES) == [name for name in METHODS if name not in NO_DOOR]
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", RULES)
 def test_a_name_makes_the_rule_of_the_method(name):
     method = METHODS[name]
     defaults = {key: parameter.default for key, parameter in method.parameters.items()}
@@ -35,7 +40,7 @@ def test_a_name_makes_the_rule_of_the_method(name):
     assert set(RULES[name].free) == settable
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", RULES)
 def test_every_parameter_of_a_row_reaches_the_rule(name):
     """The limits that the config allows, one parameter at a time."""
     for key in RULES[name].free:

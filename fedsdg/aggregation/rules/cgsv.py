@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -32,6 +32,8 @@ class Cgsv(PlannedRule):
     Diagnostics: alignment [M] (psi), update_norm [M], gamma [M].
     Source: Xu et al. 2021 (cosine gradient Shapley value), with the decaying trade-off gamma_t.
     """
+
+    needs: ClassVar[str] = "client_samples"
 
     gamma0: float = 0.5
     floor: float = 1e-3

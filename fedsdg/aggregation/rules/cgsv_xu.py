@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -35,6 +36,8 @@ class CgsvXu(StatelessRule):
     State: r [K] float64. Weights: w. Diagnostics: alignment [M] (psi), contribution [M] (r after
     the round), reward [M] (q / d), update_norm [M].
     """
+
+    needs: ClassVar[str] = "client_samples"
 
     gamma: float = 0.5
     alpha: float = 0.95

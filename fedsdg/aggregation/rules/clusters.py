@@ -120,7 +120,7 @@ class Clustered(StatelessRule):
             steps,
             samples / samples.sum(),
             {"assignment": assignment},
-            {"cluster": assignment.numpy(force=True)[context.clients].astype(np.float64)},
+            {"cluster": assignment.numpy(force=True)[context.clients]},
         )
 
     def _starts(self) -> np.ndarray:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
-from fedsdg.aggregation.rows import Rows
+from fedsdg.aggregation.plans import Combination, Nothing, Plan, PlannedRule
+from fedsdg.aggregation.rows import Rows, TensorRows
 from fedsdg.aggregation.types import Context
 
 
@@ -21,7 +21,9 @@ class Compensated(PlannedRule):
     Where nothing is late the outcome is the inner rule's, bit for bit. State and diagnostics are
     the inner rule's, which sees late updates as it sees the others: only their weight is less.
 
-    Raises ValueError for late updates where the inner rule has no weights to lessen (medians).
+    Raises ValueError where the inner rule has no weights to lessen (medians): at once, if a trial
+    with a few equal updates shows it, else in the first round with a late update. A rule that does
+    nothing needs none.
     """
 
     inner: PlannedRule
@@ -32,10 +34,20 @@ class Compensated(PlannedRule):
                 f"inner={self.inner!r} is no PlannedRule; give one such as Mean(), and put a watch "
                 f"around it: Screened(Compensated(...))"
             )
+        try:
+            plan = _trial(self.inner)
+        except ValueError:  # It may ask for more clients, or for uploads that fit together.
+            return
+        self._require_weights(plan)
 
     @property
     def reads(self) -> tuple[str, ...]:  # type: ignore[override]
         return self.inner.reads
+
+    @property
+    def needs(self) -> str | None:
+        needed: str | None = getattr(self.inner, "needs", None)
+        return needed
 
     def init(self, d: int, client_samples: np.ndarray) -> dict[str, torch.Tensor]:
         return self.inner.init(d, client_samples)
@@ -47,14 +59,11 @@ class Compensated(PlannedRule):
         self, rows: Mapping[str, Rows], context: Context, state: Mapping[str, torch.Tensor]
     ) -> Plan:
         plan = self.inner.plan(rows, context, state)
-        if context.ages is None or not context.ages.any():
+        if context.ages is None or not context.ages.any() or isinstance(plan.step, Nothing):
             return plan
-        if plan.weights is None or not isinstance(plan.step, Combination):
-            late = context.clients[context.ages > 0][0]
-            raise ValueError(
-                f"the update of client {late} is late, and {self.inner!r} has no weights to "
-                f"lessen; use a rule with weights, or discard late updates"
-            )
+        self._require_weights(plan)
+        assert isinstance(plan.step, Combination)
+        assert plan.weights is not None
         factors = 1 / (1 + context.ages)
         factors /= plan.weights @ factors
         return replace(
@@ -62,3 +71,20 @@ class Compensated(PlannedRule):
             step=Combination(plan.step.coefficients * factors),
             weights=plan.weights * factors,
         )
+
+    def _require_weights(self, plan: Plan) -> None:
+        weighs = plan.weights is not None and isinstance(plan.step, Combination)
+        if not weighs and not isinstance(plan.step, Nothing):
+            raise ValueError(
+                f"late updates cannot be compensated with {self.inner!r}, which has no weights to "
+                f"lessen; use a rule with weights, or discard late updates"
+            )
+
+
+def _trial(rule: PlannedRule) -> Plan:
+    """What a rule plans for equal updates of one number each."""
+    size = 64
+    ones = np.ones(size)
+    context = Context(1, np.arange(size), size, ones, size, ones, ones)
+    rows = {name: TensorRows(torch.ones(size, 1, dtype=torch.float64)) for name in rule.reads}
+    return rule.plan(rows, context, rule.init(1, ones))

@@ -35,6 +35,7 @@ class FedCurv(PlannedRule):
     """
 
     reads: ClassVar[tuple[str, ...]] = ("update", *SUMS)
+    needs: ClassVar[str] = "num_samples"
 
     def init(self, d: int, client_samples: np.ndarray) -> dict[str, torch.Tensor]:
         return {name: torch.zeros(d) for name in SUMS}

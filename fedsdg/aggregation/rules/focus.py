@@ -32,6 +32,7 @@ class Focus(PlannedRule):
     """
 
     reads: ClassVar[tuple[str, ...]] = ("update", *LOSSES)
+    needs: ClassVar[str] = "num_samples"
 
     temperature: float = 1.0
 

@@ -27,6 +27,11 @@ class Mean(PlannedRule):
         if self.weights not in ("samples", "uniform", "batches"):
             raise ValueError(f"weights={self.weights!r}: use 'samples', 'uniform' or 'batches'")
 
+    @property
+    def needs(self) -> str | None:
+        """The counts without which there are no weights."""
+        return None if self.weights == "uniform" else f"num_{self.weights}"
+
     def plan(
         self, rows: Mapping[str, Rows], context: Context, state: Mapping[str, torch.Tensor]
     ) -> Plan:

@@ -13,6 +13,8 @@ from fedsdg.aggregation.uploads import NonFiniteError, checked_upload, require_f
 
 FEWEST = 4
 """Of fewer clients, the spread of the others says too little of one."""
+LEAST_SPREAD = 0.1
+"""Of distances, as a share of their median, and of cosines."""
 INNER = "inner."
 """What the names of the inner rule's state begin with."""
 
@@ -25,16 +27,19 @@ class Screened:
     from their geometric median, and how little does it point in its direction (`outlier_scores`)?
     A client whose score exceeds `threshold` in `strikes` of its participations in a row is blocked
     for good, this round included; one participation below it starts the count anew. Until it is
-    blocked, its updates count: watching takes time. Fewer than 4 clients are not judged.
+    blocked, its updates count: watching takes time. Fewer than 4 clients are not judged. An update
+    with NaN or infinity is infinitely far out, and is left out at once; only if all of a round are
+    so, that is an error as with any rule.
 
     The inner rule sees the rest as if they were the cohort. A blocked client's uploads are not even
     looked at. If all clients of a round are blocked the model stays, without weights; if the rest
     are too few for the inner rule, its error says so.
 
     Attacks that stay within the spread of the honest updates (as ALIE does) are no outliers and are
-    not found; nor can a majority be.
+    not found; nor can a majority be. An honest client whose data are like no one else's is an
+    outlier too: how many are blocked wrongly is for an experiment to say.
     State: strikes [K] and blocked [K] (0 or 1) int64, and the inner rule's, prefixed with "inner.".
-    Weights: the inner rule's, 0 for blocked clients. Diagnostics: blocked [M] (0 or 1, after this
+    Weights: the inner rule's, 0 for blocked clients. Diagnostics: blocked [M] (bool, after this
     round), outlier [M] (the score; NaN where not judged), and the inner rule's, NaN for blocked
     clients.
     threshold: in robust standard deviations; 3.5 as in Iglewicz and Hoaglin 1993.
@@ -51,6 +56,11 @@ class Screened:
             raise ValueError(f"strikes={self.strikes} must be >= 1")
         if not 0 < self.threshold < float("inf"):
             raise ValueError(f"threshold={self.threshold} must be positive and finite")
+
+    @property
+    def needs(self) -> str | None:
+        needed: str | None = getattr(self.inner, "needs", None)
+        return needed
 
     def init(self, d: int, client_samples: np.ndarray) -> dict[str, torch.Tensor]:
         none = torch.zeros(len(client_samples), dtype=torch.int64)
@@ -76,26 +86,41 @@ class Screened:
         ids = context.clients
         strikes = state["strikes"].numpy(force=True).copy()
         blocked = state["blocked"].numpy(force=True).copy()
-        watched = np.flatnonzero(blocked[ids] == 0)
-        scores = np.full(len(ids), np.nan)
-        if len(watched) >= FEWEST:
-            known, their = restricted({"update": updates}, context, watched)
-            scores[watched] = outlier_scores(TensorRows(known["update"]), their)
-            outlying = scores[watched] > self.threshold
-            strikes[ids[watched]] = np.where(outlying, strikes[ids[watched]] + 1, 0)
-            blocked[ids[watched]] = strikes[ids[watched]] >= self.strikes
-        kept = np.flatnonzero(blocked[ids] == 0)
+        scores = self._scores(updates, context, blocked[ids] == 1)
+        judged = ids[~np.isnan(scores)]
+        strikes[judged] = np.where(
+            scores[~np.isnan(scores)] > self.threshold, strikes[judged] + 1, 0
+        )
+        blocked[judged] = strikes[judged] >= self.strikes
+        kept = np.flatnonzero((blocked[ids] == 0) & (scores != np.inf))
         found = self._of_the_rest(uploads, context, _inner(state), kept)
         renewed = {"strikes": torch.from_numpy(strikes), "blocked": torch.from_numpy(blocked)}
         diagnostics = {
             name: _spread(value, kept, len(ids), np.nan) if np.shape(value) == kept.shape else value
             for name, value in found.diagnostics.items()
         }
-        diagnostics |= {"blocked": blocked[ids].astype(np.float64), "outlier": scores}
+        diagnostics |= {"blocked": blocked[ids] == 1, "outlier": scores}
         weights = found.weights
         if weights is not None:
             weights = _spread(weights, kept, len(ids), 0.0)
         return Aggregate(found.steps, weights, renewed | _prefixed(found.state), diagnostics)
+
+    def _scores(self, updates: torch.Tensor, context: Context, blocked: np.ndarray) -> np.ndarray:
+        """[M] `outlier_scores`, infinite where an update is, NaN for those who are not judged."""
+        scores = np.full(len(blocked), np.nan)
+        watched = np.flatnonzero(~blocked)
+        if not len(watched):
+            return scores
+        known, their = restricted({"update": updates}, context, watched)
+        sound = TensorRows(known["update"]).nonfinite_counts() == 0
+        if not sound.any():
+            require_finite(TensorRows(known["update"]), None, their)
+        scores[watched[~sound]] = np.inf
+        watched = watched[sound]
+        if len(watched) >= FEWEST:
+            known, their = restricted({"update": updates}, context, watched)
+            scores[watched] = outlier_scores(TensorRows(known["update"]), their)
+        return scores
 
     def _of_the_rest(
         self,
@@ -124,9 +149,11 @@ def outlier_scores(updates: Rows, context: Context) -> np.ndarray:
     """[M] how far each update is out, in robust standard deviations of the cohort.
 
     The larger of two scores against the geometric median z: of the distance ||Delta_k - z|| being
-    large, and of cos(Delta_k, z) being small. Scores are (x_k - median) / (1.4826 median |x_j -
-    median|), the factor making it the standard deviation of normal numbers. A zero update has no
-    direction and is not judged by it. Raises NonFiniteError, naming the client.
+    large, and of cos(Delta_k, z) being small. Scores are (x_k - median) / s, s = 1.4826 median |x_j
+    - median|, the factor making it the standard deviation of normal numbers. s is no less than a
+    tenth of the median distance, or 0.1 for the cosines: among clients that are much alike, a small
+    difference stands out and does no harm. A zero update has no direction and is not judged by it.
+    Raises NonFiniteError, naming the client.
     """
     distances, unit = updates.squared_distances()
     require_finite(updates, distances if len(distances) > 1 else None, context)
@@ -139,8 +166,10 @@ def outlier_scores(updates: Rows, context: Context) -> np.ndarray:
     cosine = s.dots / np.where(moving, s.norms * s.reference_norm, 1.0)
     straying = np.zeros(len(away))
     if moving.any():
-        straying[moving] = _robust_scores(-cosine[moving], 1.0)
-    return np.maximum(_robust_scores(away, max(length, float(np.median(away)))), straying)
+        straying[moving] = _robust_scores(-cosine[moving], LEAST_SPREAD)
+    # Where most updates are equal their median distance is rounding.
+    least = max(LEAST_SPREAD * float(np.median(away)), 1e-6 * length)
+    return np.maximum(_robust_scores(away, least), straying)
 
 
 def restricted(
@@ -160,11 +189,10 @@ def restricted(
     return some, fewer
 
 
-def _robust_scores(values: np.ndarray, scale: float) -> np.ndarray:
-    """Deviations from the median over 1.4826 times their median, no less than 1e-6 of a scale:
-    differences below are rounding, not spread."""
+def _robust_scores(values: np.ndarray, least: float) -> np.ndarray:
+    """Deviations from the median over 1.4826 times their median, or `least` where that is more."""
     deviations = values - np.median(values)
-    spread = max(1.4826 * float(np.median(np.abs(deviations))), 1e-6 * scale)
+    spread = max(1.4826 * float(np.median(np.abs(deviations))), least)
     return deviations / spread if spread > 0 else np.zeros(len(values))
 
 

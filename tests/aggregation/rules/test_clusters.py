@@ -1,0 +1,218 @@
+"""Clusters: federations side by side, what beta mixes, and who finds whom."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedsdg.aggregation.rules.clusters import Clustered
+from fedsdg.aggregation.rules.mean import Mean
+
+SAMPLES = 10 + 7 * np.arange(9)
+
+
+def context_of(cohort, clients, models, federation=9):
+    made = cohort(clients=clients, federation=federation)
+    return replace(made, models=torch.as_tensor(models))
+
+
+def known(rule, clusters, d):
+    return rule.with_clusters(rule.init(d, np.ones(len(clusters))), clusters)
+
+
+def drawn(*shape, seed=0):
+    return torch.tensor(np.random.default_rng(seed).normal(size=shape))
+
+
+def test_one_cluster_is_fedavg(cohort):
+    updates, models = drawn(5, 8), drawn(1, 8, seed=1)
+    context = context_of(cohort, [0, 2, 3, 5, 8], models)
+    rule = Clustered(count=1, assignment="known")
+    aggregate = rule({"update": updates}, context, known(rule, [0] * 9, 8))
+    mean = Mean("samples")({"update": updates}, context, {})
+    assert torch.equal(aggregate.steps, mean.steps)
+    np.testing.assert_allclose(aggregate.weights, mean.weights, rtol=1e-15)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
+def test_a_cluster_becomes_the_mean_of_its_members_models(cohort, beta):
+    """theta_k = start_k + Delta_k, start_k = ((1 - beta) e_c + beta / C) models, written out."""
+    clusters = np.array([0, 2, 1, 1, 0, 2, 2, 0, 1])
+    models, updates = drawn(3, 6, seed=2), drawn(5, 6, seed=3)
+    clients = np.array([7, 1, 4, 5, 0])  # No one of cluster 1.
+    rule = Clustered(count=3, assignment="known", beta=beta)
+    state = known(rule, clusters, 6)
+    rows = rule.mixing(state, clients)
+    np.testing.assert_allclose(rows.sum(1), 1)
+    aggregate = rule({"update": updates}, context_of(cohort, clients, models), state)
+    moved = (models + aggregate.steps).numpy()
+    theta = np.zeros((5, 6))
+    for k, client in enumerate(clients):
+        own, mean = models[clusters[client]].numpy(), models.numpy().mean(0)
+        start = (1 - beta) * own + beta * mean
+        np.testing.assert_allclose(rows[k] @ models.numpy(), start, atol=1e-12)
+        theta[k] = start + updates[k].numpy()
+    n = SAMPLES[clients]
+    for cluster in (0, 2):
+        members = clusters[clients] == cluster
+        expected = n[members] @ theta[members] / n[members].sum()
+        np.testing.assert_allclose(moved[cluster], expected, atol=1e-12)
+    assert not aggregate.steps[1].any()
+    np.testing.assert_allclose(aggregate.weights, n / n.sum())
+    assert aggregate.diagnostics["cluster"].tolist() == clusters[clients].tolist()
+    assert torch.equal(aggregate.state["assignment"], state["assignment"])
+
+
+def test_known_clusters_are_federations_that_never_meet(cohort):
+    """Two groups in one federation, against each group alone, over rounds of sampled cohorts."""
+    clusters, target = np.array([0, 1, 1, 0, 1, 0]), drawn(6, 4, seed=4)
+    generator = np.random.default_rng(5)
+    rule = Clustered(count=2, assignment="known")
+    state = known(rule, clusters, 4)
+    models = drawn(2, 4, seed=6)
+    alone = models.clone()
+    for _ in range(8):
+        clients = generator.choice(6, 4, replace=False)
+        start = torch.as_tensor(rule.mixing(state, clients)) @ models
+        updates = 0.3 * (target[clients] - start)
+        context = context_of(cohort, clients, models, federation=6)
+        aggregate = rule({"update": updates}, context, state)
+        models, state = models + aggregate.steps, aggregate.state
+        for cluster in (0, 1):
+            own = clients[clusters[clients] == cluster]
+            if len(own):
+                mine = {"update": 0.3 * (target[own] - alone[cluster])}
+                step = Mean("samples")(mine, cohort(clients=own, federation=6), {}).steps
+                alone[cluster] = alone[cluster] + step[0]
+    torch.testing.assert_close(models, alone)
+
+
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_no_cluster_starts_empty(count):
+    for seed in range(20):
+        rule = Clustered(count=count, seed=seed)
+        assignment = rule.init(4, np.ones(8))["assignment"].numpy()
+        sizes = np.bincount(assignment, minlength=count)
+        assert sizes.min() >= 1
+        assert sizes.max() - sizes.min() <= 1
+        assert rule.init(4, np.ones(8))["assignment"].tolist() == assignment.tolist()
+    others = {tuple(Clustered(seed=s).init(4, np.ones(8))["assignment"].tolist()) for s in range(9)}
+    assert len(others) > 5
+
+
+def test_scores_reassign_those_who_sent_them(cohort):
+    nan, inf = np.nan, np.inf
+    rule = Clustered(count=3)
+    state = {"assignment": torch.tensor([0, 0, 1, 2, 1, 2, 0, 1, 2])}
+    scores = {
+        0: [2.0, 1.0, 3.0],  # to 1
+        2: [5.0, 5.0, 5.0],  # as low where it is
+        3: [1.0, 1.0, 2.0],  # of equal ones the first
+        4: [nan, nan, nan],  # none
+        5: [3.0, nan, nan],  # its own was not scored
+        7: [inf, inf, inf],
+        8: [4.0, 3.0, inf],
+    }
+    clients = np.array(list(scores))
+    uploads = {"update": drawn(7, 5), "scores": torch.tensor(list(scores.values()))}
+    models = drawn(3, 5, seed=1)
+    aggregate = rule(uploads, context_of(cohort, clients, models), state)
+    assert aggregate.state["assignment"].tolist() == [1, 0, 1, 0, 1, 0, 0, 1, 1]
+    assert aggregate.diagnostics["cluster"].tolist() == [1, 1, 0, 1, 0, 1, 1]
+    # This round's updates count for the clusters in which they began.
+    before = rule(
+        {**uploads, "scores": torch.zeros(7, 3)}, context_of(cohort, clients, models), state
+    )
+    assert torch.equal(before.steps, aggregate.steps)
+    assert torch.equal(before.state["assignment"], state["assignment"])
+
+
+def losses_of(models, targets):
+    return ((models[None] - targets[:, None]) ** 2).sum(2) / 2
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_groups_are_found_by_loss(cohort, seed):
+    """Clients with quadratic losses around three far points; the server's models start apart.
+
+    Assignments become the groups, up to names, and the models their targets' means. Each model
+    starts nearer to another group's point: as in the paper, the start must tell the groups apart.
+    """
+    generator = np.random.default_rng(seed)
+    groups = generator.permutation(np.arange(12) % 3)
+    points = 10 * np.eye(3, 5)
+    targets = torch.tensor(points[groups] + 0.1 * generator.normal(size=(12, 5)))
+    models = torch.tensor(points + 3 * generator.normal(size=(3, 5)))
+    rule = Clustered(count=3, seed=seed)
+    state = rule.init(5, np.ones(12))
+    for _ in range(60):
+        clients = generator.choice(12, 6, replace=False)
+        start = torch.as_tensor(rule.mixing(state, clients)) @ models
+        uploads = {
+            "update": 0.5 * (targets[clients] - start),
+            "scores": losses_of(models, targets[clients]),
+        }
+        made = cohort(clients=clients, federation=12, samples=np.ones(12, dtype=int))
+        aggregate = rule(uploads, replace(made, models=models), state)
+        models, state = models + aggregate.steps, aggregate.state
+    found = state["assignment"].numpy()
+    named = {group: set(found[groups == group]) for group in range(3)}
+    assert all(len(names) == 1 for names in named.values())
+    assert len(set.union(*named.values())) == 3
+    for group, (name,) in named.items():
+        np.testing.assert_allclose(models[name], points[group], atol=0.2)
+
+
+def test_equal_models_leave_the_first_assignment_until_they_differ(cohort):
+    rule = Clustered(count=3)
+    state = rule.init(4, np.ones(9))
+    models, targets = torch.zeros(3, 4).double(), drawn(9, 4)
+    uploads = {"update": 0.5 * targets, "scores": losses_of(models, targets)}
+    aggregate = rule(uploads, context_of(cohort, np.arange(9), models), state)
+    assert torch.equal(aggregate.state["assignment"], state["assignment"])
+    assert len(np.unique(aggregate.steps.numpy(), axis=0)) == 3
+
+
+def test_a_cluster_left_empty_is_an_error_or_was_never_one():
+    rule = Clustered(count=3, assignment="known")
+    state = rule.init(4, np.ones(5))
+    with pytest.raises(ValueError, match="cluster 1 of 3 has no client; lower count"):
+        rule.with_clusters(state, [0, 0, 2, 2, 0])
+    with pytest.raises(ValueError, match="2 clients cannot fill 3 clusters"):
+        rule.init(4, np.ones(2))
+    for clusters in ([0, 1, 2], [0, 1, 2, 3, 0], [0, 1, 2, 0.5, 1], [-1, 0, 1, 2, 0]):
+        with pytest.raises(ValueError, match="must be 5 numbers from 0 to 2"):
+            rule.with_clusters(state, clusters)
+
+
+def test_clusters_that_are_not_known_are_asked_for(cohort):
+    rule = Clustered(count=2, assignment="known")
+    state = rule.init(4, np.ones(9))
+    with pytest.raises(ValueError, match="the cluster of client 3 is not known; give the clust"):
+        rule.mixing(state, np.array([3, 1]))
+    with pytest.raises(ValueError, match="the cluster of client 0 is not known"):
+        rule({"update": torch.zeros(2, 4)}, context_of(cohort, [0, 1], torch.zeros(2, 4)), state)
+
+
+def test_what_is_missing_is_named(cohort):
+    rule = Clustered(count=2)
+    state, update = rule.init(4, np.ones(9)), {"update": torch.zeros(2, 4)}
+    made = context_of(cohort, [0, 1], torch.zeros(2, 4))
+    with pytest.raises(ValueError, match="upload 'scores' is missing"):
+        rule(update, made, state)
+    with pytest.raises(ValueError, match=r"'scores' has shape \[2, 3\]; expected one score for ea"):
+        rule({**update, "scores": torch.zeros(2, 3)}, made, state)
+    with pytest.raises(ValueError, match=r"holds no models, but the rule serves \[2, 4\]"):
+        rule(update, replace(made, models=None), state)
+    with pytest.raises(ValueError, match=r"holds models of shape \[1, 4\], but"):
+        rule(update, replace(made, models=torch.zeros(1, 4)), state)
+    empty = replace(made, num_samples=np.zeros(2))
+    with pytest.raises(ValueError, match=r"the clients of cluster \d in round 1 have no samples"):
+        rule({**update, "scores": torch.zeros(2, 2)}, empty, state)
+
+
+def test_impossible_options_are_refused():
+    for options in ({"count": 0}, {"assignment": "loos"}, {"beta": -0.1}, {"beta": 1.1}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            Clustered(**options)
