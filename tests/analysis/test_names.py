@@ -46,3 +46,20 @@ def test_skews_are_ordered_by_value_not_by_text() -> None:
         "iid",
     ]
     assert names.skew_title("dirichlet~0.3") == "Dirichlet α = 0.3"
+
+
+def test_a_scenario_follows_its_skew() -> None:
+    assert names.split_skew("dirichlet~0.3@flip-0.2") == ("dirichlet~0.3", "flip-0.2")
+    assert names.split_skew("iid") == ("iid", "")
+    assert names.skew_title("dirichlet~0.3@flip-0.2") == "Dirichlet α = 0.3, flip-0.2"
+    assert names.skew_title("classes~2@late", short=True) == "2 classes, late"
+    assert names.dirichlet_alpha("dirichlet~0.3") == 0.3
+    assert names.dirichlet_alpha("dirichlet~0.3@flip-0.2") is None
+    skews = ["iid@late-10", "dirichlet~1@late-2", "iid", "iid@late-9.5", "dirichlet~1"]
+    assert sorted(skews, key=names.skew_order) == [
+        "dirichlet~1",
+        "dirichlet~1@late-2",
+        "iid",
+        "iid@late-9.5",
+        "iid@late-10",
+    ]
