@@ -82,10 +82,11 @@ def trade_off(summary: Summary) -> pd.DataFrame:
     timings = summary.frame(
         "timings", ["dataset", "clients", "skew", "method", "seed", "aggregate_seconds"]
     )
-    distance = split_scenario(rounds).groupby(RUN)["honest_distance"].median()
-    seconds = split_scenario(timings).groupby(RUN)["aggregate_seconds"].median()
-    runs = runs.join(distance.rename("distance"), on=RUN).join(seconds.rename("seconds"), on=RUN)
-    runs = runs.rename(columns={"global_accuracy": "accuracy"})
+    names = {GLOBAL.key: "accuracy", "honest_distance": "distance", "aggregate_seconds": "seconds"}
+    for records in (rounds, timings):
+        medians = split_scenario(records).groupby(RUN, as_index=False)[records.columns[-1]].median()
+        runs = runs.merge(medians, on=RUN, how="left")
+    runs = runs.rename(columns=names)
     measured = ["accuracy", "distance", "seconds"]
     return runs.groupby(ARENA, sort=False, as_index=False)[measured].mean()
 

@@ -67,8 +67,7 @@ def costs_of_waiting(summary: Summary) -> pd.DataFrame:
     uploads = totals[["arrived", "late", "discarded"]].sum(axis=1, min_count=1)
     totals["discarded_share"] = totals["discarded"] / uploads.where(uploads > 0)
     accuracies = finished(summary)[[*RUN, PERSONAL.key, GLOBAL.key]]
-    per_run = accuracies.join(totals, on=RUN, how="inner")
-    line = [*PLACE, "scenario", "method"]
+    per_run = accuracies.merge(totals.reset_index(), on=RUN)
     measured = [name for name in per_run.columns if name not in RUN]
-    means = per_run.groupby(line, sort=False)[measured].mean()
-    return means.join(per_run.groupby(line, sort=False).size().rename("n")).reset_index()
+    lines = per_run.groupby([*PLACE, "scenario", "method"], sort=False)
+    return lines[measured].mean().assign(n=lines.size()).reset_index()

@@ -225,7 +225,7 @@ def _widened(schema: pa.Schema, records: Iterable[pa.Table]) -> pa.Schema:
     """The schema with the columns that only some runs have behind it, such as simulated time."""
     for table in records:
         for field in table.schema:
-            if field.name not in schema.names:
+            if field.name not in schema.names and not pa.types.is_null(field.type):
                 schema = schema.append(field.remove_metadata())
     return schema
 

@@ -21,11 +21,11 @@ def trajectories(summary: Summary) -> pd.DataFrame:
     ways = summary.frame("clients", [*identity, "round", "client"], ["path_x", "path_y"])
     models = summary.frame("rounds", [*identity, "round"], ["model_x", "model_y", "plane_share"])
     ways, models = ways[ways["path_x"].notna()], models[models["model_x"].notna()]
-    shares = models.groupby(identity)["plane_share"].first()
+    shares = models.groupby(identity, as_index=False)["plane_share"].first()
     steps = pd.Series([list(range(len(way))) for way in ways["path_x"]], index=ways.index)
     local = ways.assign(step=steps).explode(["path_x", "path_y", "step"])
     local = local.rename(columns={"path_x": "x", "path_y": "y"}).assign(kind="local")
-    local = local.drop(columns="plane_share", errors="ignore").join(shares, on=identity)
+    local = local.merge(shares, on=identity, how="left")
     models = models.rename(columns={"model_x": "x", "model_y": "y"}).assign(kind="aggregate")
     rows = split_scenario(pd.concat([part for part in (local, models) if len(part)] or [local]))
     rows = rows.assign(x=rows["x"].astype(float), y=rows["y"].astype(float))

@@ -70,7 +70,7 @@ def detection(summary: Summary) -> Table:
     line = [*PLACE, "scenario", "method"]
     measured = ["attackers", "blocked", "precision", "recall", "delay"]
     grouped = runs.groupby(line, sort=False)
-    rows = grouped[measured].mean().join(grouped.size().rename("runs")).reset_index()
+    rows = grouped[measured].mean().assign(runs=grouped.size()).reset_index()
     heads = ["Scenario", "Method", "runs", "attackers", "blocked", "precision (%)", "recall (%)"]
     heads.append("delay (rounds)")
     blocks = []
