@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsdg.contribution import coalitions, shapley_values
+from fedsdg.contribution import Utility, coalitions, shapley_values
 from fedsdg.federation.evaluation import CHUNK, CLIENTS_PER_PASS
 from fedsdg.federation.local_training import Samples
 from fedsdg.models.cohort import CohortModel
@@ -109,3 +109,21 @@ def client_contributions(
     return shapley_values(
         coalition_accuracies(model, layout, samples, index, theta, updates, private)
     )
+
+
+def coalition_utility(
+    model: CohortModel,
+    layout: Layout,
+    samples: Samples,
+    index: np.ndarray,
+    theta: Tensor,
+    updates: Tensor,
+    private: Tensor,
+) -> Utility:
+    """The same game one coalition at a time: for estimates where enumeration is out of reach."""
+
+    def accuracy(mask: np.ndarray) -> float:
+        candidate = coalition_models(theta, updates, mask[None])
+        return float(shared_accuracies(model, layout, samples, index, candidate, private)[0])
+
+    return accuracy

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsdg.contribution import coalitions
+from fedsdg.contribution import coalition_values, coalitions, truncated_monte_carlo
 from fedsdg.federation import shapley
 from fedsdg.federation.evaluation import global_metrics
 
@@ -79,3 +79,15 @@ def test_too_many_clients_and_no_data_are_refused(game):
         )
     with pytest.raises(ValueError, match="need validation data"):
         shapley.coalition_accuracies(*arguments, index[:0], place.theta, updates, place.private)
+
+
+def test_an_estimate_plays_the_same_game(game):
+    place, updates, index = game
+    arguments = (place.model, place.layout, place.samples, index)
+    utility = shapley.coalition_utility(*arguments, place.theta, updates, place.private)
+    values = shapley.coalition_accuracies(*arguments, place.theta, updates, place.private)
+    np.testing.assert_array_equal(coalition_values(5, utility), values)
+    phi = shapley.client_contributions(*arguments, place.theta, updates, place.private)
+    estimate = truncated_monte_carlo(5, utility, 200, np.random.default_rng(0))
+    assert np.all(np.abs(estimate.values - phi) < 4 * estimate.standard_errors)
+    assert estimate.calls <= 32
