@@ -58,7 +58,7 @@ FIGURES = [
     "personalisation",
     "drift",
 ]
-# What an experiment shows whose config names nothing else (a test compares these too).
+# What a record shows that does not say so, and the default config (a test compares these too).
 USUAL_TABLES = [
     "main",
     "personal_accuracy",
@@ -69,10 +69,6 @@ USUAL_TABLES = [
     "seconds",
 ]
 USUAL_FIGURES = ["convergence", "accuracy_vs_alpha", "differences", "gates", "weights", "partition"]
-PAGES = {
-    "tables": config.get("tables", USUAL_TABLES),
-    "figures": config.get("figures", USUAL_FIGURES),
-}
 
 TABLE_FORMATS = ["csv", "md", "tex"]
 FIGURE_FORMATS = ["pdf", "svg", "png", "json"]
@@ -126,8 +122,8 @@ def grid(pattern, **more):
         method=list(METHODS),
         seed=config["seeds"],
         record=RECORDS,
-        table=PAGES["tables"],
-        figure=PAGES["figures"],
+        table=config["tables"],
+        figure=config["figures"],
     )
     return expand(pattern, **{**values, **more})
 

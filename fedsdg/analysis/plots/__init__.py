@@ -193,9 +193,7 @@ def write_figure(
     partition files, used by the figure ``partition``.
     Raises ``ValueError`` for an unknown name, and for ``partition`` without files.
     """
-    if name not in FIGURES:
-        raise ValueError(f"there is no figure '{name}'; known are {', '.join(FIGURES)}")
-    plot = FIGURES[name]
+    plot = known_figure(name)
     files = [Path(path) for path in partitions] if plot.needs_partitions else []
     if plot.needs_partitions and not files:
         raise ValueError(f"figure '{name}' needs partition files: name them with --partitions")
@@ -216,6 +214,13 @@ def write_figure(
 
             facts["numbers"] = records(frame)
         return save_figure(figure, output_stem, facts, (*summary.inputs, *files))
+
+
+def known_figure(name: str) -> Plot:
+    """The figure of this name, or a ``ValueError`` that lists the names."""
+    if name not in FIGURES:
+        raise ValueError(f"there is no figure '{name}'; known are {', '.join(FIGURES)}")
+    return FIGURES[name]
 
 
 def save_figure(

@@ -120,7 +120,6 @@ _LOOKS = {
     "fedprox-inexact": Look("#332288", _DASHED, "^"),
     "fedcurv": Look("#332288", "-", "D"),
     "screened": Look("#117733", _DOTTED, "o"),
-    "screened-mean": Look("#117733", _DOTTED, "o"),
     "ditto": Look("#AA4499", _DASHED, "s"),
     "fedrep": Look("#AA4499", _DOTTED, "^"),
     "interpolate": Look("#AA4499", _DASHDOT, "v"),

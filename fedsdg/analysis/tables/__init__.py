@@ -56,9 +56,14 @@ def write_table(summary_dir: str | Path, name: str, output_stem: str | Path) -> 
 
     Raises ``ValueError`` for a name that is not in ``TABLES``.
     """
+    return save_table(known_table(name)(Summary(summary_dir)), output_stem)
+
+
+def known_table(name: str) -> Callable[[Summary], Table]:
+    """The function that makes this table, or a ``ValueError`` that lists the names."""
     if name not in TABLES:
         raise ValueError(f"there is no table '{name}'; known are {', '.join(TABLES)}")
-    return save_table(TABLES[name](Summary(summary_dir)), output_stem)
+    return TABLES[name]
 
 
 def save_table(table: Table, output_stem: str | Path) -> list[Path]:
