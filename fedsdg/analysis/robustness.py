@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, fields
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
+from fedsdg.analysis.detection import Detection, detection_of_run
 from fedsdg.analysis.formatting import setting
 from fedsdg.analysis.frames import PLACE, RUN, finished, groups, over_seeds, split_scenario
 from fedsdg.analysis.names import GLOBAL, attack_title
@@ -107,45 +108,17 @@ def over_attacks(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def detections(summary: Summary) -> pd.DataFrame:
-    """One row per run that blocked somebody or could have: who was caught, and how late.
-
-    ``attackers`` and ``blocked`` count clients; ``precision`` is the share of attackers among the
-    blocked, ``recall`` the share of the blocked among the attackers, each None where nobody is
-    there to be counted; ``delay`` is the mean number of rounds from an attacker's first upload to
-    its blocking, over those caught. A client counts as blocked if it is at the end of the run.
-    """
+    """One row per run that blocked somebody or could have: ``RUN``, the number of ``attackers``
+    that took part, and the fields of ``detection.Detection``."""
     identity = ["dataset", "clients", "skew", "method", "seed"]
     clients = summary.frame(
         "clients", [*identity, "round", "client", "participated"], ["attacker", "blocked"]
     )
     clients = split_scenario(clients[clients["blocked"].notna()])
-    names = ["attackers", "blocked", "precision", "recall", "delay"]
+    names = ["attackers", *(field.name for field in fields(Detection))]
     rows = []
     for run, rows_of_run in groups(clients, *RUN):
-        rows.append(dict(zip(RUN, run, strict=True)) | _detection(rows_of_run))
+        attackers = rows_of_run.loc[rows_of_run["attacker"].eq(True), "client"].nunique()
+        found = asdict(detection_of_run(rows_of_run.to_dict("records")))
+        rows.append(dict(zip(RUN, run, strict=True)) | {"attackers": attackers} | found)
     return pd.DataFrame(rows, columns=[*RUN, *names])
-
-
-def _detection(rows: pd.DataFrame) -> dict[str, float | None]:
-    attackers, caught, delays = set(), set(), []
-    for client, own in groups(rows.sort_values("round"), "client"):
-        attacks = own["attacker"].fillna(False).astype(bool)
-        blocked = own["blocked"].astype(bool)
-        if attacks.any():
-            attackers.add(client)
-        if not blocked.iloc[-1]:
-            continue
-        caught.add(client)
-        if attacks.any():
-            # The round in which it was blocked for good, whatever it was before.
-            free = np.flatnonzero(~blocked.to_numpy())
-            since = own["round"].iloc[free[-1] + 1 if len(free) else 0]
-            delays.append(int(since - own.loc[own["participated"].astype(bool), "round"].min()))
-    right = len(attackers & caught)
-    return {
-        "attackers": len(attackers),
-        "blocked": len(caught),
-        "precision": right / len(caught) if caught else None,
-        "recall": right / len(attackers) if attackers else None,
-        "delay": float(np.mean(delays)) if delays else None,
-    }

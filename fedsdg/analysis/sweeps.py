@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -14,7 +14,7 @@ from fedsdg.analysis.names import GLOBAL, PERSONAL, method_order
 from fedsdg.analysis.summary import Summary
 
 #: Keys of a run's config that say where it stands and not what is tried.
-_IDENTITY = {"dataset", "skew", "seed", "backbone", "method", "scenario", "federation.clients"}
+_IDENTITY = ["dataset", "skew", "seed", "backbone", "method", "federation.clients"]
 COLUMNS = [*PLACE, "key", "type", "others", "value", "metric", "n", "mean", "low", "high"]
 
 
@@ -28,10 +28,11 @@ def sweeps(summary: Summary) -> pd.DataFrame:
     runs = finished(summary)
     parts = []
     for (*_, kind), group in groups(runs, *PLACE, "type"):
-        settings = pd.DataFrame(list(group["settings"]), index=group.index)
-        known = [str(name) for name in settings if name not in _IDENTITY]
-        texts = settings[known].map(_text)
-        swept = [name for name in known if texts[name].nunique() > 1]
+        settings = group["settings"].tolist()
+        known = dict.fromkeys(name for one in settings for name in one)
+        columns = {name: [_text(one, name) for one in settings] for name in known}
+        texts = pd.DataFrame(columns, index=group.index).drop(columns=_IDENTITY, errors="ignore")
+        swept = [str(name) for name in texts if texts[name].nunique() > 1]
         for key in swept:
             rest = [name for name in swept if name != key]
             # Runs agree in the rest of what is swept; there are several values to compare.
@@ -67,10 +68,9 @@ def _panel_order(item: tuple[Any, pd.DataFrame]) -> tuple[bool, tuple[int, bool,
     return (len(kinds) == 1, method_order(kinds[0]), key)
 
 
-def _text(value: Any) -> str:
-    """A value of any kind as something to compare; NaN stands for a key that a config lacks."""
-    missing = isinstance(value, float) and value != value
-    return json.dumps(None if missing else value, sort_keys=True)
+def _text(settings: Mapping[str, Any], name: str) -> str:
+    """A value of any kind as something to compare; a config may leave out a default."""
+    return json.dumps(settings.get(name, "default"), sort_keys=True)
 
 
 def _label(others: dict[str, str]) -> str:

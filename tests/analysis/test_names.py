@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedsdg import methods
+from fedsdg import conditions, methods
 from fedsdg.analysis import names
 
 
@@ -10,6 +10,10 @@ def test_methods_are_those_of_the_table_in_its_order() -> None:
     """Analysis may not import the table; this keeps the two from drifting apart."""
     table = {name: method.title for name, method in methods.METHODS.items()}
     assert list(names.METHODS.items()) == list(table.items())
+
+
+def test_attacks_are_those_of_the_conditions() -> None:
+    assert {name: kind.title for name, kind in conditions.ATTACKS.items()} == names.ATTACKS
 
 
 def test_variants_stand_after_their_method() -> None:

@@ -18,10 +18,10 @@ _BYZANTINE = (
     "Without attackers a run is the same under every attack"
 )
 _DETECTION = (
-    "Whom a method blocked by the end of the run: precision is the share of attackers among the "
-    "blocked, recall the share of the attackers that was blocked, delay the rounds from an "
-    "attacker's first upload to its blocking. Means over seeds; precision and delay over the runs "
-    "in which somebody, or an attacker, was blocked"
+    "Whom a method blocked by the end of the run, and how many honest clients among them wrongly; "
+    "precision is the share of attackers among the blocked, recall the share of the attackers that "
+    "was blocked, delay the rounds from an attacker's first upload to its blocking. Means over "
+    "seeds; precision and delay over the runs in which somebody, or an attacker, was blocked"
 )
 
 
@@ -68,11 +68,11 @@ def detection(summary: Summary) -> Table:
     """A block for each place: a row for each scenario and method that blocks clients."""
     runs = detections(summary)
     line = [*PLACE, "scenario", "method"]
-    measured = ["attackers", "blocked", "precision", "recall", "delay"]
+    measured = ["attackers", "blocked", "wrongly", "precision", "recall", "delay"]
     grouped = runs.groupby(line, sort=False)
     rows = grouped[measured].mean().assign(runs=grouped.size()).reset_index()
-    heads = ["Scenario", "Method", "runs", "attackers", "blocked", "precision (%)", "recall (%)"]
-    heads.append("delay (rounds)")
+    heads = ["Scenario", "Method", "runs", "attackers", "blocked", "wrongly"]
+    heads += ["precision (%)", "recall (%)", "delay (rounds)"]
     blocks = []
     for where, here in places(rows):
         ordered = sorted(
@@ -88,7 +88,7 @@ def detection(summary: Summary) -> Table:
 
 def _line(row: dict) -> list[str]:
     shares = [_number(100 * row[name], 0) for name in ("precision", "recall")]
-    counts = [_number(row[name], 1) for name in ("attackers", "blocked")]
+    counts = [_number(row[name], 1) for name in ("attackers", "blocked", "wrongly")]
     title = method_title(row["method"])
     return [row["scenario"], title, str(row["runs"]), *counts, *shares, _number(row["delay"], 1)]
 
