@@ -173,6 +173,9 @@ class Config:
     scenarios: Mapping[str, Scenario] = field(default_factory=dict)
     #: Where further methods are from.
     plugins: tuple[Plugin, ...] = ()
+    #: What is shown of the runs, by the names of fedsdg.analysis; None shows the usual.
+    tables: tuple[str, ...] | None = None
+    figures: tuple[str, ...] | None = None
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -280,6 +283,13 @@ def _name(value: Any, where: str) -> str:
             f"{where} is {value!r}, but must be made of letters, digits, '.', '_' and '-'"
         )
     return value
+
+
+def _pages(mapping: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
+    """Names of tables or figures; an unknown one is named where it is to be made."""
+    if key not in mapping:
+        return None
+    return tuple(_name(name, f"{key}: entry") for name in _list(mapping[key], key))
 
 
 def method_entry(entry: Any, plugins: Sequence[Plugin] = ()) -> MethodConfig:
@@ -435,6 +445,8 @@ def parse_config(raw: Any) -> Config:
         trainable=Parameter("adapters", choices=("adapters", "full")).check(
             mapping.get("trainable", "adapters"), "trainable"
         ),
+        tables=_pages(mapping, "tables"),
+        figures=_pages(mapping, "figures"),
     )
     for case in _cases(config):
         _check_consistency(case)

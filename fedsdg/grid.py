@@ -204,9 +204,11 @@ def run_grid(
 
     ``jobs`` runs side by side; no run is started after ``minutes``. ``seeds_together`` many seeds
     of a cell are trained in one pass. Returns the failed runs, one line each. Raises ``GridError``
-    when the backbone, a data set or a partition cannot be had.
+    when the backbone, a data set or a partition cannot be had, and ``ValueError`` for a table or
+    figure that there is not.
     """
     begun = time.monotonic()
+    shown_pages(config)
     runs = grid_runs(config, store, only)
     devices = named_devices() if config.training.device == "cuda" else ()
     if 0 < len(devices) < jobs:
@@ -229,6 +231,20 @@ def run_grid(
             deadline = None if minutes is None else begun + 60 * minutes
             _train(grouped(left, seeds_together), workers, progress, deadline)
             return _write_pages(config, workers, progress)
+
+
+def shown_pages(config: Config) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of the tables and figures to be made; ``ValueError`` where there is none such."""
+    from fedsdg.analysis.plots import USUAL_FIGURES, known_figure
+    from fedsdg.analysis.tables import USUAL_TABLES, known_table
+
+    tables = USUAL_TABLES if config.tables is None else config.tables
+    figures = USUAL_FIGURES if config.figures is None else config.figures
+    for name in tables:
+        known_table(name)
+    for name in figures:
+        known_figure(name)
+    return tables, figures
 
 
 def _make_backbone(config: Config, store: Path, progress: GridProgress) -> str | None:
@@ -303,9 +319,8 @@ def _train(
 def _write_pages(config: Config, workers: Workers, progress: GridProgress) -> list[str]:
     """Summary, tables, figures, claims; the failed runs."""
     from fedsdg.analysis.names import NOT_RUN
-    from fedsdg.analysis.plots import FIGURES
+    from fedsdg.analysis.plots import known_figure
     from fedsdg.analysis.summarise import failed_runs, summarise
-    from fedsdg.analysis.tables import TABLES
 
     name = config.experiment
     summary = Path("results/summary", name)
@@ -316,11 +331,12 @@ def _write_pages(config: Config, workers: Workers, progress: GridProgress) -> li
     places = itertools.product(config.datasets, config.skews)
     shares = [partition_file(config, dataset, skew, first) for dataset, skew in places]
     shares = [file for file in shares if file.is_file()]
-    pages = [Page("table", table, summary, Path("results/tables", name, table)) for table in TABLES]
+    tables, figures = shown_pages(config)
+    pages = [Page("table", table, summary, Path("results/tables", name, table)) for table in tables]
     pages += [
         Page("figure", figure, summary, Path("results/figures", name, figure), tuple(shares))
-        for figure, plot in FIGURES.items()
-        if shares or not plot.needs_partitions
+        for figure in figures
+        if shares or not known_figure(figure).needs_partitions
     ]
     pages.append(Page("claims", name, summary, Path("results/claims", name)))
     for page, outcome in workers.map(_page, pages):

@@ -12,9 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from fedsdg.analysis.plots import USUAL_FIGURES
+from fedsdg.analysis.tables import USUAL_TABLES
 from fedsdg.cli import main
 from fedsdg.config import load_config
-from fedsdg.grid import grid_runs, grouped
+from fedsdg.grid import grid_runs, grouped, shown_pages
 from fedsdg.results import read_json
 
 ROOT = Path(__file__).parents[1]
@@ -67,6 +69,17 @@ def statuses(folder: Path) -> dict[tuple[str, str, int], str]:
 
 def config():
     return load_config([CONFIG], ["experiment=x", "seeds=[0, 1]", "methods=[fedprox, fedsdg]"])
+
+
+def test_a_config_names_its_tables_and_figures_or_takes_the_usual():
+    assert shown_pages(config()) == (USUAL_TABLES, USUAL_FIGURES)
+    chosen = load_config([CONFIG], ["tables=[main, byzantine]", "figures=[drift]"])
+    assert shown_pages(chosen) == (("main", "byzantine"), ("drift",))
+    unknown = load_config([CONFIG], ["figures=[drfit]"])
+    with pytest.raises(ValueError, match="no figure 'drfit'; known are convergence"):
+        shown_pages(unknown)
+    with pytest.raises(ValueError, match="no table 'first'"):
+        shown_pages(load_config([CONFIG], ["tables=[first]"]))
 
 
 def test_the_first_seed_of_every_method_comes_first():

@@ -30,3 +30,12 @@ def amount(value: float, unit: float) -> str:
         return "0"
     decimals = 0 if scaled >= 100 else 1 if scaled >= 10 else 2 if scaled >= 1 else 3
     return f"{scaled:,.{decimals}f}"
+
+
+def setting(value: object) -> str:
+    """A value of a config in few characters: 0.3 → "0.3", 1e-4 → "0.0001", None → "none"."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:g}"

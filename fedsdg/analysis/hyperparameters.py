@@ -23,6 +23,9 @@ _SHARED = {
     "adapters.rank": ("LoRA rank ", ""),
 }
 
+#: More methods than this are a sweep: its axes say what they differ in, and a caption cannot.
+_MANY = 20
+
 #: Parameters of one method → their symbols.
 _OWN = {
     "lambda1": "λ₁",
@@ -39,19 +42,30 @@ _OWN = {
 }
 
 
+def symbol(key: str) -> str:
+    """A dotted key of a run's config in print: parameters.lambda1 → "λ₁"; unknown ones by name."""
+    name = key.rpartition(".")[2]
+    shared = {place.rpartition(".")[2]: prefix for place, (prefix, _) in _SHARED.items()}
+    short = {name: prefix.removesuffix(" = ") for name, prefix in shared.items() if " = " in prefix}
+    others = {"epsilon": "ε", "temperature": "τ", "gamma": "γ", "beta": "β"}
+    return {**short, **_OWN, **others}.get(name, name.replace("_", " "))
+
+
 def hyperparameters(runs: Sequence[Mapping[str, Any]]) -> str:
     """Describe rows of runs.parquet: "20 rounds; 5 clients per round; … Seeds 0–4. Backbone ab12."
 
     Where methods differ in a shared hyper-parameter, the commonest value stands first and the
-    others follow with their methods. What a config does not name is left out, and so are the seeds
+    others follow with their methods; of a sweep, with very many methods, they stay unnamed, as do
+    their own parameters. What a config does not name is left out, and so are the seeds
     of which nothing was run.
     """
-    configs: dict[str, dict[str, Any]] = {}
+    configs: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
-        if run["config"] and run["method"] not in configs:
-            configs[run["method"]] = json.loads(run["config"])
+        if run["config"]:
+            configs.setdefault(run["method"], []).append(json.loads(run["config"]))
     parts = [text for place in _SHARED if (text := _shared(place, configs))]
-    parts += [text for method, config in configs.items() if (text := _own(method, config))]
+    if len(configs) <= _MANY:
+        parts += [text for method in configs if (text := _own(method, configs[method][0]))]
     sentences = ["; ".join(parts)] if parts else []
     seeds = sorted({run["seed"] for run in runs if run.get("status") != NOT_RUN})
     sentences.append(f"Seeds {ranges(seeds)} (n = {len(seeds)})" if seeds else "Nothing was run")
@@ -63,20 +77,27 @@ def hyperparameters(runs: Sequence[Mapping[str, Any]]) -> str:
     return ". ".join(sentences) + "."
 
 
-def _shared(place: str, configs: Mapping[str, Mapping[str, Any]]) -> str | None:
+def _shared(place: str, configs: Mapping[str, Sequence[Mapping[str, Any]]]) -> str | None:
     prefix, suffix = _SHARED[place]
     group, name = place.split(".")
-    values = {method: config.get(group, {}).get(name) for method, config in configs.items()}
-    counts = Counter(value for value in values.values() if value is not None)
+    # A method may run under several scenarios, each with a value of its own.
+    pairs = dict.fromkeys(
+        (method, config.get(group, {}).get(name))
+        for method, several in configs.items()
+        for config in several
+    )
+    counts = Counter(value for _, value in pairs if value is not None)
     if not counts:
         return None
     common = min(counts, key=lambda value: (-counts[value], str(value)))
     text = f"{prefix}{_number(common)}{suffix}"
     others: dict[Any, list[str]] = {}
-    for method, value in values.items():
+    for method, value in pairs:
         if value is not None and value != common:
             others.setdefault(value, []).append(method_title(method))
-    if others:
+    if others and len(configs) > _MANY:
+        text += f" (also {', '.join(map(_number, others))})"
+    elif others:
         listed = [f"{', '.join(names)}: {_number(value)}" for value, names in others.items()]
         text += f" ({'; '.join(listed)})"
     return text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 #: The method whose lead over the others is examined.
@@ -55,6 +56,19 @@ DATASETS = {
 }
 
 
+ATTACKS = {
+    "gaussian": "Gaussian noise",
+    "sign-flip": "Sign flip",
+    "scaling": "Scaling",
+    "alie": "ALIE",
+    "inner-product": "Inner product",
+    "replacement": "Model replacement",
+    "replacement-blind": "Model replacement, blind",
+    "corruption": "Corrupted transmission",
+    "label-flip": "Label flip",
+}
+
+
 @dataclass(frozen=True)
 class Metric:
     """A metric of the tables: its name in the records and in print; all are shares of 1."""
@@ -101,33 +115,61 @@ def method_order(label: str) -> tuple[int, bool, str]:
     return (position, label != base, label)
 
 
+def attack_title(attack: str) -> str:
+    """An attack in print; an unknown one by its name."""
+    return ATTACKS.get(attack, attack)
+
+
+def split_skew(skew: str) -> tuple[str, str]:
+    """The skew and the scenario of a place in the grid: ``iid@late`` → (iid, late).
+
+    The scenario is empty where an experiment has none.
+    """
+    plain, _, scenario = skew.partition("@")
+    return plain, scenario
+
+
 def dirichlet_alpha(skew: str) -> float | None:
-    """α of ``dirichlet~α``, None for any other skew."""
+    """α of ``dirichlet~α``, None for any other skew and for one under a scenario."""
     kind, _, value = skew.partition("~")
-    return float(value) if kind == "dirichlet" else None
+    return float(value) if kind == "dirichlet" and "@" not in value else None
 
 
 def skew_title(skew: str, short: bool = False) -> str:
-    """A skew in print: ``dirichlet~0.1`` → "Dirichlet α = 0.1", or "α = 0.1" when short."""
-    kind, _, value = skew.partition("~")
-    if kind == "dirichlet":
-        return f"α = {value}" if short else f"Dirichlet α = {value}"
-    if kind == "quantity":
-        return f"β = {value}" if short else f"Quantity β = {value}"
-    if kind == "domains":
-        return "domains" if short else "One domain per client"
-    if kind == "classes":
-        return f"{value} classes" if short else f"{value} classes per client"
-    return "IID" if kind == "iid" else skew
+    """A skew in print: ``dirichlet~0.1`` → "Dirichlet α = 0.1", or "α = 0.1" when short.
+
+    Its scenario follows: ``iid@late`` → "IID, late".
+    """
+    plain, scenario = split_skew(skew)
+    kind, _, value = plain.partition("~")
+    titles = {
+        "dirichlet": (f"Dirichlet α = {value}", f"α = {value}"),
+        "classes": (f"{value} classes per client", f"{value} classes"),
+        "quantity": (f"Quantity β = {value}", f"β = {value}"),
+        "domains": ("One domain per client", "domains"),
+        "iid": ("IID", "IID"),
+    }
+    text = titles.get(kind, (plain, plain))[short]
+    return f"{text}, {scenario}" if scenario else text
 
 
-def skew_order(skew: str) -> tuple[int, float, str]:
-    """Sorting key: Dirichlet by α, classes by number, quantity by β, domains, IID, the others."""
-    kind, _, value = skew.partition("~")
+def skew_order(skew: str) -> tuple[int, float, str, tuple[str | float, ...]]:
+    """Sorting key: Dirichlet by α, classes by number, quantity by β, domains, IID, the others.
+
+    Scenarios of one skew stand together, numbers in their names by value.
+    """
+    plain, scenario = split_skew(skew)
+    kind, _, value = plain.partition("~")
     kinds = ("dirichlet", "classes", "quantity", "domains", "iid")
     if kind not in kinds:
-        return (len(kinds), 0.0, skew)
-    return (kinds.index(kind), float(value) if value else 0.0, skew)
+        return (len(kinds), 0.0, plain, natural_order(scenario))
+    return (kinds.index(kind), float(value) if value else 0.0, plain, natural_order(scenario))
+
+
+def natural_order(name: str) -> tuple[str | float, ...]:
+    """Sorting key that reads the numbers in a name: late-2 stands before late-10."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", name)
+    return tuple(float(part) if i % 2 else part for i, part in enumerate(parts))
 
 
 def dataset_title(dataset: str) -> str:

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedsdg.analysis.names import NOT_RUN
+from fedsdg.analysis.names import NOT_RUN, split_skew
 from fedsdg.analysis.summarise import failed_runs
 from fedsdg.analysis.summary import Summary
+from fedsdg.results import write_json
 
 _SUMMARY = ("runs", "rounds", "clients", "timings", "differences")
 
@@ -24,8 +25,9 @@ def keep_record(experiment: str, results: Path = Path("results")) -> Path:
     """Write ``{results}/reference/{experiment}/`` anew and return it.
 
     It holds the summary; the partitions of the lowest seed, which the figure ``partition`` shows;
-    every table as csv and Markdown; the claims; the facts of the backbones; and the provenance of
-    the first run that went well. The folder appears whole or not at all.
+    every table as csv and Markdown; the claims; the facts of the backbones; the provenance of the
+    first run that went well; and ``pages.json``, the names of its tables and figures. The folder
+    appears whole or not at all.
 
     Raises ``FileNotFoundError`` where the experiment was not computed here, and ``ValueError``
     where a run of it failed; runs that were not run are no obstacle.
@@ -44,11 +46,22 @@ def keep_record(experiment: str, results: Path = Path("results")) -> Path:
         for source, place in _contents(experiment, results):
             (partial / place).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, partial / place)
+        write_json(partial / "pages.json", _pages(experiment, results))
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return target
+
+
+def _pages(experiment: str, results: Path) -> dict[str, list[str]]:
+    """The names of what was made; a kind of which nothing was made here is left out."""
+    made = {"tables": "csv", "figures": "json"}
+    names = {
+        kind: sorted(file.stem for file in (results / kind / experiment).glob(f"*.{suffix}"))
+        for kind, suffix in made.items()
+    }
+    return {kind: listed for kind, listed in names.items() if listed}
 
 
 def _contents(experiment: str, results: Path) -> Iterator[tuple[Path, Path]]:
@@ -62,7 +75,7 @@ def _contents(experiment: str, results: Path) -> Iterator[tuple[Path, Path]]:
     yield results / "claims" / f"{experiment}.md", Path("claims.md")
     runs = Summary(summary).runs
     first = min(run["seed"] for run in runs)
-    for place in sorted({f"{_setting(run)}/seed~{first}.parquet" for run in runs}):
+    for place in sorted({f"{_division(run)}/seed~{first}.parquet" for run in runs}):
         file = results / "partitions" / place
         if file.is_file():
             yield file, Path("partitions", place)
@@ -75,6 +88,11 @@ def _contents(experiment: str, results: Path) -> Iterator[tuple[Path, Path]]:
         folder = f"{_setting(run)}/{run['method']}/seed~{run['seed']}"
         file = results / "runs" / experiment / folder / "provenance.json"
         yield file, Path("provenance.json")
+
+
+def _division(run: dict[str, Any]) -> str:
+    """Where the partition lies: scenarios divide the data alike."""
+    return _setting(run | {"skew": split_skew(run["skew"])[0]})
 
 
 def _setting(run: dict[str, Any]) -> str:

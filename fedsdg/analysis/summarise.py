@@ -101,7 +101,8 @@ def summarise(
 
     ``runs_dir`` is ``results/runs/{experiment}`` and holds
     ``{dataset}/clients~{K}/{skew}/{method}/seed~{seed}/``. ``rounds`` and ``clients`` are the
-    runs' own records with the identity columns in front; ``timings`` adds ``wall_seconds`` and
+    runs' own records with the identity columns in front, and a column that only some runs have is
+    null in the others; ``timings`` adds ``wall_seconds`` and
     ``peak_rss_mb`` of provenance.json, and is the only file that differs between two computations.
     ``wanted`` names the folders of the grid relative to ``runs_dir``: runs of a former config are
     then left out, and a run without a folder is a row that was not run. None takes what is there.
@@ -112,7 +113,11 @@ def summarise(
     rows = [_run_row(run) for run in runs]
     write_parquet(output / "runs.parquet", rows, RUNS_SCHEMA)
     for name, schema in (("rounds", ROUNDS_SCHEMA), ("clients", CLIENTS_SCHEMA)):
-        parts = [_records(run, run.folder / f"{name}.parquet", schema) for run in runs]
+        records = [_records(run.folder / f"{name}.parquet", schema) for run in runs]
+        schema = _widened(schema, records)
+        parts = [
+            _with_identity(run, table, schema) for run, table in zip(runs, records, strict=True)
+        ]
         _write(output / f"{name}.parquet", parts, schema)
     timings = [_timings(run) for run in runs]
     _write(output / "timings.parquet", timings, SUMMARY_TIMINGS_SCHEMA)
@@ -212,9 +217,17 @@ def _with_identity(run: _Run, table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table(columns)
 
 
-def _records(run: _Run, file: Path, schema: pa.Schema) -> pa.Table:
-    table = read_table(file) if file.exists() else schema.empty_table()
-    return _with_identity(run, table, schema)
+def _records(file: Path, schema: pa.Schema) -> pa.Table:
+    return read_table(file) if file.exists() else schema.empty_table()
+
+
+def _widened(schema: pa.Schema, records: Iterable[pa.Table]) -> pa.Schema:
+    """The schema with the columns that only some runs have behind it, such as simulated time."""
+    for table in records:
+        for field in table.schema:
+            if field.name not in schema.names and not pa.types.is_null(field.type):
+                schema = schema.append(field.remove_metadata())
+    return schema
 
 
 def _timings(run: _Run) -> pa.Table:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -75,9 +77,19 @@ class Summary:
             self.inputs.append(path)
         return path
 
-    def frame(self, name: str, columns: list[str] | None = None) -> pd.DataFrame:
-        """One file (``rounds``, ``clients``, ``timings``, ``differences``) as a frame."""
-        return read_table(self._file(name), columns).to_pandas()
+    def frame(
+        self, name: str, columns: list[str] | None = None, optional: Sequence[str] = ()
+    ) -> pd.DataFrame:
+        """One file (``rounds``, ``clients``, ``timings``, ``differences``) as a frame.
+
+        ``optional`` columns are those that only runs under some condition record: where the file
+        has none of that name, the frame has one without a value.
+        """
+        file = self._file(name)
+        there = pq.read_schema(file).names
+        wanted = None if columns is None else [*columns, *(c for c in optional if c in there)]
+        frame: pd.DataFrame = read_table(file, wanted).to_pandas()
+        return frame.assign(**{name: np.nan for name in optional if name not in there})
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """One file as rows of plain values, None where there is none: for the small files."""

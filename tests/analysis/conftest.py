@@ -312,6 +312,70 @@ def _partition(plan: Plan, dataset: str, skew: str, seed: int, classes: int) -> 
     ).replace_schema_metadata({b"fedsdg": json.dumps(facts | {"num_classes": classes}).encode()})
 
 
+@dataclass
+class Run:
+    """A run whose records a test writes row by row, in a scenario where it names one."""
+
+    method: str
+    seed: int = 0
+    scenario: str = ""
+    skew: str = "dirichlet~0.3"
+    type: str | None = None
+    clients: int = 10
+    config: dict = field(default_factory=dict)
+    last: dict = field(default_factory=dict)
+    rounds: list[dict] = field(default_factory=list)
+    rows: list[dict] = field(default_factory=list)
+    aggregate_seconds: float | None = None
+
+
+def write_run(runs: Path, run: Run) -> None:
+    """Records hold a column beyond the schema only where a row has it."""
+    place = f"{run.skew}@{run.scenario}" if run.scenario else run.skew
+    folder = runs / "digits" / f"clients~{run.clients}" / place / run.method / f"seed~{run.seed}"
+    kind = run.type or run.method
+    config = {"dataset": "digits", "skew": run.skew, "seed": run.seed, "method": kind} | run.config
+    last = {"round": len(run.rounds)} | run.last
+    result = {
+        "experiment": runs.name,
+        "status": "ok",
+        "method": kind,
+        "config": config,
+        "config_hash": sha256_json(config),
+        "last": last,
+        "selected": last,
+        "communicated_parameters": 100,
+        "rounds": len(run.rounds),
+    }
+    write_json(folder / "result.json", result)
+    for name, rows, schema in (
+        ("rounds", run.rounds, ROUNDS_SCHEMA),
+        ("clients", run.rows, CLIENTS_SCHEMA),
+    ):
+        columns = {name: [row.get(name) for row in rows] for row in rows for name in row}
+        more = pa.table(columns).schema
+        extra = [column for column in more if column.name not in schema.names]
+        write_parquet(folder / f"{name}.parquet", rows, pa.schema([*schema, *extra]))
+    seconds = [
+        {"round": number + 1, "aggregate_seconds": run.aggregate_seconds}
+        for number in range(len(run.rounds))
+    ]
+    write_parquet(folder / "timings.parquet", seconds, TIMINGS_SCHEMA)
+
+
+@pytest.fixture
+def summary_of(tmp_path: Path) -> Callable[[Iterable[Run]], Path]:
+    """The folder of a summary of runs that a test wrote itself."""
+
+    def make(runs: Iterable[Run]) -> Path:
+        for run in runs:
+            write_run(tmp_path / "runs" / "arena", run)
+        summarise(tmp_path / "runs" / "arena", tmp_path / "summary" / "arena")
+        return tmp_path / "summary" / "arena"
+
+    return make
+
+
 @pytest.fixture
 def make_runs(tmp_path: Path) -> Callable[..., Written]:
     """``make_runs(methods=…, …)`` writes the runs of a ``Plan`` below a folder of its own."""

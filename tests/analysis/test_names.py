@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedsdg import methods
+from fedsdg import conditions, methods
 from fedsdg.analysis import names
 
 
@@ -10,6 +10,10 @@ def test_methods_are_those_of_the_table_in_its_order() -> None:
     """Analysis may not import the table; this keeps the two from drifting apart."""
     table = {name: method.title for name, method in methods.METHODS.items()}
     assert list(names.METHODS.items()) == list(table.items())
+
+
+def test_attacks_are_those_of_the_conditions() -> None:
+    assert {name: kind.title for name, kind in conditions.ATTACKS.items()} == names.ATTACKS
 
 
 def test_variants_stand_after_their_method() -> None:
@@ -46,3 +50,20 @@ def test_skews_are_ordered_by_value_not_by_text() -> None:
         "iid",
     ]
     assert names.skew_title("dirichlet~0.3") == "Dirichlet α = 0.3"
+
+
+def test_a_scenario_follows_its_skew() -> None:
+    assert names.split_skew("dirichlet~0.3@flip-0.2") == ("dirichlet~0.3", "flip-0.2")
+    assert names.split_skew("iid") == ("iid", "")
+    assert names.skew_title("dirichlet~0.3@flip-0.2") == "Dirichlet α = 0.3, flip-0.2"
+    assert names.skew_title("classes~2@late", short=True) == "2 classes, late"
+    assert names.dirichlet_alpha("dirichlet~0.3") == 0.3
+    assert names.dirichlet_alpha("dirichlet~0.3@flip-0.2") is None
+    skews = ["iid@late-10", "dirichlet~1@late-2", "iid", "iid@late-9.5", "dirichlet~1"]
+    assert sorted(skews, key=names.skew_order) == [
+        "dirichlet~1",
+        "dirichlet~1@late-2",
+        "iid",
+        "iid@late-9.5",
+        "iid@late-10",
+    ]

@@ -73,6 +73,16 @@ def test_it_holds_provenance_backbone_and_claims_and_the_lowest_seeds_partitions
     assert found == [f"partitions/digits/clients~12/{skew}/seed~1.parquet" for skew in CELLS]
 
 
+def test_it_names_the_tables_and_figures_that_were_made(computed, tmp_path):
+    main(["record", "tried"])
+    pages = computed / "reference/tried/pages.json"
+    assert json.loads(pages.read_text()) == {"tables": sorted(TABLES)}
+    for name in ("weights", "gates"):
+        write_figure(computed / "summary/tried", name, computed / "figures/tried" / name)
+    main(["record", "tried"])
+    assert json.loads(pages.read_text())["figures"] == ["gates", "weights"]
+
+
 def test_a_later_record_takes_the_place_of_the_former(computed):
     main(["record", "tried"])
     left_over = computed / "reference/tried/old.md"

@@ -12,7 +12,10 @@ from scipy import stats
 from fedsdg.analysis.differences import differences
 from fedsdg.analysis.statistics import worst_decile
 from fedsdg.analysis.summarise import failed_runs, run_order, summarise
+from fedsdg.analysis.summary import Summary
 from fedsdg.results import METRICS
+
+from .conftest import Run
 
 FILES = ("runs", "rounds", "clients", "timings", "differences")
 IDENTITY = ["experiment", "dataset", "clients", "skew", "method", "seed"]
@@ -176,3 +179,28 @@ def test_a_misnamed_seed_folder_is_named(make_runs, tmp_path) -> None:
     (written.runs / "digits/clients~12/dirichlet~0.1/krum/seed~x").mkdir()
     with pytest.raises(ValueError, match="seed~x"):
         summarise(written.runs, tmp_path / "summary")
+
+
+def test_columns_of_some_runs_are_null_in_the_others(summary_of) -> None:
+    """Simulated time, attackers and the like: where no run has them, there is no such column."""
+    folder = summary_of(
+        [
+            Run("fedavg", 0, rounds=[{"round": 1, "evaluated": True}]),
+            Run("krum", 0, rounds=[{"round": 1, "evaluated": True, "idle_seconds": None}]),
+            Run(
+                "krum",
+                1,
+                rounds=[{"round": 1, "evaluated": True, "idle_seconds": 2.5, "arrived": 4}],
+                rows=[{"round": 1, "client": 0, "participated": True, "attacker": True}],
+            ),
+        ]
+    )
+    rounds = read(folder, "rounds")
+    assert [row["idle_seconds"] for row in rounds] == [None, None, 2.5]
+    assert [row["arrived"] for row in rounds] == [None, None, 4]
+    assert read(folder, "clients")[0]["attacker"] is True
+    summary = Summary(folder)
+    frame = summary.frame("rounds", ["round"], ["idle_seconds", "simulated_seconds"])
+    assert list(frame.columns) == ["round", "idle_seconds", "simulated_seconds"]
+    assert frame["simulated_seconds"].isna().all()
+    assert summary.frame("rounds", ["round"])["round"].tolist() == [1, 1, 1]

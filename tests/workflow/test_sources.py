@@ -5,9 +5,10 @@ from pathlib import Path
 
 import grimp
 import pytest
+import yaml
 
-from fedsdg.analysis.plots import FIGURES
-from fedsdg.analysis.tables import TABLES
+from fedsdg.analysis.plots import FIGURES, USUAL_FIGURES
+from fedsdg.analysis.tables import TABLES, USUAL_TABLES
 from fedsdg.methods import METHODS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +43,7 @@ def common() -> dict:
     """The constants of common.smk, which is Python but for its directives."""
     text = (ROOT / "workflow/rules/common.smk").read_text()
     names: dict = {}
-    for name in ("SOURCES", "TABLES", "FIGURES"):
+    for name in ("SOURCES", "TABLES", "FIGURES", "USUAL_TABLES", "USUAL_FIGURES"):
         (value,) = re.findall(rf"^{name} = ([\[{{].*?[\]}}])$", text, re.DOTALL | re.MULTILINE)
         names[name] = eval(value)
     return names
@@ -83,3 +84,14 @@ def test_every_pattern_finds_a_file():
 def test_every_table_and_figure_of_the_package_is_made():
     assert common()["TABLES"] == list(TABLES)
     assert common()["FIGURES"] == list(FIGURES)
+    assert common()["USUAL_TABLES"] == list(USUAL_TABLES)
+    assert common()["USUAL_FIGURES"] == list(USUAL_FIGURES)
+    config = yaml.safe_load((ROOT / "config/config.yaml").read_text())
+    assert config["tables"] == list(USUAL_TABLES)
+    assert config["figures"] == list(USUAL_FIGURES)
+
+
+def test_a_config_may_name_every_table_and_figure():
+    schema = yaml.safe_load((ROOT / "workflow/schemas/config.schema.yaml").read_text())
+    assert schema["properties"]["tables"]["items"]["enum"] == list(TABLES)
+    assert schema["properties"]["figures"]["items"]["enum"] == list(FIGURES)

@@ -37,8 +37,38 @@ TABLES = [
     "differences",
     "bytes",
     "seconds",
+    "byzantine",
+    "detection",
+    "stragglers",
+    "label_noise",
+    "sensitivity",
 ]
-FIGURES = ["convergence", "accuracy_vs_alpha", "differences", "gates", "weights", "partition"]
+FIGURES = [
+    "convergence",
+    "accuracy_vs_alpha",
+    "differences",
+    "gates",
+    "weights",
+    "partition",
+    "byzantine",
+    "robustness",
+    "stragglers",
+    "label_noise",
+    "sensitivity",
+    "personalisation",
+    "drift",
+]
+# What a record shows that does not say so, and the default config (a test compares these too).
+USUAL_TABLES = [
+    "main",
+    "personal_accuracy",
+    "worst_decile",
+    "global_accuracy",
+    "differences",
+    "bytes",
+    "seconds",
+]
+USUAL_FIGURES = ["convergence", "accuracy_vs_alpha", "differences", "gates", "weights", "partition"]
 
 TABLE_FORMATS = ["csv", "md", "tex"]
 FIGURE_FORMATS = ["pdf", "svg", "png", "json"]
@@ -95,8 +125,8 @@ def grid(pattern, **more):
         method=list(METHODS),
         seed=config["seeds"],
         record=RECORDS,
-        table=TABLES,
-        figure=FIGURES,
+        table=config["tables"],
+        figure=config["figures"],
     )
     return expand(pattern, **{**values, **more})
 
@@ -142,14 +172,24 @@ def recorded_partitions(wildcards):
     return sorted(map(str, folder.rglob("*.parquet")))
 
 
+def recorded_pages(kind):
+    """(experiment, name) of every table or figure of the records; an old one says nothing of them."""
+    for experiment in RECORDED:
+        file = Path(RECORD.format(experiment=experiment), "pages.json")
+        named = json.loads(file.read_text()) if file.exists() else {}
+        usual = USUAL_TABLES if kind == "tables" else USUAL_FIGURES
+        for name in named.get(kind, usual):
+            yield experiment, name
+
+
 def published_tables():
-    pattern = f"{RECORD}/{{table}}.{{suffix}}"
-    return expand(pattern, experiment=RECORDED, table=TABLES, suffix=TABLE_FORMATS)
+    names = [f"{RECORD.format(experiment=e)}/{name}" for e, name in recorded_pages("tables")]
+    return expand("{stem}.{suffix}", stem=names, suffix=TABLE_FORMATS)
 
 
 def published_figures():
-    pattern = "paper_figures/{experiment}/{figure}.{suffix}"
-    return expand(pattern, experiment=RECORDED, figure=FIGURES, suffix=FIGURE_FORMATS)
+    names = [f"paper_figures/{e}/{name}" for e, name in recorded_pages("figures")]
+    return expand("{stem}.{suffix}", stem=names, suffix=FIGURE_FORMATS)
 
 
 # --- What jobs ask for ----------------------------------------------------------------------
@@ -210,6 +250,7 @@ SOURCES = {
         "conditioned.py",
         "conditions.py",
         "config.py",
+        "contribution.py",
         "devices.py",
         "interruption.py",
         "resuming.py",
@@ -219,6 +260,7 @@ SOURCES = {
         "results.py",
         "rng.py",
         "sections.py",
+        "trajectories.py",
         "aggregation/**/*.py",
         "data/**/*.py",
         "federation/**/*.py",
@@ -293,6 +335,8 @@ OUTSIDE_TRAINING = {
     "plugins",
     "search",
     "checkpoint_seconds",
+    "tables",
+    "figures",
 }
 
 

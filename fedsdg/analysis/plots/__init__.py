@@ -20,21 +20,47 @@ from fedsdg.analysis.summary import Summary
 from fedsdg.results import atomic_path, sha256_file, source_hash, write_json
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure of the registry: the module whose ``draw`` makes it, and its caption."""
+    """A figure of the registry: the module whose ``draw`` makes it, and its caption.
+
+    ``draw`` takes the summary, with the files of partitions where it needs them; or, with
+    ``numbers``, the frame that this function of fedsdg.analysis makes of the summary. The
+    sidecar then holds the frame's rows: the very numbers that are drawn.
+    """
 
     module: str
     caption: str
     needs_partitions: bool = False
+    numbers: str | None = None
+
+    def frame(self, summary: Summary) -> pd.DataFrame | None:
+        """The numbers that are drawn; None where ``draw`` reads the summary itself."""
+        if self.numbers is None:
+            return None
+        module, _, function = self.numbers.partition(":")
+        found: pd.DataFrame = getattr(
+            importlib.import_module(f"fedsdg.analysis.{module}"), function
+        )(summary)
+        return found
 
     def __call__(self, summary: Summary, partitions: Sequence[Path] = ()) -> Figure:
         """Draw the figure in the current style."""
+        return self.drawn(summary, partitions, self.frame(summary))
+
+    def drawn(
+        self, summary: Summary, partitions: Sequence[Path], frame: pd.DataFrame | None
+    ) -> Figure:
+        """Draw the figure from what ``frame`` gave."""
         draw = importlib.import_module(f"{__name__}.{self.module}").draw
-        figure: Figure = draw(summary, partitions) if self.needs_partitions else draw(summary)
+        if frame is not None:
+            figure: Figure = draw(frame)
+        else:
+            figure = draw(summary, partitions) if self.needs_partitions else draw(summary)
         return figure
 
 
@@ -76,7 +102,75 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "panels.",
             needs_partitions=True,
         ),
+        "byzantine": Plot(
+            "byzantine",
+            "Global accuracy in the last round against the share of attackers, a panel for each "
+            "attack: mean over seeds; share 0 is the same run in every panel. The table of the "
+            "same name has the intervals.",
+            numbers="robustness:accuracy_by_share",
+        ),
+        "robustness": Plot(
+            "robustness",
+            "The trade-off of robust means over the share of attackers. Top: distance from the "
+            "aggregated step to the mean of the honest clients' updates (median over rounds), "
+            "global accuracy in the last round, and seconds of one aggregation (median over "
+            "rounds; they depend on the machine), each for the attack in the middle. Bottom: "
+            "distance and accuracy under the attack that is worst for the rule at that share, and "
+            "that accuracy against the seconds at the largest share. Means over seeds.",
+            numbers="robustness:trade_off",
+        ),
+        "stragglers": Plot(
+            "stragglers",
+            "Global accuracy (top) and personal accuracy (bottom) against simulated seconds, a "
+            "column for each method and a line for each way of dealing with slow clients: mean "
+            "over seeds of the last evaluation until then.",
+            numbers="simulated_time:accuracy_over_time",
+        ),
+        "label_noise": Plot(
+            "label_noise",
+            "What methods make of clients whose labels are partly wrong; a point is a client in "
+            "one run. Top: the client's weight, averaged over the rounds (1: equal), against the "
+            "share of wrong labels. Then the weight, and what else the method says a client is "
+            "worth, against its exact Shapley value in the last round. ρ is Spearman's correlation "
+            "within a run, mean over seeds; there is none where all clients are alike.",
+            numbers="contributions:measures",
+        ),
+        "sensitivity": Plot(
+            "sensitivity",
+            "Personal accuracy (upper row of each pair) and global accuracy (lower row) in the "
+            "last round against a setting's values: mean over seeds; bars are 95 % Student-t "
+            "intervals and may leave the panel. Where other settings vary too, a thin line is one "
+            "combination of them and the thick line their mean.",
+            numbers="sweeps:sweeps",
+        ),
+        "personalisation": Plot(
+            "personalisation",
+            "Left: personal accuracy in the last round, mean over clients (filled) and mean of the "
+            "worst decile (open); bars are 95 % Student-t intervals over seeds and may leave the "
+            "panel. Right: personal against global accuracy, with the diagonal where both are "
+            "equal.",
+            numbers="personal_and_global:personal_and_global",
+        ),
+        "drift": Plot(
+            "drift",
+            "Two clients' way through parameter space and the aggregates, measured in one run "
+            "(the lowest seed) and drawn in the plane of the two first principal components of "
+            "all its models; the title says how much of their variance lies in it. Thin lines are "
+            "local training, dots where a client ends, diamonds the server's model after each "
+            "round, crosses where clients begin.",
+            numbers="trajectories:trajectories",
+        ),
     }
+)
+
+#: The figures of an experiment whose config names none.
+USUAL_FIGURES = (
+    "convergence",
+    "accuracy_vs_alpha",
+    "differences",
+    "gates",
+    "weights",
+    "partition",
 )
 
 _FORMATS: Mapping[str, dict[str, Any]] = {
@@ -94,13 +188,12 @@ def write_figure(
 ) -> list[Path]:
     """Write ``{output_stem}.pdf``, ``.svg``, ``.png`` and ``.json``, and return their paths.
 
-    The sidecar holds the inputs with their SHA-256, a hash of the sources, the caption and the
-    package's version. ``partitions`` are partition files, used by the figure ``partition``.
+    The sidecar holds the inputs with their SHA-256, a hash of the sources, the caption, the
+    package's version and, for figures with ``Plot.numbers``, the numbers drawn. ``partitions`` are
+    partition files, used by the figure ``partition``.
     Raises ``ValueError`` for an unknown name, and for ``partition`` without files.
     """
-    if name not in FIGURES:
-        raise ValueError(f"there is no figure '{name}'; known are {', '.join(FIGURES)}")
-    plot = FIGURES[name]
+    plot = known_figure(name)
     files = [Path(path) for path in partitions] if plot.needs_partitions else []
     if plot.needs_partitions and not files:
         raise ValueError(f"figure '{name}' needs partition files: name them with --partitions")
@@ -109,9 +202,25 @@ def write_figure(
     summary = Summary(summary_dir)
     caption = f"{plot.caption} {hyperparameters(summary.runs)}"
     with styled():
-        figure = plot(summary, files)
-        facts = {"figure": name, "experiment": summary.experiment, "caption": caption}
+        frame = plot.frame(summary)
+        figure = plot.drawn(summary, files, frame)
+        facts: dict[str, Any] = {
+            "figure": name,
+            "experiment": summary.experiment,
+            "caption": caption,
+        }
+        if frame is not None:
+            from fedsdg.analysis.frames import records
+
+            facts["numbers"] = records(frame)
         return save_figure(figure, output_stem, facts, (*summary.inputs, *files))
+
+
+def known_figure(name: str) -> Plot:
+    """The figure of this name, or a ``ValueError`` that lists the names."""
+    if name not in FIGURES:
+        raise ValueError(f"there is no figure '{name}'; known are {', '.join(FIGURES)}")
+    return FIGURES[name]
 
 
 def save_figure(

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 
-from fedsdg.analysis.names import METHODS, SUBJECT, method_order, method_title
+from fedsdg.analysis.names import SUBJECT, method_order, method_title
 
 #: Width of a figure in inches: a page's text block; heights follow from the panels.
 WIDTH = 7.2
@@ -93,7 +93,8 @@ class Look:
 _DASHED, _DOTTED, _DASHDOT = (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (5, 1.4, 1.2, 1.4))
 
 # Families share a hue: FedAvg and its kin blue, personal rivals purple to grey, robust rules
-# green to ochre. The hues are of Okabe-Ito and Tol's muted set, both safe for colour blindness.
+# green to ochre, clusters magenta, weighting by credit rose, what is no federation black. The hues
+# are of Okabe-Ito's and Tol's sets, which are safe for colour blindness.
 _LOOKS = {
     "fedsdg": Look("#D55E00", "-", "o", width=2.4, order=5),
     "fedavg": Look("#0072B2", "-", "s"),
@@ -109,6 +110,24 @@ _LOOKS = {
     "coordinate-median": Look("#999933", _DASHED, "p"),
     "trimmed-mean": Look("#999933", _DOTTED, "d"),
     "cgsv": Look("#CC6677", _DASHDOT, "*"),
+    "cgsv-xu": Look("#CC6677", _DASHED, "X"),
+    "focus": Look("#CC6677", "-", "o"),
+    "fedsdg-official": Look("#D55E00", _DASHED, "s"),
+    "fedsdg-official-aligned": Look("#D55E00", _DOTTED, "D"),
+    "fedsdg+geometric-median": Look("#F0A35E", "-", "h"),
+    "fedsdg+multikrum": Look("#F0A35E", _DASHED, ">"),
+    "fedsgd": Look("#56B4E9", _DOTTED, "o"),
+    "fedprox-inexact": Look("#332288", _DASHED, "^"),
+    "fedcurv": Look("#332288", "-", "D"),
+    "screened": Look("#117733", _DOTTED, "o"),
+    "ditto": Look("#AA4499", _DASHED, "s"),
+    "fedrep": Look("#AA4499", _DOTTED, "^"),
+    "interpolate": Look("#AA4499", _DASHDOT, "v"),
+    "pens": Look("#EE3377", "-", "P"),
+    "clustered": Look("#EE3377", _DASHED, "s"),
+    "semi-global": Look("#EE3377", _DOTTED, "D"),
+    "data-sharing": Look("#222222", _DASHDOT, "d"),
+    "centralised": Look("#222222", _DASHED, "o", width=1.4),
 }
 
 #: For labels that no known method has, such as the variants of an ablation, in their order.
@@ -118,10 +137,10 @@ _OTHERS = ("#009E73", "#882255", "#E69F00", "#44AA99", "#661100", "#CC79A7", "#7
 
 def looks(methods: Sequence[str]) -> dict[str, Look]:
     """A look for each label: known methods always the same, others in a fixed sequence."""
-    others = sorted((m for m in methods if m not in METHODS), key=method_order)
+    others = sorted((m for m in methods if m not in _LOOKS), key=method_order)
     dashes = ("-", _DASHED, _DASHDOT, _DOTTED)
     markers = "osDv^P<>"
-    found = {m: _LOOKS[m] for m in methods if m in METHODS}
+    found = {m: _LOOKS[m] for m in methods if m in _LOOKS}
     for i, method in enumerate(others):
         turn = i // len(_OTHERS)
         colour = _OTHERS[i % len(_OTHERS)]
@@ -147,6 +166,17 @@ def panels(
     figure = Figure(figsize=(width, rows * panel_height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, **keywords)
     return figure, [list(row) for row in axes]
+
+
+def flow(count: int, columns: int, *, panel_height: float) -> tuple[Figure, list[Axes]]:
+    """A figure of ``count`` panels, row after row, at least one; what is left over is hidden."""
+    columns = min(columns, max(count, 1))
+    rows = -(-max(count, 1) // columns)
+    figure, axes = panels(rows, columns, panel_height=panel_height)
+    listed = [panel for row in axes for panel in row]
+    for panel in listed[max(count, 1) :]:
+        panel.set_visible(False)
+    return figure, listed[: max(count, 1)]
 
 
 def method_legend(figure: Figure, methods: Sequence[str], *, columns: int = 5) -> None:

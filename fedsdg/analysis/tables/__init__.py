@@ -12,10 +12,14 @@ from types import MappingProxyType
 
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables.accuracy import global_accuracy, main, personal_accuracy, worst_decile
+from fedsdg.analysis.tables.byzantine import byzantine, detection
 from fedsdg.analysis.tables.cost import bytes_sent, seconds
 from fedsdg.analysis.tables.differences import differences
+from fedsdg.analysis.tables.label_noise import label_noise
 from fedsdg.analysis.tables.layout import Table
 from fedsdg.analysis.tables.render import to_csv, to_latex, to_markdown
+from fedsdg.analysis.tables.sensitivity import sensitivity
+from fedsdg.analysis.tables.stragglers import stragglers
 from fedsdg.results import atomic_path
 
 TABLES: Mapping[str, Callable[[Summary], Table]] = MappingProxyType(
@@ -27,7 +31,23 @@ TABLES: Mapping[str, Callable[[Summary], Table]] = MappingProxyType(
         "differences": differences,
         "bytes": bytes_sent,
         "seconds": seconds,
+        "byzantine": byzantine,
+        "detection": detection,
+        "stragglers": stragglers,
+        "label_noise": label_noise,
+        "sensitivity": sensitivity,
     }
+)
+
+#: The tables of an experiment whose config names none.
+USUAL_TABLES = (
+    "main",
+    "personal_accuracy",
+    "worst_decile",
+    "global_accuracy",
+    "differences",
+    "bytes",
+    "seconds",
 )
 
 
@@ -36,9 +56,14 @@ def write_table(summary_dir: str | Path, name: str, output_stem: str | Path) -> 
 
     Raises ``ValueError`` for a name that is not in ``TABLES``.
     """
+    return save_table(known_table(name)(Summary(summary_dir)), output_stem)
+
+
+def known_table(name: str) -> Callable[[Summary], Table]:
+    """The function that makes this table, or a ``ValueError`` that lists the names."""
     if name not in TABLES:
         raise ValueError(f"there is no table '{name}'; known are {', '.join(TABLES)}")
-    return save_table(TABLES[name](Summary(summary_dir)), output_stem)
+    return TABLES[name]
 
 
 def save_table(table: Table, output_stem: str | Path) -> list[Path]:

@@ -1,0 +1,103 @@
+"""Runs as a frame: finished ones, with their scenario and settings, and means over their seeds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedsdg.analysis.names import METRICS, dataset_title, skew_order, skew_title, split_skew
+from fedsdg.analysis.statistics import mean_interval
+from fedsdg.analysis.summary import Summary
+
+#: Where runs are compared; ``skew`` is without the scenario here.
+PLACE = ["dataset", "clients", "skew"]
+#: What names a run in a frame whose scenarios were split off.
+RUN = [*PLACE, "scenario", "method", "seed"]
+
+
+def split_scenario(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with ``skew`` alone, and its scenario in a column of its own."""
+    parts = {skew: split_skew(skew) for skew in frame["skew"].unique()}
+    return frame.assign(
+        skew=frame["skew"].map(lambda skew: parts[skew][0]),
+        scenario=frame["skew"].map(lambda skew: parts[skew][1]),
+    )
+
+
+def finished(summary: Summary) -> pd.DataFrame:
+    """The runs that are ok, one a row: ``RUN``, ``type``, ``settings``, and the last round's
+    metrics by their own names. ``settings`` maps dotted keys of the run's config to values."""
+    columns = ["dataset", "clients", "skew", "method", "seed", "type"]
+    rows = [
+        {name: run[name] for name in columns}
+        | {"settings": flat(json.loads(run["config"]))}
+        | {metric.key: run[f"last_{metric.key}"] for metric in METRICS}
+        for run in summary.runs
+        if run["status"] == "ok"
+    ]
+    names = [*columns, "settings", *(metric.key for metric in METRICS)]
+    frame = pd.DataFrame(rows, columns=names)
+    numbers = {metric.key: frame[metric.key].astype(float) for metric in METRICS}
+    return split_scenario(frame.assign(**numbers))
+
+
+def flat(tree: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+    """Dotted keys of a tree of JSON: {"a": {"b": 1}} → {"a.b": 1}."""
+    leaves: dict[str, Any] = {}
+    for key, value in tree.items():
+        inner = f"{place}.{key}" if place else key
+        leaves |= flat(value, inner) if isinstance(value, Mapping) else {inner: value}
+    return leaves
+
+
+def groups(frame: pd.DataFrame, *by: str) -> Iterator[tuple[Any, pd.DataFrame]]:
+    """(value, rows) for each value of a column, or (values, rows) of several, as they appear."""
+    return iter(frame.groupby(list(by) if len(by) > 1 else by[0], sort=False, dropna=False))
+
+
+def over_seeds(frame: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
+    """Mean and 95 % Student-t interval of a column over the runs that agree in ``by``.
+
+    Columns: ``by``, ``n``, ``mean``, ``low``, ``high``; without an interval (one seed) these are
+    the mean. Rows without a value are left out; the others stay in the order they first appear.
+    """
+    known = frame.dropna(subset=[value])
+    rows = []
+    for key, group in groups(known, *by):
+        interval = mean_interval(group[value].to_numpy(dtype=float))
+        low = interval.mean if interval.low is None else interval.low
+        high = interval.mean if interval.high is None else interval.high
+        names = dict(zip(by, key, strict=True))
+        rows.append(names | {"n": interval.n, "mean": interval.mean, "low": low, "high": high})
+    return pd.DataFrame(rows, columns=[*by, "n", "mean", "low", "high"])
+
+
+def places(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """(title, rows) of every place of a frame in the fixed order.
+
+    The data set stands in the title where there are several.
+    """
+    several = len(frame[["dataset", "clients"]].drop_duplicates()) > 1
+    keys = frame[PLACE].drop_duplicates().itertuples(index=False, name=None)
+    for dataset, clients, skew in sorted(keys, key=lambda k: (k[0], k[1], skew_order(k[2]))):
+        where = (frame["dataset"] == dataset) & (frame["clients"] == clients)
+        title = skew_title(skew)
+        if several:
+            title = f"{dataset_title(dataset)}, {clients} clients, {title}"
+        yield title, frame[where & (frame["skew"] == skew)]
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows of plain values for JSON, None where there is none."""
+    rows = frame.to_dict("records")
+    return [{str(name): _plain(value) for name, value in row.items()} for row in rows]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -1,0 +1,110 @@
+"""The trade-off of robust means: distance to the honest mean, accuracy and time by rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fedsdg.analysis.frames import places
+from fedsdg.analysis.names import method_order
+from fedsdg.analysis.plots.style import Look, hide_unused, looks, method_legend, panels, say
+from fedsdg.analysis.robustness import over_attacks
+
+_DISTANCE, _SECONDS = "distance to the honest mean", "seconds of an aggregation"
+
+
+def draw(rows: pd.DataFrame) -> Figure:
+    """``robustness.trade_off``: two rows of three panels for each place."""
+    shown = list(places(over_attacks(rows)))
+    figure, axes = panels(2 * max(len(shown), 1), 3, panel_height=2.5)
+    if not shown:
+        say(axes[0][1], "no run of this experiment\nwas attacked")
+        hide_unused(axes)
+        return figure
+    methods = sorted(rows["method"].unique(), key=method_order)
+    look = looks(methods)
+    for i, (where, part) in enumerate(shown):
+        above, below = axes[2 * i], axes[2 * i + 1]
+        prefix = f"{where}: " if len(shown) > 1 else ""
+        columns = ("distance", _DISTANCE, True), ("accuracy", "global accuracy (%)", False)
+        for column, (name, title, logarithmic) in enumerate(columns):
+            for panel, which in ((above[column], "median"), (below[column], "worst")):
+                _lines(panel, part, f"{name}_{which}", methods, look, logarithmic)
+                panel.set_ylabel(title)
+                attack = "attack in the middle" if which == "median" else "worst attack"
+                panel.set_title(f"{prefix if column == 0 else ''}{attack}")
+        _lines(above[2], part, "seconds", methods, look, True)
+        above[2].set_ylabel(_SECONDS)
+        above[2].set_title("time")
+        _price(below[2], part[part["share"] == part["share"].max()], methods, look)
+    hide_unused(axes)
+    method_legend(figure, methods, columns=4)
+    return figure
+
+
+def _lines(
+    panel: Axes,
+    part: pd.DataFrame,
+    name: str,
+    methods: list[str],
+    look: Mapping[str, Look],
+    logarithmic: bool,
+) -> None:
+    scale = 1 if logarithmic else 100
+    if part[name].isna().all():
+        say(panel, "not recorded")
+        return
+    for method in methods:
+        line = part[part["method"] == method].sort_values("share").dropna(subset=[name])
+        panel.plot(
+            100 * line["share"], scale * line[name], **look[method].line(), **look[method].marks()
+        )
+    panel.set_xticks(sorted(100 * part["share"].unique()))
+    panel.set_xlabel("attackers (% of clients)")
+    if logarithmic:
+        _from_zero_by_decades(panel, part[name].to_numpy())
+    else:
+        panel.set_ylim(0, 100)
+
+
+def _from_zero_by_decades(panel: Axes, values: np.ndarray) -> None:
+    """A logarithmic axis that ends in 0: without attackers a mean is the honest mean itself.
+
+    What is ten thousand times smaller than the value in the middle is rounding, and drawn as 0.
+    """
+    positive = values[np.isfinite(values) & (values > 0)]
+    if not len(positive):
+        return
+    real = positive[positive > 1e-4 * np.median(positive)]
+    if len(real) == np.isfinite(values).sum():
+        panel.set_yscale("log")
+        return
+    threshold = 10.0 ** np.floor(np.log10(real.min()))
+    panel.set_yscale("symlog", linthresh=threshold, linscale=0.4)
+    panel.set_ylim(bottom=-0.15 * threshold)
+
+
+def _price(panel: Axes, part: pd.DataFrame, methods: list[str], look: Mapping[str, Look]) -> None:
+    """Accuracy under the worst attack against the seconds, at the largest share."""
+    if part[["seconds", "accuracy_worst"]].dropna().empty:
+        say(panel, "no times recorded")
+        return
+    for method in methods:
+        own = part[part["method"] == method]
+        panel.plot(
+            own["seconds"],
+            100 * own["accuracy_worst"],
+            linestyle="",
+            color=look[method].colour,
+            zorder=look[method].order,
+            **look[method].marks() | {"markersize": 6.5},
+        )
+    panel.set_xscale("log")
+    panel.set_ylim(0, 100)
+    panel.set_xlabel(_SECONDS)
+    panel.set_ylabel("global accuracy (%)")
+    panel.set_title(f"worst attack, {100 * part['share'].max():.0f} % attackers")

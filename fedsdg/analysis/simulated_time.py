@@ -1,0 +1,73 @@
+"""Accuracy against the simulated clock, and what waiting and lateness cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedsdg.analysis.frames import PLACE, RUN, finished, groups, split_scenario
+from fedsdg.analysis.names import GLOBAL, PERSONAL
+from fedsdg.analysis.summary import Summary
+
+_IDENTITY = ["dataset", "clients", "skew", "method", "seed"]
+#: Counts of uploads and of clients, and idle time: columns of a round.
+COUNTS = ["idle_seconds", "arrived", "late", "discarded", "passed_over", "dropped"]
+
+
+def accuracy_over_time(summary: Summary) -> pd.DataFrame:
+    """Mean accuracy at each simulated second.
+
+    Columns: ``PLACE``, scenario, method, metric, seconds, n, mean. A run has the accuracy of its
+    last evaluation until the next. The mean is taken where every seed has been evaluated and none
+    is over, at the times at which any of them was evaluated.
+    """
+    metrics = [PERSONAL.key, GLOBAL.key]
+    frame = summary.frame("rounds", [*_IDENTITY, "evaluated", *metrics], ["simulated_seconds"])
+    frame = frame[frame["evaluated"].astype(bool) & frame["simulated_seconds"].notna()]
+    frame = split_scenario(frame)
+    line = [*PLACE, "scenario", "method"]
+    parts = []
+    for key, runs in groups(frame, *line):
+        for metric in metrics:
+            known = runs.dropna(subset=[metric]).sort_values("simulated_seconds")
+            curves = [run for _, run in groups(known, "seed")]
+            if curves:
+                part = _mean_curve([(c["simulated_seconds"], c[metric]) for c in curves])
+                names: dict[str, Any] = dict(zip(line, key, strict=True))
+                names |= {"metric": metric, "n": len(curves)}
+                parts.append(part.assign(**names))
+    columns = [*line, "metric", "seconds", "n", "mean"]
+    return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
+
+
+def _mean_curve(curves: list[tuple[pd.Series, pd.Series]]) -> pd.DataFrame:
+    times = [seconds.to_numpy() for seconds, _ in curves]
+    begin, end = max(t[0] for t in times), min(t[-1] for t in times)
+    union = np.unique(np.concatenate(times))
+    grid = union[(union >= begin) & (union <= end)]
+    steps = [
+        values.to_numpy()[np.searchsorted(t, grid, side="right") - 1]
+        for t, (_, values) in zip(times, curves, strict=True)
+    ]
+    return pd.DataFrame({"seconds": grid, "mean": np.mean(steps, axis=0)})
+
+
+def costs_of_waiting(summary: Summary) -> pd.DataFrame:
+    """Means over seeds per ``PLACE``, scenario and method of a whole run's clock and counts.
+
+    Columns: ``n``, ``simulated_seconds``, those of ``COUNTS`` summed over the rounds,
+    ``discarded_share`` of all uploads that arrived at some time or never, and both accuracies.
+    """
+    frame = summary.frame("rounds", _IDENTITY, ["simulated_seconds", *COUNTS])
+    frame = split_scenario(frame[frame["simulated_seconds"].notna()])
+    runs = frame.groupby(RUN, sort=False)
+    totals = runs[COUNTS].sum(min_count=1).join(runs["simulated_seconds"].max())
+    uploads = totals[["arrived", "late", "discarded"]].sum(axis=1, min_count=1)
+    totals["discarded_share"] = totals["discarded"] / uploads.where(uploads > 0)
+    accuracies = finished(summary)[[*RUN, PERSONAL.key, GLOBAL.key]]
+    per_run = accuracies.merge(totals.reset_index(), on=RUN)
+    measured = [name for name in per_run.columns if name not in RUN]
+    lines = per_run.groupby([*PLACE, "scenario", "method"], sort=False)
+    return lines[measured].mean().assign(n=lines.size()).reset_index()

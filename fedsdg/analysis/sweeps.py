@@ -1,0 +1,86 @@
+"""What a setting does: the runs of a method that differ in one value of their config."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+
+from fedsdg.analysis.formatting import setting
+from fedsdg.analysis.frames import PLACE, finished, groups, over_seeds, places
+from fedsdg.analysis.names import GLOBAL, PERSONAL, method_order
+from fedsdg.analysis.summary import Summary
+
+#: Keys of a run's config that say where it stands and not what is tried.
+_IDENTITY = ["dataset", "skew", "seed", "backbone", "method", "federation.clients"]
+COLUMNS = [*PLACE, "key", "type", "others", "value", "metric", "n", "mean", "low", "high"]
+
+
+def sweeps(summary: Summary) -> pd.DataFrame:
+    """Rows of ``COLUMNS``: accuracy in the last round at each value of each setting.
+
+    A setting is swept where runs of one type differ in it and agree in everything else.
+    ``others`` names the values of the other swept settings, so that a grid gives several lines
+    and a single sweep one; values are in order and as text.
+    """
+    runs = finished(summary)
+    parts = []
+    for (*_, kind), group in groups(runs, *PLACE, "type"):
+        settings = group["settings"].tolist()
+        known = dict.fromkeys(name for one in settings for name in one)
+        columns = {name: [_text(one, name) for one in settings] for name in known}
+        texts = pd.DataFrame(columns, index=group.index).drop(columns=_IDENTITY, errors="ignore")
+        swept = [str(name) for name in texts if texts[name].nunique() > 1]
+        for key in swept:
+            rest = [name for name in swept if name != key]
+            # Runs agree in the rest of what is swept; there are several values to compare.
+            alike = texts[rest].apply(tuple, axis=1) if rest else pd.Series("", index=texts.index)
+            tried = alike.map(texts[key].groupby(alike).nunique()) > 1
+            rest = [name for name in rest if texts.loc[tried, name].nunique() > 1]
+            names = [_label(dict(zip(rest, row, strict=True))) for row in texts[rest].to_numpy()]
+            line = group.assign(key=key, value=texts[key], others=names, type=kind)
+            parts.append(line[tried])
+    parts = [part for part in parts if len(part)]
+    if not parts:
+        return pd.DataFrame(columns=COLUMNS)
+    rows = pd.concat(parts)
+    rows = rows.assign(order=rows["value"].map(_order)).sort_values("order", kind="stable")
+    by = [*PLACE, "key", "type", "others", "value"]
+    # One run may stand under two labels: a grid and a single sweep meet in the default.
+    rows = rows.drop_duplicates([*by, "seed"])
+    means = [over_seeds(rows, by, m.key).assign(metric=m.key) for m in (PERSONAL, GLOBAL)]
+    found = pd.concat(means, ignore_index=True)[COLUMNS]
+    return found.assign(value=[setting(json.loads(value)) for value in found["value"]])
+
+
+def panels(rows: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """(title of the place, key, rows) of every setting; first those that methods share."""
+    for where, here in places(rows):
+        for key, part in sorted(groups(here, "key"), key=_panel_order):
+            yield where, key, part
+
+
+def _panel_order(item: tuple[Any, pd.DataFrame]) -> tuple[bool, tuple[int, bool, str], str]:
+    key, part = item
+    kinds = sorted(part["type"].unique(), key=method_order)
+    return (len(kinds) == 1, method_order(kinds[0]), key)
+
+
+def _text(settings: Mapping[str, Any], name: str) -> str:
+    """A value of any kind as something to compare; a config may leave out a default."""
+    return json.dumps(settings.get(name, "default"), sort_keys=True)
+
+
+def _label(others: dict[str, str]) -> str:
+    return ", ".join(
+        f"{name.rpartition('.')[2]} = {setting(json.loads(text))}" for name, text in others.items()
+    )
+
+
+def _order(text: str) -> tuple[bool, float, str]:
+    """Numbers by value, then words."""
+    value = json.loads(text)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return (not number, float(value) if number else 0.0, text)

@@ -1,0 +1,97 @@
+"""Rules under attack: accuracy by attack and share of attackers, and whom a screen caught."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from fedsdg.analysis.formatting import MISSING, percent
+from fedsdg.analysis.frames import PLACE, groups, places
+from fedsdg.analysis.hyperparameters import hyperparameters
+from fedsdg.analysis.names import method_order, method_title, natural_order
+from fedsdg.analysis.robustness import accuracy_by_share, detections
+from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.tables.layout import Block, Entry, Table, block, mark_best
+
+_BYZANTINE = (
+    "Global accuracy (%) in the last round, by attack and share of the clients that attack: mean "
+    "± half-width of the 95 % Student-t interval over seeds; bold: highest mean of a column. "
+    "Without attackers a run is the same under every attack"
+)
+_DETECTION = (
+    "Whom a method blocked by the end of the run, and how many honest clients among them wrongly; "
+    "precision is the share of attackers among the blocked, recall the share of the attackers that "
+    "was blocked, delay the rounds from an attacker's first upload to its blocking. Means over "
+    "seeds; precision and delay over the runs in which somebody, or an attacker, was blocked"
+)
+
+
+def byzantine(summary: Summary) -> Table:
+    """A block for each attack: methods by share."""
+    rows = accuracy_by_share(summary)
+    blocks = [
+        _by_share(f"{where}, {attack}", part)
+        for where, here in places(rows)
+        for attack, part in groups(here, "attack")
+    ]
+    notes = () if blocks else ("No run of this experiment was attacked.",)
+    shown = tuple(blocks) or (block("", ["Method"], []),)
+    caption = f"{_BYZANTINE}. {hyperparameters(summary.runs)}"
+    shares = {name: f"{name} (share)" for name in ("mean", "low", "high")}
+    return Table("byzantine", caption, shown, notes, rows.rename(columns=shares))
+
+
+def _by_share(title: str, part: pd.DataFrame) -> Block:
+    methods = sorted(part["method"].unique(), key=method_order)
+    shares = sorted(part["share"].unique())
+    table = {(row["method"], row["share"]): row for row in part.to_dict("records")}
+    columns = []
+    for share in shares:
+        column: list[tuple[str, float | None]] = []
+        for method in methods:
+            row = table.get((method, share))
+            if row is None:
+                column.append((MISSING, None))
+            else:
+                width = row["high"] - row["mean"] if row["n"] > 1 else None
+                column.append((percent(row["mean"], width), row["mean"]))
+        columns.append(column)
+    filled = mark_best(columns)
+    lines = tuple(
+        (Entry(method_title(method)), *(column[i] for column in filled))
+        for i, method in enumerate(methods)
+    )
+    heads = (("", "Method"), *(("attackers", f"{100 * share:.0f} %") for share in shares))
+    return Block(title, heads, lines)
+
+
+def detection(summary: Summary) -> Table:
+    """A block for each place: a row for each scenario and method that blocks clients."""
+    runs = detections(summary)
+    line = [*PLACE, "scenario", "method"]
+    measured = ["attackers", "blocked", "wrongly", "precision", "recall", "delay"]
+    grouped = runs.groupby(line, sort=False)
+    rows = grouped[measured].mean().assign(runs=grouped.size()).reset_index()
+    heads = ["Scenario", "Method", "runs", "attackers", "blocked", "wrongly"]
+    heads += ["precision (%)", "recall (%)", "delay (rounds)"]
+    blocks = []
+    for where, here in places(rows):
+        ordered = sorted(
+            here.to_dict("records"),
+            key=lambda row: (natural_order(row["scenario"]), method_order(row["method"])),
+        )
+        blocks.append(block(where, heads, [_line(row) for row in ordered]))
+    notes = () if blocks else ("No method of this experiment blocks clients.",)
+    shown = tuple(blocks) or (block("", heads, []),)
+    caption = f"{_DETECTION}. {hyperparameters(summary.runs)}"
+    return Table("detection", caption, shown, notes, runs)
+
+
+def _line(row: dict) -> list[str]:
+    shares = [_number(100 * row[name], 0) for name in ("precision", "recall")]
+    counts = [_number(row[name], 1) for name in ("attackers", "blocked", "wrongly")]
+    title = method_title(row["method"])
+    return [row["scenario"], title, str(row["runs"]), *counts, *shares, _number(row["delay"], 1)]
+
+
+def _number(value: float, decimals: int) -> str:
+    return MISSING if pd.isna(value) else f"{value:.{decimals}f}"

@@ -1,0 +1,56 @@
+"""How well weights and other credits of clients follow their label noise and Shapley values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from fedsdg.analysis.contributions import MEASURES, YARDSTICKS, correlations, measures
+from fedsdg.analysis.formatting import MISSING
+from fedsdg.analysis.frames import groups, places
+from fedsdg.analysis.hyperparameters import hyperparameters
+from fedsdg.analysis.names import method_order, method_title
+from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.tables.layout import Table, block
+
+_CAPTION = (
+    "Correlation over clients between what a method says they are worth (means over the rounds) "
+    "and their share of wrong labels, or their exact Shapley value in the last round: Spearman's ρ "
+    "within a run, mean over seeds ± half-width of the 95 % Student-t interval, and Pearson's in "
+    "brackets. Good is −1 for wrong labels and +1 for Shapley values"
+)
+
+
+def label_noise(summary: Summary) -> Table:
+    """A block for each place: a row for each scenario, method and measure."""
+    rows = correlations(measures(summary))
+    heads = ["Method", "Measure", *YARDSTICKS.values()]
+    blocks = []
+    for where, here in places(rows):
+        for scenario, part in groups(here, "scenario"):
+            title = ", ".join(text for text in (where, scenario) if text)
+            blocks.append(block(title, heads, _lines(part)))
+    notes = () if blocks else ("No client of this experiment has label noise.",)
+    shown = tuple(blocks) or (block("", heads, []),)
+    caption = f"{_CAPTION}. {hyperparameters(summary.runs)}"
+    return Table("label_noise", caption, shown, notes, rows)
+
+
+def _lines(part: pd.DataFrame) -> list[list[str]]:
+    found = {(r["method"], r["measure"], r["yardstick"]): r for r in part.to_dict("records")}
+    lines = []
+    for method in sorted(part["method"].unique(), key=method_order):
+        for measure, title in MEASURES.items():
+            cells = [_cell(found.get((method, measure, yardstick))) for yardstick in YARDSTICKS]
+            if any(cell != MISSING for cell in cells):
+                lines.append([method_title(method), title.partition(" (")[0], *cells])
+    return lines
+
+
+def _cell(row: Mapping[Any, Any] | None) -> str:
+    if row is None:
+        return MISSING
+    width = "" if pd.isna(row["half_width"]) else f" ± {row['half_width']:.2f}"
+    return f"{row['spearman']:+.2f}{width} ({row['pearson']:+.2f})".replace("-", "−")

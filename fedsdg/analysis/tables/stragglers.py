@@ -1,0 +1,63 @@
+"""What slow clients cost: simulated time, idle time, and work that was done for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from fedsdg.analysis.formatting import MISSING
+from fedsdg.analysis.frames import places
+from fedsdg.analysis.hyperparameters import hyperparameters
+from fedsdg.analysis.names import GLOBAL, PERSONAL, method_order, method_title, natural_order
+from fedsdg.analysis.simulated_time import costs_of_waiting
+from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.tables.layout import Table, block
+
+_CAPTION = (
+    "Simulated time of a whole run and what became of the clients' work, means over seeds: seconds "
+    "on the simulated clock; seconds that clients stood idle, all together; uploads in time, late "
+    "but used, and discarded (also as a share of all uploads); clients that were drawn while still "
+    "busy; clients that dropped out; accuracy (%) in the last round"
+)
+_SHOWN = (
+    ("simulated_seconds", "seconds", 1),
+    ("idle_seconds", "idle", 1),
+    ("arrived", "in time", 1),
+    ("late", "late", 1),
+    ("discarded", "discarded", 1),
+    ("discarded_share", "discarded (%)", 100),
+    ("passed_over", "passed over", 1),
+    ("dropped", "dropped", 1),
+    (PERSONAL.key, PERSONAL.short, 100),
+    (GLOBAL.key, GLOBAL.short, 100),
+)
+
+
+def stragglers(summary: Summary) -> Table:
+    """A block for each place: a row for each scenario and method with a simulated clock."""
+    rows = costs_of_waiting(summary)
+    heads = ["Scenario", "Method", *(heading for _, heading, _ in _SHOWN)]
+    blocks = []
+    for where, here in places(rows):
+        ordered = sorted(
+            here.to_dict("records"),
+            key=lambda row: (natural_order(row["scenario"]), method_order(row["method"])),
+        )
+        blocks.append(block(where, heads, [_line(row) for row in ordered]))
+    notes = () if blocks else ("No run of this experiment kept simulated time.",)
+    shown = tuple(blocks) or (block("", heads, []),)
+    caption = f"{_CAPTION}. {hyperparameters(summary.runs)}"
+    return Table("stragglers", caption, shown, notes, rows)
+
+
+def _line(row: Mapping[Any, Any]) -> list[str]:
+    values = [_number(row[name] * scale, name) for name, _, scale in _SHOWN]
+    return [row["scenario"], method_title(row["method"]), *values]
+
+
+def _number(value: float, name: str) -> str:
+    if pd.isna(value):
+        return MISSING
+    return f"{value:,.0f}" if name.endswith("seconds") and value >= 100 else f"{value:,.1f}"

@@ -1,0 +1,93 @@
+"""The game of clients: its 2^n utilities against one model at a time, its values by the axioms."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedsdg.contribution import coalition_values, coalitions, truncated_monte_carlo
+from fedsdg.federation import shapley
+from fedsdg.federation.evaluation import global_metrics
+
+
+@pytest.fixture
+def game(setting):
+    """Five clients' updates, long enough to change what the model answers."""
+    place = setting()
+    generator = torch.Generator().manual_seed(3)
+    updates = torch.randn(5, len(place.theta), generator=generator, dtype=torch.float64)
+    return place, updates, np.arange(20, 97)
+
+
+def test_models_are_means_of_the_coalitions(game):
+    place, updates, _ = game
+    masks = coalitions(5)
+    models = shapley.coalition_models(place.theta, updates, masks)
+    assert torch.equal(models[0], place.theta)
+    for mask, model in zip(masks[1:], models[1:], strict=True):
+        expected = place.theta + updates[torch.from_numpy(mask)].mean(dim=0)
+        torch.testing.assert_close(model, expected, rtol=0, atol=1e-12)
+    halves = shapley.coalition_models(place.theta.float(), updates.float(), masks)
+    assert halves.dtype == torch.float32
+
+
+def test_utilities_are_global_accuracies_model_by_model(game, monkeypatch):
+    place, updates, index = game
+    arguments = (place.model, place.layout, place.samples, index)
+    expected = [
+        global_metrics(
+            *arguments, place.theta + (updates[mask].mean(0) if mask.any() else 0), place.private
+        )[0]
+        for mask in map(torch.from_numpy, coalitions(5))
+    ]
+    assert len(set(expected)) > 5, "the game is about something"
+    values = shapley.coalition_accuracies(*arguments, place.theta, updates, place.private)
+    np.testing.assert_array_equal(values, expected)
+    monkeypatch.setattr(shapley, "CLIENTS_PER_PASS", 3)
+    monkeypatch.setattr(shapley, "CHUNK", 7)
+    again = shapley.coalition_accuracies(*arguments, place.theta, updates, place.private)
+    np.testing.assert_array_equal(again, expected)
+
+
+def test_contributions_share_out_the_gain_and_treat_equals_equally(game):
+    place, updates, index = game
+    updates[3] = updates[1]
+    arguments = (place.model, place.layout, place.samples, index)
+    phi = shapley.client_contributions(*arguments, place.theta, updates, place.private)
+    after = place.theta + updates.mean(dim=0)
+    gain = (
+        global_metrics(*arguments, after, place.private)[0]
+        - global_metrics(*arguments, place.theta, place.private)[0]
+    )
+    assert phi.sum() == pytest.approx(gain)
+    assert phi[1] == pytest.approx(phi[3], abs=1e-12)
+
+
+def test_clients_who_send_nothing_new_get_equal_shares_of_nothing(game):
+    place, updates, index = game
+    arguments = (place.model, place.layout, place.samples, index)
+    zeros = torch.zeros_like(updates)
+    phi = shapley.client_contributions(*arguments, place.theta, zeros, place.private)
+    np.testing.assert_array_equal(phi, 0)
+
+
+def test_too_many_clients_and_no_data_are_refused(game):
+    place, updates, index = game
+    arguments = (place.model, place.layout, place.samples)
+    with pytest.raises(ValueError, match="1 to 10 players, got 15"):
+        shapley.coalition_accuracies(
+            *arguments, index, place.theta, updates.repeat(3, 1), place.private
+        )
+    with pytest.raises(ValueError, match="need validation data"):
+        shapley.coalition_accuracies(*arguments, index[:0], place.theta, updates, place.private)
+
+
+def test_an_estimate_plays_the_same_game(game):
+    place, updates, index = game
+    arguments = (place.model, place.layout, place.samples, index)
+    utility = shapley.coalition_utility(*arguments, place.theta, updates, place.private)
+    values = shapley.coalition_accuracies(*arguments, place.theta, updates, place.private)
+    np.testing.assert_array_equal(coalition_values(5, utility), values)
+    phi = shapley.client_contributions(*arguments, place.theta, updates, place.private)
+    estimate = truncated_monte_carlo(5, utility, 200, np.random.default_rng(0))
+    assert np.all(np.abs(estimate.values - phi) < 4 * estimate.standard_errors)
+    assert estimate.calls <= 32
