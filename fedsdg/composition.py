@@ -95,12 +95,14 @@ class Part:
         return getattr(place, name)
 
     def build(self, parameters: Mapping[str, Any]) -> Any:
-        """Call the callable, with every ``Key`` replaced by its value."""
-        arguments = {
-            argument: parameters[value.name] if isinstance(value, Key) else value
-            for argument, value in self.arguments.items()
-        }
-        return self.resolve()(**arguments)
+        """Call the callable, with every ``Key`` replaced by its value, every ``Part`` by its own."""
+
+        def real(value: Any) -> Any:
+            if isinstance(value, Key):
+                return parameters[value.name]
+            return value.build(parameters) if isinstance(value, Part) else value
+
+        return self.resolve()(**{name: real(value) for name, value in self.arguments.items()})
 
 
 #: Every client uses the global model.
@@ -124,6 +126,10 @@ class Method:
     training: Mapping[str, Any] = field(default_factory=dict)
     #: When clients stop before their epochs are used up; None lets them use all.
     stopping: Part | None = None
+    #: What the server is told of its clients before the first round; None: nothing.
+    knowledge: Part | None = None
+    #: Whether the server's models, where it has several, start with heads of their own.
+    heads_apart: bool = False
     #: Which data leave their clients; None: none do.
     pooling: Part | None = None
     #: What clients measure for the rule to decide by.
@@ -144,7 +150,8 @@ class Method:
     @property
     def parts(self) -> tuple[Part, ...]:
         """All that the method is made of."""
-        some = [part for part in (self.stopping, self.pooling) if part is not None]
+        optional = (self.stopping, self.knowledge, self.pooling)
+        some = [part for part in optional if part is not None]
         return (self.rule, *self.objective, self.personalisation, *some, *self.probes)
 
     def complete(self, parameters: Mapping[str, Any]) -> dict[str, Any]:

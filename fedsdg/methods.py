@@ -6,6 +6,7 @@ A method is a composition and nothing else; adding one is adding a row.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -68,44 +69,68 @@ _OFFICIAL_PARAMETERS = {
     "gate_init": Parameter(-2.0, meaning="initial gate logit a; m = σ(a)"),
 }
 
+_FEDSDG = Method(
+    title="FedSDG",
+    rule=_rule(
+        "alignment:Alignment",
+        epsilon=Key("epsilon"),
+        reference=Key("reference"),
+        transform=Key("transform"),
+        temperature=Key("temperature"),
+        max_weight=Key("max_weight"),
+        smoothing=Key("smoothing"),
+    ),
+    objective=(
+        _part("federation.terms:GatePenalty", strength=Key("lambda1")),
+        _part(
+            "federation.terms:PrivatePenalty",
+            strength=Key("lambda2"),
+            norm=Key("private_norm"),
+        ),
+    ),
+    personalisation=_part(
+        "federation.personalisation:dual_path",
+        gate=Key("gate"),
+        gate_init=Key("gate_init"),
+        gate_fixed=Key("gate_fixed"),
+        composition=Key("composition"),
+        private_subspace=Key("private_subspace"),
+        private_norm=Key("private_norm"),
+        head=Key("head"),
+    ),
+    parameters=_FEDSDG_PARAMETERS,
+    needs_adapters=True,
+    formula="step = Σ_k w_k Δ_k, w_k ∝ max(0, cos(Δ_k, Σ_j Δ_j)); clients minimise the "
+    "cross-entropy of θ_g + m θ_p plus λ₁ Σ_l |m_l| + λ₂ ‖θ_p‖², m = σ(a)",
+    source="FedSDG, Eq. 3-11",
+    server_cost="2 passes",
+)
+
+# What of FedSDG's parameters belongs to the clients; the others are its rule's.
+_FEDSDG_CLIENTS = {
+    name: parameter
+    for name, parameter in _FEDSDG_PARAMETERS.items()
+    if Key(name) not in _FEDSDG.rule.arguments.values()
+}
+
+_TOLERANCE = Parameter(1e-6, minimum=1e-12, maximum=0.1, meaning="relative subgradient residual")
+_CLUSTERS = Parameter(3, minimum=1, integer=True, meaning="C, number of clusters")
+_SCREEN = {"strikes": Key("strikes"), "threshold": Key("threshold")}
+_SCREENED = {
+    "strikes": Parameter(
+        2,
+        minimum=1,
+        integer=True,
+        meaning="times in a row as an outlier before a client is blocked",
+    ),
+    "threshold": Parameter(
+        3.5, minimum=1e-9, meaning="robust standard deviations that make an outlier"
+    ),
+}
+
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
-        "fedsdg": Method(
-            title="FedSDG",
-            rule=_rule(
-                "alignment:Alignment",
-                epsilon=Key("epsilon"),
-                reference=Key("reference"),
-                transform=Key("transform"),
-                temperature=Key("temperature"),
-                max_weight=Key("max_weight"),
-                smoothing=Key("smoothing"),
-            ),
-            objective=(
-                _part("federation.terms:GatePenalty", strength=Key("lambda1")),
-                _part(
-                    "federation.terms:PrivatePenalty",
-                    strength=Key("lambda2"),
-                    norm=Key("private_norm"),
-                ),
-            ),
-            personalisation=_part(
-                "federation.personalisation:dual_path",
-                gate=Key("gate"),
-                gate_init=Key("gate_init"),
-                gate_fixed=Key("gate_fixed"),
-                composition=Key("composition"),
-                private_subspace=Key("private_subspace"),
-                private_norm=Key("private_norm"),
-                head=Key("head"),
-            ),
-            parameters=_FEDSDG_PARAMETERS,
-            needs_adapters=True,
-            formula="step = Σ_k w_k Δ_k, w_k ∝ max(0, cos(Δ_k, Σ_j Δ_j)); clients minimise the "
-            "cross-entropy of θ_g + m θ_p plus λ₁ Σ_l |m_l| + λ₂ ‖θ_p‖², m = σ(a)",
-            source="FedSDG, Eq. 3-11",
-            server_cost="2 passes",
-        ),
+        "fedsdg": _FEDSDG,
         "fedavg": Method(
             title="FedAvg (samples)",
             rule=_MEAN_BY_SAMPLES,
@@ -187,9 +212,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             title="Geometric median",
             rule=_rule("geometric_median:GeometricMedian", tolerance=Key("tolerance")),
             parameters={
-                "tolerance": Parameter(
-                    1e-6, minimum=1e-12, maximum=0.1, meaning="relative subgradient residual"
-                )
+                "tolerance": _TOLERANCE,
             },
             formula="step = argmin_z Σ_k ‖z − Δ_k‖",
             source="Pillutla et al. 2022; Weiszfeld 1937",
@@ -363,6 +386,167 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             "fedsdg, with a gate for each layer",
             source="the authors' public code, June 2026, with its alignment switched on",
             server_cost="2 passes",
+        ),
+        "cgsv-xu": Method(
+            title="CGSV (Xu et al.)",
+            rule=_rule(
+                "cgsv_xu:CgsvXu",
+                gamma=Key("gamma"),
+                alpha=Key("alpha"),
+                beta=Key("beta"),
+                floor=Key("floor"),
+            ),
+            parameters={
+                "gamma": Parameter(0.5, minimum=1e-9, meaning="Γ, length of a normalised update"),
+                "alpha": Parameter(
+                    0.95, minimum=0, maximum=0.999999, meaning="α of r ← α r + (1 − α) ψ"
+                ),
+                "beta": Parameter(1.0, minimum=1e-9, meaning="β, the altruism of the rewards"),
+                "floor": Parameter(1e-3, minimum=0, maximum=1, meaning="least contribution r_n"),
+            },
+            formula="θ_n ← θ_n + the q_n largest entries of U = Σ r_n Γ Δ_n/‖Δ_n‖; "
+            "r ← α r + (1 − α) cos(Δ_n, U), q_n ∝ tanh(β r_n); all clients take part",
+            source="Xu et al. 2021",
+            server_cost="3 passes",
+        ),
+        "focus": Method(
+            title="FOCUS",
+            rule=_rule("focus:Focus", temperature=Key("temperature")),
+            probes=(_part("federation.probes:CrossLosses"),),
+            parameters={
+                "temperature": Parameter(
+                    1.0, minimum=0, meaning="a of the credibility 1 − softmax(a E)"
+                )
+            },
+            formula="θ ← θ + Σ w_k Δ_k, w_k ∝ n_k C_k, C = 1 − softmax(a E), E_k = loss of θ on "
+            "client k's data + loss of θ_k on the server's",
+            source="Chen et al. 2020",
+            up="d + 2 losses",
+            server_cost="1 pass",
+        ),
+        "clustered": Method(
+            title="Clustered",
+            rule=_rule("clusters:Clustered", count=Key("clusters")),
+            probes=(_part("federation.probes:ModelScores"),),
+            heads_apart=True,
+            parameters={"clusters": _CLUSTERS},
+            formula="θ_c ← Σ (n_k/n) θ_k over the cohort's members of cluster c; a client joins the "
+            "cluster whose model has the least loss on its data",
+            source="Ghosh et al. 2020 (IFCA)",
+            up="d + C losses",
+            down="4d",
+            client_cost="E epochs, and C evaluations",
+            server_cost="1 pass",
+        ),
+        "clustered-known": Method(
+            title="Clustered (known)",
+            rule=_rule("clusters:Clustered", count=Key("clusters"), assignment="known"),
+            knowledge=_part("federation.knowledge:LabelClusters", count=Key("clusters")),
+            heads_apart=True,
+            parameters={"clusters": _CLUSTERS},
+            formula="θ_c ← Σ (n_k/n) θ_k over the cohort's members of cluster c; clusters are those "
+            "of the clients' label shares (k-means)",
+            source="the chapter on personalisation",
+            server_cost="1 pass",
+        ),
+        "semi-global": Method(
+            title="Semi-global",
+            rule=_rule(
+                "clusters:Clustered", count=Key("clusters"), assignment="known", beta=Key("beta")
+            ),
+            knowledge=_part("federation.knowledge:LabelClusters", count=Key("clusters")),
+            heads_apart=True,
+            parameters={
+                "clusters": _CLUSTERS,
+                "beta": Parameter(
+                    0.5, minimum=0, maximum=1, meaning="β, share of the mean of the clusters"
+                ),
+            },
+            formula="as clustered-known, but clients start from (1 − β) θ_c + β mean_c θ_c",
+            source="the chapter on personalisation",
+            server_cost="1 pass",
+        ),
+        "pens": Method(
+            title="PENS",
+            rule=_rule("neighbours:Pens", phase_one=Key("phase_one"), top=Key("top")),
+            probes=(_part("federation.probes:ModelScores", sample=Key("tried")),),
+            parameters={
+                "phase_one": Parameter(
+                    10, minimum=0, integer=True, meaning="rounds in which neighbours are looked for"
+                ),
+                "top": Parameter(2, minimum=1, integer=True, meaning="m, models picked in a round"),
+                "tried": Parameter(
+                    5, minimum=1, integer=True, meaning="l, models that a client tries in a round"
+                ),
+            },
+            formula="θ_k ← mean of its own and its neighbours' latest models, trained on; neighbours "
+            "are those whose models were often among the m best of l tried",
+            source="Onoszko et al. 2021",
+            up="d + K losses",
+            down="6d",
+            client_cost="E epochs, and l evaluations",
+            server_cost="1 pass",
+        ),
+        "data-sharing": Method(
+            title="Data sharing",
+            rule=_MEAN_BY_SAMPLES,
+            pooling=_part("federation.pooling:SharedSamples", share=Key("share")),
+            parameters={
+                "share": Parameter(
+                    0.05, minimum=0, maximum=1, meaning="share of its data a client gives to all"
+                )
+            },
+            formula=f"{_BY_SAMPLES}; every client trains on its own samples and on a share of "
+            "everybody else's: no privacy for these",
+            source="Zhao et al. 2018; the chapter on aggregation",
+            client_cost="E epochs, of its own samples and the shared ones",
+            server_cost="1 pass",
+        ),
+        "fedavg-screened": Method(
+            title="FedAvg, screened",
+            rule=_rule("screened:Screened", inner=_MEAN_BY_SAMPLES, **_SCREEN),
+            parameters=_SCREENED,
+            formula=f"{_BY_SAMPLES} of the clients that were not blocked as outliers",
+            source="the chapter on aggregation: watching clients one by one",
+            server_cost="4 passes",
+        ),
+        "fedsdg-screened": replace(
+            _FEDSDG,
+            title="FedSDG, screened",
+            rule=_rule("screened:Screened", inner=_FEDSDG.rule, **_SCREEN),
+            parameters={**_FEDSDG_PARAMETERS, **_SCREENED},
+            formula="as FedSDG, of the clients that were not blocked as outliers",
+            source="FedSDG with the chapter's detection",
+            server_cost="5 passes",
+        ),
+        "fedsdg-geometric-median": replace(
+            _FEDSDG,
+            title="FedSDG + geometric median",
+            rule=_rule("geometric_median:GeometricMedian", tolerance=Key("tolerance")),
+            parameters={**_FEDSDG_CLIENTS, "tolerance": _TOLERANCE},
+            formula="clients as FedSDG; θ ← θ + geometric median of Δ_k",
+            source="a hybrid of this benchmark",
+            server_cost="2 passes",
+        ),
+        "fedsdg-multikrum": replace(
+            _FEDSDG,
+            title="FedSDG + Multi-Krum",
+            rule=_rule("krum:MultiKrum", f=Key("f")),
+            parameters={**_FEDSDG_CLIENTS, "f": _BYZANTINE},
+            formula="clients as FedSDG; θ ← θ + mean of the M − f updates nearest to others",
+            source="a hybrid of this benchmark",
+            server_cost="2 passes",
+        ),
+        "centralised": Method(
+            title="Centralised",
+            rule=_MEAN_BY_SAMPLES,
+            pooling=_part("federation.pooling:Central"),
+            formula="one place trains on all samples, as many in a round as the cohort would",
+            source="no federation: the ceiling",
+            up="0",
+            down="0",
+            client_cost="E epochs of the cohort's samples, one after another",
+            server_cost="nothing",
         ),
         "local-only": Method(
             title="Local only",

@@ -51,6 +51,7 @@ from fedsdg.models.adapters import AdapterConfig, initial_values, make_layout
 from fedsdg.models.backbones import Backbone
 from fedsdg.models.cohort import CohortModel
 from fedsdg.models.interface import ClientModel
+from fedsdg.models.parameters import Layout, offsets
 from fedsdg.models.small_cnn import CnnArchitecture, SmallCnn
 from fedsdg.plugins import find_method
 from fedsdg.resuming import Journey
@@ -196,15 +197,18 @@ def build(
         test=partition.shards(TEST),
         global_test=global_images(run, partition),
     )
+    rule = conditioned_rule(run, row.rule.build(parameters))
+    if row.heads_apart:
+        theta = _heads_apart(run, model.layout, theta, rule.models(run.federation.clients))
     pooling = Pooling() if row.pooling is None else row.pooling.build(parameters)
-    return Federation(
+    made = Federation(
         model=model,
         layout=model.layout,
         samples=samples,
         shards=pooling.shards(
             conditioned_shards(run, shards, partition), stream("partition", run.seed, 1)
         ),
-        rule=conditioned_rule(run, row.rule.build(parameters)),
+        rule=rule,
         work=LocalWork(
             optimiser=training.optimiser,
             eta_g=training.eta_g,
@@ -233,6 +237,28 @@ def build(
         pooling=pooling,
         scratch=scratch,
     )
+    if row.knowledge is not None:
+        told = row.knowledge.build(parameters)
+        labels = samples.labels.cpu().numpy()
+        made.state = told(rule, made.state, labels, shards.train, material.num_classes)
+    return made
+
+
+def _heads_apart(run: RunConfig, layout: Layout, theta: torch.Tensor, count: int) -> torch.Tensor:
+    """``count`` copies of a communicated row, [count, d], whose heads are drawn one by one.
+
+    The first keeps its head. Of models that start equal no loss could tell which fits whom.
+    """
+    models = theta.repeat(count, 1)
+    for name, place in offsets(layout.communicated).items():
+        if name == "head.weight":
+            spread = float(theta[place].std())
+            for number in range(1, count):
+                draw = stream("init", run.seed, number).normal(
+                    0.0, spread, place.stop - place.start
+                )
+                models[number, place] = torch.from_numpy(draw).to(models)
+    return models
 
 
 @dataclass(frozen=True)

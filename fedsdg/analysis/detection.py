@@ -60,7 +60,7 @@ def detection(blocked: np.ndarray, attackers: np.ndarray, participated: np.ndarr
     )
 
 
-def detection_of_run(rows: Iterable[Mapping[str, Any]]) -> Detection:
+def detection_of_run(rows: Iterable[Mapping[Any, Any]]) -> Detection:
     """Judge the blocks of a run by its rows of ``clients.parquet``.
 
     Read are ``round``, ``client``, ``participated``, ``attacker`` and ``blocked`` (after the

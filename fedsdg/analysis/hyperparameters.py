@@ -72,7 +72,7 @@ def hyperparameters(runs: Sequence[Mapping[str, Any]]) -> str:
     backbones = sorted({run["backbone_hash"][:8] for run in runs if run["backbone_hash"]})
     if backbones:
         sentences.append(f"Backbone {', '.join(backbones)}")
-    if any(config.get("trainable") == "full" for config in configs.values()):
+    if any(one.get("trainable") == "full" for several in configs.values() for one in several):
         sentences.append("All parameters of a small CNN are trained")
     return ". ".join(sentences) + "."
 

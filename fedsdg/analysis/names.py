@@ -40,6 +40,18 @@ METHODS = {
     "interpolate": "Running mix",
     "fedsdg-official": "FedSDG (authors' code)",
     "fedsdg-official-aligned": "FedSDG (authors' code, aligned)",
+    "cgsv-xu": "CGSV (Xu et al.)",
+    "focus": "FOCUS",
+    "clustered": "Clustered",
+    "clustered-known": "Clustered (known)",
+    "semi-global": "Semi-global",
+    "pens": "PENS",
+    "data-sharing": "Data sharing",
+    "fedavg-screened": "FedAvg, screened",
+    "fedsdg-screened": "FedSDG, screened",
+    "fedsdg-geometric-median": "FedSDG + geometric median",
+    "fedsdg-multikrum": "FedSDG + Multi-Krum",
+    "centralised": "Centralised",
     "local-only": "Local only",
 }
 
