@@ -291,7 +291,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             probes=(_part("federation.fisher:FisherInformation"),),
             parameters={
                 "strength": Parameter(
-                    1.0, minimum=0, meaning="λ of the penalty on the others' parameters"
+                    0.1, minimum=0, meaning="λ of the penalty on the others' parameters"
                 )
             },
             formula=f"{_BY_SAMPLES}; clients minimise the cross-entropy "

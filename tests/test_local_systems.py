@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 
+from fedsdg.conditions import parse_conditions
 from fedsdg.config import method_entry, parse_config
 from fedsdg.federation.fisher import diagonal_fisher
 from fedsdg.federation.rounds import step_together
@@ -19,6 +20,7 @@ from fedsdg.runs import build, make_partition, prepare_material
 CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
 SKEW = "dirichlet~1.0"
 ROUNDS, CLIENTS = 3, 8
+NAMES = ("fedsgd", "fedprox-inexact", "fedcurv", "fedrep", "ditto", "interpolate")
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +43,15 @@ def material():
 
 @pytest.fixture(scope="module")
 def fresh(config, material):
-    def make(entry, seed=0, **training):
+    def make(entry, seed=0, conditions=None, **training):
         changed = dataclasses.replace(
             config, training=dataclasses.replace(config.training, **training)
         )
         partition = make_partition("digits", SKEW, seed, CLIENTS, config.partition)
-        return build(changed.run("digits", SKEW, method_entry(entry), seed), material, partition)
+        run = changed.run("digits", SKEW, method_entry(entry), seed)
+        if conditions is not None:
+            run = dataclasses.replace(run, conditions=parse_conditions(conditions))
+        return build(run, material, partition)
 
     return make
 
@@ -224,9 +229,7 @@ def test_fedsdg_with_a_private_head_and_the_config_that_does_not_name_it(config,
     assert private.parameters["head"] == "private"
 
 
-@pytest.mark.parametrize(
-    "name", ["fedsgd", "fedprox-inexact", "fedcurv", "fedrep", "ditto", "interpolate"]
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_round_that_is_broken_off_leaves_no_trace(fresh, name, monkeypatch):
     one, twin = fresh(name), fresh(name)
     for federation in (one, twin):
@@ -256,3 +259,50 @@ def test_seeds_that_train_together_are_the_seeds_alone(fresh, name):
         assert [row["samples_processed"] for row in rows(one, participated=True)] == [
             row["samples_processed"] for row in rows(two, participated=True)
         ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_who_drops_out_keeps_what_it_had_and_an_empty_round_changes_nothing(fresh, name):
+    one = fresh(name, conditions={"dropout": {"probability": 0.8}})
+    seen = set()
+    for round_ in range(1, 7):
+        everyone = torch.arange(CLIENTS)
+        private, kept = one.bank.gather(everyone)
+        theta, present = one.theta.clone(), set(one.cohort(round_).tolist())
+        one.step(round_)
+        away = torch.tensor(sorted(set(range(CLIENTS)) - present))
+        now, stays = one.bank.gather(away)
+        assert torch.equal(now, private[away])
+        assert all(torch.equal(stays[key], kept[key][away]) for key in kept)
+        assert torch.equal(one.theta, theta) == (not present)
+        seen.add(bool(present))
+    assert seen == {True, False}
+
+
+def test_fedcurv_remembers_the_last_cohort_through_an_empty_round(fresh):
+    """The server's sums are still those of it, so its clients have still their own to take off."""
+    one = fresh("fedcurv", conditions={"dropout": {"probability": 0.8}})
+    known, afterwards = set(), 0
+    for round_ in range(1, 13):
+        present = one.cohort(round_)
+        asked = one.clients(round_, present)
+        for client, own in zip(present.tolist(), asked.state["fisher"], strict=True):
+            assert bool(own.any()) == (client in known)
+        empty = not len(present)
+        one.step(round_)
+        afterwards += empty and bool(known)
+        known = known if empty else set(present.tolist())
+    assert afterwards, "there were empty rounds"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_client_takes_the_steps_it_has_time_for(fresh, name):
+    """Ditto trains two models in two such times; who stops earlier does not use its time up."""
+    compute = {"slowest": 1.0, "fastest": 8.0, "local_seconds": 2.5, "max_epochs": 6}
+    one = fresh(name, conditions={"compute": compute})
+    one.step(1)
+    times = 2 if name == "ditto" else 1
+    for row in rows(one, participated=True):
+        speed = one.circumstances.clock.speeds[row["client"]]
+        assert times <= row["local_steps"] <= times * max(1, int(2.5 * speed))
+    assert torch.isfinite(one.theta).all()

@@ -161,7 +161,7 @@ class Federation:
         """What a cohort trains on: batches, the server's model and vectors, what it has kept."""
         received = self._received()
         private, kept = self.bank.gather(torch.from_numpy(cohort))
-        self._forget(round_, cohort, kept)
+        self._forget(cohort, kept)
         epochs = self.work.epochs(self.schedule.epochs)
         if self.pooling.central:
             batches = [self._pooled_batches(round_, epochs)] * len(cohort)
@@ -271,18 +271,22 @@ class Federation:
         """The vectors [d] that the server sends beside the model."""
         return {name: v.to(self.theta) for name, v in self.rule.broadcast(self.state).items()}
 
-    def _forget(self, round_: int, cohort: np.ndarray, kept: Mapping[str, Tensor]) -> None:
+    def _forget(self, cohort: np.ndarray, kept: Mapping[str, Tensor]) -> None:
         """Set to 0 what terms let go of when a client sits out a round."""
         names = [name for term in self.work.terms for name in term.fleeting]
         if not names:
             return
-        was_there = set()
+        # The last cohort that there was: a round in which everybody dropped out changed nothing.
+        was_there: set[int] = set()
+        last = 0
         for row in reversed(self.records.clients):
-            if row["round"] < round_ - 1:
-                break
             if row["participated"]:
+                if row["round"] < last:
+                    break
+                last = row["round"]
                 was_there.add(row["client"])
-        out = torch.tensor([client not in was_there for client in cohort.tolist()])
+        away = [client not in was_there for client in cohort.tolist()]
+        out = torch.tensor(away, dtype=torch.bool)
         for name in names:
             kept[name][out.to(kept[name].device)] = 0
 
