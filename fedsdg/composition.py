@@ -95,7 +95,7 @@ class Part:
         return getattr(place, name)
 
     def build(self, parameters: Mapping[str, Any]) -> Any:
-        """Call the callable, with every ``Key`` replaced by its value, every ``Part`` by its own."""
+        """Call the callable, with every ``Key`` replaced by its value and every ``Part`` built."""
 
         def real(value: Any) -> Any:
             if isinstance(value, Key):

@@ -430,8 +430,8 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             probes=(_part("federation.probes:ModelScores"),),
             heads_apart=True,
             parameters={"clusters": _CLUSTERS},
-            formula="θ_c ← Σ (n_k/n) θ_k over the cohort's members of cluster c; a client joins the "
-            "cluster whose model has the least loss on its data",
+            formula="θ_c ← Σ (n_k/n) θ_k over the cohort's members of cluster c; a client joins "
+            "the cluster whose model has the least loss on its data",
             source="Ghosh et al. 2020 (IFCA)",
             up="d + C losses",
             down="4d",
@@ -444,8 +444,8 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             knowledge=_part("federation.knowledge:LabelClusters", count=Key("clusters")),
             heads_apart=True,
             parameters={"clusters": _CLUSTERS},
-            formula="θ_c ← Σ (n_k/n) θ_k over the cohort's members of cluster c; clusters are those "
-            "of the clients' label shares (k-means)",
+            formula="θ_c ← Σ (n_k/n) θ_k over the cohort's members of cluster c; clusters are "
+            "those of the clients' label shares (k-means)",
             source="the chapter on personalisation",
             server_cost="1 pass",
         ),
@@ -479,11 +479,11 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                     5, minimum=1, integer=True, meaning="l, models that a client tries in a round"
                 ),
             },
-            formula="θ_k ← mean of its own and its neighbours' latest models, trained on; neighbours "
-            "are those whose models were often among the m best of l tried",
+            formula="θ_k ← mean of its own and its neighbours' latest models, trained on; "
+            "neighbours are those whose models were often among the m best of l tried",
             source="Onoszko et al. 2021",
             up="d + K losses",
-            down="6d",
+            down="≤ 6d",
             client_cost="E epochs, and l evaluations",
             server_cost="1 pass",
         ),
@@ -546,7 +546,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             up="0",
             down="0",
             client_cost="E epochs of the cohort's samples, one after another",
-            server_cost="nothing",
+            server_cost="1 pass",
         ),
         "local-only": Method(
             title="Local only",

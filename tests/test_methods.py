@@ -12,6 +12,13 @@ def parts(name: str) -> tuple[Part, ...]:
     return METHODS[name].parts
 
 
+def keys(part: Part) -> set[str]:
+    """The parameters that a part asks for, and the parts within it."""
+    values = part.arguments.values()
+    own = {value.name for value in values if isinstance(value, Key)}
+    return own.union(*(keys(value) for value in values if isinstance(value, Part)))
+
+
 @ROWS
 def test_every_part_builds_with_the_defaults(name):
     parameters = {key: parameter.default for key, parameter in METHODS[name].parameters.items()}
@@ -21,12 +28,7 @@ def test_every_part_builds_with_the_defaults(name):
 
 @ROWS
 def test_parameters_are_exactly_those_the_parts_ask_for(name):
-    asked = {
-        value.name
-        for part in parts(name)
-        for value in part.arguments.values()
-        if isinstance(value, Key)
-    }
+    asked = {key for part in parts(name) for key in keys(part)}
     assert asked == set(METHODS[name].parameters)
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 import yaml
 
+from fedsdg.conditions import Conditions
 from fedsdg.config import method_entry, parse_config
 from fedsdg.data.partition_record import TRAIN
 from fedsdg.federation.cohorts import cohort_batches, draw_cohort
@@ -59,8 +60,11 @@ def finished(config, material, partition):
     def run(entry, **federation):
         key = json.dumps([entry, federation], sort_keys=True)
         if key not in cache:
+            kind = entry if isinstance(entry, str) else entry["type"]
             changed = dataclasses.replace(
-                config, federation=dataclasses.replace(config.federation, **federation)
+                config,
+                federation=dataclasses.replace(config.federation, **federation),
+                conditions=Conditions(benchmark_images=20 if kind == "focus" else None),
             )
             one = build(changed.run("digits", SKEW, method_entry(entry), 0), material, partition)
             one.start = one.theta.clone()
@@ -116,21 +120,31 @@ def distance(a, b):
     return float((a.theta - b.theta).norm() / (b.theta - b.start).norm())
 
 
-@pytest.mark.parametrize("name", METHODS)
+#: Those that need everybody in every round, and the one in which nobody takes part.
+WHOLE, NOBODY = ("cgsv-xu",), ("centralised",)
+LEARNERS = [name for name in METHODS if name not in NOBODY]
+
+
+def everybody(name):
+    return {"clients_per_round": 8} if name in WHOLE else {}
+
+
+@pytest.mark.parametrize("name", LEARNERS)
 def test_every_method_trains_and_records(finished, name):
-    one = finished(name)
+    one = finished(name, **everybody(name))
+    size = one.schedule.clients_per_round
     records = one.records
     assert [row["round"] for row in records.rounds] == [1, 2]
     for row in records.rounds:
         assert np.isfinite(row["train_loss"])
         assert 0 <= row["personal_worst_decile"] <= row["personal_accuracy"] <= 1
-        assert row["bytes_up"] % 5 == row["bytes_down"] % 5 == 0
+        assert row["bytes_up"] % size == row["bytes_down"] % size == 0
     participants = [row for row in records.clients if row["participated"]]
-    assert len(participants) == 2 * 5
+    assert len(participants) == 2 * size
     assert len(records.clients) == 2 * 8
     if one.layout.d:
         assert not torch.equal(one.theta, one.start), "the server model moved"
-        assert records.rounds[-1]["bytes_up"] >= 5 * 4 * one.layout.d
+        assert records.rounds[-1]["bytes_up"] >= size * 4 * one.layout.d
     for row in participants:
         sizes = len(one.shards.train[row["client"]])
         # The others say themselves how much they train: see test_local_systems.py.
@@ -141,11 +155,38 @@ def test_every_method_trains_and_records(finished, name):
 
 def test_cohorts_are_equal_for_all_methods_and_evaluation_does_not_touch_them(finished):
     expected = [draw_cohort(0, r, 8, 5).tolist() for r in (1, 2)]
-    for name in METHODS:
+    for name in LEARNERS:
+        if name in WHOLE:
+            continue
         rows = finished(name).records.clients
         for round_ in (1, 2):
             drawn = [r["client"] for r in rows if r["round"] == round_ and r["participated"]]
             assert drawn == expected[round_ - 1]
+
+
+def test_central_training_processes_as_many_samples_as_the_cohort_and_sends_nothing(finished):
+    one = finished("centralised")
+    for row in one.records.rounds:
+        cohort = draw_cohort(0, row["round"], 8, 5)
+        assert row["samples_processed"] == one.train_sizes[cohort].sum()
+        assert row["bytes_up"] == row["bytes_down"] == 0
+    assert not torch.equal(one.theta, one.start)
+
+
+def test_a_method_that_judges_on_the_server_says_what_it_needs(config, material, partition):
+    with pytest.raises(ValueError, match="set conditions.benchmark_images"):
+        build(config.run("digits", SKEW, method_entry("focus"), 0), material, partition)
+
+
+def test_clusters_start_with_heads_of_their_own(finished):
+    from fedsdg.models.parameters import offsets
+
+    start = finished("clustered").start
+    places = offsets(finished("clustered").layout.communicated)
+    for name, place in places.items():
+        apart = name == "head.weight"
+        assert torch.equal(start[0, place], start[1, place]) != apart
+        assert torch.equal(start[0, place], finished("fedavg").start[place])
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedsdg", "fine-tune"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -62,6 +63,9 @@ class Measured:
 class Probe:
     """The neutral probe: measures nothing, neither before training nor after."""
 
+    #: Whether it cannot do without samples that the server holds.
+    needs_benchmark: ClassVar[bool] = False
+
     def before(self, scene: Scene) -> Measured:
         """Of what the clients have downloaded."""
         return Measured()
@@ -108,6 +112,8 @@ class CrossLosses(Probe):
     ``global_loss`` [M, 1]: the downloaded model on the client's training samples.
     ``benchmark_loss`` [M, 1]: the client's trained model on the server's benchmark samples.
     """
+
+    needs_benchmark: ClassVar[bool] = True
 
     def before(self, scene: Scene) -> Measured:
         own = [scene.own(k) for k in range(len(scene.clients))]

@@ -89,6 +89,11 @@ class Federation:
         self.bank = ClientBank(
             self.num_clients, self.private, self.keeps, self.layout.d, self.scratch
         )
+        if any(probe.needs_benchmark for probe in self.probes) and not len(self.shards.benchmark):
+            raise ValueError(
+                "the method judges clients on samples that the server holds, but there are none; "
+                "set conditions.benchmark_images, for instance to 100"
+            )
         self.state = self.rule.init(self.layout.d, self.train_sizes)
         many = self.rule.models(self.num_clients)
         if many > 1 and self.theta.dim() == 1:
