@@ -95,12 +95,17 @@ class Part:
         return getattr(place, name)
 
     def build(self, parameters: Mapping[str, Any]) -> Any:
-        """Call the callable, with every ``Key`` replaced by its value."""
+        """Call the callable, with every ``Key`` replaced by its value, every part built."""
         arguments = {
-            argument: parameters[value.name] if isinstance(value, Key) else value
-            for argument, value in self.arguments.items()
+            argument: _given(value, parameters) for argument, value in self.arguments.items()
         }
         return self.resolve()(**arguments)
+
+
+def _given(value: Any, parameters: Mapping[str, Any]) -> Any:
+    if isinstance(value, Key):
+        return parameters[value.name]
+    return value.build(parameters) if isinstance(value, Part) else value
 
 
 #: Every client uses the global model.

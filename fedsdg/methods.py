@@ -28,6 +28,15 @@ _BYZANTINE = Parameter(
     1, minimum=0, integer=True, meaning="f, Byzantine clients per round tolerated"
 )
 
+_TOLERANCE = Parameter(1e-6, minimum=1e-12, maximum=0.1, meaning="relative subgradient residual")
+_FLOOR = Parameter(1e-3, minimum=0, maximum=1, meaning="least contribution r_n")
+_CLUSTERS = {
+    "clusters": Parameter(3, minimum=2, integer=True, meaning="C, models of the server"),
+    "assignment": Parameter(
+        "loss", choices=("loss", "known"), meaning="who is in which: by loss, or by known data"
+    ),
+}
+
 _FEDSDG_PARAMETERS = {
     "lambda1": Parameter(1e-4, minimum=0, meaning="λ₁ of Eq. 5, weight of Σ_l |m_l|"),
     "lambda2": Parameter(1e-4, minimum=0, meaning="λ₂ of Eq. 5, weight of ‖θ_p‖²"),
@@ -50,6 +59,27 @@ _FEDSDG_PARAMETERS = {
     "temperature": Parameter(0.05, minimum=1e-6, meaning="τ of the softmax transform"),
     "max_weight": Parameter(None, minimum=0, maximum=1, optional=True, meaning="largest weight"),
     "smoothing": Parameter(0.0, minimum=0, maximum=1, meaning="share of uniform weights mixed in"),
+}
+
+_FEDSDG_OBJECTIVE = (
+    _part("federation.terms:GatePenalty", strength=Key("lambda1")),
+    _part("federation.terms:PrivatePenalty", strength=Key("lambda2"), norm=Key("private_norm")),
+)
+_FEDSDG_BRANCH = _part(
+    "federation.personalisation:dual_path",
+    gate=Key("gate"),
+    gate_init=Key("gate_init"),
+    gate_fixed=Key("gate_fixed"),
+    composition=Key("composition"),
+    private_subspace=Key("private_subspace"),
+    private_norm=Key("private_norm"),
+    head=Key("head"),
+)
+_FEDSDG_LOCAL = {
+    value.name: _FEDSDG_PARAMETERS[value.name]
+    for part in (*_FEDSDG_OBJECTIVE, _FEDSDG_BRANCH)
+    for value in part.arguments.values()
+    if isinstance(value, Key)
 }
 
 _OFFICIAL_OBJECTIVE = (
@@ -81,24 +111,8 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 max_weight=Key("max_weight"),
                 smoothing=Key("smoothing"),
             ),
-            objective=(
-                _part("federation.terms:GatePenalty", strength=Key("lambda1")),
-                _part(
-                    "federation.terms:PrivatePenalty",
-                    strength=Key("lambda2"),
-                    norm=Key("private_norm"),
-                ),
-            ),
-            personalisation=_part(
-                "federation.personalisation:dual_path",
-                gate=Key("gate"),
-                gate_init=Key("gate_init"),
-                gate_fixed=Key("gate_fixed"),
-                composition=Key("composition"),
-                private_subspace=Key("private_subspace"),
-                private_norm=Key("private_norm"),
-                head=Key("head"),
-            ),
+            objective=_FEDSDG_OBJECTIVE,
+            personalisation=_FEDSDG_BRANCH,
             parameters=_FEDSDG_PARAMETERS,
             needs_adapters=True,
             formula="step = Σ_k w_k Δ_k, w_k ∝ max(0, cos(Δ_k, Σ_j Δ_j)); clients minimise the "
@@ -186,11 +200,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "geometric-median": Method(
             title="Geometric median",
             rule=_rule("geometric_median:GeometricMedian", tolerance=Key("tolerance")),
-            parameters={
-                "tolerance": Parameter(
-                    1e-6, minimum=1e-12, maximum=0.1, meaning="relative subgradient residual"
-                )
-            },
+            parameters={"tolerance": _TOLERANCE},
             formula="step = argmin_z Σ_k ‖z − Δ_k‖",
             source="Pillutla et al. 2022; Weiszfeld 1937",
             server_cost="2 passes",
@@ -222,7 +232,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 "gamma0": Parameter(
                     0.5, minimum=0, maximum=1, meaning="γ₀ of γ_t = 1 − (1 − γ₀)/t"
                 ),
-                "floor": Parameter(1e-3, minimum=0, maximum=1, meaning="least contribution r_n"),
+                "floor": _FLOOR,
                 "step_scale": Parameter(
                     "mean-norm", choices=("mean-norm", "unit"), meaning="length of the step"
                 ),
@@ -362,6 +372,152 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             formula="step = Σ_k w_k Δ_k, w_k ∝ exp(cos(Δ_k, Σ_{j≠k} Δ_j) / τ); clients as those of "
             "fedsdg, with a gate for each layer",
             source="the authors' public code, June 2026, with its alignment switched on",
+            server_cost="2 passes",
+        ),
+        "cgsv-xu": Method(
+            title="CGSV (as published)",
+            rule=_rule(
+                "cgsv_xu:CgsvXu",
+                gamma=Key("gamma"),
+                alpha=Key("alpha"),
+                beta=Key("beta"),
+                floor=Key("floor"),
+            ),
+            parameters={
+                "gamma": Parameter(0.5, minimum=1e-6, meaning="Γ, length of a normalised update"),
+                "alpha": Parameter(
+                    0.95, minimum=0, maximum=0.999, meaning="α of r ← α r + (1 − α) cos(Δ, U)"
+                ),
+                "beta": Parameter(1.0, minimum=1e-6, meaning="β, altruism of the rewards"),
+                "floor": _FLOOR,
+            },
+            formula="θ_k += the q_k entries of U of largest magnitude, U = Γ Σ_j r_j Δ_j/‖Δ_j‖; "
+            "r_k ← α r_k + (1 − α) cos(Δ_k, U), at least the floor, divided by their sum; "
+            "q_k = ⌊d tanh(β r_k) / max_j tanh(β r_j)⌋; a model θ_k for every client, all of whom "
+            "take part",
+            source="Xu et al. 2021",
+            server_cost="3 passes",
+        ),
+        "focus": Method(
+            title="FOCUS",
+            rule=_rule("focus:Focus", temperature=Key("temperature")),
+            probes=(_part("federation.probes:CrossLosses"),),
+            parameters={
+                "temperature": Parameter(
+                    1.0, minimum=1e-6, meaning="a of the credibility 1 − softmax(a E)"
+                )
+            },
+            formula="step = Σ_k w_k Δ_k, w_k ∝ n_k C_k, C = 1 − softmax(a E), E_k = loss of θ_k on "
+            "the server's samples + loss of θ on the client's",
+            source="Chen et al. 2020",
+            up="d + 2 numbers",
+            client_cost="E epochs, and the loss of its data; the server its samples' for each",
+            server_cost="1 pass",
+        ),
+        "clustered": Method(
+            title="Clusters",
+            rule=_rule(
+                "clusters:Clustered",
+                count=Key("clusters"),
+                assignment=Key("assignment"),
+            ),
+            probes=(_part("federation.probes:ModelScores"),),
+            parameters=_CLUSTERS,
+            formula="θ_c = Σ_k n_k θ_k / Σ_j n_j over the cohort's clients of cluster c; a client "
+            "moves to the cluster whose model has the lowest loss on its data",
+            source="Ghosh et al. 2020; the chapter on personalisation",
+            up="d + C numbers",
+            down="≤ 4d",
+            client_cost="E epochs, and the loss of its data under C models",
+            server_cost="1 pass",
+        ),
+        "semi-global": Method(
+            title="Semi-global models",
+            rule=_rule(
+                "clusters:Clustered",
+                count=Key("clusters"),
+                assignment=Key("assignment"),
+                beta=Key("beta"),
+            ),
+            probes=(_part("federation.probes:ModelScores"),),
+            parameters={
+                **_CLUSTERS,
+                "beta": Parameter(
+                    0.5, minimum=0, maximum=1, meaning="β, share of the mean of all clusters"
+                ),
+            },
+            formula="as Clusters, but clients of cluster c start from (1 − β) θ_c + β mean_c θ_c",
+            source="the chapter on personalisation",
+            up="d + C numbers",
+            down="≤ 4d",
+            client_cost="E epochs, and the loss of its data under C models",
+            server_cost="1 pass",
+        ),
+        "pens": Method(
+            title="PENS",
+            rule=_rule("neighbours:Pens", phase_one=Key("phase_one"), top=Key("top")),
+            probes=(_part("federation.probes:ModelScores", sample=Key("sample")),),
+            parameters={
+                "phase_one": Parameter(
+                    10, minimum=0, integer=True, meaning="rounds in which neighbours are sought"
+                ),
+                "sample": Parameter(
+                    5, minimum=1, integer=True, meaning="l, models that a client tries in a round"
+                ),
+                "top": Parameter(
+                    2, minimum=1, integer=True, meaning="m, models of them that it picks"
+                ),
+            },
+            formula="a client starts from the mean of its own last model and of others': first of "
+            "the m with the lowest loss on its data of l that it tried, later of its neighbours', "
+            "those it picked more often than m/l of the times",
+            source="Onoszko et al. 2021",
+            up="d + K numbers",
+            down="≤ 6d",
+            client_cost="E epochs, and the loss of its data under l models",
+            server_cost="1 pass",
+        ),
+        "screened": Method(
+            title="Mean (screened)",
+            rule=_rule(
+                "screened:Screened",
+                inner=_MEAN_UNIFORM,
+                strikes=Key("strikes"),
+                threshold=Key("threshold"),
+            ),
+            parameters={
+                "strikes": Parameter(
+                    2, minimum=1, integer=True, meaning="rounds in a row until a client is blocked"
+                ),
+                "threshold": Parameter(
+                    3.5, minimum=1e-3, meaning="robust standard deviations that are too many"
+                ),
+            },
+            formula="step = mean of the Δ_k of clients not blocked; blocked is who in `strikes` "
+            "rounds in a row was an outlier by distance from the geometric median, or by angle",
+            source="the chapter on robust aggregation",
+            server_cost="4 passes",
+        ),
+        "fedsdg+geometric-median": Method(
+            title="FedSDG + geometric median",
+            rule=_rule("geometric_median:GeometricMedian", tolerance=Key("tolerance")),
+            objective=_FEDSDG_OBJECTIVE,
+            personalisation=_FEDSDG_BRANCH,
+            parameters={**_FEDSDG_LOCAL, "tolerance": _TOLERANCE},
+            needs_adapters=True,
+            formula="step = argmin_z Σ_k ‖z − Δ_k‖; clients as in FedSDG",
+            source="FedSDG, Eq. 3-9; Pillutla et al. 2022",
+            server_cost="2 passes",
+        ),
+        "fedsdg+multikrum": Method(
+            title="FedSDG + Multi-Krum",
+            rule=_rule("krum:MultiKrum", f=Key("f")),
+            objective=_FEDSDG_OBJECTIVE,
+            personalisation=_FEDSDG_BRANCH,
+            parameters={**_FEDSDG_LOCAL, "f": _BYZANTINE},
+            needs_adapters=True,
+            formula="step = mean of the M − f updates that Multi-Krum takes; clients as in FedSDG",
+            source="FedSDG, Eq. 3-9; Blanchard et al. 2017",
             server_cost="2 passes",
         ),
         "local-only": Method(

@@ -40,6 +40,14 @@ METHODS = {
     "interpolate": "Running mix",
     "fedsdg-official": "FedSDG (authors' code)",
     "fedsdg-official-aligned": "FedSDG (authors' code, aligned)",
+    "cgsv-xu": "CGSV (as published)",
+    "focus": "FOCUS",
+    "clustered": "Clusters",
+    "semi-global": "Semi-global models",
+    "pens": "PENS",
+    "screened": "Mean (screened)",
+    "fedsdg+geometric-median": "FedSDG + geometric median",
+    "fedsdg+multikrum": "FedSDG + Multi-Krum",
     "local-only": "Local only",
 }
 
