@@ -36,6 +36,7 @@ _CLUSTERS = {
         "loss", choices=("loss", "known"), meaning="who is in which: by loss, or by known data"
     ),
 }
+_CLUSTER_SCORES = _part("federation.probes:cluster_scores", assignment=Key("assignment"))
 
 _FEDSDG_PARAMETERS = {
     "lambda1": Parameter(1e-4, minimum=0, meaning="λ₁ of Eq. 5, weight of Σ_l |m_l|"),
@@ -421,7 +422,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 count=Key("clusters"),
                 assignment=Key("assignment"),
             ),
-            probes=(_part("federation.probes:ModelScores"),),
+            probes=(_CLUSTER_SCORES,),
             parameters=_CLUSTERS,
             formula="θ_c = Σ_k n_k θ_k / Σ_j n_j over the cohort's clients of cluster c; a client "
             "moves to the cluster whose model has the lowest loss on its data",
@@ -439,7 +440,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 assignment=Key("assignment"),
                 beta=Key("beta"),
             ),
-            probes=(_part("federation.probes:ModelScores"),),
+            probes=(_CLUSTER_SCORES,),
             parameters={
                 **_CLUSTERS,
                 "beta": Parameter(
@@ -456,7 +457,11 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "pens": Method(
             title="PENS",
             rule=_rule("neighbours:Pens", phase_one=Key("phase_one"), top=Key("top")),
-            probes=(_part("federation.probes:ModelScores", sample=Key("sample")),),
+            probes=(
+                _part(
+                    "federation.probes:ModelScores", sample=Key("sample"), rounds=Key("phase_one")
+                ),
+            ),
             parameters={
                 "phase_one": Parameter(
                     10, minimum=0, integer=True, meaning="rounds in which neighbours are sought"

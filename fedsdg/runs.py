@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from fedsdg import results
+from fedsdg.aggregation.rules.clusters import Clustered
 from fedsdg.conditioned import (
     circumstances,
     conditioned_rule,
@@ -27,6 +28,7 @@ from fedsdg.conditioned import (
 from fedsdg.config import PartitionConfig, RunConfig
 from fedsdg.data.datasets import ImageData, load_dataset
 from fedsdg.data.images import prepare
+from fedsdg.data.label_clusters import label_clusters
 from fedsdg.data.partition_record import TEST, TRAIN, VAL, Partition, PartitionSpec
 from fedsdg.devices import take_device
 from fedsdg.federation.checkpoints import Checkpoints
@@ -197,7 +199,7 @@ def build(
         global_test=global_images(run, partition),
     )
     pooling = Pooling() if row.pooling is None else row.pooling.build(parameters)
-    return Federation(
+    federation = Federation(
         model=model,
         layout=model.layout,
         samples=samples,
@@ -233,6 +235,24 @@ def build(
         pooling=pooling,
         scratch=scratch,
     )
+    rule = federation.rule
+    if isinstance(rule, Clustered) and rule.assignment == "known":
+        clusters = known_clusters(partition, material.samples, rule.count, material.num_classes)
+        federation.state = rule.with_clusters(federation.state, clusters)
+    return federation
+
+
+def known_clusters(
+    partition: Partition, samples: Samples, count: int, num_classes: int
+) -> np.ndarray:
+    """[K] the cluster of every client, for a server that knows whose data are alike.
+
+    Its domain where every client has one, else clusters of the shares of true labels.
+    """
+    if partition.client_domain is not None:
+        return partition.client_domain
+    labels = samples.labels.cpu().numpy()
+    return label_clusters(labels, partition.shards(TRAIN), count, num_classes)
 
 
 @dataclass(frozen=True)
