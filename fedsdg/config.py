@@ -29,7 +29,7 @@ SKEW = re.compile(
     r"dirichlet~(\d+(\.\d+)?|\.\d+)|quantity~(?=.*[1-9])\d+(\.\d+)?|classes~[1-9]\d*|domains|iid"
 )
 _SCENARIO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]*")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 
 @dataclass(frozen=True)
@@ -280,7 +280,7 @@ def _skews(value: Any) -> tuple[str, ...]:
 def _name(value: Any, where: str) -> str:
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise ValueError(
-            f"{where} is {value!r}, but must be made of letters, digits, '.', '_' and '-'"
+            f"{where} is {value!r}, but must be made of letters, digits, '.', '_', '+' and '-'"
         )
     return value
 

@@ -6,7 +6,6 @@ A method is a composition and nothing else; adding one is adding a row.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -28,6 +27,19 @@ _UNIFORM = "step = (1/M) Σ_k Δ_k"
 _BYZANTINE = Parameter(
     1, minimum=0, integer=True, meaning="f, Byzantine clients per round tolerated"
 )
+
+_TOLERANCE = Parameter(1e-6, minimum=1e-12, maximum=0.1, meaning="relative subgradient residual")
+_FLOOR = Parameter(1e-3, minimum=0, maximum=1, meaning="least contribution r_n")
+_CLUSTERS = {
+    "clusters": Parameter(3, minimum=2, integer=True, meaning="C, models of the server"),
+    "assignment": Parameter(
+        "loss", choices=("loss", "known"), meaning="who is in which: by loss, or by known data"
+    ),
+}
+_KNOWN_CLUSTERS = _part(
+    "federation.knowledge:known_clusters", count=Key("clusters"), assignment=Key("assignment")
+)
+_CLUSTER_SCORES = _part("federation.probes:cluster_scores", assignment=Key("assignment"))
 
 _FEDSDG_PARAMETERS = {
     "lambda1": Parameter(1e-4, minimum=0, meaning="λ₁ of Eq. 5, weight of Σ_l |m_l|"),
@@ -53,6 +65,46 @@ _FEDSDG_PARAMETERS = {
     "smoothing": Parameter(0.0, minimum=0, maximum=1, meaning="share of uniform weights mixed in"),
 }
 
+_ALIGNMENT = _rule(
+    "alignment:Alignment",
+    epsilon=Key("epsilon"),
+    reference=Key("reference"),
+    transform=Key("transform"),
+    temperature=Key("temperature"),
+    max_weight=Key("max_weight"),
+    smoothing=Key("smoothing"),
+)
+_FEDSDG_OBJECTIVE = (
+    _part("federation.terms:GatePenalty", strength=Key("lambda1")),
+    _part("federation.terms:PrivatePenalty", strength=Key("lambda2"), norm=Key("private_norm")),
+)
+_FEDSDG_BRANCH = _part(
+    "federation.personalisation:dual_path",
+    gate=Key("gate"),
+    gate_init=Key("gate_init"),
+    gate_fixed=Key("gate_fixed"),
+    composition=Key("composition"),
+    private_subspace=Key("private_subspace"),
+    private_norm=Key("private_norm"),
+    head=Key("head"),
+)
+_FEDSDG_LOCAL = {
+    value.name: _FEDSDG_PARAMETERS[value.name]
+    for part in (*_FEDSDG_OBJECTIVE, _FEDSDG_BRANCH)
+    for value in part.arguments.values()
+    if isinstance(value, Key)
+}
+
+_SCREEN = {"strikes": Key("strikes"), "threshold": Key("threshold")}
+_SCREENED = {
+    "strikes": Parameter(
+        2, minimum=1, integer=True, meaning="rounds in a row until a client is blocked"
+    ),
+    "threshold": Parameter(
+        3.5, minimum=1e-3, meaning="robust standard deviations that are too many"
+    ),
+}
+
 _OFFICIAL_OBJECTIVE = (
     _part("federation.terms:GatePenalty", strength=Key("lambda1")),
     _part("federation.terms:PrivatePenalty", strength=Key("lambda2")),
@@ -69,68 +121,20 @@ _OFFICIAL_PARAMETERS = {
     "gate_init": Parameter(-2.0, meaning="initial gate logit a; m = σ(a)"),
 }
 
-_FEDSDG = Method(
-    title="FedSDG",
-    rule=_rule(
-        "alignment:Alignment",
-        epsilon=Key("epsilon"),
-        reference=Key("reference"),
-        transform=Key("transform"),
-        temperature=Key("temperature"),
-        max_weight=Key("max_weight"),
-        smoothing=Key("smoothing"),
-    ),
-    objective=(
-        _part("federation.terms:GatePenalty", strength=Key("lambda1")),
-        _part(
-            "federation.terms:PrivatePenalty",
-            strength=Key("lambda2"),
-            norm=Key("private_norm"),
-        ),
-    ),
-    personalisation=_part(
-        "federation.personalisation:dual_path",
-        gate=Key("gate"),
-        gate_init=Key("gate_init"),
-        gate_fixed=Key("gate_fixed"),
-        composition=Key("composition"),
-        private_subspace=Key("private_subspace"),
-        private_norm=Key("private_norm"),
-        head=Key("head"),
-    ),
-    parameters=_FEDSDG_PARAMETERS,
-    needs_adapters=True,
-    formula="step = Σ_k w_k Δ_k, w_k ∝ max(0, cos(Δ_k, Σ_j Δ_j)); clients minimise the "
-    "cross-entropy of θ_g + m θ_p plus λ₁ Σ_l |m_l| + λ₂ ‖θ_p‖², m = σ(a)",
-    source="FedSDG, Eq. 3-11",
-    server_cost="2 passes",
-)
-
-# What of FedSDG's parameters belongs to the clients; the others are its rule's.
-_FEDSDG_CLIENTS = {
-    name: parameter
-    for name, parameter in _FEDSDG_PARAMETERS.items()
-    if Key(name) not in _FEDSDG.rule.arguments.values()
-}
-
-_TOLERANCE = Parameter(1e-6, minimum=1e-12, maximum=0.1, meaning="relative subgradient residual")
-_CLUSTERS = Parameter(3, minimum=1, integer=True, meaning="C, number of clusters")
-_SCREEN = {"strikes": Key("strikes"), "threshold": Key("threshold")}
-_SCREENED = {
-    "strikes": Parameter(
-        2,
-        minimum=1,
-        integer=True,
-        meaning="times in a row as an outlier before a client is blocked",
-    ),
-    "threshold": Parameter(
-        3.5, minimum=1e-9, meaning="robust standard deviations that make an outlier"
-    ),
-}
-
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
-        "fedsdg": _FEDSDG,
+        "fedsdg": Method(
+            title="FedSDG",
+            rule=_ALIGNMENT,
+            objective=_FEDSDG_OBJECTIVE,
+            personalisation=_FEDSDG_BRANCH,
+            parameters=_FEDSDG_PARAMETERS,
+            needs_adapters=True,
+            formula="step = Σ_k w_k Δ_k, w_k ∝ max(0, cos(Δ_k, Σ_j Δ_j)); clients minimise the "
+            "cross-entropy of θ_g + m θ_p plus λ₁ Σ_l |m_l| + λ₂ ‖θ_p‖², m = σ(a)",
+            source="FedSDG, Eq. 3-11",
+            server_cost="2 passes",
+        ),
         "fedavg": Method(
             title="FedAvg (samples)",
             rule=_MEAN_BY_SAMPLES,
@@ -211,9 +215,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "geometric-median": Method(
             title="Geometric median",
             rule=_rule("geometric_median:GeometricMedian", tolerance=Key("tolerance")),
-            parameters={
-                "tolerance": _TOLERANCE,
-            },
+            parameters={"tolerance": _TOLERANCE},
             formula="step = argmin_z Σ_k ‖z − Δ_k‖",
             source="Pillutla et al. 2022; Weiszfeld 1937",
             server_cost="2 passes",
@@ -245,7 +247,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 "gamma0": Parameter(
                     0.5, minimum=0, maximum=1, meaning="γ₀ of γ_t = 1 − (1 − γ₀)/t"
                 ),
-                "floor": Parameter(1e-3, minimum=0, maximum=1, meaning="least contribution r_n"),
+                "floor": _FLOOR,
                 "step_scale": Parameter(
                     "mean-norm", choices=("mean-norm", "unit"), meaning="length of the step"
                 ),
@@ -291,7 +293,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             probes=(_part("federation.fisher:FisherInformation"),),
             parameters={
                 "strength": Parameter(
-                    0.1, minimum=0, meaning="λ of the penalty on the others' parameters"
+                    1.0, minimum=0, meaning="λ of the penalty on the others' parameters"
                 )
             },
             formula=f"{_BY_SAMPLES}; clients minimise the cross-entropy "
@@ -388,7 +390,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             server_cost="2 passes",
         ),
         "cgsv-xu": Method(
-            title="CGSV (Xu et al.)",
+            title="CGSV (as published)",
             rule=_rule(
                 "cgsv_xu:CgsvXu",
                 gamma=Key("gamma"),
@@ -397,15 +399,17 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 floor=Key("floor"),
             ),
             parameters={
-                "gamma": Parameter(0.5, minimum=1e-9, meaning="Γ, length of a normalised update"),
+                "gamma": Parameter(0.5, minimum=1e-6, meaning="Γ, length of a normalised update"),
                 "alpha": Parameter(
-                    0.95, minimum=0, maximum=0.999999, meaning="α of r ← α r + (1 − α) ψ"
+                    0.95, minimum=0, maximum=0.999, meaning="α of r ← α r + (1 − α) cos(Δ, U)"
                 ),
-                "beta": Parameter(1.0, minimum=1e-9, meaning="β, the altruism of the rewards"),
-                "floor": Parameter(1e-3, minimum=0, maximum=1, meaning="least contribution r_n"),
+                "beta": Parameter(1.0, minimum=1e-6, meaning="β, altruism of the rewards"),
+                "floor": _FLOOR,
             },
-            formula="θ_n ← θ_n + the q_n largest entries of U = Σ r_n Γ Δ_n/‖Δ_n‖; "
-            "r ← α r + (1 − α) cos(Δ_n, U), q_n ∝ tanh(β r_n); all clients take part",
+            formula="θ_k += the q_k entries of U of largest magnitude, U = Γ Σ_j r_j Δ_j/‖Δ_j‖; "
+            "r_k ← α r_k + (1 − α) cos(Δ_k, U), at least the floor, divided by their sum; "
+            "q_k = ⌊d tanh(β r_k) / max_j tanh(β r_j)⌋; a model θ_k for every client, all of whom "
+            "take part",
             source="Xu et al. 2021",
             server_cost="3 passes",
         ),
@@ -415,77 +419,128 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             probes=(_part("federation.probes:CrossLosses"),),
             parameters={
                 "temperature": Parameter(
-                    1.0, minimum=0, meaning="a of the credibility 1 − softmax(a E)"
+                    1.0, minimum=1e-6, meaning="a of the credibility 1 − softmax(a E)"
                 )
             },
-            formula="θ ← θ + Σ w_k Δ_k, w_k ∝ n_k C_k, C = 1 − softmax(a E), E_k = loss of θ on "
-            "client k's data + loss of θ_k on the server's",
+            formula="step = Σ_k w_k Δ_k, w_k ∝ n_k C_k, C = 1 − softmax(a E), E_k = loss of θ_k on "
+            "the server's samples + loss of θ on the client's",
             source="Chen et al. 2020",
-            up="d + 2 losses",
+            up="d + 2 numbers",
+            client_cost="E epochs, and the loss of its data; the server its samples' for each",
             server_cost="1 pass",
         ),
         "clustered": Method(
-            title="Clustered",
-            rule=_rule("clusters:Clustered", count=Key("clusters")),
-            probes=(_part("federation.probes:ModelScores"),),
+            title="Clusters",
+            rule=_rule(
+                "clusters:Clustered",
+                count=Key("clusters"),
+                assignment=Key("assignment"),
+            ),
+            probes=(_CLUSTER_SCORES,),
+            knowledge=_KNOWN_CLUSTERS,
             heads_apart=True,
-            parameters={"clusters": _CLUSTERS},
-            formula="θ_c ← Σ (n_k/n) θ_k over the cohort's members of cluster c; a client joins "
-            "the cluster whose model has the least loss on its data",
-            source="Ghosh et al. 2020 (IFCA)",
-            up="d + C losses",
-            down="4d",
-            client_cost="E epochs, and C evaluations",
-            server_cost="1 pass",
-        ),
-        "clustered-known": Method(
-            title="Clustered (known)",
-            rule=_rule("clusters:Clustered", count=Key("clusters"), assignment="known"),
-            knowledge=_part("federation.knowledge:LabelClusters", count=Key("clusters")),
-            heads_apart=True,
-            parameters={"clusters": _CLUSTERS},
-            formula="θ_c ← Σ (n_k/n) θ_k over the cohort's members of cluster c; clusters are "
-            "those of the clients' label shares (k-means)",
-            source="the chapter on personalisation",
+            parameters=_CLUSTERS,
+            formula="θ_c = Σ_k n_k θ_k / Σ_j n_j over the cohort's clients of cluster c; a client "
+            "moves to the cluster whose model has the lowest loss on its data",
+            source="Ghosh et al. 2020; the chapter on personalisation",
+            up="d + C numbers",
+            down="≤ 4d",
+            client_cost="E epochs, and the loss of its data under C models",
             server_cost="1 pass",
         ),
         "semi-global": Method(
-            title="Semi-global",
+            title="Semi-global models",
             rule=_rule(
-                "clusters:Clustered", count=Key("clusters"), assignment="known", beta=Key("beta")
+                "clusters:Clustered",
+                count=Key("clusters"),
+                assignment=Key("assignment"),
+                beta=Key("beta"),
             ),
-            knowledge=_part("federation.knowledge:LabelClusters", count=Key("clusters")),
+            probes=(_CLUSTER_SCORES,),
+            knowledge=_KNOWN_CLUSTERS,
             heads_apart=True,
             parameters={
-                "clusters": _CLUSTERS,
+                **_CLUSTERS,
                 "beta": Parameter(
-                    0.5, minimum=0, maximum=1, meaning="β, share of the mean of the clusters"
+                    0.5, minimum=0, maximum=1, meaning="β, share of the mean of all clusters"
                 ),
             },
-            formula="as clustered-known, but clients start from (1 − β) θ_c + β mean_c θ_c",
+            formula="as Clusters, but clients of cluster c start from (1 − β) θ_c + β mean_c θ_c",
             source="the chapter on personalisation",
+            up="d + C numbers",
+            down="≤ 4d",
+            client_cost="E epochs, and the loss of its data under C models",
             server_cost="1 pass",
         ),
         "pens": Method(
             title="PENS",
             rule=_rule("neighbours:Pens", phase_one=Key("phase_one"), top=Key("top")),
-            probes=(_part("federation.probes:ModelScores", sample=Key("tried")),),
+            probes=(
+                _part(
+                    "federation.probes:ModelScores", sample=Key("sample"), rounds=Key("phase_one")
+                ),
+            ),
             parameters={
                 "phase_one": Parameter(
-                    10, minimum=0, integer=True, meaning="rounds in which neighbours are looked for"
+                    10, minimum=0, integer=True, meaning="rounds in which neighbours are sought"
                 ),
-                "top": Parameter(2, minimum=1, integer=True, meaning="m, models picked in a round"),
-                "tried": Parameter(
+                "sample": Parameter(
                     5, minimum=1, integer=True, meaning="l, models that a client tries in a round"
                 ),
+                "top": Parameter(
+                    2, minimum=1, integer=True, meaning="m, models of them that it picks"
+                ),
             },
-            formula="θ_k ← mean of its own and its neighbours' latest models, trained on; "
-            "neighbours are those whose models were often among the m best of l tried",
+            formula="a client starts from the mean of its own last model and of others': first of "
+            "the m with the lowest loss on its data of l that it tried, later of its neighbours', "
+            "those it picked more often than m/l of the times",
             source="Onoszko et al. 2021",
-            up="d + K losses",
+            up="d + K numbers",
             down="≤ 6d",
-            client_cost="E epochs, and l evaluations",
+            client_cost="E epochs, and the loss of its data under l models",
             server_cost="1 pass",
+        ),
+        "screened": Method(
+            title="Mean (screened)",
+            rule=_rule("screened:Screened", inner=_MEAN_UNIFORM, **_SCREEN),
+            parameters=_SCREENED,
+            formula="step = mean of the Δ_k of clients not blocked; blocked is who in `strikes` "
+            "rounds in a row was an outlier by distance from the geometric median, or by angle",
+            source="the chapter on robust aggregation",
+            server_cost="4 passes",
+        ),
+        "fedsdg+screened": Method(
+            title="FedSDG (screened)",
+            rule=_rule("screened:Screened", inner=_ALIGNMENT, **_SCREEN),
+            objective=_FEDSDG_OBJECTIVE,
+            personalisation=_FEDSDG_BRANCH,
+            parameters={**_FEDSDG_PARAMETERS, **_SCREENED},
+            needs_adapters=True,
+            formula="as FedSDG, of the clients that are not blocked",
+            source="FedSDG, Eq. 3-11; the chapter on robust aggregation",
+            server_cost="5 passes",
+        ),
+        "fedsdg+geometric-median": Method(
+            title="FedSDG + geometric median",
+            rule=_rule("geometric_median:GeometricMedian", tolerance=Key("tolerance")),
+            objective=_FEDSDG_OBJECTIVE,
+            personalisation=_FEDSDG_BRANCH,
+            parameters={**_FEDSDG_LOCAL, "tolerance": _TOLERANCE},
+            needs_adapters=True,
+            formula="step = argmin_z Σ_k ‖z − Δ_k‖; clients as in FedSDG",
+            source="FedSDG, Eq. 3-9; Pillutla et al. 2022",
+            server_cost="2 passes",
+        ),
+        "fedsdg+multikrum": Method(
+            title="FedSDG + Multi-Krum",
+            rule=_rule("krum:MultiKrum", f=Key("f")),
+            objective=_FEDSDG_OBJECTIVE,
+            personalisation=_FEDSDG_BRANCH,
+            parameters={**_FEDSDG_LOCAL, "f": _BYZANTINE},
+            needs_adapters=True,
+            formula="step = mean of the M − f updates that Multi-Krum takes; clients as in FedSDG",
+            source="FedSDG, Eq. 3-9; Blanchard et al. 2017",
+            server_cost="2 passes",
         ),
         "data-sharing": Method(
             title="Data sharing",
@@ -501,41 +556,6 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             source="Zhao et al. 2018; the chapter on aggregation",
             client_cost="E epochs, of its own samples and the shared ones",
             server_cost="1 pass",
-        ),
-        "fedavg-screened": Method(
-            title="FedAvg, screened",
-            rule=_rule("screened:Screened", inner=_MEAN_BY_SAMPLES, **_SCREEN),
-            parameters=_SCREENED,
-            formula=f"{_BY_SAMPLES} of the clients that were not blocked as outliers",
-            source="the chapter on aggregation: watching clients one by one",
-            server_cost="4 passes",
-        ),
-        "fedsdg-screened": replace(
-            _FEDSDG,
-            title="FedSDG, screened",
-            rule=_rule("screened:Screened", inner=_FEDSDG.rule, **_SCREEN),
-            parameters={**_FEDSDG_PARAMETERS, **_SCREENED},
-            formula="as FedSDG, of the clients that were not blocked as outliers",
-            source="FedSDG with the chapter's detection",
-            server_cost="5 passes",
-        ),
-        "fedsdg-geometric-median": replace(
-            _FEDSDG,
-            title="FedSDG + geometric median",
-            rule=_rule("geometric_median:GeometricMedian", tolerance=Key("tolerance")),
-            parameters={**_FEDSDG_CLIENTS, "tolerance": _TOLERANCE},
-            formula="clients as FedSDG; θ ← θ + geometric median of Δ_k",
-            source="a hybrid of this benchmark",
-            server_cost="2 passes",
-        ),
-        "fedsdg-multikrum": replace(
-            _FEDSDG,
-            title="FedSDG + Multi-Krum",
-            rule=_rule("krum:MultiKrum", f=Key("f")),
-            parameters={**_FEDSDG_CLIENTS, "f": _BYZANTINE},
-            formula="clients as FedSDG; θ ← θ + mean of the M − f updates nearest to others",
-            source="a hybrid of this benchmark",
-            server_cost="2 passes",
         ),
         "centralised": Method(
             title="Centralised",

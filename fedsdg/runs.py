@@ -238,9 +238,7 @@ def build(
         scratch=scratch,
     )
     if row.knowledge is not None:
-        told = row.knowledge.build(parameters)
-        labels = samples.labels.cpu().numpy()
-        made.state = told(rule, made.state, labels, shards.train, material.num_classes)
+        made.state = row.knowledge.build(parameters)(rule, made.state, partition)
     return made
 
 

@@ -60,6 +60,8 @@ RULES: Mapping[str, Row] = MappingProxyType(
         "fedsdg-official-aligned": Row(
             Alignment, ("temperature",), {"reference": "leave_one_out", "transform": "softmax"}
         ),
+        "fedsdg+geometric-median": Row(GeometricMedian, ("tolerance",), {"tolerance": 1e-6}),
+        "fedsdg+multikrum": Row(MultiKrum, ("f",)),
         "local-only": Row(NoAggregation),
     }
 )

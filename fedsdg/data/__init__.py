@@ -7,6 +7,7 @@ Import the modules themselves; nothing is loaded here, so that ``import fedsdg.d
 - ``images``: from uint8 pixels to what a backbone takes;
 - ``glyphs``: rendered letters, a source task made on the spot;
 - ``skew``, ``partition``: who holds which samples, and in which split;
+- ``label_clusters``: clients whose labels are alike;
 - ``label_noise``: wrong labels at a rate for each client;
 - ``benchmark_set``: samples of the global test set that the server keeps for itself.
 """

@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from torch import Tensor
 
+from fedsdg.aggregation.types import Rule
 from fedsdg.data.label_clusters import label_clusters
+from fedsdg.data.partition_record import TRAIN, Partition
+
+#: (rule, its state before the first round, the partition) -> the state with what is known.
+Knowledge = Callable[[Rule, Mapping[str, Tensor], Partition], dict[str, Tensor]]
 
 
-class ToldClusters(Protocol):
-    """A rule that can be given the cluster of every client."""
+def known_clusters(count: int, assignment: str) -> Knowledge:
+    """The cluster of every client where ``assignment`` is "known"; else nothing.
 
-    def with_clusters(
-        self, state: Mapping[str, Tensor], clusters: Sequence[int] | np.ndarray
-    ) -> dict[str, Tensor]: ...
+    Its domain where every client has one, else clusters of the shares of true training labels.
+    """
+
+    def tell(rule: Rule, state: Mapping[str, Tensor], partition: Partition) -> dict[str, Tensor]:
+        if assignment != "known":
+            return dict(state)
+        told: dict[str, Tensor] = rule.with_clusters(state, clusters(partition, count))  # type: ignore[attr-defined]
+        return told
+
+    return tell
 
 
-@dataclass(frozen=True)
-class LabelClusters:
-    """The clusters of clients whose training labels are distributed alike (``label_clusters``)."""
-
-    count: int
-
-    def __call__(
-        self,
-        rule: ToldClusters,
-        state: Mapping[str, Tensor],
-        labels: np.ndarray,
-        shards: Sequence[np.ndarray],
-        num_classes: int,
-    ) -> dict[str, Tensor]:
-        """The rule's state before the first round, with a cluster for each client."""
-        return rule.with_clusters(state, label_clusters(labels, shards, self.count, num_classes))
+def clusters(partition: Partition, count: int) -> np.ndarray:
+    """[K] the cluster of every client."""
+    if partition.client_domain is not None:
+        return partition.client_domain
+    return label_clusters(partition.label, partition.shards(TRAIN), count, partition.num_classes)

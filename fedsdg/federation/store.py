@@ -23,6 +23,7 @@ SOURCES = (
     "conditions.py",
     "data/benchmark_set.py",
     "data/images.py",
+    "data/label_clusters.py",
     "data/label_noise.py",
     "data/stratified.py",
     "federation",

@@ -21,7 +21,7 @@ from fedsdg.aggregation.rules.screened import Screened
 from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.evaluation import losses as losses_of
 from fedsdg.federation.local_training import LocalWork
-from fedsdg.federation.probes import CrossLosses, ModelScores
+from fedsdg.federation.probes import CrossLosses, ModelScores, cluster_scores
 from fedsdg.federation.rounds import Federation, Schedule
 
 SIZES = (8, 12, 6, 9, 10, 7)
@@ -136,6 +136,24 @@ def test_with_full_altruism_all_models_of_cgsv_stay_one(federation):
         # At most Gamma long: a mean of vectors of that length.
         assert torch.linalg.vector_norm(made.models[0] - before[0]) <= 0.1 * (1 + 1e-9)
         assert len(theta) == len(cohort) == 6
+
+
+def bytes_down(made, rounds):
+    for round_ in range(1, rounds + 1):
+        made.step(round_)
+    return [row["bytes_down"] for row in made.records.rounds]
+
+
+def test_models_are_downloaded_for_scores_only_where_scores_are_asked_for(federation):
+    """One model to start from, and in phase 1 three to try, or both of two clusters."""
+    scoring = ModelScores(sample=3, rounds=2)
+    sent = bytes_down(federation(Pens(phase_one=2, top=1), [scoring]), 4)
+    assert sent[0] == sent[1] == 4 * sent[2] == 4 * sent[3]
+    by_loss = federation(Clustered(count=2), [cluster_scores("loss")], theta=apart(2))
+    known = Clustered(count=2, assignment="known")
+    told = federation(known, [cluster_scores("known")], theta=apart(2))
+    told.state = known.with_clusters(told.state, [0, 1, 0, 1, 0, 1])
+    assert bytes_down(by_loss, 1)[0] == 3 * bytes_down(told, 1)[0] == 3 * sent[2]
 
 
 def test_cgsv_asks_for_everybody_in_a_round(federation):

@@ -102,14 +102,14 @@ SKEW = r"dirichlet~[0-9.]+|classes~[0-9]+|quantity~[0-9.]+|domains|iid"
 
 
 wildcard_constraints:
-    experiment=r"[A-Za-z0-9][A-Za-z0-9._-]*",
+    experiment=r"[A-Za-z0-9][A-Za-z0-9._+-]*",
     dataset=r"[a-z0-9_]+",
     clients=r"[0-9]+",
     skew=SKEW,
     setting=rf"({SKEW})(@[A-Za-z0-9][A-Za-z0-9._~-]*)?",
-    method=r"[A-Za-z0-9][A-Za-z0-9._-]*",
+    method=r"[A-Za-z0-9][A-Za-z0-9._+-]*",
     seed=r"[0-9]+",
-    backbone=r"[A-Za-z0-9][A-Za-z0-9._-]*",
+    backbone=r"[A-Za-z0-9][A-Za-z0-9._+-]*",
     table="|".join(TABLES),
     figure="|".join(FIGURES),
 
