@@ -11,8 +11,9 @@ from fedsdg.aggregation.rules.fedcurv import FedCurv
 from fedsdg.aggregation.rules.krum import MultiKrum
 from fedsdg.aggregation.rules.mean import Mean
 
+# Of names that mean the same rule the first; many methods differ in what clients do alone.
 EVERY_RULE = [
-    *RULES,
+    *{make_rule(name): name for name in reversed(RULES)}.values(),
     Mean("batches"),
     MultiKrum(f=1, m=2),
     Alignment(reference="leave_one_out"),

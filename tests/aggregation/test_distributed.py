@@ -177,6 +177,7 @@ def numbers(rule, size):
     measure, between = 2 * size + 3, size * (size - 1) // 2 + 2
     return {
         "fedsdg": measure + 2,  # A bound of the parameters' norm.
+        "fedsdg-official-aligned": measure + 2,
         "cgsv": 2 * measure,
         "krum": between,
         "multikrum": between,
