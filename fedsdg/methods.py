@@ -469,7 +469,11 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "pens": Method(
             title="PENS",
             rule=_rule("neighbours:Pens", phase_one=Key("phase_one"), top=Key("top")),
-            probes=(_part("federation.probes:ModelScores", sample=Key("tried")),),
+            probes=(
+                _part(
+                    "federation.probes:ModelScores", sample=Key("tried"), rounds=Key("phase_one")
+                ),
+            ),
             parameters={
                 "phase_one": Parameter(
                     10, minimum=0, integer=True, meaning="rounds in which neighbours are looked for"

@@ -81,11 +81,15 @@ class ModelScores(Probe):
 
     ``sample``: how many models, other than its own, each client tries, drawn in each round; the
     others have no score (NaN). None: all of them.
+    ``rounds``: in how many rounds, from the first; later ones cost nothing. None: in all.
     """
 
     sample: int | None = None
+    rounds: int | None = None
 
     def before(self, scene: Scene) -> Measured:
+        if self.rounds is not None and scene.round > self.rounds:
+            return Measured()
         many = len(scene.models)
         scores = scene.start.new_full((len(scene.clients), many), torch.nan, dtype=torch.float64)
         tried = [self._tried(scene, k, many) for k in range(len(scene.clients))]

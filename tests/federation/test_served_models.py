@@ -138,6 +138,13 @@ def test_with_full_altruism_all_models_of_cgsv_stay_one(federation):
         assert len(theta) == len(cohort) == 6
 
 
+def test_pens_tries_models_in_its_first_phase_alone(federation):
+    """A client downloads the model that it starts from, and in phase 1 three more."""
+    made = federation(Pens(phase_one=2, top=1), [ModelScores(sample=3, rounds=2)])
+    sent = [made.step(round_)["bytes_down"] for round_ in range(1, 5)]
+    assert sent[0] == sent[1] == 4 * sent[2] == 4 * sent[3]
+
+
 def test_cgsv_asks_for_everybody_in_a_round(federation):
     with pytest.raises(ValueError, match="4 of the 6 take part; set clients_per_round"):
         federation(CgsvXu()).step(1)
