@@ -126,6 +126,8 @@ class Method:
     training: Mapping[str, Any] = field(default_factory=dict)
     #: When clients stop before their epochs are used up; None lets them use all.
     stopping: Part | None = None
+    #: Whether all clients take part in every round.
+    everybody: bool = False
     #: What the server is told of its clients before the first round; None: nothing.
     knowledge: Part | None = None
     #: Whether the server's models, where it has several, start with heads of their own.

@@ -379,6 +379,11 @@ def _check_consistency(config: Config) -> None:
         )
     config.conditions.require_possible(federation.clients, federation.clients_per_round)
     for method in config.methods:
+        if method.row.everybody and federation.clients_per_round < federation.clients:
+            raise ValueError(
+                f"methods: {method.label} needs all {federation.clients} clients in every round, "
+                f"but federation.clients_per_round is {federation.clients_per_round}; raise it"
+            )
         f, cohort = method.parameters.get("f"), federation.clients_per_round
         if f is not None and cohort < 2 * f + 3:
             raise ValueError(

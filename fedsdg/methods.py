@@ -406,6 +406,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 "beta": Parameter(1.0, minimum=1e-6, meaning="β, altruism of the rewards"),
                 "floor": _FLOOR,
             },
+            everybody=True,
             formula="θ_k += the q_k entries of U of largest magnitude, U = Γ Σ_j r_j Δ_j/‖Δ_j‖; "
             "r_k ← α r_k + (1 − α) cos(Δ_k, U), at least the floor, divided by their sum; "
             "q_k = ⌊d tanh(β r_k) / max_j tanh(β r_j)⌋; a model θ_k for every client, all of whom "

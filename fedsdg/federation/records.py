@@ -92,6 +92,8 @@ class Scribe:
             record |= {f"weight_{name}": value for name, value in summary.items()}
         if "alignment" in diagnostics:
             scores = np.asarray(diagnostics["alignment"])
+            scores = scores[~np.isnan(scores)]  # of clients that the rule did not look at
+        if "alignment" in diagnostics and len(scores):
             record["alignment_mean"] = float(scores.mean())
             record["alignment_min"] = float(scores.min())
             record["alignment_max"] = float(scores.max())

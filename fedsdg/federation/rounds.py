@@ -414,7 +414,7 @@ class Federation:
             num_batches=-(-sizes // (self.schedule.batch_size or sizes)),
             client_samples=self.train_sizes,
             parameter_norm=float(arrived.norms.max()),
-            models=self.theta if self.theta.dim() == 2 else None,
+            models=self.models,
             ages=ages if ages.any() else None,
         )
         aggregate = self.rule(dict(arrived.rows), context, self.state)
