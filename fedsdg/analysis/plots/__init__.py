@@ -113,10 +113,10 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "robustness",
             "The trade-off of robust means over the share of attackers. Top: distance from the "
             "aggregated step to the mean of the honest clients' updates (median over rounds), "
-            "global accuracy in the last round, and seconds of one aggregation (median over "
-            "rounds; they depend on the machine), each for the attack in the middle. Bottom: "
+            "global accuracy in the last round, and the time of one aggregation (median over "
+            "rounds; it depends on the machine), each for the attack in the middle. Bottom: "
             "distance and accuracy under the attack that is worst for the rule at that share, and "
-            "that accuracy against the seconds at the largest share. Means over seeds.",
+            "that accuracy against the time at the largest share. Means over seeds.",
             numbers="robustness:trade_off",
         ),
         "stragglers": Plot(
