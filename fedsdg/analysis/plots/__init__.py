@@ -129,10 +129,11 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
         "label_noise": Plot(
             "label_noise",
             "What methods make of clients whose labels are partly wrong; a point is a client in "
-            "one run. Top: the client's weight, averaged over the rounds (1: equal), against the "
-            "share of wrong labels. Then the weight, and what else the method says a client is "
-            "worth, against its exact Shapley value in the last round. ρ is Spearman's correlation "
-            "within a run, mean over seeds; there is none where all clients are alike.",
+            "one run. Top: the client's weight, averaged over the rounds (1: equal), and what else "
+            "the method says a client is worth, against the share of wrong labels. Bottom, where "
+            "it was computed: both against the exact Shapley value in the last round. ρ is "
+            "Spearman's correlation within a run, mean over seeds; there is none where all clients "
+            "are alike.",
             numbers="contributions:measures",
         ),
         "sensitivity": Plot(

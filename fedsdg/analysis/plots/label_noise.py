@@ -12,7 +12,12 @@ from fedsdg.analysis.names import method_order, method_title
 from fedsdg.analysis.plots.style import GRID, INK, hide_unused, looks, panels, say
 
 #: Rows of the figure from top to bottom: what is drawn up, and against what.
-_ROWS = (("weight", "noise_rate"), ("weight", "shapley"), ("credit", "shapley"))
+_ROWS = (
+    ("weight", "noise_rate"),
+    ("credit", "noise_rate"),
+    ("weight", "shapley"),
+    ("credit", "shapley"),
+)
 
 
 def draw(clients: pd.DataFrame) -> Figure:
