@@ -210,11 +210,16 @@ def hide_unused(axes: Sequence[Sequence[Axes]]) -> None:
             panel.set_visible(False)
 
 
-def say(axes: Axes, text: str) -> None:
-    """Fill a panel that has nothing to show with the reason."""
+def note(axes: Axes, text: str) -> None:
+    """Write into an empty panel whose axes it shares with others, which keep their ticks."""
     axes.text(
         0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=MUTED, wrap=True
     )
+
+
+def say(axes: Axes, text: str) -> None:
+    """Fill a panel that has nothing to show with the reason."""
+    note(axes, text)
     axes.set_xticks([])
     axes.set_yticks([])
     axes.grid(False)

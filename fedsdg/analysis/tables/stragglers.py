@@ -18,8 +18,9 @@ from fedsdg.analysis.tables.layout import Table, block
 _CAPTION = (
     "Simulated time of a whole run and what became of the clients' work, means over seeds: seconds "
     "on the simulated clock; seconds that clients stood idle, all together; uploads that were "
-    "used, that missed the end of their round, and that were discarded (also as a share of all); clients "
-    "that were drawn while still busy; clients that dropped out; accuracy (%) in the last round"
+    "used, that missed the end of their round, and that were discarded (also as a share of all); "
+    "clients that were drawn while still busy; clients that dropped out; accuracy (%) in the last "
+    "round"
 )
 _SHOWN = (
     ("simulated_seconds", "seconds", 1),
