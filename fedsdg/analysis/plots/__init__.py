@@ -149,7 +149,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "Left: personal accuracy in the last round, mean over clients (filled) and mean of the "
             "worst decile (open); bars are 95 % Student-t intervals over seeds and may leave the "
             "panel. Right: personal against global accuracy, with the diagonal where both are "
-            "equal.",
+            "equal. The dashed vertical lines are training on pooled data, where it was run.",
             numbers="personal_and_global:personal_and_global",
         ),
         "drift": Plot(

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 
-from fedsdg.analysis.names import SUBJECT, method_order, method_title
+from fedsdg.analysis.names import CEILING, SUBJECT, method_order, method_title
 
 #: Width of a figure in inches: a page's text block; heights follow from the panels.
 WIDTH = 7.2
@@ -127,7 +127,7 @@ _LOOKS = {
     "clustered": Look("#EE3377", _DASHED, "s"),
     "semi-global": Look("#EE3377", _DOTTED, "D"),
     "data-sharing": Look("#222222", _DASHDOT, "d"),
-    "centralised": Look("#222222", _DASHED, "o", width=1.4),
+    CEILING: Look("#222222", _DASHED, "", width=1.4),  # a line to measure by, without marks
 }
 
 #: For labels that no known method has, such as the variants of an ablation, in their order.
