@@ -56,8 +56,8 @@ def hyperparameters(runs: Sequence[Mapping[str, Any]]) -> str:
 
     Where methods differ in a shared hyper-parameter, the commonest value stands first and the
     others follow with their methods; of a sweep, with very many methods, they stay unnamed, as do
-    their own parameters. What a config does not name is left out, and so are the seeds
-    of which nothing was run.
+    their own parameters. What a config does not name is left out, and so are the seeds of which
+    nothing was run.
     """
     configs: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
@@ -65,7 +65,7 @@ def hyperparameters(runs: Sequence[Mapping[str, Any]]) -> str:
             configs.setdefault(run["method"], []).append(json.loads(run["config"]))
     parts = [text for place in _SHARED if (text := _shared(place, configs))]
     if len(configs) <= _MANY:
-        parts += [text for method in configs if (text := _own(method, configs[method][0]))]
+        parts += [text for method in configs if (text := _own(method, configs[method]))]
     sentences = ["; ".join(parts)] if parts else []
     seeds = sorted({run["seed"] for run in runs if run.get("status") != NOT_RUN})
     sentences.append(f"Seeds {ranges(seeds)} (n = {len(seeds)})" if seeds else "Nothing was run")
@@ -103,13 +103,14 @@ def _shared(place: str, configs: Mapping[str, Sequence[Mapping[str, Any]]]) -> s
     return text
 
 
-def _own(method: str, config: Mapping[str, Any]) -> str | None:
-    parameters = config.get("parameters", {})
-    listed = [
-        f"{symbol} = {_number(parameters[name])}"
-        for name, symbol in _OWN.items()
-        if parameters.get(name) is not None
-    ]
+def _own(method: str, configs: Sequence[Mapping[str, Any]]) -> str | None:
+    listed = []
+    for name, symbol in _OWN.items():
+        # Several where scenarios set it, such as f for more attackers: "f = 0/4/8".
+        values = dict.fromkeys(config.get("parameters", {}).get(name) for config in configs)
+        shown = [_number(value) for value in values if value is not None]
+        if shown:
+            listed.append(f"{symbol} = {'/'.join(shown)}")
     return f"{method_title(method)}: {', '.join(listed)}" if listed else None
 
 

@@ -54,6 +54,9 @@ METHODS = {
     "local-only": "Local only",
 }
 
+#: No federation: what pooled data would give, a line to measure by that takes no part in a ranking.
+CEILING = "centralised"
+
 DATASETS = {
     "digits": "Digits",
     "mnist": "MNIST",
@@ -102,6 +105,11 @@ def base_method(label: str) -> str | None:
     """The known method a label is a variant of: ``fedsdg-softmax`` → ``fedsdg``; None if none."""
     known = [name for name in METHODS if label == name or label.startswith(name + "-")]
     return max(known, key=len, default=None)
+
+
+def is_ceiling(label: str) -> bool:
+    """Whether a label stands for ``CEILING`` or a variant of it."""
+    return label == CEILING or label.startswith(f"{CEILING}-")
 
 
 def method_title(label: str) -> str:

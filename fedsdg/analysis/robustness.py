@@ -10,7 +10,7 @@ import pandas as pd
 
 from fedsdg.analysis.detection import Detection, detection_of_run
 from fedsdg.analysis.formatting import setting
-from fedsdg.analysis.frames import PLACE, RUN, finished, groups, over_seeds, split_scenario
+from fedsdg.analysis.frames import PLACE, RUN, finished, groups, over_seeds, records, split_scenario
 from fedsdg.analysis.names import GLOBAL, attack_title
 from fedsdg.analysis.summary import Summary
 
@@ -84,8 +84,8 @@ def trade_off(summary: Summary) -> pd.DataFrame:
         "timings", ["dataset", "clients", "skew", "method", "seed", "aggregate_seconds"]
     )
     names = {GLOBAL.key: "accuracy", "honest_distance": "distance", "aggregate_seconds": "seconds"}
-    for records in (rounds, timings):
-        medians = split_scenario(records).groupby(RUN, as_index=False)[records.columns[-1]].median()
+    for frame in (rounds, timings):
+        medians = split_scenario(frame).groupby(RUN, as_index=False)[frame.columns[-1]].median()
         runs = runs.merge(medians, on=RUN, how="left")
     runs = runs.rename(columns=names)
     measured = ["accuracy", "distance", "seconds"]
@@ -119,6 +119,6 @@ def detections(summary: Summary) -> pd.DataFrame:
     rows = []
     for run, rows_of_run in groups(clients, *RUN):
         attackers = rows_of_run.loc[rows_of_run["attacker"].eq(True), "client"].nunique()
-        found = asdict(detection_of_run(rows_of_run.to_dict("records")))
+        found = asdict(detection_of_run(records(rows_of_run)))
         rows.append(dict(zip(RUN, run, strict=True)) | {"attackers": attackers} | found)
     return pd.DataFrame(rows, columns=[*RUN, *names])

@@ -58,13 +58,14 @@ def costs_of_waiting(summary: Summary) -> pd.DataFrame:
     """Means over seeds per ``PLACE``, scenario and method of a whole run's clock and counts.
 
     Columns: ``n``, ``simulated_seconds``, those of ``COUNTS`` summed over the rounds,
-    ``discarded_share`` of all uploads that arrived at some time or never, and both accuracies.
+    ``discarded_share`` of all uploads, and both accuracies.
     """
     frame = summary.frame("rounds", _IDENTITY, ["simulated_seconds", *COUNTS])
     frame = split_scenario(frame[frame["simulated_seconds"].notna()])
     runs = frame.groupby(RUN, sort=False)
     totals = runs[COUNTS].sum(min_count=1).join(runs["simulated_seconds"].max())
-    uploads = totals[["arrived", "late", "discarded"]].sum(axis=1, min_count=1)
+    # Whatever is sent arrives in time, arrives late and is used, or is discarded in the end.
+    uploads = totals[["arrived", "discarded"]].sum(axis=1, min_count=1)
     totals["discarded_share"] = totals["discarded"] / uploads.where(uploads > 0)
     accuracies = finished(summary)[[*RUN, PERSONAL.key, GLOBAL.key]]
     per_run = accuracies.merge(totals.reset_index(), on=RUN)

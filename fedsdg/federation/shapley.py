@@ -16,7 +16,7 @@ from torch import Tensor
 from fedsdg.contribution import Utility, coalitions, shapley_values
 from fedsdg.federation.evaluation import CHUNK, CLIENTS_PER_PASS
 from fedsdg.federation.local_training import Samples
-from fedsdg.models.cohort import CohortModel
+from fedsdg.models.interface import ClientModel
 from fedsdg.models.parameters import Layout, views
 
 
@@ -33,7 +33,7 @@ def coalition_models(theta: Tensor, updates: Tensor, masks: np.ndarray) -> Tenso
 
 @torch.no_grad()
 def shared_accuracies(
-    model: CohortModel,
+    model: ClientModel,
     layout: Layout,
     samples: Samples,
     index: np.ndarray,
@@ -59,7 +59,7 @@ def shared_accuracies(
 
 
 def coalition_accuracies(
-    model: CohortModel,
+    model: ClientModel,
     layout: Layout,
     samples: Samples,
     index: np.ndarray,
@@ -93,7 +93,7 @@ def _groups(theta: Tensor, updates: Tensor) -> Iterator[Tensor]:
 
 
 def client_contributions(
-    model: CohortModel,
+    model: ClientModel,
     layout: Layout,
     samples: Samples,
     index: np.ndarray,
@@ -112,7 +112,7 @@ def client_contributions(
 
 
 def coalition_utility(
-    model: CohortModel,
+    model: ClientModel,
     layout: Layout,
     samples: Samples,
     index: np.ndarray,

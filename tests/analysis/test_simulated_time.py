@@ -64,12 +64,12 @@ def test_costs_are_sums_over_rounds_and_means_over_seeds(summary, tmp_path) -> N
     assert row["simulated_seconds"] == pytest.approx((7.0 + 6.0) / 2)
     assert row["idle_seconds"] == 2.0 * (1 + 2 + 3 + 4)
     assert (row["arrived"], row["late"], row["discarded"]) == (14, 3, 3)
-    assert row["discarded_share"] == pytest.approx(3 / 20)
+    assert row["discarded_share"] == pytest.approx(3 / 17)
     assert row["global_accuracy"] == pytest.approx(0.405)
     assert np.isnan(rows.loc["wait", "arrived"])
     _, markdown, _ = write_table(summary, "stragglers", tmp_path / "stragglers")
     text = markdown.read_text("utf-8")
-    assert "| deadline |" in text and "15.0" in text and "40.5" in text
+    assert "| deadline |" in text and "17.6" in text and "40.5" in text
 
 
 def test_without_a_clock_the_table_says_so(summary_dir, tmp_path) -> None:

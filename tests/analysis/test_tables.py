@@ -15,6 +15,8 @@ from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables import TABLES, write_table
 from fedsdg.analysis.tables.render import latex_escape, markdown_escape
 
+from .conftest import Run
+
 METRICS = {
     "personal_accuracy": "personal_accuracy",
     "worst_decile": "personal_worst_decile",
@@ -234,3 +236,13 @@ def test_formatting() -> None:
     assert percent(1.0, None) == "100.0"
     assert (points(-0.0123), points(0.05), points(-0.0001)) == ("−1.2", "+5.0", "0.0")
     assert (amount(123_456, 1e3), amount(1_234, 1e3), amount(0, 1e3)) == ("123", "1.23", "0")
+
+
+def test_the_ceiling_is_never_the_best(summary_of, tmp_path) -> None:
+    shares = {"fedavg": 0.7, "krum": 0.6, "centralised": 0.9, "centralised-long": 0.95}
+    metrics = ("personal_accuracy", "personal_worst_decile", "global_accuracy")
+    runs = [Run(m, last=dict.fromkeys(metrics, share)) for m, share in shares.items()]
+    _, markdown, _ = write_table(summary_of(runs), "main", tmp_path / "main")
+    text = markdown.read_text("utf-8")
+    assert text.count("**70.0**") == 3 and "| 90.0 |" in " ".join(text.split())
+    assert "**90.0**" not in text and "**95.0**" not in text

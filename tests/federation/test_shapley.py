@@ -7,6 +7,7 @@ import torch
 from fedsdg.contribution import coalition_values, coalitions, truncated_monte_carlo
 from fedsdg.federation import shapley
 from fedsdg.federation.evaluation import global_metrics
+from fedsdg.models.small_cnn import CnnArchitecture, SmallCnn, initial_values, make_layout
 
 
 @pytest.fixture
@@ -91,3 +92,17 @@ def test_an_estimate_plays_the_same_game(game):
     estimate = truncated_monte_carlo(5, utility, 200, np.random.default_rng(0))
     assert np.all(np.abs(estimate.values - phi) < 4 * estimate.standard_errors)
     assert estimate.calls <= 32
+
+
+def test_a_model_trained_in_full_plays_too(setting):
+    """The small CNN is another model on the same axis; nothing of the game knows which it is."""
+    samples = setting(dtype=torch.float32).samples
+    layout = make_layout(CnnArchitecture(8, 1), 4)
+    theta, private = initial_values(layout, np.random.default_rng(0))
+    updates = 0.2 * torch.randn(3, len(theta), generator=torch.Generator().manual_seed(1))
+    arguments = (SmallCnn(layout), layout, samples, np.arange(60))
+    values = shapley.coalition_accuracies(*arguments, theta, updates, private)
+    models = shapley.coalition_models(theta, updates, coalitions(3))
+    expected = [global_metrics(*arguments, model, private)[0] for model in models]
+    np.testing.assert_array_equal(values, expected)
+    assert len(set(expected)) > 3

@@ -50,3 +50,23 @@ def test_points_are_copies():
     trajectory.write([], rows)
     x, y = np.array(rows[0]["path_x"]), np.array(rows[0]["path_y"])
     assert np.hypot(x[1] - x[0], y[1] - y[0]) == pytest.approx(5.0)
+
+
+def test_a_checkpoint_holds_all_of_it():
+    def rows():
+        return [{"round": 1}, {"round": 2}], [{"round": r, "client": 7} for r in (1, 2)]
+
+    models = torch.randn(2, 3, 1, 20, generator=torch.Generator().manual_seed(2))
+    whole, broken_off = Trajectory(), Trajectory.of_tensors(Trajectory().tensors())
+    for round_ in (1, 2):
+        for trajectory in (whole, broken_off):
+            for step in range(3):
+                trajectory.clients(round_, [7], models[round_ - 1, step])
+            trajectory.aggregate(round_, models[round_ - 1, 2, 0])
+        broken_off = Trajectory.of_tensors(broken_off.tensors())
+    written = []
+    for trajectory in (whole, broken_off):
+        trajectory.write(*(found := rows()))
+        written.append(found)
+    assert written[0] == written[1]
+    assert len(written[0][1][1]["path_x"]) == 3

@@ -113,10 +113,10 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "robustness",
             "The trade-off of robust means over the share of attackers. Top: distance from the "
             "aggregated step to the mean of the honest clients' updates (median over rounds), "
-            "global accuracy in the last round, and seconds of one aggregation (median over "
-            "rounds; they depend on the machine), each for the attack in the middle. Bottom: "
+            "global accuracy in the last round, and the time of one aggregation (median over "
+            "rounds; it depends on the machine), each for the attack in the middle. Bottom: "
             "distance and accuracy under the attack that is worst for the rule at that share, and "
-            "that accuracy against the seconds at the largest share. Means over seeds.",
+            "that accuracy against the time at the largest share. Means over seeds.",
             numbers="robustness:trade_off",
         ),
         "stragglers": Plot(
@@ -129,10 +129,11 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
         "label_noise": Plot(
             "label_noise",
             "What methods make of clients whose labels are partly wrong; a point is a client in "
-            "one run. Top: the client's weight, averaged over the rounds (1: equal), against the "
-            "share of wrong labels. Then the weight, and what else the method says a client is "
-            "worth, against its exact Shapley value in the last round. ρ is Spearman's correlation "
-            "within a run, mean over seeds; there is none where all clients are alike.",
+            "one run. Top: the client's weight, averaged over the rounds (1: equal), and what else "
+            "the method says a client is worth, against the share of wrong labels. Bottom, where "
+            "it was computed: both against the exact Shapley value in the last round. ρ is "
+            "Spearman's correlation within a run, mean over seeds; there is none where all clients "
+            "are alike.",
             numbers="contributions:measures",
         ),
         "sensitivity": Plot(
@@ -148,7 +149,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "Left: personal accuracy in the last round, mean over clients (filled) and mean of the "
             "worst decile (open); bars are 95 % Student-t intervals over seeds and may leave the "
             "panel. Right: personal against global accuracy, with the diagonal where both are "
-            "equal.",
+            "equal. The dashed vertical lines are training on pooled data, where it was run.",
             numbers="personal_and_global:personal_and_global",
         ),
         "drift": Plot(

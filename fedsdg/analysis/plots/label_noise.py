@@ -12,7 +12,12 @@ from fedsdg.analysis.names import method_order, method_title
 from fedsdg.analysis.plots.style import GRID, INK, hide_unused, looks, panels, say
 
 #: Rows of the figure from top to bottom: what is drawn up, and against what.
-_ROWS = (("weight", "noise_rate"), ("weight", "shapley"), ("credit", "shapley"))
+_ROWS = (
+    ("weight", "noise_rate"),
+    ("credit", "noise_rate"),
+    ("weight", "shapley"),
+    ("credit", "shapley"),
+)
 
 
 def draw(clients: pd.DataFrame) -> Figure:
@@ -24,12 +29,13 @@ def draw(clients: pd.DataFrame) -> Figure:
         for method, own in sorted(groups(part, "method"), key=lambda item: method_order(item[0]))
     ]
     rows = [row for row in _ROWS if row[1] == "noise_rate" or clients["shapley"].notna().any()]
-    figure, axes = panels(len(rows), max(len(columns), 1), panel_height=2.1, sharex="row")
+    figure, axes = panels(len(rows), max(len(columns), 1), panel_height=2.1)
     if not columns:
         say(axes[0][0], "no client of this experiment\nhas label noise")
         hide_unused(axes)
         return figure
     low, high = clients["weight"].min(), max(clients["weight"].max(), 1.0)
+    reach = {name: _reach(clients[name]) for name in YARDSTICKS}
     several = len({(where, scenario) for where, scenario, *_ in columns}) > 1
     for column, (where, scenario, method, own) in enumerate(columns):
         found = correlations(own)
@@ -37,6 +43,8 @@ def draw(clients: pd.DataFrame) -> Figure:
             panel = axes[row][column]
             measure = _credit(own) if name == "credit" else name
             _scatter(panel, own, measure, yardstick, looks([method])[method].colour, found)
+            if panel.collections:
+                panel.set_xlim(*reach[yardstick])
             if measure == "weight":
                 panel.set_ylim(min(0.0, 1.05 * low), 1.05 * high)
             if column == 0 or measure != "weight":
@@ -46,6 +54,12 @@ def draw(clients: pd.DataFrame) -> Figure:
                 title = method_title(method)
                 panel.set_title(f"{place}\n{title}" if several else title, loc="left")
     return figure
+
+
+def _reach(values: pd.Series) -> tuple[float, float]:
+    """The range of all clients, with room at its ends: one scale for all panels of a row."""
+    room = 0.06 * float(values.max() - values.min()) or 0.5
+    return float(values.min()) - room, float(values.max()) + room
 
 
 def _credit(own: pd.DataFrame) -> str | None:

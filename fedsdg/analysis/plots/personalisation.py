@@ -9,7 +9,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedsdg.analysis.frames import groups, places
-from fedsdg.analysis.names import GLOBAL, PERSONAL, WORST, method_order, method_title
+from fedsdg.analysis.names import (
+    CEILING,
+    GLOBAL,
+    PERSONAL,
+    WORST,
+    is_ceiling,
+    method_order,
+    method_title,
+)
 from fedsdg.analysis.plots.style import MUTED, Look, hide_unused, looks, panels, say
 
 
@@ -31,6 +39,10 @@ def draw(rows: pd.DataFrame) -> Figure:
     for (left, right), (where, scenario, part) in zip(axes, shown, strict=True):
         _dots(left, part, look)
         _against_global(right, part, look)
+        ceiling = part[part["method"].map(is_ceiling)].set_index("metric")["mean"]
+        for panel, metric in ((left, PERSONAL), (right, GLOBAL)):
+            if metric.key in ceiling.index:
+                _ceiling(panel, 100 * float(ceiling[metric.key]))
         left.set_title(", ".join(text for text in (where, scenario) if text))
         right.set_title("personal against global")
     return figure
@@ -38,6 +50,7 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 def _dots(panel: Axes, part: pd.DataFrame, look: Mapping[str, Look]) -> None:
     """Methods from the best mean down; filled: mean over clients, open: worst decile."""
+    part = part[~part["method"].map(is_ceiling)]
     means = part[part["metric"] == PERSONAL.key].set_index("method")["mean"]
     order = means.sort_values(kind="stable").index.tolist()
     height = {method: i for i, method in enumerate(order)}
@@ -64,7 +77,24 @@ def _dots(panel: Axes, part: pd.DataFrame, look: Mapping[str, Look]) -> None:
     panel.set_xlabel("accuracy on own test data (%)")
 
 
+def _ceiling(panel: Axes, at: float) -> None:
+    """What pooled data would give, as a line; a panel that ends before it grows to hold it."""
+    low, high = panel.get_xlim()
+    panel.set_xlim(min(low, at - 1), max(high, at + 1))
+    panel.axvline(at, **looks([CEILING])[CEILING].line())
+    panel.annotate(
+        method_title(CEILING),
+        (at, 0.02),
+        xycoords=("data", "axes fraction"),
+        rotation=90,
+        ha="right",
+        va="bottom",
+        fontsize=7,
+    )
+
+
 def _against_global(panel: Axes, part: pd.DataFrame, look: Mapping[str, Look]) -> None:
+    part = part[~part["method"].map(is_ceiling)]
     wide = part.pivot(index="method", columns="metric", values=["mean", "low", "high"])
     if GLOBAL.key not in wide["mean"] or PERSONAL.key not in wide["mean"]:
         say(panel, "no global accuracy")

@@ -7,14 +7,16 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from fedsdg.analysis.frames import places
 from fedsdg.analysis.names import method_order
 from fedsdg.analysis.plots.style import Look, hide_unused, looks, method_legend, panels, say
 from fedsdg.analysis.robustness import over_attacks
 
-_DISTANCE, _SECONDS = "distance to the honest mean", "seconds of an aggregation"
+_DISTANCE, _TIME = "distance to the honest mean", "milliseconds of an aggregation"
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -38,7 +40,7 @@ def draw(rows: pd.DataFrame) -> Figure:
                 attack = "attack in the middle" if which == "median" else "worst attack"
                 panel.set_title(f"{prefix if column == 0 else ''}{attack}")
         _lines(above[2], part, "seconds", methods, look, True)
-        above[2].set_ylabel(_SECONDS)
+        above[2].set_ylabel(_TIME)
         above[2].set_title("time")
         _price(below[2], part[part["share"] == part["share"].max()], methods, look)
     hide_unused(axes)
@@ -54,7 +56,7 @@ def _lines(
     look: Mapping[str, Look],
     logarithmic: bool,
 ) -> None:
-    scale = 1 if logarithmic else 100
+    scale = {"distance": 1, "accuracy": 100, "seconds": 1000}[name.partition("_")[0]]
     if part[name].isna().all():
         say(panel, "not recorded")
         return
@@ -64,28 +66,44 @@ def _lines(
             100 * line["share"], scale * line[name], **look[method].line(), **look[method].marks()
         )
     panel.set_xticks(sorted(100 * part["share"].unique()))
+    panel.set_xlim(-4, 100 * part["share"].max() + 4)
     panel.set_xlabel("attackers (% of clients)")
     if logarithmic:
-        _from_zero_by_decades(panel, part[name].to_numpy())
+        _logarithmic(panel, scale * part[name].to_numpy())
     else:
         panel.set_ylim(0, 100)
 
 
-def _from_zero_by_decades(panel: Axes, values: np.ndarray) -> None:
+def _logarithmic(panel: Axes, values: np.ndarray) -> None:
     """A logarithmic axis that ends in 0: without attackers a mean is the honest mean itself.
 
     What is ten thousand times smaller than the value in the middle is rounding, and drawn as 0.
     """
-    positive = values[np.isfinite(values) & (values > 0)]
+    known = values[np.isfinite(values)]
+    positive = known[known > 0]
     if not len(positive):
         return
     real = positive[positive > 1e-4 * np.median(positive)]
-    if len(real) == np.isfinite(values).sum():
+    low, high = float(real.min()), float(real.max())
+    if len(real) == len(known):
         panel.set_yscale("log")
+        panel.set_ylim(low / 1.3, high * 1.3)
+        _round_ticks(panel.yaxis, low, high)
         return
-    threshold = 10.0 ** np.floor(np.log10(real.min()))
-    panel.set_yscale("symlog", linthresh=threshold, linscale=0.4)
-    panel.set_ylim(bottom=-0.15 * threshold)
+    panel.set_yscale("symlog", linthresh=low / 2, linscale=0.4)
+    panel.set_ylim(-0.08 * low, high * 1.3)
+    _round_ticks(panel.yaxis, low, high, zero=True)
+
+
+def _round_ticks(axis: Axis, low: float, high: float, zero: bool = False) -> None:
+    """1, 2, 5, 10, …: of few decades all, of more the powers of ten alone."""
+    powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    steps = (1, 2, 5) if high / low < 60 else (1,)
+    ticks = [step * 10.0**power for power in powers for step in steps]
+    shown = [tick for tick in ticks if low / 1.3 <= tick <= high * 1.3]
+    axis.set_major_locator(FixedLocator([0.0, *shown] if zero else shown))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def _price(panel: Axes, part: pd.DataFrame, methods: list[str], look: Mapping[str, Look]) -> None:
@@ -96,7 +114,7 @@ def _price(panel: Axes, part: pd.DataFrame, methods: list[str], look: Mapping[st
     for method in methods:
         own = part[part["method"] == method]
         panel.plot(
-            own["seconds"],
+            1000 * own["seconds"],
             100 * own["accuracy_worst"],
             linestyle="",
             color=look[method].colour,
@@ -104,7 +122,10 @@ def _price(panel: Axes, part: pd.DataFrame, methods: list[str], look: Mapping[st
             **look[method].marks() | {"markersize": 6.5},
         )
     panel.set_xscale("log")
+    low, high = 1000 * part["seconds"].min(), 1000 * part["seconds"].max()
+    panel.set_xlim(low / 1.4, high * 1.4)
+    _round_ticks(panel.xaxis, low, high)
     panel.set_ylim(0, 100)
-    panel.set_xlabel(_SECONDS)
+    panel.set_xlabel(_TIME)
     panel.set_ylabel("global accuracy (%)")
     panel.set_title(f"worst attack, {100 * part['share'].max():.0f} % attackers")

@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 
 from fedsdg.analysis.frames import places
 from fedsdg.analysis.names import GLOBAL, PERSONAL, method_order, method_title, natural_order
-from fedsdg.analysis.plots.style import Look, hide_unused, panels, say, shared_legend
+from fedsdg.analysis.plots.style import Look, hide_unused, note, panels, say, shared_legend
 
 #: Scenarios are no methods: each has a colour, a line and a marker by its place in the order.
 _COLOURS = ("#222222", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -50,7 +50,7 @@ def draw(rows: pd.DataFrame) -> Figure:
                         **look[scenario].marks(),
                     )
                 if own.empty:
-                    say(panel, f"no {metric.title}\nin simulated time")
+                    note(panel, f"no {metric.title}\nin simulated time")
                 if k == 0:
                     title = method_title(method)
                     panel.set_title(f"{where}\n{title}" if len(shown) > 1 else title)

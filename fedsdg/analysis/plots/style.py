@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 
-from fedsdg.analysis.names import SUBJECT, method_order, method_title
+from fedsdg.analysis.names import CEILING, SUBJECT, method_order, method_title
 
 #: Width of a figure in inches: a page's text block; heights follow from the panels.
 WIDTH = 7.2
@@ -114,20 +114,22 @@ _LOOKS = {
     "focus": Look("#CC6677", "-", "o"),
     "fedsdg-official": Look("#D55E00", _DASHED, "s"),
     "fedsdg-official-aligned": Look("#D55E00", _DOTTED, "D"),
-    "fedsdg+geometric-median": Look("#F0A35E", "-", "h"),
-    "fedsdg+multikrum": Look("#F0A35E", _DASHED, ">"),
+    "fedsdg-geometric-median": Look("#F0A35E", "-", "h"),
+    "fedsdg-multikrum": Look("#F0A35E", _DASHED, ">"),
+    "fedsdg-screened": Look("#F0A35E", _DOTTED, "o"),
     "fedsgd": Look("#56B4E9", _DOTTED, "o"),
     "fedprox-inexact": Look("#332288", _DASHED, "^"),
     "fedcurv": Look("#332288", "-", "D"),
-    "screened": Look("#117733", _DOTTED, "o"),
+    "fedavg-screened": Look("#117733", _DOTTED, "o"),
     "ditto": Look("#AA4499", _DASHED, "s"),
     "fedrep": Look("#AA4499", _DOTTED, "^"),
     "interpolate": Look("#AA4499", _DASHDOT, "v"),
     "pens": Look("#EE3377", "-", "P"),
     "clustered": Look("#EE3377", _DASHED, "s"),
+    "clustered-known": Look("#EE3377", _DASHDOT, "^"),
     "semi-global": Look("#EE3377", _DOTTED, "D"),
     "data-sharing": Look("#222222", _DASHDOT, "d"),
-    "centralised": Look("#222222", _DASHED, "o", width=1.4),
+    CEILING: Look("#222222", _DASHED, "", width=1.4),  # a line to measure by, without marks
 }
 
 #: For labels that no known method has, such as the variants of an ablation, in their order.
@@ -210,11 +212,16 @@ def hide_unused(axes: Sequence[Sequence[Axes]]) -> None:
             panel.set_visible(False)
 
 
-def say(axes: Axes, text: str) -> None:
-    """Fill a panel that has nothing to show with the reason."""
+def note(axes: Axes, text: str) -> None:
+    """Write into an empty panel whose axes it shares with others, which keep their ticks."""
     axes.text(
         0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=MUTED, wrap=True
     )
+
+
+def say(axes: Axes, text: str) -> None:
+    """Fill a panel that has nothing to show with the reason."""
+    note(axes, text)
     axes.set_xticks([])
     axes.set_yticks([])
     axes.grid(False)

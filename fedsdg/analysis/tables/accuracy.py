@@ -17,6 +17,7 @@ from fedsdg.analysis.names import (
     ROUNDS,
     WORST,
     Metric,
+    is_ceiling,
     method_title,
     skew_title,
 )
@@ -90,7 +91,7 @@ def _block(
     methods = summary.methods(setting)
     filled = mark_best(
         [
-            [_entry(summary, cell, metric, at, method) for method in methods]
+            [_ranked(method, _entry(summary, cell, metric, at, method)) for method in methods]
             for cell, metric, at, _, _ in columns
         ]
     )
@@ -100,6 +101,12 @@ def _block(
     ]
     heads = [("", "Method"), *((group, heading) for _, _, _, group, heading in columns)]
     return Block(title, tuple(heads), tuple(rows))
+
+
+def _ranked(method: str, entry: tuple[str, float | None]) -> tuple[str, float | None]:
+    """The ceiling stands in the table without being the best of it."""
+    text, value = entry
+    return text, None if is_ceiling(method) else value
 
 
 def _entry(

@@ -7,7 +7,7 @@ import pandas as pd
 from fedsdg.analysis.formatting import MISSING, percent
 from fedsdg.analysis.frames import PLACE, groups, places
 from fedsdg.analysis.hyperparameters import hyperparameters
-from fedsdg.analysis.names import method_order, method_title, natural_order
+from fedsdg.analysis.names import is_ceiling, method_order, method_title, natural_order
 from fedsdg.analysis.robustness import accuracy_by_share, detections
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables.layout import Block, Entry, Table, block, mark_best
@@ -53,7 +53,8 @@ def _by_share(title: str, part: pd.DataFrame) -> Block:
                 column.append((MISSING, None))
             else:
                 width = row["high"] - row["mean"] if row["n"] > 1 else None
-                column.append((percent(row["mean"], width), row["mean"]))
+                value = None if is_ceiling(method) else row["mean"]
+                column.append((percent(row["mean"], width), value))
         columns.append(column)
     filled = mark_best(columns)
     lines = tuple(

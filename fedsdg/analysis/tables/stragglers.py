@@ -17,14 +17,15 @@ from fedsdg.analysis.tables.layout import Table, block
 
 _CAPTION = (
     "Simulated time of a whole run and what became of the clients' work, means over seeds: seconds "
-    "on the simulated clock; seconds that clients stood idle, all together; uploads in time, late "
-    "but used, and discarded (also as a share of all uploads); clients that were drawn while still "
-    "busy; clients that dropped out; accuracy (%) in the last round"
+    "on the simulated clock; seconds that clients stood idle, all together; uploads that were "
+    "used, that missed the end of their round, and that were discarded (also as a share of all); "
+    "clients that were drawn while still busy; clients that dropped out; accuracy (%) in the last "
+    "round"
 )
 _SHOWN = (
     ("simulated_seconds", "seconds", 1),
     ("idle_seconds", "idle", 1),
-    ("arrived", "in time", 1),
+    ("arrived", "used", 1),
     ("late", "late", 1),
     ("discarded", "discarded", 1),
     ("discarded_share", "discarded (%)", 100),

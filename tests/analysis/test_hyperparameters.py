@@ -1,0 +1,50 @@
+"""The sentence under tables and figures: what runs had in common, and where they differ."""
+
+import json
+
+from fedsdg.analysis.hyperparameters import hyperparameters, symbol
+
+
+def run(method, seed=0, rounds=20, per_round=5, **parameters):
+    config = {
+        "federation": {"rounds": rounds, "clients_per_round": per_round},
+        "parameters": parameters,
+    }
+    return {
+        "method": method,
+        "seed": seed,
+        "status": "ok",
+        "config": json.dumps(config),
+        "backbone_hash": "ab" * 32,
+    }
+
+
+def test_what_differs_is_named() -> None:
+    runs = [run("fedavg"), run("krum", f=1), run("scaffold", rounds=10), run("fedavg", seed=1)]
+    assert hyperparameters(runs) == (
+        "20 rounds (SCAFFOLD: 10); 5 clients per round; Krum: f = 1. Seeds 0–1 (n = 2). "
+        "Backbone abababab."
+    )
+
+
+def test_a_method_under_several_scenarios_has_all_its_values() -> None:
+    runs = [run("krum", f=f, per_round=n) for f, n in ((0, 20), (4, 20), (8, 19))]
+    runs += [run("fedavg", per_round=20)]
+    text = hyperparameters(runs)
+    assert text.startswith("20 rounds; 20 clients per round (Krum: 19); Krum: f = 0/4/8. ")
+
+
+def test_a_sweep_names_no_methods() -> None:
+    runs = [run(f"fedsdg-{i}", per_round=2 + i % 2, lambda1=0.1 * i) for i in range(30)]
+    text = hyperparameters(runs)
+    assert text.startswith("20 rounds; 2 clients per round (also 3). Seeds 0 (n = 1).")
+
+
+def test_symbols_of_keys() -> None:
+    assert [symbol(key) for key in ("parameters.lambda1", "training.eta_m", "parameters.mu")] == [
+        "λ₁",
+        "η_m",
+        "μ",
+    ]
+    assert symbol("federation.clients_per_round") == "clients per round"
+    assert symbol("parameters.epsilon") == "ε"
