@@ -18,6 +18,7 @@ import yaml
 
 from fedsdg.composition import Method, Parameter
 from fedsdg.conditions import Conditions, parse_conditions
+from fedsdg.contribution import check_players
 from fedsdg.plugins import Plugin, find_method, find_plugin, offered
 from fedsdg.results import sha256_json
 from fedsdg.sections import checked, hint, section
@@ -42,6 +43,9 @@ class FederationConfig:
     evaluate_every: int = checked(2, minimum=1, integer=True)
     global_images: int | None = checked(None, minimum=1, integer=True, optional=True)
     trace_every: int = checked(0, minimum=0, integer=True)
+    #: Left out of runs that do not ask for them.
+    shapley: bool = checked(False, choices=(False, True))
+    trajectory: str | None = checked(None, choices=(None, "shared", "own"))
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,9 @@ class RunConfig:
         plain = asdict(self)
         plain["parameters"] = dict(self.parameters)
         del plain["conditions"], plain["plugin"]
+        for name in ("shapley", "trajectory"):
+            if not plain["federation"][name]:
+                del plain["federation"][name]
         if self.conditions:
             plain["conditions"] = self.conditions.to_dict()
         if self.plugin:
@@ -377,6 +384,8 @@ def _check_consistency(config: Config) -> None:
             f"backbone: {config.backbone!r} is not described under backbones"
             f"{hint(config.backbone, config.backbones)}"
         )
+    if federation.shapley:
+        check_players(federation.clients_per_round)
     config.conditions.require_possible(federation.clients, federation.clients_per_round)
     for method in config.methods:
         if method.row.everybody and federation.clients_per_round < federation.clients:

@@ -92,6 +92,9 @@ ROUNDS_MORE = pa.schema(
         ("late", pa.int32()),
         ("discarded", pa.int32()),
         ("passed_over", pa.int32()),
+        ("model_x", pa.float64()),
+        ("model_y", pa.float64()),
+        ("plane_share", pa.float64()),
     ]
 )
 
@@ -108,6 +111,8 @@ CLIENTS_MORE = pa.schema(
         ("credibility", pa.float64()),
         ("contribution", pa.float64()),
         ("shapley", pa.float64()),
+        ("path_x", pa.list_(pa.float64())),
+        ("path_y", pa.list_(pa.float64())),
     ]
 )
 

@@ -150,10 +150,13 @@ def global_images(run: RunConfig, partition: Partition) -> np.ndarray:
 
 
 def _model(
-    run: RunConfig, material: Material, personalisation: Personalisation
+    run: RunConfig, material: Material, personalisation: Personalisation, *number: int
 ) -> tuple[ClientModel, torch.Tensor, torch.Tensor]:
-    """The model, and the first values of its communicated [d] and its private row [d_p]."""
-    generator, samples = stream("init", run.seed), material.samples
+    """The model, and the first values of its communicated [d] and its private row [d_p].
+
+    ``number``: of a further initialisation, beside the one that all methods share.
+    """
+    generator, samples = stream("init", run.seed, *number), material.samples
     if (run.trainable == "full") != (material.backbone is None):
         raise ValueError(
             f"trainable is {run.trainable}, and a backbone was "
@@ -227,6 +230,8 @@ def build(
             batch_size=training.batch_size,
             evaluate_every=run.federation.evaluate_every,
             personal_epochs=personalisation.epochs,
+            shapley=run.federation.shapley,
+            trajectory=run.federation.trajectory,
         ),
         seed=run.seed,
         theta=theta.to(device),
@@ -235,11 +240,23 @@ def build(
         circumstances=circumstances(run, shards, facts),
         own=personalisation.own,
         pooling=pooling,
+        first=_own_starts(run, material, personalisation, device),
         scratch=scratch,
     )
     if row.knowledge is not None:
         made.state = row.knowledge.build(parameters)(rule, made.state, partition)
     return made
+
+
+def _own_starts(
+    run: RunConfig, material: Material, personalisation: Personalisation, device: torch.device
+) -> torch.Tensor | None:
+    """[K, d]: an initialisation for every client, where a run asks for them."""
+    if run.federation.trajectory != "own":
+        return None
+    seeds = range(1, run.federation.clients + 1)
+    models = [_model(run, material, personalisation, number)[1] for number in seeds]
+    return torch.stack(models).to(device)
 
 
 def _heads_apart(run: RunConfig, layout: Layout, theta: torch.Tensor, count: int) -> torch.Tensor:

@@ -31,8 +31,10 @@ from fedsdg.federation.passes import Passes
 from fedsdg.federation.pooling import Pooling, pooled_batches
 from fedsdg.federation.probes import Measured, Probe, Scene
 from fedsdg.federation.records import Records, Scribe
+from fedsdg.federation.shapley import client_contributions
 from fedsdg.federation.terms import Term
 from fedsdg.federation.timing import Ending, Updates, end_of_round, everything_arrives
+from fedsdg.federation.trajectories import Trajectory
 from fedsdg.models.interface import ClientModel
 from fedsdg.models.parameters import Layout
 from fedsdg.rng import stream
@@ -48,6 +50,10 @@ class Schedule:
     batch_size: int | None
     evaluate_every: int
     personal_epochs: int = 0
+    #: What clients' updates of the last round are worth; where the models of all clients go, each
+    #: beginning at the "shared" model or at its "own".
+    shapley: bool = False
+    trajectory: str | None = None
 
 
 @dataclass
@@ -76,6 +82,8 @@ class Federation:
     circumstances: Circumstances = field(default_factory=Circumstances)
     own: OwnModel = field(default_factory=OwnModel)
     pooling: Pooling = field(default_factory=Pooling)
+    #: [K, d], where clients begin in the first round if not at the server's model.
+    first: Tensor | None = None
     scratch: Path | None = None
     records: Records = field(default_factory=Records)
     clients_per_pass: int | None = None
@@ -99,6 +107,7 @@ class Federation:
         if many > 1 and self.theta.dim() == 1:
             self.theta = self.theta.repeat(many, 1)
         self.pending, self.now = Updates.none(), 0.0
+        self.trajectory = Trajectory()
         self.records.client_storage_bytes = self.bank.bytes_per_client()
         self.gammas: np.ndarray | None = None
         if self.work.stopping is not None:
@@ -147,14 +156,14 @@ class Federation:
     def undo(self, cohort: np.ndarray) -> Callable[[], None]:
         """What brings back the state of now, if nothing but a round of ``cohort`` follows."""
         theta, state, clients = self.theta, self.state, torch.from_numpy(cohort)
-        pending, now = self.pending, self.now
+        pending, now, trajectory = self.pending, self.now, self.trajectory
         (private, kept), trained = self.bank.gather(clients), self.bank.trained[clients]
         tables = (self.records.rounds, self.records.clients, self.records.trace)
         lengths = [(table, len(table)) for table in (*tables, self.records.timings)]
 
         def undo() -> None:
             self.theta, self.state = theta, state
-            self.pending, self.now = pending, now
+            self.pending, self.now, self.trajectory = pending, now, trajectory
             self.bank.scatter(clients, private, kept)
             self.bank.trained[clients] = trained
             for table, length in lengths:
@@ -177,6 +186,8 @@ class Federation:
         if self.own.keeps:
             has = self.bank.trained[torch.from_numpy(cohort)]
             begin = self.own.begin(downloaded, kept, has, self._score(cohort))
+        if self.first is not None and round_ == 1:
+            begin = self.first[cohort]
         return Clients(
             self.circumstances.in_time(cohort, batches),
             downloaded,
@@ -228,6 +239,8 @@ class Federation:
             ),
         }
         clients = scribe.participants(cohort, local, ending.arrived, aggregate)
+        if self.schedule.shapley and round_ == self.schedule.rounds:
+            self._add_shapley(clients, before, ending.arrived)
         due = round_ % self.schedule.evaluate_every == 0 or round_ == self.schedule.rounds
         record["evaluated"] = due
         if due:
@@ -251,7 +264,31 @@ class Federation:
             }
         )
         self.pending, self.now = ending.pending, ending.end
+        if self.schedule.trajectory is not None:
+            self._follow(round_, cohort, asked, local)
         return record
+
+    def _add_shapley(
+        self, rows: dict[int, dict[str, Any]], models: Tensor, arrived: Updates
+    ) -> None:
+        """Add what each client's update was worth, by the accuracy on all validation samples."""
+        index = np.concatenate(self.shards.val)
+        worth = client_contributions(
+            self.model, self.layout, self.samples, index, models[0], arrived.update, self.private
+        )
+        for client, value in zip(arrived.clients.tolist(), worth.tolist(), strict=True):
+            rows[client]["shapley"] = value
+
+    def _follow(self, round_: int, cohort: np.ndarray, asked: Clients, local: LocalResult) -> None:
+        """Note where the clients' models began and ended, and where the server's is now."""
+        begin = asked.start if asked.begin is None else asked.begin
+        trajectory = Trajectory.of_tensors(self.trajectory.tensors())
+        for models in (begin, local.theta):
+            trajectory.clients(round_, cohort.tolist(), models)
+        trajectory.aggregate(round_, self.models[0])
+        if round_ == self.schedule.rounds:
+            trajectory.write(self.records.rounds, self.records.clients)
+        self.trajectory = trajectory
 
     def memory(self) -> dict[str, Tensor]:
         """What simulation has to remember beside the model, the rule's state and the bank.
@@ -259,6 +296,7 @@ class Federation:
         Empty where nobody measures time.
         """
         found = {f"pending.{name}": value for name, value in self.pending.tensors().items()}
+        found |= {f"trajectory.{n}": value for n, value in self.trajectory.tensors().items()}
         if self.circumstances.clock is not None:
             found["now"] = torch.tensor(self.now, dtype=torch.float64)
         return found
@@ -269,6 +307,9 @@ class Federation:
         rows = {n.removeprefix(mark): v for n, v in memory.items() if n.startswith(mark)}
         if rows:
             self.pending = Updates.of_tensors(rows, self.theta.device)
+        mark = "trajectory."
+        points = {n.removeprefix(mark): v for n, v in memory.items() if n.startswith(mark)}
+        self.trajectory = Trajectory.of_tensors(points)
         if "now" in memory:
             self.now = float(memory["now"])
 
