@@ -19,7 +19,7 @@ SNAKEMAKE  = $(BIN)/snakemake --cores $(CORES) $(if $(CONFIG),--configfile $(CON
 # Jobs of the pipeline find `fedsdg` here, as in an activated shell.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help reproduce report reference record cifar100 smoke test test-fast lint bench bench-compare lock environment clean distclean
+.PHONY: help reproduce report reference record cifar100 extended smoke test test-fast lint bench bench-compare lock environment clean distclean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -55,6 +55,13 @@ CIFAR100 = $(BIN)/fedsdg run --grid config/paper.yaml config/cifar100.yaml --job
 cifar100: $(INSTALLED)
 	$(CIFAR100) --only fedsdg fedavg local-only
 	$(CIFAR100) --only dirichlet~0.1 seed~0
+
+# Every experiment of config/extended/, each callable alone, and what they leave in the repository.
+EXTENDED ?= $(basename $(notdir $(wildcard config/extended/*.yaml)))
+extended: $(INSTALLED)
+	set -e; for name in $(EXTENDED); do \
+	  $(BIN)/fedsdg run --grid config/config.yaml config/extended/$$name.yaml --jobs $(GRID_JOBS); \
+	done
 
 smoke: $(INSTALLED)
 	$(BIN)/snakemake --cores $(CORES) --configfile config/smoke.yaml

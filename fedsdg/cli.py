@@ -58,10 +58,11 @@ def check(arguments: argparse.Namespace) -> int:
     config = _load(arguments)
     for name in config.datasets:
         dataset_spec(name)
-    runs = len(config.datasets) * len(config.skews) * len(config.methods) * len(config.seeds)
+    runs = len(config.datasets) * len(config.settings) * len(config.methods) * len(config.seeds)
+    under = f"{len(config.scenarios)} scenarios x " if config.scenarios else ""
     print(
         f"{config.experiment}: {len(config.methods)} methods x {len(config.datasets)} data sets x "
-        f"{len(config.skews)} skews x {len(config.seeds)} seeds = {runs} runs"
+        f"{len(config.skews)} skews x {under}{len(config.seeds)} seeds = {runs} runs"
     )
     return 0
 

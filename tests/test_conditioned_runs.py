@@ -12,6 +12,7 @@ import yaml
 from fedsdg.config import method_entry, parse_config
 from fedsdg.data.partition_record import TEST, TRAIN, VAL
 from fedsdg.federation.checkpoints import Checkpoints
+from fedsdg.federation.evaluation import global_metrics
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze
@@ -359,3 +360,67 @@ def test_a_scenario_that_cannot_be_is_refused_by_its_place(scenario, sentence):
     raw = raw_config() | {"methods": ["fedavg", "krum"], "scenarios": scenario}
     with pytest.raises(ValueError, match=sentence):
         parse_config(raw)
+
+
+# --- What is measured ----------------------------------------------------------------------------
+
+
+def test_the_worth_of_all_updates_is_what_their_mean_gains(make):
+    one = make("fedavg-uniform", federation={"shapley": True})
+    for round_ in (1, 2, 3):
+        one.step(round_)
+    before = one.theta.clone()
+    one.step(4)
+    index = np.concatenate(one.shards.val)
+
+    def accuracy(theta):
+        return global_metrics(one.model, one.layout, one.samples, index, theta, one.private)[0]
+
+    rows = {row["client"]: row for row in one.records.clients if row["round"] == 4}
+    worth = [rows[client]["shapley"] for client in range(CLIENTS)]
+    assert sum(worth) == pytest.approx(accuracy(one.theta) - accuracy(before), abs=1e-9)
+    assert all("shapley" not in row for row in one.records.clients if row["round"] < 4)
+
+
+def test_too_many_players_are_refused_before_training():
+    raw = raw_config()
+    raw["federation"] |= {"clients": 12, "clients_per_round": 11, "shapley": True}
+    with pytest.raises(ValueError, match="1 to 10 players, got 11"):
+        parse_config(raw)
+
+
+def test_the_way_of_models_changes_nothing_and_survives_a_checkpoint(make, tmp_path):
+    plain, followed = make(), make(federation={"trajectory": "shared"})
+    plain.run()
+    followed.run()
+    assert torch.equal(plain.theta, followed.theta)
+    ways = [row for row in followed.records.clients if row["participated"]]
+    starts = {round(row["path_x"][0], 9) for row in ways if row["round"] == 1}
+    assert len(starts) == 1, "all begin at the server's model"
+    for row in ways:
+        if row["round"] > 1:
+            model = followed.records.rounds[row["round"] - 2]
+            assert row["path_x"][0] == pytest.approx(model["model_x"], abs=1e-6)
+    first, again = (make(federation={"trajectory": "shared"}) for _ in range(2))
+    first.step(1)
+    first.step(2)
+    with closing(Checkpoints(tmp_path / "way", {})) as checkpoints:
+        checkpoints.save(first, {})
+    with closing(Checkpoints(tmp_path / "way", {})) as checkpoints:
+        checkpoints.restore(again)
+    again.run()
+    assert tables(again) == tables(followed)
+
+
+def test_clients_may_begin_at_initialisations_of_their_own(make):
+    one = make(federation={"trajectory": "own"})
+    one.run()
+    ways = [row for row in one.records.clients if row["participated"]]
+    for round_, places in ((1, CLIENTS), (2, 1)):
+        starts = {round(row["path_x"][0], 9) for row in ways if row["round"] == round_}
+        assert len(starts) == places
+
+
+def test_a_run_that_measures_nothing_more_says_nothing_of_it():
+    run = parse_config(raw_config()).run("digits", SKEW, method_entry("fedavg"), 0)
+    assert not {"shapley", "trajectory"} & set(run.to_dict()["federation"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from snakemake.exceptions import WorkflowError
-from snakemake.utils import validate
+from snakemake.utils import update_config, validate
 
 from fedsdg import conditions
 from fedsdg.config import OVERRIDES, load_config
@@ -31,13 +31,22 @@ def set_at(config: dict, place: str, value: object) -> dict:
     return changed
 
 
+def merged(files: list[Path]) -> dict:
+    """As Snakemake lays config files over one another."""
+    config: dict = {}
+    for file in files:
+        update_config(config, yaml.safe_load(file.read_text()))
+    return config
+
+
 def test_the_configs_of_the_repository_are_valid_to_workflow_and_package():
     validate(copy.deepcopy(DEFAULT), str(SCHEMA))
     folder = ROOT / "config"
-    for overlay in sorted(folder.glob("*.yaml")):
+    for overlay in sorted(folder.rglob("*.yaml")):
         over_paper = overlay.stem.startswith("paper-") or overlay.stem == "cifar100"
         below = [folder / "config.yaml", *([folder / "paper.yaml"] if over_paper else [])]
         config = load_config([*below, overlay])
+        validate(merged([*below, overlay]), str(SCHEMA))
         assert config.experiment == ("default" if overlay.stem == "config" else overlay.stem)
     smoke = yaml.safe_load((ROOT / "config/smoke.yaml").read_text())
     assert set(smoke) <= set(DEFAULT)
