@@ -29,6 +29,7 @@ from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze, save_backbone
 from fedsdg.results import sha256_json
 from fedsdg.runs import build, execute, make_partition, prepare_material
+from tests.suited import suited
 
 CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
 SKEW = "dirichlet~1.0"
@@ -66,7 +67,8 @@ def fresh(config, material, partition):
     """A method's name -> its federation before the first round."""
 
     def make(name="fedsdg", seed=0):
-        return build(config.run("digits", SKEW, method_entry(name), seed), material, partition)
+        run = suited(config, name).run("digits", SKEW, method_entry(name), seed)
+        return build(run, material, partition)
 
     return make
 

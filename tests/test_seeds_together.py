@@ -28,6 +28,7 @@ from fedsdg.runs import (
     make_partition,
     prepare_material,
 )
+from tests.suited import suited
 
 CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
 SKEW = "dirichlet~1.0"
@@ -64,7 +65,7 @@ def fresh(config, material, partitions):
     """(method, seed) -> its federation before the first round, in float64 if told."""
 
     def make(name, seed, dtype=torch.float32):
-        run = config.run("digits", SKEW, method_entry(name), seed)
+        run = suited(config, name).run("digits", SKEW, method_entry(name), seed)
         one = build(run, material, partitions[seed])
         if dtype != torch.float32:
             one = dataclasses.replace(

@@ -60,9 +60,9 @@ RULES: Mapping[str, Row] = MappingProxyType(
         "fedsdg-official-aligned": Row(
             Alignment, ("temperature",), {"reference": "leave_one_out", "transform": "softmax"}
         ),
-        "data-sharing": _BY_SAMPLES,
         "fedsdg+geometric-median": Row(GeometricMedian, ("tolerance",), {"tolerance": 1e-6}),
         "fedsdg+multikrum": Row(MultiKrum, ("f",)),
+        "data-sharing": _BY_SAMPLES,
         "centralised": _BY_SAMPLES,
         "local-only": Row(NoAggregation),
     }
