@@ -52,7 +52,8 @@ def draw(clients: pd.DataFrame) -> Figure:
             if row == 0:
                 place = ", ".join(text for text in (where, scenario) if text)
                 title = method_title(method)
-                panel.set_title(f"{place}\n{title}" if several else title, loc="left")
+                # The last line is left to the correlation, on the right.
+                panel.set_title(f"{place}\n{title}\n" if several else f"{title}\n", loc="left")
     return figure
 
 
