@@ -92,6 +92,23 @@ def test_a_sign_flip_moves_the_mean_as_the_formula_says(make):
     assert "attackers" not in peaceful.records.rounds[0]
 
 
+@pytest.mark.parametrize("method, by_samples", [("fedavg", True), ("fedavg-uniform", False)])
+def test_a_replacement_makes_the_mean_what_it_wants(make, method, by_samples):
+    """The step becomes minus the honest clients' mean, in the weights of the rule."""
+    one = make(method, attack={"type": "replacement", "share": 0.34})
+    start = one.theta.clone()
+    cohort = one.cohort(1)
+    asked = one.clients(1, cohort)
+    local = one.passes.train(one.model, one.layout, one.samples, asked, one.work)
+    honest = ~one.circumstances.attackers[cohort]
+    shares = one.train_sizes[cohort] if by_samples else np.ones(len(cohort))
+    update = (local.theta - start)[torch.from_numpy(honest)].double()
+    wanted = -torch.from_numpy(shares[honest] / shares[honest].sum()) @ update
+    one.step(1)
+    found = (one.theta - start).double()
+    assert float((found - wanted).norm() / wanted.norm()) < 1e-5
+
+
 def test_honest_clients_alone_are_evaluated(make):
     attack = {"type": "gaussian", "share": 0.34, "scale": 0.0}
     one = make(attack=attack)

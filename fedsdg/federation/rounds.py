@@ -220,8 +220,10 @@ class Federation:
         found = self._measure(round_, cohort, asked, local)
         sent_down, sent_up = self._exchange(cohort, asked, local, found)
         trained = time.perf_counter()
-        sizes = self.train_sizes[cohort]
-        view = AttackView(sizes / max(1, sizes.sum()), asked.start)
+        # Attackers know the rule as everybody does: means by samples, or else equal weights.
+        by_samples = getattr(self.rule, "needs", None) == "num_samples"
+        shares = self.train_sizes[cohort] if by_samples else np.ones(len(cohort))
+        view = AttackView(shares / max(1, shares.sum()), asked.start)
         update = conditions.sent(local.theta - asked.start, self.seed, round_, cohort, view)
         extra = [local.uploads, *(one.vectors for one in found), *(one.numbers for one in found)]
         ending = self._arrive(round_, cohort, local, {"update": update, **_merged(extra)})
