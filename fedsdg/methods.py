@@ -63,6 +63,9 @@ _FEDSDG_PARAMETERS = {
     "temperature": Parameter(0.05, minimum=1e-6, meaning="τ of the softmax transform"),
     "max_weight": Parameter(None, minimum=0, maximum=1, optional=True, meaning="largest weight"),
     "smoothing": Parameter(0.0, minimum=0, maximum=1, meaning="share of uniform weights mixed in"),
+    "scope": Parameter(
+        "all", choices=("all", "adapters"), meaning="what of θ_g alignment compares", quiet=True
+    ),
 }
 
 _ALIGNMENT = _rule(
@@ -73,6 +76,7 @@ _ALIGNMENT = _rule(
     temperature=Key("temperature"),
     max_weight=Key("max_weight"),
     smoothing=Key("smoothing"),
+    scope=Key("scope"),
 )
 _FEDSDG_OBJECTIVE = (
     _part("federation.terms:GatePenalty", strength=Key("lambda1")),

@@ -189,6 +189,22 @@ def test_clusters_start_with_heads_of_their_own(finished):
         assert torch.equal(start[0, place], finished("fedavg").start[place])
 
 
+def test_alignment_over_the_adapters_alone_leaves_the_head_out(config, material, partition):
+    run = config.run("digits", SKEW, method_entry({"type": "fedsdg", "scope": "adapters"}), 0)
+    one = build(run, material, partition)
+    start, cohort = one.theta.clone(), one.cohort(1)
+    asked = one.clients(1, cohort)
+    local = one.passes.train(one.model, one.layout, one.samples, asked, one.work)
+    head = 10 * 16 + 10  # classes times width, and biases
+    update = (local.theta - start)[:, :-head].double().numpy()
+    mean = update.mean(0)
+    norms = np.linalg.norm(update, axis=1) * np.linalg.norm(mean)
+    alignment = np.maximum(0, update @ mean / (norms + 1e-8))
+    one.step(1)
+    weights = [row["weight"] for row in one.records.clients if row["participated"]]
+    assert weights == pytest.approx(list(alignment / alignment.sum()), rel=1e-4)
+
+
 @pytest.mark.parametrize("name", ["fedavg", "fedsdg", "fine-tune"])
 def test_evaluating_less_often_changes_no_model(finished, name):
     often, rarely = finished(name), finished(name, evaluate_every=2)

@@ -36,7 +36,15 @@ RULES: Mapping[str, Row] = MappingProxyType(
     {
         "fedsdg": Row(
             Alignment,
-            ("epsilon", "reference", "transform", "temperature", "max_weight", "smoothing"),
+            (
+                "epsilon",
+                "reference",
+                "transform",
+                "temperature",
+                "max_weight",
+                "smoothing",
+                "scope",
+            ),
         ),
         "fedavg": _BY_SAMPLES,
         "fedavg-uniform": _UNIFORM,

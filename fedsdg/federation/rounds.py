@@ -460,7 +460,10 @@ class Federation:
             models=self.models,
             ages=ages if ages.any() else None,
         )
-        aggregate = self.rule(dict(arrived.rows), context, self.state)
+        uploads = dict(arrived.rows)
+        if "adapters" in getattr(self.rule, "reads", ()):
+            uploads["adapters"] = arrived.update[:, : self.layout.before_head]
+        aggregate = self.rule(uploads, context, self.state)
         steps = aggregate.steps.to(self.theta.dtype)
         self.theta = self.theta + (steps if self.theta.dim() == 2 else steps[0])
         self.state = aggregate.state

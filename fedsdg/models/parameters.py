@@ -52,6 +52,11 @@ class Layout:
         return sum(spec.size for spec in self.communicated)
 
     @property
+    def before_head(self) -> int:
+        """Number of communicated scalars before the head, the last of all."""
+        return sum(spec.size for spec in self.communicated if not spec.name.startswith("head."))
+
+    @property
     def d_private(self) -> int:
         """Number of scalars a client keeps to itself."""
         return sum(spec.size for spec in self.private)

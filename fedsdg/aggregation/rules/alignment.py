@@ -45,6 +45,8 @@ class Alignment(PlannedRule):
     transform: "relu" (Eq. 10) | "softmax": w = softmax(cosine / temperature).
     smoothing: s in [0, 1], w <- (1 - s) w + s / M.
     max_weight: cap on a weight, at least 1/M; the excess is spread over the others in proportion.
+    scope: "all" parameters are compared | "adapters", the columns that come as upload `adapters`
+    [M, a]: the head, whose gradient is largest, then has no say in the weights.
     Diagnostics: alignment [M], cosine [M], update_norm [M], mean_norm, degenerate (0 or 1).
     """
 
@@ -54,6 +56,11 @@ class Alignment(PlannedRule):
     temperature: float = 0.05
     max_weight: float | None = None
     smoothing: float = 0.0
+    scope: Literal["all", "adapters"] = "all"
+
+    @property
+    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("update",) if self.scope == "all" else ("update", "adapters")
 
     def __post_init__(self) -> None:
         if not 0 < self.epsilon <= 0.01:
@@ -66,13 +73,15 @@ class Alignment(PlannedRule):
             raise ValueError(f"temperature={self.temperature} must be positive and finite")
         if self.max_weight is not None and not 0 < self.max_weight <= 1:
             raise ValueError(f"max_weight={self.max_weight} must be in (0, 1], or None for no cap")
+        if self.scope not in ("all", "adapters"):
+            raise ValueError(f"scope={self.scope!r}: use 'all' or 'adapters'")
         if not 0 <= self.smoothing <= 1:
             raise ValueError(f"smoothing={self.smoothing} must be in [0, 1]; 0 is none")
 
     def plan(
         self, rows: Mapping[str, Rows], context: Context, state: Mapping[str, torch.Tensor]
     ) -> Plan:
-        updates = rows["update"]
+        updates = rows["update" if self.scope == "all" else "adapters"]
         statistics = updates.measure()
         require_finite(updates, statistics.norms, context)
         noise = _noise(statistics, context.parameter_norm, torch.finfo(updates.dtype).eps)
@@ -88,7 +97,7 @@ class Alignment(PlannedRule):
                 "mean_norm": statistics.reference_norm * statistics.unit,
                 "degenerate": float(weighing.degenerate),
             },
-            checked=True,
+            checked=self.scope == "all",
         )
 
     def weigh(self, statistics: Statistics, noise: float = 0.0) -> Weighing:

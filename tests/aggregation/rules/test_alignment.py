@@ -152,3 +152,24 @@ def test_max_weight_and_smoothing(cohort):
 def test_impossible_options_are_refused(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         Alignment(**options)
+
+
+def test_adapters_alone_may_decide_over_the_whole_update(cohort):
+    generator = torch.Generator().manual_seed(3)
+    updates = torch.randn(6, 40, generator=generator, dtype=torch.float64) + 0.2
+    adapters = updates[:, :25]
+    context = cohort(6)
+    rule = Alignment(scope="adapters")
+    found = rule({"update": updates, "adapters": adapters}, context, {})
+    alone = Alignment()({"update": adapters}, context, {})
+    np.testing.assert_array_equal(found.weights, alone.weights)
+    assert not np.allclose(found.weights, Alignment()({"update": updates}, context, {}).weights)
+    np.testing.assert_allclose(found.steps[0], found.weights @ updates.numpy(), rtol=1e-12)
+    with pytest.raises(ValueError, match="adapters"):
+        rule({"update": updates}, context, {})
+    broken = updates.clone()
+    broken[2, -1] = torch.nan  # outside the adapters
+    with pytest.raises(ValueError, match="finite"):
+        rule({"update": broken, "adapters": broken[:, :25]}, context, {})
+    with pytest.raises(ValueError, match="scope='head'"):
+        Alignment(scope="head")
