@@ -76,15 +76,21 @@ def test_killed_at_random_moments_of_an_append_the_state_before_is_there(tmp_pat
     chance, pieces = random.Random(0), 40
     state, within = Prefix(tmp_path / "file").append([b"begun"]), 0
     for attempt in range(25):
+        # Forking takes as long as it takes: moments are counted from where the child begins.
+        begun, begins = os.pipe()
         process = os.fork()
         if not process:
+            os.write(begins, b"!")
             checked(tmp_path, state.entry()).append(
                 bytes([attempt]) * 50_000 for _ in range(pieces) if time.sleep(0.0002) is None
             )
             os._exit(0)
+        os.read(begun, 1)
         time.sleep(chance.uniform(0, 0.02))
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
+        os.close(begun)
+        os.close(begins)
         within += (tmp_path / "file").stat().st_size > state.length
         assert checked(tmp_path, state.entry()).entry() == state.entry()
         if attempt % 5 == 4:
