@@ -32,6 +32,8 @@ def conditioned_samples(
     """
     noise, attack = run.conditions.label_noise, run.conditions.attack
     facts: dict[str, np.ndarray] = {}
+    if partition.client_domain is not None:
+        facts["domain"] = partition.client_domain
     if noise is None and attack is None:
         return samples, facts
     train, val = partition.shards(TRAIN), partition.shards(VAL)

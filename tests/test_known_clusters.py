@@ -37,6 +37,8 @@ def test_clients_of_one_domain_share_a_cluster_from_the_first_round_to_the_last(
     assert partition.client_domain is not None
     made.run()
     assert made.state["assignment"].tolist() == partition.client_domain.tolist()
+    for row in made.records.clients:
+        assert row["domain"] == partition.client_domain[row["client"]]
     told = {row["client"]: row["cluster"] for row in made.records.clients if row["participated"]}
     assert all(partition.client_domain[client] == cluster for client, cluster in told.items())
     # Clusters of clients that were drawn have moved apart, by two rounds of separate training.

@@ -164,6 +164,13 @@ def test_cohorts_are_equal_for_all_methods_and_evaluation_does_not_touch_them(fi
             assert drawn == expected[round_ - 1]
 
 
+def test_every_client_keeps_its_power_and_the_records_say_which(finished):
+    one = finished("fedprox-inexact")
+    assert {row["gamma"] for row in one.records.clients} <= {0.9, 0.7, 0.5}
+    for row in one.records.clients:
+        assert row["gamma"] == one.gammas[row["client"]]
+
+
 def test_central_training_processes_as_many_samples_as_the_cohort_and_sends_nothing(finished):
     one = finished("centralised")
     for row in one.records.rounds:

@@ -231,7 +231,9 @@ class Federation:
         aggregate = self._aggregate(round_, ending.arrived)
         aggregated = time.perf_counter()
 
-        scribe = Scribe(round_, self.layout, self.shards, self.bank, conditions.facts)
+        gammas = {} if self.gammas is None else {"gamma": self.gammas}
+        facts = {**conditions.facts, **gammas}
+        scribe = Scribe(round_, self.layout, self.shards, self.bank, facts)
         record: dict[str, Any] = {
             "bytes_up": sent_up,
             "bytes_down": sent_down,
