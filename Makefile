@@ -24,8 +24,11 @@ export PATH := $(BIN):$(PATH)
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
 
+SMALL = every-method every-condition
+# Without another experiment: also every other method and every condition, once and in small.
 reproduce: $(INSTALLED)
 	$(SNAKEMAKE) -- all performance
+	$(if $(CONFIG),,for name in $(SMALL); do $(SNAKEMAKE) --configfile config/$$name.yaml || exit; done)
 	$(SNAKEMAKE) --report results/report.html -- all performance
 
 report: $(INSTALLED)

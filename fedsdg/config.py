@@ -44,7 +44,7 @@ class FederationConfig:
     global_images: int | None = checked(None, minimum=1, integer=True, optional=True)
     trace_every: int = checked(0, minimum=0, integer=True)
     #: Left out of runs that do not ask for them.
-    shapley: bool = checked(False, choices=(False, True))
+    shapley: bool | str = checked(False, choices=(False, True, "estimated"))
     trajectory: str | None = checked(None, choices=(None, "shared", "own"))
 
 
@@ -384,7 +384,7 @@ def _check_consistency(config: Config) -> None:
             f"backbone: {config.backbone!r} is not described under backbones"
             f"{hint(config.backbone, config.backbones)}"
         )
-    if federation.shapley:
+    if federation.shapley is True:
         check_players(federation.clients_per_round)
     config.conditions.require_possible(federation.clients, federation.clients_per_round)
     for method in config.methods:

@@ -26,7 +26,7 @@ def check_players(players: int) -> None:
     if not 1 <= players <= MAX_PLAYERS:
         raise ValueError(
             f"exact Shapley values are enumerated for 1 to {MAX_PLAYERS} players, got {players}: "
-            "take fewer clients, or estimate them from permutations"
+            "take fewer clients, or estimate them from permutations (federation.shapley: estimated)"
         )
 
 

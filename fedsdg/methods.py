@@ -414,8 +414,9 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             formula="θ_k += the q_k entries of U of largest magnitude, U = Γ Σ_j r_j Δ_j/‖Δ_j‖; "
             "r_k ← α r_k + (1 − α) cos(Δ_k, U), at least the floor, divided by their sum; "
             "q_k = ⌊d tanh(β r_k) / max_j tanh(β r_j)⌋; a model θ_k for every client, all of whom "
-            "take part",
+            "take part and download these entries, and a bit for each of d that says which",
             source="Xu et al. 2021",
+            down="≤ d",
             server_cost="3 passes",
         ),
         "focus": Method(

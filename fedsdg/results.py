@@ -111,6 +111,8 @@ CLIENTS_MORE = pa.schema(
         ("credibility", pa.float64()),
         ("contribution", pa.float64()),
         ("shapley", pa.float64()),
+        ("shapley_estimate", pa.float64()),
+        ("disclosed", pa.float64()),
         ("path_x", pa.list_(pa.float64())),
         ("path_y", pa.list_(pa.float64())),
     ]

@@ -204,6 +204,9 @@ def build(
     if row.heads_apart:
         theta = _heads_apart(run, model.layout, theta, rule.models(run.federation.clients))
     pooling = Pooling() if row.pooling is None else row.pooling.build(parameters)
+    disclosed = pooling.disclosed(np.array([len(own) for own in shards.train]))
+    if disclosed is not None:
+        facts["disclosed"] = disclosed
     made = Federation(
         model=model,
         layout=model.layout,

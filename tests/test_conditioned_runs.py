@@ -402,8 +402,25 @@ def test_the_worth_of_all_updates_is_what_their_mean_gains(make):
 def test_too_many_players_are_refused_before_training():
     raw = raw_config()
     raw["federation"] |= {"clients": 12, "clients_per_round": 11, "shapley": True}
-    with pytest.raises(ValueError, match="1 to 10 players, got 11"):
+    with pytest.raises(ValueError, match="1 to 10 players, got 11.*shapley: estimated"):
         parse_config(raw)
+    raw["federation"]["shapley"] = "estimated"
+    assert parse_config(raw).federation.shapley == "estimated"
+
+
+def test_an_estimate_of_the_worth_is_recorded_alone_where_it_is_asked_for(make):
+    one = make("fedavg-uniform", federation={"shapley": "estimated", "rounds": 1})
+    one.run()
+    rows = {row["client"]: row for row in one.records.clients}
+    assert all("shapley" not in row and "shapley_estimate" in row for row in rows.values())
+
+
+def test_whoever_gives_data_away_says_how_much(make):
+    one = make("data-sharing", federation={"rounds": 1})
+    one.run()
+    own = np.array([row["n_train"] for row in one.records.clients])
+    shares = {row["disclosed"] for row in one.records.clients}
+    assert all(0.05 <= share < 0.05 + 1 / 3 for share in shares) and len(own) == CLIENTS
 
 
 def test_the_way_of_models_changes_nothing_and_survives_a_checkpoint(make, tmp_path):

@@ -108,6 +108,13 @@ class Rule(Protocol):
         """
         ...
 
+    def partial(self, state: Mapping[str, torch.Tensor], clients: np.ndarray) -> np.ndarray | None:
+        """[M] int64: how many entries of its model each client has yet to download.
+
+        The others are as it has them already. None: all of them, as for most rules.
+        """
+        ...
+
 
 class StatelessRule:
     """What a rule has by default: nothing kept between rounds, one model for all, only it sent."""
@@ -123,3 +130,6 @@ class StatelessRule:
 
     def mixing(self, state: Mapping[str, torch.Tensor], clients: np.ndarray) -> np.ndarray:
         return np.ones((len(clients), 1))
+
+    def partial(self, state: Mapping[str, torch.Tensor], clients: np.ndarray) -> np.ndarray | None:
+        return None

@@ -16,6 +16,7 @@ MEASURES = {
     "alignment": "alignment",
     "credibility": "credibility",
     "contribution": "contribution",
+    "shapley_estimate": "Shapley value, estimated",
 }
 #: What it is compared with.
 YARDSTICKS = {"noise_rate": "share of wrong labels", "shapley": "exact Shapley value"}
@@ -28,7 +29,7 @@ def measures(summary: Summary) -> pd.DataFrame:
     are means over the rounds that recorded them. ``shapley`` is in percentage points of accuracy.
     """
     identity = ["dataset", "clients", "skew", "method", "seed"]
-    optional = ["noise_rate", "credibility", "contribution", "shapley"]
+    optional = ["noise_rate", "credibility", "contribution", "shapley", "shapley_estimate"]
     frame = summary.frame(
         "clients", [*identity, "round", "client", "weight", "alignment"], optional
     )

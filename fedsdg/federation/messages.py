@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+import torch
 from safetensors.torch import save
 from torch import Tensor
 
@@ -29,3 +31,9 @@ def serialise(
             key = f"{vector_name}.{name}" if vector_name else name
             tensors[key] = tensor[0].detach().cpu().contiguous()
     return save(tensors) if tensors else b""
+
+
+def serialise_entries(vector: Tensor, entries: Tensor) -> bytes:
+    """A message of some ``entries`` (bool [d]) of a vector [d] alone: a bit each, and values."""
+    bits = torch.from_numpy(np.packbits(entries.numpy(force=True)))
+    return save({"entries": bits, "values": vector[entries].cpu()})

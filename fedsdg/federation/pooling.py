@@ -25,6 +25,13 @@ class Pooling:
         """What each client trains on."""
         return shards
 
+    def disclosed(self, sizes: np.ndarray) -> np.ndarray | None:
+        """[K] the share of its training samples that each client gives away; None: nobody any.
+
+        ``sizes`` [K]: how many it has of its own.
+        """
+        return None
+
 
 @dataclass(frozen=True)
 class SharedSamples(Pooling):
@@ -40,12 +47,21 @@ class SharedSamples(Pooling):
             raise ValueError(f"share={self.share} must lie in [0, 1]")
 
     def shards(self, shards: Shards, generator: np.random.Generator) -> Shards:
+        counts = self._counts(np.array([len(own) for own in shards.train]))
         given = [
-            generator.choice(own, int(np.ceil(self.share * len(own))), replace=False)
-            for own in shards.train
+            generator.choice(own, count, replace=False)
+            for own, count in zip(shards.train, counts.tolist(), strict=True)
         ]
         pool = np.concatenate(given)
         return replace(shards, train=[np.union1d(own, pool) for own in shards.train])
+
+    def disclosed(self, sizes: np.ndarray) -> np.ndarray:
+        shares: np.ndarray = self._counts(sizes) / sizes
+        return shares
+
+    def _counts(self, sizes: np.ndarray) -> np.ndarray:
+        counts: np.ndarray = np.ceil(self.share * sizes).astype(np.int64)
+        return counts
 
 
 @dataclass(frozen=True)
@@ -53,6 +69,9 @@ class Central(Pooling):
     """One place holds all training samples; it processes as many in a round as the cohort would."""
 
     central = True
+
+    def disclosed(self, sizes: np.ndarray) -> np.ndarray:
+        return np.ones(len(sizes))
 
 
 def pooled_batches(

@@ -25,7 +25,7 @@ from fedsdg.federation.evaluation import (
     summary,
 )
 from fedsdg.federation.local_training import Clients, LocalResult, LocalWork, Samples
-from fedsdg.federation.messages import serialise
+from fedsdg.federation.messages import serialise, serialise_entries
 from fedsdg.federation.own_models import OwnModel, Score
 from fedsdg.federation.passes import Passes
 from fedsdg.federation.pooling import Pooling, pooled_batches
@@ -50,9 +50,10 @@ class Schedule:
     batch_size: int | None
     evaluate_every: int
     personal_epochs: int = 0
-    #: What clients' updates of the last round are worth; where the models of all clients go, each
-    #: beginning at the "shared" model or at its "own".
-    shapley: bool = False
+    #: What clients' updates of the last round are worth, exactly (and estimated) or only
+    #: "estimated"; where the models of all clients go, each beginning at the "shared" model or at
+    #: its "own".
+    shapley: bool | str = False
     trajectory: str | None = None
 
 
@@ -277,11 +278,14 @@ class Federation:
     ) -> None:
         """Add what each client's update was worth, by the accuracy on all validation samples."""
         index = np.concatenate(self.shards.val)
-        worth = client_contributions(
-            self.model, self.layout, self.samples, index, models[0], arrived.update, self.private
+        game = (self.model, self.layout, self.samples, index, models[0], arrived.update)
+        draw = stream("contribution", self.seed)
+        found = client_contributions(
+            *game, self.private, draw, exactly=self.schedule.shapley is True
         )
-        for client, value in zip(arrived.clients.tolist(), worth.tolist(), strict=True):
-            rows[client]["shapley"] = value
+        for name, values in found.items():
+            for client, value in zip(arrived.clients.tolist(), values.tolist(), strict=True):
+                rows[client][name] = value
 
     def _follow(self, round_: int, cohort: np.ndarray, asked: Clients, local: LocalResult) -> None:
         """Note where the clients' models began and ended, and where the server's is now."""
@@ -373,7 +377,7 @@ class Federation:
             message = serialise({"": asked.start[0], **self._received()}, self.layout)
             model = serialise({"": asked.start[0]}, self.layout)
             tried = sum(one.models_down for one in found)
-            down = len(cohort) * (len(message) + tried * len(model))
+            down = len(cohort) * (len(message) + tried * len(model)) - self._spared(cohort, model)
             vectors = _merged([local.uploads, *(one.vectors for one in found)])
             numbers = _merged([one.numbers for one in found])
             for k in range(len(cohort)):
@@ -386,6 +390,17 @@ class Federation:
         stays |= {**local.state, **self._own(cohort, asked, local)}
         self.bank.scatter(torch.from_numpy(cohort), local.private, stays)
         return down, up
+
+    def _spared(self, cohort: np.ndarray, model: bytes) -> int:
+        """Bytes that need not be sent because clients have most of their model already."""
+        partial = self.rule.partial(self.state, cohort)
+        if partial is None:
+            return 0
+        # Which entries they are makes no message longer or shorter.
+        first, places = self.models[0].cpu(), torch.arange(self.layout.d)
+        few = partial[partial < self.layout.d].tolist()
+        sizes = [len(serialise_entries(first, places < count)) for count in few]
+        return sum(max(0, len(model) - size) for size in sizes)
 
     def _own(self, cohort: np.ndarray, asked: Clients, local: LocalResult) -> Mapping[str, Tensor]:
         """What the clients keep of their own models; what they train for them counts as theirs."""

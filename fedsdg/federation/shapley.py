@@ -13,11 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsdg.contribution import Utility, coalitions, shapley_values
+from fedsdg.contribution import Utility, coalitions, shapley_values, truncated_monte_carlo
 from fedsdg.federation.evaluation import CHUNK, CLIENTS_PER_PASS
 from fedsdg.federation.local_training import Samples
 from fedsdg.models.interface import ClientModel
 from fedsdg.models.parameters import Layout, views
+
+_NO_VALIDATION = (
+    "Shapley values need validation data, and no client has any: let the partition keep some for "
+    "validation"
+)
+
+#: Of the estimate: orders drawn, and how near to the value of all (in accuracy) an order ends.
+PERMUTATIONS, TOLERANCE = 50, 0.01
 
 
 def coalition_models(theta: Tensor, updates: Tensor, masks: np.ndarray) -> Tensor:
@@ -75,10 +83,7 @@ def coalition_accuracies(
         ValueError: more clients than exact values are enumerated for, or no validation data.
     """
     if not len(index):
-        raise ValueError(
-            "Shapley values need validation data, and no client has any: let the partition keep "
-            "some for validation"
-        )
+        raise ValueError(_NO_VALIDATION)
     values = [
         shared_accuracies(model, layout, samples, index, candidates, private)
         for candidates in _groups(theta, updates)
@@ -100,15 +105,30 @@ def client_contributions(
     theta: Tensor,
     updates: Tensor,
     private: Tensor,
-) -> np.ndarray:
-    """Exact Shapley values [n] of the clients whose updates [n, d] were made from θ [d].
+    generator: np.random.Generator,
+    *,
+    exactly: bool = True,
+) -> dict[str, np.ndarray]:
+    """Shapley values [n] of the clients whose updates [n, d] were made from θ [d].
 
-    They sum to the accuracy of the uniform mean of all less that of θ. See
-    ``coalition_accuracies``.
+    ``shapley``, the exact ones, where asked for: they sum to the accuracy of the uniform mean of
+    all less that of θ. ``shapley_estimate``: from ``PERMUTATIONS`` orders, cut short within
+    ``TOLERANCE``. See ``coalition_accuracies`` and ``truncated_monte_carlo``.
     """
-    return shapley_values(
-        coalition_accuracies(model, layout, samples, index, theta, updates, private)
-    )
+    game = (model, layout, samples, index, theta, updates, private)
+    found, utility = {}, coalition_utility(*game)
+    if exactly:
+        values = coalition_accuracies(*game)
+        found["shapley"] = shapley_values(values)
+        utility = _known(values)
+    estimate = truncated_monte_carlo(len(updates), utility, PERMUTATIONS, generator, TOLERANCE)
+    return {**found, "shapley_estimate": estimate.values}
+
+
+def _known(values: np.ndarray) -> Utility:
+    """The utility of a coalition, looked up among all of them in the order of ``coalitions``."""
+    bits = 1 << np.arange(values.size.bit_length() - 1)
+    return lambda mask: float(values[bits @ mask])
 
 
 def coalition_utility(
@@ -121,6 +141,9 @@ def coalition_utility(
     private: Tensor,
 ) -> Utility:
     """The same game one coalition at a time: for estimates where enumeration is out of reach."""
+
+    if not len(index):
+        raise ValueError(_NO_VALIDATION)
 
     def accuracy(mask: np.ndarray) -> float:
         candidate = coalition_models(theta, updates, mask[None])

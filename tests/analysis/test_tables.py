@@ -2,6 +2,7 @@
 
 import io
 import re
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -176,6 +177,20 @@ def test_bytes_are_per_round_and_in_total(written, rendered) -> None:
     assert raw.at["local-only", "bytes up per run (bytes)"] == 0
     (shown,) = markdown_tables(rendered("bytes")["md"])
     assert shown.at["FedSDG", "per round<br>up (kB)"] == "386"
+
+
+def test_data_that_leave_their_clients_are_told_beside_the_bytes(summary_dir, tmp_path) -> None:
+    folder = tmp_path / "summary"
+    shutil.copytree(summary_dir, folder)
+    file = folder / "clients.parquet"
+    clients = pd.read_parquet(file)
+    given = clients["method"].eq("krum") & clients["client"].isin([0, 1])
+    shares = clients["client"].map({0: 0.1, 1: 0.3}).where(given)
+    clients.assign(disclosed=shares).to_parquet(file)
+    markdown = next(p for p in write_table(folder, "bytes", tmp_path / "t") if p.suffix == ".md")
+    (shown,) = markdown_tables(markdown.read_text())
+    column = shown["privacy<br>data disclosed (%)"]
+    assert column["Krum"] == "20.0" and column["FedSDG"] == "–"
 
 
 def test_seconds_come_from_the_timings(written, rendered) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedsdg.federation.cohorts import Shards, draw_cohort
-from fedsdg.federation.pooling import SharedSamples, pooled_batches
+from fedsdg.federation.pooling import Central, Pooling, SharedSamples, pooled_batches
 
 SIZES = (7, 20, 13, 40)
 STARTS = np.cumsum([0, *SIZES])
@@ -22,6 +22,17 @@ def test_everybody_trains_on_its_own_samples_and_on_what_all_have_given(share):
         assert set(own.tolist()) == set(before.tolist()) | pool
         assert len(pool & set(before.tolist())) == np.ceil(share * len(before))
     assert got.val is SHARDS.val and got.test is SHARDS.test
+
+
+def test_what_is_given_away_is_known_beforehand():
+    sizes, share = np.array(SIZES), 0.1
+    told = SharedSamples(share).disclosed(sizes)
+    got = SharedSamples(share).shards(SHARDS, np.random.default_rng(0))
+    pool = set.intersection(*(set(own.tolist()) for own in got.train))
+    given = [len(pool & set(own.tolist())) / len(own) for own in TRAIN]
+    np.testing.assert_allclose(told, given)
+    assert Pooling().disclosed(sizes) is None
+    np.testing.assert_array_equal(Central().disclosed(sizes), 1)
 
 
 def test_a_share_outside_0_and_1_is_refused():

@@ -21,6 +21,7 @@ from fedsdg.aggregation.rules.screened import Screened
 from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.evaluation import losses as losses_of
 from fedsdg.federation.local_training import LocalWork
+from fedsdg.federation.messages import serialise, serialise_entries
 from fedsdg.federation.probes import CrossLosses, ModelScores, cluster_scores
 from fedsdg.federation.rounds import Federation, Schedule
 
@@ -154,6 +155,38 @@ def test_models_are_downloaded_for_scores_only_where_scores_are_asked_for(federa
     told = federation(known, [cluster_scores("known")], theta=apart(2))
     told.state = known.with_clusters(told.state, [0, 1, 0, 1, 0, 1])
     assert bytes_down(by_loss, 1)[0] == 3 * bytes_down(told, 1)[0] == 3 * sent[2]
+
+
+def test_rewards_of_cgsv_are_downloaded_as_a_bit_for_each_entry_and_values(federation):
+    made = federation(CgsvXu(beta=0.5), clients_per_round=6, rounds=3)
+    sparse = []
+    for round_ in (1, 2, 3):
+        before = made.models.clone()
+        record = made.step(round_)
+        whole = len(serialise({"": before[0]}, made.layout))
+        if round_ == 1:
+            assert record["bytes_down"] == 6 * whole, "the first model is new to everybody"
+        else:
+            assert record["bytes_down"] == sum(sparse)
+            assert record["bytes_down"] < 6 * whole
+        steps = made.models - before
+        sparse = []
+        for step in steps:
+            message = serialise_entries(step, step != 0)
+            sparse.append(whole if bool((step != 0).all()) else min(whole, len(message)))
+            read = load(message)
+            bits = np.unpackbits(read["entries"].numpy(), count=made.layout.d)
+            again = torch.zeros_like(step)
+            again[torch.from_numpy(bits.astype(bool))] = read["values"]
+            assert torch.equal(again, step), "what a client needs is in the message"
+
+
+def test_a_screened_rule_sends_what_the_rule_inside_would(federation):
+    rule = CgsvXu(beta=0.5)
+    state = {f"inner.{name}": value for name, value in rule.init(50, np.ones(6)).items()}
+    everybody = np.arange(6)
+    assert Screened(Mean()).partial({}, everybody) is None
+    np.testing.assert_array_equal(Screened(rule).partial(state, everybody), 50)
 
 
 def test_cgsv_asks_for_everybody_in_a_round(federation):

@@ -19,6 +19,10 @@ def game(setting):
     return place, updates, np.arange(20, 97)
 
 
+def exact(*game):
+    return shapley.client_contributions(*game, np.random.default_rng(0))["shapley"]
+
+
 def test_models_are_means_of_the_coalitions(game):
     place, updates, _ = game
     masks = coalitions(5)
@@ -53,7 +57,7 @@ def test_contributions_share_out_the_gain_and_treat_equals_equally(game):
     place, updates, index = game
     updates[3] = updates[1]
     arguments = (place.model, place.layout, place.samples, index)
-    phi = shapley.client_contributions(*arguments, place.theta, updates, place.private)
+    phi = exact(*arguments, place.theta, updates, place.private)
     after = place.theta + updates.mean(dim=0)
     gain = (
         global_metrics(*arguments, after, place.private)[0]
@@ -67,8 +71,10 @@ def test_clients_who_send_nothing_new_get_equal_shares_of_nothing(game):
     place, updates, index = game
     arguments = (place.model, place.layout, place.samples, index)
     zeros = torch.zeros_like(updates)
-    phi = shapley.client_contributions(*arguments, place.theta, zeros, place.private)
-    np.testing.assert_array_equal(phi, 0)
+    draw = np.random.default_rng(0)
+    found = shapley.client_contributions(*arguments, place.theta, zeros, place.private, draw)
+    np.testing.assert_array_equal(found["shapley"], 0)
+    np.testing.assert_array_equal(found["shapley_estimate"], 0)
 
 
 def test_too_many_clients_and_no_data_are_refused(game):
@@ -88,10 +94,43 @@ def test_an_estimate_plays_the_same_game(game):
     utility = shapley.coalition_utility(*arguments, place.theta, updates, place.private)
     values = shapley.coalition_accuracies(*arguments, place.theta, updates, place.private)
     np.testing.assert_array_equal(coalition_values(5, utility), values)
-    phi = shapley.client_contributions(*arguments, place.theta, updates, place.private)
+    phi = exact(*arguments, place.theta, updates, place.private)
     estimate = truncated_monte_carlo(5, utility, 200, np.random.default_rng(0))
     assert np.all(np.abs(estimate.values - phi) < 4 * estimate.standard_errors)
     assert estimate.calls <= 32
+
+
+def test_alone_or_beside_the_exact_values_the_estimate_is_the_same(game):
+    place, updates, index = game
+    arguments = (place.model, place.layout, place.samples, index)
+    both, alone = (
+        shapley.client_contributions(
+            *arguments,
+            place.theta,
+            updates,
+            place.private,
+            np.random.default_rng(2),
+            exactly=exactly,
+        )
+        for exactly in (True, False)
+    )
+    assert list(alone) == ["shapley_estimate"]
+    np.testing.assert_array_equal(alone["shapley_estimate"], both["shapley_estimate"])
+    # Every order that was cut short misses less than the tolerance of the whole.
+    gap = alone["shapley_estimate"].sum() - both["shapley"].sum()
+    assert abs(gap) < shapley.TOLERANCE
+    # 50 orders of accuracies that differ by at most 1 each: no mean errs by half.
+    np.testing.assert_allclose(alone["shapley_estimate"], both["shapley"], atol=0.1)
+    with pytest.raises(ValueError, match="need validation data"):
+        shapley.client_contributions(
+            *arguments[:-1],
+            index[:0],
+            place.theta,
+            updates,
+            place.private,
+            np.random.default_rng(2),
+            exactly=False,
+        )
 
 
 def test_a_model_trained_in_full_plays_too(setting):

@@ -52,6 +52,20 @@ def test_the_configs_of_the_repository_are_valid_to_workflow_and_package():
     assert set(smoke) <= set(DEFAULT)
 
 
+def test_reproducing_runs_every_method_and_every_kind_of_condition():
+    made = re.search(r"^SMALL = (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    files = ["config", *made[1].split()]
+    configs = [load_config([ROOT / "config/config.yaml", ROOT / f"config/{f}.yaml"]) for f in files]
+    assert {method.type for config in configs for method in config.methods} == set(METHODS)
+    met = {
+        name
+        for config in configs
+        for setting in config.settings
+        for name in config.scenario(setting).conditions.to_dict()
+    }
+    assert met >= {field.name for field in fields(conditions.Conditions)}
+
+
 @pytest.mark.parametrize(
     ("place", "value", "named"),
     [

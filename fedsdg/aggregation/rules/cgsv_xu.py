@@ -33,7 +33,8 @@ class CgsvXu(StatelessRule):
     gamma: Gamma > 0, length of a normalised update; the authors have 0.5 (MNIST), 0.15 (CIFAR).
     alpha in [0, 1), 0.95 in the paper; floor in [0, 1), 1e-3 in the code. beta > 0, the altruism:
     0.5 … 2 in the paper, and so large a beta that all get everything (tanh = 1).
-    State: r [K] float64. Weights: w. Diagnostics: alignment [M] (psi), contribution [M] (r after
+    State: r [K] float64, reward [K] int64 (q, what each downloads next; before the first round a
+    whole model). Weights: w. Diagnostics: alignment [M] (psi), contribution [M] (r after
     the round), reward [M] (q / d), update_norm [M].
     """
 
@@ -60,7 +61,8 @@ class CgsvXu(StatelessRule):
             raise ValueError(
                 "client_samples must be >= 0 and sum to more than 0: the first weights are shares"
             )
-        return {"r": torch.zeros(len(samples), dtype=torch.float64)}
+        none = torch.zeros(len(samples), dtype=torch.float64)
+        return {"r": none, "reward": torch.full((len(samples),), d, dtype=torch.int64)}
 
     def models(self, num_clients: int) -> int:
         return num_clients
@@ -68,6 +70,10 @@ class CgsvXu(StatelessRule):
     def mixing(self, state: Mapping[str, torch.Tensor], clients: np.ndarray) -> np.ndarray:
         own: np.ndarray = np.eye(len(state["r"]))[clients]
         return own
+
+    def partial(self, state: Mapping[str, torch.Tensor], clients: np.ndarray) -> np.ndarray:
+        entries: np.ndarray = state["reward"].numpy(force=True)[clients]
+        return entries
 
     def __call__(
         self,
@@ -103,7 +109,7 @@ class CgsvXu(StatelessRule):
         return Aggregate(
             largest_entries(total, entries),
             weights,
-            {"r": by_client},
+            {"r": by_client, "reward": torch.from_numpy(entries).to(by_client.device)},
             {
                 "alignment": psi,
                 "contribution": renewed,

@@ -76,6 +76,9 @@ class Screened:
     def mixing(self, state: Mapping[str, torch.Tensor], clients: np.ndarray) -> np.ndarray:
         return self.inner.mixing(_inner(state), clients)
 
+    def partial(self, state: Mapping[str, torch.Tensor], clients: np.ndarray) -> np.ndarray | None:
+        return self.inner.partial(_inner(state), clients)
+
     def __call__(
         self,
         uploads: Mapping[str, torch.Tensor],

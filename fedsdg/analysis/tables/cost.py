@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from fedsdg.analysis.formatting import MISSING, amount
+from fedsdg.analysis.frames import groups
 from fedsdg.analysis.hyperparameters import hyperparameters
 from fedsdg.analysis.names import method_title
 from fedsdg.analysis.statistics import mean_interval
@@ -18,6 +19,10 @@ _BYTES_CAPTION = (
     "serialised and sent, of the whole cohort (up: clients to server), and what one client keeps "
     "between rounds. 1 kB = 1000 bytes, 1 MB = 1000 kB"
 )
+_DISCLOSED_CAPTION = (
+    "Data disclosed: the share of its training samples that a client gives away, which no other "
+    "method does; these samples are not counted among the bytes"
+)
 _SECONDS_CAPTION = (
     "Time of one run on one machine, mean over the runs of all skews and seeds; the table depends "
     "on the machine and its load"
@@ -26,15 +31,16 @@ _SECONDS_CAPTION = (
 
 def bytes_sent(summary: Summary) -> Table:
     """Bytes up and down per round and in total, client storage, numbers of parameters."""
+    disclosed = _disclosed(summary)
     raw = pd.DataFrame(
         [
-            row
+            _bytes_row(summary, setting, method)
+            | {"data disclosed": disclosed.get((setting.dataset, setting.clients, method))}
             for setting in summary.settings()
             for method in summary.methods(setting)
-            if (row := _bytes_row(summary, setting, method)) is not None
         ]
     )
-    shown = (
+    shown: tuple[tuple[str, str, str, float | None], ...] = (
         ("per round", "up (kB)", "bytes up per round (bytes)", 1e3),
         ("per round", "down (kB)", "bytes down per round (bytes)", 1e3),
         ("per run", "up (MB)", "bytes up per run (bytes)", 1e6),
@@ -43,11 +49,26 @@ def bytes_sent(summary: Summary) -> Table:
         ("parameters", "communicated", "communicated parameters", None),
         ("parameters", "private", "private parameters", None),
     )
-    caption = f"{_BYTES_CAPTION}. {hyperparameters(summary.runs)}"
+    caption = _BYTES_CAPTION
+    if raw["data disclosed"].notna().any():
+        shown = (*shown, ("privacy", "data disclosed (%)", "data disclosed", 0.01))
+        caption += f". {_DISCLOSED_CAPTION}"
+    else:
+        raw = raw.drop(columns="data disclosed")
+    caption = f"{caption}. {hyperparameters(summary.runs)}"
     return Table("bytes", caption, _blocks(summary, raw, shown), (), raw)
 
 
-def _bytes_row(summary: Summary, setting: Setting, method: str) -> dict[str, object] | None:
+def _disclosed(summary: Summary) -> dict[tuple[str, int, str], float]:
+    """By data set, number of clients and method: what share of its data a client gives away."""
+    keys = ["dataset", "clients", "method"]
+    run = [*keys, "skew", "seed", "client"]
+    # Once a client, however many rounds it has a row for.
+    frame = summary.frame("clients", run, ["disclosed"]).dropna().drop_duplicates(run)
+    return {key: float(part["disclosed"].mean()) for key, part in groups(frame, *keys)}
+
+
+def _bytes_row(summary: Summary, setting: Setting, method: str) -> dict[str, object]:
     runs = [run for run in summary.of(setting) if run["method"] == method]
     ok = [run for run in runs if run["status"] == "ok"]
 
