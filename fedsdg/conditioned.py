@@ -55,14 +55,29 @@ def conditioned_samples(
     return replace(samples, labels=torch.from_numpy(labels).to(samples.labels.device)), facts
 
 
-def conditioned_shards(run: RunConfig, shards: Shards, partition: Partition) -> Shards:
-    """The shards, with the server's benchmark taken out of the global test set where asked."""
-    size = run.conditions.benchmark_images
-    if size is None:
-        return shards
-    benchmark, left = take_benchmark(partition, size, stream("evaluation", run.seed, 1))
-    kept = np.intersect1d(shards.global_test, left)
-    return replace(shards, global_test=kept, benchmark=benchmark)
+def server_samples(run: RunConfig, partition: Partition) -> dict[str, np.ndarray]:
+    """The samples that no client has: ``global_test``, to evaluate on, and the server's own.
+
+    The server's ``benchmark`` is taken out of the global test set first. Of what is left, all or
+    ``federation.global_images`` are evaluated on, drawn from the stream ``evaluation`` of the seed,
+    so that they are the same for all methods.
+    Raises ``ValueError`` where more are asked for than there are.
+    """
+    left, size = partition.global_test(), run.conditions.benchmark_images
+    benchmark = left[:0]
+    if size is not None:
+        benchmark, left = take_benchmark(partition, size, stream("evaluation", run.seed, 1))
+    wanted = run.federation.global_images
+    if wanted is not None:
+        if wanted > len(left):
+            raise ValueError(
+                f"federation.global_images is {wanted}, but the global test set of {run.dataset} "
+                f"has {len(left)} images{'' if size is None else ' beside the benchmark set'}; "
+                "lower it, or set it to null for all of them"
+            )
+        chosen = stream("evaluation", run.seed).choice(len(left), wanted, replace=False)
+        left = left[np.sort(chosen)]
+    return {"global_test": left, "benchmark": benchmark}
 
 
 def conditioned_rule(run: RunConfig, rule: Any) -> Any:

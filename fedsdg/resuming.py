@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fedsdg.federation.checkpoints import Checkpoints, InUse
-from fedsdg.federation.rounds import Federation, require_alike, step_together
+from fedsdg.federation.rounds import Federation
+from fedsdg.federation.together import require_alike, step_together
 from fedsdg.interruption import Stopped, stopped_by_signals
 
 

@@ -21,8 +21,8 @@ from fedsdg.conditioned import (
     circumstances,
     conditioned_rule,
     conditioned_samples,
-    conditioned_shards,
     epochs,
+    server_samples,
 )
 from fedsdg.config import PartitionConfig, RunConfig
 from fedsdg.data.datasets import ImageData, load_dataset
@@ -130,25 +130,6 @@ def make_partition(
     )
 
 
-def global_images(run: RunConfig, partition: Partition) -> np.ndarray:
-    """The samples on which global accuracy is measured: the global test set, or a part of it.
-
-    The part is drawn from the stream ``evaluation`` of the seed, so it is the same for all methods.
-    Raises ``ValueError`` where it would be larger than the whole.
-    """
-    everything = partition.global_test()
-    wanted = run.federation.global_images
-    if wanted is None:
-        return everything
-    if wanted > len(everything):
-        raise ValueError(
-            f"federation.global_images is {wanted}, but the global test set of {run.dataset} has "
-            f"{len(everything)} images; lower it, or set it to null for all of them"
-        )
-    chosen = stream("evaluation", run.seed).choice(len(everything), wanted, replace=False)
-    return everything[np.sort(chosen)]
-
-
 def _model(
     run: RunConfig, material: Material, personalisation: Personalisation, *number: int
 ) -> tuple[ClientModel, torch.Tensor, torch.Tensor]:
@@ -198,7 +179,7 @@ def build(
         train=partition.shards(TRAIN),
         val=partition.shards(VAL),
         test=partition.shards(TEST),
-        global_test=global_images(run, partition),
+        **server_samples(run, partition),
     )
     rule = conditioned_rule(run, row.rule.build(parameters))
     if row.heads_apart:
@@ -211,9 +192,7 @@ def build(
         model=model,
         layout=model.layout,
         samples=samples,
-        shards=pooling.shards(
-            conditioned_shards(run, shards, partition), stream("partition", run.seed, 1)
-        ),
+        shards=pooling.shards(shards, stream("partition", run.seed, 1)),
         rule=rule,
         work=LocalWork(
             optimiser=training.optimiser,

@@ -13,6 +13,7 @@ from fedsdg.config import method_entry, parse_config
 from fedsdg.data.partition_record import TEST, TRAIN, VAL
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.evaluation import global_metrics
+from fedsdg.federation.messages import serialise
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze
@@ -162,6 +163,14 @@ def test_the_benchmark_of_the_server_is_no_part_of_what_is_evaluated(make, parti
     assert sorted(together) == sorted(partition.global_test())
 
 
+def test_as_many_global_images_are_evaluated_as_are_asked_for(make):
+    one = make(benchmark_images=100, federation={"global_images": 150})
+    assert len(one.shards.global_test) == 150
+    assert not set(one.shards.global_test) & set(one.shards.benchmark)
+    with pytest.raises(ValueError, match="150000, .* images beside the benchmark set"):
+        make(benchmark_images=100, federation={"global_images": 150000})
+
+
 # --- Dropout ------------------------------------------------------------------------------------
 
 
@@ -172,6 +181,8 @@ def test_who_drops_out_sends_nothing(make):
         there = [r for r in one.records.clients if r["round"] == row["round"] and r["participated"]]
         assert len(there) + row["dropped"] == CLIENTS
     assert 0 < sum(column(one, "rounds", "dropped")) < 4 * CLIENTS
+    whole = len(serialise({"": one.models[0]}, one.layout))
+    assert column(one, "rounds", "bytes_down") == [CLIENTS * whole] * 4, "who leaves had the model"
 
 
 def test_a_round_that_everybody_leaves_changes_nothing(make):

@@ -11,7 +11,7 @@ import yaml
 from fedsdg.conditions import parse_conditions
 from fedsdg.config import method_entry, parse_config
 from fedsdg.federation.fisher import diagonal_fisher
-from fedsdg.federation.rounds import step_together
+from fedsdg.federation.together import step_together
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze

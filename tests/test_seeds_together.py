@@ -14,7 +14,7 @@ import yaml
 from fedsdg.config import method_entry, parse_config
 from fedsdg.data.partition_record import TRAIN
 from fedsdg.federation.local_training import Samples
-from fedsdg.federation.rounds import require_alike, step_together
+from fedsdg.federation.together import require_alike, step_together
 from fedsdg.interruption import Stopped
 from fedsdg.methods import METHODS
 from fedsdg.models.architecture import Architecture

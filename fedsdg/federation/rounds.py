@@ -25,7 +25,6 @@ from fedsdg.federation.evaluation import (
     summary,
 )
 from fedsdg.federation.local_training import Clients, LocalResult, LocalWork, Samples
-from fedsdg.federation.messages import serialise, serialise_entries
 from fedsdg.federation.own_models import OwnModel, Score
 from fedsdg.federation.passes import Passes
 from fedsdg.federation.pooling import Pooling, pooled_batches
@@ -34,6 +33,8 @@ from fedsdg.federation.records import Records, Scribe
 from fedsdg.federation.shapley import client_contributions
 from fedsdg.federation.terms import Term
 from fedsdg.federation.timing import Ending, Updates, end_of_round, everything_arrives
+from fedsdg.federation.together import step_together
+from fedsdg.federation.traffic import Traffic, traffic
 from fedsdg.federation.trajectories import Trajectory
 from fedsdg.models.interface import ClientModel
 from fedsdg.models.parameters import Layout
@@ -219,7 +220,7 @@ class Federation:
         begun = time.perf_counter()
         cohort, conditions = attendance.present, self.circumstances
         found = self._measure(round_, cohort, asked, local)
-        sent_down, sent_up = self._exchange(cohort, asked, local, found)
+        sent = self._exchange(attendance, asked, local, found)
         trained = time.perf_counter()
         # Attackers know the rule as everybody does: means by samples, or else equal weights.
         by_samples = getattr(self.rule, "needs", None) == "num_samples"
@@ -236,8 +237,8 @@ class Federation:
         facts = {**conditions.facts, **gammas}
         scribe = Scribe(round_, self.layout, self.shards, self.bank, facts)
         record: dict[str, Any] = {
-            "bytes_up": sent_up,
-            "bytes_down": sent_down,
+            "bytes_up": sent.up,
+            "bytes_down": sent.down,
             **scribe.round_record(local, ending.arrived.update, aggregate),
             **conditions.round_facts(
                 attendance, ending, self.models - before, round_ == self.schedule.rounds
@@ -369,38 +370,29 @@ class Federation:
         ]
 
     def _exchange(
-        self, cohort: np.ndarray, asked: Clients, local: LocalResult, found: Sequence[Measured]
-    ) -> tuple[int, int]:
-        """Let the clients keep what is theirs; returns the bytes sent (down, up)."""
-        down = up = 0
-        if len(cohort) and not self.pooling.central:
-            message = serialise({"": asked.start[0], **self._received()}, self.layout)
-            model = serialise({"": asked.start[0]}, self.layout)
-            tried = sum(one.models_down for one in found)
-            down = len(cohort) * (len(message) + tried * len(model)) - self._spared(cohort, model)
-            vectors = _merged([local.uploads, *(one.vectors for one in found)])
-            numbers = _merged([one.numbers for one in found])
-            for k in range(len(cohort)):
-                extra = {name: rows[k] for name, rows in vectors.items()}
-                told = {name: rows[k] for name, rows in numbers.items()}
-                up += len(serialise({"": local.theta[k], **extra}, self.layout, told))
+        self, attendance: Attendance, asked: Clients, local: LocalResult, found: Sequence[Measured]
+    ) -> Traffic:
+        """Let the clients keep what is theirs; returns what was sent."""
+        cohort, sent = attendance.present, Traffic()
+        vectors = _merged([local.uploads, *(one.vectors for one in found)])
+        if not self.pooling.central:
+            sent = traffic(
+                self.layout,
+                self.models[0],
+                self._received(),
+                local.theta,
+                vectors,
+                _merged([one.numbers for one in found]),
+                models_tried=sum(one.models_down for one in found),
+                partial=self.rule.partial(self.state, cohort),
+                lost=len(attendance.dropped),
+            )
         measured = _merged([one.vectors for one in found])
         # What a probe uploads under a name that clients keep, they keep.
         stays = {name: rows for name, rows in measured.items() if name in self.keeps}
         stays |= {**local.state, **self._own(cohort, asked, local)}
         self.bank.scatter(torch.from_numpy(cohort), local.private, stays)
-        return down, up
-
-    def _spared(self, cohort: np.ndarray, model: bytes) -> int:
-        """Bytes that need not be sent because clients have most of their model already."""
-        partial = self.rule.partial(self.state, cohort)
-        if partial is None:
-            return 0
-        # Which entries they are makes no message longer or shorter.
-        first, places = self.models[0].cpu(), torch.arange(self.layout.d)
-        few = partial[partial < self.layout.d].tolist()
-        sizes = [len(serialise_entries(first, places < count)) for count in few]
-        return sum(max(0, len(model) - size) for size in sizes)
+        return sent
 
     def _own(self, cohort: np.ndarray, asked: Clients, local: LocalResult) -> Mapping[str, Tensor]:
         """What the clients keep of their own models; what they train for them counts as theirs."""
@@ -540,63 +532,3 @@ class Federation:
 
 def _merged(mappings: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return {name: value for mapping in mappings for name, value in mapping.items()}
-
-
-def step_together(federations: Sequence[Federation], round_: int) -> list[dict[str, Any]]:
-    """One round of several federations whose clients train in common; returns their records.
-
-    The federations are alike (see ``require_alike``), such as the seeds of one method: seeds are
-    one more group on the client axis. A round happens to all of them or to none.
-    """
-    attendances = [one.attendance(round_) for one in federations]
-    undos = [
-        one.undo(attendance.present)
-        for one, attendance in zip(federations, attendances, strict=True)
-    ]
-    try:
-        return _step(federations, round_, attendances)
-    except BaseException:
-        for undo in undos:
-            undo()
-        raise
-
-
-def _step(
-    federations: Sequence[Federation], round_: int, attendances: Sequence[Attendance]
-) -> list[dict[str, Any]]:
-    begun = time.perf_counter()
-    first = federations[0]
-    asked = [
-        one.clients(round_, attendance.present)
-        for one, attendance in zip(federations, attendances, strict=True)
-    ]
-    everybody = Clients.joined(asked)
-    if len(everybody):
-        local = first.passes.train(first.model, first.layout, first.samples, everybody, first.work)
-    else:
-        local = LocalResult.nobody(everybody)
-    # A federation's share of the time that all have spent together.
-    seconds = (time.perf_counter() - begun) / len(federations)
-    records, end = [], 0
-    for one, attendance, own in zip(federations, attendances, asked, strict=True):
-        begin, end = end, end + len(own)
-        mine = local[np.arange(begin, end)]
-        records.append(one.take(round_, attendance, own, mine, seconds))
-    return records
-
-
-def require_alike(federations: Sequence[Federation]) -> None:
-    """Raise ``ValueError`` unless the federations can train in common.
-
-    They must share samples, backbone, layout, work, schedule and own model; seeds and shards are
-    their own.
-    """
-    first = federations[0]
-    for other in federations[1:]:
-        for what in ("samples", "layout", "work", "schedule", "own"):
-            mine, its = getattr(first, what), getattr(other, what)
-            if its is not mine and (what == "samples" or its != mine):
-                raise ValueError(
-                    f"seeds {first.seed} and {other.seed} cannot train together: they differ in "
-                    f"their {what}; run them one by one"
-                )

@@ -1,0 +1,57 @@
+"""How many bytes a round sends, measured on the messages themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsdg.federation.messages import serialise, serialise_entries
+from fedsdg.models.parameters import Layout
+
+
+class Traffic(NamedTuple):
+    """Bytes of a whole cohort in one round, from the server and to it."""
+
+    down: int = 0
+    up: int = 0
+
+
+def traffic(
+    layout: Layout,
+    model: Tensor,
+    received: Mapping[str, Tensor],
+    uploaded: Tensor,
+    vectors: Mapping[str, Tensor],
+    numbers: Mapping[str, Tensor],
+    *,
+    models_tried: int = 0,
+    partial: np.ndarray | None = None,
+    lost: int = 0,
+) -> Traffic:
+    """What a cohort of M clients sends and gets.
+
+    Each gets a ``model`` [d], the vectors ``received`` [d] beside it, and ``models_tried`` further
+    models; it sends its row of ``uploaded`` [M, d], of each of the ``vectors`` [M, d], and of the
+    ``numbers`` [M, …]. ``partial`` [M]: how many entries of the model it lacks (None: all).
+    ``lost``: clients beside them that got the model, and left before they sent anything.
+    """
+    clients = len(uploaded)
+    whole = len(serialise({"": model}, layout))
+    first = len(serialise({"": model, **received}, layout))
+    down = (clients + lost) * first + clients * models_tried * whole
+    if partial is not None:
+        # Which entries they are makes no message longer or shorter.
+        vector, places = model.cpu(), torch.arange(layout.d)
+        few = partial[partial < layout.d].tolist()
+        sizes = [len(serialise_entries(vector, places < count)) for count in few]
+        down -= sum(max(0, whole - size) for size in sizes)
+    up = 0
+    for k in range(clients):
+        extra = {name: rows[k] for name, rows in vectors.items()}
+        told = {name: rows[k] for name, rows in numbers.items()}
+        up += len(serialise({"": uploaded[k], **extra}, layout, told))
+    return Traffic(down, up)
