@@ -89,6 +89,11 @@ def _shared(place: str, configs: Mapping[str, Sequence[Mapping[str, Any]]]) -> s
     counts = Counter(value for _, value in pairs if value is not None)
     if not counts:
         return None
+    values = {method: [v for m, v in pairs if m == method] for method, _ in pairs}
+    first, *rest = (set(own) for own in values.values())
+    if len(first) > 1 and all(own == first for own in rest):  # what scenarios set for all alike
+        swept = dict.fromkeys(value for _, value in pairs if value is not None)
+        return f"{prefix}{'/'.join(map(_number, swept))}{suffix}"
     common = min(counts, key=lambda value: (-counts[value], str(value)))
     text = f"{prefix}{_number(common)}{suffix}"
     others: dict[Any, list[str]] = {}

@@ -34,6 +34,11 @@ def test_a_method_under_several_scenarios_has_all_its_values() -> None:
     assert text.startswith("20 rounds; 20 clients per round (Krum: 19); Krum: f = 0/4/8. ")
 
 
+def test_what_scenarios_set_for_all_methods_alike_is_listed_once() -> None:
+    runs = [run(method, per_round=n) for n in (2, 5, 20) for method in ("fedavg", "scaffold")]
+    assert hyperparameters(runs).startswith("20 rounds; 2/5/20 clients per round. Seeds 0 (n = 1).")
+
+
 def test_a_sweep_names_no_methods() -> None:
     runs = [run(f"fedsdg-{i}", per_round=2 + i % 2, lambda1=0.1 * i) for i in range(30)]
     text = hyperparameters(runs)
