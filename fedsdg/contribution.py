@@ -95,13 +95,16 @@ def truncated_monte_carlo(
     permutations: int,
     generator: np.random.Generator,
     tolerance: float = 0.0,
+    at_least: int = 0,
 ) -> Estimate:
     """Shapley values from random orders of the players (Ghorbani and Zou 2019, algorithm 1).
 
     Each order adds its players one by one and credits each with its marginal gain. Once the value
-    is within ``tolerance`` of v(all), the players left in that order are credited with 0, without
-    a call. Tolerance 0 truncates nothing and the estimate is unbiased; with truncation every order
-    shifts the sum of the values by less than the tolerance.
+    is within ``tolerance`` of v(all), and ``at_least`` so many players have joined, the players
+    left in that order are credited with 0, without a call. Where all together are worth little
+    more than nobody, truncation before the first would credit everybody with 0. Tolerance 0
+    truncates nothing and the estimate is unbiased; with truncation every order shifts the sum of
+    the values by less than the tolerance.
 
     Raises:
         ValueError: no players, fewer than two permutations, or a negative tolerance.
@@ -123,8 +126,8 @@ def truncated_monte_carlo(
     gains = np.zeros((permutations, players))
     for gain in gains:
         mask, before = np.zeros(players, bool), nobody
-        for player in generator.permutation(players):
-            if abs(everybody - before) < tolerance:
+        for joined, player in enumerate(generator.permutation(players)):
+            if joined >= at_least and abs(everybody - before) < tolerance:
                 break
             mask[player] = True
             after = value(mask)

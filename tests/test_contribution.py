@@ -187,6 +187,33 @@ def saturating(mask):
     return 1 - 0.3 ** mask.sum()
 
 
+def test_who_must_join_first_is_never_cut_off():
+    """A zero-sum game: v(all) = v(nobody), and truncation before the first would say 0 of all."""
+    worth = np.array([1.0, -1.0, 2.0, -2.0])
+
+    def value(mask):
+        return float(mask @ worth)
+
+    def rough(at_least):
+        draw = np.random.default_rng(0)
+        return truncated_monte_carlo(4, value, 50, draw, 0.5, at_least)
+
+    np.testing.assert_array_equal(rough(0).values, 0)
+    np.testing.assert_allclose(rough(4).values, worth, atol=1e-12)
+    draw = np.random.default_rng(0)
+    orders = [draw.permutation(4) for _ in range(50)]
+    # With two of four, an order is cut where the first two cancel: nobody else is credited then.
+    cut = [abs(worth[order[:2]].sum()) < 0.5 for order in orders]
+    expected = np.zeros(4)
+    for order, ends in zip(orders, cut, strict=True):
+        credited = order[:2] if ends else order
+        expected[credited] += worth[credited] / 50
+    assert 0 < sum(cut) < 50
+    three = [abs(worth[o[:3]].sum()) < 0.5 for o, c in zip(orders, cut, strict=True) if not c]
+    assert not any(three), "after three of four the value is that of the last, never 0"
+    np.testing.assert_allclose(rough(2).values, expected, atol=1e-12)
+
+
 def test_truncation_spares_calls_and_states_what_it_costs():
     players, tolerance = 12, 0.02
     exact_value = saturating(np.ones(players)) / players  # symmetric: equal shares

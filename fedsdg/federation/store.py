@@ -21,10 +21,12 @@ SOURCES = (
     "composition.py",
     "conditioned.py",
     "conditions.py",
+    "contribution.py",
     "data/benchmark_set.py",
     "data/images.py",
     "data/label_clusters.py",
     "data/label_noise.py",
+    "data/partition_record.py",
     "data/stratified.py",
     "federation",
     "methods.py",
@@ -33,6 +35,7 @@ SOURCES = (
     "resuming.py",
     "rng.py",
     "runs.py",
+    "trajectories.py",
 )
 
 
