@@ -10,6 +10,7 @@ import pandas as pd
 
 from fedsdg.analysis.formatting import setting
 from fedsdg.analysis.frames import PLACE, finished, groups, over_seeds, places
+from fedsdg.analysis.hyperparameters import symbol
 from fedsdg.analysis.names import GLOBAL, PERSONAL, method_order
 from fedsdg.analysis.summary import Summary
 
@@ -75,7 +76,7 @@ def _text(settings: Mapping[str, Any], name: str) -> str:
 
 def _label(others: dict[str, str]) -> str:
     return ", ".join(
-        f"{name.rpartition('.')[2]} = {setting(json.loads(text))}" for name, text in others.items()
+        f"{symbol(name)} = {setting(json.loads(text))}" for name, text in others.items()
     )
 
 

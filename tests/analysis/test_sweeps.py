@@ -49,13 +49,13 @@ def summary(summary_of):
 def test_a_grid_gives_a_line_for_each_combination_of_the_others(summary) -> None:
     rows = sweeps(Summary(summary))
     own = rows[(rows["key"] == "parameters.lambda1") & (rows["metric"] == "personal_accuracy")]
-    assert set(own["others"]) == {"lambda2 = 0.0001", "lambda2 = 0.001"}
+    assert set(own["others"]) == {"λ₂ = 0.0001", "λ₂ = 0.001"}
     for _, row in own.iterrows():
         a, b = float(row["value"]), float(row["others"].split(" = ")[1])
         values = [grid(a, b), grid(a, b) + 0.01]
         assert row["mean"] == pytest.approx(np.mean(values))
         assert row["n"] == 2, "the same run under two labels counts once"
-    line = own[own["others"] == "lambda2 = 0.001"]
+    line = own[own["others"] == "λ₂ = 0.001"]
     assert line["value"].tolist() == ["0.0001", "0.0005", "0.001"]
 
 
