@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -22,28 +22,23 @@ COLUMNS = [*PLACE, "key", "type", "others", "value", "metric", "n", "mean", "low
 def sweeps(summary: Summary) -> pd.DataFrame:
     """Rows of ``COLUMNS``: accuracy in the last round at each value of each setting.
 
-    A setting is swept where runs of one type differ in it and agree in everything else.
+    A setting is swept where runs of one type differ in it and agree in everything else; what
+    scenarios set is swept by every label for itself, and ``type`` is then the label.
     ``others`` names the values of the other swept settings, so that a grid gives several lines
     and a single sweep one; values are in order and as text.
     """
     runs = finished(summary)
-    parts = []
+    parts: list[pd.DataFrame] = []
     for (*_, kind), group in groups(runs, *PLACE, "type"):
         settings = group["settings"].tolist()
         known = dict.fromkeys(name for one in settings for name in one)
         columns = {name: [_text(one, name) for one in settings] for name in known}
         texts = pd.DataFrame(columns, index=group.index).drop(columns=_IDENTITY, errors="ignore")
-        swept = [str(name) for name in texts if texts[name].nunique() > 1]
-        for key in swept:
-            rest = [name for name in swept if name != key]
-            # Runs agree in the rest of what is swept; there are several values to compare.
-            alike = texts[rest].apply(tuple, axis=1) if rest else pd.Series("", index=texts.index)
-            tried = alike.map(texts[key].groupby(alike).nunique()) > 1
-            rest = [name for name in rest if texts.loc[tried, name].nunique() > 1]
-            names = [_label(dict(zip(rest, row, strict=True))) for row in texts[rest].to_numpy()]
-            line = group.assign(key=key, value=texts[key], others=names, type=kind)
-            parts.append(line[tried])
-    parts = [part for part in parts if len(part)]
+        labels = list(groups(group, "method"))
+        inside = {key for _, own in labels for key in _swept(texts.loc[own.index])}
+        parts += _lines(group, texts, kind, [str(key) for key in texts if key not in inside])
+        for label, own in labels:
+            parts += _lines(own, texts.loc[own.index], label, sorted(inside))
     if not parts:
         return pd.DataFrame(columns=COLUMNS)
     rows = pd.concat(parts)
@@ -54,6 +49,28 @@ def sweeps(summary: Summary) -> pd.DataFrame:
     means = [over_seeds(rows, by, m.key).assign(metric=m.key) for m in (PERSONAL, GLOBAL)]
     found = pd.concat(means, ignore_index=True)[COLUMNS]
     return found.assign(value=[setting(json.loads(value)) for value in found["value"]])
+
+
+def _swept(texts: pd.DataFrame) -> list[str]:
+    return [str(name) for name in texts if texts[name].nunique() > 1]
+
+
+def _lines(
+    group: pd.DataFrame, texts: pd.DataFrame, kind: str, keys: Sequence[str]
+) -> list[pd.DataFrame]:
+    """The runs of a group under each of the keys that are swept in it."""
+    swept = _swept(texts)
+    parts = []
+    for key in (name for name in swept if name in keys):
+        rest = [name for name in swept if name != key]
+        # Runs agree in the rest of what is swept; there are several values to compare.
+        alike = texts[rest].apply(tuple, axis=1) if rest else pd.Series("", index=texts.index)
+        tried = alike.map(texts[key].groupby(alike).nunique()) > 1
+        rest = [name for name in rest if texts.loc[tried, name].nunique() > 1]
+        names = [_label(dict(zip(rest, row, strict=True))) for row in texts[rest].to_numpy()]
+        line = group.assign(key=key, value=texts[key], others=names, type=kind)
+        parts.append(line[tried])
+    return parts
 
 
 def panels(rows: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:

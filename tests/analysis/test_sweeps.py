@@ -84,6 +84,21 @@ def test_scenarios_sweep_the_federation_for_every_method(summary, tmp_path) -> N
     assert "clients per round**" in text and "λ₁**" in text
 
 
+def test_variants_of_a_method_are_told_apart_under_scenarios(summary_of) -> None:
+    runs = [
+        run(label, "fedsdg", 0, value + 0.01 * n, f"share~{n}", clients_per_round=n, smoothing=s)
+        for label, s, value in (("fedsdg", 0.0, 0.5), ("uniform-weights", 1.0, 0.7))
+        for n in (2, 5)
+    ]
+    rows = sweeps(Summary(summary_of(runs)))
+    assert set(rows["key"]) == {"parameters.smoothing", "federation.clients_per_round"}
+    own = rows[rows["key"].str.endswith("round") & rows["metric"].str.startswith("personal")]
+    assert dict(zip(own["type"] + own["value"], own["mean"], strict=True)) == pytest.approx(
+        {"fedsdg2": 0.52, "fedsdg5": 0.55, "uniform-weights2": 0.72, "uniform-weights5": 0.75}
+    )
+    assert set(own["others"]) == {""}
+
+
 def test_without_sweeps_the_table_says_so(summary_of, tmp_path) -> None:
     summary = summary_of([run("fedavg", "fedavg", 0, 0.5), run("krum", "krum", 0, 0.4, f=1)])
     _, markdown, _ = write_table(summary, "sensitivity", tmp_path / "sensitivity")
