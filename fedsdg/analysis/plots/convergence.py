@@ -42,6 +42,9 @@ def draw(summary: Summary) -> Figure:
                 panel.set_title(summary.cell_title(cell))
             if column == 0:
                 panel.set_ylabel(f"{metric.title} (%)")
+    for first, *_ in axes:  # rows share their axis; a band of few seeds knows no bounds
+        low, high = first.get_ylim()
+        first.set_ylim(max(low, -2.0), min(high, 102.0))
     for panel in axes[-1]:
         panel.set_xlabel("round")
     hide_unused(axes)

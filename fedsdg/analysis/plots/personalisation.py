@@ -73,7 +73,8 @@ def _dots(panel: Axes, part: pd.DataFrame, look: Mapping[str, Look]) -> None:
     shown = part[part["metric"].isin([PERSONAL.key, WORST.key])]
     low, high = 100 * shown["mean"].min(), 100 * shown["mean"].max()
     # Intervals of two seeds are longer than the page: the points say where to look.
-    panel.set_xlim(low - 0.15 * (high - low + 1), min(high + 0.15 * (high - low + 1), 101))
+    room = 0.15 * (high - low + 1)
+    panel.set_xlim(max(low - room, -2), min(high + room, 101))
     panel.set_xlabel("accuracy on own test data (%)")
 
 
