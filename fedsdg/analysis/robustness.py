@@ -27,9 +27,11 @@ def under_attack(summary: Summary) -> pd.DataFrame:
     """
     runs = finished(summary)
     own = [_attack(settings) for settings in runs["settings"].tolist()]
-    titles = _titles([attack for attack in own if attack])
+    # An attack that nobody carries out has a title only where there is no other.
+    carried_out = [attack for attack in own if attack.get("share")]
+    titles = _titles(carried_out or [attack for attack in own if attack])
     runs = runs.assign(
-        attack=pd.Series([titles[_kind(a)] if a else None for a in own], runs.index, object),
+        attack=pd.Series([titles.get(_kind(attack)) for attack in own], runs.index, object),
         share=[float(attack.get("share", 0.0)) for attack in own],
     )
     clean = runs[runs["share"] == 0]

@@ -1,6 +1,7 @@
 """Under attack: accuracy over the share of attackers, the trade-off, and who was caught."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -67,6 +68,22 @@ def summary(summary_of):
         for seed in (0, 1)
     ]
     return summary_of(runs)
+
+
+def test_an_attack_that_nobody_carries_out_is_no_attack(summary_of) -> None:
+    """A clean scenario may name any attack with share 0: it begins the others' lines alone."""
+    idle = {"attack": {"type": "sign-flip", "scale": 1.0, "share": 0.0}}
+    clean = replace(run("fedavg", 0, "clean"), config={"conditions": idle})
+    rows = accuracy_by_share(Summary(summary_of([clean, run("fedavg", 0, "flip", "flip", 0.2)])))
+    assert list(zip(rows["attack"], rows["share"], strict=True)) == [
+        ("Sign flip", 0.0),
+        ("Sign flip", 0.2),
+    ]
+
+
+def test_where_nobody_attacks_at_all_the_attack_that_was_named_is_shown(summary_of) -> None:
+    rows = accuracy_by_share(Summary(summary_of([run("fedavg", 0, "clean", "flip", 0.0)])))
+    assert list(zip(rows["attack"], rows["share"], strict=True)) == [("Sign flip", 0.0)]
 
 
 def test_accuracy_is_the_mean_over_seeds_and_share_zero_is_everywhere(summary) -> None:

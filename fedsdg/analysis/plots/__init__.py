@@ -116,7 +116,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "global accuracy in the last round, and the time of one aggregation (median over "
             "rounds; it depends on the machine), each for the attack in the middle. Bottom: "
             "distance and accuracy under the attack that is worst for the rule at that share, and "
-            "that accuracy against the time at the largest share. Means over seeds.",
+            "that accuracy against the time at the smallest share. Means over seeds.",
             numbers="robustness:trade_off",
         ),
         "stragglers": Plot(

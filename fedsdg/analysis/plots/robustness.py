@@ -42,7 +42,9 @@ def draw(rows: pd.DataFrame) -> Figure:
         _lines(above[2], part, "seconds", methods, look, True)
         above[2].set_ylabel(_TIME)
         above[2].set_title("time")
-        _price(below[2], part[part["share"] == part["share"].max()], methods, look)
+        attacked = part.loc[part["share"] > 0, "share"]
+        fewest = attacked.min() if len(attacked) else part["share"].max()
+        _price(below[2], part[part["share"] == fewest], methods, look)
     hide_unused(axes)
     method_legend(figure, methods, columns=4)
     return figure
@@ -107,7 +109,7 @@ def _round_ticks(axis: Axis, low: float, high: float, zero: bool = False) -> Non
 
 
 def _price(panel: Axes, part: pd.DataFrame, methods: list[str], look: Mapping[str, Look]) -> None:
-    """Accuracy under the worst attack against the seconds, at the largest share."""
+    """Accuracy under the worst attack against the seconds, at the smallest share of attackers."""
     if part[["seconds", "accuracy_worst"]].dropna().empty:
         say(panel, "no times recorded")
         return
