@@ -35,6 +35,10 @@ _BANDS = (
 )
 
 
+#: Clients up to which a row has room for a white line around it and for words.
+_ROOMY = 50
+
+
 def draw(summary: Summary) -> Figure:
     """Heat maps client × gate of the first seed above, quantile bands over all seeds below."""
     method = summary.subject()
@@ -93,6 +97,7 @@ def _heat_map(panel: Axes, runs: pd.DataFrame, clients: int, colours: Normalize)
     gates = np.full((clients, len(last.iloc[0])), np.nan)
     for client, row in last.items():
         gates[int(str(client))] = row
+    roomy = clients <= _ROOMY
     panel.set_facecolor(ABSENT)  # shows through where a client was never drawn
     panel.pcolormesh(
         np.arange(gates.shape[1] + 1) - 0.5,
@@ -100,11 +105,11 @@ def _heat_map(panel: Axes, runs: pd.DataFrame, clients: int, colours: Normalize)
         np.ma.masked_invalid(gates),
         cmap="cividis",
         norm=colours,
-        edgecolors="white",
-        linewidth=0.3,
-        rasterized=clients > 50,
+        edgecolors="white" if roomy else "none",
+        linewidth=0.3 if roomy else 0.0,
+        rasterized=not roomy,
     )
-    for client in sorted(set(range(clients)) - set(last.index)):
+    for client in sorted(set(range(clients)) - set(last.index)) if roomy else ():
         panel.text(
             (gates.shape[1] - 1) / 2,
             client,
