@@ -18,7 +18,7 @@ import yaml
 from safetensors.torch import load
 
 from fedsdg.config import method_entry, parse_config
-from fedsdg.federation import bank, passes, rounds
+from fedsdg.federation import bank, passes, together
 from fedsdg.federation.checkpoints import Checkpoints, InUse
 from fedsdg.federation.cohorts import draw_cohort
 from fedsdg.federation.local_training import Samples
@@ -250,7 +250,7 @@ def test_a_round_broken_off_at_any_line_leaves_no_trace(fresh):
     one.step(1)
     before = state_of(one)
     attempts = 0
-    codes = (rounds._step.__code__, type(one).take.__code__)
+    codes = (together._step.__code__, type(one).take.__code__)
     for ended in broken_off(lambda: one.step(2), lambda code: code in codes):
         attempts += 1
         if not ended:

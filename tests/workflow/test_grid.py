@@ -40,7 +40,7 @@ def test_smoke_config_replaces_lists_and_has_a_backbone_of_its_own(project):
 
 
 def test_where_all_parameters_are_trained_no_backbone_is_made(project):
-    dry = project.snakemake("-n", "-p", "--cores", "1", "--configfile", "config/full.yaml")
+    dry = project.snakemake("-n", "-p", "--cores", "1", "--configfile", "config/extended/full.yaml")
     assert dry.returncode == 0, dry.stdout
     assert "fedsdg train --dataset digits" in dry.stdout
     assert "pretrain_backbone" not in dry.stdout and "--backbone" not in dry.stdout
