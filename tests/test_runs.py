@@ -139,7 +139,7 @@ def test_every_method_trains_and_records(finished, name):
         assert np.isfinite(row["train_loss"])
         assert 0 <= row["personal_worst_decile"] <= row["personal_accuracy"] <= 1
         assert row["bytes_up"] % size == 0
-        if one.rule.partial(one.state, np.arange(8)) is None:
+        if one.rule.partial(one.state, np.arange(8), one.layout.d) is None:
             assert row["bytes_down"] % size == 0
     participants = [row for row in records.clients if row["participated"]]
     assert len(participants) == 2 * size

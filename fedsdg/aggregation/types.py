@@ -108,8 +108,10 @@ class Rule(Protocol):
         """
         ...
 
-    def partial(self, state: Mapping[str, torch.Tensor], clients: np.ndarray) -> np.ndarray | None:
-        """[M] int64: how many entries of its model each client has yet to download.
+    def partial(
+        self, state: Mapping[str, torch.Tensor], clients: np.ndarray, d: int
+    ) -> np.ndarray | None:
+        """[M] int64: how many of the d entries of its model each client has yet to download.
 
         The others are as it has them already. None: all of them, as for most rules.
         """
@@ -131,5 +133,7 @@ class StatelessRule:
     def mixing(self, state: Mapping[str, torch.Tensor], clients: np.ndarray) -> np.ndarray:
         return np.ones((len(clients), 1))
 
-    def partial(self, state: Mapping[str, torch.Tensor], clients: np.ndarray) -> np.ndarray | None:
+    def partial(
+        self, state: Mapping[str, torch.Tensor], clients: np.ndarray, d: int
+    ) -> np.ndarray | None:
         return None

@@ -384,7 +384,7 @@ class Federation:
                 vectors,
                 _merged([one.numbers for one in found]),
                 models_tried=sum(one.models_down for one in found),
-                partial=self.rule.partial(self.state, cohort),
+                partial=self.rule.partial(self.state, cohort, self.layout.d),
                 lost=len(attendance.dropped),
             )
         measured = _merged([one.vectors for one in found])

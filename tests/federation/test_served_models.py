@@ -185,8 +185,8 @@ def test_a_screened_rule_sends_what_the_rule_inside_would(federation):
     rule = CgsvXu(beta=0.5)
     state = {f"inner.{name}": value for name, value in rule.init(50, np.ones(6)).items()}
     everybody = np.arange(6)
-    assert Screened(Mean()).partial({}, everybody) is None
-    np.testing.assert_array_equal(Screened(rule).partial(state, everybody), 50)
+    assert Screened(Mean()).partial({}, everybody, 50) is None
+    np.testing.assert_array_equal(Screened(rule).partial(state, everybody, 50), 50)
 
 
 def test_cgsv_asks_for_everybody_in_a_round(federation):

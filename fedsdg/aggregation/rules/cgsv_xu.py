@@ -33,8 +33,7 @@ class CgsvXu(StatelessRule):
     gamma: Gamma > 0, length of a normalised update; the authors have 0.5 (MNIST), 0.15 (CIFAR).
     alpha in [0, 1), 0.95 in the paper; floor in [0, 1), 1e-3 in the code. beta > 0, the altruism:
     0.5 … 2 in the paper, and so large a beta that all get everything (tanh = 1).
-    State: r [K] float64, reward [K] int64 (q, what each downloads next; before the first round a
-    whole model). Weights: w. Diagnostics: alignment [M] (psi), contribution [M] (r after
+    State: r [K] float64. Weights: w. Diagnostics: alignment [M] (psi), contribution [M] (r after
     the round), reward [M] (q / d), update_norm [M].
     """
 
@@ -61,8 +60,7 @@ class CgsvXu(StatelessRule):
             raise ValueError(
                 "client_samples must be >= 0 and sum to more than 0: the first weights are shares"
             )
-        none = torch.zeros(len(samples), dtype=torch.float64)
-        return {"r": none, "reward": torch.full((len(samples),), d, dtype=torch.int64)}
+        return {"r": torch.zeros(len(samples), dtype=torch.float64)}
 
     def models(self, num_clients: int) -> int:
         return num_clients
@@ -71,9 +69,8 @@ class CgsvXu(StatelessRule):
         own: np.ndarray = np.eye(len(state["r"]))[clients]
         return own
 
-    def partial(self, state: Mapping[str, torch.Tensor], clients: np.ndarray) -> np.ndarray:
-        entries: np.ndarray = state["reward"].numpy(force=True)[clients]
-        return entries
+    def partial(self, state: Mapping[str, torch.Tensor], clients: np.ndarray, d: int) -> np.ndarray:
+        return self._entries(state["r"].numpy(force=True), d)[clients]
 
     def __call__(
         self,
@@ -98,10 +95,8 @@ class CgsvXu(StatelessRule):
         units = np.where(moving, weights / np.where(moving, lengths.norms, 1.0), 0.0)
         psi = contributions(updates, units)
         renewed = self._renewed(r, psi)
-        shares = self._shares(renewed)
         total = updates.weighted_sum(units * (self.gamma / lengths.unit))
-        # The tolerance is for shares that are whole numbers of entries but for rounding.
-        counts = np.floor(updates.shape[1] * shares + 1e-9).astype(np.int64)
+        counts = self._entries(renewed, updates.shape[1])
         order, by_client = torch.from_numpy(cohort), torch.empty_like(state["r"])
         by_client[order] = torch.as_tensor(renewed).to(by_client)
         entries = np.empty_like(counts)
@@ -109,7 +104,7 @@ class CgsvXu(StatelessRule):
         return Aggregate(
             largest_entries(total, entries),
             weights,
-            {"r": by_client, "reward": torch.from_numpy(entries).to(by_client.device)},
+            {"r": by_client},
             {
                 "alignment": psi,
                 "contribution": renewed,
@@ -125,10 +120,13 @@ class CgsvXu(StatelessRule):
         clamped: np.ndarray = np.maximum(renewed, self.floor)
         return clamped / clamped.sum()
 
-    def _shares(self, r: np.ndarray) -> np.ndarray:
-        """[M] tanh(beta r) against the largest; 1 for all as long as r is 0."""
-        shares: np.ndarray = np.tanh(self.beta * r)
-        return shares / shares.max() if shares.any() else np.ones_like(r)
+    def _entries(self, r: np.ndarray, d: int) -> np.ndarray:
+        """[M] int64 q, after tanh(beta r) against the largest; all d as long as r is 0."""
+        shares = np.tanh(self.beta * r)
+        shares = shares / shares.max() if shares.any() else np.ones_like(r)
+        # The tolerance is for shares that are whole numbers of entries but for rounding.
+        counts: np.ndarray = np.floor(d * shares + 1e-9).astype(np.int64)
+        return counts
 
 
 def largest_entries(vector: torch.Tensor, counts: np.ndarray) -> torch.Tensor:

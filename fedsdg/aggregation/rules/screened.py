@@ -76,8 +76,10 @@ class Screened:
     def mixing(self, state: Mapping[str, torch.Tensor], clients: np.ndarray) -> np.ndarray:
         return self.inner.mixing(_inner(state), clients)
 
-    def partial(self, state: Mapping[str, torch.Tensor], clients: np.ndarray) -> np.ndarray | None:
-        return self.inner.partial(_inner(state), clients)
+    def partial(
+        self, state: Mapping[str, torch.Tensor], clients: np.ndarray, d: int
+    ) -> np.ndarray | None:
+        return self.inner.partial(_inner(state), clients, d)
 
     def __call__(
         self,
