@@ -27,7 +27,8 @@ from fedsdg.sections import mapping as mapping_of
 #: Keys of ``training`` that a method's entry may set for itself.
 OVERRIDES = ("optimiser", "eta_g", "eta_p", "eta_m")
 SKEW = re.compile(
-    r"dirichlet~(\d+(\.\d+)?|\.\d+)|quantity~(?=.*[1-9])\d+(\.\d+)?|classes~[1-9]\d*|domains|iid"
+    r"dirichlet~(\d+(\.\d+)?|\.\d+)|mixed~0\.\d*[1-9]\d*~(?=.*[1-9])\d+(\.\d+)?"
+    r"|quantity~(?=.*[1-9])\d+(\.\d+)?|classes~[1-9]\d*|domains|iid"
 )
 _SCENARIO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")

@@ -30,6 +30,9 @@ STREAMS = (
     "stopping",
     "probe",
     "contribution",
+    "label-conflict",
+    "feature-shift",
+    "held-out",
 )
 
 

@@ -38,6 +38,8 @@ def test_the_default_config_is_the_grid_of_thirteen_methods(raw):
         (["skews"], ["dirichlet~0"], "α = 0, but α must be greater than 0"),
         (["skews"], ["dirichlet~-0.1"], "is not a skew"),
         (["skews"], ["quantity~0"], "is not a skew"),
+        (["skews"], ["mixed~1.0~0.1"], "is not a skew"),
+        (["skews"], ["mixed~0.0~0.1"], "is not a skew"),
         (["skews"], [0.1], "is not a skew"),
         (["seeds"], [], "at least one entry"),
         (["seeds"], [-1], "at least 0"),

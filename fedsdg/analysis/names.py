@@ -161,8 +161,10 @@ def skew_title(skew: str, short: bool = False) -> str:
     """
     plain, scenario = split_skew(skew)
     kind, _, value = plain.partition("~")
+    part, _, rest = value.partition("~")
     titles = {
         "dirichlet": (f"Dirichlet α = {value}", f"α = {value}"),
+        "mixed": (f"{part} IID, others Dirichlet α = {rest}", f"{part} IID, α = {rest}"),
         "classes": (f"{value} classes per client", f"{value} classes"),
         "quantity": (f"Quantity β = {value}", f"β = {value}"),
         "domains": ("One domain per client", "domains"),
@@ -173,16 +175,18 @@ def skew_title(skew: str, short: bool = False) -> str:
 
 
 def skew_order(skew: str) -> tuple[int, float, str, tuple[str | float, ...]]:
-    """Sorting key: Dirichlet by α, classes by number, quantity by β, domains, IID, the others.
+    """Sorting key: Dirichlet by α, mixed by α, classes by number, quantity by β, domains, IID.
+
+    The others come last.
 
     Scenarios of one skew stand together, numbers in their names by value.
     """
     plain, scenario = split_skew(skew)
     kind, _, value = plain.partition("~")
-    kinds = ("dirichlet", "classes", "quantity", "domains", "iid")
+    kinds = ("dirichlet", "mixed", "classes", "quantity", "domains", "iid")
     if kind not in kinds:
         return (len(kinds), 0.0, plain, natural_order(scenario))
-    return (kinds.index(kind), float(value) if value else 0.0, plain, natural_order(scenario))
+    return (kinds.index(kind), float(value.rpartition("~")[2] or 0), plain, natural_order(scenario))
 
 
 def natural_order(name: str) -> tuple[str | float, ...]:

@@ -11,12 +11,17 @@ every sample exactly once. Whether clients got enough is judged by the caller, w
   classes it draws from. Sizes are equal; clients dealt last get what is left, so the scheme
   follows q_k less and less closely as classes run out. The order of the clients is drawn.
 
+A mixed skew deals a share of every class IID, and the others in one of these ways.
 Sizes alone differ under quantity skew, and domains alone under feature skew; labels are then IID.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+
+from fedsdg.data.stratified import stratified_choice
 
 
 def deal_iid(labels: np.ndarray, num_clients: int, generator: np.random.Generator) -> np.ndarray:
@@ -74,6 +79,27 @@ def deal_dirichlet_per_client(
                 client[pools[c][left[c] - taken[c] : left[c]]] = k
             left -= taken
             wanted -= int(taken.sum())
+    return client
+
+
+def mix(
+    labels: np.ndarray,
+    num_clients: int,
+    share: float,
+    deal: Callable[[np.ndarray], np.ndarray],
+    generator: np.random.Generator,
+) -> np.ndarray:
+    """Clients [n]: a part ``share`` of the samples IID, the others by ``deal(their labels)``.
+
+    round(share · n) samples are drawn stratified by class, so that of n_c samples of class c
+    share · n_c are dealt IID, up to rounding: a client's expected shares of classes are
+    share · (those of all) + (1 − share) · (those that ``deal`` gives it).
+    """
+    alike = np.zeros(len(labels), dtype=bool)
+    alike[stratified_choice(labels, round(share * len(labels)), generator)] = True
+    client = np.empty(len(labels), dtype=np.int32)
+    client[alike] = deal_iid(labels[alike], num_clients, generator)
+    client[~alike] = deal(labels[~alike])
     return client
 
 

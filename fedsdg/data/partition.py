@@ -18,6 +18,7 @@ from fedsdg.data.allocation import (
     deal_domains,
     deal_iid,
     deal_quantity,
+    mix,
 )
 from fedsdg.data.partition_files import read_partition, write_partition
 from fedsdg.data.partition_record import (
@@ -167,6 +168,7 @@ def _deal_until_enough(
         best = max(best, least)
     remedies = {
         "dirichlet": "fewer clients, a larger α (less skew)",
+        "mixed": "fewer clients, a larger share or α (less skew)",
         "quantity": "fewer clients, a larger β (less skew)",
         "domains": "fewer clients",
         "classes": "fewer clients, more classes per client",
@@ -197,6 +199,14 @@ def _deal(
         return deal_quantity(labels, num_clients, skew.value, generator)
     if skew.kind == "classes":
         return deal_classes(labels, num_clients, int(skew.value), generator)
-    if spec.scheme == "per-client":
-        return deal_dirichlet_per_client(labels, num_clients, skew.value, generator)
-    return deal_dirichlet_per_class(labels, num_clients, skew.value, generator)
+    alpha = float(skew.value)
+    scheme = deal_dirichlet_per_client if spec.scheme == "per-client" else deal_dirichlet_per_class
+    if skew.share is None:
+        return scheme(labels, num_clients, alpha, generator)
+    return mix(
+        labels,
+        num_clients,
+        skew.share,
+        lambda others: scheme(others, num_clients, alpha, generator),
+        generator,
+    )

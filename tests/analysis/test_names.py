@@ -37,11 +37,13 @@ def test_titles(label: str, title: str) -> None:
 
 def test_skews_are_ordered_by_value_not_by_text() -> None:
     skews = ["iid", "classes~10", "dirichlet~10", "classes~2", "dirichlet~0.3", "dirichlet~2"]
-    skews += ["domains", "quantity~10", "quantity~2"]
+    skews += ["domains", "quantity~10", "quantity~2", "mixed~0.5~10", "mixed~0.5~2"]
     assert sorted(skews, key=names.skew_order) == [
         "dirichlet~0.3",
         "dirichlet~2",
         "dirichlet~10",
+        "mixed~0.5~2",
+        "mixed~0.5~10",
         "classes~2",
         "classes~10",
         "quantity~2",
@@ -50,6 +52,7 @@ def test_skews_are_ordered_by_value_not_by_text() -> None:
         "iid",
     ]
     assert names.skew_title("dirichlet~0.3") == "Dirichlet α = 0.3"
+    assert names.skew_title("mixed~0.5~0.1") == "0.5 IID, others Dirichlet α = 0.1"
 
 
 def test_a_scenario_follows_its_skew() -> None:

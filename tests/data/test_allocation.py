@@ -10,6 +10,7 @@ from fedsdg.data.allocation import (
     deal_domains,
     deal_iid,
     deal_quantity,
+    mix,
 )
 
 
@@ -226,3 +227,38 @@ def test_which_client_gets_which_domain_is_drawn():
 def test_fewer_clients_than_domains():
     with pytest.raises(ValueError, match="2 clients cannot hold 3 domains"):
         deal_domains(np.repeat([0, 1, 2], 50), 2, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+def test_a_mixed_deal_is_even_in_part_and_dirichlet_in_the_rest(share):
+    """A client's part of a class is share/K + (1 − share) p_k, p ~ Dir(α): its moments follow."""
+    K, draws, alpha, size = 5, 2000, 0.5, 1000
+    generator = np.random.default_rng(2)
+    labels = np.zeros(size, dtype=np.int64)
+
+    def deal(others):
+        assert len(others) == size - round(share * size)
+        return deal_dirichlet_per_class(others, K, alpha, generator)
+
+    dealt = [mix(labels, K, share, deal, generator) for _ in range(draws)]
+    parts = np.stack([np.bincount(one, minlength=K) for one in dealt]) / size
+    assert parts.min() >= share / K - 1 / size
+    variance = (1 - share) ** 2 * (1 / K) * (1 - 1 / K) / (K * alpha + 1)
+    assert np.abs(parts.mean(axis=0) - 1 / K).max() < 5 * np.sqrt(variance / draws)
+    deviations = (parts - 1 / K) ** 2
+    assert abs(deviations.mean() - variance) < 5 * deviations.std() / np.sqrt(draws)
+
+
+def test_what_a_mixed_deal_gives_evenly_is_a_share_of_every_class():
+    labels = np.repeat([0, 1, 2], [600, 300, 100])
+    seen = []
+    dealt = mix(
+        labels,
+        4,
+        0.3,
+        lambda others: seen.append(np.bincount(others).tolist()) or np.full(len(others), 9),
+        np.random.default_rng(0),
+    )
+    assert seen == [[420, 210, 70]]
+    even = np.bincount(dealt, minlength=10)
+    assert even.tolist() == [75, 75, 75, 75, 0, 0, 0, 0, 0, 700]

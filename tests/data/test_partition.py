@@ -60,7 +60,9 @@ def check_invariants(p, data):
 @given(
     seed=st.integers(0, 2**32 - 1),
     clients=st.integers(1, 8),
-    skew=st.sampled_from(["dirichlet~0.5", "dirichlet~5.0", "quantity~5.0", "classes~3", "iid"]),
+    skew=st.sampled_from(
+        ["dirichlet~0.5", "dirichlet~5.0", "mixed~0.5~0.5", "quantity~5.0", "classes~3", "iid"]
+    ),
     scheme=st.sampled_from(["per-class", "per-client"]),
     classes=st.integers(3, 6),
     n=st.integers(200, 400),
@@ -80,7 +82,9 @@ def test_partition_is_a_partition(seed, clients, skew, scheme, classes, n, offic
         assert np.array_equal(p.global_test(), np.flatnonzero(flags))
 
 
-@pytest.mark.parametrize("skew", ["dirichlet~0.1", "dirichlet~1.0", "classes~2", "iid"])
+@pytest.mark.parametrize(
+    "skew", ["dirichlet~0.1", "dirichlet~1.0", "mixed~0.5~0.1", "classes~2", "iid"]
+)
 @pytest.mark.parametrize("scheme", ["per-class", "per-client"])
 def test_digits(skew, scheme):
     data = load_dataset("digits")
@@ -319,3 +323,13 @@ def test_data_without_domains():
 def test_quantity_that_leaves_a_client_short_says_what_helps():
     with pytest.raises(ValueError, match=r"quantity~0\.1: no draw of 4 .*a larger β"):
         make(blank(np.arange(300) % 4), 20, "quantity~0.1", retries=3)
+
+
+def test_a_mixed_skew_draws_again_until_everybody_has_enough_or_says_what_helps():
+    labels = np.arange(600) % 3
+    with pytest.raises(ValueError, match=r"mixed~0\.1~0\.1: no draw of 1 .*a larger share or α"):
+        make(blank(labels), 20, "mixed~0.1~0.1", retries=0)
+    found = [make(blank(labels), 20, "mixed~0.3~0.5", seed) for seed in range(6)]
+    assert max(one.attempts for one in found) > 1
+    for one in found:
+        check_invariants(one, blank(labels))

@@ -98,7 +98,7 @@ RECORD = "results/reference/{experiment}"
 RECORDED = sorted(file.parent.name for file in Path("results/reference").glob("*/runs.parquet"))
 
 
-SKEW = r"dirichlet~[0-9.]+|classes~[0-9]+|quantity~[0-9.]+|domains|iid"
+SKEW = r"dirichlet~[0-9.]+|mixed~[0-9.]+~[0-9.]+|classes~[0-9]+|quantity~[0-9.]+|domains|iid"
 
 
 wildcard_constraints:
