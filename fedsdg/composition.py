@@ -119,7 +119,7 @@ class Method:
     personalisation: Part = SHARED
     #: The optimiser a method prescribes; None takes what the config says.
     optimiser: str | None = None
-    #: Whether its private branch consists of adapters, so that it cannot train all parameters.
+    #: Whether it treats the factors of adapters apart, so that it cannot train all parameters.
     needs_adapters: bool = False
     #: Other keys of the config's ``training`` that a method prescribes; ``batch_size`` None is a
     #: client's whole shard.

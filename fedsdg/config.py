@@ -366,7 +366,7 @@ def _check_full(config: Config) -> None:
     for method in config.methods:
         if method.row.needs_adapters:
             raise ValueError(
-                f"methods: {method.label} has a private branch of adapters, but with trainable: "
+                f"methods: {method.label} works on adapters, but with trainable: "
                 "full there are no adapters; remove the method, or set trainable to adapters"
             )
 

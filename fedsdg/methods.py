@@ -41,6 +41,7 @@ _KNOWN_CLUSTERS = _part(
 )
 _CLUSTER_SCORES = _part("federation.probes:cluster_scores", assignment=Key("assignment"))
 
+_HEAD = Parameter("shared", choices=("shared", "private"), meaning="whose head", quiet=True)
 _FEDSDG_PARAMETERS = {
     "lambda1": Parameter(1e-4, minimum=0, meaning="λ₁ of Eq. 5, weight of Σ_l |m_l|"),
     "lambda2": Parameter(1e-4, minimum=0, meaning="λ₂ of Eq. 5, weight of ‖θ_p‖²"),
@@ -54,7 +55,7 @@ _FEDSDG_PARAMETERS = {
     "private_norm": Parameter(
         "factors", choices=("factors", "residual", "b-only"), meaning="what λ₂ penalises"
     ),
-    "head": Parameter("shared", choices=("shared", "private"), meaning="whose head", quiet=True),
+    "head": _HEAD,
     "epsilon": Parameter(1e-8, minimum=1e-300, maximum=0.01, meaning="ε of Eq. 10"),
     "reference": Parameter(
         "mean", choices=("mean", "leave_one_out"), meaning="direction aligned to"
@@ -91,6 +92,9 @@ _FEDSDG_BRANCH = _part(
     private_subspace=Key("private_subspace"),
     private_norm=Key("private_norm"),
     head=Key("head"),
+)
+_FEDSDG_PRIVATE_HEAD = Part(
+    _FEDSDG_BRANCH.reference, MappingProxyType({**_FEDSDG_BRANCH.arguments, "head": "private"})
 )
 _FEDSDG_LOCAL = {
     value.name: _FEDSDG_PARAMETERS[value.name]
@@ -358,6 +362,46 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             formula=f"{_BY_SAMPLES}; clients use, and begin at, a v_k + (1 − a) θ, "
             "v_k what they trained last",
             source="the chapter on personalisation; mixture as Deng et al. 2020",
+            server_cost="1 pass",
+        ),
+        "fedper": Method(
+            title="FedPer",
+            rule=_MEAN_BY_SAMPLES,
+            personalisation=_part("federation.personalisation:private_head"),
+            formula=f"{_BY_SAMPLES}, all but the head; a client trains its own head and the rest "
+            "together",
+            source="Arivazhagan et al. 2019",
+            server_cost="1 pass",
+        ),
+        "fedsdg+head": Method(
+            title="FedSDG, own heads",
+            rule=_ALIGNMENT,
+            objective=_FEDSDG_OBJECTIVE,
+            personalisation=_FEDSDG_PRIVATE_HEAD,
+            parameters={k: one for k, one in _FEDSDG_PARAMETERS.items() if k != "head"},
+            needs_adapters=True,
+            formula="as FedSDG, but every client keeps a head of its own, and θ has none",
+            source="FedSDG, Eq. 3-11; heads as Arivazhagan et al. 2019",
+            server_cost="2 passes",
+        ),
+        "ffa-lora": Method(
+            title="FFA-LoRA",
+            rule=_MEAN_UNIFORM,
+            personalisation=_part("federation.personalisation:frozen_a"),
+            needs_adapters=True,
+            formula=f"{_UNIFORM}; A is drawn once and never trained, B and the head are",
+            source="Sun et al. 2024",
+            server_cost="1 pass",
+        ),
+        "fedsa-lora": Method(
+            title="FedSA-LoRA",
+            rule=_MEAN_UNIFORM,
+            personalisation=_part("federation.personalisation:private_b", head=Key("head")),
+            parameters={"head": _HEAD},
+            needs_adapters=True,
+            formula=f"{_UNIFORM}, of A and the head; a client has W + (α/r) B_k A with a B_k of "
+            "its own, trained together with the rest",
+            source="Guo et al. 2025",
             server_cost="1 pass",
         ),
         "fedsdg-official": Method(

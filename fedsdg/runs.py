@@ -521,7 +521,7 @@ def _write_run(
             "bytes_down": sum(row["bytes_down"] for row in records.rounds),
             "client_storage_bytes": records.client_storage_bytes,
             "communicated_parameters": federation.layout.d,
-            "private_parameters": federation.layout.d_private,
+            "private_parameters": federation.layout.own_parameters,
             "degenerate_rounds": int(sum(row["degenerate"] for row in records.rounds)),
         },
     )

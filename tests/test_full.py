@@ -73,9 +73,9 @@ def test_a_method_that_needs_adapters_is_refused_with_full():
         raw["methods"] = [name]
         parameters = {key: parameter.default for key, parameter in row.parameters.items()}
         asked = row.personalisation.build(parameters).adapters
-        assert row.needs_adapters == (asked.get("branch") == "dual")
+        assert row.needs_adapters == (not set(asked) <= {"head", "local"})
         if row.needs_adapters:
-            said = re.escape(f"{name} has a private branch of adapters")
+            said = re.escape(f"{name} works on adapters")
             with pytest.raises(ValueError, match=said):
                 parse_config({**raw, "trainable": "full"})
         else:

@@ -24,7 +24,8 @@ from fedsdg.runs import build, execute, make_partition, prepare_material
 CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
 SKEW = "dirichlet~1.0"
 OWN_WORK = {
-    *("fedsgd", "fedprox-inexact", "fedrep", "ditto", "fedsdg-official", "fedsdg-official-aligned")
+    *("fedsgd", "fedprox-inexact", "fedrep", "ditto", "fedsdg-official", "fedsdg-official-aligned"),
+    *("apfl", "feddpa"),
 }
 BYTE_IDENTICAL = ("rounds.parquet", "clients.parquet", "result.json")
 

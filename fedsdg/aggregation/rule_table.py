@@ -31,21 +31,14 @@ class Row(NamedTuple):
 
 _BY_SAMPLES = Row(Mean, preset={"weights": "samples"})
 _UNIFORM = Row(Mean, preset={"weights": "uniform"})
+_FEDSDG = Row(
+    Alignment,
+    ("epsilon", "reference", "transform", "temperature", "max_weight", "smoothing", "scope"),
+)
 
 RULES: Mapping[str, Row] = MappingProxyType(
     {
-        "fedsdg": Row(
-            Alignment,
-            (
-                "epsilon",
-                "reference",
-                "transform",
-                "temperature",
-                "max_weight",
-                "smoothing",
-                "scope",
-            ),
-        ),
+        "fedsdg": _FEDSDG,
         "fedavg": _BY_SAMPLES,
         "fedavg-uniform": _UNIFORM,
         "fedavg-sgd": _UNIFORM,
@@ -64,6 +57,10 @@ RULES: Mapping[str, Row] = MappingProxyType(
         "fedrep": _BY_SAMPLES,
         "ditto": _BY_SAMPLES,
         "interpolate": _BY_SAMPLES,
+        "fedper": _BY_SAMPLES,
+        "fedsdg+head": _FEDSDG,
+        "ffa-lora": _UNIFORM,
+        "fedsa-lora": _UNIFORM,
         "fedsdg-official": _UNIFORM,
         "fedsdg-official-aligned": Row(
             Alignment, ("temperature",), {"reference": "leave_one_out", "transform": "softmax"}

@@ -515,8 +515,8 @@ def _optimisers(
 ) -> dict[str, Optimiser]:
     """What moves each of the two rows, where there is something to move."""
     make = OPTIMISERS[work.optimiser]
-    rates = {"shared": work.eta_g, "private": work.eta_p, "gate": work.eta_m}
-    # A frozen private factor has no gradient, and a rate of 0 keeps it where it is.
+    rates = {"shared": work.eta_g, "private": work.eta_p, "gate": work.eta_m, "frozen": 0.0}
+    # A factor that is not trained has no gradient, and a rate of 0 keeps it where it is.
     per_column = [rates[s.group] if s.trainable else 0.0 for s in layout.private]
     sizes = torch.tensor([spec.size for spec in layout.private], dtype=torch.int64)
     rate = torch.tensor(per_column, dtype=torch.float64).repeat_interleave(sizes).to(mine)

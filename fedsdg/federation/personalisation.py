@@ -84,6 +84,28 @@ def own_head(head_epochs: int) -> Personalisation:
     return Personalisation(adapters={"head": "private"}, private_first=head_epochs)
 
 
+def private_head() -> Personalisation:
+    """FedPer (Arivazhagan et al. 2019): own heads as in FedRep, but everything trains jointly."""
+    return Personalisation(adapters={"head": "private"})
+
+
+def frozen_a() -> Personalisation:
+    """FFA-LoRA (Sun et al. 2024): every A stays as drawn; B and the head are trained and sent.
+
+    The mean of the products B_k A is then the product of the mean B with A.
+    """
+    return Personalisation(adapters={"factor_a": "frozen"})
+
+
+def private_b(head: str = "shared") -> Personalisation:
+    """FedSA-LoRA (Guo et al. 2025): the A's are shared, every client keeps B's of its own.
+
+    A client that has never taken part has B = 0: the frozen backbone with the head. ``head`` may be
+    "private" too, as the authors have it for classification.
+    """
+    return Personalisation(adapters={"factor_b": "private", "head": head})
+
+
 def ditto(strength: float) -> Personalisation:
     """Ditto (Li et al. 2021): beside FedAvg's model a client trains its own, held near to it."""
     return Personalisation(own=Ditto(strength))

@@ -8,7 +8,7 @@ m = σ(a), and s = alpha / rank.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -47,6 +47,10 @@ class AdapterConfig:
             must be "lora".
         head: "shared" | "private": every client keeps a head of its own (FedRep), and there is no
             global model.
+        factor_a: "shared" | "frozen": every A stays at the one draw that all clients have in
+            common, and is neither trained nor sent (FFA-LoRA).
+        factor_b: "shared" | "private": every client keeps a B of its own in place of a common one,
+            and there is no global model (FedSA-LoRA).
         local: every parameter is private and d = 0 (`local-only`).
     """
 
@@ -62,6 +66,8 @@ class AdapterConfig:
     private_init: Literal["near-zero", "lora", "official"] = "near-zero"
     private_a_trainable: bool = True
     head: Literal["shared", "private"] = "shared"
+    factor_a: Literal["shared", "frozen"] = "shared"
+    factor_b: Literal["shared", "private"] = "shared"
     local: bool = False
 
     def __post_init__(self) -> None:
@@ -73,6 +79,8 @@ class AdapterConfig:
             "private_subspace": ("own", "shared-a"),
             "private_init": ("near-zero", "lora", "official"),
             "head": ("shared", "private"),
+            "factor_a": ("shared", "frozen"),
+            "factor_b": ("shared", "private"),
         }
         for option, allowed in choices.items():
             if getattr(self, option) not in allowed:
@@ -86,8 +94,16 @@ class AdapterConfig:
             raise ValueError(f"adapters: gate_fixed {self.gate_fixed} must lie in [0, 1]")
         if self.local and self.branch == "dual":
             raise ValueError("adapters: local keeps everything private, so branch must be 'none'")
-        if self.local and self.head == "private":
-            raise ValueError("adapters: local keeps everything private, so head must be 'shared'")
+        for option in ("head", "factor_a", "factor_b"):
+            if self.local and getattr(self, option) != "shared":
+                raise ValueError(
+                    f"adapters: local keeps everything private, so {option} must be 'shared'"
+                )
+        if self.factor_a == "frozen" and self.factor_b == "private":
+            raise ValueError(
+                "adapters: with a frozen A and a private B no adapter is learned in common; "
+                "set one of factor_a and factor_b to 'shared'"
+            )
         starts_at_zero = self.private_init == "near-zero" and self.private_subspace == "own"
         if self.branch == "dual" and not self.private_a_trainable and starts_at_zero:
             raise ValueError(
@@ -133,17 +149,23 @@ def make_layout(architecture: Architecture, num_classes: int, config: AdapterCon
     then `head.weight` [classes, dim] and `head.bias` [classes]. Private: `{layer}.lora_A_private`,
     `{layer}.lora_B_private` and the gates' logits, scalars. A private head stands before them, and
     `local` moves all communicated ones into the private row; both keep their names, their order and
-    the learning rate of their group.
+    the learning rate of their group. A private B and a frozen A stand there too, first of all.
     """
     if num_classes < 2:
         raise ValueError(f"a task needs at least 2 classes, got {num_classes}")
     rank = config.rank
     shared: list[ParameterSpec] = []
+    aside: list[ParameterSpec] = []
     private: list[ParameterSpec] = []
     logits: dict[str, ParameterSpec] = {}
     for layer, (_, inputs, outputs) in adapted_layers(architecture, config).items():
-        shared.append(ParameterSpec(f"{layer}.lora_A", (rank, inputs), "shared"))
-        shared.append(ParameterSpec(f"{layer}.lora_B", (outputs, rank), "shared"))
+        frozen = config.factor_a == "frozen"
+        a = ParameterSpec(
+            f"{layer}.lora_A", (rank, inputs), "frozen" if frozen else "shared", not frozen
+        )
+        b = ParameterSpec(f"{layer}.lora_B", (outputs, rank), "shared")
+        (aside if frozen else shared).append(a)
+        (aside if config.factor_b == "private" else shared).append(b)
         if config.branch == "none":
             continue
         if config.private_subspace == "own":
@@ -161,8 +183,8 @@ def make_layout(architecture: Architecture, num_classes: int, config: AdapterCon
         return Layout((), (*shared, *head))
     if config.head == "private":
         # First in its row: first values are drawn in this order, and so are those of every method.
-        return Layout(tuple(shared), (*head, *private, *logits.values()))
-    return Layout((*shared, *head), (*private, *logits.values()))
+        return Layout(tuple(shared), (*aside, *head, *private, *logits.values()))
+    return Layout((*shared, *head), (*aside, *private, *logits.values()))
 
 
 def initial_values(
@@ -172,20 +194,24 @@ def initial_values(
 
     A: uniform(±1/√in), which is the Kaiming start with a = √5 that peft uses; every B: 0, so the
     adapted model starts as the frozen one; head: N(0, 0.02²) weights, zero bias; A_p: N(0, 1e-4²)
-    or as A; B_p: 0 or N(0, 0.01²); logits: `gate_init`. The communicated row is drawn first and a
-    private head next, so methods with and without a private part start from the same values.
+    or as A; B_p: 0 or N(0, 0.01²); logits: `gate_init`. What is frozen is drawn first, then the
+    communicated row, and a private head next, so all methods start from the same values.
     """
-    return (
-        _initial_row(layout.communicated, config, generator),
-        _initial_row(layout.private, config, generator),
-    )
+    frozen = tuple(spec for spec in layout.private if spec.group == "frozen")
+    found: dict[str, Tensor] = {}
+    for specs in (frozen, layout.communicated, layout.private):
+        left = [spec for spec in specs if spec.name not in found]
+        found |= _first_values(left, config, generator)
+    rows = [[found[spec.name] for spec in row] for row in (layout.communicated, layout.private)]
+    shared, private = (torch.cat(row) if row else torch.zeros(0) for row in rows)
+    return shared, private
 
 
-def _initial_row(
-    specs: tuple[ParameterSpec, ...], config: AdapterConfig, generator: np.random.Generator
-) -> Tensor:
-    row = torch.zeros(sum(spec.size for spec in specs), dtype=torch.float32)
-    columns = offsets(specs)
+def _first_values(
+    specs: Sequence[ParameterSpec], config: AdapterConfig, generator: np.random.Generator
+) -> dict[str, Tensor]:
+    """Flat first values of these parameters by name, drawn in their order."""
+    found: dict[str, Tensor] = {}
     for spec in specs:
         values: np.ndarray | float
         if spec.group == "gate":
@@ -200,9 +226,9 @@ def _initial_row(
         elif spec.name.endswith("lora_B_private") and config.private_init == "official":
             values = generator.normal(0.0, OFFICIAL_STD, spec.size)
         else:
-            continue
-        row[columns[spec.name]] = torch.as_tensor(values, dtype=torch.float32)
-    return row
+            values = 0.0
+        found[spec.name] = torch.zeros(spec.size) + torch.as_tensor(values, dtype=torch.float32)
+    return found
 
 
 def gates(private: Tensor, layout: Layout) -> Tensor:

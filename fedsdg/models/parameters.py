@@ -17,15 +17,17 @@ from torch import Tensor
 # torch would like gradients laid out densely; ours are columns of one matrix on purpose.
 warnings.filterwarnings("ignore", message="grad and param do not obey the gradient layout contract")
 
-Group = Literal["shared", "private", "gate"]
+Group = Literal["shared", "private", "gate", "frozen"]
 
 
 @dataclass(frozen=True)
 class ParameterSpec:
     """One named parameter of one client.
 
-    `group` says which learning rate moves it: "shared" η_g, "private" η_p, "gate" η_m.
-    `trainable` is False for a private A_p that stays at its start (the `b-only` penalty).
+    `group` says which learning rate moves it: "shared" η_g, "private" η_p, "gate" η_m; "frozen" is
+    the same for all clients and stays as it was drawn (the A of FFA-LoRA).
+    `trainable` is False for what is frozen, and for a private A_p that stays at its start (the
+    `b-only` penalty).
     """
 
     name: str
@@ -62,10 +64,16 @@ class Layout:
         return sum(spec.size for spec in self.private)
 
     @property
+    def own_parameters(self) -> int:
+        """Number of scalars in which clients may differ: the private ones that are not frozen."""
+        return sum(spec.size for spec in self.private if spec.group != "frozen")
+
+    @property
     def global_model(self) -> bool:
         """Whether the communicated parameters alone are a model that can be evaluated.
 
-        They are not where clients keep what every model needs: the head, or (`local-only`) all.
+        They are not where clients keep what every model needs: the head, a factor of its adapters,
+        or (`local-only`) all. What is frozen belongs to every model.
         """
         return all(spec.group != "shared" for spec in self.private)
 

@@ -93,8 +93,8 @@ class Look:
 _DASHED, _DOTTED, _DASHDOT = (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (5, 1.4, 1.2, 1.4))
 
 # Families share a hue: FedAvg and its kin blue, personal rivals purple to grey, robust rules
-# green to ochre, clusters magenta, weighting by credit rose, what is no federation black. The hues
-# are of Okabe-Ito's and Tol's sets, which are safe for colour blindness.
+# green to ochre, clusters magenta, rivals within LoRA teal, weighting by credit rose, what is no
+# federation black. The hues are of Okabe-Ito's and Tol's sets, which are safe for colour blindness.
 _LOOKS = {
     "fedsdg": Look("#D55E00", "-", "o", width=2.4, order=5),
     "fedavg": Look("#0072B2", "-", "s"),
@@ -117,6 +117,7 @@ _LOOKS = {
     "fedsdg+geometric-median": Look("#F0A35E", "-", "h"),
     "fedsdg+multikrum": Look("#F0A35E", _DASHED, ">"),
     "fedsdg+screened": Look("#F0A35E", _DOTTED, "o"),
+    "fedsdg+head": Look("#F0A35E", _DASHDOT, "s"),
     "fedsgd": Look("#56B4E9", _DOTTED, "o"),
     "fedprox-inexact": Look("#332288", _DASHED, "^"),
     "fedcurv": Look("#332288", "-", "D"),
@@ -124,6 +125,9 @@ _LOOKS = {
     "ditto": Look("#AA4499", _DASHED, "s"),
     "fedrep": Look("#AA4499", _DOTTED, "^"),
     "interpolate": Look("#AA4499", _DASHDOT, "v"),
+    "fedper": Look("#6F4C9B", "-", "o"),
+    "ffa-lora": Look("#008B8B", "-", "o"),
+    "fedsa-lora": Look("#008B8B", _DASHED, "s"),
     "pens": Look("#EE3377", "-", "P"),
     "clustered": Look("#EE3377", _DASHED, "s"),
     "clustered-known": Look("#EE3377", _DASHDOT, "^"),

@@ -1,0 +1,274 @@
+"""Rivals that split a model's parameters differently, by what their definitions demand."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from fedsdg.config import method_entry, parse_config
+from fedsdg.federation.messages import serialise
+from fedsdg.models.adapters import AdapterConfig, make_layout
+from fedsdg.models.architecture import Architecture
+from fedsdg.models.backbones import build as build_backbone
+from fedsdg.models.backbones import freeze
+from fedsdg.models.parameters import offsets, views
+from fedsdg.runs import build, make_partition, prepare_material
+
+CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
+SKEW = "dirichlet~1.0"
+ROUNDS, CLIENTS, RANK = 3, 8, 2
+
+
+@pytest.fixture(scope="module")
+def material():
+    architecture = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
+    torch.manual_seed(0)
+    backbone = freeze(build_backbone(architecture), architecture, "tiny", {})
+    return prepare_material("digits", backbone, "cpu")
+
+
+@pytest.fixture(scope="module")
+def finished(material):
+    """A method entry and what of the federation is otherwise -> the federation after its rounds."""
+    raw = yaml.safe_load(CONFIG.read_text())
+    raw["federation"] |= {"clients": CLIENTS, "clients_per_round": 4, "rounds": ROUNDS}
+    raw["federation"] |= {"evaluate_every": 1}
+    raw["methods"] = ["fedavg"]
+    raw["adapters"] |= {"rank": RANK, "alpha": 4}
+    config, cache = parse_config(raw), {}
+
+    def run(entry, training=(), **federation):
+        key = repr((entry, training, federation))
+        if key not in cache:
+            changed = dataclasses.replace(
+                config,
+                federation=dataclasses.replace(config.federation, **federation),
+                training=dataclasses.replace(config.training, **dict(training)),
+            )
+            clients = changed.federation.clients
+            partition = make_partition("digits", SKEW, 0, clients, config.partition)
+            one = build(changed.run("digits", SKEW, method_entry(entry), 0), material, partition)
+            one.start = one.theta.clone()
+            one.run()
+            cache[key] = one
+        return cache[key]
+
+    return run
+
+
+def alone(finished, entry, **training):
+    """The federation of one client."""
+    given = tuple(training.items())
+    return finished(entry, given, clients=1, clients_per_round=1)
+
+
+def everything(one):
+    """All parameters of the models that all clients use, by name: [K, ...]."""
+    everyone = torch.arange(one.num_clients)
+    private = views(one.bank.private(everyone), one.layout.private)
+    return {**views(one.theta.expand(len(everyone), -1), one.layout.communicated), **private}
+
+
+def of(named, *ends):
+    return {name: value for name, value in named.items() if name.endswith(ends)}
+
+
+def metrics(one, *names):
+    return [[row[name] for name in names] for row in one.records.rounds]
+
+
+def close(a, b):
+    """Models in float32 after the same training by another order of additions."""
+    assert a.keys() == b.keys()
+    for name in a:
+        assert torch.allclose(a[name], b[name], rtol=1e-3, atol=1e-5), name
+
+
+# --- FedPer ---------------------------------------------------------------------------------------
+
+
+def test_fedper_splits_as_fedrep_and_trains_all_at_once(finished):
+    per, rep = finished("fedper"), finished("fedrep")
+    assert per.layout == rep.layout
+    for name in ("bytes_up", "bytes_down"):
+        assert metrics(per, name) == metrics(rep, name)
+    assert all("global_accuracy" not in row for row in per.records.rounds)
+    for row in per.records.clients:
+        assert not row["participated"] or row["samples_processed"] == 2 * row["n_train"]
+    trained = per.bank.trained
+    heads = everything(per)["head.weight"]
+    assert all(torch.equal(head, heads[~trained][0]) for head in heads[~trained])
+    assert len({tuple(head.flatten().tolist()) for head in heads[trained]}) == int(trained.sum())
+
+
+def test_fedper_with_one_client_is_plain_training(finished):
+    per, plain = alone(finished, "fedper"), alone(finished, "fedavg")
+    close(everything(per), everything(plain))
+    assert metrics(per, "personal_accuracy") == metrics(plain, "personal_accuracy")
+
+
+# --- FedSDG with own heads ------------------------------------------------------------------------
+
+
+def test_fedsdg_with_own_heads_is_the_option_by_a_name_of_its_own(finished):
+    row, option = finished("fedsdg+head"), finished({"type": "fedsdg", "head": "private"})
+    assert row.layout == option.layout and torch.equal(row.theta, option.theta)
+    assert row.records.rounds == option.records.rounds
+    assert row.records.clients == option.records.clients
+
+
+# --- FFA-LoRA -------------------------------------------------------------------------------------
+
+
+def factors(one, theta, private):
+    """(B, A) of every adapted layer for these rows."""
+    named = {**views(theta, one.layout.communicated), **views(private, one.layout.private)}
+    layers = [name.removesuffix(".lora_A") for name in of(named, ".lora_A")]
+    return [
+        (named[f"{layer}.lora_B"].double(), named[f"{layer}.lora_A"].double()) for layer in layers
+    ]
+
+
+def local_rows(one, round_):
+    """What the clients of a round end with: (θ_k [M, d], private [M, d_p])."""
+    asked = one.clients(round_, one.cohort(round_))
+    local = one.passes.train(one.model, one.layout, one.samples, asked, one.work)
+    return local.theta, local.private
+
+
+@pytest.mark.parametrize("name, exact", [("ffa-lora", True), ("fedavg-uniform", False)])
+def test_with_a_frozen_a_the_mean_of_products_is_the_product_of_means(finished, name, exact):
+    """FedAvg of both factors is not: the remainder is Σ p_k (B_k − B̄)(A_k − Ā)."""
+    one = finished(name)
+    theta, private = local_rows(one, ROUNDS + 1)
+    for (b, a), (mean_b, mean_a) in zip(
+        factors(one, theta, private),
+        factors(one, theta.mean(0, keepdim=True), private[:1]),
+        strict=True,
+    ):
+        products = (b @ a).mean(0)
+        error = float((products - mean_b[0] @ mean_a[0]).norm() / products.norm())
+        assert error < 1e-6 if exact else error > 1e-4
+
+
+def test_a_frozen_a_is_the_common_draw_to_the_last_bit(finished):
+    one, plain = finished("ffa-lora"), finished("fedavg")
+    now = of(everything(one), ".lora_A")
+    first = of(views(plain.start[None], plain.layout.communicated), ".lora_A")
+    assert len(now) == 4 and now.keys() == first.keys()
+    for name in now:
+        assert all(torch.equal(mine, first[name][0]) for mine in now[name])
+    # Heads and B's start as everybody's, and have moved.
+    start = views(one.start[None], one.layout.communicated)
+    whole = views(plain.start[None], plain.layout.communicated)
+    for name, value in start.items():
+        assert torch.equal(value, whole[name])
+        assert not torch.equal(value[0], everything(one)[name][0])
+    assert one.layout.own_parameters == 0 and one.layout.global_model
+    assert all("global_accuracy" in row for row in one.records.rounds)
+
+
+def test_ffa_clients_all_use_the_servers_model(finished):
+    """Nothing private differs, so whoever never took part is judged as everybody else."""
+    one = finished("ffa-lora")
+    named = everything(one)
+    assert all(torch.equal(value, value[:1].expand_as(value)) for value in named.values())
+
+
+def test_ffa_with_one_client_is_lora_whose_a_does_not_learn(finished):
+    """Against FedAvg whose A's gradients are taken away before every step."""
+    from fedsdg.federation import local_training
+
+    one = alone(finished, "ffa-lora")
+    columns = offsets(alone(finished, "fedavg").layout.communicated)
+    still = [place for name, place in columns.items() if name.endswith(".lora_A")]
+    real = local_training._fix
+
+    def without(rows, moves):
+        real(rows, moves)
+        for place in still:
+            rows.theta_grad[:, place] = 0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_training, "_fix", without)
+        plain = finished("fedavg", (("clip_norm", 1.0),), clients=1, clients_per_round=1)
+    close(everything(one), everything(plain))
+
+
+# --- FedSA-LoRA -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("head", ["shared", "private"])
+def test_fedsa_keeps_every_b_at_home_and_shares_every_a(finished, head):
+    one = finished({"type": "fedsa-lora", "head": head})
+    sent = {spec.name for spec in one.layout.communicated}
+    assert not of(dict.fromkeys(sent), ".lora_B") and len(of(dict.fromkeys(sent), ".lora_A")) == 4
+    assert ("head.weight" in sent) == (head == "shared")
+    assert not of(dict.fromkeys({s.name for s in one.layout.private}), "lora_k_logit", "_private")
+    trained = one.bank.trained
+    assert {True, False} == set(trained.tolist())
+    for value in of(everything(one), ".lora_B").values():
+        assert not value[~trained].any(), "who never took part has B = 0"
+        own = {tuple(row.flatten().tolist()) for row in value[trained]}
+        assert len(own) == int(trained.sum())
+    assert all("global_accuracy" not in row for row in one.records.rounds)
+    assert one.layout.own_parameters == sum(spec.size for spec in one.layout.private) > 0
+
+
+@pytest.mark.parametrize("head", ["shared", "private"])
+def test_fedsa_with_one_client_is_lora(finished, head):
+    one, plain = alone(finished, {"type": "fedsa-lora", "head": head}), alone(finished, "fedavg")
+    close(everything(one), everything(plain))
+    assert metrics(one, "personal_accuracy") == metrics(plain, "personal_accuracy")
+
+
+def test_a_frozen_a_and_a_private_b_leave_nothing_to_learn_in_common():
+    with pytest.raises(ValueError, match="set one of factor_a and factor_b to 'shared'"):
+        AdapterConfig(factor_a="frozen", factor_b="private")
+    for option in ({"factor_a": "frozen"}, {"factor_b": "private"}):
+        with pytest.raises(ValueError, match=f"so {next(iter(option))} must be 'shared'"):
+            AdapterConfig(local=True, **option)
+
+
+# --- What is sent ---------------------------------------------------------------------------------
+
+#: Both directions over those of FedAvg, for ViT-Tiny (192 wide, 12 deep, its feed-forward layers
+#: four times as wide) with rank 8 on 10 and on 100 classes.
+RATIOS = {
+    "fedper": (0.99, 0.87),
+    "ffa-lora": (0.30, 0.38),
+    "fedsa-lora": (0.72, 0.75),
+    "fedsa-lora, own heads": (0.70, 0.62),
+}
+ADAPTERS = {
+    "fedper": {"head": "private"},
+    "ffa-lora": {"factor_a": "frozen"},
+    "fedsa-lora": {"factor_b": "private"},
+    "fedsa-lora, own heads": {"factor_b": "private", "head": "private"},
+}
+
+
+def a_message(adapters, classes):
+    tiny = Architecture(224, 16, 3, 192, 12, 3, (0.5,) * 3, (0.5,) * 3)
+    layout = make_layout(tiny, classes, AdapterConfig(rank=8, **adapters))
+    return len(serialise({"": torch.zeros(layout.d)}, layout))
+
+
+@pytest.mark.parametrize("name", RATIOS)
+def test_the_bytes_of_a_message_are_in_the_proportion_of_the_sizes(name):
+    """By hand: in a block A has 8 (192 + 768) numbers and B 8 (192 + 192), so five to two."""
+    for classes, ratio in zip((10, 100), RATIOS[name], strict=True):
+        measured = a_message(ADAPTERS[name], classes) / a_message({}, classes)
+        assert measured == pytest.approx(ratio, abs=0.012)
+
+
+@pytest.mark.parametrize("name", ["fedper", "ffa-lora", "fedsa-lora"])
+def test_a_round_sends_what_is_communicated_and_nothing_else(finished, name):
+    one = finished(name)
+    size = len(serialise({"": torch.zeros(one.layout.d)}, one.layout))
+    for row in one.records.rounds:
+        assert row["bytes_up"] == row["bytes_down"] == 4 * size
+    assert np.isfinite(metrics(one, "train_loss")).all()
