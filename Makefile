@@ -39,7 +39,7 @@ report: $(INSTALLED)
 reference: $(INSTALLED)
 	$(BIN)/snakemake --cores $(CORES)
 	$(BIN)/snakemake --cores $(CORES) --configfile config/ablation.yaml
-	$(BIN)/fedsdg search --output results/reference/search.json
+	$(BIN)/fedsdg search
 	$(MAKE) record EXPERIMENTS="default ablation"
 	sed -i.old -e '/<!-- main-table -->/,/<!-- \/main-table -->/{//!d;}' \
 	  -e '/<!-- main-table -->/r results/tables/default/main.md' README.md && rm README.md.old

@@ -275,14 +275,31 @@ def _run_grid(arguments: argparse.Namespace) -> int:
 
 
 def search(arguments: argparse.Namespace) -> int:
-    """Search hyper-parameters on seeds outside the grid."""
+    """Search hyper-parameters on seeds outside the grid, equally long for every method."""
+    from fedsdg import search as searching
     from fedsdg.grid import backbone_file
-    from fedsdg.search import search as search_grid
 
+    if arguments.found:
+        print(searching.found_entries(searching.read_found(Path(arguments.found))))
+        return 0
     config = _load(arguments)
-    backbone = Path(arguments.backbone) if arguments.backbone else backbone_file(config)
-    output = arguments.output or f"results/search/{config.experiment}.json"
-    search_grid(config, _store(), backbone, Path(output))
+    output = Path(arguments.output or f"results/search/{config.experiment}.json")
+    if arguments.show:
+        found = searching.read_found(output)
+    else:
+        if arguments.jobs is not None and arguments.jobs < 1:
+            raise ValueError(f"--jobs is {arguments.jobs}, but must be at least 1")
+        backbone = Path(arguments.backbone) if arguments.backbone else backbone_file(config)
+        found = searching.search(
+            config,
+            _store(),
+            backbone,
+            output,
+            jobs=arguments.jobs,
+            only=arguments.only or (),
+            minutes=arguments.minutes,
+        )
+    print("\n".join(searching.summary_lines(found)))
     return 0
 
 
@@ -514,8 +531,16 @@ def _parser() -> argparse.ArgumentParser:
         "--minutes", type=float, help="start no run after so many; 0: tables of what is there"
     )
     sub = command(search, config=True)
+    sub.add_argument("--set", nargs="+", metavar="KEY=VALUE", help=_SETTING)
     sub.add_argument("--backbone", help="default: results/backbones/<backbone>.safetensors")
-    sub.add_argument("--output")
+    sub.add_argument("--output", help="default: results/search/<experiment>.json")
+    sub.add_argument("--jobs", type=int, help="runs side by side (default: a processor each)")
+    sub.add_argument("--only", nargs="+", metavar="METHOD", help="labels; others wait")
+    sub.add_argument("--minutes", type=float, help="start no run after so many")
+    sub.add_argument("--show", action="store_true", help="run nothing: show what is known")
+    sub.add_argument(
+        "--found", metavar="FILE", help="run nothing: print the values in FILE as methods entries"
+    )
     sub = command(summarise, config=True)
     sub.add_argument("--runs", required=True)
     sub.add_argument("--output", required=True)

@@ -21,6 +21,7 @@ from fedsdg.conditions import Conditions, parse_conditions
 from fedsdg.contribution import check_players
 from fedsdg.plugins import Plugin, find_method, find_plugin, offered
 from fedsdg.results import sha256_json
+from fedsdg.search_space import Axis, SearchConfig, parse_axis
 from fedsdg.sections import checked, hint, section
 from fedsdg.sections import mapping as mapping_of
 
@@ -98,14 +99,6 @@ class MethodConfig:
     def row(self) -> Method:
         """What the method is made of."""
         return find_method(self.type, self.plugin)
-
-
-@dataclass(frozen=True)
-class SearchConfig:
-    """Hyper-parameter search: seeds outside the grid, and the values tried per method."""
-
-    seeds: tuple[int, ...]
-    grids: Mapping[str, Mapping[str, tuple[Any, ...]]]
 
 
 @dataclass(frozen=True)
@@ -336,24 +329,55 @@ def _plugins(value: Any) -> tuple[Plugin, ...]:
     return tuple(find_plugin(place) for place in places)
 
 
-def _search(value: Any, grid_seeds: tuple[int, ...], plugins: Sequence[Plugin]) -> SearchConfig:
+def _settable(row: Method) -> dict[str, Parameter]:
+    """What an entry of ``methods`` may set: the method's parameters, and keys of ``training``."""
+    training = {f.name: f.metadata["parameter"] for f in fields(TrainingConfig)}
+    return {**{key: training[key] for key in OVERRIDES}, **row.parameters}
+
+
+def _search(
+    value: Any,
+    grid_seeds: tuple[int, ...],
+    methods: Sequence[MethodConfig],
+    plugins: Sequence[Plugin],
+) -> SearchConfig:
+    """The section ``search``; its keys of ``space`` are labels of entries, or types of methods.
+
+    Types, because a config may be laid over another whose ``methods`` it replaces: what no entry
+    is called is searched by nobody, but it must be a method.
+    """
     section = mapping_of(value, "search")
-    if unknown := set(section) - {"seeds", "grids"}:
-        raise ValueError(f"search: unknown key {sorted(unknown)[0]!r}; known are seeds, grids")
+    known = [entry.name for entry in fields(SearchConfig)]
+    for key in section:
+        if key not in known:
+            raise ValueError(f"search: unknown key {key!r}{hint(key, known)}")
     seeds = _seeds(section.get("seeds", [100]), "search.seeds")
     if shared := set(seeds) & set(grid_seeds):
         raise ValueError(
             f"search.seeds: seed {min(shared)} belongs to the grid; search on other seeds, "
             "or the comparison would be tuned on what it reports"
         )
-    grids: dict[str, dict[str, tuple[Any, ...]]] = {}
-    for kind, keys in mapping_of(section.get("grids", {}), "search.grids").items():
-        grids[kind] = {}
-        for key, values in mapping_of(keys, f"search.grids.{kind}").items():
-            for candidate in _list(values, f"search.grids.{kind}.{key}"):
-                method_entry({"type": kind, key: candidate}, plugins)
-            grids[kind][key] = tuple(values)
-    return SearchConfig(seeds, grids)
+    trials = Parameter(None, minimum=1, integer=True, optional=True)
+    rows = {method.label: method.row for method in methods}
+    others = offered(plugins)
+    space: dict[str, dict[str, Axis]] = {}
+    for label, axes in mapping_of(section.get("space", {}), "search.space").items():
+        where = f"search.space.{label}"
+        if label not in rows and label not in others:
+            raise ValueError(f"{where}: the config has no method {label!r}{hint(label, rows)}")
+        row = rows[label] if label in rows else find_method(label, others[label])
+        settable = _settable(row)
+        space[label] = {}
+        for key, axis in mapping_of(axes, where).items():
+            if key not in settable:
+                raise ValueError(f"{where}: no parameter {key!r}{hint(key, settable)}")
+            space[label][key] = parse_axis(axis, settable[key], f"{where}.{key}")
+        if not space[label]:
+            raise ValueError(f"{where} names no parameter; name one or remove it")
+    skews = _list(section["skews"], "search.skews") if section.get("skews") else []
+    return SearchConfig(
+        seeds, trials.check(section.get("trials"), "search.trials"), tuple(skews), space
+    )
 
 
 def _check_full(config: Config) -> None:
@@ -450,7 +474,7 @@ def parse_config(raw: Any) -> Config:
         training=section(TrainingConfig, mapping.get("training", {}), "training"),
         adapters=section(AdaptersConfig, mapping.get("adapters", {}), "adapters"),
         methods=methods,
-        search=_search(mapping.get("search", {}), seeds, plugins),
+        search=_search(mapping.get("search", {}), seeds, methods, plugins),
         checkpoint_seconds=Parameter(30.0, minimum=0).check(
             mapping.get("checkpoint_seconds", 30.0), "checkpoint_seconds"
         ),
@@ -463,6 +487,11 @@ def parse_config(raw: Any) -> Config:
         tables=_pages(mapping, "tables"),
         figures=_pages(mapping, "figures"),
     )
+    for skew in config.search.skews:
+        if skew not in (*config.skews, *config.settings):
+            raise ValueError(
+                f"search.skews: {skew!r} is no skew of the experiment{hint(skew, config.settings)}"
+            )
     for case in _cases(config):
         _check_consistency(case)
     return config

@@ -380,7 +380,9 @@ def _partition(task: Division, note: Note) -> str:
         spec = replace(there.spec, **asdict(task.settings))
         if facts == (task.dataset, task.clients, task.skew, task.seed) and spec == there.spec:
             return there.sha256
-    made = make_partition(_images(task.dataset), task.skew, task.seed, task.clients, task.settings)
+    made = make_partition(
+        loaded_images(task.dataset), task.skew, task.seed, task.clients, task.settings
+    )
     write_partition(made, task.file)
     return made.sha256
 
@@ -400,7 +402,7 @@ def _execute(group: tuple[Run, ...], note: Note) -> list[str | None]:
             Assignment(run.config, read_partition(run.partition), run.folder, run.identity)
             for run in group
         ],
-        _material(first.config.dataset, first.backbone, first.config.training.device),
+        loaded_material(first.config.dataset, first.backbone, first.config.training.device),
         store=first.store,
         progress=progress,
         checkpoint_seconds=first.checkpoint_seconds,
@@ -420,16 +422,18 @@ def _page(page: Page, note: Note) -> None:
 
 
 @lru_cache(maxsize=1)
-def _images(dataset: str) -> ImageData:
+def loaded_images(dataset: str) -> ImageData:
+    """A data set, which a process keeps until it needs another."""
     from fedsdg.data.datasets import load_dataset
 
     return load_dataset(dataset)
 
 
 @lru_cache(maxsize=1)
-def _material(dataset: str, backbone: Path | None, device: str) -> Material:
+def loaded_material(dataset: str, backbone: Path | None, device: str) -> Material:
+    """Prepared images and backbone, which a process keeps until it needs others."""
     from fedsdg.models.backbones import load_backbone
     from fedsdg.runs import prepare_material
 
     frozen = load_backbone(backbone) if backbone else None
-    return prepare_material(_images(dataset), frozen, device)
+    return prepare_material(loaded_images(dataset), frozen, device)

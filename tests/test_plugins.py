@@ -71,8 +71,9 @@ def test_a_method_of_a_plugin_is_checked_like_those_of_the_table(place):
     config = parse_config(raw(scenarios={"skewed": {"parameters": {"weights": "samples"}}}))
     run = config.run("digits", "dirichlet~1.0@skewed", config.method("twin"), 0)
     assert run.parameters == {"weights": "samples"}
-    grids = {"seeds": [100], "grids": {"twin": {"weights": ["uniform", "samples"]}}}
-    assert parse_config(raw(search=grids)).search.grids["twin"]["weights"] == ("uniform", "samples")
+    section = {"seeds": [100], "space": {"twin": {"weights": ["uniform", "samples"]}}}
+    axis = parse_config(raw(search=section)).search.space["twin"]["weights"]
+    assert axis.values == ("uniform", "samples")
 
 
 def test_the_command_line_adds_to_the_plugins_of_the_config(place):

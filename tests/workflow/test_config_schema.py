@@ -101,7 +101,9 @@ def test_reproducing_runs_every_method_and_every_kind_of_condition():
         ("adapters.targets", "all", "'all' is not one of"),
         ("backbones.letters.source", "random", "'random' is not one of"),
         ("backbones.letters.deph", 6, "'deph' was unexpected"),
-        ("search.grids.fedsdgg", {"mu": [1]}, "'fedsdgg' is not one of"),
+        ("search.space.a/b", {"mu": [1]}, "'a/b' does not match"),
+        ("search.space.fedsdg", {"mu": []}, "[] should be non-empty"),
+        ("search.trials", 0, "0 is less than the minimum"),
         ("experiment", "../elsewhere", "'../elsewhere' does not match"),
     ],
 )

@@ -259,6 +259,7 @@ SOURCES = {
         "plugins.py",
         "results.py",
         "rng.py",
+        "search_space.py",
         "sections.py",
         "trajectories.py",
         "aggregation/**/*.py",

@@ -1,0 +1,173 @@
+"""What a hyper-parameter search tries: an axis for every parameter, equally many points of each.
+
+Equal tuning: every method gets the same number of points of its own space. They are a scrambled
+Sobol sequence (Sobol 1967; scrambled as in Owen 1998, by SciPy), which fills a few dimensions more
+evenly than independent draws do. Never imports torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedsdg.composition import Parameter
+from fedsdg.rng import stream
+
+#: What ends a range, ``[low, high, log]``; a list without it is a list of choices.
+SCALES = ("log", "linear")
+
+#: An optimum nearer than this share of a range to one of its ends lies at an edge.
+EDGE = 0.05
+
+#: Significant digits of a value that is tried: enough to tell points apart, few enough to copy.
+DIGITS = 4
+
+
+@dataclass(frozen=True)
+class Range:
+    """The values from ``low`` to ``high``, evenly spread over their logarithm or as they are."""
+
+    low: float
+    high: float
+    scale: str
+    integer: bool = False
+
+    def at(self, share: float) -> Any:
+        """The value at a share in [0, 1) of the range; every whole number gets an equal part."""
+        if self.integer and self.scale == "linear":
+            return int(self.low + math.floor(share * (self.high - self.low + 1)))
+        low, high = self._place(self.low), self._place(self.high)
+        value = low + share * (high - low)
+        value = math.exp(value) if self.scale == "log" else value
+        if self.integer:
+            return round(value)
+        return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
+
+    def edge(self, value: Any) -> str | None:
+        """``low`` or ``high`` where the value lies within ``EDGE`` of an end of the range."""
+        low, high = self._place(self.low), self._place(self.high)
+        share = (self._place(value) - low) / (high - low)
+        return "low" if share <= EDGE else "high" if share >= 1 - EDGE else None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"low": self.low, "high": self.high, "scale": self.scale}
+
+    def _place(self, value: float) -> float:
+        return math.log(value) if self.scale == "log" else value
+
+
+@dataclass(frozen=True)
+class Choices:
+    """A few values, each as likely as the others."""
+
+    values: tuple[Any, ...]
+
+    def at(self, share: float) -> Any:
+        """The value in whose part of [0, 1) the share lies."""
+        return self.values[math.floor(share * len(self.values))]
+
+    def edge(self, value: Any) -> str | None:
+        """``low`` or ``high`` where the value is the least or the greatest of at least three."""
+        numbers = all(
+            isinstance(one, int | float) and not isinstance(one, bool) for one in self.values
+        )
+        if not numbers or len(self.values) < 3:
+            return None
+        return {min(self.values): "low", max(self.values): "high"}.get(value)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"choices": list(self.values)}
+
+
+Axis = Range | Choices
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    """Hyper-parameter search: seeds outside the grid, and what is tried of every method.
+
+    ``trials``: points of every method's space; None tries every combination of choices.
+    ``skews``: those of the experiment's settings that count; none are all of them.
+    ``space``: label of a method → parameter → axis.
+    """
+
+    seeds: tuple[int, ...] = (100,)
+    trials: int | None = None
+    skews: tuple[str, ...] = ()
+    space: Mapping[str, Mapping[str, Axis]] = field(default_factory=dict)
+
+
+def parse_axis(value: Any, parameter: Parameter, where: str) -> Axis:
+    """An axis as in a config: ``[low, high, log]``, ``[low, high, linear]`` or a list of values.
+
+    Raises ``ValueError`` for values that the parameter does not allow, and for an empty range.
+    """
+    if not isinstance(value, list) or not value:
+        raise ValueError(
+            f"{where} is {value!r}, but must be a range such as [0.001, 0.1, log] or a list of "
+            "values"
+        )
+    if value[-1] not in SCALES:
+        if any(one in value[:position] for position, one in enumerate(value)):
+            raise ValueError(f"{where} names a value twice: {value}")
+        return Choices(tuple(parameter.check(one, where) for one in value))
+    if len(value) != 3:
+        raise ValueError(f"{where} is {value!r}, but a range is [low, high, {value[-1]}]")
+    low, high = (parameter.check(end, where) for end in value[:2])
+    if low is None or high is None or not low < high:
+        raise ValueError(f"{where} goes from {low} to {high}, but a range must begin below its end")
+    if value[2] == "log" and low <= 0:
+        raise ValueError(
+            f"{where} begins at {low}, but a logarithmic range must begin above 0; raise it or "
+            "write linear"
+        )
+    return Range(low, high, value[2], parameter.integer)
+
+
+def points(
+    space: Mapping[str, Axis], trials: int | None, seed: int, label: str
+) -> list[dict[str, Any]]:
+    """What is tried of one method: parameter → value, ``trials`` times.
+
+    A Sobol sequence is balanced after a power of two, so the next one is drawn (SciPy warns
+    otherwise) and its beginning taken. More trials therefore begin with the same ones. Draws from
+    the stream ``search`` of ``seed`` at an address made of the label: adding a method moves no
+    other's points. Without ``trials`` every combination; ``ValueError`` if there is a range.
+    """
+    if trials is None:
+        for name, axis in space.items():
+            if isinstance(axis, Range):
+                raise ValueError(
+                    f"search.space.{label}.{name} is a range: say in search.trials how many points "
+                    "of it are tried"
+                )
+        lists = [axis.values for axis in space.values() if isinstance(axis, Choices)]
+        return [dict(zip(space, values, strict=True)) for values in itertools.product(*lists)]
+    from scipy.stats import qmc
+
+    key = int.from_bytes(hashlib.sha256(label.encode()).digest()[:4], "big")
+    sequence = qmc.Sobol(len(space), scramble=True, rng=stream("search", seed, key))
+    shares: np.ndarray = sequence.random_base2(math.ceil(math.log2(trials)))[:trials]
+    return [
+        {name: axis.at(share) for (name, axis), share in zip(space.items(), row, strict=True)}
+        for row in shares.tolist()
+    ]
+
+
+def expected_best(scores: list[float]) -> list[float]:
+    """For k = 1 … n the mean, over all choices of k of the n scores, of the best of them.
+
+    With the scores in ascending order the i-th is the best of C(i − 1, k − 1) of the C(n, k)
+    choices: the expected best of k trials drawn without replacement.
+    """
+    ascending, n = sorted(scores), len(scores)
+    return [
+        sum(math.comb(i, k - 1) * score for i, score in enumerate(ascending)) / math.comb(n, k)
+        for k in range(1, n + 1)
+    ]
