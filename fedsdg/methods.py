@@ -404,6 +404,18 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             source="Guo et al. 2025",
             server_cost="1 pass",
         ),
+        "rolora": Method(
+            title="RoLoRA",
+            rule=_MEAN_UNIFORM,
+            personalisation=_part("federation.personalisation:alternating"),
+            needs_adapters=True,
+            formula=f"{_UNIFORM}, of B and the head in odd rounds, of A and the head in even ones, "
+            "in which the other factor rests",
+            source="Chen et al. 2025",
+            up="≤ d",
+            down="≤ d",
+            server_cost="1 pass",
+        ),
         "fedsdg-official": Method(
             title="FedSDG (authors' code)",
             rule=_MEAN_UNIFORM,

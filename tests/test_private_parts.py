@@ -1,6 +1,7 @@
 """Rivals that split a model's parameters differently, by what their definitions demand."""
 
 import dataclasses
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import yaml
 
 from fedsdg.config import method_entry, parse_config
 from fedsdg.federation.messages import serialise
+from fedsdg.federation.traffic import traffic
 from fedsdg.models.adapters import AdapterConfig, make_layout
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
@@ -30,30 +32,33 @@ def material():
     return prepare_material("digits", backbone, "cpu")
 
 
-@pytest.fixture(scope="module")
-def finished(material):
-    """A method entry and what of the federation is otherwise -> the federation after its rounds."""
+def prepared(material, entry, training=(), conditions=None, **federation):
+    """A federation of a method's entry, and of what is otherwise than usual, before its rounds."""
     raw = yaml.safe_load(CONFIG.read_text())
     raw["federation"] |= {"clients": CLIENTS, "clients_per_round": 4, "rounds": ROUNDS}
-    raw["federation"] |= {"evaluate_every": 1}
-    raw["methods"] = ["fedavg"]
+    raw["federation"] |= {"evaluate_every": 1, **federation}
+    raw["training"] |= dict(training)
+    raw["methods"] = [entry]
     raw["adapters"] |= {"rank": RANK, "alpha": 4}
-    config, cache = parse_config(raw), {}
+    raw["conditions"] = conditions or {}
+    config = parse_config(raw)
+    clients = config.federation.clients
+    partition = make_partition("digits", SKEW, 0, clients, config.partition)
+    one = build(config.run("digits", SKEW, method_entry(entry), 0), material, partition)
+    one.start = one.theta.clone()
+    return one
+
+
+@pytest.fixture(scope="module")
+def finished(material):
+    """As ``prepared``, after the rounds; everything is run once."""
+    cache = {}
 
     def run(entry, training=(), **federation):
         key = repr((entry, training, federation))
         if key not in cache:
-            changed = dataclasses.replace(
-                config,
-                federation=dataclasses.replace(config.federation, **federation),
-                training=dataclasses.replace(config.training, **dict(training)),
-            )
-            clients = changed.federation.clients
-            partition = make_partition("digits", SKEW, 0, clients, config.partition)
-            one = build(changed.run("digits", SKEW, method_entry(entry), 0), material, partition)
-            one.start = one.theta.clone()
-            one.run()
-            cache[key] = one
+            cache[key] = prepared(material, entry, training, **federation)
+            cache[key].run()
         return cache[key]
 
     return run
@@ -231,6 +236,113 @@ def test_a_frozen_a_and_a_private_b_leave_nothing_to_learn_in_common():
     for option in ({"factor_a": "frozen"}, {"factor_b": "private"}):
         with pytest.raises(ValueError, match=f"so {next(iter(option))} must be 'shared'"):
             AdapterConfig(local=True, **option)
+
+
+# --- RoLoRA ---------------------------------------------------------------------------------------
+
+
+def step_by_step(material, entry, changed=lambda one: one, **federation):
+    """θ after every round, from the start on, and the federation."""
+    one = changed(prepared(material, entry, **federation))
+    thetas = [one.theta.clone()]
+    for round_ in range(1, one.schedule.rounds + 1):
+        one.step(round_)
+        thetas.append(one.theta.clone())
+    return thetas, one
+
+
+def changed_names(one, before, after):
+    columns = offsets(one.layout.communicated)
+    return {name for name, place in columns.items() if not torch.equal(before[place], after[place])}
+
+
+def test_rolora_moves_one_factor_and_the_head_and_leaves_the_other_bit_equal(material):
+    thetas, one = step_by_step(material, "rolora", rounds=4)
+    names = offsets(one.layout.communicated)
+    head = {"head.weight", "head.bias"}
+    for round_, (before, after) in enumerate(itertools.pairwise(thetas), start=1):
+        turn = ".lora_B" if round_ % 2 else ".lora_A"
+        wanted = {name for name in names if name.endswith(turn)} | head
+        assert changed_names(one, before, after) == wanted
+
+
+def test_with_a_first_nothing_is_learned_in_the_first_round_but_by_the_head(material):
+    def a_first(one):
+        return dataclasses.replace(
+            one, layout=dataclasses.replace(one.layout, turns=one.layout.turns[::-1])
+        )
+
+    thetas, one = step_by_step(material, "rolora", a_first, rounds=2)
+    head = {"head.weight", "head.bias"}
+    assert changed_names(one, thetas[0], thetas[1]) == head
+    assert changed_names(one, thetas[1], thetas[2]) > head
+
+
+def test_rolora_begins_as_ffa(finished, material):
+    """In the first round both train B and the head on the one A."""
+    thetas, one = step_by_step(material, "rolora", rounds=1)
+    ffa = finished("ffa-lora", rounds=1)
+    ours = views(thetas[1][None], one.layout.communicated)
+    theirs = views(ffa.theta[None], ffa.layout.communicated)
+    close({name: ours[name] for name in theirs}, theirs)
+
+
+@pytest.mark.parametrize("round_", [2, 3])
+def test_the_mean_of_rolora_products_is_the_product_of_means(material, round_):
+    _, one = step_by_step(material, "rolora", rounds=round_ - 1)
+    asked = one.clients(round_, one.cohort(round_))
+    layout = one.layout.of_round(round_)
+    local = one.passes.train(one.model, layout, one.samples, asked, one.work)
+    means = factors(one, local.theta.mean(0, keepdim=True), local.private[:1])
+    for (b, a), (mean_b, mean_a) in zip(
+        factors(one, local.theta, local.private), means, strict=True
+    ):
+        products = (b @ a).mean(0)
+        assert float((products - mean_b[0] @ mean_a[0]).norm() / products.norm()) < 1e-6
+
+
+def test_rolora_sends_what_has_its_turn_and_owes_it_all_to_who_was_away(material):
+    _, one = step_by_step(material, "rolora", rounds=5)
+
+    def message(layout):
+        return len(serialise({"": torch.zeros(layout.d)}, layout))
+
+    sizes = {turn: message(one.layout.of_round(turn)) for turn in (1, 2)}
+    assert sizes[1] < sizes[2] < message(one.layout)
+    was_there = set()
+    for row in one.records.rounds:
+        round_ = row["round"]
+        cohort = set(one.cohort(round_).tolist())
+        assert row["bytes_up"] == 4 * sizes[2 - round_ % 2]
+        stayed = len(cohort & was_there)
+        owed = stayed * sizes[1 + round_ % 2] + (4 - stayed) * message(one.layout)
+        assert row["bytes_down"] == owed
+        was_there = cohort
+
+
+def test_with_everybody_there_rolora_sends_half_of_what_fedavg_does(material):
+    """Over a pair of rounds, both ways: A + B + 2 heads of 2 (A + B + head)."""
+    tiny = Architecture(224, 16, 3, 192, 12, 3, (0.5,) * 3, (0.5,) * 3)
+    for classes, ratio in ((10, 0.51), (100, 0.57)):
+        layout = make_layout(tiny, classes, AdapterConfig(rank=8, alternate=True))
+        theta = torch.zeros(layout.d)
+        rows, none = theta.expand(3, -1), {}
+        moved = [
+            sum(traffic(layout, theta, none, rows, none, none, round_=r, in_step=3)) for r in (3, 4)
+        ]
+        whole = 2 * 3 * len(serialise({"": theta}, layout))
+        assert sum(moved) / (2 * whole) == pytest.approx(ratio, abs=0.012)
+
+
+def test_attackers_cannot_move_the_factor_that_rests(material):
+    thetas, one = step_by_step(
+        material, "rolora", rounds=2, conditions={"attack": {"type": "gaussian", "share": 0.5}}
+    )
+    for before, after, resting in (
+        (thetas[0], thetas[1], ".lora_A"),
+        (thetas[1], thetas[2], ".lora_B"),
+    ):
+        assert not of(dict.fromkeys(changed_names(one, before, after)), resting)
 
 
 # --- What is sent ---------------------------------------------------------------------------------

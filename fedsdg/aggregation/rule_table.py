@@ -61,6 +61,7 @@ RULES: Mapping[str, Row] = MappingProxyType(
         "fedsdg+head": _FEDSDG,
         "ffa-lora": _UNIFORM,
         "fedsa-lora": _UNIFORM,
+        "rolora": _UNIFORM,
         "fedsdg-official": _UNIFORM,
         "fedsdg-official-aligned": Row(
             Alignment, ("temperature",), {"reference": "leave_one_out", "transform": "softmax"}

@@ -42,6 +42,7 @@ METHODS = {
     "fedsdg+head": "FedSDG, own heads",
     "ffa-lora": "FFA-LoRA",
     "fedsa-lora": "FedSA-LoRA",
+    "rolora": "RoLoRA",
     "fedsdg-official": "FedSDG (authors' code)",
     "fedsdg-official-aligned": "FedSDG (authors' code, aligned)",
     "cgsv-xu": "CGSV (as published)",

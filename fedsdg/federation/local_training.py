@@ -25,7 +25,7 @@ from fedsdg.federation.rows import ROWS, PrivateColumns, Rows
 from fedsdg.federation.steps import Steps, by_epochs, longest_first
 from fedsdg.federation.stopping import Inexactness
 from fedsdg.federation.terms import Term, gate_penalty, private_penalty
-from fedsdg.models.parameters import Layout, leaves, views
+from fedsdg.models.parameters import Layout, leaves, offsets, views
 
 
 class Model(Protocol):
@@ -522,7 +522,13 @@ def _optimisers(
     rate = torch.tensor(per_column, dtype=torch.float64).repeat_interleave(sizes).to(mine)
     movers: dict[str, Optimiser] = {}
     if layout.d:
-        movers["shared"] = make(theta, float(work.eta_g))
+        still = [spec for spec in layout.communicated if not spec.trainable]
+        shared: Tensor | float = float(work.eta_g)
+        if still:
+            shared = torch.full((layout.d,), work.eta_g, dtype=torch.float64).to(theta)
+            for spec in still:
+                shared[offsets(layout.communicated)[spec.name]] = 0.0
+        movers["shared"] = make(theta, shared)
     if layout.d_private:
         movers["private"] = make(mine, rate)
     return movers

@@ -21,15 +21,18 @@ def serialise(
 ) -> bytes:
     """One message: the communicated tensors of each vector [d], ``tensor`` or ``vector.tensor``.
 
-    The model or its update is called ``""`` and keeps the plain tensor names. What was
+    The model or its update is called ``""`` and keeps the plain tensor names. A tensor that the
+    layout does not train, because it is not its turn, is left out. What was
     ``measured``, a few numbers each, is sent as it is. Nothing to say (no communicated parameters)
     is no message: ``b""``.
     """
     tensors = {name: rows.detach().cpu().contiguous() for name, rows in (measured or {}).items()}
+    sent = [spec.name for spec in layout.communicated if spec.trainable]
     for vector_name, vector in vectors.items():
-        for name, tensor in views(vector[None], layout.communicated).items():
+        named = views(vector[None], layout.communicated)
+        for name in sent:
             key = f"{vector_name}.{name}" if vector_name else name
-            tensors[key] = tensor[0].detach().cpu().contiguous()
+            tensors[key] = named[name][0].detach().cpu().contiguous()
     return save(tensors) if tensors else b""
 
 

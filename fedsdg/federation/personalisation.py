@@ -106,6 +106,16 @@ def private_b(head: str = "shared") -> Personalisation:
     return Personalisation(adapters={"factor_b": "private", "head": head})
 
 
+def alternating() -> Personalisation:
+    """RoLoRA (Chen et al. 2025): B and the head train in odd rounds, A and the head in even ones.
+
+    Only what trains is sent, so the mean of the products is the product of the means. A client that
+    sat out the round before lacks both factors and downloads them. (The authors' code freezes the
+    head; a head that starts at random has to learn.)
+    """
+    return Personalisation(adapters={"alternate": True})
+
+
 def ditto(strength: float) -> Personalisation:
     """Ditto (Li et al. 2021): beside FedAvg's model a client trains its own, held near to it."""
     return Personalisation(own=Ditto(strength))

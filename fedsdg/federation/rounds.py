@@ -37,7 +37,7 @@ from fedsdg.federation.together import step_together
 from fedsdg.federation.traffic import Traffic, traffic
 from fedsdg.federation.trajectories import Trajectory
 from fedsdg.models.interface import ClientModel
-from fedsdg.models.parameters import Layout
+from fedsdg.models.parameters import Layout, only_trained
 from fedsdg.rng import stream
 
 
@@ -220,13 +220,15 @@ class Federation:
         begun = time.perf_counter()
         cohort, conditions = attendance.present, self.circumstances
         found = self._measure(round_, cohort, asked, local)
-        sent = self._exchange(attendance, asked, local, found)
+        sent = self._exchange(round_, attendance, asked, local, found)
         trained = time.perf_counter()
         # Attackers know the rule as everybody does: means by samples, or else equal weights.
         by_samples = getattr(self.rule, "needs", None) == "num_samples"
         shares = self.train_sizes[cohort] if by_samples else np.ones(len(cohort))
         view = AttackView(shares / max(1, shares.sum()), asked.start)
         update = conditions.sent(local.theta - asked.start, self.seed, round_, cohort, view)
+        if self.layout.turns:
+            update = only_trained(update, self.layout.of_round(round_))
         extra = [local.uploads, *(one.vectors for one in found), *(one.numbers for one in found)]
         ending = self._arrive(round_, cohort, local, {"update": update, **_merged(extra)})
         before = self.models
@@ -369,8 +371,26 @@ class Federation:
             for found in (probe.before(scene), probe.after(scene, local))
         ]
 
+    def _in_step(self, round_: int, cohort: np.ndarray) -> int:
+        """How many of a cohort took part in the round before, if what it changed is known."""
+        # What arrives late may change what had its turn earlier; then everything is sent.
+        if not self.layout.turns or self.circumstances.clock is not None:
+            return 0
+        before: set[int] = set()
+        for row in reversed(self.records.clients):
+            if row["round"] < round_ - 1:
+                break
+            if row["participated"]:
+                before.add(row["client"])
+        return len(before & set(cohort.tolist()))
+
     def _exchange(
-        self, attendance: Attendance, asked: Clients, local: LocalResult, found: Sequence[Measured]
+        self,
+        round_: int,
+        attendance: Attendance,
+        asked: Clients,
+        local: LocalResult,
+        found: Sequence[Measured],
     ) -> Traffic:
         """Let the clients keep what is theirs; returns what was sent."""
         cohort, sent = attendance.present, Traffic()
@@ -386,6 +406,8 @@ class Federation:
                 models_tried=sum(one.models_down for one in found),
                 partial=self.rule.partial(self.state, cohort, self.layout.d),
                 lost=len(attendance.dropped),
+                round_=round_,
+                in_step=self._in_step(round_, cohort),
             )
         measured = _merged([one.vectors for one in found])
         # What a probe uploads under a name that clients keep, they keep.

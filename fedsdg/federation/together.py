@@ -45,7 +45,8 @@ def _step(
     ]
     everybody = Clients.joined(asked)
     if len(everybody):
-        local = first.passes.train(first.model, first.layout, first.samples, everybody, first.work)
+        layout = first.layout.of_round(round_)
+        local = first.passes.train(first.model, layout, first.samples, everybody, first.work)
     else:
         local = LocalResult.nobody(everybody)
     # A federation's share of the time that all have spent together.

@@ -31,6 +31,8 @@ def traffic(
     models_tried: int = 0,
     partial: np.ndarray | None = None,
     lost: int = 0,
+    round_: int = 1,
+    in_step: int = 0,
 ) -> Traffic:
     """What a cohort of M clients sends and gets.
 
@@ -38,6 +40,8 @@ def traffic(
     models; it sends its row of ``uploaded`` [M, d], of each of the ``vectors`` [M, d], and of the
     ``numbers`` [M, …]. ``partial`` [M]: how many entries of the model it lacks (None: all).
     ``lost``: clients beside them that got the model, and left before they sent anything.
+    Where parameters train in turns, clients send those of ``round_``, and ``in_step`` of them, who
+    took part in the round before, lack only those of that one.
     """
     clients = len(uploaded)
     whole = len(serialise({"": model}, layout))
@@ -49,9 +53,11 @@ def traffic(
         few = partial[partial < layout.d].tolist()
         sizes = [len(serialise_entries(vector, places < count)) for count in few]
         down -= sum(max(0, whole - size) for size in sizes)
-    up = 0
+    if in_step:
+        down -= in_step * (whole - len(serialise({"": model}, layout.of_round(round_ - 1))))
+    up, sent = 0, layout.of_round(round_)
     for k in range(clients):
         extra = {name: rows[k] for name, rows in vectors.items()}
         told = {name: rows[k] for name, rows in numbers.items()}
-        up += len(serialise({"": uploaded[k], **extra}, layout, told))
+        up += len(serialise({"": uploaded[k], **extra}, sent, told))
     return Traffic(down, up)

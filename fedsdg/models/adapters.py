@@ -51,6 +51,8 @@ class AdapterConfig:
             common, and is neither trained nor sent (FFA-LoRA).
         factor_b: "shared" | "private": every client keeps a B of its own in place of a common one,
             and there is no global model (FedSA-LoRA).
+        alternate: B trains and is sent in the first round, A in the second, and so on in turns
+            (RoLoRA); B first, for with B = 0 an A has no gradient.
         local: every parameter is private and d = 0 (`local-only`).
     """
 
@@ -68,6 +70,7 @@ class AdapterConfig:
     head: Literal["shared", "private"] = "shared"
     factor_a: Literal["shared", "frozen"] = "shared"
     factor_b: Literal["shared", "private"] = "shared"
+    alternate: bool = False
     local: bool = False
 
     def __post_init__(self) -> None:
@@ -103,6 +106,11 @@ class AdapterConfig:
             raise ValueError(
                 "adapters: with a frozen A and a private B no adapter is learned in common; "
                 "set one of factor_a and factor_b to 'shared'"
+            )
+        if self.alternate and (self.local or {self.factor_a, self.factor_b} != {"shared"}):
+            raise ValueError(
+                "adapters: factors take turns only where both are shared; set factor_a and "
+                "factor_b to 'shared', and local to False"
             )
         starts_at_zero = self.private_init == "near-zero" and self.private_subspace == "own"
         if self.branch == "dual" and not self.private_a_trainable and starts_at_zero:
@@ -181,10 +189,11 @@ def make_layout(architecture: Architecture, num_classes: int, config: AdapterCon
     )
     if config.local:
         return Layout((), (*shared, *head))
+    turns = (".lora_B", ".lora_A") if config.alternate else ()
     if config.head == "private":
         # First in its row: first values are drawn in this order, and so are those of every method.
-        return Layout(tuple(shared), (*aside, *head, *private, *logits.values()))
-    return Layout((*shared, *head), (*aside, *private, *logits.values()))
+        return Layout(tuple(shared), (*aside, *head, *private, *logits.values()), turns)
+    return Layout((*shared, *head), (*aside, *private, *logits.values()), turns)
 
 
 def initial_values(

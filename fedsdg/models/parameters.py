@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from torch import Tensor
@@ -26,8 +26,8 @@ class ParameterSpec:
 
     `group` says which learning rate moves it: "shared" η_g, "private" η_p, "gate" η_m; "frozen" is
     the same for all clients and stays as it was drawn (the A of FFA-LoRA).
-    `trainable` is False for what is frozen, and for a private A_p that stays at its start (the
-    `b-only` penalty).
+    `trainable` is False for what is frozen, for a private A_p that stays at its start (the
+    `b-only` penalty), and for what rests in a round (see `Layout.of_round`), which is not sent.
     """
 
     name: str
@@ -43,10 +43,29 @@ class ParameterSpec:
 
 @dataclass(frozen=True)
 class Layout:
-    """Order of the parameters in a communicated row [d] and in a private row [d_private]."""
+    """Order of the parameters in a communicated row [d] and in a private row [d_private].
+
+    `turns`: name endings of communicated parameters that train in turns, a round each; all others
+    train in every round.
+    """
 
     communicated: tuple[ParameterSpec, ...]
     private: tuple[ParameterSpec, ...]
+    turns: tuple[str, ...] = ()
+
+    def of_round(self, round_: int) -> Layout:
+        """The layout as it is in a round, from 1 on: what rests there is not trainable."""
+        if not self.turns:
+            return self
+        turn = (round_ - 1) % len(self.turns)
+        resting = (*self.turns[:turn], *self.turns[turn + 1 :])
+        return Layout(
+            tuple(
+                replace(spec, trainable=False) if spec.name.endswith(resting) else spec
+                for spec in self.communicated
+            ),
+            self.private,
+        )
 
     @property
     def d(self) -> int:
@@ -127,3 +146,13 @@ def leaves(matrix: Tensor, gradients: Tensor, specs: Sequence[ParameterSpec]) ->
             values[spec.name].requires_grad_()
             values[spec.name].grad = slopes[spec.name]
     return values
+
+
+def only_trained(matrix: Tensor, layout: Layout) -> Tensor:
+    """A copy of rows [M, d] with 0 for communicated parameters that are not trained."""
+    copied = matrix.clone()
+    columns = offsets(layout.communicated)
+    for spec in layout.communicated:
+        if not spec.trainable:
+            copied[:, columns[spec.name]] = 0
+    return copied

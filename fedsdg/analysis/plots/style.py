@@ -128,6 +128,7 @@ _LOOKS = {
     "fedper": Look("#6F4C9B", "-", "o"),
     "ffa-lora": Look("#008B8B", "-", "o"),
     "fedsa-lora": Look("#008B8B", _DASHED, "s"),
+    "rolora": Look("#008B8B", _DOTTED, "^"),
     "pens": Look("#EE3377", "-", "P"),
     "clustered": Look("#EE3377", _DASHED, "s"),
     "clustered-known": Look("#EE3377", _DASHDOT, "^"),
