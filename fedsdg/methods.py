@@ -416,6 +416,19 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             down="≤ d",
             server_cost="1 pass",
         ),
+        "apfl": Method(
+            title="APFL",
+            rule=_MEAN_UNIFORM,
+            personalisation=_part("federation.personalisation:apfl", weight=Key("weight")),
+            parameters={
+                "weight": Parameter(0.5, minimum=0, maximum=1, meaning="a of v̂ = a v + (1 − a) w")
+            },
+            formula=f"{_UNIFORM}; clients use a v_k + (1 − a) θ, v_k trained beside θ_k along "
+            "−∇_v of the cross-entropy of a v_k + (1 − a) θ_k, step by step",
+            source="Deng et al. 2020",
+            client_cost="2E epochs, of θ_k and of v_k",
+            server_cost="1 pass",
+        ),
         "fedsdg-official": Method(
             title="FedSDG (authors' code)",
             rule=_MEAN_UNIFORM,

@@ -51,6 +51,7 @@ from fedsdg.models.adapters import AdapterConfig, initial_values, make_layout
 from fedsdg.models.backbones import Backbone
 from fedsdg.models.cohort import CohortModel
 from fedsdg.models.interface import ClientModel
+from fedsdg.models.mixture import MixedModel
 from fedsdg.models.parameters import Layout, offsets
 from fedsdg.models.small_cnn import CnnArchitecture, SmallCnn
 from fedsdg.plugins import find_method
@@ -137,6 +138,16 @@ def _model(
 
     ``number``: of a further initialisation, beside the one that all methods share.
     """
+    model, theta, private = _plain_model(run, material, personalisation, *number)
+    if personalisation.mixture is None:
+        return model, theta, private
+    return MixedModel(model, personalisation.mixture), theta, theta.clone()
+
+
+def _plain_model(
+    run: RunConfig, material: Material, personalisation: Personalisation, *number: int
+) -> tuple[ClientModel, torch.Tensor, torch.Tensor]:
+    """As ``_model``, without a mixture."""
     generator, samples = stream("init", run.seed, *number), material.samples
     if (run.trainable == "full") != (material.backbone is None):
         raise ValueError(
@@ -203,6 +214,8 @@ def build(
             terms=tuple(part.build(parameters) for part in row.objective),
             trace_every=run.federation.trace_every,
             private_first=personalisation.private_first,
+            interleaved=personalisation.interleaved,
+            shared_alone=personalisation.shared_alone,
             stopping=None if row.stopping is None else row.stopping.build(parameters),
         ),
         schedule=Schedule(

@@ -16,6 +16,7 @@ from fedsdg.models.adapters import AdapterConfig, make_layout
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze
+from fedsdg.models.mixture import MixedModel
 from fedsdg.models.parameters import offsets, views
 from fedsdg.runs import build, make_partition, prepare_material
 
@@ -32,7 +33,7 @@ def material():
     return prepare_material("digits", backbone, "cpu")
 
 
-def prepared(material, entry, training=(), conditions=None, **federation):
+def prepared(material, entry, training=(), conditions=None, trainable="adapters", **federation):
     """A federation of a method's entry, and of what is otherwise than usual, before its rounds."""
     raw = yaml.safe_load(CONFIG.read_text())
     raw["federation"] |= {"clients": CLIENTS, "clients_per_round": 4, "rounds": ROUNDS}
@@ -41,6 +42,7 @@ def prepared(material, entry, training=(), conditions=None, **federation):
     raw["methods"] = [entry]
     raw["adapters"] |= {"rank": RANK, "alpha": 4}
     raw["conditions"] = conditions or {}
+    raw["trainable"] = trainable
     config = parse_config(raw)
     clients = config.federation.clients
     partition = make_partition("digits", SKEW, 0, clients, config.partition)
@@ -343,6 +345,87 @@ def test_attackers_cannot_move_the_factor_that_rests(material):
         (thetas[1], thetas[2], ".lora_B"),
     ):
         assert not of(dict.fromkeys(changed_names(one, before, after)), resting)
+
+
+# --- APFL -----------------------------------------------------------------------------------------
+
+
+def own_models(one):
+    """The models v_k [K, d] of all clients."""
+    return one.bank.private(torch.arange(one.num_clients))
+
+
+def test_apfl_is_fedavg_for_the_server_to_the_last_bit(finished):
+    one, plain = finished("apfl"), finished("fedavg-uniform")
+    assert torch.equal(one.theta, plain.theta)
+    for mine, theirs in zip(one.records.rounds, plain.records.rounds, strict=True):
+        for name in ("global_accuracy", "bytes_up", "bytes_down", "train_loss"):
+            assert mine[name] == theirs[name]
+        assert mine["samples_processed"] == 2 * theirs["samples_processed"]
+
+
+def test_apfl_with_a_weight_of_zero_is_judged_as_fedavg(finished):
+    one, plain = finished({"type": "apfl", "weight": 0.0}), finished("fedavg-uniform")
+    assert torch.equal(one.theta, plain.theta)
+    names = ("personal_accuracy", "val_accuracy", "personal_worst_decile")
+    assert metrics(one, *names) == metrics(plain, *names)
+    # −a ∇f(v̂) = 0: nobody's own model moves.
+    assert torch.equal(own_models(one), one.start.expand(CLIENTS, -1))
+
+
+def test_apfl_with_a_weight_of_one_is_training_alone(finished):
+    one, alone_ = finished({"type": "apfl", "weight": 1.0}), finished("local-only")
+    trained = one.bank.trained
+    assert torch.equal(trained, alone_.bank.trained) and not trained.all()
+    assert torch.allclose(own_models(one), own_models(alone_), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("trainable", ["adapters", "full"])
+def test_a_step_of_apfl_is_that_of_its_definition(material, trainable):
+    """v − η a ∇f(v̂) and w − η ∇f(w), both at the w from before, with gradients from a plain model.
+
+    One client, whose batch is all it has, SGD and no clipping; three steps.
+    """
+    rate, weight = 0.3, 0.7
+    training = {"optimiser": "sgd", "eta_g": rate, "clip_norm": 1e9, "batch_size": None}
+    where = {"clients": 1, "clients_per_round": 1, "rounds": 1, "trainable": trainable}
+    small = prepare_material("digits", None, "cpu") if trainable == "full" else material
+    entry = {"type": "apfl", "weight": weight}
+    one = prepared(small, entry, (*training.items(), ("epochs", 3)), **where)
+    plain = prepared(small, "fedavg-uniform", (*training.items(), ("epochs", 3)), **where)
+    w = v = plain.theta.clone()
+    index = torch.from_numpy(one.shards.train[0])
+
+    def gradient(theta):
+        matrix = theta[None].clone().requires_grad_()
+        named = views(matrix, plain.layout.communicated)
+        scores = plain.model.logits(plain.samples.images[index], [len(index)], named)
+        loss = torch.nn.functional.cross_entropy(scores, plain.samples.labels[index])
+        return torch.autograd.grad(loss, matrix)[0][0]
+
+    for _ in range(3):
+        mixed = weight * v + (1 - weight) * w
+        w, v = w - rate * gradient(w), v - rate * weight * gradient(mixed)
+    one.step(1)
+    assert float((w - one.start).norm()) > 1e-3 and float((w - v).norm()) > 1e-3
+    assert torch.allclose(one.theta, w, rtol=1e-4, atol=1e-6)
+    assert torch.allclose(own_models(one)[0], v, rtol=1e-4, atol=1e-6)
+
+
+def test_who_never_took_part_is_judged_with_the_common_model(finished):
+    one, plain = finished("apfl"), finished("fedavg-uniform")
+    away = set(torch.nonzero(~one.bank.trained).flatten().tolist())
+    assert away
+    for mine, theirs in zip(one.records.clients, plain.records.clients, strict=True):
+        if mine["client"] in away:
+            assert mine == theirs
+
+
+def test_only_plain_models_can_be_mixed_and_by_a_share(finished):
+    with pytest.raises(ValueError, match="all of whose parameters are communicated"):
+        MixedModel(finished("fedper").model, 0.5)
+    with pytest.raises(ValueError, match=r"weight 1\.5 must lie in \[0, 1\]"):
+        MixedModel(finished("fedavg").model, 1.5)
 
 
 # --- What is sent ---------------------------------------------------------------------------------

@@ -62,6 +62,7 @@ RULES: Mapping[str, Row] = MappingProxyType(
         "ffa-lora": _UNIFORM,
         "fedsa-lora": _UNIFORM,
         "rolora": _UNIFORM,
+        "apfl": _UNIFORM,
         "fedsdg-official": _UNIFORM,
         "fedsdg-official-aligned": Row(
             Alignment, ("temperature",), {"reference": "leave_one_out", "transform": "softmax"}

@@ -43,6 +43,7 @@ METHODS = {
     "ffa-lora": "FFA-LoRA",
     "fedsa-lora": "FedSA-LoRA",
     "rolora": "RoLoRA",
+    "apfl": "APFL",
     "fedsdg-official": "FedSDG (authors' code)",
     "fedsdg-official-aligned": "FedSDG (authors' code, aligned)",
     "cgsv-xu": "CGSV (as published)",

@@ -34,7 +34,10 @@ class Model(Protocol):
     def logits(
         self, images: Tensor, counts: Sequence[int], parameters: Mapping[str, Tensor]
     ) -> Tensor:
-        """Predictions [B, ...] of ``images`` [B, ...], ``counts[k]`` of them of client k."""
+        """Predictions [B, ...] of ``images`` [B, ...], ``counts[k]`` of them of client k.
+
+        ``private=False``, where ``LocalWork.shared_alone`` asks for it, leaves out what is private.
+        """
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,10 @@ class LocalWork:
 
     ``loss(logits, labels, reduction="none")`` is the task loss per sample. ``private_first``:
     epochs in which the private row alone moves, before the usual ones, in which the shared row
-    alone does (FedRep); 0 moves both at once. ``stopping``: when a client stops before its batches
-    are used up.
+    alone does (FedRep); 0 moves both at once. ``interleaved``: with every batch the private row
+    alone takes a step, then the shared row alone does, each with a gradient and a clipping of its
+    own (APFL). ``shared_alone``: where the shared row moves alone, predictions leave out the
+    private one. ``stopping``: when a client stops before its batches are used up.
     """
 
     optimiser: str
@@ -56,11 +61,15 @@ class LocalWork:
     trace_every: int = 0
     loss: Callable[..., Tensor] = cross_entropy
     private_first: int = 0
+    interleaved: bool = False
+    shared_alone: bool = False
     stopping: Inexactness | None = None
 
     def __post_init__(self) -> None:
-        if self.private_first and self.stopping is not None:
-            raise ValueError("private_first and a stopping rule cannot be combined; choose one")
+        if sum((self.private_first > 0, self.interleaved, self.stopping is not None)) > 1:
+            raise ValueError(
+                "private_first, interleaved and a stopping rule cannot be combined; choose one"
+            )
 
     def epochs(self, usual: int) -> int:
         """How many epochs of batches a client is given where ``usual`` are asked for."""
@@ -318,33 +327,39 @@ class _Training:
         steps = Steps.of([batches[k] for k in self._numbers], samples.labels.device)
         shares: list[Tensor] = []
         trace: list[dict[str, Any]] = []
+        turns = (("private",), ("shared",)) if work.interleaved else (tuple(moves),)
         active, parameters, rows = -1, {}, None
         for step, sizes in enumerate(steps.sizes):
             if len(sizes) != active:
                 active = len(sizes)
                 rows = self._rows(slice(active))
-                parameters = self._parameters(rows, moves)
+                parameters = {turn: self._parameters(rows, turn) for turn in turns}
             assert rows is not None
-            rows.theta_grad.zero_()
-            rows.private_grad.zero_()
             index, size = steps.batch(step)
-            logits = self._model.logits(samples.images[index], sizes, parameters)
-            each = work.loss(logits, samples.labels[index], reduction="none")
-            share = each / size.to(each.dtype)
-            # Clients share no parameter: the gradient of the sum is every client's own gradient.
-            share.sum().backward()
-            shares.append(share.detach())
-            for term in work.terms:
-                term.add_gradient(rows)
-            _fix(rows, moves)
-            _clip(rows, work.clip_norm)
-            for term in work.terms:
-                term.correct(rows)
-            if work.trace_every:
-                trace.extend(self._traced(rows, step))
-            for row, mover in self._movers.items():
-                if row in moves:
-                    mover.step(*rows.of(row))
+            images, labels = samples.images[index], samples.labels[index]
+            for turn in turns:
+                rows.theta_grad.zero_()
+                rows.private_grad.zero_()
+                alone = work.shared_alone and turn == ("shared",)
+                which = {"private": False} if alone else {}
+                logits = self._model.logits(images, sizes, parameters[turn], **which)
+                each = work.loss(logits, labels, reduction="none")
+                share = each / size.to(each.dtype)
+                # Clients share no parameter: the gradient of the sum is every client's own.
+                share.sum().backward()
+                if turn == turns[-1]:
+                    shares.append(share.detach())
+                for term in work.terms:
+                    term.add_gradient(rows)
+                _fix(rows, turn)
+                _clip(rows, work.clip_norm)
+                for term in work.terms:
+                    term.correct(rows)
+                if work.trace_every and turn == turns[-1]:
+                    trace.extend(self._traced(rows, step))
+                for row, mover in self._movers.items():
+                    if row in turn:
+                        mover.step(*rows.of(row))
         self._note(steps, steps.means(torch.cat(shares)), trace)
 
     def gradient_norms(self, batches: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
@@ -402,6 +417,7 @@ class _Training:
             return {key: torch.cat([part[what][key] for part in parts])[back] for key in first}
 
         ends = together("ends")
+        times = 2 if self._work.interleaved else 1
         return LocalResult(
             theta=ends["theta"],
             private=ends["private"],
@@ -409,8 +425,8 @@ class _Training:
             state=together("state"),
             # Added up step by step; np.sum would choose another order for a single client.
             loss=np.cumsum(np.concatenate(self._losses), axis=0)[-1] / self._steps,
-            steps=self._steps,
-            samples=self._processed,
+            steps=self._steps * times,
+            samples=self._processed * times,
             trace=self._trace,
         )
 
@@ -515,7 +531,8 @@ def _optimisers(
 ) -> dict[str, Optimiser]:
     """What moves each of the two rows, where there is something to move."""
     make = OPTIMISERS[work.optimiser]
-    rates = {"shared": work.eta_g, "private": work.eta_p, "gate": work.eta_m, "frozen": 0.0}
+    rates = {"shared": work.eta_g, "private": work.eta_p, "gate": work.eta_m}
+    rates |= {"own": work.eta_g, "frozen": 0.0}
     # A factor that is not trained has no gradient, and a rate of 0 keeps it where it is.
     per_column = [rates[s.group] if s.trainable else 0.0 for s in layout.private]
     sizes = torch.tensor([spec.size for spec in layout.private], dtype=torch.int64)

@@ -19,13 +19,19 @@ class Personalisation:
     """``adapters``: settings of ``AdapterConfig``; ``epochs``: local epochs before evaluation.
 
     ``private_first``: local epochs in which only what is private moves, before the usual ones, in
-    which only what is shared does; 0: both move together. ``own``: the model that a client keeps
-    beside the one it trains for the server.
+    which only what is shared does; 0: both move together. ``interleaved``: with every batch the
+    private part moves, then the shared one; ``shared_alone``: where the shared part moves alone, it
+    learns without the private one (see ``LocalWork``). ``mixture``: the share of a whole private
+    model in what a client uses (see ``MixedModel``); None: there is none. ``own``: the model that a
+    client keeps beside the one it trains for the server.
     """
 
     adapters: Mapping[str, Any] = field(default_factory=dict)
     epochs: int = 0
     private_first: int = 0
+    interleaved: bool = False
+    shared_alone: bool = False
+    mixture: float | None = None
     own: OwnModel = field(default_factory=OwnModel)
 
 
@@ -114,6 +120,16 @@ def alternating() -> Personalisation:
     head; a head that starts at random has to learn.)
     """
     return Personalisation(adapters={"alternate": True})
+
+
+def apfl(weight: float) -> Personalisation:
+    """APFL (Deng et al. 2020): clients use v̂ = a v + (1 − a) w, w being FedAvg's.
+
+    With every batch v goes along −∇_v f(v̂), which is −a ∇f(v̂), at the w of that moment; then w goes
+    along −∇f(w). v begins as the common initialisation. The mixture is of parameters, so of the
+    adapters' factors and not of their products, and a is fixed.
+    """
+    return Personalisation(mixture=weight, interleaved=True, shared_alone=True)
 
 
 def ditto(strength: float) -> Personalisation:

@@ -126,6 +126,7 @@ _LOOKS = {
     "fedrep": Look("#AA4499", _DOTTED, "^"),
     "interpolate": Look("#AA4499", _DASHDOT, "v"),
     "fedper": Look("#6F4C9B", "-", "o"),
+    "apfl": Look("#6F4C9B", _DASHED, "s"),
     "ffa-lora": Look("#008B8B", "-", "o"),
     "fedsa-lora": Look("#008B8B", _DASHED, "s"),
     "rolora": Look("#008B8B", _DOTTED, "^"),
