@@ -52,8 +52,9 @@ def _one_of(value: str | None, known: Sequence[str], what: str) -> str:
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Validate the config and print the size of its grid."""
+    """Validate the config and print the size of its grid, and whether its rounds suffice."""
     from fedsdg.data.datasets import dataset_spec
+    from fedsdg.horizon import findings
 
     config = _load(arguments)
     for name in config.datasets:
@@ -64,6 +65,8 @@ def check(arguments: argparse.Namespace) -> int:
         f"{config.experiment}: {len(config.methods)} methods x {len(config.datasets)} data sets x "
         f"{len(config.skews)} skews x {under}{len(config.seeds)} seeds = {runs} runs"
     )
+    for line in findings(config):
+        print(line)
     return 0
 
 

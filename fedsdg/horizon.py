@@ -1,0 +1,171 @@
+"""Whether a config's rounds suffice: for gates to move, and to see whether training has settled.
+
+Known before anything is run, so that nobody reads a result out of too short an experiment. Never
+imports torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from fedsdg.config import Config, FederationConfig, MethodConfig
+from fedsdg.data.datasets import FOLDER_VARIABLE, dataset_spec, load_dataset
+from fedsdg.data.partition import parse_skew, partition_clients
+from fedsdg.data.partition_record import TRAIN, PartitionSpec
+from fedsdg.rng import stream
+
+#: Adam moves a gate's logit by about η_m a step. From m = 1/2 (logit 0) to m = 0.1 or 0.9 it has
+#: ln 9 ≈ 2.2 to go, and not every step points the same way.
+GATE_STEPS = 3.0
+
+#: Evaluations in the last quarter of the rounds, and in the quarter before, whose means are
+#: compared to tell whether training has settled.
+EVALUATIONS = 3
+
+
+def findings(config: Config) -> Iterator[str]:
+    """What a person should know of the config's horizon, a line each; warnings say so."""
+    said = set()
+    for setting in config.settings:
+        warning = unreachable(config.scenario(setting).federation)
+        if warning is not None and warning not in said:
+            said.add(warning)
+            yield f"warning: {warning}"
+    for dataset in config.datasets:
+        for setting in config.settings:
+            yield from _of_cell(config, dataset, setting)
+
+
+def _of_cell(config: Config, dataset: str, setting: str) -> Iterator[str]:
+    place = f"{dataset}, {setting}"
+    case = config.scenario(setting)
+    try:
+        sizes = training_sizes(config, dataset, setting)
+    except (OSError, ValueError) as error:
+        yield f"{place}: the local steps of a client are not known here: {error}"
+        return
+    federation, training = case.federation, case.training
+    steps = median_steps(sizes, federation, training.epochs, training.batch_size)
+    batches = _batches(sizes, training.batch_size)
+    yield (
+        f"{place}: a median client takes about {steps:.0f} local steps ({federation.rounds} rounds "
+        f"x {federation.clients_per_round}/{federation.clients} x {training.epochs} epochs x "
+        f"{np.median(batches):g} batches)"
+    )
+    for method in config.methods:
+        if not learns_gates(method):
+            continue
+        own = config.run(dataset, setting, method, min(config.seeds)).training
+        steps = median_steps(sizes, federation, own.epochs, own.batch_size)
+        way = own.eta_m * steps
+        line = f"{method.label}: eta_m x steps = {own.eta_m:g} x {steps:.0f} = {way:.2g}"
+        if own.optimiser != "adam":
+            yield f"{place}, {line} (by {own.optimiser} the way also depends on the gradient)"
+        elif way < GATE_STEPS:
+            yield (
+                f"warning: {place}, {line}: below {GATE_STEPS:g} gates cannot have moved from 1/2 "
+                "to 0.1 or 0.9, whatever the data say; raise eta_m or federation.rounds"
+            )
+        else:
+            yield f"{place}, {line}"
+
+
+def learns_gates(method: MethodConfig) -> bool:
+    """Whether the method has gates that are trained."""
+    if "gate" not in method.row.personalisation.arguments:
+        return False
+    return method.row.complete(method.parameters).get("gate_fixed") is None
+
+
+def median_steps(
+    sizes: np.ndarray, federation: FederationConfig, epochs: int, batch_size: int | None
+) -> float:
+    """Expected local steps of a median client over the whole run: R · M/K · E · ⌈n_k/B⌉.
+
+    ``sizes`` [K]: training samples n_k of every client; ``batch_size`` None takes all at once.
+    """
+    drawn = federation.rounds * federation.clients_per_round / federation.clients
+    return drawn * epochs * float(np.median(_batches(sizes, batch_size)))
+
+
+def _batches(sizes: np.ndarray, batch_size: int | None) -> np.ndarray:
+    return np.ceil(sizes / (batch_size or sizes))
+
+
+def training_sizes(config: Config, dataset: str, setting: str) -> np.ndarray:
+    """Training samples of every client [K], for the lowest seed where that costs nothing.
+
+    That is for a set which comes with the package. Of others every client counts with an equal
+    share of what the files hold: medians under label skew are lower.
+
+    Raises ``ValueError`` where clients cannot all get enough samples, ``FileNotFoundError`` where
+    there are no files to count.
+    """
+    clients, skew = config.federation.clients, setting.partition("@")[0]
+    spec = PartitionSpec(**asdict(config.partition))
+    facts = dataset_spec(dataset)
+    if facts.hub_id is None and not facts.official_test:
+        seed = min(config.seeds)
+        made = partition_clients(
+            load_dataset(dataset),
+            num_clients=clients,
+            skew=parse_skew(skew),
+            seed=seed,
+            spec=spec,
+            generator=stream("partition", seed),
+        )
+        sizes: np.ndarray = made.sizes()[:, TRAIN]
+        return sizes
+    share = _stored_samples(dataset) / clients * spec.fractions[TRAIN]
+    return np.full(clients, max(share, 1.0))
+
+
+def _stored_samples(dataset: str) -> int:
+    """How many training samples lie in the data set's folder, by the files' own word."""
+    import pyarrow.parquet as pq
+
+    folder = Path(os.environ.get(FOLDER_VARIABLE, ""), dataset)
+    files = sorted(folder.rglob("train*.parquet")) if os.environ.get(FOLDER_VARIABLE) else []
+    if not files:
+        raise FileNotFoundError(
+            f"there is no train*.parquet of {dataset!r} to count; set {FOLDER_VARIABLE} to the "
+            f"folder above {dataset!r}"
+        )
+    return sum(pq.read_metadata(file).num_rows for file in files)
+
+
+def evaluations(rounds: int, every: int) -> tuple[int, int]:
+    """Evaluations in the quarter before the last and in the last one (round > 3R/4)."""
+    at = {*range(every, rounds + 1, every), rounds}
+    before = sum(rounds < 2 * round_ and 4 * round_ <= 3 * rounds for round_ in at)
+    return before, sum(4 * round_ > 3 * rounds for round_ in at)
+
+
+def unreachable(federation: FederationConfig) -> str | None:
+    """Why it cannot be told whether training has settled, and what it would take; else None."""
+    rounds, every = federation.rounds, federation.evaluate_every
+
+    def enough(rounds: int, every: int) -> bool:
+        return min(evaluations(rounds, every)) >= EVALUATIONS
+
+    if enough(rounds, every):
+        return None
+    before, last = evaluations(rounds, every)
+    # Both so that the last round is one of the evaluations in their step.
+    longer = next(
+        m for m in range(every, rounds + 16 * every, every) if m >= rounds and enough(m, every)
+    )
+    steps = (less for less in range(every, 0, -1) if rounds % less == 0)
+    denser = next((less for less in steps if enough(rounds, less)), None)
+    ways = [] if denser is None else [f"federation.evaluate_every to {denser}"]
+    ways.append(f"federation.rounds to {longer}")
+    return (
+        f"{rounds} rounds evaluated every {every} have {last} evaluations in their last quarter "
+        f"and {before} in the quarter before, but {EVALUATIONS} in each are needed to tell whether "
+        f"training has settled: set {' or '.join(ways)}"
+    )
