@@ -14,10 +14,12 @@ from fedsdg.config import RunConfig
 from fedsdg.data.benchmark_set import take_benchmark
 from fedsdg.data.label_noise import noisy_labels
 from fedsdg.data.partition_record import TRAIN, VAL, Partition
+from fedsdg.data.skew import parse_skew
 from fedsdg.federation.attacks import choose_attackers
 from fedsdg.federation.circumstances import Circumstances, Dropout
 from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.local_training import Samples
+from fedsdg.federation.seen import Seen
 from fedsdg.federation.timing import Clock
 from fedsdg.rng import stream
 
@@ -78,6 +80,28 @@ def server_samples(run: RunConfig, partition: Partition) -> dict[str, np.ndarray
         chosen = stream("evaluation", run.seed).choice(len(left), wanted, replace=False)
         left = left[np.sort(chosen)]
     return {"global_test": left, "benchmark": benchmark}
+
+
+def seen_by_clients(run: RunConfig, partition: Partition, global_test: np.ndarray) -> Seen:
+    """The global test set [G] as each client sees it.
+
+    Under label skew it is weighted by the client's class shares: of the G_c images of class c each
+    weighs share_c / G_c, scaled to sum 1. Under other skews all images weigh the same.
+    Raises ``ValueError`` where a client has no class of which an image is left to evaluate on.
+    """
+    clients, labels = partition.num_clients, partition.label[global_test]
+    weights = [np.full(len(labels), 1 / len(labels))] * clients
+    if parse_skew(run.skew).kind in ("dirichlet", "mixed", "classes"):
+        there = np.bincount(labels, minlength=partition.num_classes)
+        counts = partition.class_counts() * (there > 0)
+        for client in np.flatnonzero(counts.sum(1) == 0).tolist():
+            raise ValueError(
+                f"client {client} of {run.dataset} has no class of which an image is left in the "
+                "global test set; raise federation.global_images"
+            )
+        shares = counts / counts.sum(1, keepdims=True) / np.maximum(there, 1)
+        weights = list(shares[:, labels])
+    return Seen([global_test] * clients, [labels] * clients, weights)
 
 
 def conditioned_rule(run: RunConfig, rule: Any) -> Any:

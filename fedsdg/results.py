@@ -30,7 +30,15 @@ METRICS = (
     "global_accuracy",
     "global_loss",
     "val_accuracy",
+    "expected_accuracy",
+    "expected_std",
+    "expected_worst_decile",
+    "global_val_accuracy",
 )
+
+#: Of those, what is reported only where clients differ so: over the clients that agree (a) and
+#: that conflict (b), and over those that never train (new).
+METRICS_OF_GROUPS = ("expected_accuracy_a", "expected_accuracy_b", "expected_accuracy_new")
 
 ROUNDS_SCHEMA = pa.schema(
     [
@@ -77,6 +85,9 @@ CLIENTS_SCHEMA = pa.schema(
         ("n_val", pa.int32()),
         ("n_test", pa.int32()),
         ("gates", pa.list_(pa.float64())),
+        ("expected_accuracy", pa.float64()),
+        ("drawn", pa.bool_()),
+        ("steps", pa.int64()),
     ]
 )
 
@@ -95,6 +106,7 @@ ROUNDS_MORE = pa.schema(
         ("model_x", pa.float64()),
         ("model_y", pa.float64()),
         ("plane_share", pa.float64()),
+        *((name, pa.float64()) for name in METRICS_OF_GROUPS),
     ]
 )
 
@@ -119,6 +131,10 @@ CLIENTS_MORE = pa.schema(
         ("disclosed", pa.float64()),
         ("path_x", pa.list_(pa.float64())),
         ("path_y", pa.list_(pa.float64())),
+        ("gate_penalty", pa.float64()),
+        ("private_penalty", pa.float64()),
+        ("private_shares", pa.list_(pa.float64())),
+        ("private_ratio", pa.float64()),
     ]
 )
 

@@ -22,6 +22,7 @@ from fedsdg.conditioned import (
     conditioned_rule,
     conditioned_samples,
     epochs,
+    seen_by_clients,
     server_samples,
 )
 from fedsdg.config import PartitionConfig, RunConfig
@@ -34,7 +35,7 @@ from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.local_training import LocalWork, Samples
 from fedsdg.federation.personalisation import Personalisation
 from fedsdg.federation.pooling import Pooling
-from fedsdg.federation.records import last_and_selected
+from fedsdg.federation.records import last_and_selected, last_quarter
 from fedsdg.federation.rounds import Federation, Schedule
 from fedsdg.federation.store import (
     SOURCES,
@@ -236,6 +237,7 @@ def build(
         own=personalisation.own,
         pooling=pooling,
         first=_own_starts(run, material, personalisation, device),
+        seen=seen_by_clients(run, partition, shards.global_test),
         scratch=scratch,
     )
     if row.knowledge is not None:
@@ -529,6 +531,7 @@ def _write_run(
         {
             "last": last,
             "selected": selected,
+            "quarter": last_quarter(records.rounds),
             "rounds": run.federation.rounds,
             "bytes_up": sum(row["bytes_up"] for row in records.rounds),
             "bytes_down": sum(row["bytes_down"] for row in records.rounds),

@@ -14,6 +14,7 @@ from fedsdg.conditions import Conditions
 from fedsdg.config import method_entry, parse_config
 from fedsdg.data.partition_record import TRAIN
 from fedsdg.federation.cohorts import cohort_batches, draw_cohort
+from fedsdg.federation.evaluation import global_metrics
 from fedsdg.federation.local_training import Samples
 from fedsdg.methods import METHODS
 from fedsdg.models.architecture import Architecture
@@ -108,6 +109,7 @@ def test_global_images_are_a_random_part_of_the_test_set_the_same_for_all_method
 def test_global_images_change_nothing_but_what_is_measured_on_them(finished):
     whole, part = finished("fedsdg"), finished("fedsdg", global_images=100)
     measured = {"global_accuracy", "global_loss"}
+    measured |= {"expected_accuracy", "expected_std", "expected_worst_decile"}
     for mine, theirs in zip(whole.records.rounds, part.records.rounds, strict=True):
         assert {k: v for k, v in mine.items() if k not in measured} == {
             k: v for k, v in theirs.items() if k not in measured
@@ -138,7 +140,10 @@ def test_every_method_trains_and_records(finished, name):
     assert [row["round"] for row in records.rounds] == [1, 2]
     for row in records.rounds:
         assert np.isfinite(row["train_loss"])
-        assert 0 <= row["personal_worst_decile"] <= row["personal_accuracy"] <= 1
+        mine = [r for r in records.clients if r["round"] == row["round"] and r["drawn"]]
+        # Of at most eight clients the worst tenth is one.
+        assert row["personal_worst_decile"] == min(r["test_accuracy"] for r in mine)
+        assert 0 <= row["personal_accuracy"] <= 1
         assert row["bytes_up"] % size == 0
         everything = one.rule.partial(one.state, np.arange(8), one.layout.d) is None
         if everything and not one.layout.turns:
@@ -216,6 +221,82 @@ def test_alignment_over_the_adapters_alone_leaves_the_head_out(config, material,
     one.step(1)
     weights = [row["weight"] for row in one.records.clients if row["participated"]]
     assert weights == pytest.approx(list(alignment / alignment.sum()), rel=1e-4)
+
+
+def test_where_all_use_the_shared_model_and_see_the_same_it_is_expected_to_do_as_well(
+    config, material
+):
+    partition = make_partition("digits", "iid", 0, config.federation.clients, config.partition)
+    one = build(config.run("digits", "iid", method_entry("fedavg"), 0), material, partition)
+    for row in one.run().rounds:
+        assert row["expected_accuracy"] == pytest.approx(row["global_accuracy"], abs=1e-12)
+        assert row["expected_std"] < 1e-12
+
+
+def test_a_client_is_expected_to_do_as_its_classes_are(finished, partition):
+    """Under label skew: accuracy by class on the global test set, by the client's class shares."""
+    one = finished("fedavg")
+    counts = partition.class_counts()
+    for client, own in enumerate(one.seen.weights):
+        shares = [own[one.seen.labels[client] == c].sum() for c in range(10)]
+        assert shares == pytest.approx(counts[client] / counts[client].sum(), abs=1e-12)
+        assert np.array_equal(one.seen.index[client], partition.global_test())
+        assert np.array_equal(one.seen.labels[client], partition.label[partition.global_test()])
+    assert len({tuple(own.tolist()) for own in one.seen.weights}) == one.num_clients
+
+
+@pytest.fixture(scope="module")
+def mixed_company(config, material, partition):
+    """FedSDG with few clients a round, of whom some conflict and two never take part."""
+    changed = dataclasses.replace(
+        config, federation=dataclasses.replace(config.federation, clients_per_round=2, rounds=4)
+    )
+    run = changed.run("digits", SKEW, method_entry("fedsdg"), 0)
+    one = build(run, material, partition)
+    facts = {"conflicts": np.arange(8) % 2 == 1, "held_out": np.isin(np.arange(8), (2, 5))}
+    one.circumstances = dataclasses.replace(one.circumstances, facts=facts)
+    one.run()
+    return one
+
+
+def test_means_over_clients_are_those_of_their_rows(mixed_company):
+    one = mixed_company
+    so_far = np.zeros(8, dtype=int)
+    not_all_were_drawn = False
+    for row in one.records.rounds:
+        mine = [r for r in one.records.clients if r["round"] == row["round"]]
+        assert [r["client"] for r in mine] == list(range(8))
+        so_far += [r.get("local_steps", 0) for r in mine]
+        assert [r["steps"] for r in mine] == so_far.tolist()
+        assert [r["drawn"] for r in mine] == (so_far > 0).tolist()
+        own, seen = (np.array([r[f"{n}_accuracy"] for r in mine]) for n in ("test", "expected"))
+        conflicts, new, drawn = (
+            np.array([r[name] for r in mine]) for name in ("conflicts", "held_out", "drawn")
+        )
+        judged = ~new
+        not_all_were_drawn |= not drawn[judged].all()
+        assert row["personal_accuracy"] == pytest.approx(own[judged].mean(), abs=1e-15)
+        assert row["expected_accuracy"] == pytest.approx(seen[judged].mean(), abs=1e-15)
+        assert row["expected_accuracy_a"] == pytest.approx(seen[judged & ~conflicts].mean())
+        assert row["expected_accuracy_b"] == pytest.approx(seen[judged & conflicts].mean())
+        assert row["expected_accuracy_new"] == pytest.approx(seen[new].mean())
+        # Of at most eight clients the worst tenth is one.
+        assert row["personal_worst_decile"] == own[judged & drawn].min()
+        assert row["expected_worst_decile"] == seen[judged & drawn].min()
+        for r in mine:
+            assert ("private_shares" in r) == r["drawn"] == ("gate_penalty" in r)
+        shares = [share for r in mine for share in r.get("private_shares", ())]
+        assert all(0 <= share < 1 for share in shares) and any(shares)
+    assert not_all_were_drawn
+
+
+def test_the_shared_model_is_judged_on_the_validation_samples_of_those_who_count(
+    mixed_company,
+):
+    one = mixed_company
+    index = np.concatenate([own for k, own in enumerate(one.shards.val) if k not in (2, 5)])
+    accuracy, _ = global_metrics(one.model, one.layout, one.samples, index, one.theta, one.private)
+    assert one.records.rounds[-1]["global_val_accuracy"] == pytest.approx(accuracy, abs=1e-15)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedsdg", "fine-tune"])

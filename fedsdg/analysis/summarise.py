@@ -19,6 +19,7 @@ from fedsdg.analysis.summary import read_table
 from fedsdg.results import (
     CLIENTS_SCHEMA,
     METRICS,
+    METRICS_OF_GROUPS,
     ROUNDS_SCHEMA,
     TIMINGS_SCHEMA,
     canonical_json,
@@ -57,9 +58,10 @@ RUNS_SCHEMA = pa.schema(
         ("error", pa.string()),
         *(
             (f"{at}_{key}", pa.int64() if key == "round" else pa.float64())
-            for at in ("last", "selected")
-            for key in ("round", *METRICS)
+            for at in ("last", "selected", "quarter")
+            for key in ("round", *METRICS, *METRICS_OF_GROUPS)
         ),
+        ("quarter_evaluations", pa.int64()),
         *((name, pa.int64()) for name in _COUNTS),
         *((name, pa.string()) for name in _HASHES),
         ("config", pa.string()),
@@ -198,9 +200,11 @@ def _run_row(run: _Run) -> dict[str, Any]:
         "error": result.get("error"),
         "config": canonical_json(result["config"]) if "config" in result else None,
     }
-    for at in ("last", "selected"):
-        values = result.get(at) or {}
-        row |= {f"{at}_{key}": values.get(key) for key in ("round", *METRICS)}
+    for at in ("last", "selected", "quarter"):
+        values = result.get(at) or {}  # older runs have no quarter
+        keys = ("round", *METRICS, *METRICS_OF_GROUPS)
+        row |= {f"{at}_{key}": values.get(key) for key in keys}
+    row["quarter_evaluations"] = (result.get("quarter") or {}).get("evaluations")
     return row | {name: result.get(name) for name in (*_COUNTS, *_HASHES)}
 
 

@@ -1,10 +1,16 @@
-"""Evaluation: each client's own model on its own shards, the global model on the global test."""
+"""Evaluation: each client's own model on its own shards and on the test set as that client sees it.
+
+A client's own test shard is small: 22 digits give a standard error of 8 points. The global test
+set as the client sees it (``Seen``) is large, and all clients are judged on the same images. The
+global model alone is judged on the global test set and on validation samples.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedsdg.federation.local_training import Samples
+from fedsdg.federation.seen import Seen
 from fedsdg.models.interface import ClientModel
 from fedsdg.models.parameters import Layout, views
 
@@ -22,25 +29,28 @@ CLIENTS_PER_PASS = 25
 
 @dataclass(frozen=True)
 class ClientAccuracies:
-    """Share of right answers per client on its validation and its test samples, [K] each."""
+    """Share of right answers per client on its validation and its test samples, [K] each.
+
+    ``expected``: on the global test set as the client sees it, where that is known.
+    """
 
     val: np.ndarray
     test: np.ndarray
+    expected: np.ndarray | None = None
 
     def __getitem__(self, chosen: np.ndarray) -> ClientAccuracies:
         """Those of some clients (bool [K])."""
-        return ClientAccuracies(self.val[chosen], self.test[chosen])
+        expected = None if self.expected is None else self.expected[chosen]
+        return ClientAccuracies(self.val[chosen], self.test[chosen], expected)
 
 
-def _correct(
+def _predictions(
     model: ClientModel,
     samples: Samples,
     shards: Sequence[np.ndarray],
-    parameters: dict[str, Tensor],
-    private: bool,
+    weights: Mapping[str, Any],
 ) -> list[np.ndarray]:
-    """For each client a bool array: which samples of its shard its model gets right."""
-    weights = model.effective_weights(parameters, private)
+    """For each client the classes that its model gives to the samples of its shard, int64."""
     answers: list[Tensor] = []
     index = torch.from_numpy(np.concatenate(shards)).to(samples.labels.device)
     owner = np.repeat(np.arange(len(shards)), [len(shard) for shard in shards])
@@ -48,10 +58,14 @@ def _correct(
         part = index[begin : begin + CHUNK]
         counts = np.bincount(owner[begin : begin + CHUNK], minlength=len(shards)).tolist()
         logits = model.forward(samples.images[part], counts, weights)
-        answers.append(logits.argmax(1) == samples.labels[part])
+        answers.append(logits.argmax(1))
     # Fetched once: a device need not wait for the host between two parts.
-    flags = torch.cat(answers).cpu().numpy()
-    return np.split(flags, np.cumsum([len(s) for s in shards])[:-1])
+    return _divided(torch.cat(answers).cpu().numpy(), shards)
+
+
+def _divided(values: np.ndarray, shards: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """What belongs to each shard of values that stand shard by shard."""
+    return np.split(values, np.cumsum([len(shard) for shard in shards])[:-1])
 
 
 @torch.no_grad()
@@ -64,21 +78,32 @@ def personal_accuracies(
     theta: Tensor,
     private: Callable[[Tensor], Tensor],
     trained: Tensor,
+    seen: Seen | None = None,
 ) -> ClientAccuracies:
     """Accuracy of every client's own model on its own validation and test samples.
+
+    With ``seen`` also the expected accuracy, Σ_i w_ki [model_k(x_ki) = y_ki] over the images of the
+    global test set as client k sees them.
 
     ``theta`` is [d], one model for all, or [K, d], a model each. ``private(clients)`` are the rows
     [n, d_p] of some clients.
     A client with ``trained`` False has no private branch yet and is judged with θ alone.
     """
     clients = len(val)
+    seen = None if seen is None else _that_count(seen)
     shards = [np.concatenate([val[k], test[k]]) for k in range(clients)]
-    answers: list[np.ndarray] = [np.empty(0, dtype=bool)] * clients
+    answers: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * clients
+    looked: list[np.ndarray] = list(answers)
     if theta.dim() == 1 and layout.d_private == 0:
         # One model serves everybody: one set of weights, all samples as if of one client.
-        parameters = views(theta[None], layout.communicated)
-        flat = _correct(model, samples, [np.concatenate(shards)], parameters, private=True)[0]
-        answers = np.split(flat, np.cumsum([len(shard) for shard in shards])[:-1])
+        weights = model.effective_weights(views(theta[None], layout.communicated))
+        flat = _predictions(model, samples, [np.concatenate(shards)], weights)[0]
+        answers = _divided(flat, shards)
+        if seen is not None:
+            # Of an image that many clients see the one model need be asked once.
+            images, place = np.unique(np.concatenate(seen.index), return_inverse=True)
+            flat = _predictions(model, samples, [images], weights)[0]
+            looked = _divided(flat[place.ravel()], seen.index)
     else:
         models = theta.expand(clients, -1) if theta.dim() == 1 else theta
         for with_branch in (True, False):
@@ -91,13 +116,44 @@ def personal_accuracies(
                     **views(models[place], layout.communicated),
                     **views(private(group), layout.private),
                 }
-                own = [shards[k] for k in group.tolist()]
-                right = _correct(model, samples, own, parameters, private=with_branch)
-                for k, flags in zip(group.tolist(), right, strict=True):
-                    answers[k] = flags
+                # Merged once for what the clients have and what they see.
+                weights = model.effective_weights(parameters, private=with_branch)
+                numbers = group.tolist()
+                own = _predictions(model, samples, [shards[k] for k in numbers], weights)
+                for k, classes in zip(numbers, own, strict=True):
+                    answers[k] = classes
+                if seen is not None:
+                    index = [seen.index[k] for k in numbers]
+                    found = _predictions(model, samples, index, weights)
+                    for k, classes in zip(numbers, found, strict=True):
+                        looked[k] = classes
+    labels = samples.labels.cpu().numpy()
+    right = [answers[k] == labels[shards[k]] for k in range(clients)]
     return ClientAccuracies(
-        val=np.array([answers[k][: len(val[k])].mean() for k in range(clients)]),
-        test=np.array([answers[k][len(val[k]) :].mean() for k in range(clients)]),
+        val=np.array([right[k][: len(val[k])].mean() for k in range(clients)]),
+        test=np.array([right[k][len(val[k]) :].mean() for k in range(clients)]),
+        expected=None if seen is None else _expected(seen, looked),
+    )
+
+
+def _that_count(seen: Seen) -> Seen:
+    """Without the images that weigh nothing, such as those of classes a client does not have."""
+    there = [weights > 0 for weights in seen.weights]
+
+    def left(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return [array[some] for array, some in zip(arrays, there, strict=True)]
+
+    return Seen(left(seen.index), left(seen.labels), left(seen.weights))
+
+
+def _expected(seen: Seen, classes: Sequence[np.ndarray]) -> np.ndarray:
+    """Σ of the weights of what each client gets right, [K]."""
+    # Rounded once, whatever the order: the same on every CPU.
+    return np.array(
+        [
+            math.fsum(weights[mine == labels])
+            for weights, mine, labels in zip(seen.weights, classes, seen.labels, strict=True)
+        ]
     )
 
 
@@ -110,7 +166,7 @@ def global_metrics(
     theta: Tensor,
     private: Tensor,
 ) -> tuple[float, float]:
-    """(accuracy, mean cross-entropy) of θ_g [d] alone on the global test set.
+    """(accuracy, mean cross-entropy) of θ_g [d] alone on the samples ``test``.
 
     ``private`` [d_p] only completes the names; its branch is left out.
     """
@@ -172,18 +228,41 @@ def losses(
     return torch.cat(found).to(theta.device)
 
 
-def summary(accuracies: ClientAccuracies, test_sizes: np.ndarray) -> dict[str, float]:
-    """Personal metrics over clients: mean, deviation, worst decile, by samples, validation.
+def summary(
+    accuracies: ClientAccuracies,
+    test_sizes: np.ndarray,
+    judged: np.ndarray,
+    drawn: np.ndarray,
+    groups: Mapping[str, np.ndarray] | None = None,
+) -> dict[str, float]:
+    """Personal metrics over the clients that are ``judged``: mean, deviation, worst decile, others.
 
-    The worst decile is the mean of the ⌈K/10⌉ lowest clients; the deviation is over clients
-    (divisor K).
+    ``judged``, ``drawn`` and each of ``groups`` are bool [K]. The deviation is over clients
+    (divisor n). The worst decile is the mean of the ⌈m/10⌉ lowest of the m judged clients that have
+    ever been ``drawn``, and absent where none has. ``groups`` are clients whose expected accuracy
+    is reported apart, as ``expected_accuracy_{name}``.
     """
-    test = accuracies.test
-    worst = np.sort(test)[: math.ceil(len(test) / 10)]
-    return {
-        "personal_accuracy": float(test.mean()),
-        "personal_std": float(test.std()),
-        "personal_worst_decile": float(worst.mean()),
-        "personal_accuracy_weighted": float(np.average(test, weights=test_sizes)),
-        "val_accuracy": float(accuracies.val.mean()),
+    own = accuracies[judged]
+    found = {
+        "personal_accuracy": float(own.test.mean()),
+        "personal_std": float(own.test.std()),
+        "personal_accuracy_weighted": float(np.average(own.test, weights=test_sizes[judged])),
+        "val_accuracy": float(own.val.mean()),
     }
+    counted = judged & drawn
+    if counted.any():
+        found["personal_worst_decile"] = _worst_decile(accuracies.test[counted])
+    if accuracies.expected is None or own.expected is None:
+        return found
+    found["expected_accuracy"] = float(own.expected.mean())
+    found["expected_std"] = float(own.expected.std())
+    if counted.any():
+        found["expected_worst_decile"] = _worst_decile(accuracies.expected[counted])
+    for name, chosen in (groups or {}).items():
+        if chosen.any():
+            found[f"expected_accuracy_{name}"] = float(accuracies.expected[chosen].mean())
+    return found
+
+
+def _worst_decile(values: np.ndarray) -> float:
+    return float(np.sort(values)[: math.ceil(len(values) / 10)].mean())

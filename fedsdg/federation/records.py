@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +22,7 @@ from fedsdg.federation.rows import PrivateColumns
 from fedsdg.federation.terms import gate_penalty, private_penalty
 from fedsdg.federation.timing import Updates
 from fedsdg.models.parameters import Layout
-from fedsdg.results import METRICS
+from fedsdg.results import METRICS, METRICS_OF_GROUPS
 
 #: What a rule may say of each client (diagnostics [M]).
 PER_CLIENT = ("alignment", "credibility", "cluster", "contribution", "blocked")
@@ -129,16 +130,28 @@ class Scribe:
         return np.asarray(aggregate.diagnostics.get(name, ())).tolist()
 
     def add_accuracies(
-        self, rows: dict[int, dict[str, Any]], accuracies: ClientAccuracies, judged: np.ndarray
+        self,
+        rows: dict[int, dict[str, Any]],
+        accuracies: ClientAccuracies,
+        judged: np.ndarray,
+        drawn: np.ndarray,
+        steps: np.ndarray,
+        branches: Mapping[int, Mapping[str, Any]] | None = None,
     ) -> None:
         """Add what evaluation found to the row of every client that is ``judged`` (bool [K]).
 
-        Who did not take part gets a row.
+        ``drawn`` (bool [K]): who has ever trained; ``steps`` [K]: the local steps of each so far;
+        ``branches``: what is known of private branches, by client (see ``Branches``). Who did not
+        take part gets a row.
         """
         for client in np.flatnonzero(judged).tolist():
             row = rows.setdefault(client, self._row(client, participated=False))
             row["val_accuracy"] = float(accuracies.val[client])
             row["test_accuracy"] = float(accuracies.test[client])
+            if accuracies.expected is not None:
+                row["expected_accuracy"] = float(accuracies.expected[client])
+            row |= {"drawn": bool(drawn[client]), "steps": int(steps[client])}
+            row |= (branches or {}).get(client, {})
 
     def _row(self, client: int, *, participated: bool) -> dict[str, Any]:
         row: dict[str, Any] = {
@@ -162,7 +175,33 @@ def last_and_selected(rounds: Sequence[dict[str, Any]]) -> tuple[dict[str, Any],
     evaluated = [row for row in rounds if row["evaluated"]]
     selected = max(evaluated, key=lambda row: (row["val_accuracy"], -row["round"]))
 
-    def pick(row: dict[str, Any]) -> dict[str, Any]:
-        return {"round": row["round"], **{name: row.get(name) for name in METRICS}}
+    return _said(evaluated[-1]), _said(selected)
 
-    return pick(evaluated[-1]), pick(selected)
+
+def last_quarter(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Means over the evaluations of the last quarter of R rounds, those of rounds > 3R/4.
+
+    Of each metric the mean of its values, None where it has none. ``evaluations`` is how many
+    there are, ``round`` the last of them; a last round is always evaluated, so there is one.
+    """
+    quarter = [row for row in rounds if row["evaluated"] and 4 * row["round"] > 3 * len(rounds)]
+    means: dict[str, Any] = {"round": quarter[-1]["round"], "evaluated": True}
+    for name in (*METRICS, *METRICS_OF_GROUPS):
+        values = [row[name] for row in quarter if row.get(name) is not None]
+        if values:
+            means[name] = math.fsum(values) / len(values)
+    return {**_said(means), "evaluations": len(quarter)}
+
+
+def local_steps(rows: Iterable[Mapping[str, Any]], num_clients: int) -> np.ndarray:
+    """How many local steps each client has taken according to its rows, [K] int64."""
+    steps = np.zeros(num_clients, dtype=np.int64)
+    for row in rows:
+        steps[row["client"]] += row.get("local_steps") or 0
+    return steps
+
+
+def _said(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A round and its metrics; those of groups only where there are such."""
+    groups = {name: row[name] for name in METRICS_OF_GROUPS if row.get(name) is not None}
+    return {"round": row["round"], **{name: row.get(name) for name in METRICS}, **groups}

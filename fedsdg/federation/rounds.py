@@ -15,6 +15,7 @@ from torch import Tensor
 from fedsdg.aggregation.types import Aggregate, Context, Rule
 from fedsdg.federation.attacks import AttackView
 from fedsdg.federation.bank import ClientBank
+from fedsdg.federation.branches import Branches
 from fedsdg.federation.circumstances import Attendance, Circumstances
 from fedsdg.federation.cohorts import Shards, cohort_batches, draw_cohort
 from fedsdg.federation.evaluation import (
@@ -29,7 +30,8 @@ from fedsdg.federation.own_models import OwnModel, Score
 from fedsdg.federation.passes import Passes
 from fedsdg.federation.pooling import Pooling, pooled_batches
 from fedsdg.federation.probes import Measured, Probe, Scene
-from fedsdg.federation.records import Records, Scribe
+from fedsdg.federation.records import Records, Scribe, local_steps
+from fedsdg.federation.seen import Seen
 from fedsdg.federation.shapley import client_contributions
 from fedsdg.federation.terms import Term
 from fedsdg.federation.timing import Ending, Updates, end_of_round, everything_arrives
@@ -86,6 +88,8 @@ class Federation:
     pooling: Pooling = field(default_factory=Pooling)
     #: [K, d], where clients begin in the first round if not at the server's model.
     first: Tensor | None = None
+    #: The global test set as each client sees it; None leaves out what is measured on it.
+    seen: Seen | None = None
     scratch: Path | None = None
     records: Records = field(default_factory=Records)
     clients_per_pass: int | None = None
@@ -104,6 +108,7 @@ class Federation:
                 "the method judges clients on samples that the server holds, but there are none; "
                 "set conditions.benchmark_images, for instance to 100"
             )
+        self.branches = Branches(self.model, self.layout, self.models[0], self.private)
         self.state = self.rule.init(self.layout.d, self.train_sizes)
         many = self.rule.models(self.num_clients)
         if many > 1 and self.theta.dim() == 1:
@@ -252,12 +257,7 @@ class Federation:
         due = round_ % self.schedule.evaluate_every == 0 or round_ == self.schedule.rounds
         record["evaluated"] = due
         if due:
-            accuracies = self._personal_accuracies(round_)
-            honest = conditions.honest(self.num_clients)
-            scribe.add_accuracies(clients, accuracies, honest)
-            sizes = np.array([len(test) for test in self.shards.test])
-            record |= summary(accuracies[honest], sizes[honest])
-            record |= self._global_metrics(honest)
+            record |= self._evaluate(round_, scribe, clients)
         self.records.rounds.append(record)
         self.records.clients.extend(clients[k] for k in sorted(clients))
         self.records.trace.extend(
@@ -275,6 +275,33 @@ class Federation:
         if self.schedule.trajectory is not None:
             self._follow(round_, cohort, asked, local)
         return record
+
+    def _evaluate(
+        self, round_: int, scribe: Scribe, rows: dict[int, dict[str, Any]]
+    ) -> dict[str, float]:
+        """What is found of the models after a round; ``rows`` of clients are filled in."""
+        honest = self.circumstances.honest(self.num_clients)
+        facts = self.circumstances.facts
+        new = honest & facts.get("held_out", np.zeros_like(honest))
+        judged = honest & ~new
+        groups = {"new": new}
+        if "conflicts" in facts:
+            conflicts = facts["conflicts"].astype(bool)
+            groups |= {"a": judged & ~conflicts, "b": judged & conflicts}
+        # Where one place trains on the data of all, everybody has taken part.
+        trained = self.bank.trained.numpy()
+        drawn = np.ones_like(trained) if self.pooling.central else trained
+        steps = local_steps([*self.records.clients, *rows.values()], self.num_clients)
+        branches = self.branches.measure(
+            np.flatnonzero(honest & trained), self.downloads, self.bank.private
+        )
+        accuracies = self._personal_accuracies(round_)
+        scribe.add_accuracies(rows, accuracies, honest, drawn, steps, branches)
+        sizes = np.array([len(test) for test in self.shards.test])
+        return {
+            **summary(accuracies, sizes, judged, drawn, groups),
+            **self._global_metrics(judged),
+        }
 
     def _add_shapley(
         self, rows: dict[int, dict[str, Any]], models: Tensor, arrived: Updates
@@ -526,30 +553,43 @@ class Federation:
             theta,
             self.bank.private,
             self.bank.trained,
+            self.seen,
         )
 
-    def _global_metrics(self, honest: np.ndarray) -> dict[str, float]:
-        """Of the one model; of several, the mean over clients of the model each downloads."""
+    def _global_metrics(self, judged: np.ndarray) -> dict[str, float]:
+        """Of the one model; of several, the mean over clients of the model each downloads.
+
+        ``global_val_accuracy`` is that of all validation samples of the ``judged`` clients, each
+        with the labels that its client holds.
+        """
         if not self.layout.global_model:
             return {}
-        thetas, shares = self.models, np.ones(1, dtype=np.int64)
+        clients = np.flatnonzero(judged)
+        thetas, of = self.models, np.zeros(len(clients), dtype=np.int64)
+        shares: np.ndarray = np.ones(1)
         if self.theta.dim() == 2:
-            mixing = self.rule.mixing(self.state, np.flatnonzero(honest))
-            rows, counts = np.unique(mixing, axis=0, return_counts=True)
-            thetas, shares = torch.from_numpy(rows).to(self.theta) @ self.theta, counts
-        found = [
-            global_metrics(
-                self.model,
-                self.layout,
-                self.samples,
-                self.shards.global_test,
-                theta,
-                self.private,
-            )
-            for theta in thetas
+            rows, of = np.unique(self.rule.mixing(self.state, clients), axis=0, return_inverse=True)
+            thetas, of = torch.from_numpy(rows).to(self.theta) @ self.theta, of.ravel()
+            shares = np.bincount(of)
+
+        def of_each(shards: Sequence[np.ndarray]) -> np.ndarray:
+            """(accuracy, loss) of every model on its samples, [C, 2]."""
+            common = (self.model, self.layout, self.samples)
+            pairs = zip(thetas, shards, strict=True)
+            return np.array([global_metrics(*common, own, t, self.private) for t, own in pairs])
+
+        found = of_each([self.shards.global_test] * len(thetas))
+        accuracy, loss = np.average(found, axis=0, weights=shares)
+        pooled = [
+            np.concatenate([self.shards.val[k] for k in clients[of == model]])
+            for model in range(len(thetas))
         ]
-        accuracy, loss = np.average(np.array(found), axis=0, weights=shares)
-        return {"global_accuracy": float(accuracy), "global_loss": float(loss)}
+        val = np.average(of_each(pooled)[:, 0], weights=[len(own) for own in pooled])
+        return {
+            "global_accuracy": float(accuracy),
+            "global_loss": float(loss),
+            "global_val_accuracy": float(val),
+        }
 
 
 def _merged(mappings: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

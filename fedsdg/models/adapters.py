@@ -287,6 +287,41 @@ def merge(
     return torch.baddbmm(weight.expand(a.shape[0], -1, -1), b, a, alpha=config.scale)
 
 
+def branch_norms(
+    layers: Mapping[str, tuple[int, int, int]],
+    parameters: Mapping[str, Tensor],
+    config: AdapterConfig,
+) -> tuple[Tensor, Tensor]:
+    """How large the private and the shared branch of every block are.
+
+    ‖m B_p A_p‖_F and ‖B_g A_g‖_F over all adapted layers of a block together (the root of the sum
+    of squares), in float64 and without the scale s, which both have. `layers` are those of
+    `adapted_layers`, `parameters` tensors [M, *shape]. With "shared-a" A_p is A_g. With "factors"
+    the cross terms m (B_g A_p + B_p A_g) belong to neither branch and are left out.
+
+    Returns:
+        (private [M, blocks], shared [M, blocks]).
+    """
+    clients = next(iter(parameters.values())).shape[0]
+    blocks = 1 + max(block for block, *_ in layers.values())
+    device = next(iter(parameters.values())).device
+    private = torch.zeros(clients, blocks, dtype=torch.float64, device=device)
+    shared = torch.zeros_like(private)
+    for layer, (block, *_) in layers.items():
+        a, b = (parameters[f"{layer}.lora_{factor}"].double() for factor in "AB")
+        own_b = _gate(layer, parameters, config) * parameters[f"{layer}.lora_B_private"].double()
+        own = config.private_subspace == "own"
+        own_a = parameters[f"{layer}.lora_A_private"].double() if own else a
+        private[:, block] += _squared_norm(own_b, own_a)
+        shared[:, block] += _squared_norm(b, a)
+    return private.sqrt(), shared.sqrt()
+
+
+def _squared_norm(b: Tensor, a: Tensor) -> Tensor:
+    """‖B A‖²_F = Σ (Bᵀ B) ∘ (A Aᵀ) of [M, out, r] and [M, r, in], [M]: r² numbers, not out · in."""
+    return ((b.mT @ b) * (a @ a.mT)).sum((1, 2)).clamp_(min=0)
+
+
 def side_by_side(
     layer: str, parameters: Mapping[str, Tensor], config: AdapterConfig, private: bool
 ) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsdg.models.adapters import AdapterConfig, adapted_layers, make_layout, merge, side_by_side
+from fedsdg.models.adapters import (
+    AdapterConfig,
+    adapted_layers,
+    branch_norms,
+    make_layout,
+    merge,
+    side_by_side,
+)
 from fedsdg.models.backbones import Backbone
 from fedsdg.models.forward import class_tokens, in_bfloat16
 from fedsdg.models.low_rank import Factors
@@ -65,7 +72,7 @@ class CohortModel:
         self.model = in_bfloat16(model) if bfloat16 else model
         self.dtype = dtype
         self.bfloat16 = bfloat16
-        self._adapted = tuple(adapted_layers(backbone.architecture, config))
+        self._adapted = adapted_layers(backbone.architecture, config)
 
     def to(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> CohortModel:
         """The same model computing in another type or place; float64 serves the tests."""
@@ -97,6 +104,13 @@ class CohortModel:
         weights["head.weight"] = parameters["head.weight"]
         weights["head.bias"] = parameters["head.bias"]
         return weights
+
+    def branch_norms(self, parameters: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """‖m B_p A_p‖ and ‖B_g A_g‖ of every block, [M, blocks] each (see `adapters`).
+
+        For models with a private branch alone.
+        """
+        return branch_norms(self._adapted, parameters, self.config)
 
     def logits(
         self,

@@ -9,7 +9,7 @@ from fedsdg.federation.bank import ClientBank
 from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.evaluation import ClientAccuracies, summary
 from fedsdg.federation.local_training import LocalResult
-from fedsdg.federation.records import Scribe, last_and_selected
+from fedsdg.federation.records import Scribe, last_and_selected, last_quarter, local_steps
 
 
 def test_drift_and_norms_equal_brute_force(setting):
@@ -49,9 +49,52 @@ def test_the_selected_round_is_the_first_with_the_best_validation_accuracy():
 def test_metrics_over_clients():
     test = np.arange(1, 26) / 25
     sizes = np.arange(25, 0, -1)
-    found = summary(ClientAccuracies(val=1 - test, test=test), sizes)
+    everybody = np.ones(25, dtype=bool)
+    found = summary(ClientAccuracies(val=1 - test, test=test), sizes, everybody, everybody)
     assert found["personal_worst_decile"] == pytest.approx((1 + 2 + 3) / 3 / 25)  # ⌈25/10⌉ = 3
     assert found["personal_accuracy"] == pytest.approx(13 / 25)
     assert found["personal_std"] == pytest.approx(np.sqrt(((test - test.mean()) ** 2).mean()))
     assert found["personal_accuracy_weighted"] == pytest.approx((test * sizes).sum() / sizes.sum())
     assert found["val_accuracy"] == pytest.approx(1 - 13 / 25)
+    assert not any(name.startswith("expected") for name in found)
+
+
+def test_the_worst_decile_counts_who_was_drawn_and_means_count_who_is_judged():
+    test = np.array([0.1, 0.2, 0.3, 0.4, 0.9, 0.0])
+    seen = np.array([0.5, 0.4, 0.3, 0.2, 0.7, 0.1])
+    judged = np.array([1, 1, 1, 1, 1, 0], dtype=bool)
+    drawn = np.array([0, 0, 1, 1, 1, 1], dtype=bool)
+    groups = {"a": np.array([1, 1, 0, 0, 0, 0], dtype=bool), "new": ~judged, "b": judged & ~judged}
+    accuracies = ClientAccuracies(val=test, test=test, expected=seen)
+    found = summary(accuracies, np.ones(6), judged, drawn, groups)
+    assert found["personal_accuracy"] == pytest.approx((0.1 + 0.2 + 0.3 + 0.4 + 0.9) / 5)
+    assert found["personal_worst_decile"] == pytest.approx(0.3)
+    assert found["expected_accuracy"] == pytest.approx((0.5 + 0.4 + 0.3 + 0.2 + 0.7) / 5)
+    assert found["expected_std"] == pytest.approx(np.std([0.5, 0.4, 0.3, 0.2, 0.7]))
+    assert found["expected_worst_decile"] == pytest.approx(0.2)
+    assert found["expected_accuracy_a"] == pytest.approx(0.45)
+    assert found["expected_accuracy_new"] == pytest.approx(0.1)
+    assert "expected_accuracy_b" not in found
+    nobody = summary(accuracies, np.ones(6), judged, np.zeros(6, dtype=bool))
+    assert "personal_worst_decile" not in nobody and "expected_worst_decile" not in nobody
+
+
+def test_the_last_quarter_is_what_comes_after_three_quarters_of_the_rounds():
+    rows = [
+        {"round": n, "evaluated": n % 3 == 0 or n == 16, "expected_accuracy": n / 100}
+        for n in range(1, 17)
+    ]
+    rows[14]["val_accuracy"] = 0.25
+    quarter = last_quarter(rows)
+    # 3 · 16 / 4 = 12 itself is not in it: rounds 15 and 16 are.
+    assert (quarter["evaluations"], quarter["round"]) == (2, 16)
+    assert quarter["expected_accuracy"] == pytest.approx((0.15 + 0.16) / 2)
+    assert quarter["val_accuracy"] == 0.25 and quarter["global_accuracy"] is None
+    assert "expected_accuracy_a" not in quarter
+    alone = last_quarter([{"round": 1, "evaluated": True, "expected_accuracy_a": 0.5}])
+    assert alone["evaluations"] == 1 and alone["expected_accuracy_a"] == 0.5
+
+
+def test_local_steps_add_up_over_the_rows_of_a_client():
+    rows = [{"client": 2, "local_steps": 3}, {"client": 0}, {"client": 2, "local_steps": 4}]
+    assert local_steps(rows, 4).tolist() == [0, 0, 7, 0]

@@ -1,0 +1,84 @@
+"""Accuracies are those of each client's own model, counted one image after another."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedsdg.federation.evaluation import global_metrics, personal_accuracies
+from fedsdg.federation.seen import Seen
+from fedsdg.models.parameters import views
+
+CLIENTS = 5
+VAL = [np.arange(4 * k, 4 * k + 3) for k in range(CLIENTS)]
+TEST = [np.arange(40 + 2 * k, 40 + 2 * k + 2) for k in range(CLIENTS)]
+IMAGES = np.arange(60, 120)
+
+
+def different_views(samples):
+    """Clients with images, labels and weights of their own; a weight may be 0."""
+    draw = np.random.default_rng(0)
+    index = [draw.choice(IMAGES, 20 + 5 * k, replace=False) for k in range(CLIENTS)]
+    labels = [(samples.labels.numpy()[own] + k) % 4 for k, own in enumerate(index)]
+    weights = [draw.random(len(own)) * (draw.random(len(own)) < 0.5) for own in index]
+    return Seen(index, labels, [own / own.sum() for own in weights])
+
+
+def one_by_one(s, theta, private, trained, index, labels):
+    """bool: what a client's model gets right, an image at a time."""
+    named = {**views(theta[None], s.layout.communicated), **views(private[None], s.layout.private)}
+    answers = [
+        int(s.model.logits(s.samples.images[i : i + 1], [1], named, private=trained).argmax())
+        for i in index.tolist()
+    ]
+    return np.array(answers) == labels
+
+
+@pytest.mark.parametrize("served", ["one model", "a model each"])
+@pytest.mark.parametrize("branch", ["none", "dual"])
+def test_every_client_is_judged_by_its_own_model_on_what_it_sees(setting, served, branch):
+    s = setting(branch=branch)
+    generator = torch.Generator().manual_seed(3)
+    theta = torch.randn(CLIENTS, s.layout.d, generator=generator, dtype=torch.float64)
+    private = torch.randn(CLIENTS, s.layout.d_private, generator=generator, dtype=torch.float64)
+    trained = torch.tensor([True, False, True, True, False])
+    models = theta[:1].expand(CLIENTS, -1) if served == "one model" else theta
+    seen = different_views(s.samples)
+    found = personal_accuracies(
+        s.model, s.layout, s.samples, VAL, TEST,
+        theta[0] if served == "one model" else theta,
+        lambda clients: private[clients], trained, seen,
+    )  # fmt: skip
+    labels = s.samples.labels.numpy()
+    assert found.expected is not None
+    for k in range(CLIENTS):
+        client = (models[k], private[k], bool(trained[k]))
+        right = one_by_one(s, *client, seen.index[k], seen.labels[k])
+        assert found.expected[k] == pytest.approx((seen.weights[k] * right).sum(), abs=1e-12)
+        for values, shard in ((found.val, VAL[k]), (found.test, TEST[k])):
+            assert values[k] == one_by_one(s, *client, shard, labels[shard]).mean()
+    assert len(set(found.expected.tolist())) > 2  # they do differ
+
+
+def test_one_model_with_the_labels_of_all_is_as_good_for_everybody_as_it_is_globally(setting):
+    s = setting()
+    labels = s.samples.labels.numpy()[IMAGES]
+    alike = Seen(
+        [IMAGES] * CLIENTS, [labels] * CLIENTS, [np.full(len(IMAGES), 1 / len(IMAGES))] * CLIENTS
+    )
+    theta = torch.randn(s.layout.d, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    found = personal_accuracies(
+        s.model, s.layout, s.samples, VAL, TEST, theta, lambda _: s.private[None],
+        torch.ones(CLIENTS, dtype=torch.bool), alike,
+    )  # fmt: skip
+    accuracy, _ = global_metrics(s.model, s.layout, s.samples, IMAGES, theta, s.private)
+    assert 0 < accuracy < 1
+    assert found.expected == pytest.approx(np.full(CLIENTS, accuracy), abs=1e-12)
+
+
+def test_without_a_view_nothing_is_expected(setting):
+    s = setting()
+    found = personal_accuracies(
+        s.model, s.layout, s.samples, VAL, TEST, s.theta, lambda _: s.private[None],
+        torch.ones(CLIENTS, dtype=torch.bool),
+    )  # fmt: skip
+    assert found.expected is None and found[np.arange(CLIENTS) < 2].expected is None
