@@ -429,6 +429,29 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             client_cost="2E epochs, of θ_k and of v_k",
             server_cost="1 pass",
         ),
+        "feddpa": Method(
+            title="FedDPA-T",
+            rule=_MEAN_UNIFORM,
+            personalisation=_part(
+                "federation.personalisation:dual_adapter",
+                weight=Key("weight"),
+                personal_epochs=Key("personal_epochs"),
+            ),
+            parameters={
+                "weight": Parameter(
+                    0.5, minimum=0, maximum=1, meaning="λ, share of a client's own adapter v"
+                ),
+                "personal_epochs": Parameter(
+                    2, minimum=1, integer=True, meaning="epochs of v, before those of the rest"
+                ),
+            },
+            needs_adapters=True,
+            formula=f"{_UNIFORM}; a client trains an adapter v_k of its own in "
+            "W + (1 − λ) u + λ v_k, which it uses, then u and the head without v_k",
+            source="Yang et al. 2024, FedDPA-T",
+            client_cost="E epochs, and personal_epochs of v",
+            server_cost="1 pass",
+        ),
         "fedsdg-official": Method(
             title="FedSDG (authors' code)",
             rule=_MEAN_UNIFORM,

@@ -122,5 +122,8 @@ def test_what_a_row_says_of_its_cost_is_what_a_round_costs(world, monkeypatch, n
         assert counted.delivered / numbers == pytest.approx(passes, rel=0.02), f"passes of {name}"
     if epochs := re.match(r"(\d*)E epochs$", row.client_cost.split(",")[0]):
         often = int(epochs[1] or 1) * row.training.get("epochs", EPOCHS)
-        further = row.parameters["head_epochs"].default if "head_epochs" in row.client_cost else 0
+        named = [
+            key for key in ("head_epochs", "personal_epochs") if f"{key} of" in row.client_cost
+        ]
+        further = sum(row.parameters[key].default for key in named)
         assert last["samples_processed"] == (often + further) * sum(map(len, one.shards.train))

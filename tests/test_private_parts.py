@@ -10,9 +10,11 @@ import torch
 import yaml
 
 from fedsdg.config import method_entry, parse_config
+from fedsdg.federation.evaluation import personal_accuracies
 from fedsdg.federation.messages import serialise
+from fedsdg.federation.steps import by_epochs
 from fedsdg.federation.traffic import traffic
-from fedsdg.models.adapters import AdapterConfig, make_layout
+from fedsdg.models.adapters import AdapterConfig, make_layout, side_by_side
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze
@@ -426,6 +428,99 @@ def test_only_plain_models_can_be_mixed_and_by_a_share(finished):
         MixedModel(finished("fedper").model, 0.5)
     with pytest.raises(ValueError, match=r"weight 1\.5 must lie in \[0, 1\]"):
         MixedModel(finished("fedavg").model, 1.5)
+
+
+# --- FedDPA ---------------------------------------------------------------------------------------
+
+
+def by_hand(one, theta, private, share):
+    """Weights W + s ((1 − λ) B_u A_u + λ B_v A_v) of every adapted layer, and the head."""
+    named = {**views(theta, one.layout.communicated), **views(private, one.layout.private)}
+    config, found = one.model.config, {}
+    for name in of(named, ".lora_A"):
+        layer = name.removesuffix(".lora_A")
+        u = named[f"{layer}.lora_B"] @ named[f"{layer}.lora_A"]
+        v = named[f"{layer}.lora_B_private"] @ named[f"{layer}.lora_A_private"]
+        frozen = one.model.model.get_submodule(layer).weight
+        found[layer] = frozen + config.alpha / config.rank * ((1 - share) * u + share * v)
+    return {**found, "head.weight": named["head.weight"], "head.bias": named["head.bias"]}
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_feddpa_clients_use_the_mixture_of_both_products(finished, share):
+    one = finished({"type": "feddpa", "weight": share})
+    everyone = torch.arange(CLIENTS)
+    theta, private = one.theta.expand(CLIENTS, -1), one.bank.private(everyone)
+    named = {**views(theta, one.layout.communicated), **views(private, one.layout.private)}
+    for branch, expected in ((True, share), (False, 0.0)):
+        weights = one.model.effective_weights(named, private=branch)
+        for name, value in by_hand(one, theta, private, expected).items():
+            assert torch.allclose(weights[name], value, rtol=1e-5, atol=1e-6), name
+    narrow = side_by_side("blocks.0.mlp.fc2", named, one.model.config, private=True)
+    frozen = one.model.model.get_submodule("blocks.0.mlp.fc2").weight
+    dense = by_hand(one, theta, private, share)["blocks.0.mlp.fc2"] - frozen
+    assert torch.allclose(narrow[1] @ narrow[0], dense, atol=1e-6)
+
+
+def test_the_common_adapter_of_feddpa_ignores_the_own_ones(finished):
+    """To the last bit the same, whatever their share."""
+    models = [finished({"type": "feddpa", "weight": share}) for share in (0.0, 0.3, 1.0)]
+    assert all(torch.equal(one.theta, models[0].theta) for one in models)
+    privates = [own_models(one) for one in models]
+    assert not torch.equal(privates[1], privates[2])
+
+
+def test_feddpa_with_a_share_of_zero_is_fedavg_with_lora(material, finished):
+    """Of its clients' E last epochs; v has no gradient, and is not used."""
+    one = prepared(material, {"type": "feddpa", "weight": 0.0})
+    plain = prepared(material, "fedavg-uniform")
+    cohort = one.cohort(1)
+    asked, usual = one.clients(1, cohort), plain.clients(1, cohort)
+    late = [list(itertools.chain(*by_epochs(own)[2:])) for own in asked.batches]
+    assert [len(own) for own in late] == [len(own) for own in usual.batches]
+    mine = one.passes.train(one.model, one.layout, one.samples, asked, one.work)
+    theirs = plain.passes.train(
+        plain.model, plain.layout, plain.samples, dataclasses.replace(usual, batches=late),
+        plain.work,
+    )  # fmt: skip
+    assert torch.equal(mine.theta, theirs.theta)
+    assert torch.equal(mine.private, asked.private)
+    done = finished({"type": "feddpa", "weight": 0.0})
+    val, test = done.shards.val, done.shards.test
+    none = torch.zeros(CLIENTS, dtype=torch.bool)
+    common = personal_accuracies(
+        done.model, done.layout, done.samples, val, test, done.theta, done.bank.private, none
+    )
+    assert done.records.rounds[-1]["personal_accuracy"] == common.test.mean()
+
+
+def test_the_own_adapter_of_feddpa_learns_on_the_mixture_with_the_common_one_fixed(material):
+    """v − η_p ∇_v of the loss at the mixture, one step of SGD on all of a client's samples."""
+    rate, share = 0.5, 0.3
+    training = {"optimiser": "sgd", "eta_p": rate, "eta_g": 0.1, "clip_norm": 1e9}
+    training |= {"batch_size": None, "epochs": 1}
+    entry = {"type": "feddpa", "weight": share, "personal_epochs": 1}
+    where = {"clients": 1, "clients_per_round": 1, "rounds": 2}
+    one = prepared(material, entry, tuple(training.items()), **where)
+    one.step(1)
+    theta, before = one.theta[None], one.bank.private(torch.arange(1)).requires_grad_()
+    index = torch.from_numpy(one.shards.train[0])
+    weights = by_hand(one, theta, before, share)
+    scores = one.model.forward(one.samples.images[index], [len(index)], weights)
+    torch.nn.functional.cross_entropy(scores, one.samples.labels[index]).backward()
+    assert float(before.grad.norm()) > 1e-4
+    one.step(2)
+    expected = before.detach() - rate * before.grad
+    assert torch.allclose(own_models(one), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_feddpa_sends_what_fedavg_does(finished):
+    one, plain = finished("feddpa"), finished("fedavg-uniform")
+    for name in ("bytes_up", "bytes_down"):
+        assert metrics(one, name) == metrics(plain, name)
+    assert one.layout.global_model
+    for row in one.records.clients:
+        assert not row["participated"] or row["samples_processed"] == 4 * row["n_train"]
 
 
 # --- What is sent ---------------------------------------------------------------------------------

@@ -63,6 +63,7 @@ RULES: Mapping[str, Row] = MappingProxyType(
         "fedsa-lora": _UNIFORM,
         "rolora": _UNIFORM,
         "apfl": _UNIFORM,
+        "feddpa": _UNIFORM,
         "fedsdg-official": _UNIFORM,
         "fedsdg-official-aligned": Row(
             Alignment, ("temperature",), {"reference": "leave_one_out", "transform": "softmax"}

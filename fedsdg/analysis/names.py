@@ -44,6 +44,7 @@ METHODS = {
     "fedsa-lora": "FedSA-LoRA",
     "rolora": "RoLoRA",
     "apfl": "APFL",
+    "feddpa": "FedDPA-T",
     "fedsdg-official": "FedSDG (authors' code)",
     "fedsdg-official-aligned": "FedSDG (authors' code, aligned)",
     "cgsv-xu": "CGSV (as published)",

@@ -132,6 +132,25 @@ def apfl(weight: float) -> Personalisation:
     return Personalisation(mixture=weight, interleaved=True, shared_alone=True)
 
 
+def dual_adapter(weight: float, personal_epochs: int) -> Personalisation:
+    """FedDPA-T (Yang et al. 2024): an adapter u for all, one v for each, and their mixture.
+
+    A client's weight is W + s ((1 − λ) B_u A_u + λ B_v A_v), λ the ``weight``. A round trains v
+    alone on that mixture for ``personal_epochs``, then u and the head, without v, for the usual
+    ones. v starts as any LoRA does, from one draw for all clients.
+    """
+    return Personalisation(
+        adapters={
+            "branch": "dual",
+            "gate_fixed": weight,
+            "composition": "mixture",
+            "private_init": "lora",
+        },
+        private_first=personal_epochs,
+        shared_alone=True,
+    )
+
+
 def ditto(strength: float) -> Personalisation:
     """Ditto (Li et al. 2021): beside FedAvg's model a client trains its own, held near to it."""
     return Personalisation(own=Ditto(strength))

@@ -35,7 +35,8 @@ class AdapterConfig:
         targets: "outputs" (attention output projection, second feed-forward layer) | "qkv-fc1".
         branch: "none" (shared factors only) | "dual" (a gated private branch beside them).
         composition: "residual" ΔW = s·B_g A_g + m·s·B_p A_p
-            | "factors" ΔW = s·(B_g + m·B_p)(A_g + m·A_p).
+            | "factors" ΔW = s·(B_g + m·B_p)(A_g + m·A_p)
+            | "mixture" ΔW = (1 − m)·s·B_g A_g + m·s·B_p A_p (FedDPA).
         gate: one logit per "block" | adapted "layer" | "client".
         gate_init: first value of every logit a (0: m = 0.5).
         gate_fixed: m itself, in [0, 1], instead of a learned logit; then there is no logit.
@@ -60,7 +61,7 @@ class AdapterConfig:
     alpha: float = 16.0
     targets: Literal["outputs", "qkv-fc1"] = "outputs"
     branch: Literal["none", "dual"] = "none"
-    composition: Literal["residual", "factors"] = "residual"
+    composition: Literal["residual", "factors", "mixture"] = "residual"
     gate: Literal["block", "layer", "client"] = "block"
     gate_init: float = 0.0
     gate_fixed: float | None = None
@@ -77,7 +78,7 @@ class AdapterConfig:
         choices: dict[str, tuple[str, ...]] = {
             "targets": tuple(TARGETS),
             "branch": ("none", "dual"),
-            "composition": ("residual", "factors"),
+            "composition": ("residual", "factors", "mixture"),
             "gate": ("block", "layer", "client"),
             "private_subspace": ("own", "shared-a"),
             "private_init": ("near-zero", "lora", "official"),
@@ -275,6 +276,8 @@ def merge(
     if private and config.branch == "dual":
         gate = _gate(layer, parameters, config)
         gated = gate * parameters[f"{layer}.lora_B_private"]
+        if config.composition == "mixture":
+            b = (1 - gate) * b
         if config.private_subspace == "shared-a":
             b = b + gated
         elif config.composition == "factors":
@@ -336,6 +339,8 @@ def side_by_side(
         return a, b
     gate = _gate(layer, parameters, config)
     gated = gate * (config.scale * parameters[f"{layer}.lora_B_private"])
+    if config.composition == "mixture":
+        b = (1 - gate) * b
     if config.private_subspace == "shared-a":
         return torch.cat((a, a), dim=1), torch.cat((b, gated), dim=2)
     a_private = parameters[f"{layer}.lora_A_private"]

@@ -153,6 +153,8 @@ def _compose(
     else:
         gate = torch.tensor(config.gate_fixed, dtype=a.dtype)
     b_private = gate * tensors[f"{layer}.lora_B_private"]
+    if config.composition == "mixture":
+        b = (1 - gate) * b
     if config.private_subspace == "shared-a":
         return a, b + b_private
     a_private = tensors[f"{layer}.lora_A_private"]

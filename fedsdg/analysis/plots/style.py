@@ -130,6 +130,7 @@ _LOOKS = {
     "ffa-lora": Look("#008B8B", "-", "o"),
     "fedsa-lora": Look("#008B8B", _DASHED, "s"),
     "rolora": Look("#008B8B", _DOTTED, "^"),
+    "feddpa": Look("#008B8B", _DASHDOT, "D"),
     "pens": Look("#EE3377", "-", "P"),
     "clustered": Look("#EE3377", _DASHED, "s"),
     "clustered-known": Look("#EE3377", _DASHDOT, "^"),
