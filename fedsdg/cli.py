@@ -364,6 +364,16 @@ def claims(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def ledger(arguments: argparse.Namespace) -> int:
+    """Judge every claim of the specifications by the record."""
+    from fedsdg.analysis.ledger import VERDICTS, write_ledger
+
+    entries = write_ledger(arguments.claims, arguments.configs, arguments.records, arguments.output)
+    counts = {v: sum(entry.verdict == v for entry in entries) for v in VERDICTS}
+    print(f"{len(entries)} claims: {', '.join(f'{n} {v}' for v, n in counts.items())}")
+    return 0
+
+
 def record(arguments: argparse.Namespace) -> int:
     """Keep what tables and figures are made from, to be committed, in results/reference."""
     from fedsdg.analysis.record import keep_record
@@ -566,6 +576,11 @@ def _parser() -> argparse.ArgumentParser:
     sub = command(claims)
     sub.add_argument("--summary", required=True)
     sub.add_argument("--output", required=True)
+    sub = command(ledger)
+    sub.add_argument("--claims", default="claims.yaml", help="default: %(default)s")
+    sub.add_argument("--configs", default="config", help="their folder (default: %(default)s)")
+    sub.add_argument("--records", default="results/reference", help="default: %(default)s")
+    sub.add_argument("--output", default="docs/claims.md", help="default: %(default)s")
     sub = command(record)
     sub.add_argument("experiment", nargs="+", help="as its config names it: default")
     sub = command(verify)

@@ -42,6 +42,7 @@ TABLES = [
     "stragglers",
     "label_noise",
     "sensitivity",
+    "verification",
 ]
 FIGURES = [
     "convergence",

@@ -20,6 +20,7 @@ from fedsdg.analysis.tables.layout import Table
 from fedsdg.analysis.tables.render import to_csv, to_latex, to_markdown
 from fedsdg.analysis.tables.sensitivity import sensitivity
 from fedsdg.analysis.tables.stragglers import stragglers
+from fedsdg.analysis.tables.verification import verification
 from fedsdg.results import atomic_path
 
 TABLES: Mapping[str, Callable[[Summary], Table]] = MappingProxyType(
@@ -36,6 +37,7 @@ TABLES: Mapping[str, Callable[[Summary], Table]] = MappingProxyType(
         "stragglers": stragglers,
         "label_noise": label_noise,
         "sensitivity": sensitivity,
+        "verification": verification,
     }
 )
 

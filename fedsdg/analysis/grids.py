@@ -1,0 +1,64 @@
+"""What the published experiments compare, read from their config files: cells and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+@dataclass(frozen=True)
+class Grid:
+    """An experiment's cells (a skew, or ``skew@scenario``) and the labels of its rows."""
+
+    experiment: str
+    file: Path
+    cells: tuple[str, ...]
+    rows: tuple[str, ...]
+
+
+def published_grids(folder: str | Path) -> dict[str, Grid]:
+    """The grid of every YAML file in ``folder`` and below that names an experiment.
+
+    A key that a file does not have is that of ``config.yaml``, over which it is laid.
+    Raises ``FileNotFoundError`` where there is no ``config.yaml``, and ``ValueError`` naming the
+    file that is no config.
+    """
+    base_file = Path(folder) / "config.yaml"
+    if not base_file.is_file():
+        raise FileNotFoundError(f"there is no {base_file}; name the folder of the configs")
+    base = _read(base_file)
+    grids = {}
+    for file in sorted(Path(folder).rglob("*.yaml")):
+        own = _read(file)
+        if "experiment" in own:
+            grid = _grid(file, {**base, "scenarios": {}, **own})
+            grids[grid.experiment] = grid
+    return grids
+
+
+def _grid(file: Path, config: Mapping[str, Any]) -> Grid:
+    scenarios = list(config.get("scenarios") or {})
+    cells = [
+        f"{skew}@{scenario}" if scenario else skew
+        for skew in config["skews"]
+        for scenario in (scenarios or [""])
+    ]
+    rows = [
+        entry if isinstance(entry, str) else entry.get("name", entry.get("type"))
+        for entry in config["methods"]
+    ]
+    return Grid(str(config["experiment"]), file, tuple(cells), tuple(rows))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file} is not valid YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} holds no mapping of keys; it is no config")
+    return content

@@ -1,0 +1,128 @@
+"""The ledger as a page: counts of verdicts first, then a table for each specification."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+from fedsdg.analysis.formatting import MISSING
+from fedsdg.analysis.judgement import LEAST_SEEDS
+from fedsdg.analysis.ledger import VERDICTS, Entry
+from fedsdg.results import atomic_path
+
+_SOURCES = {
+    "000": "Specification 000: the server's aggregation",
+    "001": "Specification 001: a chapter on aggregation",
+    "002": "Specification 002: the client, its private branch and its gates",
+    "003": "Specification 003: aggregation by contribution",
+    "004": "Specification 004: horizontal aggregation in XFL",
+}
+
+_PREAMBLE = f"""# What the specifications claim, and what the record says
+
+Every sentence of the specifications that a run can test, with its verdict. The claims stand in
+[claims.yaml](../claims.yaml), each with the measure, the threshold and the experiment that decide
+it; `fedsdg ledger` looks up the numbers in [results/reference/](../results/reference) and writes
+this page.
+
+A claim is *supported* if the whole 95 % Student-t interval of the mean over seeds lies on the side
+that is claimed, *refuted* if it lies wholly on the other side, and *undecided* otherwise. From
+fewer than {LEAST_SEEDS} seeds only the mean is shown and nothing is decided, unless the number is
+counted and not measured (bytes, parameters): then any number of seeds decides. *Open* is what
+needs something that is not built, not affordable, or not yet in the record. Some claims are
+decided by arithmetic: then the test that does it is named.
+
+Differences are paired over seeds; intervals of correlations are those of Fisher's z; intervals of
+shares are cut at 0 and 100 %. *Visible* is the smallest distance from the threshold that these
+seeds would have decided with a chance of 80 %. Where a specification names no number, the
+threshold is this project's. *Horizon* says whether training had settled; what ended before it did
+says nothing of longer training. Within a table what is refuted comes first."""
+
+_HEADS = (
+    "claim",
+    "verdict",
+    "effect",
+    "threshold",
+    "n",
+    "visible",
+    "measured as",
+    "where",
+    "horizon",
+)
+
+
+def write_page(entries: Sequence[Entry], file: str | Path) -> None:
+    """Write the page of these entries."""
+    with atomic_path(file) as temporary:
+        temporary.write_text(page(entries), encoding="utf-8")
+
+
+def page(entries: Sequence[Entry]) -> str:
+    """Markdown: the counts, then a table for each source, sorted by ``VERDICTS``."""
+    lines = [_PREAMBLE, "", *_counts(entries)]
+    ordered = sorted(entries, key=lambda e: (e.source, VERDICTS.index(e.verdict)))
+    for source, members in groupby(ordered, key=lambda entry: entry.source):
+        lines += ["", f"## {_SOURCES.get(source, source)}", "", *_table(_HEADS, map(_row, members))]
+    return "\n".join(lines) + "\n"
+
+
+def _counts(entries: Sequence[Entry]) -> list[str]:
+    sources = sorted({entry.source for entry in entries})
+    heads = ("verdict", "claims", *sources)
+    rows = []
+    for verdict in VERDICTS:
+        counts = [sum((e.source, e.verdict) == (s, verdict) for e in entries) for s in sources]
+        rows.append((f"**{verdict}**", str(sum(counts)), *map(str, counts)))
+    return _table(heads, rows)
+
+
+def _table(heads: Sequence[str], rows: object) -> list[str]:
+    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    return [*lines, *(f"| {' | '.join(row)} |" for row in rows)]  # type: ignore[attr-defined]
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    name = f'<a id="{entry.id}"></a>`{entry.id}`<br>{entry.sentence} *({entry.section})*'
+    verdict = f"**{entry.verdict}**"
+    if entry.reason:
+        verdict += f"<br>{entry.reason}"
+    where = f"{entry.experiment}, `{entry.cell}`" if entry.experiment else MISSING
+    how = f"{entry.measure}: {entry.compared}" if entry.measure else MISSING
+    if entry.note:
+        how += f"<br>{entry.note}"
+    return (
+        name.replace("|", "\\|"),
+        verdict.replace("|", "\\|"),
+        _effect(entry),
+        f"{entry.threshold} {entry.unit}".strip() if entry.threshold else MISSING,
+        str(entry.n) if entry.n else MISSING,
+        MISSING
+        if entry.visible is None
+        else shown(entry.visible, "%" if entry.unit == "points" else entry.unit),
+        how.replace("|", "\\|"),
+        where,
+        entry.horizon or MISSING,
+    )
+
+
+def _effect(entry: Entry) -> str:
+    if entry.effect is None:
+        return MISSING
+    text = f"{shown(entry.effect, entry.unit)} {entry.unit}".strip()
+    if entry.low is not None and entry.high is not None and entry.low != entry.high:
+        text += f" [{shown(entry.low, entry.unit)}, {shown(entry.high, entry.unit)}]"
+    if entry.means:
+        unit = "%" if entry.unit == "points" else ""
+        both = [shown(entry.means[side], unit) for side in ("subject", "compared")]
+        text += f"<br>({both[0]} and {both[1]})"
+    return text
+
+
+def shown(value: float, unit: str) -> str:
+    """A number as the page prints it: shares and points to one decimal, else three digits."""
+    if unit in ("%", "points"):
+        text = f"{round(value, 1) + 0.0:{'+' if unit == 'points' else ''}.1f}"
+    else:
+        text = f"{value:.1f}" if abs(value) >= 100 else f"{value:.3g}"
+    return text.replace("-", "−")

@@ -1,0 +1,178 @@
+"""The specification's checks while FedSDG runs, and after: expected and measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from fedsdg.analysis.formatting import MISSING
+from fedsdg.analysis.hyperparameters import hyperparameters
+from fedsdg.analysis.judgement import LEAST_SEEDS, Judgement, Threshold, judge
+from fedsdg.analysis.measures import MEASURES, Case, LackingError, Record, Values
+from fedsdg.analysis.names import method_title, skew_title
+from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.tables.layout import Block, Table, block
+
+_CAPTION = (
+    "The specification's run-time checks of FedSDG. Measured: mean over seeds with the 95 % "
+    "Student-t interval, cut at 0 and 100 %; gates and norms are means over clients and over the "
+    "evaluations in the last quarter of the rounds. As expected: the whole interval is on the "
+    "expected side; contradicted: on the other; undecided: neither, or fewer than five seeds"
+)
+_VERDICTS = {"supported": "as expected", "refuted": "contradicted", "undecided": "undecided"}
+_GROUPS = {"all": "", "agree": ", clients that agree", "conflict": ", clients in conflict"}
+COLUMNS = [
+    *("skew", "method", "check", "clients", "expected"),
+    *("n", "mean", "low", "high", "verdict"),
+]
+
+
+@dataclass(frozen=True)
+class _Check:
+    """A measure with its options, what is expected of it, and whether groups are told apart."""
+
+    title: str
+    measure: str
+    options: dict[str, Any]
+    threshold: Threshold
+    expected: str
+    grouped: bool = False
+    decimals: int = 2
+
+
+def _checks(gates: int, first: float) -> Iterator[_Check]:
+    """The checks of a model with so many gates, which began at the value ``first``."""
+    start = gates * first
+    near = Threshold(start - 0.1 * start, start + 0.1 * start)
+    yield _Check(
+        "Σ of the gates after the first round",
+        *("penalty", {"of": "gate", "at": "first"}, near),
+        f"{start:.2f} ± 10 %",
+    )
+    yield _Check(
+        "Σ of the gates, last quarter minus first round",
+        *("penalty", {"of": "gate", "at": "change"}, Threshold(None, 0.0)),
+        "< 0",
+    )
+    small = Threshold(None, 0.1)
+    for at, title in (("first", "after the first round"), ("largest", "at its largest")):
+        yield _Check(
+            f"‖θ_p‖² {title}", "penalty", {"of": "private", "at": at}, small, "< 0.1", decimals=3
+        )
+    yield _Check(
+        "‖θ_p‖ / ‖θ_g‖",
+        *("private ratio", {}, Threshold(0.05, 0.2)),
+        "0.1, from 0.05 to 0.2",
+        grouped=True,
+    )
+    yield _Check(
+        "Gates below 0.1 (%)",
+        *("gate share", {"below": 0.1}, Threshold(50.0, 80.0)),
+        "50 to 80",
+        grouped=True,
+        decimals=1,
+    )
+    yield _Check(
+        "Gates above 0.9 (%)",
+        *("gate share", {"above": 0.9}, Threshold(0.0, 20.0)),
+        "at most 20",
+        grouped=True,
+        decimals=1,
+    )
+    yield _Check(
+        "Gates from 0.4 to 0.6 (%)",
+        *("gate share", {"above": 0.4, "below": 0.6}, Threshold(0.0, 20.0)),
+        "at most 20",
+        grouped=True,
+        decimals=1,
+    )
+    yield _Check(
+        "ρ over clients between mean gate and local steps",
+        *("gates and steps", {}, Threshold(-0.3, 0.3)),
+        "from −0.3 to 0.3",
+    )
+
+
+def verification(summary: Summary) -> Table:
+    """A block for each cell and row with gates: check, expected, measured, verdict."""
+    record = Record(summary)
+    rows: list[dict[str, Any]] = []
+    blocks: list[Block] = []
+    for skew in dict.fromkeys(run["skew"] for run in summary.runs):
+        for method in summary.methods():
+            lines = list(_lines(record, skew, method))
+            if lines:
+                title = f"{skew_title(skew)}, {method_title(method)}"
+                heads = ["Check", "Expected", "Measured", "Verdict"]
+                blocks.append(block(title, heads, [shown for _, shown in lines]))
+                rows += [row for row, _ in lines]
+    notes = () if blocks else ("No row of this experiment has learned gates.",)
+    if any(row["n"] < LEAST_SEEDS for row in rows):
+        notes = (f"Fewer than {LEAST_SEEDS} seeds: means only, and nothing is decided.",)
+    caption = f"{_CAPTION}. {hyperparameters(summary.runs)}"
+    shown = tuple(blocks) or (block("", ["Check"], []),)
+    return Table("verification", caption, shown, notes, pd.DataFrame(rows, columns=COLUMNS))
+
+
+def _lines(record: Record, skew: str, method: str) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """(raw row, cells) of every check that the record can answer."""
+    case = Case(skew, method, {})
+    try:
+        parameters = record.settings(case).get("parameters", {})
+        gates = record.per_seed(case, record.clients, "gates")
+    except LackingError:
+        return
+    count = max(len(g) for rows in gates.values() for g in rows["gates"].dropna())
+    first = 1 / (1 + math.exp(-float(parameters.get("gate_init", 0.0))))
+    for check in _checks(count, first):
+        for clients, words in _GROUPS.items():
+            if clients != "all" and not check.grouped:
+                continue
+            options = check.options if clients == "all" else check.options | {"clients": clients}
+            try:
+                values = _values(record, Case(skew, method, options), check)
+            except LackingError:
+                continue
+            measure = MEASURES[check.measure]
+            judged = judge(
+                list(values.values()),
+                check.threshold,
+                correlation=measure.correlation,
+                bounds=measure.bounds,
+            )
+            verdict = _VERDICTS[judged.verdict]
+            row: dict[str, Any] = {
+                "skew": skew,
+                "method": method,
+                "check": check.title,
+                "clients": clients,
+            }
+            row |= {"expected": check.expected, "n": judged.n, "mean": judged.effect}
+            row |= {"low": judged.low, "high": judged.high, "verdict": verdict}
+            yield row, [check.title + words, check.expected, _measured(judged, check), verdict]
+
+
+def _values(record: Record, case: Case, check: _Check) -> Values:
+    """The check's numbers; a change is the last quarter's less the first round's."""
+    function = MEASURES[check.measure].function
+    if case.options.get("at") != "change":
+        return function(record, case)
+    ends = [
+        function(record, Case(case.cell, case.method, {**case.options, "at": at}))
+        for at in ("quarter", "first")
+    ]
+    return {seed: ends[0][seed] - ends[1][seed] for seed in ends[0]}
+
+
+def _measured(judged: Judgement, check: _Check) -> str:
+    if not math.isfinite(judged.effect):
+        return MISSING
+    digits = check.decimals
+    text = f"{judged.effect:.{digits}f}"
+    if judged.low is not None and judged.high is not None:
+        text += f" [{judged.low:.{digits}f}, {judged.high:.{digits}f}]"
+    return text.replace("-", "−")

@@ -1,0 +1,225 @@
+"""The ledger on claims and records of a test's own: verdicts, what is open, and bad entries."""
+
+import copy
+import dataclasses
+
+import pytest
+import yaml
+
+from fedsdg.analysis.grids import published_grids
+from fedsdg.analysis.ledger import (
+    Entry,
+    judge_claims,
+    read_claims,
+    read_ledger,
+    write_ledger,
+)
+from fedsdg.analysis.ledger_page import page
+from fedsdg.analysis.summarise import summarise
+
+from .conftest import Run, write_run
+
+PERSONAL = {"metric": "personal_accuracy"}
+BETTER = {
+    "id": "better",
+    "source": "002",
+    "section": "Aims",
+    "sentence": "FedSDG is better than the better of two.",
+    "experiment": "arena",
+    "cell": "iid",
+    "method": "fedsdg",
+    "measure": "accuracy",
+    "arguments": PERSONAL,
+    "minus": {"method": ["fedavg", "krum"]},
+    "threshold": {"above": 0},
+}
+OPEN = {
+    "id": "private",
+    "source": "002",
+    "section": "Aims",
+    "sentence": "Nothing leaks.",
+    "experiment": None,
+    "needs": "an attack",
+}
+PROOF = {
+    "id": "sum",
+    "source": "000",
+    "section": "Step 2",
+    "sentence": "Weights sum to one.",
+    "proof": "tests/test_x.py::test_y",
+    "verdict": "refuted",
+}
+#: Method → personal accuracy of seeds 0 to 4.
+ACCURACY = {
+    "fedsdg": [0.90, 0.91, 0.89, 0.90, 0.92],
+    "fedavg": [0.80, 0.82, 0.79, 0.81, 0.80],
+    "krum": [0.87, 0.88, 0.85, 0.87, 0.88],
+}
+SETTING = {
+    "federation": {"clients": 10, "clients_per_round": 4, "rounds": 2},
+    "training": {"epochs": 3},
+}
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A folder of configs and one of records, with the experiment `arena` in both."""
+    (tmp_path / "config" / "extended").mkdir(parents=True)
+    base = {"experiment": "arena", "skews": ["iid", "dirichlet~0.1"], "methods": [*ACCURACY]}
+    (tmp_path / "config" / "config.yaml").write_text(yaml.safe_dump(base))
+    other = {"experiment": "later", "scenarios": {"a": {}}, "methods": [{"type": "krum"}]}
+    (tmp_path / "config" / "extended" / "later.yaml").write_text(yaml.safe_dump(other))
+    for method, values in ACCURACY.items():
+        for seed, value in enumerate(values):
+            last = {"personal_accuracy": value}
+            rounds = [{"round": 1, "val_accuracy": 0.5}, {"round": 2, "val_accuracy": 0.5}]
+            facts = {"skew": "iid", "last": last, "rounds": rounds, "config": SETTING}
+            write_run(tmp_path / "runs" / "arena", Run(method, seed, **facts))
+    summarise(tmp_path / "runs" / "arena", tmp_path / "records" / "arena")
+    return tmp_path
+
+
+def read(place, *claims):
+    file = place / "claims.yaml"
+    file.write_text(yaml.safe_dump(list(claims), allow_unicode=True))
+    return read_claims(file, published_grids(place / "config"))
+
+
+def judged(place, *claims) -> list[Entry]:
+    return judge_claims(read(place, *claims), place / "records")
+
+
+def changed(**keys):
+    claim = copy.deepcopy(BETTER) | keys
+    return {name: value for name, value in claim.items() if value != "gone"}
+
+
+def test_grids_take_what_they_lack_from_the_base(place):
+    grids = published_grids(place / "config")
+    assert grids["arena"].cells == ("iid", "dirichlet~0.1")
+    assert grids["later"].cells == ("iid@a", "dirichlet~0.1@a")
+    assert grids["later"].rows == ("krum",)
+
+
+def test_a_difference_is_paired_and_from_the_better_rival(place):
+    (entry,) = judged(place, BETTER)
+    assert entry.verdict == "supported"
+    assert entry.compared == "fedsdg − krum"  # the higher mean of the two
+    assert entry.effect == pytest.approx(3.4)  # mean of 3, 3, 4, 3, 4 points
+    assert (entry.low or 0) == pytest.approx(3.4 - 2.7764 * 0.54772 / 5**0.5, abs=1e-3)
+    assert entry.means == {"subject": pytest.approx(90.4), "compared": pytest.approx(87.0)}
+    assert (entry.n, entry.unit) == (5, "points")
+    assert entry.setting["clients_per_round"] == 4
+
+
+def test_verdicts_follow_the_threshold(place):
+    thresholds = {"above": 3, "below": 3}
+    entries = judged(
+        place,
+        *(changed(id=side, threshold={side: value}) for side, value in thresholds.items()),
+        changed(id="wide", threshold={"above": 5}),
+        changed(id="inside", threshold={"between": [2, 5]}),
+    )
+    verdicts = [entry.verdict for entry in entries]
+    assert verdicts == ["undecided", "undecided", "refuted", "supported"]
+    assert entries[0].reason == "the interval straddles the threshold"
+
+
+def test_a_value_alone_and_a_ratio(place):
+    alone = changed(id="alone", minus="gone", threshold={"above": 89})
+    ratio = changed(id="ratio", minus="gone", over={"method": "fedavg"}, threshold={"above": 1})
+    first, second = judged(place, alone, ratio)
+    assert (first.effect, first.unit, first.means) == (pytest.approx(90.4), "%", {})
+    assert second.unit == "times"
+    assert second.effect == pytest.approx(
+        sum(a / b for a, b in zip(ACCURACY["fedsdg"], ACCURACY["fedavg"], strict=True)) / 5,
+        rel=1e-4,
+    )
+
+
+def test_what_cannot_be_answered_is_open_with_its_reason(place):
+    entries = judged(
+        place,
+        OPEN,
+        changed(id="later", experiment="later", cell="iid@a", method="krum", minus="gone"),
+        changed(id="cell", cell="dirichlet~0.1"),
+        changed(id="column", arguments={"metric": "expected_accuracy_b"}),
+    )
+    assert [entry.verdict for entry in entries] == ["open"] * 4
+    assert [entry.reason for entry in entries] == [
+        "needs an attack",
+        "there is no record of later yet",
+        "the record has no run of fedsdg at dirichlet~0.1 yet",
+        "the record has no expected_accuracy_b of fedsdg at iid yet",
+    ]
+
+
+def test_few_seeds_decide_nothing(place):
+    for seed in (3, 4):
+        folder = place / "runs" / "arena" / "digits" / "clients~10" / "iid" / "krum"
+        (folder / f"seed~{seed}" / "result.json").unlink()
+    summarise(place / "runs" / "arena", place / "records" / "arena")
+    (entry,) = judged(place, changed(minus={"method": "krum"}))
+    assert (entry.verdict, entry.reason, entry.n) == ("undecided", "too few seeds", 3)
+    assert entry.low is None
+
+
+@pytest.mark.parametrize(
+    ("claim", "said"),
+    [
+        (changed(experiment="arenas"), "better names the unknown experiment 'arenas' .*'arena'"),
+        (changed(measure="acuracy"), "better names the unknown measure 'acuracy' .*'accuracy'"),
+        (changed(method="fedsgd"), "better: arena has no row 'fedsgd' .*rows are fedsdg, fed"),
+        (changed(minus={"method": "krumm"}), "better: arena has no row 'krumm'"),
+        (changed(cell="iid@half"), "better: arena has no cell 'iid@half'; its cells are iid"),
+        (changed(minus={"cell": "x"}), "better: arena has no cell 'x'"),
+        (changed(threshold={"over": 1}), "better: the threshold is .*write"),
+        (changed(arguments={}), "better: the measure 'accuracy' needs the argument 'metric'"),
+        (changed(arguments={"metric": "acc"}), "better: the argument 'metric' is 'acc', but must"),
+        (changed(arguments={**PERSONAL, "at": 1}), "better: .* has no argument 'at'; it takes"),
+        (changed(over={"method": "krum"}), "better has both 'minus' and 'over'; remove one"),
+        (changed(sentence="gone"), "better lacks 'sentence'; add it"),
+        (changed(colour="red"), "better has an unknown key 'colour'"),
+        (changed(id="gone"), "claim 1 has no id; give it one"),
+        ({**OPEN, "needs": ""}, "private lacks 'needs'; add it: what it would take"),
+        ({**PROOF, "verdict": "open"}, "sum: the verdict of a proof is 'open'; write supported"),
+    ],
+)
+def test_a_bad_entry_is_named_with_its_remedy(place, claim, said):
+    with pytest.raises(ValueError, match=said) as caught:
+        read(place, claim)
+    assert "\n" not in str(caught.value)
+
+
+def test_two_claims_of_one_id_are_refused(place):
+    with pytest.raises(ValueError, match="2 claims have the id 'better'; rename"):
+        read(place, BETTER, BETTER)
+
+
+def test_the_page_counts_every_verdict_and_hides_none(place):
+    claims = [OPEN, changed(id="lost", threshold={"above": 5}), BETTER, PROOF]
+    text = page(judged(place, *claims))
+    counts = {
+        line.split("|")[1].strip(): line.split("|")[2].strip()
+        for line in text.splitlines()
+        if line.startswith("| **")
+    }
+    assert counts == {
+        "**refuted**": "2",
+        "**supported**": "1",
+        "**undecided**": "0",
+        "**open**": "1",
+    }
+    # In a table what is refuted comes first, whatever the order of the claims.
+    places = [text.index(f'<a id="{name}"></a>') for name in ("sum", "lost", "better", "private")]
+    assert places == sorted(places)
+    assert "+3.4 points [+2.7, +4.1]<br>(90.4 and 87.0)" in text
+
+
+def test_the_written_ledger_is_the_one_that_was_judged(place):
+    (place / "claims.yaml").write_text(yaml.safe_dump([BETTER, OPEN, PROOF]))
+    places = [place / name for name in ("claims.yaml", "config", "records", "claims.md")]
+    entries = write_ledger(*places)
+    assert read_ledger(place / "records" / "ledger.json") == entries
+    assert (place / "claims.md").read_text() == page(entries)
+    assert {field.name for field in dataclasses.fields(Entry)} >= {"visible", "horizon"}

@@ -1,0 +1,208 @@
+"""Measures of the ledger on records written row by row, where the answer is known."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fedsdg.analysis.measures import MEASURES, Case, LackingError, Record, reported
+from fedsdg.analysis.summary import Summary
+from fedsdg.results import write_json
+
+from .conftest import Run
+
+CELL = "iid@half"
+SETTING = {
+    "federation": {"clients": 4, "clients_per_round": 2, "rounds": 8},
+    "training": {"epochs": 2},
+    "backbone": "small",
+}
+#: Client → gates in the last quarter of the rounds; 0 and 1 agree, 2 and 3 conflict.
+GATES = {
+    0: [0.05, 0.05, 0.05, 0.5],
+    1: [0.05, 0.95, 0.5, 0.5],
+    2: [0.95, 0.95, 0.95, 0.95],
+    3: [0.0, 0.4, 0.6, 1.0],
+}
+
+
+def run(seed=0, method="fedsdg", **more):
+    rounds = [
+        {
+            "round": number,
+            "gate_penalty": 3.0 - 0.25 * number,
+            "private_penalty": [0.01, 0.09, 0.02][number % 3],
+            "weight_entropy": math.log(2) if number % 2 else 0.0,
+            "global_accuracy": 0.5 + 0.01 * (number % 2) * (number > 4),
+            "simulated_seconds": 3.0 * number,
+        }
+        for number in range(1, 9)
+    ]
+    rows = []
+    for number in range(1, 9):
+        cohort = {2 * (number % 2), 2 * (number % 2) + 1}  # clients 0 and 1, then 2 and 3
+        for client in range(4):
+            took_part = client in cohort
+            late = number > 4
+            row = {
+                "round": number,
+                "client": client,
+                "participated": took_part,
+                "conflicts": client > 1,
+                "gates": GATES[client] if late else [0.5] * 4,
+                "private_shares": [0.1 * client, 0.2 * client],
+                "private_ratio": 0.1 * client,
+                "val_accuracy": 0.5,
+                "noise_rate": 0.1 * client,
+                "shapley": [0.4, 0.1, 0.2, 0.3][client],
+            }
+            if took_part:
+                row |= {"weight": 0.75 if client % 2 else 0.25, "local_steps": 10 + client}
+            rows.append(row)
+    last = {"personal_accuracy": 0.9 + 0.01 * seed, "global_accuracy": 0.8}
+    facts = {"scenario": "half", "skew": "iid", "clients": 4, "config": SETTING}
+    return Run(method, seed, last=last, rounds=rounds, rows=rows, **facts, **more)
+
+
+@pytest.fixture
+def record(summary_of):
+    return Record(Summary(summary_of([run(0), run(1)])))
+
+
+def measured(record, name, **options):
+    values = MEASURES[name].function(record, Case(CELL, "fedsdg", options))
+    assert set(values) == {0, 1}
+    return values
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"below": 0.1}, 100 * np.mean([3 / 4, 1 / 4, 0, 1 / 4])),
+        ({"above": 0.9}, 100 * np.mean([0, 1 / 4, 1, 1 / 4])),
+        ({"above": 0.3, "below": 0.7}, 100 * np.mean([1 / 4, 2 / 4, 0, 2 / 4])),
+        ({"below": 0.1, "clients": "agree"}, 100 * np.mean([3 / 4, 1 / 4])),
+        ({"above": 0.9, "clients": "conflict"}, 100 * np.mean([1, 1 / 4])),
+    ],
+)
+def test_shares_of_gates_within_clients(record, options, expected):
+    assert measured(record, "gate share", **options)[0] == pytest.approx(expected)
+
+
+def test_gates_of_clients(record):
+    means = [np.mean(GATES[client]) for client in range(4)]
+    assert measured(record, "gate")[0] == pytest.approx(np.mean(means))
+    conflict = measured(record, "gate", clients="conflict")[1]
+    assert conflict == pytest.approx(np.mean(means[2:]))
+    ends = 100 * np.mean([3 / 4, 2 / 4, 1, 2 / 4])
+    assert measured(record, "gate extremes")[0] == pytest.approx(ends)
+    spread = measured(record, "spread over blocks", of="gates", clients="conflict")
+    assert spread[0] == pytest.approx(np.mean([0.0, 1.0]))
+    shares = measured(record, "spread over blocks", of="private_shares")
+    assert shares[0] == pytest.approx(np.mean([0.0, 0.1, 0.2, 0.3]))
+
+
+def test_gates_before_the_last_quarter_do_not_count(summary_of):
+    """Rounds 7 and 8 of 8 are the last quarter; whatever stood before is another matter."""
+    one = run(0)
+    for row in one.rows:
+        if row["round"] <= 6:
+            row["gates"] = [0.0] * 4
+    record = Record(Summary(summary_of([one])))
+    value = MEASURES["gate"].function(record, Case(CELL, "fedsdg", {}))[0]
+    assert value == pytest.approx(np.mean([np.mean(GATES[client]) for client in range(4)]))
+
+
+def test_penalties_at_their_times(record):
+    assert measured(record, "penalty", of="gate", at="first")[0] == pytest.approx(2.75)
+    assert measured(record, "penalty", of="gate")[0] == pytest.approx(np.mean([1.25, 1.0]))
+    assert measured(record, "penalty", of="private", at="largest")[0] == pytest.approx(0.09)
+
+
+def test_private_branch_against_the_shared_one(record):
+    assert measured(record, "private ratio")[0] == pytest.approx(0.15)
+    assert measured(record, "private ratio", clients="conflict")[0] == pytest.approx(0.25)
+    assert measured(record, "private share", clients="agree")[0] == pytest.approx(0.075)
+
+
+def test_weights_in_units_of_an_equal_share(record):
+    """Clients 2 and 3 share a round of their own: 0.25 · 2 and 0.75 · 2."""
+    assert measured(record, "relative weight")[0] == pytest.approx(1.0)
+    assert measured(record, "relative weight", clients="conflict")[0] == pytest.approx(1.0)
+    # Half of the rounds have equal weights, half give one client all: (2 + 1) / 2 of 2.
+    assert measured(record, "effective clients")[0] == pytest.approx(75.0)
+
+
+def test_a_group_that_weighs_more_shows(summary_of):
+    one = run(0)
+    for row in one.rows:
+        if row["participated"]:  # one cohort of all four
+            row["round"] = 1 + (row["round"] - 1) // 2 * 2
+            row["weight"] = [0.1, 0.1, 0.4, 0.4][row["client"]]
+    record = Record(Summary(summary_of([one])))
+    for group, expected in (("agree", 0.4), ("conflict", 1.6)):
+        value = MEASURES["relative weight"].function(
+            record, Case(CELL, "fedsdg", {"clients": group})
+        )
+        assert value[0] == pytest.approx(expected)
+
+
+def test_rank_correlations_over_clients(record):
+    # Mean gates rank 0 < 1 = 3 < 2 by value 0.1625, 0.5, 0.95, 0.5; steps rise with the client.
+    ranks, steps = np.array([1, 2.5, 4, 2.5]), np.array([1, 2, 3, 4])
+    expected = np.corrcoef(ranks, steps)[0, 1]
+    assert measured(record, "gates and steps")[0] == pytest.approx(expected)
+    # Weights alternate 0.5, 1.5, 0.5, 1.5 in units of an equal share.
+    weights, noise = np.array([1.5, 3.5, 1.5, 3.5]), steps
+    credit = measured(record, "credit", of="weight", against="noise_rate")[0]
+    assert credit == pytest.approx(np.corrcoef(weights, noise)[0, 1])
+
+
+def test_accuracies_and_clocks(record):
+    values = measured(record, "accuracy", metric="personal_accuracy")
+    assert values == {0: pytest.approx(90.0), 1: pytest.approx(91.0)}
+    assert measured(record, "simulated time")[0] == pytest.approx(24.0)
+    # Rounds 5 to 8 alternate by a point; those before do not count.
+    assert measured(record, "swing")[0] == pytest.approx(1.0)
+
+
+def test_the_mean_of_the_last_quarter_comes_before_the_last_round():
+    assert reported({"quarter_x": 0.5, "last_x": 0.7}, "x") == 0.5
+    assert reported({"quarter_x": None, "last_x": 0.7}, "x") == 0.7
+    assert reported({}, "x") is None
+
+
+def test_what_is_sent(record):
+    runs = record.summary.runs
+    for one in runs:  # what summarising kept of a run that sent 2 · 2 clients · 100 scalars · 8
+        one |= {"bytes_up": 6400, "bytes_down": 6400, "private_parameters": 96}
+    assert measured(record, "scalars")[0] == pytest.approx(1.0)
+    assert measured(record, "bytes")[0] == pytest.approx(0.0128)
+    assert measured(record, "private size")[0] == pytest.approx(0.96)
+    plan = {"depth": 2, "mlp_ratio": 4.0, "dim": 5}
+    write_json(record.folder / "backbones" / "small.json", {"architecture": plan})
+    # 2 blocks · (4 + 8) · 25 weights = 600; 100 parameters are sent.
+    assert measured(record, "share of the model")[0] == pytest.approx(100 / 6)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "cell", "method", "said"),
+    [
+        ("accuracy", {"metric": "expected_accuracy"}, CELL, "fedsdg", "no expected_accuracy"),
+        ("accuracy", {"metric": "personal_accuracy"}, CELL, "krum", "no run of krum"),
+        ("accuracy", {"metric": "personal_accuracy"}, "iid", "fedsdg", "no run of fedsdg at iid"),
+        ("credit", {"of": "credibility", "against": "noise_rate"}, CELL, "fedsdg", "no credib"),
+    ],
+)
+def test_what_a_record_cannot_answer_is_said(record, name, options, cell, method, said):
+    with pytest.raises(LackingError, match=said):
+        MEASURES[name].function(record, Case(cell, method, options))
+
+
+def test_a_record_without_groups_cannot_tell_them_apart(summary_of):
+    one = run(0)
+    for row in one.rows:
+        del row["conflicts"]
+    record = Record(Summary(summary_of([one])))
+    with pytest.raises(LackingError, match="no conflicts of fedsdg"):
+        MEASURES["gate"].function(record, Case(CELL, "fedsdg", {"clients": "agree"}))
