@@ -105,6 +105,9 @@ class Part:
         return self.resolve()(**{name: real(value) for name, value in self.arguments.items()})
 
 
+#: Marks the fields of a method that are words about it and change no run.
+_WORDS = {"words": True}
+
 #: Every client uses the global model.
 SHARED = Part("fedsdg.federation.personalisation:shared")
 
@@ -113,7 +116,7 @@ SHARED = Part("fedsdg.federation.personalisation:shared")
 class Method:
     """One row of the table."""
 
-    title: str
+    title: str = field(metadata=_WORDS)
     rule: Part
     objective: tuple[Part, ...] = ()
     personalisation: Part = SHARED
@@ -138,16 +141,16 @@ class Method:
     probes: tuple[Part, ...] = ()
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     #: What follows stands in docs/methods.md, in whose notation the formula is.
-    formula: str = ""
-    source: str = ""
+    formula: str = field(default="", metadata=_WORDS)
+    source: str = field(default="", metadata=_WORDS)
     #: What one client sends and receives in a round: "0" or a multiple of the d communicated
     #: parameters, "≤ " before it where it depends on the data, " + …" after it for what is small.
-    up: str = "d"
-    down: str = "d"
+    up: str = field(default="d", metadata=_WORDS)
+    down: str = field(default="d", metadata=_WORDS)
     #: What one client computes in a round; "E epochs" are those of ``training.epochs``.
-    client_cost: str = "E epochs"
+    client_cost: str = field(default="E epochs", metadata=_WORDS)
     #: How often the server reads the updates in a round: "2 passes".
-    server_cost: str = ""
+    server_cost: str = field(default="", metadata=_WORDS)
 
     @property
     def parts(self) -> tuple[Part, ...]:

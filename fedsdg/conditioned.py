@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedsdg.aggregation.rules.compensated import Compensated
 from fedsdg.conditions import ComputeConfig
 from fedsdg.config import RunConfig
 from fedsdg.data.benchmark_set import take_benchmark
-from fedsdg.data.label_noise import noisy_labels
 from fedsdg.data.partition_record import TRAIN, VAL, Partition
 from fedsdg.data.skew import parse_skew
-from fedsdg.federation.attacks import choose_attackers
+from fedsdg.federation.attackers import choose_attackers
 from fedsdg.federation.circumstances import Circumstances, Dropout
 from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.local_training import Samples
@@ -43,7 +41,7 @@ def conditioned_samples(
     labels = before
     if noise is not None:
         draw = stream("label-noise", run.seed)
-        labels, facts["noise_rate"] = noisy_labels(
+        labels, facts["noise_rate"] = noise.part.resolve()(
             labels, train, val, noise.low, noise.high, num_classes, draw
         )
     if attack is not None:
@@ -107,9 +105,9 @@ def seen_by_clients(run: RunConfig, partition: Partition, global_test: np.ndarra
 def conditioned_rule(run: RunConfig, rule: Any) -> Any:
     """The rule; with late updates weighed by their age where they are to be compensated."""
     compute = run.conditions.compute
-    if compute is None or not _some_are_late(compute) or compute.late == "discard":
+    if compute is None or not compute.compensates:
         return rule
-    return Compensated(rule)
+    return compute.part.resolve()(rule)
 
 
 def epochs(run: RunConfig) -> int:
@@ -144,10 +142,6 @@ def _attackers(run: RunConfig) -> np.ndarray:
     attack, clients = run.conditions.attack, run.federation.clients
     assert attack is not None
     return choose_attackers(clients, attack.count(clients), stream("attack", run.seed))
-
-
-def _some_are_late(compute: ComputeConfig) -> bool:
-    return compute.deadline is not None or compute.arrivals is not None
 
 
 def _clock(run: RunConfig, compute: ComputeConfig) -> Clock:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar
 
 from fedsdg.composition import Key, Parameter, Part
 from fedsdg.sections import checked, hint, mapping, section, values
@@ -148,6 +148,11 @@ class AttackConfig:
             )
         return attackers
 
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What this condition alone imports."""
+        return (ATTACKS[self.type].part,)
+
     def build(self) -> Any:
         """The attack itself (``fedsdg.federation.attacks``); imports torch."""
         return ATTACKS[self.type].part.build(self.parameters)
@@ -172,6 +177,13 @@ class LabelNoiseConfig:
     low: float = checked(0.0, minimum=0, maximum=1)
     high: float = checked(0.4, minimum=0, maximum=1)
 
+    part: ClassVar = Part("fedsdg.data.label_noise:noisy_labels")
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What this condition alone imports."""
+        return (self.part,)
+
 
 @dataclass(frozen=True)
 class ComputeConfig:
@@ -193,6 +205,20 @@ class ComputeConfig:
     arrivals: int | None = checked(None, minimum=1, integer=True, optional=True)
     late: str = checked("compensate", choices=("compensate", "discard"))
     max_age: int = checked(5, minimum=1, integer=True)
+
+    #: The rule around the method's own, where late updates are compensated for.
+    part: ClassVar = Part("fedsdg.aggregation.rules.compensated:Compensated")
+
+    @property
+    def compensates(self) -> bool:
+        """Whether updates may be late and count less for it."""
+        some_are_late = self.deadline is not None or self.arrivals is not None
+        return some_are_late and self.late == "compensate"
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What this condition alone imports."""
+        return (self.part,) if self.compensates else ()
 
 
 @dataclass(frozen=True)
@@ -223,6 +249,15 @@ class Conditions:
         if self.benchmark_images is not None:
             plain["benchmark_images"] = self.benchmark_images
         return plain
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What a run imports for its conditions alone, and what therefore belongs to its address.
+
+        A condition that needs code of its own has a property ``parts``, and resolves them late.
+        """
+        given = (getattr(self, entry.name) for entry in fields(self))
+        return tuple(part for one in given for part in getattr(one, "parts", ()))
 
     def require_possible(self, num_clients: int, clients_per_round: int) -> None:
         """Raise ``ValueError`` for what so many clients cannot do."""

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from fedsdg import results
 from fedsdg.config import Config, PartitionConfig, RunConfig
 from fedsdg.devices import named_devices
-from fedsdg.federation.store import SOURCES
 from fedsdg.progress import GridProgress
+from fedsdg.reach import source_hash
 from fedsdg.workers import Failed, Workers
 
 if TYPE_CHECKING:
@@ -169,8 +169,8 @@ def grouped(runs: Sequence[Run], size: int) -> list[tuple[Run, ...]]:
     return sorted(groups, key=lambda group: place[group[0].folder])
 
 
-def is_finished(run: Run, partition: str, backbone: str | None, sources: str) -> bool:
-    """Whether the records of this very run are in place: config, data, backbone and sources."""
+def is_finished(run: Run, partition: str, backbone: str | None) -> bool:
+    """Whether the records of this very run are in place: config, data, backbone and code."""
     if not all((run.folder / record).is_file() for record in RECORDS):
         return False
     try:
@@ -183,7 +183,7 @@ def is_finished(run: Run, partition: str, backbone: str | None, sources: str) ->
         "config_hash": run.config.hash,
         "partition_hash": partition,
         "backbone_hash": backbone,
-        "source_hash": sources,
+        "source_hash": source_hash(run.config),
     }
     return all(found.get(key) == value for key, value in wanted.items())
 
@@ -221,11 +221,8 @@ def run_grid(
         threads = {name: str(config.training.threads) for name in THREADS}
         with Workers(jobs, {**ALLOCATOR, **threads}) as workers:
             partitions = _make_partitions(config, runs, workers, progress)
-            sources = results.source_hash(*SOURCES)
             left = [
-                run
-                for run in runs
-                if not is_finished(run, partitions[run.partition], backbone, sources)
+                run for run in runs if not is_finished(run, partitions[run.partition], backbone)
             ]
             progress.start(len(runs), len(runs) - len(left))
             deadline = None if minutes is None else begun + 60 * minutes

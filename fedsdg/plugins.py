@@ -150,15 +150,29 @@ def _entry_point(place: str) -> metadata.EntryPoint:
     return installed[place]
 
 
+def plugin_sources(place: str) -> list[Path]:
+    """The files that a plugin consists of; of an entry point, all of its package."""
+    if place.endswith(".py"):
+        return [Path(place)]
+    package, relative = _package(place)
+    return [package / relative] if relative else sorted(package.rglob("*.py"))
+
+
 def _package_hash(place: str) -> str:
+    package, relative = _package(place)
+    return source_hash(relative, package=package)
+
+
+def _package(place: str) -> tuple[Path, str]:
+    """The folder of an entry point's sources, and the one file of it that counts, or ""."""
     top = _entry_point(place).module.partition(".")[0]
     spec = util.find_spec(top)
     if spec is None or spec.origin is None:
         raise ValueError(f"the plugin {place} is in the package {top}, which has no sources")
     file = Path(spec.origin)
     if spec.submodule_search_locations is None:
-        return source_hash(file.name, package=file.parent)
-    return source_hash("", package=file.parent)
+        return file.parent, file.name
+    return file.parent, ""
 
 
 def _from_package(plugin: Plugin) -> Any:

@@ -38,7 +38,6 @@ from fedsdg.federation.pooling import Pooling
 from fedsdg.federation.records import last_and_selected, last_quarter
 from fedsdg.federation.rounds import Federation, Schedule
 from fedsdg.federation.store import (
-    SOURCES,
     checkpoints_of,
     flush_folder,
     keep_or_reuse,
@@ -56,6 +55,7 @@ from fedsdg.models.mixture import MixedModel
 from fedsdg.models.parameters import Layout, offsets
 from fedsdg.models.small_cnn import CnnArchitecture, SmallCnn
 from fedsdg.plugins import find_method
+from fedsdg.reach import source_hash
 from fedsdg.resuming import Journey
 from fedsdg.rng import stream
 
@@ -431,16 +431,16 @@ def _deliver(one: Assignment, material: Material, done: Path) -> None:
     )
 
 
-def _hashes(one: Assignment, material: Material) -> dict[str, str | None]:
+def _hashes(one: Assignment, material: Material) -> dict[str, Any]:
     return {
         "partition_hash": one.partition.sha256,
         "backbone_hash": material.backbone_hash,
-        "source_hash": results.source_hash(*SOURCES),
+        "source_hash": source_hash(one.run),
     }
 
 
 def _key(one: Assignment, material: Material) -> str:
-    return run_key(one.run.hash, one.partition.sha256, material.backbone_hash)
+    return run_key(one.run.hash, **_hashes(one, material))
 
 
 def record_failure(

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsdg.federation.attacks import Attack, AttackView
+from fedsdg.federation.attackers import Attack, AttackView
 from fedsdg.federation.dropout import dropouts
 from fedsdg.federation.timing import Clock, Ending
 from fedsdg.rng import stream

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedsdg.aggregation.types import Aggregate, Context, Rule
-from fedsdg.federation.attacks import AttackView
+from fedsdg.federation.attackers import AttackView
 from fedsdg.federation.bank import ClientBank
 from fedsdg.federation.branches import Branches
 from fedsdg.federation.circumstances import Attendance, Circumstances

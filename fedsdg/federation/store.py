@@ -1,7 +1,7 @@
 """Finished runs, addressed by what they depend on, so that nothing is computed twice.
 
 Snakemake deletes the outputs of a job before it runs it; the store is no job's output. A run is
-kept under the hash of its config, its partition, its backbone and the sources that made it.
+kept under the hash of its config, its partition, its backbone and the code that it can reach.
 """
 
 from __future__ import annotations
@@ -12,41 +12,19 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedsdg.results import sha256_json, source_hash
-
-#: The parts of the package that make a run's records. How data were loaded and divided is in the
-#: hashes of data set and partition; how a run's conditions change them is not.
-SOURCES = (
-    "aggregation",
-    "composition.py",
-    "conditioned.py",
-    "conditions.py",
-    "contribution.py",
-    "data/benchmark_set.py",
-    "data/images.py",
-    "data/label_clusters.py",
-    "data/label_noise.py",
-    "data/partition_record.py",
-    "data/stratified.py",
-    "federation",
-    "methods.py",
-    "models",
-    "results.py",
-    "resuming.py",
-    "rng.py",
-    "runs.py",
-    "trajectories.py",
-)
+from fedsdg.results import sha256_json
 
 
-def run_key(config_hash: str, partition_hash: str, backbone_hash: str | None) -> str:
-    """The address of a run: SHA-256 over config, data, backbone and sources."""
+def run_key(
+    config_hash: str, partition_hash: str, backbone_hash: str | None, source_hash: str
+) -> str:
+    """The address of a run: SHA-256 over config, data, backbone and the code it can reach."""
     return sha256_json(
         {
             "config": config_hash,
             "partition": partition_hash,
             "backbone": backbone_hash,
-            "sources": source_hash(*SOURCES),
+            "sources": source_hash,
         }
     )
 

@@ -14,7 +14,8 @@ from scipy.stats import norm
 
 from fedsdg.aggregation.types import Context
 from fedsdg.conditions import ATTACKS, AttackConfig, parse_conditions
-from fedsdg.federation.attacks import AttackView, choose_attackers, z_max
+from fedsdg.federation.attackers import AttackView, choose_attackers
+from fedsdg.federation.attacks import z_max
 
 
 def built(kind, **given):

@@ -119,9 +119,9 @@ class Project:
         return Project(Path(shutil.copytree(self.folder, folder)), self.commands)
 
     def edit(self, file: str) -> None:
-        """Change what a Python file of the checkout holds, though not what it does."""
+        """Change the code of a Python file of the checkout, though not what it does."""
         with (self.folder / file).open("a") as source:
-            source.write("\n# edited\n")
+            source.write("\nEDITED = True\n")
 
 
 def write_command(folder: Path, text: str) -> Path:

@@ -9,14 +9,9 @@ import yaml
 
 from fedsdg.analysis.plots import FIGURES, USUAL_FIGURES
 from fedsdg.analysis.tables import TABLES, USUAL_TABLES
-from fedsdg.federation.store import SOURCES as STORED
-from fedsdg.methods import METHODS
 
 ROOT = Path(__file__).resolve().parents[2]
-RESOLVED_LATE = sorted(
-    {part.reference.split(":")[0] for method in METHODS.values() for part in method.parts}
-)
-# What the command of each rule imports first (the parts of a method are named, not imported).
+# What the command of each rule imports first. Training is not among them: fedsdg.reach finds out.
 DOORS = {
     "partition": [
         "fedsdg.data.datasets",
@@ -25,7 +20,6 @@ DOORS = {
         "fedsdg.rng",
     ],
     "pretrain": ["fedsdg.pretraining"],
-    "train": ["fedsdg.runs", "fedsdg.data.partition_files", *RESOLVED_LATE],
     "summarise": ["fedsdg.analysis.summarise"],
     "tables": ["fedsdg.analysis.tables"],
     "figures": ["fedsdg.analysis.plots"],
@@ -74,20 +68,6 @@ def test_a_rule_lists_whatever_its_command_imports(stage, imports):
         files[module] = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     missing = {m: f for m, f in files.items() if f not in listed}
     assert missing == {}, f"add them to SOURCES[{stage!r}] of workflow/rules/common.smk"
-
-
-def test_a_finished_run_is_found_again_only_if_all_that_made_it_is_as_it_was(imports):
-    """Whatever trains belongs to the address of a run in the store."""
-    package, needed, left = ROOT / "fedsdg", set(), ["fedsdg.federation.rounds", *RESOLVED_LATE]
-    while left:
-        module = left.pop()
-        if module not in needed:
-            needed.add(module)
-            left += imports.find_modules_directly_imported_by(module)
-    kept = {place for name in STORED for place in (package / name, *(package / name).rglob("*.py"))}
-    files = {ROOT.joinpath(*module.split(".")).with_suffix(".py") for module in needed}
-    assert {file for file in files if file.exists()} - kept == set()
-    assert all((package / name).exists() for name in STORED)
 
 
 def test_every_pattern_finds_a_file():

@@ -3,13 +3,15 @@
 Kept light on purpose (no pandas, no torch): Snakemake reads it on every call.
 """
 
+import copy
 import hashlib
 import json
 import os
+import sys
 from pathlib import Path
 
 import yaml
-from snakemake.utils import validate
+from snakemake.utils import update_config, validate
 
 validate(config, "../schemas/config.schema.yaml")
 
@@ -209,6 +211,8 @@ def memory(data, attempt):
 # They are inputs, compared by checksum: an edited plot draws figures again and trains nothing,
 # an edited trainer trains again and neither partitions nor pretrains. A test compares these
 # lists with what the modules import. The command line (cli.py) only passes arguments on.
+# Training is not among them: its rule carries the hash of the code that its runs can reach, as
+# the store does, so that Snakemake runs a cell again exactly when its runs have other addresses.
 
 SOURCES = {
     "partition": [
@@ -246,28 +250,6 @@ SOURCES = {
         "models/torchvision_schemas.py",
         "models/training.py",
     ],
-    "train": [
-        "composition.py",
-        "conditioned.py",
-        "conditions.py",
-        "config.py",
-        "contribution.py",
-        "devices.py",
-        "interruption.py",
-        "resuming.py",
-        "runs.py",
-        "methods.py",
-        "plugins.py",
-        "results.py",
-        "rng.py",
-        "search_space.py",
-        "sections.py",
-        "trajectories.py",
-        "aggregation/**/*.py",
-        "data/**/*.py",
-        "federation/**/*.py",
-        "models/**/*.py",
-    ],
     "summarise": ["results.py", "analysis/*.py"],
     "tables": ["results.py", "analysis/*.py", "analysis/tables/**/*.py"],
     "figures": ["__init__.py", "results.py", "analysis/*.py", "analysis/plots/**/*.py"],
@@ -284,6 +266,12 @@ SOURCES = {
 ROOT = Path(workflow.basedir)
 ROOT = ROOT.parent if ROOT.name == "workflow" else ROOT
 
+# The package of this checkout, of which only what needs no torch and no pandas is imported.
+sys.path.insert(0, str(ROOT))
+from fedsdg.conditions import parse_conditions
+from fedsdg.methods import METHODS as METHOD_TABLE
+from fedsdg.reach import code_hash
+
 
 def sources(stage):
     """The package files that a stage's results depend on, relative to the working directory."""
@@ -293,14 +281,20 @@ def sources(stage):
 
 
 def plugin_files(wildcards):
-    """The files that a method from outside the package may be in; none for a method of the table.
-
-    The schema holds the names of the table, so that the package need not be imported.
-    """
-    schema = yaml.safe_load((ROOT / "workflow/schemas/config.schema.yaml").read_text())
-    if METHODS[wildcards.method]["type"] in schema["$defs"]["method_type"]["enum"]:
+    """The files that a method from outside the package may be in; none for one of the table."""
+    if METHODS[wildcards.method]["type"] in METHOD_TABLE:
         return []
     return [place for place in config.get("plugins", []) if place.endswith(".py")]
+
+
+def code(wildcards):
+    """The hash of all code that the runs of a cell can reach, without its words."""
+    method = METHODS[wildcards.method]["type"]
+    conditions = copy.deepcopy(config.get("conditions") or {})
+    scenario = SCENARIOS.get(wildcards.setting.partition("@")[2]) or {}
+    update_config(conditions, scenario.get("conditions") or {})
+    behind = METHOD_TABLE.get(method, [Path(file) for file in plugin_files(wildcards)])
+    return code_hash(behind, parse_conditions(conditions))
 
 
 def suites():

@@ -7,7 +7,6 @@ rule train_cell:
         partitions=partitions_of_cell,
         backbone=BACKBONES_OF_RUNS,
         facts=[file.replace(".safetensors", ".json") for file in BACKBONES_OF_RUNS],
-        sources=sources("train"),
         plugins=plugin_files,
     output:
         expand(
@@ -32,6 +31,7 @@ rule train_cell:
         cell=subpath(output[0], ancestor=2),
         backbone=[f"--backbone {file}" for file in BACKBONES_OF_RUNS],
         settings=training_settings,
+        code=code,
     message:
         "Train {wildcards.method} on {wildcards.dataset}, {wildcards.setting}, all seeds"
     shell:

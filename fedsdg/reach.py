@@ -1,0 +1,247 @@
+"""Which code a run can reach, and its hash: a part of the run's address in the store.
+
+Reached is what the run's own modules import, directly or not, and what the parts of its method and
+of its conditions import besides. Modules count as syntax trees without comments and docstrings, so
+that words may be edited freely. Of the tables of methods and conditions a run reaches the rows that
+it is made of. Found by reading files: neither torch nor any of these modules is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedsdg.composition import Key, Method, Parameter, Part
+from fedsdg.conditions import Conditions
+from fedsdg.methods import METHODS
+
+if TYPE_CHECKING:
+    from fedsdg.config import RunConfig
+
+PACKAGE = Path(__file__).parent
+
+#: What every run begins with.
+ROOT = "fedsdg.runs"
+
+#: Modules whose work is in the address by other means, so that neither they nor what they import
+#: count unless something else reaches it: what a config says (its hash), the tables (the rows),
+#: plugins (their hash in the config), data and their division (the hash of the partition, which
+#: holds that of the data set), and this one (its outcome).
+ELSEWHERE = frozenset(
+    {
+        "fedsdg.conditions",
+        "fedsdg.config",
+        "fedsdg.data.datasets",
+        "fedsdg.data.partition",
+        "fedsdg.methods",
+        "fedsdg.plugins",
+        "fedsdg.reach",
+    }
+)
+
+
+def source_hash(run: RunConfig) -> str:
+    """The hash of all code that a run can reach; a plugin's own is in the run's config."""
+    if run.plugin is None:
+        return code_hash(METHODS[run.method], run.conditions)
+    from fedsdg.plugins import plugin_sources
+
+    return code_hash(plugin_sources(run.plugin.place), run.conditions)
+
+
+def code_hash(method: Method | Iterable[Path], conditions: Conditions) -> str:
+    """The hash of the code behind a method under some conditions.
+
+    ``method``: its row of the table, or the files of the plugin that it comes from.
+    """
+    modules = reached(method, conditions)
+    digest = hashlib.sha256()
+    for name in sorted(modules):
+        digest.update(f"{name} {_digest(name)}\0".encode())
+    if isinstance(method, Method):
+        digest.update(row_text(method).encode() + b"\0")
+    for kind in sorted({type(one) for one in _given(conditions)}, key=lambda kind: kind.__name__):
+        digest.update(_class_text(kind.__module__, kind.__name__).encode() + b"\0")
+    return digest.hexdigest()
+
+
+def reached(method: Method | Iterable[Path], conditions: Conditions) -> frozenset[str]:
+    """The names of all modules of the package that such a run may import and that count."""
+    parts = list(conditions.parts)
+    roots = {ROOT}
+    if isinstance(method, Method):
+        parts += method.parts
+    else:
+        for file in method:
+            roots |= imports(ast.parse(file.read_bytes()), "", is_package=False)
+    roots |= {name for part in parts for name in _modules_of(part)}
+    return frozenset().union(*map(closure, roots))
+
+
+@cache
+def closure(root: str, elsewhere: frozenset[str] = ELSEWHERE) -> frozenset[str]:
+    """The module ``root`` and what it imports within the package, directly or not."""
+    found: set[str] = set()
+    left = [root]
+    while left:
+        name = left.pop()
+        if name in found or name in elsewhere:
+            continue
+        found.add(name)
+        left += _imports_of(name)
+        package = name.rpartition(".")[0]  # Importing a module runs the packages around it.
+        left += [package] if package else []
+    return frozenset(found)
+
+
+def imports(tree: ast.AST, module: str, *, is_package: bool) -> set[str]:
+    """The modules of the package that a syntax tree imports, wherever in it.
+
+    What stands under ``if TYPE_CHECKING`` is never executed, and left out.
+    """
+    found = set()
+    for node in _executed(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            origin = node.module or ""
+            if node.level:
+                around = module.split(".")[: None if is_package else -1]
+                around = around[: len(around) - node.level + 1]
+                origin = ".".join([*around, *([origin] if origin else [])])
+            found |= {origin, *(f"{origin}.{alias.name}" for alias in node.names)}
+    return {name for name in found if _file(name) is not None}
+
+
+def row_text(method: Method) -> str:
+    """What of a row makes a run: all but its words, and of parameters their defaults."""
+    return _text(
+        {
+            entry.name: getattr(method, entry.name)
+            for entry in fields(method)
+            if not entry.metadata.get("words")
+            and (entry.default is MISSING or getattr(method, entry.name) != entry.default)
+        }
+    )
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Part):
+        return f"Part({value.reference!r}, {_text(value.arguments)})"
+    if isinstance(value, Key):
+        return f"Key({value.name!r})"
+    if isinstance(value, Parameter):
+        return f"Parameter({value.default!r})"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key!r}: {_text(value[key])}" for key in sorted(value)) + "}"
+    if isinstance(value, tuple | list):
+        return "(" + ", ".join(map(_text, value)) + ")"
+    if value is None or isinstance(value, str | bool | int | float):
+        return repr(value)
+    raise TypeError(f"a row of the methods holds {value!r}, which has no text that is always equal")
+
+
+def _modules_of(part: Part) -> Iterator[str]:
+    """The modules that a part names, and those of parts among its arguments."""
+    if isinstance(part.reference, str):
+        yield part.reference.partition(":")[0]
+    for value in part.arguments.values():
+        if isinstance(value, Part):
+            yield from _modules_of(value)
+
+
+def _given(conditions: Conditions) -> list[Any]:
+    values = (getattr(conditions, entry.name) for entry in fields(conditions))
+    return [value for value in values if is_dataclass(value)]
+
+
+# --- Files ----------------------------------------------------------------------------------------
+
+
+@cache
+def _file(module: str) -> Path | None:
+    """Where a module of the package lies; None for anything else."""
+    first, *rest = module.split(".")
+    if first != PACKAGE.name:
+        return None
+    place = PACKAGE.joinpath(*rest)
+    for file in (place / "__init__.py", place.with_name(f"{place.name}.py")):
+        if file.is_file():
+            return file
+    return None
+
+
+@cache
+def _tree(module: str) -> ast.Module:
+    file = _file(module)
+    if file is None:
+        raise ValueError(f"there is no module {module!r}; a part of a method names it")
+    return ast.parse(file.read_bytes(), str(file))
+
+
+@cache
+def _imports_of(module: str) -> frozenset[str]:
+    file = _file(module)
+    is_package = file is not None and file.name == "__init__.py"
+    return frozenset(imports(_tree(module), module, is_package=is_package))
+
+
+@cache
+def _digest(module: str) -> str:
+    return hashlib.sha256(_plain(_tree(module)).encode()).hexdigest()
+
+
+def _class_text(module: str, name: str) -> str:
+    (found,) = (
+        node for node in _tree(module).body if isinstance(node, ast.ClassDef) and node.name == name
+    )
+    return _plain(found)
+
+
+def _executed(tree: ast.AST) -> Iterator[ast.AST]:
+    """The statements of a tree, those inside functions too; expressions import nothing."""
+    left = [tree]
+    while left:
+        node = left.pop()
+        yield node
+        skipped = ("body",) if isinstance(node, ast.If) and _is_type_checking(node.test) else ()
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            inner = getattr(node, name, None)
+            if isinstance(inner, list) and name not in skipped:
+                left += inner
+
+
+def _is_type_checking(test: ast.expr) -> bool:
+    name = test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", None)
+    return name == "TYPE_CHECKING"
+
+
+def _plain(node: Any) -> str:
+    """A syntax tree as text: without positions, bare strings, and what is empty.
+
+    ``ast.dump`` would do, but differs between versions of Python.
+    """
+    if isinstance(node, ast.AST):
+        said = ((name, getattr(node, name, None)) for name in node._fields)
+        inner = [
+            f"{name}={_plain(value)}"
+            for name, value in said
+            if value is not None and value != [] and name != "kind"
+        ]
+        return f"{type(node).__name__}({','.join(inner)})"
+    if isinstance(node, list):
+        return "[" + ",".join(_plain(each) for each in node if not _is_words(each)) + "]"
+    return repr(node)
+
+
+def _is_words(node: Any) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )

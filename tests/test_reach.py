@@ -1,0 +1,303 @@
+"""The code part of a run's address: words change it nowhere, code where it is reached."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedsdg import reach
+from fedsdg.composition import Method, Parameter, Part
+from fedsdg.conditions import Conditions, parse_conditions
+from fedsdg.config import load_config, method_entry
+from fedsdg.methods import METHODS
+from fedsdg.plugins import find_plugin
+
+ROOT = Path(__file__).parents[1]
+ATTACKED = {"attack": {"type": "sign-flip", "share": 0.2}}
+CACHED = ("closure", "_file", "_tree", "_imports_of", "_digest")
+
+
+def forget():
+    for name in CACHED:
+        getattr(reach, name).cache_clear()
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A copy of the package that may be edited; hashes are those of the copy."""
+    copied = tmp_path / "fedsdg"
+    shutil.copytree(ROOT / "fedsdg", copied, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(reach, "PACKAGE", copied)
+    forget()
+    yield copied
+    forget()
+
+
+def hashes(conditions=None):
+    forget()
+    given = parse_conditions(conditions)
+    return {name: reach.code_hash(row, given) for name, row in METHODS.items()}
+
+
+def changed(before, conditions=None):
+    after = hashes(conditions)
+    return {name for name in before if before[name] != after[name]}
+
+
+def append(file, text="\nEDITED = True\n"):
+    file.write_text(file.read_text() + text)
+
+
+def replaced(file, old, new):
+    text = file.read_text()
+    assert text.count(old) == 1
+    file.write_text(text.replace(old, new))
+
+
+def test_words_and_layout_are_no_code(package):
+    """In every module at once: comments, docstrings of all kinds, blank lines."""
+    before = hashes()
+    for file in package.rglob("*.py"):
+        append(file, '\n\n\n# edited\n"""Edited, too."""\n')
+    krum = package / "aggregation/rules/krum.py"
+    replaced(krum, '"""Krum', '"""Edited. Krum')
+    assert changed(before) == set()
+
+
+def test_an_edited_rule_is_reached_by_its_methods_alone(package):
+    before = hashes()
+    append(package / "aggregation/rules/krum.py")
+    assert changed(before) == {
+        name for name, row in METHODS.items() if row.rule.name in ("Krum", "MultiKrum")
+    }
+    assert "fedsdg+multikrum" in changed(before) and "fedsdg" not in changed(before)
+
+
+def test_a_rule_within_a_rule_is_reached(package):
+    before = hashes()
+    append(package / "aggregation/rules/alignment.py")
+    assert {"fedsdg", "fedsdg+screened"} <= changed(before)
+    assert "screened" not in changed(before)
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["federation/local_training.py", "models/cohort.py", "runs.py", "federation/__init__.py"],
+)
+def test_what_every_run_does_is_reached_by_all(package, file):
+    before = hashes()
+    append(package / file)
+    assert changed(before) == set(METHODS)
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["grid.py", "cli.py", "analysis/summarise.py", "methods.py", "conditions.py", "config.py"],
+)
+def test_what_no_run_does_or_its_config_says_is_reached_by_none(package, file):
+    before = hashes()
+    append(package / file)
+    (package / "federation/nobody_imports_it.py").write_text("EDITED = True\n")
+    assert changed(before) == set()
+
+
+def test_a_new_import_is_followed_wherever_it_stands(package):
+    before = hashes()
+    new = package / "federation/imported_late.py"
+    new.write_text("ONE = 1\n")
+    rule = package / "aggregation/rules/krum.py"
+    append(
+        rule,
+        "\ndef _late():\n    from ...federation import imported_late\n    return imported_late\n",
+    )
+    once = hashes()
+    new.write_text("ONE = 2\n")
+    assert changed(once) == changed(before) == {"krum", "multikrum", "fedsdg+multikrum"}
+
+
+def test_what_is_imported_for_types_alone_is_not_reached(package):
+    (package / "federation/types_alone.py").write_text("ONE = 1\n")
+    append(
+        package / "runs.py",
+        "\nfrom typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    from fedsdg.federation import types_alone\n",
+    )
+    before = hashes()
+    append(package / "federation/types_alone.py")
+    assert changed(before) == set()
+
+
+@pytest.mark.parametrize(
+    ("conditions", "file"),
+    [
+        (ATTACKED, "federation/attacks.py"),
+        ({"label_noise": {}}, "data/label_noise.py"),
+        ({"compute": {"deadline": 60}}, "aggregation/rules/compensated.py"),
+    ],
+)
+def test_the_code_of_a_condition_is_reached_under_it_alone(package, conditions, file):
+    before, under = hashes(), hashes(conditions)
+    assert not set(before.values()) & set(under.values())
+    append(package / file)
+    assert changed(before) == set()
+    assert changed(under, conditions) == set(METHODS)
+
+
+def test_a_conditions_own_class_counts_under_it_alone(package):
+    before, under = hashes(), hashes(ATTACKED)
+    replaced(
+        package / "conditions.py", "self.share * num_clients + 0.5", "self.share * num_clients"
+    )
+    assert changed(before) == set()
+    assert changed(under, ATTACKED) == set(METHODS)
+
+
+def test_a_row_counts_without_its_words():
+    row = METHODS["krum"]
+
+    def same(**fields):
+        return reach.row_text(replace(row, **fields)) == reach.row_text(row)
+
+    assert same(title="K", formula="", source="", up="3d", down="0", client_cost="", server_cost="")
+    assert same(parameters={"f": replace(row.parameters["f"], meaning="another", maximum=9)})
+    assert not same(parameters={"f": Parameter(2)})
+    assert not same(rule=METHODS["multikrum"].rule)
+    assert not same(rule=Part(row.rule.reference, {"f": 1}))
+    assert not same(optimiser="sgd")
+    assert not same(training={"epochs": 3})
+    assert not same(everybody=True)
+    assert not same(objective=METHODS["fedprox"].objective)
+
+
+def test_what_a_row_holds_must_be_written_the_same_way_every_time():
+    """The order of a set depends on the process, the name of an object on its address."""
+    for odd in ({"eta_g", "eta_p"}, object()):
+        with pytest.raises(TypeError, match="no text that is always equal"):
+            reach.row_text(replace(METHODS["krum"], training={"epochs": odd}))
+
+
+def test_a_plugin_reaches_what_it_imports(package, tmp_path):
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text("from fedsdg.aggregation.rules.krum import Krum\nMETHODS = {}\n")
+
+    def now():
+        forget()
+        return reach.code_hash([plugin], Conditions())
+
+    before = now()
+    append(package / "aggregation/rules/median.py")
+    assert now() == before
+    append(package / "aggregation/rules/krum.py")
+    assert now() != before
+
+
+def test_the_hash_of_a_run_is_that_of_its_method_and_conditions(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = load_config([ROOT / "config/config.yaml"])
+    run = config.run("digits", "iid", method_entry("krum"), 0)
+    assert reach.source_hash(run) == reach.code_hash(METHODS["krum"], Conditions())
+    attacked = replace(run, conditions=parse_conditions(ATTACKED))
+    assert reach.source_hash(attacked) == reach.code_hash(METHODS["krum"], attacked.conditions)
+    Path("own.py").write_text(
+        "from fedsdg.methods import METHODS as ROWS\nMETHODS = {'own': ROWS['krum']}\n"
+    )
+    plugin = find_plugin("own.py")
+    entry = method_entry("own", [plugin])
+    code = reach.code_hash([Path("own.py")], Conditions())
+    assert reach.source_hash(config.run("digits", "iid", entry, 0)) == code
+
+
+def test_a_row_that_names_no_module_is_an_error():
+    with pytest.raises(ValueError, match="no module 'fedsdg.nothing'"):
+        reach.code_hash(Method(title="", rule=Part("fedsdg.nothing:Rule")), Conditions())
+
+
+RUN = """
+import dataclasses, json, sys
+from pathlib import Path
+from fedsdg.conditions import parse_conditions
+from fedsdg.config import load_config, method_entry
+from fedsdg.runs import build, make_partition, prepare_material
+import torch
+from fedsdg.models.architecture import Architecture
+from fedsdg.models import backbones
+
+root, method, conditions = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+settings = ["federation.rounds=1", "federation.evaluate_every=1", "federation.clients=8",
+            "training.epochs=1"]
+config = load_config([Path(root, "config/config.yaml")], settings)
+shape = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
+backbone = backbones.freeze(backbones.build(shape), shape, "tiny", {})
+run = config.run("digits", "iid", method_entry(method), 0)
+run = dataclasses.replace(run, conditions=parse_conditions(conditions))
+partition = make_partition("digits", "iid", 0, 8, config.partition)
+build(run, prepare_material("digits", backbone, "cpu"), partition).run()
+print(json.dumps([name for name in sys.modules if name.split(".")[0] == "fedsdg"]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "conditions"),
+    [
+        ("fedsdg", {}),
+        ("multikrum", ATTACKED),
+        ("scaffold", {"dropout": {"probability": 0.2}}),
+        ("fedavg", {"compute": {"deadline": 60}, "label_noise": {}}),
+        ("focus", {"benchmark_images": 20}),
+        ("clustered", {}),
+    ],
+)
+def test_whatever_a_real_run_imports_is_reached(method, conditions):
+    """Or is reached only through what the address holds by other means."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, str(ROOT), method, json.dumps(conditions)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    imported = set(json.loads(done.stdout.splitlines()[-1]))
+    inside = reach.reached(METHODS[method], parse_conditions(conditions))
+    aside = frozenset().union(*(reach.closure(n, frozenset()) for n in reach.ELSEWHERE))
+    assert METHODS[method].rule.reference.split(":")[0] in imported & inside
+    assert imported - inside <= aside
+    # What was reached aside is no rule, no part of a method, and none of the engine.
+    rooms = ("fedsdg.aggregation.", "fedsdg.federation.", "fedsdg.models.")
+    assert not [name for name in imported - inside if name.startswith(rooms)]
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_every_part_of_every_method_is_in_its_closure(name):
+    inside = reach.reached(METHODS[name], Conditions())
+    assert {part.reference.split(":")[0] for part in METHODS[name].parts} <= inside
+
+
+def test_the_common_core_holds_no_rule_and_no_attack():
+    core = reach.closure(reach.ROOT)
+    assert not [name for name in core if name.startswith("fedsdg.aggregation.rules.")]
+    assert "fedsdg.federation.attacks" not in core
+    assert "fedsdg.federation.local_training" in core
+
+
+def test_it_is_found_quickly_and_without_the_libraries_of_training():
+    code = (
+        "import sys, time; begun = time.process_time()\n"
+        "from fedsdg.reach import code_hash\n"
+        "from fedsdg.conditions import Conditions\n"
+        "from fedsdg.methods import METHODS\n"
+        "code_hash(METHODS['fedsdg'], Conditions())\n"
+        "print(time.process_time() - begun, {'torch', 'numpy', 'pyarrow'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    seconds, loaded = done.stdout.split(maxsplit=1)
+    assert loaded.strip() == "set()"
+    assert float(seconds) < 1
