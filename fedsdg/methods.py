@@ -436,8 +436,12 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 "federation.personalisation:dual_adapter",
                 weight=Key("weight"),
                 personal_epochs=Key("personal_epochs"),
+                mixture=Key("mixture"),
             ),
             parameters={
+                "mixture": Parameter(
+                    "fixed", choices=("fixed", "per-sample"), meaning="λ for all, or by image"
+                ),
                 "weight": Parameter(
                     0.5, minimum=0, maximum=1, meaning="λ, share of a client's own adapter v"
                 ),
@@ -447,7 +451,8 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             },
             needs_adapters=True,
             formula=f"{_UNIFORM}; a client trains an adapter v_k of its own in "
-            "W + (1 − λ) u + λ v_k, which it uses, then u and the head without v_k",
+            "W + (1 − λ) u + λ v_k, which it uses, then u and the head without v_k; per sample it "
+            "uses λ times the mean cosine of an image's and five own training images' features",
             source="Yang et al. 2024, FedDPA-T",
             client_cost="E epochs, and personal_epochs of v",
             server_cost="1 pass",

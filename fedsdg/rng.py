@@ -33,6 +33,7 @@ STREAMS = (
     "label-conflict",
     "feature-shift",
     "held-out",
+    "anchors",
 )
 
 

@@ -50,6 +50,7 @@ from fedsdg.models import small_cnn
 from fedsdg.models.adapters import AdapterConfig, initial_values, make_layout
 from fedsdg.models.backbones import Backbone
 from fedsdg.models.cohort import CohortModel
+from fedsdg.models.instance_mixture import InstanceMixture
 from fedsdg.models.interface import ClientModel
 from fedsdg.models.mixture import MixedModel
 from fedsdg.models.parameters import Layout, offsets
@@ -140,9 +141,13 @@ def _model(
     ``number``: of a further initialisation, beside the one that all methods share.
     """
     model, theta, private = _plain_model(run, material, personalisation, *number)
-    if personalisation.mixture is None:
-        return model, theta, private
-    return MixedModel(model, personalisation.mixture), theta, theta.clone()
+    if personalisation.mixture is not None:
+        return MixedModel(model, personalisation.mixture), theta, theta.clone()
+    if personalisation.anchors and isinstance(model, CohortModel):
+        whole = InstanceMixture(model)
+        missing = whole.layout.d_private - model.layout.d_private
+        return whole, theta, torch.cat([private, private.new_zeros(missing)])
+    return model, theta, private
 
 
 def _plain_model(
@@ -235,6 +240,7 @@ def build(
         probes=tuple(part.build(parameters) for part in row.probes),
         circumstances=circumstances(run, shards, facts),
         own=personalisation.own,
+        anchors=personalisation.anchors,
         pooling=pooling,
         first=_own_starts(run, material, personalisation, device),
         seen=seen_by_clients(run, partition, shards.global_test),

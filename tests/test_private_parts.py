@@ -18,8 +18,11 @@ from fedsdg.models.adapters import AdapterConfig, make_layout, side_by_side
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze
+from fedsdg.models.forward import class_tokens
+from fedsdg.models.instance_mixture import InstanceMixture
 from fedsdg.models.mixture import MixedModel
 from fedsdg.models.parameters import offsets, views
+from fedsdg.rng import stream
 from fedsdg.runs import build, make_partition, prepare_material
 
 CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
@@ -521,6 +524,85 @@ def test_feddpa_sends_what_fedavg_does(finished):
     assert one.layout.global_model
     for row in one.records.clients:
         assert not row["participated"] or row["samples_processed"] == 4 * row["n_train"]
+
+
+def test_per_sample_every_image_has_the_share_that_its_likeness_gives(finished):
+    """Against dense weights worked out for one image after another."""
+    share = 0.8
+    one = finished({"type": "feddpa", "weight": share, "mixture": "per-sample"})
+    client = int(torch.nonzero(one.bank.trained)[0])
+    rows = one._private_as_judged(torch.tensor([client]))
+    inner, theta, own = (
+        one.model.inner,
+        one.theta[None],
+        rows[:, : one.model.inner.layout.d_private],
+    )
+    plain = dataclasses.replace(one, model=inner, layout=inner.layout)
+    v_alone = by_hand(plain, theta, own, 1.0)
+
+    def features(index):
+        tokens = class_tokens(inner.model, one.samples.images[index], [len(index)], v_alone)
+        return torch.nn.functional.normalize(tokens)
+
+    five = stream("anchors", 0, client).choice(one.shards.train[client], 5, replace=False)
+    test = torch.from_numpy(one.shards.test[client][:6])
+    shares = share * (features(test) @ features(torch.from_numpy(five)).T).mean(1)
+    named = {**views(theta, one.layout.communicated), **views(rows, one.layout.private)}
+    weights = one.model.effective_weights(named)
+    scores = one.model.forward(one.samples.images[test], [len(test)], weights)
+    assert float(shares.std()) > 1e-3
+    for image, alpha, mine in zip(test, shares, scores, strict=True):
+        dense = by_hand(plain, theta, own, float(alpha))
+        expected = inner.forward(one.samples.images[image[None]], [1], dense)[0]
+        assert torch.allclose(mine, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_per_sample_and_fixed_train_alike_and_differ_when_judged(finished):
+    fixed, sample = (
+        finished({"type": "feddpa", "mixture": mixture}) for mixture in ("fixed", "per-sample")
+    )
+    assert torch.equal(fixed.theta, sample.theta)
+    dim = sample.layout.d_private - fixed.layout.d_private
+    assert dim == 16 and not own_models(sample)[:, -dim:].any()
+    assert torch.equal(own_models(fixed), own_models(sample)[:, :-dim])
+    names = ("global_accuracy", "bytes_up", "train_loss")
+    assert metrics(fixed, *names) == metrics(sample, *names)
+    first, second = (
+        finished({"type": "feddpa", "weight": 0.0, "mixture": mixture})
+        for mixture in ("fixed", "per-sample")
+    )
+    judged = ("personal_accuracy", "val_accuracy", "expected_accuracy")
+    assert metrics(first, *judged) == metrics(second, *judged)
+
+
+def test_a_client_judges_by_the_same_few_images_of_its_own(finished):
+    one = finished({"type": "feddpa", "mixture": "per-sample"})
+    everyone = torch.arange(CLIENTS)
+    once, again = (one._private_as_judged(everyone)[:, -16:] for _ in range(2))
+    assert torch.equal(once, again)
+    assert bool((once.norm(dim=1) <= 1 + 1e-5).all()) and bool((once.norm(dim=1) > 0.1).all())
+    apart = torch.cat([one._private_as_judged(k[None])[:, -16:] for k in everyone])
+    assert torch.allclose(once, apart, atol=1e-5)
+    with pytest.raises(ValueError, match="set composition to 'mixture' and gate_fixed to λ"):
+        InstanceMixture(finished("fedavg").model)
+
+
+def test_per_sample_in_bfloat16_answers_as_in_float32(material):
+    entry = {"type": "feddpa", "mixture": "per-sample"}
+    one = prepared(material, entry, (("precision", "bfloat16"),), rounds=2)
+    one.run()
+    rows = one._private_as_judged(torch.arange(CLIENTS))
+    named = {
+        **views(one.theta.expand(CLIENTS, -1), one.layout.communicated),
+        **views(rows, one.layout.private),
+    }
+    exact = prepared(material, entry, rounds=2).model
+    images = one.samples.images[: 3 * CLIENTS]
+    mine, theirs = (
+        model.forward(images, [3] * CLIENTS, model.effective_weights(named))
+        for model in (one.model, exact)
+    )
+    assert float((mine - theirs).norm()) < 0.02 * float(theirs.norm())
 
 
 # --- What is sent ---------------------------------------------------------------------------------

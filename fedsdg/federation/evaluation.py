@@ -94,9 +94,12 @@ def personal_accuracies(
     shards = [np.concatenate([val[k], test[k]]) for k in range(clients)]
     answers: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * clients
     looked: list[np.ndarray] = list(answers)
-    if theta.dim() == 1 and layout.d_private == 0:
+    if theta.dim() == 1 and layout.own_parameters == 0:
         # One model serves everybody: one set of weights, all samples as if of one client.
-        weights = model.effective_weights(views(theta[None], layout.communicated))
+        anybody = private(torch.zeros(1, dtype=torch.int64))
+        weights = model.effective_weights(
+            {**views(theta[None], layout.communicated), **views(anybody, layout.private)}
+        )
         flat = _predictions(model, samples, [np.concatenate(shards)], weights)[0]
         answers = _divided(flat, shards)
         if seen is not None:

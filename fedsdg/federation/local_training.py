@@ -532,7 +532,7 @@ def _optimisers(
     """What moves each of the two rows, where there is something to move."""
     make = OPTIMISERS[work.optimiser]
     rates = {"shared": work.eta_g, "private": work.eta_p, "gate": work.eta_m}
-    rates |= {"own": work.eta_g, "frozen": 0.0}
+    rates |= {"own": work.eta_g, "frozen": 0.0, "measured": 0.0}
     # A factor that is not trained has no gradient, and a rate of 0 keeps it where it is.
     per_column = [rates[s.group] if s.trainable else 0.0 for s in layout.private]
     sizes = torch.tensor([spec.size for spec in layout.private], dtype=torch.int64)

@@ -22,8 +22,10 @@ class Personalisation:
     which only what is shared does; 0: both move together. ``interleaved``: with every batch the
     private part moves, then the shared one; ``shared_alone``: where the shared part moves alone, it
     learns without the private one (see ``LocalWork``). ``mixture``: the share of a whole private
-    model in what a client uses (see ``MixedModel``); None: there is none. ``own``: the model that a
-    client keeps beside the one it trains for the server.
+    model in what a client uses (see ``MixedModel``); None: there is none. ``anchors``: how many of
+    a client's training images weigh its adapters against the common ones, image by image, when it
+    is judged (see ``InstanceMixture``); 0: none do. ``own``: the model that a client keeps beside
+    the one it trains for the server.
     """
 
     adapters: Mapping[str, Any] = field(default_factory=dict)
@@ -32,6 +34,7 @@ class Personalisation:
     interleaved: bool = False
     shared_alone: bool = False
     mixture: float | None = None
+    anchors: int = 0
     own: OwnModel = field(default_factory=OwnModel)
 
 
@@ -132,12 +135,14 @@ def apfl(weight: float) -> Personalisation:
     return Personalisation(mixture=weight, interleaved=True, shared_alone=True)
 
 
-def dual_adapter(weight: float, personal_epochs: int) -> Personalisation:
+def dual_adapter(weight: float, personal_epochs: int, mixture: str = "fixed") -> Personalisation:
     """FedDPA-T (Yang et al. 2024): an adapter u for all, one v for each, and their mixture.
 
     A client's weight is W + s ((1 − λ) B_u A_u + λ B_v A_v), λ the ``weight``. A round trains v
     alone on that mixture for ``personal_epochs``, then u and the head, without v, for the usual
-    ones. v starts as any LoRA does, from one draw for all clients.
+    ones. v starts as any LoRA does, from one draw for all clients. With ``mixture="per-sample"`` a
+    client is judged with α_i = λ · mean cosine of image i and five of its training images in place
+    of λ; training is the same.
     """
     return Personalisation(
         adapters={
@@ -148,6 +153,7 @@ def dual_adapter(weight: float, personal_epochs: int) -> Personalisation:
         },
         private_first=personal_epochs,
         shared_alone=True,
+        anchors=5 if mixture == "per-sample" else 0,
     )
 
 

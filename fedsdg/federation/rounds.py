@@ -85,6 +85,8 @@ class Federation:
     probes: Sequence[Probe] = ()
     circumstances: Circumstances = field(default_factory=Circumstances)
     own: OwnModel = field(default_factory=OwnModel)
+    #: How many of its training images a client compares others with when it is judged.
+    anchors: int = 0
     pooling: Pooling = field(default_factory=Pooling)
     #: [K, d], where clients begin in the first round if not at the server's model.
     first: Tensor | None = None
@@ -527,6 +529,20 @@ class Federation:
         self.state = aggregate.state
         return aggregate
 
+    def _private_as_judged(self, clients: Tensor) -> Tensor:
+        """The private rows [n, d_p] of some clients, with the anchors where they have any."""
+        rows = self.bank.private(clients)
+        if not self.anchors:
+            return rows
+        some = []
+        for client in clients.tolist():
+            own = self.shards.train[client]
+            draw = stream("anchors", self.seed, client)
+            some.append(draw.choice(own, min(self.anchors, len(own)), replace=False))
+        index = torch.from_numpy(np.concatenate(some)).to(self.samples.labels.device)
+        model: Any = self.model
+        return model.with_anchors(rows, self.samples.images[index], list(map(len, some)))
+
     def _personal_accuracies(self, round_: int) -> ClientAccuracies:
         everyone = np.arange(self.num_clients)
         theta = self.theta if self.theta.dim() == 1 else self.downloads(everyone)
@@ -551,7 +567,7 @@ class Federation:
             self.shards.val,
             self.shards.test,
             theta,
-            self.bank.private,
+            self._private_as_judged,
             self.bank.trained,
             self.seen,
         )

@@ -300,7 +300,8 @@ def branch_norms(
     ‖m B_p A_p‖_F and ‖B_g A_g‖_F over all adapted layers of a block together (the root of the sum
     of squares), in float64 and without the scale s, which both have. `layers` are those of
     `adapted_layers`, `parameters` tensors [M, *shape]. With "shared-a" A_p is A_g. With "factors"
-    the cross terms m (B_g A_p + B_p A_g) belong to neither branch and are left out.
+    the cross terms m (B_g A_p + B_p A_g) belong to neither branch and are left out. With "mixture"
+    the shared branch is (1 − m) B_g A_g.
 
     Returns:
         (private [M, blocks], shared [M, blocks]).
@@ -312,7 +313,10 @@ def branch_norms(
     shared = torch.zeros_like(private)
     for layer, (block, *_) in layers.items():
         a, b = (parameters[f"{layer}.lora_{factor}"].double() for factor in "AB")
-        own_b = _gate(layer, parameters, config) * parameters[f"{layer}.lora_B_private"].double()
+        gate = _gate(layer, parameters, config)
+        own_b = gate * parameters[f"{layer}.lora_B_private"].double()
+        if config.composition == "mixture":
+            b = (1 - gate) * b
         own = config.private_subspace == "own"
         own_a = parameters[f"{layer}.lora_A_private"].double() if own else a
         private[:, block] += _squared_norm(own_b, own_a)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,9 +25,21 @@ SHORT = 128  # tokens up to which the packed attention beats torch's fused one o
 SHORT_IN_BFLOAT16 = 256
 _ALL = slice(None)
 
+
+class Blend(NamedTuple):
+    """Two weights of a layer whose outputs are mixed: (1 − α_i) common + α_i own for image i.
+
+    ``shares`` are the α_i [B].
+    """
+
+    common: Tensor | Factors
+    own: Tensor | Factors
+    shares: Tensor
+
+
 #: What stands for an adapted layer's weight: one matrix per client [M, out, in], or the adapters
-#: beside the frozen one.
-ClientWeight = Tensor | Factors
+#: beside the frozen one, or two such whose outputs are mixed.
+ClientWeight = Tensor | Factors | Blend
 _NONE: Mapping[str, ClientWeight] = {}
 _INTO_STREAM = ("attn.proj", "mlp.fc2")
 
@@ -83,6 +95,15 @@ def _block(
 
     def linear(name: str, module: Any, value: Tensor, outputs: slice = _ALL) -> Tensor:
         weight = weights.get(f"blocks.{index}.{name}")
+        if isinstance(weight, Blend):
+            common = times(name, module, value, outputs, weight.common)
+            own = times(name, module, value, outputs, weight.own)
+            return torch.lerp(common, own, weight.shares.to(own.dtype)[:, None, None])
+        return times(name, module, value, outputs, weight)
+
+    def times(
+        name: str, module: Any, value: Tensor, outputs: slice, weight: Tensor | Factors | None
+    ) -> Tensor:
         bias = None if module.bias is None else module.bias[outputs]
         if weight is None:
             return F.linear(value, module.weight[outputs], bias)

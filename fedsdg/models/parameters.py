@@ -17,7 +17,7 @@ from torch import Tensor
 # torch would like gradients laid out densely; ours are columns of one matrix on purpose.
 warnings.filterwarnings("ignore", message="grad and param do not obey the gradient layout contract")
 
-Group = Literal["shared", "private", "gate", "own", "frozen"]
+Group = Literal["shared", "private", "gate", "own", "frozen", "measured"]
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class ParameterSpec:
 
     `group` says which learning rate moves it: "shared" η_g, "private" η_p, "gate" η_m, "own" η_g
     again, for a client's copy of a communicated one; "frozen" is the same for all clients and stays
-    as it was drawn (the A of FFA-LoRA).
-    `trainable` is False for what is frozen, for a private A_p that stays at its start (the
+    as it was drawn (the A of FFA-LoRA); "measured" is worked out and not learned.
+    `trainable` is False for these two, for a private A_p that stays at its start (the
     `b-only` penalty), and for what rests in a round (see `Layout.of_round`), which is not sent.
     """
 
