@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from fedsdg.analysis.frames import groups
 from fedsdg.analysis.names import SUBJECT, method_order, method_title
@@ -36,7 +37,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         panel.set_title(method_title(method), fontweight=weight)
         panel.set_ylim(low, high)
         panel.set_xlim(0.4, rows["trials"].max() + 0.6)
-        panel.xaxis.get_major_locator().set_params(integer=True)
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         if number % _COLUMNS == 0:
             panel.set_ylabel("validation (%)")
         if number + _COLUMNS >= len(methods):
