@@ -20,8 +20,8 @@ from fedsdg.analysis.tables.layout import Table
 from fedsdg.analysis.tables.render import to_csv, to_latex, to_markdown
 from fedsdg.analysis.tables.sensitivity import sensitivity
 from fedsdg.analysis.tables.stragglers import stragglers
-from fedsdg.analysis.tables.verification import verification
 from fedsdg.analysis.tables.tuning import tuning
+from fedsdg.analysis.tables.verification import verification
 from fedsdg.results import atomic_path
 
 TABLES: Mapping[str, Callable[[Summary], Table]] = MappingProxyType(
