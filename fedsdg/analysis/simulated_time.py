@@ -20,8 +20,8 @@ def accuracy_over_time(summary: Summary) -> pd.DataFrame:
     """Mean accuracy at each simulated second.
 
     Columns: ``PLACE``, scenario, method, metric, seconds, n, mean. A run has the accuracy of its
-    last evaluation until the next. The mean is taken where every seed has been evaluated and none
-    is over, at the times at which any of them was evaluated.
+    last evaluation until the next, and to the end of the longest run of its line. The mean is
+    taken from where every seed has been evaluated, at the times at which any of them was.
     """
     metrics = [PERSONAL.key, GLOBAL.key]
     frame = summary.frame("rounds", [*_IDENTITY, "evaluated", *metrics], ["simulated_seconds"])
@@ -44,9 +44,8 @@ def accuracy_over_time(summary: Summary) -> pd.DataFrame:
 
 def _mean_curve(curves: list[tuple[pd.Series, pd.Series]]) -> pd.DataFrame:
     times = [seconds.to_numpy() for seconds, _ in curves]
-    begin, end = max(t[0] for t in times), min(t[-1] for t in times)
     union = np.unique(np.concatenate(times))
-    grid = union[(union >= begin) & (union <= end)]
+    grid = union[union >= max(t[0] for t in times)]
     steps = [
         values.to_numpy()[np.searchsorted(t, grid, side="right") - 1]
         for t, (_, values) in zip(times, curves, strict=True)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from matplotlib.colors import to_rgb
 
@@ -16,6 +18,8 @@ from fedsdg.analysis.plots.weights import entropy
 from fedsdg.analysis.summarise import summarise
 from fedsdg.analysis.summary import Summary
 from fedsdg.results import sha256_file
+
+from .conftest import METHODS as METHODS_OF_GRID
 
 _RENDER = """
 import sys
@@ -94,6 +98,74 @@ def test_convergence_draws_the_means_over_seeds(written, summary_dir) -> None:
     assert len(below.lines) == len(written.plan.methods) - 1  # local-only has no global model
     assert figure.axes[0].get_ylabel() == "personal accuracy (%)"
     assert below.get_xlabel() == "round"
+
+
+@pytest.mark.parametrize("seeds", [(0, 1), (0, 1, 2)])
+def test_bands_need_three_seeds_and_end_at_0_and_100(make_runs, tmp_path, seeds) -> None:
+    written = make_runs(methods=("fedsdg", "fedavg"), skews=("iid",), seeds=seeds)
+    summarise(written.runs, tmp_path / "s")
+    with styled():
+        figure = FIGURES["convergence"](Summary(tmp_path / "s"))
+    bands = [path for c in figure.axes[0].collections for path in c.get_paths()]
+    assert bool(bands) == (len(seeds) == 3)
+    for band in bands:
+        assert band.vertices[:, 1].min() >= 0.0 and band.vertices[:, 1].max() <= 100.0
+
+
+def test_alphas_are_categories(make_runs, tmp_path) -> None:
+    skews = ("dirichlet~0.1", "dirichlet~0.3", "dirichlet~10")
+    written = make_runs(methods=("fedsdg", "fedavg"), skews=skews, seeds=(0, 1))
+    summarise(written.runs, tmp_path / "s")
+    with styled():
+        figure = FIGURES["accuracy_vs_alpha"](Summary(tmp_path / "s"))
+    axes = figure.axes[0]
+    assert axes.get_xscale() == "linear"
+    assert axes.get_xticks().tolist() == [0, 1, 2]
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["0.1", "0.3", "10"]
+    points = [
+        line for line in axes.lines if line.get_marker() == looks(["fedsdg"])["fedsdg"].marker
+    ]
+    for place, skew in enumerate(skews):
+        mean = 100 * written.values(skew, "fedsdg", "personal_accuracy").mean()
+        assert any(
+            abs(float(line.get_xdata()[0]) - place) < 0.5
+            and float(line.get_ydata()[0]) == pytest.approx(mean)
+            for line in points
+        )
+
+
+def test_a_rival_far_off_is_an_arrow_with_its_number(make_runs, tmp_path) -> None:
+    written = make_runs(methods=METHODS_OF_GRID, skews=("iid",), seeds=(0, 1))
+    summarise(written.runs, tmp_path / "s")
+    file = tmp_path / "s" / "differences.parquet"
+    rows = pq.read_table(file).to_pylist()
+    far = {"mean": 0.71, "half_width": 0.2}
+    rows = [row | (far if row["rival"] == "krum" else {}) for row in rows]
+    pq.write_table(pa.Table.from_pylist(rows, schema=pq.read_schema(file)), file)
+    with styled():
+        figure = FIGURES["differences"](Summary(tmp_path / "s"))
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == ["Personal accuracy", "Worst-decile accuracy", "Global accuracy"]
+    metrics = ("personal_accuracy", "personal_worst_decile", "global_accuracy")
+    for axes, metric in zip(figure.axes, metrics, strict=True):
+        low, high = axes.get_xlim()
+        assert low <= 0 < high < 71
+        means = [
+            100 * row["mean"] for row in rows if (row["metric"], row["at"]) == (metric, "last")
+        ]
+        outside = sorted(round(mean, 1) for mean in means if not low <= mean <= high)
+        assert 71.0 in outside
+        assert sorted(float(text.get_text()) for text in axes.texts) == outside
+
+
+def test_many_clients_are_a_heat_map(make_partitions, summary_dir) -> None:
+    files = make_partitions(clients=40, skews=("dirichlet~0.3",), seeds=(0,))
+    with styled():
+        figure = FIGURES["partition"](Summary(summary_dir), files)
+    mesh = figure.axes[0].collections[0]
+    shown = np.ma.filled(mesh.get_array(), 0).reshape(10, 40)
+    assert (shown == read_shares(files[0]).counts.T).all()
+    assert figure.axes[0].get_xticks().max() <= 39
 
 
 def test_gates_shows_the_last_value_of_each_client(make_runs, tmp_path) -> None:

@@ -7,7 +7,8 @@ from matplotlib.figure import Figure
 
 from fedsdg.analysis.frames import groups, places
 from fedsdg.analysis.names import method_order
-from fedsdg.analysis.plots.style import flow, looks, method_legend, say
+from fedsdg.analysis.plots.cast import cast
+from fedsdg.analysis.plots.style import flow, method_legend, say
 
 _COLUMNS = 4
 
@@ -24,7 +25,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         say(axes[0], "no run of this experiment\nwas attacked")
         return figure
     methods = sorted(rows["method"].unique(), key=method_order)
-    look = looks(methods)
+    look = cast(methods, rows.groupby("method")["mean"].mean())
     several = len({where for where, *_ in parts}) > 1
     for panel, (where, attack, part) in zip(axes, parts, strict=True):
         for method in methods:
@@ -42,5 +43,5 @@ def draw(rows: pd.DataFrame) -> Figure:
         panel.set_xlabel("attackers (% of clients)")
     for panel in axes[::_COLUMNS]:
         panel.set_ylabel("global accuracy (%)")
-    method_legend(figure, methods, columns=4)
+    method_legend(figure, methods, look=look)
     return figure

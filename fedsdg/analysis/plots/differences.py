@@ -1,4 +1,4 @@
-"""Forest plot: FedSDG minus each rival with its 95 % interval, one column of panels per skew."""
+"""Forest plot: FedSDG minus each rival with its 95 % interval, one column of panels per metric."""
 
 from __future__ import annotations
 
@@ -16,70 +16,135 @@ from fedsdg.analysis.names import (
     Metric,
     method_order,
     method_title,
+    skew_title,
 )
-from fedsdg.analysis.plots.style import GRID, INK, MUTED, hide_unused, panels, say, shared_legend
-from fedsdg.analysis.summary import Cell, Summary
+from fedsdg.analysis.plots.style import (
+    GRID,
+    INK,
+    INTERVAL_SEEDS,
+    MUTED,
+    fences,
+    hide_unused,
+    panels,
+    say,
+    shared_legend,
+    ticks_within,
+)
+from fedsdg.analysis.reported import (
+    ENDS,
+    EXPECTED,
+    EXPECTED_A,
+    EXPECTED_B,
+    EXPECTED_WORST,
+)
+from fedsdg.analysis.summary import Setting, Summary
 
-#: Metric → marker, colour and offset within a rival's row.
-_MARKS: tuple[tuple[Metric, str, str, float], ...] = (
-    (PERSONAL, "o", "#D55E00", -0.24),
-    (WORST, "D", "#332288", 0.0),
-    (GLOBAL, "s", "#56B4E9", 0.24),
-)
+#: Marker and colour of the places (skews, scenarios) that share a panel, from top to bottom.
+_MARKS = (("o", "#D55E00"), ("D", "#332288"), ("s", "#56B4E9"), ("^", "#009E73"))
+#: Columns where clients are judged on what each expects; without that, on their own shard.
+_EXPECTED = (EXPECTED, EXPECTED_A, EXPECTED_B, EXPECTED_WORST, GLOBAL)
+_OWN = (PERSONAL, WORST, GLOBAL)
+#: A rival's height in inches, and the part of it that its points are spread over.
+_LINE, _SPREAD = 0.3, 0.56
 
 
 def draw(summary: Summary) -> Figure:
-    """Rivals from top to bottom, the better FedAvg first; points right of zero favour FedSDG."""
-    last = [entry for entry in summary.rows("differences") if entry["at"] == "last"]
-    rivals = sorted({entry["rival"] for entry in last}, key=method_order)
-    settings, skews, places = summary.grid()
-    height = 0.9 + 0.36 * max(len(rivals), 4)
-    figure, axes = panels(settings, skews, panel_height=height, sharey=True, sharex="row")
-    for row, column, cell in places:
-        panel = axes[row][column]
-        panel.set_title(summary.cell_title(cell))
-        if not rivals:
-            say(panel, "no finished run of\nFedSDG beside others")
-            continue
-        _panel(panel, _of(last, cell), rivals)
-        panel.set_xlabel("FedSDG minus other (points)")
+    """Rivals from top to bottom; points right of zero favour FedSDG."""
+    rows = _reported(summary.rows("differences"))
+    rivals = sorted({row["rival"] for row in rows}, key=method_order)
+    metrics = _metrics(rows)
+    blocks = [
+        (setting, skews[first : first + len(_MARKS)])
+        for setting in summary.settings()
+        for skews in [summary.skews(setting)]
+        for first in range(0, len(skews), len(_MARKS))
+    ]
+    height = 0.8 + _LINE * max(len(rivals), 4)
+    figure, axes = panels(len(blocks), len(metrics), panel_height=height, sharey=True, sharex="col")
+    for column, metric in enumerate(metrics if rivals else ()):
+        _limits([row[column] for row in axes], [r for r in rows if r["metric"] == metric.key])
+    several = len(summary.settings()) > 1
+    for (setting, skews), of_block in zip(blocks, axes, strict=True):
+        for panel, metric in zip(of_block, metrics, strict=True):
+            title = metric.title.capitalize()
+            panel.set_title(f"{setting.title}\n{title}" if several else title)
+            if not rivals:
+                say(panel, "no finished run of\nFedSDG beside others")
+                continue
+            _panel(panel, _of(rows, setting, metric), rivals, skews)
+            _arrows(panel, _of(rows, setting, metric), rivals, skews)
+            panel.set_xlabel("FedSDG minus other (points)")
+        if rivals and len(skews) > 1:
+            handles, _ = of_block[0].get_legend_handles_labels()
+            if len(blocks) == 1:
+                shared_legend(figure, handles, columns=len(handles))
+            else:
+                of_block[-1].legend(handles=handles, loc="lower left", fontsize=6)
     if rivals:
         axes[0][0].set_yticks(range(len(rivals)), [method_title(rival) for rival in rivals])
         axes[0][0].set_ylim(len(rivals) - 0.5, -0.5)
         if BETTER_BASELINE in rivals:
-            for panels_of_row in axes:
-                panels_of_row[0].get_yticklabels()[0].set_fontweight("bold")
-        handles, _ = axes[0][0].get_legend_handles_labels()
-        shared_legend(figure, handles, columns=3)
+            for of_block in axes:
+                of_block[0].get_yticklabels()[0].set_fontweight("bold")
     hide_unused(axes)
     return figure
 
 
-def _of(rows: Sequence[Mapping[str, Any]], cell: Cell) -> dict[tuple[str, str], Mapping[str, Any]]:
-    place = (cell.setting.dataset, cell.setting.clients, cell.skew)
+def _reported(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Rows of the reported end of a run: the mean of the last quarter, else the last round."""
+    for at in ENDS:
+        if found := [row for row in rows if row["at"] == at]:
+            return found
+    return []
+
+
+def _metrics(rows: Sequence[Mapping[str, Any]]) -> list[Metric]:
+    known = {row["metric"] for row in rows}
+    wanted = _EXPECTED if EXPECTED.key in known else _OWN
+    return [metric for metric in wanted if metric.key in known] or [PERSONAL]
+
+
+def _of(
+    rows: Sequence[Mapping[str, Any]], setting: Setting, metric: Metric
+) -> dict[tuple[str, str], Mapping[str, Any]]:
+    place = (setting.dataset, setting.clients, metric.key)
     return {
-        (row["rival"], row["metric"]): row
+        (row["rival"], row["skew"]): row
         for row in rows
-        if (row["dataset"], row["clients"], row["skew"]) == place
+        if (row["dataset"], row["clients"], row["metric"]) == place
+    }
+
+
+def _heights(rivals: Sequence[str], skews: Sequence[str]) -> dict[tuple[str, str], float]:
+    step = _SPREAD / max(len(skews) - 1, 1)
+    middle = (len(skews) - 1) / 2
+    return {
+        (rival, skew): i + step * (k - middle)
+        for i, rival in enumerate(rivals)
+        for k, skew in enumerate(skews)
     }
 
 
 def _panel(
-    panel: Axes, table: Mapping[tuple[str, str], Mapping[str, Any]], rivals: Sequence[str]
+    panel: Axes,
+    table: Mapping[tuple[str, str], Mapping[str, Any]],
+    rivals: Sequence[str],
+    skews: Sequence[str],
 ) -> None:
     panel.axvline(0.0, color=INK, linewidth=0.9, zorder=1)
-    for metric, marker, colour, offset in _MARKS:
-        found = [(i, table.get((rival, metric.key))) for i, rival in enumerate(rivals)]
-        rows = [(i + offset, row) for i, row in found if row is not None]
+    heights = _heights(rivals, skews)
+    for (marker, colour), skew in zip(_MARKS, skews, strict=False):
+        rows = [(heights[rival, skew], table.get((rival, skew))) for rival in rivals]
+        known = [(height, row) for height, row in rows if row and _inside(panel, row)]
         panel.errorbar(
-            [100 * row["mean"] for _, row in rows],
-            [height for height, _ in rows],
-            xerr=[100 * (row["half_width"] or 0.0) for _, row in rows],
+            [100 * row["mean"] for _, row in known],
+            [height for height, _ in known],
+            xerr=[100 * _half_width(row) for _, row in known],
             fmt=marker,
             color=colour,
-            markersize=3.6,
-            elinewidth=1.1,
-            label=metric.title,
+            markersize=3.4,
+            elinewidth=1.0,
+            label=skew_title(skew),
         )
     for i in range(len(rivals) - 1):
         panel.axhline(
@@ -87,3 +152,60 @@ def _panel(
         )
     panel.grid(False, axis="y")
     panel.tick_params(axis="y", length=0)
+
+
+def _half_width(row: Mapping[str, Any]) -> float:
+    """Of fewer seeds than ``INTERVAL_SEEDS`` a point alone is shown."""
+    return row["half_width"] or 0.0 if row["n"] >= INTERVAL_SEEDS else 0.0
+
+
+def _inside(panel: Axes, row: Mapping[str, Any]) -> bool:
+    low, high = panel.get_xlim()
+    return bool(low <= 100 * row["mean"] <= high)
+
+
+def _limits(column: Sequence[Axes], rows: Sequence[Mapping[str, Any]]) -> None:
+    """One scale for a metric, which a rival far from all others does not stretch."""
+    ends = [0.0]
+    for row in rows:
+        ends += [100 * (row["mean"] + sign * _half_width(row)) for sign in (-1, 0, 1)]
+    low, high = fences(ends)
+    low, high = min(low, -1.0), max(high, 1.0)
+    room = 0.06 * (high - low)
+    for panel in column:
+        panel.set_xlim(low - room, high + room)
+        ticks_within(panel.xaxis, low - room, high + room)
+
+
+def _arrows(
+    panel: Axes,
+    table: Mapping[tuple[str, str], Mapping[str, Any]],
+    rivals: Sequence[str],
+    skews: Sequence[str],
+) -> None:
+    """An arrow at the edge, with the number, for every mean that lies beyond it."""
+    heights = _heights(rivals, skews)
+    for (_, colour), skew in zip(_MARKS, skews, strict=False):
+        for rival in rivals:
+            row = table.get((rival, skew))
+            if row is None or _inside(panel, row):
+                continue
+            right = row["mean"] > 0
+            text = f"{100 * row['mean']:+.1f}".replace("-", "−")
+            panel.annotate(
+                text,
+                (1.0 if right else 0.0, heights[rival, skew]),
+                (0.86 if right else 0.14, heights[rival, skew]),
+                xycoords=panel.get_yaxis_transform(),
+                ha="right" if right else "left",
+                va="center",
+                fontsize=6,
+                color=colour,
+                arrowprops={
+                    "arrowstyle": "-|>",
+                    "color": colour,
+                    "linewidth": 0.9,
+                    "shrinkA": 0.0,
+                    "shrinkB": 0.0,
+                },
+            )

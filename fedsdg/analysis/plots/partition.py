@@ -1,4 +1,4 @@
-"""Who holds what: clients × classes, a bubble's area being the number of samples."""
+"""Who holds what: clients × classes as bubbles, or as a heat map where clients are many."""
 
 from __future__ import annotations
 
@@ -11,11 +11,18 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter
 
 from fedsdg.analysis.names import dataset_title, skew_order, skew_title
-from fedsdg.analysis.plots.style import hide_unused, panels, shared_legend
+from fedsdg.analysis.plots.style import (
+    MANY_CLIENTS,
+    hide_unused,
+    panels,
+    shared_legend,
+    ticks_within,
+)
 from fedsdg.analysis.summary import Summary
 
 _BUBBLE: dict[str, Any] = {
@@ -48,20 +55,27 @@ def draw(summary: Summary, partitions: Sequence[Path]) -> Figure:
     skews = [sorted((k[2] for k in shares if k[:2] == s), key=skew_order) for s in settings]
     columns = max(len(row) for row in skews)
     figure, axes = panels(len(settings), columns, panel_height=3.0, sharey="row", sharex="row")
-    largest = max(int(share.counts.max()) for share in shares.values())
-    area = _area(figure, columns, shares)
+    bubbles = {key: share for key, share in shares.items() if key[1] <= MANY_CLIENTS}
+    largest = max((int(share.counts.max()) for share in bubbles.values()), default=0)
     for row, setting in enumerate(settings):
         for column, skew in enumerate(skews[row]):
             panel = axes[row][column]
-            _bubbles(
-                panel, shares[(*setting, skew)].counts, _area(figure, columns, shares), largest
-            )
+            counts = shares[(*setting, skew)].counts
+            if (*setting, skew) in bubbles:
+                _bubbles(panel, counts, _area(figure, columns, bubbles), largest)
+            else:
+                _heat_map(panel, counts)
+            ticks_within(panel.xaxis, 0, counts.shape[0] - 1)
+            ticks_within(panel.yaxis, 0, counts.shape[1] - 1, about=10)
             place = f"{dataset_title(setting[0])}, {setting[1]} clients\n"
             panel.set_title(f"{place if len(settings) > 1 else ''}{skew_title(skew)}")
             panel.set_xlabel("client")
         axes[row][0].set_ylabel("class")
+        if setting[1] > MANY_CLIENTS:
+            _share_one_scale(figure, axes[row])
     hide_unused(axes)
-    _size_legend(figure, area, largest)
+    if bubbles:
+        _size_legend(figure, _area(figure, columns, bubbles), largest)
     return figure
 
 
@@ -98,11 +112,32 @@ def _bubbles(panel: Axes, counts: np.ndarray, area: float, largest: int) -> None
     panel.scatter(client, label, s=area * counts[client, label] / largest, **_BUBBLE)
     panel.set_xlim(-0.9, clients - 0.1)
     panel.set_ylim(-0.9, classes - 0.1)
-    panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    if classes <= 12:
-        panel.set_yticks(range(classes))
-    else:
-        panel.yaxis.set_major_locator(MaxNLocator(10, integer=True))
+
+
+def _heat_map(panel: Axes, counts: np.ndarray) -> None:
+    """Of many clients a bubble each is a thicket: class × client in colours, white for none."""
+    clients, classes = counts.shape
+    panel.pcolormesh(
+        np.arange(clients + 1) - 0.5,
+        np.arange(classes + 1) - 0.5,
+        np.ma.masked_equal(counts.T, 0),
+        cmap="viridis_r",
+        rasterized=True,
+    )
+    panel.grid(False)
+
+
+def _share_one_scale(figure: Figure, row: Sequence[Axes]) -> None:
+    """One logarithmic scale of samples, from 1 to the largest of the row's heat maps, and a bar."""
+    meshes = [mesh for panel in row for mesh in panel.collections]
+    most = max(float(np.ma.max(np.ma.asarray(mesh.get_array()))) for mesh in meshes)
+    norm = LogNorm(1.0, max(most, 2.0))
+    for mesh in meshes:
+        mesh.set_norm(norm)
+    bar = figure.colorbar(meshes[-1], ax=list(row), aspect=24, pad=0.01)
+    bar.set_label("samples (logarithmic)")
+    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    bar.outline.set_visible(False)  # type: ignore[operator]
 
 
 def _size_legend(figure: Figure, area: float, largest: int) -> None:

@@ -7,13 +7,19 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from fedsdg.analysis.frames import places
 from fedsdg.analysis.names import method_order
-from fedsdg.analysis.plots.style import Look, hide_unused, looks, method_legend, panels, say
+from fedsdg.analysis.plots.cast import cast
+from fedsdg.analysis.plots.style import (
+    Look,
+    hide_unused,
+    logarithmic_ticks,
+    method_legend,
+    panels,
+    say,
+)
 from fedsdg.analysis.robustness import over_attacks
 
 _DISTANCE, _TIME = "distance to the honest mean", "milliseconds of an aggregation"
@@ -28,7 +34,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         hide_unused(axes)
         return figure
     methods = sorted(rows["method"].unique(), key=method_order)
-    look = looks(methods)
+    look = cast(methods, rows.groupby("method")["accuracy"].mean())
     for i, (where, part) in enumerate(shown):
         above, below = axes[2 * i], axes[2 * i + 1]
         prefix = f"{where}: " if len(shown) > 1 else ""
@@ -46,7 +52,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         fewest = attacked.min() if len(attacked) else part["share"].max()
         _price(below[2], part[part["share"] == fewest], methods, look)
     hide_unused(axes)
-    method_legend(figure, methods, columns=4)
+    method_legend(figure, methods, look=look)
     return figure
 
 
@@ -90,22 +96,11 @@ def _logarithmic(panel: Axes, values: np.ndarray) -> None:
     if len(real) == len(known):
         panel.set_yscale("log")
         panel.set_ylim(low / 1.3, high * 1.3)
-        _round_ticks(panel.yaxis, low, high)
+        logarithmic_ticks(panel.yaxis, low, high)
         return
     panel.set_yscale("symlog", linthresh=low / 2, linscale=0.4)
     panel.set_ylim(-0.08 * low, high * 1.3)
-    _round_ticks(panel.yaxis, low, high, zero=True)
-
-
-def _round_ticks(axis: Axis, low: float, high: float, zero: bool = False) -> None:
-    """1, 2, 5, 10, …: of few decades all, of more the powers of ten alone."""
-    powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
-    steps = (1, 2, 5) if high / low < 60 else (1,)
-    ticks = [step * 10.0**power for power in powers for step in steps]
-    shown = [tick for tick in ticks if low / 1.3 <= tick <= high * 1.3]
-    axis.set_major_locator(FixedLocator([0.0, *shown] if zero else shown))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    logarithmic_ticks(panel.yaxis, low, high, zero=True)
 
 
 def _price(panel: Axes, part: pd.DataFrame, methods: list[str], look: Mapping[str, Look]) -> None:
@@ -126,7 +121,7 @@ def _price(panel: Axes, part: pd.DataFrame, methods: list[str], look: Mapping[st
     panel.set_xscale("log")
     low, high = 1000 * part["seconds"].min(), 1000 * part["seconds"].max()
     panel.set_xlim(low / 1.4, high * 1.4)
-    _round_ticks(panel.xaxis, low, high)
+    logarithmic_ticks(panel.xaxis, low, high)
     panel.set_ylim(0, 100)
     panel.set_xlabel(_TIME)
     panel.set_ylabel("global accuracy (%)")

@@ -12,7 +12,15 @@ from matplotlib.figure import Figure
 from fedsdg.analysis.frames import groups
 from fedsdg.analysis.hyperparameters import symbol
 from fedsdg.analysis.names import GLOBAL, PERSONAL, method_order, method_title
-from fedsdg.analysis.plots.style import hide_unused, looks, method_legend, panels, say
+from fedsdg.analysis.plots.style import (
+    INTERVAL_SEEDS,
+    accuracy_axis,
+    hide_unused,
+    looks,
+    method_legend,
+    panels,
+    say,
+)
 from fedsdg.analysis.sweeps import panels as sweep_panels
 
 _COLUMNS = 4
@@ -55,6 +63,13 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
+def _bars(line: pd.DataFrame) -> np.ndarray:
+    """Lengths below and above, cut at 0 and 100 %; none of fewer than ``INTERVAL_SEEDS`` seeds."""
+    low, high = np.clip(line["low"], 0.0, 1.0), np.clip(line["high"], 0.0, 1.0)
+    lengths = 100 * np.array([line["mean"] - low, high - line["mean"]])
+    return np.where(line["n"] >= INTERVAL_SEEDS, lengths, 0.0)
+
+
 def _lines(panel: Axes, part: pd.DataFrame, values: list[str]) -> None:
     """Values stand in order at equal distances, whatever they are."""
     place = {value: i for i, value in enumerate(values)}
@@ -81,7 +96,7 @@ def _lines(panel: Axes, part: pd.DataFrame, values: list[str]) -> None:
             panel.errorbar(
                 [place[value] for value in line["value"]],
                 100 * line["mean"],
-                yerr=100 * (line["high"] - line["mean"]),
+                yerr=_bars(line),
                 elinewidth=0.8,
                 **look[kind].line() | {"linewidth": 1.4},
                 **look[kind].marks(),
@@ -93,3 +108,4 @@ def _lines(panel: Axes, part: pd.DataFrame, values: list[str]) -> None:
         say(panel, "not recorded")
         return
     panel.set_ylim(100 * part["mean"].min() - _ROOM, 100 * part["mean"].max() + _ROOM)
+    accuracy_axis(panel)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from fedsdg.analysis.names import CEILING, SUBJECT, method_order, method_title
 
@@ -21,6 +24,16 @@ WIDTH = 7.2
 
 #: Inks besides the methods' own.
 INK, MUTED, GRID, ABSENT = "#222222", "#767676", "#e6e6e6", "#d9d9d9"
+#: Methods in the background, and the two kinds of clients: those that agree (A) and the rest (B).
+GREY, KIND_A, KIND_B = "#a6a6a6", "#0072B2", "#D55E00"
+
+#: Fewest seeds for a band around a curve, and for an interval around a point.
+BAND_SEEDS, INTERVAL_SEEDS = 3, 5
+#: More clients than this are shown as a heat map.
+MANY_CLIENTS = 30
+
+#: Ticks are apart by these times a power of ten.
+_STEPS = (1, 2, 5, 10)
 
 _SETTINGS: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # shipped with matplotlib: the same glyphs everywhere
@@ -69,6 +82,7 @@ class Look:
     marker: str = "o"
     width: float = 1.1
     order: int = 2
+    small: bool = False
 
     def line(self) -> dict[str, Any]:
         """Keywords of ``Axes.plot``."""
@@ -84,9 +98,15 @@ class Look:
         wide = self.width > 2
         return {
             "marker": self.marker,
-            "markersize": 6.0 if wide else 5.5 if self.marker == "*" else 4.2,
+            "markersize": 6.0
+            if wide
+            else 3.8
+            if self.small
+            else 5.5
+            if self.marker == "*"
+            else 4.2,
             "markeredgecolor": "white",
-            "markeredgewidth": 0.5,
+            "markeredgewidth": 0.2 if self.small else 0.5,
         }
 
 
@@ -188,9 +208,16 @@ def flow(count: int, columns: int, *, panel_height: float) -> tuple[Figure, list
     return figure, listed[: max(count, 1)]
 
 
-def method_legend(figure: Figure, methods: Sequence[str], *, columns: int = 5) -> None:
-    """The shared legend below all panels, FedSDG in bold."""
-    look = looks(methods)
+def method_legend(
+    figure: Figure,
+    methods: Sequence[str],
+    *,
+    columns: int = 4,
+    look: Mapping[str, Look] | None = None,
+) -> None:
+    """The shared legend below all panels, FedSDG in bold; methods drawn in grey come last."""
+    look = looks(methods) if look is None else look
+    methods = sorted(methods, key=lambda method: look[method].colour == GREY)
     handles = [
         Line2D([], [], label=method_title(method), **look[method].marks(), **look[method].line())
         for method in methods
@@ -199,6 +226,8 @@ def method_legend(figure: Figure, methods: Sequence[str], *, columns: int = 5) -
     for text, method in zip(legend.get_texts(), methods, strict=True):
         if method == SUBJECT:
             text.set_fontweight("bold")
+        if look[method].colour == GREY:
+            text.set_color(MUTED)
 
 
 def shared_legend(figure: Figure, handles: Sequence[Artist], *, columns: int) -> Legend:
@@ -210,6 +239,48 @@ def shared_legend(figure: Figure, handles: Sequence[Artist], *, columns: int) ->
         handlelength=2.8,
         columnspacing=1.6,
     )
+
+
+def ticks_within(axis: Axis, low: float, high: float, *, about: int = 5) -> None:
+    """Round whole ticks between ``low`` and ``high`` alone, however far the axis itself goes."""
+    found = MaxNLocator(about, integer=True, steps=_STEPS).tick_values(low, high)
+    axis.set_major_locator(FixedLocator([tick for tick in found if low <= tick <= high]))
+    axis.set_minor_locator(NullLocator())
+
+
+def logarithmic_ticks(axis: Axis, low: float, high: float, zero: bool = False) -> None:
+    """1, 2, 5, 10, …: of few decades all, of more the powers of ten alone."""
+    powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    steps = (1, 2, 5) if high / low < 60 else (1,)
+    ticks = [step * 10.0**power for power in powers for step in steps]
+    shown = [tick for tick in ticks if low / 1.3 <= tick <= high * 1.3]
+    axis.set_major_locator(FixedLocator([0.0, *shown] if zero else shown))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def accuracy_axis(panel: Axes) -> None:
+    """End an axis of accuracies (%) where they end: at 0 and at 100, with room for a line there."""
+    low, high = panel.get_ylim()
+    panel.set_ylim(max(low, -2.0), min(high, 102.0))
+    found = MaxNLocator(6, steps=_STEPS).tick_values(*panel.get_ylim())
+    low, high = max(panel.get_ylim()[0], 0.0), min(panel.get_ylim()[1], 100.0)
+    panel.yaxis.set_major_locator(FixedLocator([tick for tick in found if low <= tick <= high]))
+
+
+def fences(values: Sequence[float] | np.ndarray, reach: float = 3.0) -> tuple[float, float]:
+    """Where an axis may end so that a few far values do not stretch it: Tukey's outer fences.
+
+    The smallest and largest values within [Q1 − reach·IQR, Q3 + reach·IQR]; all values where
+    that would not even save a third of the axis.
+    """
+    x = np.asarray(values, dtype=float)
+    first, third = np.quantile(x, [0.25, 0.75])
+    room = reach * (third - first)
+    inside = x[(x >= first - room) & (x <= third + room)]
+    spared = np.ptp(inside) < 2 / 3 * np.ptp(x)
+    shown = inside if spared else x
+    return float(shown.min()), float(shown.max())
 
 
 def hide_unused(axes: Sequence[Sequence[Axes]]) -> None:

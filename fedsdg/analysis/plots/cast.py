@@ -1,0 +1,58 @@
+"""Who is drawn in colour where lines overlap: a fixed few, and the rest in grey."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from fedsdg.analysis.names import SUBJECT, is_ceiling, method_order
+from fedsdg.analysis.plots.style import GREY, Look, looks
+from fedsdg.analysis.reported import reported
+from fedsdg.analysis.summary import Summary
+
+#: Always in colour where they were run; the best of the others fill the places that are left.
+ROLES = (SUBJECT, "fedavg-uniform", "fine-tune", "local-only")
+#: So many methods may be in colour.
+IN_COLOUR = 5
+
+_GREY_MARKERS = "s^v<>XPDdp*"
+_GREY_DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (5, 1.4, 1.2, 1.4)))
+
+
+def cast(methods: Sequence[str], merit: Mapping[str, float] | pd.Series) -> dict[str, Look]:
+    """The look of every method: its own for ``leads``, a thin grey one for the others.
+
+    Grey lines differ in their markers, so the legend still tells them apart.
+    """
+    coloured = leads(methods, merit)
+    found = looks([method for method in methods if method in coloured or is_ceiling(method)])
+    others = [method for method in methods if method not in coloured and not is_ceiling(method)]
+    for i, method in enumerate(others):
+        marker = _GREY_MARKERS[i % len(_GREY_MARKERS)]
+        dashes = _GREY_DASHES[i // len(_GREY_MARKERS) % len(_GREY_DASHES)]
+        grey = Look(GREY, dashes, marker, width=0.8, order=1, small=True)
+        found[method] = grey
+    return {method: found[method] for method in methods}
+
+
+def leads(methods: Sequence[str], merit: Mapping[str, float] | pd.Series) -> list[str]:
+    """The methods in colour: ``ROLES``, and the others of highest merit up to ``IN_COLOUR``.
+
+    The line of pooled training is a yardstick and takes nobody's place.
+    """
+    running = [method for method in methods if not is_ceiling(method)]
+    fixed = [method for method in ROLES if method in running]
+    rest = [method for method in running if method not in fixed]
+    rest.sort(key=lambda method: (-float(merit.get(method, -np.inf)), method_order(method)))
+    return sorted([*fixed, *rest[: IN_COLOUR - len(fixed)]], key=method_order)
+
+
+def merit_of(summary: Summary, key: str) -> dict[str, float]:
+    """Method → mean over cells of its mean over seeds of the reported metric."""
+    means: dict[str, list[float]] = {}
+    for cell in summary.cells():
+        for method, values in reported(summary.at(cell), key).items():
+            means.setdefault(method, []).append(float(np.mean(list(values.values()))))
+    return {method: float(np.mean(listed)) for method, listed in means.items()}

@@ -1,0 +1,48 @@
+"""Who is in colour, and where axes end."""
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from fedsdg.analysis.names import CEILING, METHODS
+from fedsdg.analysis.plots.cast import IN_COLOUR, ROLES, cast, leads
+from fedsdg.analysis.plots.style import GREY, fences, looks, ticks_within
+
+
+def test_at_most_five_are_in_colour_and_the_roles_are_always_among_them() -> None:
+    methods = list(METHODS)
+    look = cast(methods, {"scaffold": 0.9, "krum": 0.2, CEILING: 0.99})
+    coloured = [m for m in methods if look[m].colour != GREY and m != CEILING]
+    assert len(coloured) == IN_COLOUR == 5
+    assert set(coloured) == {*ROLES, "scaffold"}, "the best other one fills the place"
+    assert look[CEILING].colour != GREY
+    assert list(look) == methods
+    assert look["fedsdg"] == looks(["fedsdg"])["fedsdg"]
+    greys = [(one.marker, str(one.dashes)) for one in look.values() if one.colour == GREY]
+    assert len(set(greys)) == len(greys) == len(methods) - 6
+
+
+def test_few_methods_all_keep_their_colours() -> None:
+    methods = ["fedsdg", "krum", "cgsv", "fedavg", "scaffold", CEILING]
+    assert cast(methods, {}) == looks(methods)
+    assert leads([*methods, "focus"], {"krum": 0.1, "focus": 0.2, "cgsv": 0.3}) == [
+        *("fedsdg", "fedavg", "krum", "cgsv", "focus")
+    ]
+
+
+def test_a_far_value_does_not_stretch_an_axis() -> None:
+    near = np.random.default_rng(3).normal(0.0, 2.0, 60)
+    assert fences([*near, 70.0]) == pytest.approx((near.min(), near.max()))
+    assert fences([*near, -70.0]) == pytest.approx((near.min(), near.max()))
+    # Nothing is cut off where there is nothing to gain, nor from a handful of equal values.
+    assert fences(np.linspace(0, 10, 11)) == (0.0, 10.0)
+    assert fences([1.0, 1.0, 1.0, 1.0]) == (1.0, 1.0)
+
+
+def test_ticks_are_whole_and_within_the_data() -> None:
+    axes = Figure().subplots()
+    axes.set_xlim(-3, 64)
+    ticks_within(axes.xaxis, 1, 60)
+    ticks = axes.get_xticks()
+    assert len(ticks) > 2 and ticks.min() >= 1 and ticks.max() <= 60
+    assert (ticks == np.round(ticks)).all()
