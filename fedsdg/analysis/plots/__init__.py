@@ -14,10 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from fedsdg import __version__
-from fedsdg.analysis.formatting import printed
 from fedsdg.analysis.hyperparameters import hyperparameters
 from fedsdg.analysis.summary import Summary
 from fedsdg.results import atomic_path, sha256_file, source_hash, write_json
@@ -71,38 +68,47 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
     {
         "convergence": Plot(
             "convergence",
-            "Personal accuracy (mean over clients, each on its own test data; top) and global "
-            "accuracy (shared parameters on the global test set; bottom) by round: mean over "
-            "seeds with the 95 % Student-t band. Local only has no global model.",
+            "Personal accuracy (mean over clients; top) and global accuracy (shared parameters "
+            "on the global test set; bottom) by round: mean over seeds, with the 95 % Student-t "
+            "band from three seeds on, cut at 0 and 100 %. At most five methods are in colour: "
+            "FedSDG, FedAvg (uniform), fine-tuning, local only, and the best others. Local only "
+            "has no global model.",
         ),
         "accuracy_vs_alpha": Plot(
             "accuracy_vs_alpha",
-            "Personal and global accuracy in the last round against the Dirichlet α: mean over "
-            "seeds, bars are 95 % Student-t intervals. Methods of one α stand side by side.",
+            "Personal and global accuracy for each Dirichlet α (mean over the last quarter's "
+            "evaluations; the last round in records without them): mean over seeds; bars are 95 "
+            "% Student-t intervals, from five seeds on and cut at 0 and 100 %. At most five "
+            "methods are in colour. An arrow stands for a value far below all others, which is "
+            "written there.",
         ),
         "differences": Plot(
             "differences",
-            "FedSDG minus each other method in the last round, paired by seed: mean and 95 % "
-            "Student-t interval. Right of zero FedSDG is better. The top row is whichever "
-            "weighting of FedAvg has the higher mean there.",
+            "FedSDG minus each other method, paired by seed (mean over the last quarter's "
+            "evaluations; the last round in records without them), a panel for each metric: "
+            "mean, and 95 % Student-t interval from five seeds on. Right of zero FedSDG is "
+            "better. An arrow stands for a difference beyond the axis, which is written there.",
         ),
         "gates": Plot(
             "gates",
-            "Gates m of FedSDG. Top: the last recorded value of every client and gate for the "
-            "lowest seed; grey: a client that was never drawn. Bottom: quantiles over the clients "
-            "recorded in a round, all seeds together.",
+            "Last gates m of every client for the lowest seed, on a scale from 0 to 1 that is "
+            "white at one half; grey: a client that was never drawn. Where clients conflict, "
+            "those that agree (A) stand above those that do not (B). Of one method with gates: "
+            "below, quantiles over the clients recorded in a round, all seeds together. Of "
+            "several: a panel for each, the gates of one place side by side.",
         ),
         "weights": Plot(
             "weights",
-            "Aggregation weights of FedSDG. Top: every client's weight in every round, all seeds, "
-            "with the median and the range. Bottom: effective number of clients e^H, H being the "
-            "entropy of the weights, and number of clients with weight zero.",
+            "Aggregation weights of FedSDG. Top: every client's weight in every round, all "
+            "seeds, with the median and the range; of more than 30 clients a heat map of the "
+            "lowest seed (grey: not in the cohort). Bottom: effective number of clients e^H, H "
+            "being the entropy of the weights, and number of clients with weight zero.",
         ),
         "partition": Plot(
             "partition",
-            "Samples of every class at every client (train, validation and test together) for the "
-            "lowest seed: the area of a bubble is the number of samples, on one scale for all "
-            "panels.",
+            "Samples of every class at every client (train, validation and test together) for "
+            "the lowest seed: the area of a bubble is the number of samples, on one scale for "
+            "all panels; of more than 30 clients a heat map.",
             needs_partitions=True,
         ),
         "byzantine": Plot(
@@ -118,59 +124,81 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "aggregated step to the mean of the honest clients' updates (median over rounds), "
             "global accuracy in the last round, and the time of one aggregation (median over "
             "rounds; it depends on the machine), each for the attack in the middle. Bottom: "
-            "distance and accuracy under the attack that is worst for the rule at that share, and "
-            "that accuracy against the time at the smallest share. Means over seeds.",
+            "distance and accuracy under the attack that is worst for the rule at that share, "
+            "and that accuracy against the time at the smallest share. Means over seeds.",
             numbers="robustness:trade_off",
         ),
         "stragglers": Plot(
             "stragglers",
             "Global accuracy (top) and personal accuracy (bottom) against simulated seconds, a "
             "column for each method and a line for each way of dealing with slow clients: mean "
-            "over seeds of the last evaluation until then.",
+            "over seeds of the last evaluation until then. Lines go to the end of their longest "
+            "run; a seed that is over by then keeps its last accuracy.",
             numbers="simulated_time:accuracy_over_time",
         ),
         "label_noise": Plot(
             "label_noise",
             "What methods make of clients whose labels are partly wrong; a point is a client in "
-            "one run. Top: the client's weight, averaged over the rounds (1: equal), and what else "
-            "the method says a client is worth, against the share of wrong labels. Bottom, where "
-            "it was computed: both against the exact Shapley value in the last round. ρ is "
-            "Spearman's correlation within a run, mean over seeds; there is none where all clients "
-            "are alike.",
+            "one run. Top: the client's weight, averaged over the rounds (1: equal), and what "
+            "else the method says a client is worth, against the share of wrong labels. Bottom, "
+            "where it was computed: both against the exact Shapley value in the last round. ρ is "
+            "Spearman's correlation within a run, mean over seeds; there is none where all "
+            "clients are alike.",
             numbers="contributions:measures",
         ),
         "sensitivity": Plot(
             "sensitivity",
-            "Personal accuracy (upper row of each pair) and global accuracy (lower row) in the "
-            "last round against a setting's values: mean over seeds; bars are 95 % Student-t "
-            "intervals and may leave the panel. Where other settings vary too, a thin line is one "
+            "Personal accuracy (upper row of each pair) and global accuracy (lower row) against "
+            "a setting's values: mean over seeds; bars are 95 % Student-t intervals, from five "
+            "seeds on and cut at 0 and 100 %. Where other settings vary too, a thin line is one "
             "combination of them and the thick line their mean.",
             numbers="sweeps:sweeps",
         ),
         "personalisation": Plot(
             "personalisation",
-            "Left: personal accuracy in the last round, mean over clients (filled) and mean of the "
-            "worst decile (open); bars are 95 % Student-t intervals over seeds and may leave the "
-            "panel. Right: personal against global accuracy, with the diagonal where both are "
-            "equal. The dashed vertical lines are training on pooled data, where it was run.",
+            "Top: personal accuracy, mean over clients (filled) and mean of the worst decile "
+            "(open), the best mean over all places first; bars are 95 % Student-t intervals over "
+            "seeds, from five seeds on and cut at 0 and 100 %. Bottom: personal against global "
+            "accuracy, with the diagonal where both are equal; methods far outside are named "
+            "with both values. The dashed vertical lines are training on pooled data, where it "
+            "was run.",
             numbers="personal_and_global:personal_and_global",
         ),
         "drift": Plot(
             "drift",
             "Two clients' way through parameter space and the aggregates, measured in one run "
             "(the lowest seed) and drawn in the plane of the two first principal components of "
-            "all its models; the title says how much of their variance lies in it. Thin lines are "
-            "local training, dots where a client ends, diamonds the server's model after each "
-            "round, crosses where clients begin.",
+            "all its models; the title says how much of their variance lies in it. Thin lines "
+            "are local training, dots where a client ends, diamonds the server's model after "
+            "each round, crosses where clients begin.",
             numbers="trajectories:trajectories",
         ),
-        "tuning": Plot(
-            "tuning",
-            "What trials of hyper-parameters bring: dots are trials in the order they were drawn "
-            "in, their score the personal validation accuracy over search seeds and skews; the "
-            "line is the expected best of so many of them, drawn without replacement. Grey: the "
-            "other methods. Trials below the panel are counted in its corner.",
-            numbers="tuning:curves",
+        "progress": Plot(
+            "progress",
+            "Personal accuracy against rounds, local steps (of all clients together) and bytes "
+            "(up and down), a row for each place: mean over seeds, with the 95 % Student-t band "
+            "from three seeds on. At most five methods are in colour. A marker is where a method "
+            "ends.",
+            numbers="progress:progress",
+        ),
+        "gate_dynamics": Plot(
+            "gate_dynamics",
+            "What FedSDG's gates do, at each evaluation: means over the clients that were drawn, "
+            "for clients that agree (A) and clients that do not (B) where there are such. The "
+            "private share of a block is ‖m B_p A_p‖ / (‖m B_p A_p‖ + ‖B_g A_g‖). Shares of "
+            "gates are taken within each client. ρ is Spearman's correlation of a client's mean "
+            "gate with its local steps: near 1 a gate only counts steps. Bands are 95 % "
+            "Student-t over seeds, cut at the values seen; of fewer than three seeds each is a "
+            "thin line.",
+            numbers="gate_dynamics:gate_dynamics",
+        ),
+        "groups": Plot(
+            "groups",
+            "Personal accuracy (on the whole global test set as each client sees it) of the "
+            "clients that agree (A) and of those that do not (B), the best for B on top: means "
+            "over seeds; thick bars are 95 % Student-t intervals, from five seeds on and cut at 0 "
+            "and 100 %.",
+            numbers="group_accuracy:group_accuracy",
         ),
     }
 )
@@ -224,17 +252,8 @@ def write_figure(
         if frame is not None:
             from fedsdg.analysis.frames import records
 
-            facts["numbers"] = _printed(records(frame))
+            facts["numbers"] = records(frame)
         return save_figure(figure, output_stem, facts, (*summary.inputs, *files))
-
-
-def _printed(value: Any) -> Any:
-    """Numbers rounded, however deep they lie in lists and mappings."""
-    if isinstance(value, Mapping):
-        return {key: _printed(part) for key, part in value.items()}
-    if isinstance(value, list | tuple | np.ndarray):
-        return [_printed(part) for part in value]
-    return printed(value) if isinstance(value, float) else value
 
 
 def known_figure(name: str) -> Plot:

@@ -17,10 +17,10 @@ from fedsdg.analysis.tables.cost import bytes_sent, seconds
 from fedsdg.analysis.tables.differences import differences
 from fedsdg.analysis.tables.label_noise import label_noise
 from fedsdg.analysis.tables.layout import Table
+from fedsdg.analysis.tables.progress import rounds_to_target
 from fedsdg.analysis.tables.render import to_csv, to_latex, to_markdown
 from fedsdg.analysis.tables.sensitivity import sensitivity
 from fedsdg.analysis.tables.stragglers import stragglers
-from fedsdg.analysis.tables.tuning import tuning
 from fedsdg.analysis.tables.verification import verification
 from fedsdg.results import atomic_path
 
@@ -39,7 +39,7 @@ TABLES: Mapping[str, Callable[[Summary], Table]] = MappingProxyType(
         "label_noise": label_noise,
         "sensitivity": sensitivity,
         "verification": verification,
-        "tuning": tuning,
+        "rounds_to_target": rounds_to_target,
     }
 )
 
