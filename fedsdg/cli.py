@@ -313,7 +313,8 @@ def summarise(arguments: argparse.Namespace) -> int:
     wanted = None
     if arguments.config or "FEDSDG_CONFIG" in os.environ:
         wanted = _load(arguments).run_folders()
-    analysis.summarise(Path(arguments.runs), Path(arguments.output), wanted)
+    search = Path(arguments.search) if arguments.search else None
+    analysis.summarise(Path(arguments.runs), Path(arguments.output), wanted, search)
     return 0
 
 
@@ -557,6 +558,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = command(summarise, config=True)
     sub.add_argument("--runs", required=True)
     sub.add_argument("--output", required=True)
+    sub.add_argument("--search", metavar="FILE", help="what `fedsdg search` wrote")
     sub = command(table)
     sub.add_argument("--summary", required=True)
     sub.add_argument("--table", required=True)

@@ -317,13 +317,14 @@ def _write_pages(config: Config, workers: Workers, progress: GridProgress) -> li
     """Summary, tables, figures, claims; the failed runs."""
     from fedsdg.analysis.names import NOT_RUN
     from fedsdg.analysis.plots import known_figure
-    from fedsdg.analysis.summarise import failed_runs, summarise
+    from fedsdg.analysis.summarise import failed_runs, search_file, summarise
 
     name = config.experiment
     summary = Path("results/summary", name)
     verified = summary / "verified.txt"
     verified.unlink(missing_ok=True)
-    summarise(Path("results/runs", name), summary, config.run_folders())
+    runs = Path("results/runs", name)
+    summarise(runs, summary, config.run_folders(), search_file(name))
     first = min(config.seeds)
     places = itertools.product(config.datasets, config.skews)
     shares = [partition_file(config, dataset, skew, first) for dataset, skew in places]

@@ -6,6 +6,16 @@ from __future__ import annotations
 MISSING = "–"
 
 
+def printed(value: float) -> float:
+    """A number as files hold it: six significant digits, whole numbers in full.
+
+    Sums depend on the processor in their last digits; what is committed should not.
+    """
+    if value != value or value in (float("inf"), float("-inf")) or value.is_integer():
+        return value
+    return float(f"{value:.6g}")
+
+
 def percent(mean: float, half_width: float | None) -> str:
     """A share and the half-width of its interval in percent: 0.9123, 0.008 → "91.2 ± 0.8"."""
     text = f"{100 * mean:.1f}"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsdg.analysis.names import NOT_RUN, split_skew
-from fedsdg.analysis.summarise import failed_runs
+from fedsdg.analysis.summarise import failed_runs, search_file
 from fedsdg.analysis.summary import Summary
 from fedsdg.results import write_json
 
@@ -73,6 +73,8 @@ def _contents(experiment: str, results: Path) -> Iterator[tuple[Path, Path]]:
         for table in sorted((results / "tables" / experiment).glob(f"*.{suffix}")):
             yield table, Path(table.name)
     yield results / "claims" / f"{experiment}.md", Path("claims.md")
+    if (search := search_file(experiment, results)) is not None:
+        yield search, Path("search.json")
     runs = Summary(summary).runs
     first = min(run["seed"] for run in runs)
     for place in sorted({f"{_division(run)}/seed~{first}.parquet" for run in runs}):

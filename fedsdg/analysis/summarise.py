@@ -24,6 +24,7 @@ from fedsdg.results import (
     TIMINGS_SCHEMA,
     canonical_json,
     read_json,
+    write_json,
     write_parquet,
 )
 
@@ -97,7 +98,10 @@ class _Run:
 
 
 def summarise(
-    runs_dir: str | Path, output_dir: str | Path, wanted: Iterable[str] | None = None
+    runs_dir: str | Path,
+    output_dir: str | Path,
+    wanted: Iterable[str] | None = None,
+    search: Path | None = None,
 ) -> None:
     """Write {runs,rounds,clients,timings,differences}.parquet of one experiment.
 
@@ -108,6 +112,7 @@ def summarise(
     ``peak_rss_mb`` of provenance.json, and is the only file that differs between two computations.
     ``wanted`` names the folders of the grid relative to ``runs_dir``: runs of a former config are
     then left out, and a run without a folder is a row that was not run. None takes what is there.
+    ``search``: what a search of hyper-parameters found, copied to ``search.json``.
     Raises ``FileNotFoundError`` if there is no run folder.
     """
     runs = find_runs(Path(runs_dir), wanted)
@@ -124,6 +129,17 @@ def summarise(
     timings = [_timings(run) for run in runs]
     _write(output / "timings.parquet", timings, SUMMARY_TIMINGS_SCHEMA)
     write_parquet(output / "differences.parquet", differences(rows), DIFFERENCES_SCHEMA)
+    if search is None:
+        (output / "search.json").unlink(missing_ok=True)
+    else:
+        write_json(output / "search.json", read_json(search))
+
+
+def search_file(experiment: str, results: Path = Path("results")) -> Path | None:
+    """The search of an experiment: the one made here, else the committed one, else None."""
+    made = results / "search" / f"{experiment}.json"
+    places = (made, results / "reference" / experiment / "search.json")
+    return next((file for file in places if file.is_file()), None)
 
 
 def failed_runs(summary_dir: str | Path) -> list[FailedRun]:

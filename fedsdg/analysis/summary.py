@@ -21,6 +21,7 @@ from fedsdg.analysis.names import (
     skew_order,
     skew_title,
 )
+from fedsdg.results import read_json
 
 
 @dataclass(frozen=True, order=True)
@@ -94,6 +95,16 @@ class Summary:
     def rows(self, name: str) -> list[dict[str, Any]]:
         """One file as rows of plain values, None where there is none: for the small files."""
         return read_table(self._file(name)).to_pylist()
+
+    def search(self) -> dict[str, Any] | None:
+        """What ``fedsdg search`` found of hyper-parameters; None where no search was made."""
+        path = self.folder / "search.json"
+        if not path.is_file():
+            return None
+        if path not in self.inputs:
+            self.inputs.append(path)
+        found: dict[str, Any] = read_json(path)
+        return found
 
     @property
     def experiment(self) -> str:

@@ -107,3 +107,14 @@ def test_what_lacks_or_failed_is_one_sentence_and_the_record_stays(computed, cap
     assert "1 run(s) of 'tried' failed, the first is digits/" in capsys.readouterr().err
     assert [entry.name for entry in (computed / "reference").iterdir()] == ["tried"]
     assert (computed / "reference/tried/claims.md").is_file()
+
+
+def test_a_record_keeps_the_search_made_here_or_the_one_that_it_had(computed):
+    made = computed / "search/tried.json"
+    write_json(made, {"methods": {}})
+    assert main(["record", "tried"]) == 0
+    kept = computed / "reference/tried/search.json"
+    assert kept.read_bytes() == made.read_bytes()
+    made.unlink()
+    assert main(["record", "tried"]) == 0
+    assert json.loads(kept.read_text()) == {"methods": {}}

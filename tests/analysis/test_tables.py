@@ -1,6 +1,7 @@
 """Tables: numbers against closed forms, bold where they are best, and three formats that parse."""
 
 import io
+import math
 import re
 import shutil
 
@@ -9,7 +10,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from fedsdg.analysis.formatting import amount, percent, points
+from fedsdg.analysis.formatting import amount, percent, points, printed
 from fedsdg.analysis.names import method_title
 from fedsdg.analysis.summarise import summarise
 from fedsdg.analysis.summary import Summary
@@ -126,12 +127,15 @@ def test_captions_carry_the_hyper_parameters(rendered) -> None:
         assert words in caption
 
 
-def test_csv_reads_back_in_full_precision(written, rendered) -> None:
+def test_csv_reads_back_to_six_digits_and_holds_no_more(written, rendered) -> None:
     raw = pd.read_csv(io.StringIO(rendered("personal_accuracy")["csv"]))
     for row in raw.to_dict("records"):
         values = written.values(row["skew"], row["method"], "personal_accuracy")
-        assert row["last round mean (%)"] == pytest.approx(100 * values.mean(), rel=1e-14)
-        assert row["last round standard deviation (%)"] == pytest.approx(100 * values.std(ddof=1))
+        assert row["last round mean (%)"] == pytest.approx(100 * values.mean(), rel=5e-6)
+        spread = row["last round standard deviation (%)"]
+        assert spread == pytest.approx(100 * values.std(ddof=1), rel=5e-6)
+        whole = [n for n in row.values() if isinstance(n, float)]
+        assert whole and all(float(f"{n:.6g}") == n for n in whole)
         assert row["runs ok"] == len(values)
         assert row["runs"] == len(written.plan.seeds)
 
@@ -261,3 +265,26 @@ def test_the_ceiling_is_never_the_best(summary_of, tmp_path) -> None:
     text = markdown.read_text("utf-8")
     assert text.count("**70.0**") == 3 and "| 90.0 |" in " ".join(text.split())
     assert "**90.0**" not in text and "**95.0**" not in text
+
+
+@pytest.mark.parametrize(
+    ("value", "held"),
+    [
+        (0.1 + 0.2, 0.3),
+        (-2.0 / 3, -0.666667),
+        (1.23456789e-7, 1.23457e-7),
+        (123456789.0, 123456789.0),  # whole: a count of bytes is exact
+        (1234567.5, 1234570.0),
+        (0.0, 0.0),
+        (float("inf"), float("inf")),
+    ],
+)
+def test_files_hold_six_significant_digits(value, held) -> None:
+    assert printed(value) == held
+
+
+def test_a_last_digit_does_not_reach_the_file() -> None:
+    """The same numbers, summed in another order."""
+    one, other = (0.1 + 0.2) + 0.3, 0.1 + (0.2 + 0.3)
+    assert one != other and printed(one) == printed(other)
+    assert math.isnan(printed(float("nan")))

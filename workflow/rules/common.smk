@@ -45,6 +45,7 @@ TABLES = [
     "label_noise",
     "sensitivity",
     "verification",
+    "tuning",
     "rounds_to_target",
 ]
 FIGURES = [
@@ -61,6 +62,7 @@ FIGURES = [
     "sensitivity",
     "personalisation",
     "drift",
+    "tuning",
     "progress",
     "gate_dynamics",
     "groups",
@@ -170,8 +172,19 @@ def claim_files():
     return grid("results/claims/{experiment}.{suffix}", suffix=["md", "json"])
 
 
-def recorded_summary():
-    return expand(f"{RECORD}/{{record}}.parquet", record=SUMMARY, allow_missing=True)
+def recorded_summary(wildcards):
+    """What pages are made from; the search, where there was one, concerns one table and figure."""
+    files = expand(f"{RECORD}/{{record}}.parquet", record=SUMMARY, experiment=wildcards.experiment)
+    search = Path(RECORD.format(experiment=wildcards.experiment), "search.json")
+    tuning = wildcards.get("table", wildcards.get("figure")) == "tuning"
+    return files + [str(search)] * (tuning and search.exists())
+
+
+def search_file(wildcards):
+    """What `fedsdg search` found of the experiment, here or for the record; nothing where none was."""
+    places = [f"results/search/{wildcards.experiment}.json"]
+    places.append(f"{RECORD.format(experiment=wildcards.experiment)}/search.json")
+    return [file for file in places if Path(file).exists()][:1]
 
 
 def recorded_partitions(wildcards):

@@ -37,7 +37,7 @@ rule plot_figure:
 
 use rule plot_figure as redraw_figure with:
     input:
-        summary=recorded_summary(),
+        summary=recorded_summary,
         partitions=recorded_partitions,
         sources=sources("figures"),
     output:

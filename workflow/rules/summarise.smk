@@ -5,6 +5,7 @@ rule summarise_runs:
     """Collect the records of all runs, failed ones included, and compare methods over seeds."""
     input:
         records=run_records(),
+        search=search_file,
         sources=sources("summarise"),
     output:
         summary_files(),
@@ -19,10 +20,11 @@ rule summarise_runs:
     params:
         runs="results/runs/{experiment}",
         summary=subpath(output[0], parent=True),
+        search=lambda wildcards, input: [f"--search {file}" for file in input.search],
     message:
         "Summarise the runs of {wildcards.experiment}"
     shell:
-        "fedsdg summarise --runs {params.runs} --output {params.summary} &> {log}"
+        "fedsdg summarise --runs {params.runs} --output {params.summary} {params.search} &> {log}"
 
 
 rule render_table:
@@ -58,7 +60,7 @@ rule render_table:
 
 use rule render_table as rerender_table with:
     input:
-        summary=recorded_summary(),
+        summary=recorded_summary,
         sources=sources("tables"),
     output:
         csv=f"{RECORD}/{{table}}.csv",

@@ -14,7 +14,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedsdg import __version__
+from fedsdg.analysis.formatting import printed
 from fedsdg.analysis.hyperparameters import hyperparameters
 from fedsdg.analysis.summary import Summary
 from fedsdg.results import atomic_path, sha256_file, source_hash, write_json
@@ -173,6 +176,14 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "each round, crosses where clients begin.",
             numbers="trajectories:trajectories",
         ),
+        "tuning": Plot(
+            "tuning",
+            "What trials of hyper-parameters bring: dots are trials in the order they were drawn "
+            "in, their score the personal validation accuracy over search seeds and skews; the "
+            "line is the expected best of so many of them, drawn without replacement. Grey: the "
+            "other methods. Trials below the panel are counted in its corner.",
+            numbers="tuning:curves",
+        ),
         "progress": Plot(
             "progress",
             "Personal accuracy against rounds, local steps (of all clients together) and bytes "
@@ -252,8 +263,17 @@ def write_figure(
         if frame is not None:
             from fedsdg.analysis.frames import records
 
-            facts["numbers"] = records(frame)
+            facts["numbers"] = _printed(records(frame))
         return save_figure(figure, output_stem, facts, (*summary.inputs, *files))
+
+
+def _printed(value: Any) -> Any:
+    """Numbers rounded, however deep they lie in lists and mappings."""
+    if isinstance(value, Mapping):
+        return {key: _printed(part) for key, part in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_printed(part) for part in value]
+    return printed(value) if isinstance(value, float) else value
 
 
 def known_figure(name: str) -> Plot:

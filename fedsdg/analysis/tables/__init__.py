@@ -21,6 +21,7 @@ from fedsdg.analysis.tables.progress import rounds_to_target
 from fedsdg.analysis.tables.render import to_csv, to_latex, to_markdown
 from fedsdg.analysis.tables.sensitivity import sensitivity
 from fedsdg.analysis.tables.stragglers import stragglers
+from fedsdg.analysis.tables.tuning import tuning
 from fedsdg.analysis.tables.verification import verification
 from fedsdg.results import atomic_path
 
@@ -39,6 +40,7 @@ TABLES: Mapping[str, Callable[[Summary], Table]] = MappingProxyType(
         "label_noise": label_noise,
         "sensitivity": sensitivity,
         "verification": verification,
+        "tuning": tuning,
         "rounds_to_target": rounds_to_target,
     }
 )

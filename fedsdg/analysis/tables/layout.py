@@ -44,7 +44,7 @@ def block(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> B
 
 @dataclass(frozen=True)
 class Table:
-    """A table ready to be written; ``raw`` holds the numbers in full precision, units in names."""
+    """A table ready to be written; ``raw`` holds the numbers unrounded, units in names."""
 
     name: str
     caption: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from itertools import groupby
 
+from fedsdg.analysis.formatting import printed
 from fedsdg.analysis.tables.layout import Block, Entry, Table
 
 #: Characters of captions and cells that pdflatex does not take as they are.
@@ -77,8 +78,9 @@ def markdown_escape(text: str) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """The raw numbers, shortest decimal that reads back as the same float."""
-    return str(table.raw.to_csv(index=False, lineterminator="\n"))
+    """The raw numbers to six significant digits, whole ones in full."""
+    raw = table.raw.map(lambda value: printed(value) if isinstance(value, float) else value)
+    return str(raw.to_csv(index=False, lineterminator="\n"))
 
 
 def to_markdown(table: Table) -> str:
