@@ -26,7 +26,7 @@ from fedsdg.sections import checked, hint, section
 from fedsdg.sections import mapping as mapping_of
 
 #: Keys of ``training`` that a method's entry may set for itself.
-OVERRIDES = ("optimiser", "eta_g", "eta_p", "eta_m")
+OVERRIDES = ("optimiser", "eta_g", "eta_p", "eta_m", "private_optimiser", "refresh")
 SKEW = re.compile(
     r"dirichlet~(\d+(\.\d+)?|\.\d+)|mixed~0\.\d*[1-9]\d*~(?=.*[1-9])\d+(\.\d+)?"
     r"|quantity~(?=.*[1-9])\d+(\.\d+)?|classes~[1-9]\d*|domains|iid"
@@ -74,6 +74,10 @@ class TrainingConfig:
     threads: int = checked(1, minimum=1, integer=True)
     device: str = checked("cpu", choices=("cpu", "cuda"))
     precision: str = checked("float32", choices=("float32", "bfloat16"))
+    #: Adam's moments of what never leaves a client: begun anew each round, or kept by the client.
+    private_optimiser: str = checked("restart", choices=("restart", "keep"), quiet=True)
+    #: Epochs of the private part alone on the current shared model before an evaluation.
+    refresh: int = checked(0, minimum=0, integer=True, quiet=True)
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,10 @@ class RunConfig:
         for name in ("shapley", "trajectory"):
             if not plain["federation"][name]:
                 del plain["federation"][name]
+        for entry in fields(TrainingConfig):
+            quiet = entry.metadata["parameter"].quiet
+            if quiet and plain["training"][entry.name] == entry.default:
+                del plain["training"][entry.name]
         if self.conditions:
             plain["conditions"] = self.conditions.to_dict()
         if self.plugin:

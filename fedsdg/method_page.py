@@ -23,8 +23,8 @@ that of one client in one round. The server's cost is how often it reads all the
 _BETWEEN = """
 ## Parameters
 
-An entry of `methods` in a config may set these, and `optimiser`, `eta_g`, `eta_p` and `eta_m` of
-`training` for itself.
+An entry of `methods` in a config may set these, and `optimiser`, `eta_g`, `eta_p`, `eta_m`,
+`private_optimiser` and `refresh` of `training` for itself.
 
 """
 

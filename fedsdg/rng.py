@@ -34,6 +34,8 @@ STREAMS = (
     "feature-shift",
     "held-out",
     "anchors",
+    "refresh",
+    "new-clients",
 )
 
 

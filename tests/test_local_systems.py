@@ -196,7 +196,7 @@ def test_the_learned_weight_never_validates_worse_than_the_shared_model(fresh):
     one = fresh({"type": "interpolate", "weight": None})
     one.run()
     everyone = np.arange(CLIENTS)
-    score, downloads = one._score(everyone), one.downloads(everyone)
+    score, downloads = one.score(everyone), one.downloads(everyone)
     kept = one.bank.gather(torch.from_numpy(everyone))[1]
     used = one.own.models(downloads, kept, one.bank.trained, score)
     assert bool((score(used) <= score(downloads)).all())
@@ -239,7 +239,7 @@ def test_a_round_that_is_broken_off_leaves_no_trace(fresh, name, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(one, "_personal_accuracies", fail)
+        patch.setattr(one, "_evaluate", fail)
         with pytest.raises(KeyboardInterrupt):
             one.step(2)
     one.step(2)

@@ -11,6 +11,7 @@ import yaml
 
 from fedsdg.config import method_entry, parse_config
 from fedsdg.federation.evaluation import personal_accuracies
+from fedsdg.federation.judged_models import private_as_judged
 from fedsdg.federation.messages import serialise
 from fedsdg.federation.steps import by_epochs
 from fedsdg.federation.traffic import traffic
@@ -531,7 +532,7 @@ def test_per_sample_every_image_has_the_share_that_its_likeness_gives(finished):
     share = 0.8
     one = finished({"type": "feddpa", "weight": share, "mixture": "per-sample"})
     client = int(torch.nonzero(one.bank.trained)[0])
-    rows = one._private_as_judged(torch.tensor([client]))
+    rows = private_as_judged(one, torch.tensor([client]))
     inner, theta, own = (
         one.model.inner,
         one.theta[None],
@@ -578,10 +579,10 @@ def test_per_sample_and_fixed_train_alike_and_differ_when_judged(finished):
 def test_a_client_judges_by_the_same_few_images_of_its_own(finished):
     one = finished({"type": "feddpa", "mixture": "per-sample"})
     everyone = torch.arange(CLIENTS)
-    once, again = (one._private_as_judged(everyone)[:, -16:] for _ in range(2))
+    once, again = (private_as_judged(one, everyone)[:, -16:] for _ in range(2))
     assert torch.equal(once, again)
     assert bool((once.norm(dim=1) <= 1 + 1e-5).all()) and bool((once.norm(dim=1) > 0.1).all())
-    apart = torch.cat([one._private_as_judged(k[None])[:, -16:] for k in everyone])
+    apart = torch.cat([private_as_judged(one, k[None])[:, -16:] for k in everyone])
     assert torch.allclose(once, apart, atol=1e-5)
     with pytest.raises(ValueError, match="set composition to 'mixture' and gate_fixed to λ"):
         InstanceMixture(finished("fedavg").model)
@@ -591,7 +592,7 @@ def test_per_sample_in_bfloat16_answers_as_in_float32(material):
     entry = {"type": "feddpa", "mixture": "per-sample"}
     one = prepared(material, entry, (("precision", "bfloat16"),), rounds=2)
     one.run()
-    rows = one._private_as_judged(torch.arange(CLIENTS))
+    rows = private_as_judged(one, torch.arange(CLIENTS))
     named = {
         **views(one.theta.expand(CLIENTS, -1), one.layout.communicated),
         **views(rows, one.layout.private),

@@ -22,7 +22,8 @@ class ClientBank:
 
     A client keeps its private parameters [d_p], which start as ``initial``, and for each name in
     ``keeps`` a vector [d] that starts at 0. ``trained`` [K] says who has ever taken part. Rows of
-    those who have not are never written, so making a bank costs nothing per client.
+    those who have not are never written, so making a bank costs nothing per client. ``more`` are
+    further vectors that start at 0, by name, with the width of each.
 
     Up to ``limit`` bytes (default ``MEMORY_LIMIT``) the rows lie in memory, on the device of
     ``initial``; beyond, in a file mapped into memory. The file lies in ``folder`` (default: the
@@ -38,20 +39,23 @@ class ClientBank:
         d: int,
         folder: Path | None = None,
         limit: int | None = None,
+        more: Mapping[str, int] | None = None,
     ) -> None:
         self._initial = initial
-        names = tuple(keeps)
-        ends = [len(initial) + d * k for k in range(len(names) + 1)]
         self._private = slice(0, len(initial))
-        self._kept = {name: slice(ends[k], ends[k + 1]) for k, name in enumerate(names)}
-        self._rows = _room(num_clients, ends[-1], initial, folder, limit)
+        self._kept: dict[str, slice] = {}
+        end = len(initial)
+        for name, width in {**dict.fromkeys(keeps, d), **(more or {})}.items():
+            self._kept[name] = slice(end, end + width)
+            end += width
+        self._rows = _room(num_clients, end, initial, folder, limit)
         self.trained = torch.zeros(num_clients, dtype=torch.bool)
         # When each client's row was last written, the latest last.
         self._written: dict[int, int] = {}
         self.moment = 0
 
     def gather(self, clients: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """(private rows [M, d_p], kept rows {name: [M, d]}) of these clients, as copies."""
+        """(private rows [M, d_p], kept rows {name: [M, width]}) of these clients, as copies."""
         return self.private(clients), {name: self.kept(name, clients) for name in self._kept}
 
     def private(self, clients: Tensor) -> Tensor:
@@ -59,7 +63,7 @@ class ClientBank:
         return self._read(clients, self._private, self._initial)
 
     def kept(self, name: str, clients: Tensor) -> Tensor:
-        """What a term keeps of these clients, [M, d], as a copy."""
+        """What is kept of these clients under a name, [M, width], as a copy."""
         return self._read(clients, self._kept[name], self._initial.new_zeros(()))
 
     def entries(self, client: int, columns: Tensor) -> Tensor:

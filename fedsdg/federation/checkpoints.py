@@ -15,7 +15,7 @@ a new one begins with every row in use; over time that costs at most as much aga
 Nothing that a kept manifest names is ever overwritten; all is flushed to the disk before the
 manifest is renamed into place, and only then older files are removed. A kill at any moment
 therefore leaves the checkpoint before. Two are kept. Optimisers and random streams need no place:
-the former start afresh in each round, the latter are addressed by the round's number.
+the former start afresh in each round or are clients' rows, the latter are addressed by the round.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedsdg.federation.optimisers import OPTIMISERS, Optimiser
+from fedsdg.federation.optimisers import MOMENTS, OPTIMISERS, Adam, Optimiser
 from fedsdg.federation.rows import ROWS, PrivateColumns, Rows
 from fedsdg.federation.steps import Steps, by_epochs, longest_first
 from fedsdg.federation.stopping import Inexactness
@@ -49,7 +49,10 @@ class LocalWork:
     alone does (FedRep); 0 moves both at once. ``interleaved``: with every batch the private row
     alone takes a step, then the shared row alone does, each with a gradient and a clipping of its
     own (APFL). ``shared_alone``: where the shared row moves alone, predictions leave out the
-    private one. ``stopping``: when a client stops before its batches are used up.
+    private one. ``stopping``: when a client stops before its batches are used up. ``moves``: which
+    of the rows train at all. ``private_optimiser``: ``keep`` lets Adam's moments of the private row
+    live on with the client from round to round, ``restart`` begins them anew; those of the shared
+    row always begin anew, for it is another model that arrives.
     """
 
     optimiser: str
@@ -64,6 +67,26 @@ class LocalWork:
     interleaved: bool = False
     shared_alone: bool = False
     stopping: Inexactness | None = None
+    moves: tuple[str, ...] = ROWS
+    private_optimiser: str = "restart"
+
+    def private_alone(self) -> LocalWork:
+        """The same work on the private row alone, in plain epochs, with the shared row fixed."""
+        return replace(
+            self,
+            moves=("private",),
+            private_first=0,
+            interleaved=False,
+            stopping=None,
+            trace_every=0,
+        )
+
+    def moments(self, layout: Layout) -> dict[str, int]:
+        """How many numbers a client keeps of its optimiser, by name: none where it restarts."""
+        kept = self.private_optimiser == "keep" and self.optimiser == "adam"
+        if not kept or not layout.trains_private:
+            return {}
+        return dict(zip(MOMENTS, (layout.d_private, layout.d_private, 1), strict=True))
 
     def __post_init__(self) -> None:
         if sum((self.private_first > 0, self.interleaved, self.stopping is not None)) > 1:
@@ -93,11 +116,12 @@ class Clients:
     """M clients to be trained, one row each.
 
     ``batches[k]`` are client k's sample indices, step by step; ``start`` [M, d] and ``private``
-    [M, d_p] its parameters; ``state[name]`` [M, d] what the terms keep for it; ``received[name]``
-    [M, d] what its server sent beside the model. ``name(k)`` names client k in errors. ``gamma``
-    [M] is every client's γ where ``LocalWork.stopping`` asks for it. Training begins at ``begin``
-    [M, d], or at ``start`` where that is None: ``start`` is what clients have downloaded, and what
-    the terms refer to, in either case.
+    [M, d_p] its parameters; ``state[name]`` [M, d] what the terms keep for it, and ``MOMENTS`` of
+    widths of their own where its optimiser goes on from them; ``received[name]`` [M, d] what its
+    server sent beside the model. ``name(k)`` names client k in errors. ``gamma`` [M] is every
+    client's γ where ``LocalWork.stopping`` asks for it. Training begins at ``begin`` [M, d], or at
+    ``start`` where that is None: ``start`` is what clients have downloaded, and what the terms
+    refer to, in either case.
     """
 
     batches: Sequence[Sequence[np.ndarray]]
@@ -256,7 +280,7 @@ def train_clients(
     elif work.private_first:
         _in_two_phases(training, clients, work.private_first)
     else:
-        training.train(clients.batches)
+        training.train(clients.batches, work.moves)
     return training.result()
 
 
@@ -309,6 +333,10 @@ class _Training:
         self._sent = {key: value[rows] for key, value in clients.received.items()}
         self._columns = PrivateColumns.of(layout, self._start.device)
         self._movers = _optimisers(work, layout, self._theta, self._mine)
+        # What is remembered of clients moves with their rows, in the optimiser's own matrices.
+        self._remembers = all(name in self._kept for name in MOMENTS)
+        if self._remembers:
+            self._private_adam.resume({name: self._kept.pop(name) for name in MOMENTS})
         self._finished: list[tuple[np.ndarray, Rows]] = []
         self._losses: list[np.ndarray] = []
         self._trace: list[dict[str, Any]] = []
@@ -402,7 +430,7 @@ class _Training:
         for numbers, rows in self._finished:
             ends = {"theta": rows.theta, "private": rows.private}
             uploads: dict[str, Tensor] = {}
-            state: dict[str, Tensor] = {}
+            state = {name: rows.state[name] for name in MOMENTS if name in rows.state}
             steps = torch.from_numpy(self._steps[numbers]).to(rows.theta.device)
             for term in self._work.terms:
                 added, stays = term.finish(rows, steps, self._work.eta_g)
@@ -440,7 +468,7 @@ class _Training:
         if leaving:
             # Whoever leaves last takes the matrices along; nothing is copied.
             rows = slice(None) if len(leaving) == len(place) else self._places(leaving)
-            self._finished.append((self._numbers[leaving], self._rows(rows)))
+            self._finished.append((self._numbers[leaving], self._remembered(rows)))
         if len(numbers):
             rows = self._places([place[client] for client in numbers.tolist()])
             for mover in self._movers.values():
@@ -450,6 +478,20 @@ class _Training:
             self._theta_grad, self._mine_grad = left.theta_grad, left.private_grad
             self._kept, self._sent = dict(left.state), dict(left.received)
         self._numbers = numbers
+
+    @property
+    def _private_adam(self) -> Adam:
+        mover = self._movers["private"]
+        assert isinstance(mover, Adam)
+        return mover
+
+    def _remembered(self, chosen: slice | Tensor) -> Rows:
+        """Some rows, with what the optimiser remembers of them where clients keep that."""
+        rows = self._rows(chosen)
+        if not self._remembers:
+            return rows
+        moments = {key: value[chosen] for key, value in self._private_adam.moments().items()}
+        return replace(rows, state={**rows.state, **moments})
 
     def _places(self, rows: list[int]) -> Tensor:
         return torch.tensor(rows, dtype=torch.int64, device=self._start.device)

@@ -7,10 +7,15 @@ a cohort of clients of different sizes needs neither. Memory: Adam keeps 2 numbe
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+#: What Adam remembers of a client: both moments of every parameter, and its steps so far.
+MEAN, SQUARE, STEPS = "private.mean", "private.square", "private.steps"
+MOMENTS = (MEAN, SQUARE, STEPS)
 
 
 class Optimiser(Protocol):
@@ -77,6 +82,16 @@ class Adam:
         """Go on with these rows alone; each takes its moments and its count with it."""
         self._mean, self._square = self._mean[rows], self._square[rows]
         self._steps = [self._steps[row] for row in rows.tolist()]
+
+    def moments(self) -> dict[str, Tensor]:
+        """What is remembered of every row, by ``MOMENTS``: [M, d], [M, d] and [M, 1]."""
+        steps = torch.tensor(self._steps, dtype=self._mean.dtype, device=self._mean.device)
+        return {MEAN: self._mean, SQUARE: self._square, STEPS: steps[:, None]}
+
+    def resume(self, moments: Mapping[str, Tensor]) -> None:
+        """Go on from what ``moments`` returned; zeros are a fresh start."""
+        self._mean, self._square = moments[MEAN].clone(), moments[SQUARE].clone()
+        self._steps = [int(count) for count in moments[STEPS].flatten().tolist()]
 
     def _move(self, parameters: Tensor, gradients: Tensor, rows: slice, count: int) -> None:
         """The ``count``-th step of these rows."""

@@ -19,12 +19,12 @@ from fedsdg.federation.branches import Branches
 from fedsdg.federation.circumstances import Attendance, Circumstances
 from fedsdg.federation.cohorts import Shards, cohort_batches, draw_cohort
 from fedsdg.federation.evaluation import (
-    ClientAccuracies,
     global_metrics,
     losses,
     personal_accuracies,
     summary,
 )
+from fedsdg.federation.judged_models import judged_models
 from fedsdg.federation.local_training import Clients, LocalResult, LocalWork, Samples
 from fedsdg.federation.own_models import OwnModel, Score
 from fedsdg.federation.passes import Passes
@@ -53,6 +53,8 @@ class Schedule:
     batch_size: int | None
     evaluate_every: int
     personal_epochs: int = 0
+    #: Epochs of what is private alone on the current model before an evaluation, then discarded.
+    refresh: int = 0
     #: What clients' updates of the last round are worth, exactly (and estimated) or only
     #: "estimated"; where the models of all clients go, each beginning at the "shared" model or at
     #: its "own".
@@ -68,8 +70,9 @@ class Federation:
     keep, in a file in ``scratch`` if that is too much for the memory; ``state`` is the rule's;
     ``pending`` are updates on their way and ``now`` is the simulated time. ``run`` fills
     ``records`` as it goes, so that a run that fails still shows how far it came. Between rounds
-    these are all there is: optimisers start afresh in each round, and every random stream is
-    addressed by the round. ``clients_per_pass`` is chosen where it is None (see ``Passes``).
+    these are all there is: optimisers start afresh in each round or are kept by the clients,
+    and every random stream is addressed by the round. ``clients_per_pass`` is chosen where it is
+    None (see ``Passes``).
     """
 
     model: ClientModel
@@ -103,7 +106,12 @@ class Federation:
         keeps = [name for term in self.work.terms for name in term.keeps]
         self.keeps = (*keeps, *self.own.keeps)
         self.bank = ClientBank(
-            self.num_clients, self.private, self.keeps, self.layout.d, self.scratch
+            self.num_clients,
+            self.private,
+            self.keeps,
+            self.layout.d,
+            self.scratch,
+            more=self.work.moments(self.layout),
         )
         if any(probe.needs_benchmark for probe in self.probes) and not len(self.shards.benchmark):
             raise ValueError(
@@ -182,7 +190,7 @@ class Federation:
 
     def clients(self, round_: int, cohort: np.ndarray) -> Clients:
         """What a cohort trains on: batches, the server's model and vectors, what it has kept."""
-        received = self._received()
+        received = self.received()
         private, kept = self.bank.gather(torch.from_numpy(cohort))
         self._forget(cohort, kept)
         epochs = self.work.epochs(self.schedule.epochs)
@@ -194,7 +202,7 @@ class Federation:
         begin = None
         if self.own.keeps:
             has = self.bank.trained[torch.from_numpy(cohort)]
-            begin = self.own.begin(downloaded, kept, has, self._score(cohort))
+            begin = self.own.begin(downloaded, kept, has, self.score(cohort))
         if self.first is not None and round_ == 1:
             begin = self.first[cohort]
         return Clients(
@@ -297,7 +305,18 @@ class Federation:
         branches = self.branches.measure(
             np.flatnonzero(honest & trained), self.downloads, self.bank.private
         )
-        accuracies = self._personal_accuracies(round_)
+        models = judged_models(self, round_, judged, new)
+        accuracies = personal_accuracies(
+            self.model,
+            self.layout,
+            self.samples,
+            self.shards.val,
+            self.shards.test,
+            models.theta,
+            models.private,
+            models.branch,
+            self.seen,
+        )
         scribe.add_accuracies(rows, accuracies, honest, drawn, steps, branches)
         sizes = np.array([len(test) for test in self.shards.test])
         return {
@@ -353,7 +372,7 @@ class Federation:
         if "now" in memory:
             self.now = float(memory["now"])
 
-    def _received(self) -> dict[str, Tensor]:
+    def received(self) -> dict[str, Tensor]:
         """The vectors [d] that the server sends beside the model."""
         return {name: v.to(self.theta) for name, v in self.rule.broadcast(self.state).items()}
 
@@ -428,7 +447,7 @@ class Federation:
             sent = traffic(
                 self.layout,
                 self.models[0],
-                self._received(),
+                self.received(),
                 local.theta,
                 vectors,
                 _merged([one.numbers for one in found]),
@@ -448,19 +467,22 @@ class Federation:
     def _own(self, cohort: np.ndarray, asked: Clients, local: LocalResult) -> Mapping[str, Tensor]:
         """What the clients keep of their own models; what they train for them counts as theirs."""
 
-        def train(clients: Clients, terms: tuple[Term, ...]) -> LocalResult:
-            work = replace(self.work, terms=terms, trace_every=0)
-            return self.passes.train(self.model, self.layout, self.samples, clients, work)
-
         if not self.own.keeps or not len(cohort):
             return {}
-        kept, more = self.own.keep(train, asked, self.bank.trained[torch.from_numpy(cohort)], local)
+        kept, more = self.own.keep(
+            self.train_on, asked, self.bank.trained[torch.from_numpy(cohort)], local
+        )
         if more is not None:
             local.samples = local.samples + more.samples
             local.steps = local.steps + more.steps
         return kept
 
-    def _score(self, clients: np.ndarray) -> Score:
+    def train_on(self, clients: Clients, terms: tuple[Term, ...]) -> LocalResult:
+        """Clients trained as usual, but on these terms."""
+        work = replace(self.work, terms=terms, trace_every=0)
+        return self.passes.train(self.model, self.layout, self.samples, clients, work)
+
+    def score(self, clients: np.ndarray) -> Score:
         """The mean loss of a model for each of these clients on its validation samples."""
         val = [self.shards.val[client] for client in clients.tolist()]
         private = self.bank.private(torch.from_numpy(clients))
@@ -528,49 +550,6 @@ class Federation:
         self.theta = self.theta + (steps if self.theta.dim() == 2 else steps[0])
         self.state = aggregate.state
         return aggregate
-
-    def _private_as_judged(self, clients: Tensor) -> Tensor:
-        """The private rows [n, d_p] of some clients, with the anchors where they have any."""
-        rows = self.bank.private(clients)
-        if not self.anchors:
-            return rows
-        some = []
-        for client in clients.tolist():
-            own = self.shards.train[client]
-            draw = stream("anchors", self.seed, client)
-            some.append(draw.choice(own, min(self.anchors, len(own)), replace=False))
-        index = torch.from_numpy(np.concatenate(some)).to(self.samples.labels.device)
-        model: Any = self.model
-        return model.with_anchors(rows, self.samples.images[index], list(map(len, some)))
-
-    def _personal_accuracies(self, round_: int) -> ClientAccuracies:
-        everyone = np.arange(self.num_clients)
-        theta = self.theta if self.theta.dim() == 1 else self.downloads(everyone)
-        if self.own.keeps:
-            kept = self.bank.gather(torch.from_numpy(everyone))[1]
-            has = self.bank.trained
-            theta = self.own.models(self.downloads(everyone), kept, has, self._score(everyone))
-        if self.schedule.personal_epochs:
-            copies = Clients(
-                self._batches("evaluation", round_, everyone, self.schedule.personal_epochs),
-                theta.expand(self.num_clients, -1),
-                self.bank.private(torch.from_numpy(everyone)),
-                name=lambda k: f"round {round_}, fine-tuning client {k}",
-            )
-            theta = self.passes.train(
-                self.model, self.layout, self.samples, copies, self.work
-            ).theta
-        return personal_accuracies(
-            self.model,
-            self.layout,
-            self.samples,
-            self.shards.val,
-            self.shards.test,
-            theta,
-            self._private_as_judged,
-            self.bank.trained,
-            self.seen,
-        )
 
     def _global_metrics(self, judged: np.ndarray) -> dict[str, float]:
         """Of the one model; of several, the mean over clients of the model each downloads.

@@ -89,6 +89,11 @@ class Layout:
         return sum(spec.size for spec in self.private if spec.group != "frozen")
 
     @property
+    def trains_private(self) -> bool:
+        """Whether a client trains anything that it keeps to itself."""
+        return any(spec.trainable for spec in self.private)
+
+    @property
     def global_model(self) -> bool:
         """Whether the communicated parameters alone are a model that can be evaluated.
 
