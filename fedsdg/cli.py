@@ -58,7 +58,11 @@ def check(arguments: argparse.Namespace) -> int:
 
     config = _load(arguments)
     for name in config.datasets:
-        dataset_spec(name)
+        num_classes = dataset_spec(name).num_classes
+        for setting in config.settings:
+            conflict = config.scenario(setting).conditions.label_conflict
+            if conflict is not None:
+                conflict.require_classes(num_classes, name)
     runs = len(config.datasets) * len(config.settings) * len(config.methods) * len(config.seeds)
     under = f"{len(config.scenarios)} scenarios x " if config.scenarios else ""
     print(
@@ -67,6 +71,10 @@ def check(arguments: argparse.Namespace) -> int:
     )
     for line in findings(config):
         print(line)
+    cases = [config.scenario(setting).conditions for setting in config.settings]
+    remarks = [remark for case in cases for remark in case.remarks(config.federation.clients)]
+    for remark in dict.fromkeys(remarks):
+        print(f"fedsdg: {remark}", file=sys.stderr)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -11,34 +12,50 @@ import torch
 from fedsdg.conditions import ComputeConfig
 from fedsdg.config import RunConfig
 from fedsdg.data.benchmark_set import take_benchmark
+from fedsdg.data.images import Pictures
 from fedsdg.data.partition_record import TRAIN, VAL, Partition
-from fedsdg.data.skew import parse_skew
+from fedsdg.differing import as_seen, groups_of, label_tables, views_of
 from fedsdg.federation.attackers import choose_attackers
 from fedsdg.federation.circumstances import Circumstances, Dropout
-from fedsdg.federation.cohorts import Shards
+from fedsdg.federation.cohorts import Shards, draw_held_out
 from fedsdg.federation.local_training import Samples
-from fedsdg.federation.seen import Seen
+from fedsdg.federation.seen import Seen, class_weights
 from fedsdg.federation.timing import Clock
 from fedsdg.rng import stream
 
+#: Skews under which clients hold the classes in shares of their own.
+LABEL_SKEWS = ("dirichlet", "mixed", "classes")
+
 
 def conditioned_samples(
-    run: RunConfig, samples: Samples, partition: Partition, num_classes: int
+    run: RunConfig,
+    samples: Samples,
+    partition: Partition,
+    num_classes: int,
+    pictures: Pictures | None = None,
 ) -> tuple[Samples, dict[str, np.ndarray]]:
-    """The samples with the labels that clients hold, and what is known of each client [K].
+    """The samples as clients hold them, and what is known of each client [K].
 
-    Noise is on training and validation labels, the attackers' own on training labels alone; tests
-    keep theirs. Without such conditions the samples are those that came in.
+    A label conflict is on all labels of a client, noise, which is drawn on top of it, on training
+    and validation labels, the attackers' own, last, on training labels alone. A feature shift is on
+    all images of a client, made anew from ``pictures``. The global test set stays as it is. Without
+    such conditions the samples are those that came in.
     """
     noise, attack = run.conditions.label_noise, run.conditions.attack
     facts: dict[str, np.ndarray] = {}
+    for remark in run.conditions.remarks(run.federation.clients):
+        _say(remark)
+    group = groups_of(run)
+    if group is not None:
+        facts["conflicts"], facts["group"] = group >= 0, group
     if partition.client_domain is not None:
         facts["domain"] = partition.client_domain
-    if noise is None and attack is None:
-        return samples, facts
+    samples = _with_views(run, samples, partition, pictures)
     train, val = partition.shards(TRAIN), partition.shards(VAL)
     before = samples.labels.cpu().numpy()
     labels = before
+    if run.conditions.label_conflict is not None:
+        labels, facts["relabelled"] = _renamed(run, labels, partition, num_classes)
     if noise is not None:
         draw = stream("label-noise", run.seed)
         labels, facts["noise_rate"] = noise.part.resolve()(
@@ -53,6 +70,109 @@ def conditioned_samples(
     if np.array_equal(labels, before):
         return samples, facts
     return replace(samples, labels=torch.from_numpy(labels).to(samples.labels.device)), facts
+
+
+def _renamed(
+    run: RunConfig, labels: np.ndarray, partition: Partition, num_classes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The labels [n] as every client calls its samples; the share [K] of them that this changes."""
+    tables, owner = label_tables(run, num_classes), partition.client
+    renamed = labels.copy()
+    held = owner >= 0
+    renamed[held] = tables[owner[held], labels[held]]
+    changed = np.bincount(owner[held], renamed[held] != labels[held], minlength=len(tables))
+    shares = changed / np.bincount(owner[held], minlength=len(tables))
+    differs = (tables != np.arange(num_classes)).any(axis=1)
+    if spared := np.flatnonzero(differs & (shares == 0)).tolist():
+        _say(
+            f"clients {', '.join(map(str, spared))} conflict, but hold none of the labels that "
+            "they name otherwise"
+        )
+    return renamed, shares
+
+
+def _with_views(
+    run: RunConfig, samples: Samples, partition: Partition, pictures: Pictures | None
+) -> Samples:
+    """The samples with every client's images as it sees them."""
+    views = views_of(run)
+    if not any(views):
+        return samples
+    images, device = samples.images.clone(), samples.images.device
+    for client, view in enumerate(views):
+        if view is not None:
+            own = np.flatnonzero(partition.client == client)
+            place = torch.from_numpy(own).to(device)
+            images[place] = as_seen(view, _stored(pictures), own, device)
+    return replace(samples, images=images)
+
+
+def _stored(pictures: Pictures | None) -> Pictures:
+    if pictures is None:
+        raise ValueError(
+            "conditions.feature_shift changes images as they are stored, but there are none; load "
+            "the data set again"
+        )
+    return pictures
+
+
+def seen_samples(
+    run: RunConfig,
+    samples: Samples,
+    partition: Partition,
+    global_test: np.ndarray,
+    num_classes: int,
+    pictures: Pictures | None = None,
+    domain: np.ndarray | None = None,
+) -> tuple[Samples, Seen]:
+    """The global test set as each client sees it, and the samples with its views appended.
+
+    ``global_test`` [G]: sample numbers; ``domain`` [n]: of every sample, where the data have some.
+    A client is judged by the images of its own domain where each client holds one, by the labels
+    that it uses, and on images as it sees them, of which every view is appended once. Under a label
+    skew images are weighted by the client's own shares of the classes (``class_weights``), from all
+    its samples by their true labels; else alike.
+
+    Raises ``ValueError`` where a client has no image to be judged by.
+    """
+    true, tables, views = partition.label, label_tables(run, num_classes), views_of(run)
+    begins: dict[int, int] = {}
+    copies: list[torch.Tensor] = []
+    for view in views:
+        if view is not None and id(view) not in begins:
+            begins[id(view)] = len(samples.labels) + len(copies) * len(global_test)
+            device = samples.images.device
+            copies.append(as_seen(view, _stored(pictures), global_test, device))
+    if copies:
+        place = torch.from_numpy(np.tile(true[global_test], len(copies)))
+        samples = replace(
+            samples,
+            images=torch.cat([samples.images, *copies]),
+            labels=torch.cat([samples.labels, place.to(samples.labels)]),
+        )
+    by_class = run.skew.partition("~")[0] in LABEL_SKEWS
+    index, labels, weights = [], [], []
+    for client, view in enumerate(views):
+        mine = np.arange(len(global_test))
+        if partition.client_domain is not None and domain is not None:
+            mine = np.flatnonzero(domain[global_test] == partition.client_domain[client])
+        classes = true[global_test[mine]]
+        if not len(mine):
+            raise ValueError(
+                f"the global test set has no image of the domain of client {client}; raise "
+                "federation.global_images"
+            )
+        held = np.bincount(true[partition.client == client], minlength=num_classes)
+        index.append(global_test[mine] if view is None else begins[id(view)] + mine)
+        labels.append(tables[client, classes])
+        weights.append(
+            class_weights(held, classes) if by_class else np.full(len(mine), 1 / len(mine))
+        )
+    return samples, Seen(index, labels, weights)
+
+
+def _say(sentence: str) -> None:
+    print(f"fedsdg: {sentence}", file=sys.stderr, flush=True)
 
 
 def server_samples(run: RunConfig, partition: Partition) -> dict[str, np.ndarray]:
@@ -80,28 +200,6 @@ def server_samples(run: RunConfig, partition: Partition) -> dict[str, np.ndarray
     return {"global_test": left, "benchmark": benchmark}
 
 
-def seen_by_clients(run: RunConfig, partition: Partition, global_test: np.ndarray) -> Seen:
-    """The global test set [G] as each client sees it.
-
-    Under label skew it is weighted by the client's class shares: of the G_c images of class c each
-    weighs share_c / G_c, scaled to sum 1. Under other skews all images weigh the same.
-    Raises ``ValueError`` where a client has no class of which an image is left to evaluate on.
-    """
-    clients, labels = partition.num_clients, partition.label[global_test]
-    weights = [np.full(len(labels), 1 / len(labels))] * clients
-    if parse_skew(run.skew).kind in ("dirichlet", "mixed", "classes"):
-        there = np.bincount(labels, minlength=partition.num_classes)
-        counts = partition.class_counts() * (there > 0)
-        for client in np.flatnonzero(counts.sum(1) == 0).tolist():
-            raise ValueError(
-                f"client {client} of {run.dataset} has no class of which an image is left in the "
-                "global test set; raise federation.global_images"
-            )
-        shares = counts / counts.sum(1, keepdims=True) / np.maximum(there, 1)
-        weights = list(shares[:, labels])
-    return Seen([global_test] * clients, [labels] * clients, weights)
-
-
 def conditioned_rule(run: RunConfig, rule: Any) -> Any:
     """The rule; with late updates weighed by their age where they are to be compensated."""
     compute = run.conditions.compute
@@ -125,6 +223,10 @@ def circumstances(run: RunConfig, shards: Shards, facts: dict[str, np.ndarray]) 
     """
     conditions = run.conditions
     dropout, compute, clock = conditions.dropout, conditions.compute, None
+    held_out = None
+    if run.federation.held_out:
+        held_out = draw_held_out(run.seed, run.federation.clients, run.federation.held_out)
+        facts = {**facts, "held_out": held_out}
     if compute is not None:
         clock = _clock(run, compute)
         facts = {**facts, "speed": clock.speeds}
@@ -134,6 +236,7 @@ def circumstances(run: RunConfig, shards: Shards, facts: dict[str, np.ndarray]) 
         attackers=facts.get("attacker"),
         dropout=None if dropout is None else Dropout(dropout.probability, dropout.lasting),
         clock=clock,
+        held_out=held_out,
         facts=facts,
     )
 

@@ -6,6 +6,7 @@ Each is optional, and one that is absent leaves no trace in the config of a run:
       attack: {type: sign-flip, share: 0.2, scale: 3}
       dropout: {probability: 0.1}
       label_noise: {low: 0.0, high: 0.4}
+      label_conflict: {share: 0.5, classes: 4, per: client}
       compute: {fastest: 4, deadline: 60}
       benchmark_images: 100
 """
@@ -15,9 +16,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from fedsdg.composition import Key, Parameter, Part
+from fedsdg.data.client_shares import clients_in
 from fedsdg.sections import checked, hint, mapping, section, values
 
 # Beyond it float32 would overflow, and an attack is to be an attack and no infinity.
@@ -186,6 +188,72 @@ class LabelNoiseConfig:
 
 
 @dataclass(frozen=True)
+class DifferenceConfig:
+    """A share of the clients differ from the others: each in its way, or in groups."""
+
+    share: float = checked(0.5, minimum=0, maximum=1)
+    per: str = checked("client", choices=("client", "group"))
+    groups: int = checked(1, minimum=1, integer=True)
+
+    def count(self, num_clients: int) -> int:
+        """How many of the clients differ: share · K, halves rounded up."""
+        return clients_in(self.share, num_clients)
+
+    def require_possible(self, num_clients: int, where: str) -> None:
+        """Raise ``ValueError`` where there are more groups than clients that differ."""
+        count = self.count(num_clients)
+        if count and self.groups > count:
+            raise ValueError(
+                f"{where}.groups is {self.groups}, but only {count} of {num_clients} clients "
+                f"differ; lower it, or raise {where}.share"
+            )
+
+
+@dataclass(frozen=True)
+class LabelConflictConfig(DifferenceConfig):
+    """A share of the clients name ``classes`` of the labels otherwise, in a cycle.
+
+    The cycle is each client's own (``per`` client), or that of its group. Training, validation and
+    test labels follow it; the global test set keeps the common labels.
+    """
+
+    classes: int = checked(2, minimum=2, integer=True)
+
+    part: ClassVar = Part("fedsdg.data.label_conflict:label_cycle")
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What this condition alone imports."""
+        return (self.part,)
+
+    def require_classes(self, num_classes: int, dataset: str) -> None:
+        """Raise ``ValueError`` for a cycle over more labels than a data set has."""
+        if self.classes > num_classes:
+            raise ValueError(
+                f"conditions.label_conflict.classes is {self.classes}, but {dataset} has only "
+                f"{num_classes} classes; lower it"
+            )
+
+
+@dataclass(frozen=True)
+class FeatureShiftConfig(DifferenceConfig):
+    """A share of the clients see other images: inverted, turned, or with noise.
+
+    The angle and the noise are each client's own (``per`` client), or those of its group; inverted
+    images are the same to all. The global test set stays as it is.
+    """
+
+    kind: str = checked("invert", choices=("invert", "rotate", "noise"))
+
+    part: ClassVar = Part("fedsdg.data.transforms:View")
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What this condition alone imports."""
+        return (self.part,)
+
+
+@dataclass(frozen=True)
 class ComputeConfig:
     """Clients of different speed, on a simulated clock.
 
@@ -221,6 +289,9 @@ class ComputeConfig:
         return (self.part,) if self.compensates else ()
 
 
+Difference = TypeVar("Difference", bound=DifferenceConfig)
+
+
 @dataclass(frozen=True)
 class Conditions:
     """What a run has to cope with; None for what it is spared."""
@@ -228,6 +299,8 @@ class Conditions:
     attack: AttackConfig | None = None
     dropout: DropoutConfig | None = None
     label_noise: LabelNoiseConfig | None = None
+    label_conflict: LabelConflictConfig | None = None
+    feature_shift: FeatureShiftConfig | None = None
     compute: ComputeConfig | None = None
     #: Samples that the server takes out of the global test set for a set of its own.
     benchmark_images: int | None = None
@@ -239,7 +312,7 @@ class Conditions:
     def to_dict(self) -> dict[str, Any]:
         """Plain types, without what is absent; ``parse_conditions`` reads it back."""
         plain: dict[str, Any] = {}
-        for name in ("dropout", "label_noise", "compute"):
+        for name in ("dropout", "label_noise", "label_conflict", "feature_shift", "compute"):
             part = getattr(self, name)
             if part is not None:
                 plain[name] = asdict(part)
@@ -259,10 +332,32 @@ class Conditions:
         given = (getattr(self, entry.name) for entry in fields(self))
         return tuple(part for one in given for part in getattr(one, "parts", ()))
 
+    def differences(self) -> dict[str, DifferenceConfig]:
+        """In what a share of the clients differ from the others, by key; at most one."""
+        both = {"label_conflict": self.label_conflict, "feature_shift": self.feature_shift}
+        return {name: one for name, one in both.items() if one is not None}
+
+    def remarks(self, num_clients: int) -> list[str]:
+        """What is allowed but may not be meant, or should be known: a sentence each."""
+        found = []
+        for name, one in self.differences().items():
+            if not one.count(num_clients):
+                found.append(
+                    f"conditions.{name}.share is {one.share}, which is none of {num_clients} "
+                    "clients: nobody differs"
+                )
+        if self.label_conflict is not None and self.label_noise is not None:
+            found.append(
+                "conditions: the label conflict comes first, and label noise is drawn on top of it"
+            )
+        return found
+
     def require_possible(self, num_clients: int, clients_per_round: int) -> None:
         """Raise ``ValueError`` for what so many clients cannot do."""
         if self.attack is not None:
             self.attack.count(num_clients)
+        for name, difference in self.differences().items():
+            difference.require_possible(num_clients, f"conditions.{name}")
         arrivals = self.compute.arrivals if self.compute is not None else None
         if arrivals is not None and arrivals > clients_per_round:
             raise ValueError(
@@ -280,6 +375,8 @@ def parse_conditions(given: Any, where: str = "conditions") -> Conditions:
         "attack": _attack_section,
         "dropout": _dropout,
         "label_noise": _label_noise,
+        "label_conflict": lambda *given: _difference(LabelConflictConfig, *given),
+        "feature_shift": lambda *given: _difference(FeatureShiftConfig, *given),
         "compute": _compute,
         "benchmark_images": Parameter(None, minimum=1, integer=True).check,
     }
@@ -289,6 +386,11 @@ def parse_conditions(given: Any, where: str = "conditions") -> Conditions:
             raise ValueError(f"{where}: unknown key {key!r}{hint(key, readers)}")
         if value is not None:
             found[key] = readers[key](value, f"{where}.{key}")
+    if {"label_conflict", "feature_shift"} <= set(found):
+        raise ValueError(
+            f"{where}: label_conflict and feature_shift each divide the clients into those that "
+            "agree and those that differ; choose one of them, or make two scenarios of them"
+        )
     return Conditions(**found)
 
 
@@ -320,6 +422,16 @@ def _label_noise(value: Any, where: str) -> LabelNoiseConfig:
             f"{where}: low = {noise.low} is above high = {noise.high}; exchange them, or set low"
         )
     return noise
+
+
+def _difference(kind: type[Difference], value: Any, where: str) -> Difference:
+    difference = section(kind, value, where)
+    if difference.per == "client" and difference.groups != 1:
+        raise ValueError(
+            f"{where}: groups is {difference.groups}, but per: client makes every client a group "
+            "of its own; write per: group, or remove groups"
+        )
+    return difference
 
 
 def _compute(value: Any, where: str) -> ComputeConfig:

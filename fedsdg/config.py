@@ -19,6 +19,7 @@ import yaml
 from fedsdg.composition import Method, Parameter
 from fedsdg.conditions import Conditions, parse_conditions
 from fedsdg.contribution import check_players
+from fedsdg.data.client_shares import clients_in
 from fedsdg.plugins import Plugin, find_method, find_plugin, offered
 from fedsdg.results import sha256_json
 from fedsdg.search_space import Axis, SearchConfig, parse_axis
@@ -48,6 +49,13 @@ class FederationConfig:
     #: Left out of runs that do not ask for them.
     shapley: bool | str = checked(False, choices=(False, True, "estimated"))
     trajectory: str | None = checked(None, choices=(None, "shared", "own"))
+    #: Share of the clients that never train.
+    held_out: float = checked(0.0, minimum=0, maximum=1)
+
+    @property
+    def kept_out(self) -> int:
+        """How many clients never train: held_out · K, halves rounded up."""
+        return clients_in(self.held_out, self.clients)
 
 
 @dataclass(frozen=True)
@@ -139,7 +147,7 @@ class RunConfig:
         plain = asdict(self)
         plain["parameters"] = dict(self.parameters)
         del plain["conditions"], plain["plugin"]
-        for name in ("shapley", "trajectory"):
+        for name in ("shapley", "trajectory", "held_out"):
             if not plain["federation"][name]:
                 del plain["federation"][name]
         for entry in fields(TrainingConfig):
@@ -411,6 +419,13 @@ def _check_consistency(config: Config) -> None:
         raise ValueError(
             f"federation.clients_per_round is {federation.clients_per_round}, more than the "
             f"{federation.clients} clients there are; lower it or raise federation.clients"
+        )
+    left = federation.clients - federation.kept_out
+    if federation.clients_per_round > left:
+        raise ValueError(
+            f"federation.held_out is {federation.held_out}, which leaves {left} of "
+            f"{federation.clients} clients to draw {federation.clients_per_round} from; lower it "
+            "or federation.clients_per_round"
         )
     if config.backbone not in config.backbones:
         raise ValueError(

@@ -22,14 +22,15 @@ from fedsdg.conditioned import (
     conditioned_rule,
     conditioned_samples,
     epochs,
-    seen_by_clients,
+    seen_samples,
     server_samples,
 )
 from fedsdg.config import PartitionConfig, RunConfig
 from fedsdg.data.datasets import ImageData, load_dataset
-from fedsdg.data.images import prepare
+from fedsdg.data.images import Pictures
 from fedsdg.data.partition_record import TEST, TRAIN, VAL, Partition, PartitionSpec
 from fedsdg.devices import take_device
+from fedsdg.differing import groups_of
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.local_training import LocalWork, Samples
@@ -65,7 +66,7 @@ Progress = Callable[[int, Mapping[str, Any]], None]
 
 @dataclass(frozen=True)
 class Material:
-    """What the runs of a cell share: the prepared images of a data set, and the backbone.
+    """What the runs of a cell share: a data set's images, prepared and stored, and the backbone.
 
     No backbone where all parameters are trained.
     """
@@ -74,6 +75,9 @@ class Material:
     num_classes: int
     dataset_sha256: str
     backbone: Backbone | None
+    pictures: Pictures
+    #: The domain [n] of every sample, where the data have some.
+    domain: np.ndarray | None = None
 
     @property
     def backbone_hash(self) -> str | None:
@@ -100,17 +104,18 @@ def prepare_material(dataset: str | ImageData, backbone: Backbone | None, device
         if backbone is None
         else backbone.architecture
     )
-    images = prepare(
+    pictures = Pictures(
         data.images,
         size=shape.image_size,
         channels=shape.channels,
         mean=shape.mean,
         std=shape.std,
     )
+    images = pictures.prepared(data.images)
     samples = Samples(
         torch.from_numpy(images).to(device), torch.from_numpy(data.labels).long().to(device)
     )
-    return Material(samples, data.num_classes, data.sha256, backbone)
+    return Material(samples, data.num_classes, data.sha256, backbone, pictures, data.domain)
 
 
 def make_partition(
@@ -191,25 +196,39 @@ def build(
     model, theta, private = _model(run, material, personalisation)
     device = material.samples.images.device
     training = run.training
-    samples, facts = conditioned_samples(run, material.samples, partition, material.num_classes)
+    samples, facts = conditioned_samples(
+        run, material.samples, partition, material.num_classes, material.pictures
+    )
     shards = Shards(
         train=partition.shards(TRAIN),
         val=partition.shards(VAL),
         test=partition.shards(TEST),
         **server_samples(run, partition),
     )
+    samples, seen = seen_samples(
+        run,
+        samples,
+        partition,
+        shards.global_test,
+        material.num_classes,
+        material.pictures,
+        material.domain,
+    )
     rule = conditioned_rule(run, row.rule.build(parameters))
     if row.heads_apart:
         theta = _heads_apart(run, model.layout, theta, rule.models(run.federation.clients))
     pooling = Pooling() if row.pooling is None else row.pooling.build(parameters)
+    around = circumstances(run, shards, facts)
     disclosed = pooling.disclosed(np.array([len(own) for own in shards.train]))
     if disclosed is not None:
-        facts["disclosed"] = disclosed
+        out = around.held_out
+        given = disclosed if out is None else np.where(out, 0.0, disclosed)
+        around = replace(around, facts={**around.facts, "disclosed": given})
     made = Federation(
         model=model,
         layout=model.layout,
         samples=samples,
-        shards=pooling.shards(shards, stream("partition", run.seed, 1)),
+        shards=_pooled(pooling, shards, around.held_out, stream("partition", run.seed, 1)),
         rule=rule,
         work=LocalWork(
             optimiser=training.optimiser,
@@ -240,17 +259,29 @@ def build(
         theta=theta.to(device),
         private=private.to(device),
         probes=tuple(part.build(parameters) for part in row.probes),
-        circumstances=circumstances(run, shards, facts),
+        circumstances=around,
         own=personalisation.own,
         anchors=personalisation.anchors,
         pooling=pooling,
         first=_own_starts(run, material, personalisation, device),
-        seen=seen_by_clients(run, partition, shards.global_test),
+        seen=seen,
         scratch=scratch,
     )
     if row.knowledge is not None:
-        made.state = row.knowledge.build(parameters)(rule, made.state, partition)
+        made.state = row.knowledge.build(parameters)(rule, made.state, partition, groups_of(run))
     return made
+
+
+def _pooled(
+    pooling: Pooling, shards: Shards, held_out: np.ndarray | None, generator: np.random.Generator
+) -> Shards:
+    """What each client trains on where nobody gives data away that never trains itself."""
+    if held_out is None:
+        return pooling.shards(shards, generator)
+    own = [mine[:0] if out else mine for mine, out in zip(shards.train, held_out, strict=True)]
+    pooled = pooling.shards(replace(shards, train=own), generator)
+    both = zip(shards.train, pooled.train, held_out, strict=True)
+    return replace(pooled, train=[mine if out else more for mine, more, out in both])
 
 
 def _own_starts(

@@ -16,6 +16,7 @@ FULL = {
     "attack": {"type": "sign-flip", "share": 0.2, "scale": 3},
     "dropout": {"probability": 0.3, "lasting": True},
     "label_noise": {"low": 0.1, "high": 0.5},
+    "label_conflict": {"share": 0.4, "classes": 3, "per": "group", "groups": 2},
     "compute": {"fastest": 8, "deadline": 60, "arrivals": 3, "late": "discard"},
     "benchmark_images": 100,
 }
@@ -82,6 +83,18 @@ def test_no_conditions():
         ({"compute": {"local_seconds": 9, "deadline": 5}}, "no update could ever be in time"),
         ({"compute": {"late": "wait"}}, "one of compensate, discard"),
         ({"compute": {"arrivals": 0}}, "at least 1"),
+        ({"label_conflict": {"share": 1.2}}, "label_conflict.share is 1.2, but must be at most 1"),
+        ({"label_conflict": {"share": -0.1}}, "share is -0.1, but must be at least 0"),
+        ({"label_conflict": {"classes": 1}}, "classes is 1, but must be at least 2"),
+        ({"label_conflict": {"classes": 2.5}}, "whole number"),
+        ({"label_conflict": {"per": "cohort"}}, "one of client, group"),
+        ({"label_conflict": {"per": "group", "groups": 0}}, "groups is 0, but must be at least 1"),
+        ({"label_conflict": {"groups": 2}}, "write per: group, or remove groups"),
+        ({"label_conflict": {"kind": "invert"}}, "unknown key 'kind'"),
+        ({"feature_shift": {"kind": "blur"}}, "one of invert, rotate, noise"),
+        ({"feature_shift": {"share": 2}}, "feature_shift.share is 2, but must be at most 1"),
+        ({"feature_shift": {"classes": 2}}, "unknown key 'classes'"),
+        ({"label_conflict": {}, "feature_shift": {}}, "choose one of them"),
         ({"benchmark_images": 0}, "conditions.benchmark_images is 0, but must be at least 1"),
         ({"benchmark_images": 1.5}, "whole number"),
     ],
@@ -115,6 +128,32 @@ def test_what_so_many_clients_cannot_do():
         possible({"attack": {"type": "alie", "share": 1}})
     with pytest.raises(ValueError, match="arrivals is 6, but a round has only 5 clients"):
         possible({"compute": {"arrivals": 6}})
+
+
+@pytest.mark.parametrize(
+    ("share", "clients", "count"), [(0, 20, 0), (0.25, 10, 3), (0.5, 20, 10), (1, 20, 20)]
+)
+def test_share_of_clients_that_differ(share, clients, count):
+    conditions = parse_conditions({"label_conflict": {"share": share}})
+    assert conditions.label_conflict.count(clients) == count
+    conditions.require_possible(clients, 5)
+    assert bool(conditions.remarks(clients)) == (count == 0)
+
+
+def test_what_differences_cannot_be_or_are_worth_a_remark():
+    grouped = {"feature_shift": {"share": 0.2, "per": "group", "groups": 5}}
+    with pytest.raises(ValueError, match="groups is 5, but only 4 of 20 clients differ; lower it"):
+        parse_conditions(grouped).require_possible(20, 5)
+    parse_conditions(grouped).require_possible(30, 5)
+    nobody = parse_conditions({"label_conflict": {"share": 0.01}})
+    (remark,) = nobody.remarks(20)
+    assert remark.startswith("conditions.label_conflict.share is 0.01, which is none of 20")
+    (remark,) = parse_conditions({"label_conflict": {}, "label_noise": {}}).remarks(20)
+    assert "the label conflict comes first" in remark
+    conflict = parse_conditions({"label_conflict": {"classes": 11}}).label_conflict
+    with pytest.raises(ValueError, match="classes is 11, but digits has only 10 classes; lower"):
+        conflict.require_classes(10, "digits")
+    conflict.require_classes(11, "letters")
 
 
 def test_reading_needs_no_torch():

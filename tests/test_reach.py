@@ -137,6 +137,8 @@ def test_what_is_imported_for_types_alone_is_not_reached(package):
     [
         (ATTACKED, "federation/attacks.py"),
         ({"label_noise": {}}, "data/label_noise.py"),
+        ({"label_conflict": {}}, "data/label_conflict.py"),
+        ({"feature_shift": {}}, "data/transforms.py"),
         ({"compute": {"deadline": 60}}, "aggregation/rules/compensated.py"),
     ],
 )

@@ -59,6 +59,8 @@ class Context:
     """[C, d] the server's models before the round, for rules that serve several."""
     ages: np.ndarray | None = None
     """[M] int64 rounds by which each upload is late; None where all are of this round."""
+    held_out: int = 0
+    """How many of the K clients never take part."""
 
 
 class Aggregate(NamedTuple):

@@ -8,6 +8,10 @@ Import the modules themselves; nothing is loaded here, so that ``import fedsdg.d
 - ``glyphs``: rendered letters, a source task made on the spot;
 - ``skew``, ``partition``: who holds which samples, and in which split;
 - ``label_clusters``: clients whose labels are alike;
+- ``client_shares``: a share of the clients as whole clients;
+- ``client_groups``: which clients differ from the others, and which of them alike;
+- ``label_conflict``: clients that name the classes otherwise;
+- ``transforms``: images turned, thicker, noisy, inverted;
 - ``label_noise``: wrong labels at a rate for each client;
 - ``benchmark_set``: samples of the global test set that the server keeps for itself.
 """

@@ -15,11 +15,9 @@ from types import MappingProxyType
 import numpy as np
 
 from fedsdg.data.datasets import DATASETS, ImageData, image_data, load_dataset
+from fedsdg.data.transforms import noisy, rotated, thick
 
-ROTATION = 60.0  # degrees, counter-clockwise; below 90, so that no digit becomes another
-THICKER = 1.0  # of 4 sub-pixels per pixel, on each side of a stroke
-NOISE = 0.25  # standard deviation, in units of full ink
-_FINE = 4  # sub-pixels per pixel and axis
+ROTATION = 60.0  # degrees, counter-clockwise
 _SEED = 8
 
 
@@ -31,10 +29,9 @@ def digits_domains() -> ImageData:
     images = plain.images.copy()
     # Noise is drawn for every sample, so that no sample's pixels depend on another's domain.
     noise = generator.standard_normal(images.shape)
-    for d, change in ((1, _rotated), (2, _thick)):
-        images[domain == d] = change(plain.images[domain == d])
-    noisy = domain == 3
-    images[noisy] = _ink(plain.images[noisy] / 255.0 + NOISE * noise[noisy])
+    images[domain == 1] = rotated(plain.images[domain == 1], ROTATION)
+    images[domain == 2] = thick(plain.images[domain == 2])
+    images[domain == 3] = noisy(plain.images[domain == 3], noise[domain == 3])
     return image_data("digits_domains", images, plain.labels, plain.num_classes, None, domain)
 
 
@@ -63,29 +60,6 @@ def spread_evenly(labels: np.ndarray, parts: int, generator: np.random.Generator
         members = generator.permutation(np.flatnonzero(labels == c))
         part[members] = generator.permutation(parts)[np.arange(len(members)) % parts]
     return part
-
-
-def _rotated(images: np.ndarray) -> np.ndarray:
-    from scipy.ndimage import rotate
-
-    return _ink(rotate(images / 255.0, ROTATION, axes=(2, 1), reshape=False, order=1))
-
-
-def _thick(images: np.ndarray) -> np.ndarray:
-    """As if drawn with a wider pen: ink on sub-pixels, widened, counted in blocks again."""
-    from scipy.ndimage import distance_transform_edt, zoom
-
-    n, height, width = images.shape
-    wide = np.empty((n, height, width))
-    for image, out in zip(images / 255.0, wide, strict=True):
-        fine = zoom(image, _FINE, order=1, grid_mode=True, mode="nearest") > 0.5
-        pen = distance_transform_edt(~fine) <= THICKER
-        out[:] = pen.reshape(height, _FINE, width, _FINE).mean(axis=(1, 3))
-    return _ink(wide)
-
-
-def _ink(share: np.ndarray) -> np.ndarray:
-    return np.rint(np.clip(share, 0.0, 1.0) * 255.0).astype(np.uint8)
 
 
 def _resized(images: np.ndarray, size: int) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -66,3 +67,22 @@ def prepare(
         # A grey part broadcasts against three means.
         out[start : start + chunk] = ((part - shift) / scale).numpy()
     return out
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """Images as they are stored, with what ``prepare`` makes of them for a model.
+
+    ``stored``: uint8 [n, H, H] grey or [n, H, H, 3]; ``size``, ``channels``, ``mean``, ``std``: as
+    in ``prepare``.
+    """
+
+    stored: np.ndarray
+    size: int
+    channels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def prepared(self, images: np.ndarray) -> np.ndarray:
+        """float32 [n, channels, size, size] of images of the kind that is stored."""
+        return prepare(images, size=self.size, channels=self.channels, mean=self.mean, std=self.std)

@@ -42,13 +42,15 @@ class Dropout:
 class Circumstances:
     """The conditions of a run: ``attackers`` [K] with their ``attack``, ``dropout``, ``clock``.
 
-    ``facts``: columns [K] that are written into clients' rows, such as ``speed``.
+    ``held_out``: bool [K], who never trains; None: nobody. ``facts``: columns [K] that are written
+    into clients' rows, such as ``speed``.
     """
 
     attack: Attack | None = None
     attackers: np.ndarray | None = None
     dropout: Dropout | None = None
     clock: Clock | None = None
+    held_out: np.ndarray | None = None
     facts: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def attendance(self, seed: int, round_: int, drawn: np.ndarray, busy: np.ndarray) -> Attendance:
@@ -78,6 +80,11 @@ class Circumstances:
         if self.attackers is None:
             return np.ones(num_clients, dtype=bool)
         return ~self.attackers
+
+    @property
+    def num_held_out(self) -> int:
+        """How many clients never train."""
+        return 0 if self.held_out is None else int(self.held_out.sum())
 
     def sent(
         self, update: Tensor, seed: int, round_: int, cohort: np.ndarray, view: AttackView

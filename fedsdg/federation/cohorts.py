@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fedsdg.data.client_shares import clients_in
 from fedsdg.rng import stream
 
 
@@ -24,10 +25,26 @@ class Shards:
     benchmark: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
 
-def draw_cohort(seed: int, round_: int, num_clients: int, size: int) -> np.ndarray:
-    """The clients of one round, [size] int64, sorted, drawn without replacement."""
+def draw_cohort(
+    seed: int, round_: int, num_clients: int, size: int, held_out: np.ndarray | None = None
+) -> np.ndarray:
+    """The clients of one round, [size] int64, sorted, drawn without replacement.
+
+    ``held_out``: bool [K], who is never drawn; None: nobody.
+    """
     generator = stream("cohort", seed, round_)
-    return np.sort(generator.choice(num_clients, size=size, replace=False)).astype(np.int64)
+    there = np.arange(num_clients) if held_out is None else np.flatnonzero(~held_out)
+    drawn = generator.choice(len(there), size=size, replace=False)
+    return np.sort(there[drawn]).astype(np.int64)
+
+
+def draw_held_out(seed: int, num_clients: int, share: float) -> np.ndarray:
+    """Who never trains, bool [K]: a share of the clients, those of a smaller one among them."""
+    held_out = np.zeros(num_clients, dtype=bool)
+    held_out[
+        stream("held-out", seed).permutation(num_clients)[: clients_in(share, num_clients)]
+    ] = True
+    return held_out
 
 
 def draw_batches(

@@ -82,16 +82,19 @@ def pooled_batches(
     clients_per_round: int,
     epochs: int,
     batch_size: int | None,
+    held_out: np.ndarray | None = None,
 ) -> list[np.ndarray]:
     """The batches of a round of central training, one list of indices after another.
 
     The samples of all clients are gone through again and again, each time in a new order; a round
     takes from there as many as the cohort of that round would process: epochs · Σ n_k.
+    ``held_out``: bool [K], whose samples are not in the pool; None: nobody's.
     """
-    pool = np.concatenate(shards)
+    out = np.zeros(len(shards), dtype=bool) if held_out is None else held_out
+    pool = np.concatenate([own for own, left in zip(shards, out.tolist(), strict=True) if not left])
     sizes = np.array([len(own) for own in shards])
     counts = [
-        epochs * int(sizes[draw_cohort(seed, past, len(shards), clients_per_round)].sum())
+        epochs * int(sizes[draw_cohort(seed, past, len(shards), clients_per_round, out)].sum())
         for past in range(1, round_ + 1)
     ]
     begin, end = sum(counts[:-1]), sum(counts)

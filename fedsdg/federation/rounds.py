@@ -161,7 +161,8 @@ class Federation:
     def attendance(self, round_: int) -> Attendance:
         """The clients of a round: who is drawn, who of them trains, who does not and why."""
         size = self.schedule.clients_per_round
-        drawn = draw_cohort(self.seed, round_, self.num_clients, size)
+        held_out = self.circumstances.held_out
+        drawn = draw_cohort(self.seed, round_, self.num_clients, size, held_out)
         if self.pooling.central:  # client 0 stands for the one place
             drawn = np.zeros(1, dtype=np.int64)
         return self.circumstances.attendance(self.seed, round_, drawn, busy=self.pending.clients)
@@ -496,6 +497,7 @@ class Federation:
             clients_per_round=self.schedule.clients_per_round,
             epochs=epochs,
             batch_size=self.schedule.batch_size,
+            held_out=self.circumstances.held_out,
         )
 
     def _batches(
@@ -540,6 +542,7 @@ class Federation:
             client_samples=self.train_sizes,
             parameter_norm=float(arrived.norms.max()),
             models=self.models,
+            held_out=self.circumstances.num_held_out,
             ages=ages if ages.any() else None,
         )
         uploads = dict(arrived.rows)

@@ -29,3 +29,24 @@ class Seen:
     index: list[np.ndarray]
     labels: list[np.ndarray]
     weights: list[np.ndarray]
+
+
+def class_weights(held: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Weights [G] float64 of images with true classes ``labels`` for a client that holds ``held``.
+
+    An image of class c gets p(c) / G_c, where p(c) is the client's share of class c among its
+    samples (``held`` [C] are their counts), and G_c how many of the G images are of class c. The
+    weighted sum of right answers is then Σ_c p(c) · (accuracy on class c). Classes that are not
+    among the images are left out, and p is renormalised over the others.
+
+    Raises ValueError where none of the client's classes is among the images.
+    """
+    there = np.bincount(labels, minlength=len(held))
+    shares = np.where(there > 0, held, 0).astype(np.float64)
+    if not shares.sum() > 0:
+        raise ValueError(
+            "the global test set has no image of a class that the client holds; raise "
+            "federation.global_images"
+        )
+    weights: np.ndarray = (shares / shares.sum() / np.maximum(there, 1))[labels]
+    return weights

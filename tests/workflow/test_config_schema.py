@@ -186,6 +186,8 @@ def test_schema_and_package_know_the_same_conditions():
     for name, section in (
         ("dropout", conditions.DropoutConfig),
         ("label_noise", conditions.LabelNoiseConfig),
+        ("label_conflict", conditions.LabelConflictConfig),
+        ("feature_shift", conditions.FeatureShiftConfig),
         ("compute", conditions.ComputeConfig),
     ):
         assert set(known[name]["properties"]) == {field.name for field in fields(section)}

@@ -242,6 +242,7 @@ SOURCES = {
         "data/skew.py",
         "data/stored_images.py",
         "data/stratified.py",
+        "data/transforms.py",
     ],
     "pretrain": [
         "interruption.py",
@@ -256,6 +257,7 @@ SOURCES = {
         "data/glyphs.py",
         "data/images.py",
         "data/stored_images.py",
+        "data/transforms.py",
         "models/__init__.py",
         "models/architecture.py",
         "models/attention.py",

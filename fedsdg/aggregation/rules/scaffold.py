@@ -19,7 +19,8 @@ class Scaffold(PlannedRule):
 
     Karimireddy et al. 2020, Algorithm 1, lines 16-17. Uploads: update [M, d] and control [M, d],
     Delta c_i = c_i+ - c_i. With every c_i starting at 0 like c, the invariant c = (1/K) sum of all
-    K c_i holds after every round (K, not M: clients outside the cohort keep their c_i).
+    K c_i holds after every round (K, not M: clients outside the cohort keep their c_i). Clients
+    that never take part are none of the K.
     State: control c [d], in the dtype of the uploads; it is broadcast. The weights are uniform.
     Diagnostics: control_norm, ||c|| after the round.
     """
@@ -48,7 +49,7 @@ class Scaffold(PlannedRule):
                 f"a control variate has one entry per parameter"
             )
         size = updates.shape[0]
-        change = changes.weighted_sum(np.full(size, 1.0 / context.num_clients))
+        change = changes.weighted_sum(np.full(size, 1.0 / (context.num_clients - context.held_out)))
         require_finite(changes, change, context, "control")
         control = state["control"].to(change) + change
         return Plan(
