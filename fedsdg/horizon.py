@@ -54,7 +54,7 @@ def _of_cell(config: Config, dataset: str, setting: str) -> Iterator[str]:
     batches = _batches(sizes, training.batch_size)
     yield (
         f"{place}: a median client takes about {steps:.0f} local steps ({federation.rounds} rounds "
-        f"x {federation.clients_per_round}/{federation.clients} x {training.epochs} epochs x "
+        f"x {federation.clients_per_round}/{federation.clients - federation.kept_out} x {training.epochs} epochs x "
         f"{np.median(batches):g} batches)"
     )
     for method in config.methods:
@@ -87,9 +87,11 @@ def median_steps(
 ) -> float:
     """Expected local steps of a median client over the whole run: R · M/K · E · ⌈n_k/B⌉.
 
-    ``sizes`` [K]: training samples n_k of every client; ``batch_size`` None takes all at once.
+    K counts the clients that ever train, who alone are drawn. ``sizes``: training samples n_k of
+    every client; ``batch_size`` None takes all at once.
     """
-    drawn = federation.rounds * federation.clients_per_round / federation.clients
+    training = federation.clients - federation.kept_out
+    drawn = federation.rounds * federation.clients_per_round / training
     return drawn * epochs * float(np.median(_batches(sizes, batch_size)))
 
 
