@@ -52,9 +52,10 @@ def _of_cell(config: Config, dataset: str, setting: str) -> Iterator[str]:
     federation, training = case.federation, case.training
     steps = median_steps(sizes, federation, training.epochs, training.batch_size)
     batches = _batches(sizes, training.batch_size)
+    drawn = f"{federation.clients_per_round}/{federation.clients - federation.kept_out}"
     yield (
         f"{place}: a median client takes about {steps:.0f} local steps ({federation.rounds} rounds "
-        f"x {federation.clients_per_round}/{federation.clients - federation.kept_out} x {training.epochs} epochs x "
+        f"x {drawn} x {training.epochs} epochs x "
         f"{np.median(batches):g} batches)"
     )
     for method in config.methods:
