@@ -36,8 +36,9 @@ class Claim:
 
     Of the three kinds of entry one is measured (``experiment`` and what belongs to it), one rests
     on a test of this repository (``proof`` and ``verdict``), and one is open (``needs``).
-    ``minus`` and ``over`` change some of the arguments; the effect is then a difference or a ratio
-    paired over seeds. Several methods there mean the one with the highest mean.
+    ``minus`` and ``over`` change some of the arguments, or ``experiment``, ``cell`` or ``method``;
+    the effect is then a difference or a ratio paired over seeds. Several methods there mean the one
+    with the highest mean.
     """
 
     id: str
@@ -67,6 +68,22 @@ class Claim:
         """The methods compared with; the claim's own where another argument changes."""
         methods = (self.other or {}).get("method", self.method)
         return (methods,) if isinstance(methods, str) else tuple(methods)
+
+    @property
+    def other_experiment(self) -> str:
+        """The experiment that it is compared with: its own, unless another is named."""
+        return str((self.other or {}).get("experiment", self.experiment))
+
+    @property
+    def other_cell(self) -> str:
+        """The cell that it is compared with."""
+        return str((self.other or {}).get("cell", self.cell))
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The arguments of the measure that differ on the other side."""
+        places = ("experiment", "cell", "method")
+        return {name: value for name, value in (self.other or {}).items() if name not in places}
 
     @property
     def unit(self) -> str:
@@ -178,31 +195,20 @@ def _check(claim: Claim, where: str, grids: Mapping[str, Grid]) -> None:
     """That the experiment, the cells, the rows, the measure and its options exist."""
     if claim.minus is not None and claim.over is not None:
         raise ValueError(f"{where} has both 'minus' and 'over'; remove one")
-    if claim.experiment not in grids:
-        raise ValueError(
-            f"{where} names the unknown experiment {claim.experiment!r}"
-            f"{_hint(str(claim.experiment), grids)}; correct it, or set it to null and say what it "
-            "needs"
-        )
+    for experiment in (str(claim.experiment), claim.other_experiment):
+        if experiment not in grids:
+            raise ValueError(
+                f"{where} names the unknown experiment {experiment!r}{_hint(experiment, grids)}; "
+                "correct it, or set it to null and say what it needs"
+            )
     if claim.measure not in MEASURES:
         raise ValueError(
             f"{where} names the unknown measure {claim.measure!r}{_hint(claim.measure, MEASURES)}"
         )
-    grid, measure = grids[str(claim.experiment)], MEASURES[claim.measure]
-    for cell in {claim.cell, (claim.other or {}).get("cell", claim.cell)}:
-        if cell not in grid.cells:
-            raise ValueError(
-                f"{where}: {claim.experiment} has no cell {cell!r}; its cells are "
-                f"{', '.join(grid.cells)}"
-            )
-    for method in (claim.method, *claim.others):
-        if method not in grid.rows:
-            raise ValueError(
-                f"{where}: {claim.experiment} has no row {method!r}{_hint(method, grid.rows)}; "
-                f"its rows are {', '.join(grid.rows)}"
-            )
-    changed = {k: v for k, v in (claim.other or {}).items() if k not in ("method", "cell")}
-    for name, value in (*claim.arguments.items(), *changed.items()):
+    _check_place(where, grids[str(claim.experiment)], claim.cell, (claim.method,))
+    _check_place(where, grids[claim.other_experiment], claim.other_cell, claim.others)
+    measure = MEASURES[claim.measure]
+    for name, value in (*claim.arguments.items(), *claim.changes.items()):
         if name not in measure.options:
             raise ValueError(
                 f"{where}: the measure {claim.measure!r} has no argument {name!r}; it takes "
@@ -220,6 +226,21 @@ def _check(claim: Claim, where: str, grids: Mapping[str, Grid]) -> None:
         )
 
 
+def _check_place(where: str, grid: Grid, cell: str, methods: Sequence[str]) -> None:
+    """That the experiment has this cell and these rows."""
+    if cell not in grid.cells:
+        raise ValueError(
+            f"{where}: {grid.experiment} has no cell {cell!r}; its cells are "
+            f"{', '.join(grid.cells)}"
+        )
+    for method in methods:
+        if method not in grid.rows:
+            raise ValueError(
+                f"{where}: {grid.experiment} has no row {method!r}{_hint(method, grid.rows)}; "
+                f"its rows are {', '.join(grid.rows)}"
+            )
+
+
 def _hint(word: str, known: Iterable[str]) -> str:
     found = get_close_matches(word, list(known), n=1)
     return f" (did you mean {found[0]!r}?)" if found else ""
@@ -228,7 +249,9 @@ def _hint(word: str, known: Iterable[str]) -> str:
 def judge_claims(claims: Sequence[Claim], records: str | Path) -> list[Entry]:
     """Judge every claim by the records in ``records/{experiment}``, in the order given."""
     opened: dict[str, Record | None] = {}
-    for experiment in {claim.experiment for claim in claims if claim.experiment}:
+    measured = [claim for claim in claims if claim.experiment]
+    sides = [(str(claim.experiment), claim.other_experiment) for claim in measured]
+    for experiment in {name for side in sides for name in side}:
         folder = Path(records) / experiment
         there = (folder / "runs.parquet").is_file()
         opened[experiment] = Record(Summary(folder)) if there else None
@@ -241,21 +264,22 @@ def _entry(claim: Claim, opened: Mapping[str, Record | None]) -> Entry:
         return _without_number(claim, claim.verdict, f"by the test {claim.proof}")
     if claim.experiment is None:
         return _without_number(claim, OPEN, f"needs {claim.needs}")
-    record = opened[claim.experiment]
-    if record is None:
-        return _without_number(claim, OPEN, f"there is no record of {claim.experiment} yet")
+    record, other = opened[claim.experiment], opened[claim.other_experiment]
+    if record is None or other is None:
+        lacking = claim.experiment if record is None else claim.other_experiment
+        return _without_number(claim, OPEN, f"there is no record of {lacking} yet")
     try:
-        return _measured(claim, record)
+        return _measured(claim, record, other)
     except LackingError as error:
         return _without_number(claim, OPEN, str(error.args[0]))
 
 
-def _measured(claim: Claim, record: Record) -> Entry:
+def _measured(claim: Claim, record: Record, other: Record) -> Entry:
     measure = MEASURES[claim.measure]
     own = measure.function(record, Case(claim.cell, claim.method, claim.arguments))
     values, means, rival = own, {}, ""
     if claim.other is not None:
-        rival, theirs = _rival(claim, record)
+        rival, theirs = _rival(claim, other)
         seeds = sorted(set(own) & set(theirs))
         if not seeds:
             raise LackingError(f"{claim.method} and {rival} share no seed yet")
@@ -302,12 +326,9 @@ def _measured(claim: Claim, record: Record) -> Entry:
 
 def _rival(claim: Claim, record: Record) -> tuple[str, Values]:
     """The other side of the comparison: of several methods the one with the highest mean."""
-    other = dict(claim.other or {})
-    cell = other.pop("cell", claim.cell)
-    other.pop("method", None)
-    options = {**claim.arguments, **other}
+    options = {**claim.arguments, **claim.changes}
     function = MEASURES[claim.measure].function
-    found = {name: function(record, Case(cell, name, options)) for name in claim.others}
+    found = {name: function(record, Case(claim.other_cell, name, options)) for name in claim.others}
     best = max(found, key=lambda name: _mean(found[name].values()))
     return best, found[best]
 

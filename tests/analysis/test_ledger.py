@@ -137,6 +137,23 @@ def test_a_value_alone_and_a_ratio(place):
     )
 
 
+def test_the_other_side_may_stand_in_another_record(place):
+    """The same runs but for the level of accuracy: the difference is that of the levels."""
+    for seed, value in enumerate(ACCURACY["krum"]):
+        rounds = [{"round": 1, "val_accuracy": 0.5}]
+        last = {"personal_accuracy": value - 0.2}
+        facts = {"skew": "iid", "scenario": "a", "last": last, "rounds": rounds, "config": SETTING}
+        write_run(place / "runs" / "later", Run("krum", seed, **facts))
+    other = {"experiment": "later", "cell": "iid@a"}
+    claim = changed(method="krum", minus=other, threshold={"between": [19.9, 20.1]})
+    (before,) = judged(place, claim)
+    assert (before.verdict, before.reason) == ("open", "there is no record of later yet")
+    summarise(place / "runs" / "later", place / "records" / "later")
+    (entry,) = judged(place, claim)
+    assert (entry.verdict, entry.effect) == ("supported", pytest.approx(20.0))
+    assert entry.compared == "krum − the same (cell iid@a, experiment later)"
+
+
 def test_what_cannot_be_answered_is_open_with_its_reason(place):
     entries = judged(
         place,
@@ -173,6 +190,8 @@ def test_few_seeds_decide_nothing(place):
         (changed(minus={"method": "krumm"}), "better: arena has no row 'krumm'"),
         (changed(cell="iid@half"), "better: arena has no cell 'iid@half'; its cells are iid"),
         (changed(minus={"cell": "x"}), "better: arena has no cell 'x'"),
+        (changed(minus={"experiment": "x"}), "better names the unknown experiment 'x'"),
+        (changed(minus={"experiment": "later"}), "better: later has no cell 'iid'; its"),
         (changed(threshold={"over": 1}), "better: the threshold is .*write"),
         (changed(arguments={}), "better: the measure 'accuracy' needs the argument 'metric'"),
         (changed(arguments={"metric": "acc"}), "better: the argument 'metric' is 'acc', but must"),
