@@ -1,9 +1,11 @@
 """What trains for an evaluation alone, and what of an optimiser outlives a round."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
@@ -310,3 +312,41 @@ def test_the_keys_leave_no_trace_at_their_defaults(config):
     for wrong in ({"private_optimiser": "forget"}, {"refresh": -1}, {"refresh": 1.5}):
         with pytest.raises(ValueError, match=f"methods: fedsdg.{next(iter(wrong))} is"):
             method_entry({"type": "fedsdg", **wrong})
+
+
+def test_the_files_of_a_run_say_the_same_of_those_who_agree_conflict_and_are_new(
+    tmp_path, material
+):
+    """With real conditions: means over groups in rounds.parquet are those of clients.parquet."""
+    raw = yaml.safe_load(CONFIG.read_text())
+    raw["federation"] |= {
+        "clients": 8, "clients_per_round": 3, "rounds": 4, "evaluate_every": 2, "held_out": 0.25,
+    }  # fmt: skip
+    raw["adapters"] |= {"rank": 2, "alpha": 4}
+    raw |= {"methods": ["fedsdg"], "conditions": {"label_conflict": {"share": 0.5, "classes": 4}}}
+    config = parse_config(raw)
+    run = config.run("digits", "iid", method_entry("fedsdg"), 0)
+    partition = make_partition("digits", "iid", 0, 8, config.partition)
+    folder = tmp_path / "run"
+    assert execute(run, material, partition, folder, store=tmp_path / "s", identity={}) is None
+    rounds = pq.read_table(folder / "rounds.parquet").to_pandas().set_index("round")
+    clients = pq.read_table(folder / "clients.parquet").to_pandas()
+    evaluated = rounds[rounds.evaluated]
+    for number, row in evaluated.iterrows():
+        mine = clients[clients["round"] == number]
+        assert mine.held_out.sum() == 2 and not mine.drawn[mine.held_out].any()
+        judged = mine[~mine.held_out]
+        agree, conflict = judged[~judged.conflicts], judged[judged.conflicts]
+        assert len(agree) and len(conflict)
+        for name, some in (("", judged), ("_a", agree), ("_b", conflict)):
+            mean = some.expected_accuracy.mean()
+            assert row[f"expected_accuracy{name}"] == pytest.approx(mean, abs=1e-15)
+        new = mine[mine.held_out].expected_accuracy.mean()
+        assert row["expected_accuracy_new"] == pytest.approx(new, abs=1e-15)
+        assert row["personal_accuracy"] == pytest.approx(judged.test_accuracy.mean(), abs=1e-15)
+        worst = judged[judged.drawn]
+        assert row["expected_worst_decile"] == worst.expected_accuracy.min()
+    result = json.loads((folder / "result.json").read_text())
+    for at in ("last", "quarter"):  # of four rounds the fourth alone
+        assert result[at]["expected_accuracy_b"] == rounds.expected_accuracy_b[4]
+    assert result["quarter"]["evaluations"] == 1
