@@ -318,11 +318,13 @@ def summarise(arguments: argparse.Namespace) -> int:
     """Gather the records of all runs of an experiment."""
     from fedsdg.analysis import summarise as analysis
 
-    wanted = None
+    wanted, primary = None, []
     if arguments.config or "FEDSDG_CONFIG" in os.environ:
-        wanted = _load(arguments).run_folders()
+        config = _load(arguments)
+        wanted = config.run_folders()
+        primary = [comparison.to_dict() for comparison in config.primary]
     search = Path(arguments.search) if arguments.search else None
-    analysis.summarise(Path(arguments.runs), Path(arguments.output), wanted, search)
+    analysis.summarise(Path(arguments.runs), Path(arguments.output), wanted, search, primary)
     return 0
 
 
@@ -366,7 +368,7 @@ def throughput(arguments: argparse.Namespace) -> int:
 
 
 def claims(arguments: argparse.Namespace) -> int:
-    """State what the comparison shows, and whether it holds."""
+    """State the primary comparisons with their verdicts, and describe the others."""
     from fedsdg.analysis.claims import write_claims
 
     write_claims(Path(arguments.summary), Path(arguments.output))
@@ -389,6 +391,16 @@ def record(arguments: argparse.Namespace) -> int:
 
     for experiment in arguments.experiment:
         print(keep_record(experiment))
+    return 0
+
+
+def agree(arguments: argparse.Namespace) -> int:
+    """Say whether the primary comparisons come out here as in the record."""
+    from fedsdg.analysis.agreement import agreement
+
+    for experiment in arguments.experiment:
+        for line in agreement(experiment):
+            print(line)
     return 0
 
 
@@ -593,6 +605,8 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--output", default="docs/claims.md", help="default: %(default)s")
     sub = command(record)
     sub.add_argument("experiment", nargs="+", help="as its config names it: default")
+    sub = command(agree)
+    sub.add_argument("experiment", nargs="+", help="as its config names it: needs")
     sub = command(verify)
     sub.add_argument("--summary", required=True)
     sub.add_argument("--output")

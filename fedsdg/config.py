@@ -21,6 +21,7 @@ from fedsdg.conditions import Conditions, parse_conditions
 from fedsdg.contribution import check_players
 from fedsdg.data.client_shares import clients_in
 from fedsdg.plugins import Plugin, find_method, find_plugin, offered
+from fedsdg.primary import PrimaryComparison, parse_primary
 from fedsdg.results import sha256_json
 from fedsdg.search_space import Axis, SearchConfig, parse_axis
 from fedsdg.sections import checked, hint, section
@@ -193,6 +194,8 @@ class Config:
     #: What is shown of the runs, by the names of fedsdg.analysis; None shows the usual.
     tables: tuple[str, ...] | None = None
     figures: tuple[str, ...] | None = None
+    #: What is compared with a verdict, named before anything is run.
+    primary: tuple[PrimaryComparison, ...] = ()
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -515,6 +518,14 @@ def parse_config(raw: Any) -> Config:
             raise ValueError(
                 f"search.skews: {skew!r} is no skew of the experiment{hint(skew, config.settings)}"
             )
+    primary = parse_primary(
+        mapping.get("primary"),
+        labels,
+        config.settings,
+        config.datasets,
+        config.federation.clients,
+    )
+    config = replace(config, primary=primary)
     for case in _cases(config):
         _check_consistency(case)
     return config

@@ -324,7 +324,8 @@ def _write_pages(config: Config, workers: Workers, progress: GridProgress) -> li
     verified = summary / "verified.txt"
     verified.unlink(missing_ok=True)
     runs = Path("results/runs", name)
-    summarise(runs, summary, config.run_folders(), search_file(name))
+    primary = [comparison.to_dict() for comparison in config.primary]
+    summarise(runs, summary, config.run_folders(), search_file(name), primary)
     first = min(config.seeds)
     places = itertools.product(config.datasets, config.skews)
     shares = [partition_file(config, dataset, skew, first) for dataset, skew in places]

@@ -168,3 +168,66 @@ def test_the_papers_grid_is_the_specifications():
         assert config.federation.clients_per_round * 10 == config.federation.clients
         assert (config.federation.clients, config.training.epochs) in ((50, 1), (100, 2))
         assert config.backbone == paper.backbone and config.seeds == paper.seeds
+
+
+def with_primary(**keys):
+    """The default config with one primary comparison."""
+    text = yaml.safe_load(DEFAULT.read_text())
+    one = {"id": "one", "rival": "fine-tune", "cell": "dirichlet~0.1"} | keys
+    one = {key: value for key, value in one.items() if value is not None}
+    return text | {"primary": [one]}
+
+
+def test_a_primary_comparison_fills_in_what_is_usual():
+    one = parse_config(with_primary(rival=["fedavg", "fedavg-sgd"])).primary[0].to_dict()
+    assert one == {
+        "id": "one",
+        "subject": "fedsdg",
+        "rivals": ["fedavg", "fedavg-sgd"],
+        "metric": "expected_accuracy",
+        "dataset": "digits",
+        "clients": 20,
+        "skew": "dirichlet~0.1",
+    }
+    only = with_primary(cell=None) | {"skews": ["iid"]}
+    assert parse_config(only).primary[0].cell == "iid"
+    assert parse_config({k: v for k, v in only.items() if k != "primary"}).primary == ()
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"rival": "fedavgg"}, r"primary: one.rival: .*'fedavgg'; did you mean 'fedavg'"),
+        ({"rival": []}, "empty list"),
+        ({"rival": None}, "has no 'rival'"),
+        ({"rival": "fedsdg"}, "names a method twice"),
+        ({"rival": ["krum", "krum"]}, "names a method twice"),
+        ({"metric": "expected_acuracy"}, "did you mean 'expected_accuracy'"),
+        ({"metric": "global_loss"}, "no metric 'global_loss'"),
+        ({"cell": "iid"}, "no cell 'iid'"),
+        ({"cell": None}, "has no 'cell', but there are several"),
+        ({"dataset": "mnist"}, "no dataset 'mnist'"),
+        ({"id": "a b"}, "id of entry 1"),
+        ({"winner": "fedsdg"}, "unknown key 'winner'"),
+    ],
+)
+def test_what_is_wrong_with_a_primary_comparison_is_named(keys, message):
+    with pytest.raises(ValueError, match=message):
+        parse_config(with_primary(**keys))
+
+
+def test_at_most_six_are_compared_and_each_has_its_name():
+    text = with_primary()
+    (one,) = text["primary"]
+    with pytest.raises(ValueError, match="two comparisons have this id"):
+        parse_config(text | {"primary": [one, one]})
+    seven = [one | {"id": f"c{i}"} for i in range(7)]
+    with pytest.raises(ValueError, match="names 7 comparisons, but at most 6"):
+        parse_config(text | {"primary": seven})
+    assert len(parse_config(text | {"primary": seven[:6]}).primary) == 6
+
+
+def test_primary_comparisons_change_no_run():
+    named, plain = parse_config(with_primary()), load_config([DEFAULT])
+    runs = [c.run("digits", "dirichlet~0.1", c.method("fedsdg"), 0) for c in (named, plain)]
+    assert runs[0].hash == runs[1].hash

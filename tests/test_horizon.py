@@ -41,8 +41,6 @@ def test_steps_of_a_median_client_in_a_case_that_is_counted_by_hand():
     assert median_steps(np.array([16, 17, 48]), federation, 2, 16) == 60 * 2 * 2
     assert median_steps(np.array([16, 17, 32, 48]), half, 2, 16) == 30 * 2 * 2
     assert median_steps(np.array([16, 17, 48]), federation, 2, None) == 60 * 2
-    without = replace(federation, clients=4, clients_per_round=1, held_out=0.5)
-    assert median_steps(np.array([17, 17, 32, 17]), without, 2, 16) == 60 / 2 * 2 * 2
 
 
 def test_of_digits_the_sizes_are_those_of_the_runs(tmp_path, monkeypatch):

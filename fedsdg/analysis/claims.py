@@ -1,141 +1,140 @@
-"""The comparative claims of the benchmark, each tested against the summary: holds or does not."""
+"""What an experiment says in sentences: its primary comparisons, and what is merely described.
+
+Verdicts are for the comparisons that were named beforehand. Every other difference stands with its
+interval and without a word of judgement.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from fedsdg.analysis.formatting import points
-from fedsdg.analysis.names import (
-    BETTER_BASELINE,
-    GLOBAL,
-    PERSONAL,
-    ROUNDS,
-    SUBJECT,
-    WORST,
-    method_title,
-    skew_title,
-)
+from fedsdg.analysis.comparisons import SEEDS, Comparison, Difference, comparisons, facts
+from fedsdg.analysis.formatting import p_value, points
+from fedsdg.analysis.horizon import horizon_label
+from fedsdg.analysis.names import BASELINES, SUBJECT, method_title, skew_title
+from fedsdg.analysis.statistics import SHOWN_FROM
 from fedsdg.analysis.summary import Cell, Setting, Summary
 from fedsdg.results import atomic_path, write_json
 
-#: Whom FedSDG is claimed to beat, and in what. The global model is not what it is made for.
-_EXAMINED = (
-    (BETTER_BASELINE, (PERSONAL, WORST, GLOBAL)),
-    ("fine-tune", (PERSONAL, WORST)),
-    ("local-only", (PERSONAL, WORST)),
-)
+#: With whom the subject is compared in sentences; the table of differences has everybody.
+_DESCRIBED = (*BASELINES, "fine-tune", "local-only")
 
 _PREAMBLE = (
-    "Paired differences over seeds in percentage points, with 95 % Student-t intervals. A claim "
-    "“FedSDG is higher” holds if the whole interval is above zero. The intervals are not corrected "
-    "for the number of claims; the table of differences has Holm's p."
+    "Paired differences over seeds in percentage points, with 95 % Student-t intervals from "
+    f"{SHOWN_FROM} seeds on. Verdicts are for the primary comparisons alone, which the config "
+    f"named beforehand: from {SEEDS} seeds on, by p-values that Holm adjusts over all of them. The "
+    "other differences are described and not tested."
 )
 
 
-@dataclass(frozen=True)
-class Claim:
-    """ "FedSDG exceeds the rival here", with its verdict; differences are in percentage points.
+def described(summary: Summary) -> list[dict[str, Any]]:
+    """Subject minus every FedAvg, fine-tuning and local training: rows of differences.parquet.
 
-    ``verdict`` is "holds" if the whole 95 % interval is above zero, "undecided" if one seed
-    allows no interval, else "does not hold".
+    Those of the reported value, in the metrics that the experiment has; by cell, rival and metric.
     """
+    rows = {
+        tuple(row[name] for name in ("dataset", "clients", "skew", "rival", "metric")): row
+        for row in summary.rows("differences")
+        if row["at"] == summary.reported
+    }
+    return [
+        {
+            **{name: row[name] for name in ("dataset", "clients", "skew", "metric", "at", "n")},
+            "subject": SUBJECT,
+            "rival": rival,
+            **{name: None if row[name] is None else 100 * row[name] for name in _ENDS},
+        }
+        for cell in summary.cells()
+        for rival in _DESCRIBED
+        for metric in summary.metrics
+        if (row := rows.get((*_place(cell), rival, metric.key)))
+    ]
 
-    dataset: str
-    clients: int
-    skew: str
-    metric: str
-    at: str
-    rival: str
-    rival_method: str
-    n: int
-    mean: float
-    low: float | None
-    high: float | None
-    p: float | None
-    verdict: str
-    text: str
+
+_ENDS = ("mean", "low", "high")
 
 
-def claims(summary_dir: str | Path) -> list[Claim]:
-    """All claims of a summary, by cell, rival, metric and reported round."""
-    summary = Summary(summary_dir)
-    rows = summary.rows("differences")
-    names = ("dataset", "clients", "skew", "rival", "metric", "at")
-    table = {tuple(row[name] for name in names): row for row in rows}
-    found = []
-    for cell in summary.cells():
-        for rival, metrics in _EXAMINED:
-            for metric in metrics:
-                for at in ROUNDS:
-                    place = (cell.setting.dataset, cell.setting.clients, cell.skew)
-                    row = table.get((*place, rival, metric.key, at))
-                    if row is not None:
-                        found.append(_claim(cell, metric.title, row))
-    return found
+def _place(cell: Cell) -> tuple[str, int, str]:
+    return cell.setting.dataset, cell.setting.clients, cell.skew
 
 
 def write_claims(summary_dir: str | Path, output_stem: str | Path) -> list[Path]:
-    """Write the claims to ``{output_stem}.json`` and ``.md``, and return both paths."""
-    found = claims(summary_dir)
+    """Write ``{output_stem}.json`` (differences in points) and ``.md``, and return both paths."""
+    summary = Summary(summary_dir)
+    primary, others = comparisons(summary), described(summary)
     json_path, markdown_path = (Path(f"{output_stem}{suffix}") for suffix in (".json", ".md"))
-    write_json(json_path, [asdict(claim) for claim in found])
+    write_json(json_path, {"primary": [*map(facts, primary)], "described": others})
     with atomic_path(markdown_path) as temporary:
-        temporary.write_text(_markdown(found), encoding="utf-8")
+        temporary.write_text(_markdown(summary, primary, others), encoding="utf-8")
     return [json_path, markdown_path]
 
 
-def _markdown(found: list[Claim]) -> str:
+def _markdown(summary: Summary, primary: list[Comparison], others: list[dict[str, Any]]) -> str:
     lines = ["# Claims", "", _PREAMBLE, ""]
-    if found:
-        holding = sum(claim.verdict == "holds" for claim in found)
-        lines += [f"{holding} of {len(found)} claims hold.", ""]
+    if label := horizon_label(summary):
+        lines += [f"{label[0].upper()}{label[1:]}.", ""]
+    lines += ["## Primary comparisons", ""]
+    if not primary:
+        lines += ["This experiment names none, so it has no verdicts.", ""]
     else:
-        lines.append("No claim can be tested: the experiment lacks FedSDG or all of its rivals.")
-    for head, members in groupby(found, key=_head):
-        marks = {"holds": "✓", "undecided": "?", "does not hold": "✗"}
-        lines += [f"## {head}", "", *(f"- {marks[c.verdict]} {c.text}" for c in members), ""]
+        lines += [*(f"- {sentence(summary, one)}" for one in primary), ""]
+    lines += ["## Described", ""]
+    if not others:
+        lines.append(f"Nothing: the experiment lacks '{SUBJECT}' or all of those it would meet.")
+    for head, members in groupby(others, key=_head):
+        lines += [f"### {head}", "", *(f"- {_described(summary, row)}" for row in members), ""]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _head(claim: Claim) -> str:
-    return f"{Setting(claim.dataset, claim.clients).title}, {skew_title(claim.skew)}"
+def _head(row: Mapping[str, Any]) -> str:
+    return f"{Setting(row['dataset'], row['clients']).title}, {skew_title(row['skew'])}"
 
 
-def _claim(cell: Cell, metric: str, row: Mapping[str, Any]) -> Claim:
-    if row["low"] is None:
-        interval, verdict, because = "", "undecided", " (one seed gives no interval)"
-    else:
-        interval = f" [{points(row['low'])}, {points(row['high'])}]"
-        verdict = "holds" if row["low"] > 0 else "does not hold"
-        because = ""
-        if verdict != "holds":
-            because = " (it is lower)" if row["high"] < 0 else " (the interval contains 0)"
-    rival = method_title(row["rival_method"])
-    if row["rival"] == BETTER_BASELINE:
-        rival = f"the better of FedAvg by samples and uniform (here {rival})"
-    text = (
-        f"At {skew_title(cell.skew)} ({cell.setting.title}, {ROUNDS[row['at']]}), "
-        f"{method_title(SUBJECT)} minus {rival} in {metric}: "
-        f"{points(row['mean'])} points{interval}, n = {row['n']}: {verdict}{because}"
+def sentence(summary: Summary, one: Comparison) -> str:
+    """A primary comparison in one sentence, which begins with its verdict."""
+    named = one.named
+    several = len(one.differences) > 1
+    listed = [
+        f"{method_title(difference.rival)} {_ends(difference)}" for difference in one.differences
+    ]
+    against = "each of " + ", ".join(listed) if several else listed[0]
+    tests = []
+    if one.n >= SEEDS and one.p_holm is not None and one.p_equivalent_holm is not None:
+        tests = [p_value(one.p_holm), f"of equivalence {p_value(one.p_equivalent_holm)}"]
+        if one.decisive.visible is not None:
+            tests.append(f"{100 * one.decisive.visible:.1f} points would have been seen")
+    tail = f" ({'; '.join(tests)})" if tests else ""
+    label = horizon_label(summary, named.cell, (named.subject, *named.rivals))
+    early = f"; {label}" if label else ""
+    return (
+        f"**{named.id}: {one.verdict}**. {method_title(named.subject)} minus {against} in "
+        f"{named.metric.title} at {summary.cell_name(named.cell)}, n = {one.n}{tail}{early}."
     )
-    low, high = (None if row[name] is None else 100 * row[name] for name in ("low", "high"))
-    return Claim(
-        dataset=cell.setting.dataset,
-        clients=cell.setting.clients,
-        skew=cell.skew,
-        metric=row["metric"],
-        at=row["at"],
-        rival=row["rival"],
-        rival_method=row["rival_method"],
-        n=row["n"],
-        mean=100 * row["mean"],
-        low=low,
-        high=high,
-        p=row["p"],
-        verdict=verdict,
-        text=text,
+
+
+def _ends(difference: Difference) -> str:
+    interval = difference.interval
+    if interval is None:
+        return "(no common seed)"
+    return _interval(interval.n, interval.mean, interval.low, interval.high)
+
+
+def _interval(n: int, mean: float, low: float | None, high: float | None) -> str:
+    """Shares as points: "+1.2 [−0.3, +2.7]", the mean alone of few seeds."""
+    if low is None or high is None or n < SHOWN_FROM:
+        return points(mean)
+    return f"{points(mean)} [{points(max(low, -1.0))}, {points(min(high, 1.0))}]"
+
+
+def _described(summary: Summary, row: Mapping[str, Any]) -> str:
+    shares: Iterable[float | None] = (None if row[k] is None else row[k] / 100 for k in _ENDS)
+    mean, low, high = shares
+    title = next(metric.title for metric in summary.metrics if metric.key == row["metric"])
+    return (
+        f"{method_title(SUBJECT)} minus {method_title(row['rival'])} in {title}: "
+        f"{_interval(row['n'], mean or 0.0, low, high)} points, n = {row['n']} "
+        f"({summary.rounds[row['at']]})"
     )

@@ -7,7 +7,7 @@ from itertools import product
 import pandas as pd
 
 from fedsdg.analysis.frames import PLACE, RUN, groups, split_scenario
-from fedsdg.analysis.statistics import mean_interval, pearson, spearman
+from fedsdg.analysis.statistics import correlation_interval, pearson, spearman
 from fedsdg.analysis.summary import Summary
 
 #: What a method may say a client is worth, in the order shown.
@@ -45,9 +45,10 @@ def measures(summary: Summary) -> pd.DataFrame:
 def correlations(clients: pd.DataFrame) -> pd.DataFrame:
     """Rows per ``PLACE``, scenario, method, measure and yardstick: correlation over the clients.
 
-    Taken within each run and then averaged: ``runs`` that allow one, ``pearson`` and ``spearman``
-    as means over seeds, with the half-width of the 95 % interval of Spearman's. A measure that
-    does not vary between clients has no correlation, and no row.
+    Taken within each run and then averaged by Fisher's z (``correlation_interval``): ``runs`` that
+    allow one, ``spearman`` with the ends ``low`` and ``high`` of its 95 % interval (None for one
+    run), and ``pearson``. A measure that does not vary between clients has no correlation, and no
+    row.
     """
     line = [*PLACE, "scenario", "method"]
     rows = []
@@ -59,12 +60,12 @@ def correlations(clients: pd.DataFrame) -> pd.DataFrame:
             linear = [r for pair in pairs if (r := pearson(*pair)) is not None]
             if not ranks:
                 continue
-            interval = mean_interval(ranks)
+            interval = correlation_interval(ranks)
             rows.append(
                 dict(zip(line, key, strict=True))
                 | {"measure": measure, "yardstick": yardstick, "runs": interval.n}
-                | {"spearman": interval.mean, "half_width": interval.half_width}
-                | {"pearson": sum(linear) / len(linear)}
+                | {"spearman": interval.mean, "low": interval.low, "high": interval.high}
+                | {"pearson": correlation_interval(linear).mean}
             )
-    columns = [*line, "measure", "yardstick", "runs", "spearman", "half_width", "pearson"]
+    columns = [*line, "measure", "yardstick", "runs", "spearman", "low", "high", "pearson"]
     return pd.DataFrame(rows, columns=columns)

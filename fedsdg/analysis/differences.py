@@ -7,18 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from fedsdg.analysis.names import (
-    BASELINES,
-    BETTER_BASELINE,
-    METRICS,
-    ROUNDS,
-    SUBJECT,
-    method_order,
-)
+from fedsdg.analysis.names import SUBJECT, method_order, reported_metrics, reported_rounds
 from fedsdg.analysis.statistics import holm, paired_difference
 
 #: ``mean``, ``low``, ``high``, ``half_width`` and the means are shares of 1; ``rival_method`` is
-#: the method compared with (it differs from ``rival`` for the better of the two FedAvg).
+#: the method compared with (it differs from ``rival`` for the better FedAvg of older records).
 DIFFERENCES_SCHEMA = pa.schema(
     [
         ("experiment", pa.string()),
@@ -50,17 +43,17 @@ def differences(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
     Per cell, metric and reported round: subject − rival over the seeds at which both are ok, as
     mean, Student-t 95 % interval and two-sided p; Holm's correction runs over the rivals of that
-    family. One more row compares with the better of fedavg and fedavg-uniform, chosen by its
-    mean over the seeds shared with the subject; choosing after the fact favours the rival.
-    A cell without the subject yields no row.
+    family. Metrics and reported rounds are those that the runs have. A cell without the subject
+    yields no row.
     """
     cells: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for run in runs:
         cells.setdefault(tuple(run[name] for name in _CELL), []).append(run)
     rows: list[dict[str, Any]] = []
+    metrics, rounds = reported_metrics(runs), reported_rounds(runs)
     for cell, members in cells.items():
-        for metric in METRICS:
-            for at in ROUNDS:
+        for metric in metrics:
+            for at in rounds:
                 family = _family(by_seed(members, f"{at}_{metric.key}"))
                 place = {**dict(zip(_CELL, cell, strict=True)), "metric": metric.key, "at": at}
                 rows += [place | row for row in family]
@@ -71,8 +64,8 @@ def by_seed(runs: Sequence[Mapping[str, Any]], column: str) -> dict[str, dict[in
     """Method → seed → value of the runs that are ok and have a value."""
     values: dict[str, dict[int, float]] = {}
     for run in runs:
-        if run["status"] == "ok" and run[column] is not None:
-            values.setdefault(run["method"], {})[run["seed"]] = run[column]
+        if run["status"] == "ok" and (value := run.get(column)) is not None:
+            values.setdefault(run["method"], {})[run["seed"]] = value
     return values
 
 
@@ -85,10 +78,6 @@ def _family(values: Mapping[str, Mapping[int, float]]) -> list[dict[str, Any]]:
             rows.append(row)
     for row, adjusted in zip(rows, holm([row["p"] for row in rows]), strict=True):
         row["p_holm"] = adjusted
-    baselines = [row for row in rows if row["rival"] in BASELINES]
-    if baselines:
-        best = max(baselines, key=lambda row: row["rival_mean"])
-        rows.insert(0, best | {"rival": BETTER_BASELINE, "p_holm": None})
     return rows
 
 

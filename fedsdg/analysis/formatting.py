@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 #: Stands where there is no number; the notes of the table say why.
 MISSING = "–"
 
@@ -16,10 +18,37 @@ def printed(value: float) -> float:
     return float(f"{value:.6g}")
 
 
+#: What a table with intervals says of the cells in which one would leave 0–100 %.
+CUT = "Intervals beyond 0–100 % are cut there and shown as [low, high]."
+
+
 def percent(mean: float, half_width: float | None) -> str:
-    """A share and the half-width of its interval in percent: 0.9123, 0.008 → "91.2 ± 0.8"."""
+    """A share and the half-width of its interval in percent: 0.9123, 0.008 → "91.2 ± 0.8".
+
+    An interval that would leave 0–100 % is cut: 0.99, 0.02 → "99.0 [97.0, 100.0]".
+    """
     text = f"{100 * mean:.1f}"
-    return text if half_width is None else f"{text} ± {100 * half_width:.1f}"
+    if half_width is None:
+        return text
+    low, high = mean - half_width, mean + half_width
+    if low < 0 or high > 1:
+        return f"{text} [{100 * max(low, 0.0):.1f}, {100 * min(high, 1.0):.1f}]"
+    return f"{text} ± {100 * half_width:.1f}"
+
+
+def is_cut(text: str) -> bool:
+    """Whether ``percent`` cut the interval of this cell."""
+    return "[" in text
+
+
+def few_seeds(counts: Iterable[int], least: int) -> tuple[str, ...]:
+    """The note of a table whose means rest on fewer seeds than an interval is shown for."""
+    few = sorted({n for n in counts if 0 < n < least})
+    if not few:
+        return ()
+    seeds = f"{few[0]}" if len(few) == 1 else f"{few[0]} to {few[-1]}"
+    plural = "s" * (few[-1] > 1)
+    return (f"Without an interval: the mean of {seeds} seed{plural}, fewer than {least}.",)
 
 
 def points(share: float) -> str:

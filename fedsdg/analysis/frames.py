@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedsdg.analysis.names import METRICS, dataset_title, skew_order, skew_title, split_skew
+from fedsdg.analysis.names import dataset_title, skew_order, skew_title, split_skew
 from fedsdg.analysis.statistics import mean_interval
 from fedsdg.analysis.summary import Summary
 
@@ -29,19 +29,20 @@ def split_scenario(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def finished(summary: Summary) -> pd.DataFrame:
-    """The runs that are ok, one a row: ``RUN``, ``type``, ``settings``, and the last round's
-    metrics by their own names. ``settings`` maps dotted keys of the run's config to values."""
+    """The runs that are ok, one a row: ``RUN``, ``type``, ``settings``, and the reported values
+    of the metrics by their own names. ``settings`` maps dotted keys of the run's config to values.
+    """
     columns = ["dataset", "clients", "skew", "method", "seed", "type"]
     rows = [
         {name: run[name] for name in columns}
         | {"settings": flat(json.loads(run["config"]))}
-        | {metric.key: run[f"last_{metric.key}"] for metric in METRICS}
+        | {metric.key: run.get(f"{summary.reported}_{metric.key}") for metric in summary.metrics}
         for run in summary.runs
         if run["status"] == "ok"
     ]
-    names = [*columns, "settings", *(metric.key for metric in METRICS)]
+    names = [*columns, "settings", *(metric.key for metric in summary.metrics)]
     frame = pd.DataFrame(rows, columns=names)
-    numbers = {metric.key: frame[metric.key].astype(float) for metric in METRICS}
+    numbers = {metric.key: frame[metric.key].astype(float) for metric in summary.metrics}
     return split_scenario(frame.assign(**numbers))
 
 

@@ -1,9 +1,11 @@
-"""How methods, skews and metrics are called and ordered wherever people read them."""
+"""How methods, skews, metrics and rounds are called and ordered wherever people read them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 #: The method whose lead over the others is examined.
 SUBJECT = "fedsdg"
@@ -11,10 +13,10 @@ SUBJECT = "fedsdg"
 #: Status of a run of the grid that nobody has started; the others are "ok" and "failed".
 NOT_RUN = "not run"
 
-#: The two weightings of FedAvg; a lead is claimed over the better one only.
-BASELINES = ("fedavg", "fedavg-uniform")
+#: Every FedAvg: "ahead of FedAvg" means ahead of each of them.
+BASELINES = ("fedavg", "fedavg-uniform", "fedavg-sgd")
 
-#: Rival "the better of fedavg and fedavg-uniform", chosen by the higher mean in that cell.
+#: Rival "the better of fedavg and fedavg-uniform" of records from before; no longer compared with.
 BETTER_BASELINE = "better-fedavg"
 
 #: In the order of the table of methods, whose titles these are (a test compares them).
@@ -99,13 +101,59 @@ class Metric:
     short: str
 
 
+#: On the whole global test set as each client sees it: its labels, its view, its class shares.
+EXPECTED = Metric("expected_accuracy", "personal accuracy", "personal")
+AGREEING = Metric("expected_accuracy_a", "accuracy of clients that agree (A)", "A")
+DIFFERING = Metric("expected_accuracy_b", "accuracy of clients that differ (B)", "B")
+NEW = Metric("expected_accuracy_new", "accuracy of clients that never trained", "new clients")
+EXPECTED_WORST = Metric("expected_worst_decile", "worst-decile accuracy", "worst decile")
+#: On each client's own test shard; the only personal accuracy of records from before.
 PERSONAL = Metric("personal_accuracy", "personal accuracy", "personal")
 WORST = Metric("personal_worst_decile", "worst-decile accuracy", "worst decile")
+#: The same two beside the expected accuracy.
+OWN = Metric(PERSONAL.key, "personal accuracy (own shard)", "own shard")
+OWN_WORST = Metric(WORST.key, "worst-decile accuracy (own shard)", "worst decile, own shard")
 GLOBAL = Metric("global_accuracy", "global accuracy", "global")
-METRICS = (PERSONAL, WORST, GLOBAL)
 
-#: Which round is reported: the last one, or the one picked on validation data.
-ROUNDS = {"last": "last round", "selected": "round selected on validation data"}
+_METRICS = (EXPECTED, AGREEING, DIFFERING, NEW, EXPECTED_WORST, OWN, OWN_WORST, GLOBAL)
+_FORMER_METRICS = (PERSONAL, WORST, GLOBAL)
+#: The keys of all metrics that tables may show.
+METRIC_KEYS = tuple(metric.key for metric in _METRICS)
+
+#: What is reported: the mean of the evaluations in the last quarter of the rounds, and the round
+#: picked on validation data; of records that have no such mean, the last round.
+ROUNDS = {
+    "quarter": "mean of the last quarter of the rounds",
+    "selected": "round selected on validation data",
+}
+FORMER_ROUNDS = {"last": "last round", "selected": ROUNDS["selected"]}
+
+
+def reported_rounds(runs: Iterable[Mapping[str, Any]]) -> Mapping[str, str]:
+    """``ROUNDS``, or ``FORMER_ROUNDS`` where no run (rows of runs.parquet) has a last quarter."""
+    columns = [f"quarter_{key}" for key in METRIC_KEYS]
+    has = any(run.get(column) is not None for run in runs for column in columns)
+    return ROUNDS if has else FORMER_ROUNDS
+
+
+def reported_metrics(runs: Sequence[Mapping[str, Any]]) -> tuple[Metric, ...]:
+    """The metrics that rows of runs.parquet have, the headline first.
+
+    With an expected accuracy all the metrics of which some run has a value; the global accuracy,
+    whose absence is explained, always. Without one the three metrics of records from before.
+    """
+    at = next(iter(reported_rounds(runs)))
+    there = {k for k in METRIC_KEYS if any(run.get(f"{at}_{k}") is not None for run in runs)}
+    if EXPECTED.key not in there:
+        return _FORMER_METRICS
+    return tuple(metric for metric in _METRICS if metric.key in there or metric == GLOBAL)
+
+
+def metric_named(key: str, shown: Sequence[Metric] = ()) -> Metric:
+    """The metric with this key, by its title among those ``shown``; others by their own name."""
+    known = {metric.key: metric for metric in (*_METRICS, *shown)}
+    plain = key.replace("_", " ")
+    return known.get(key, Metric(key, plain, plain))
 
 
 def base_method(label: str) -> str | None:

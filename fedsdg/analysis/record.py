@@ -15,7 +15,7 @@ from typing import Any
 
 from fedsdg.analysis.names import NOT_RUN, split_skew
 from fedsdg.analysis.summarise import failed_runs, search_file
-from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.summary import PRIMARY_FILE, Summary
 from fedsdg.results import write_json
 
 _SUMMARY = ("runs", "rounds", "clients", "timings", "differences")
@@ -69,6 +69,8 @@ def _contents(experiment: str, results: Path) -> Iterator[tuple[Path, Path]]:
     summary = results / "summary" / experiment
     for name in _SUMMARY:
         yield summary / f"{name}.parquet", Path(f"{name}.parquet")
+    if (summary / PRIMARY_FILE).is_file():
+        yield summary / PRIMARY_FILE, Path(PRIMARY_FILE)
     for suffix in ("csv", "md"):
         for table in sorted((results / "tables" / experiment).glob(f"*.{suffix}")):
             yield table, Path(table.name)

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedsdg.analysis.differences import by_seed
-from fedsdg.analysis.names import PERSONAL, Metric
+from fedsdg.analysis.names import EXPECTED, EXPECTED_WORST, PERSONAL, Metric
 
-#: On the whole global test set as each client sees it; its mean, and over two kinds of clients.
-EXPECTED = Metric("expected_accuracy", "expected accuracy", "expected")
+#: Expected accuracy over two kinds of clients, as figures name it.
 EXPECTED_A = Metric("expected_accuracy_a", "accuracy of A (agree)", "A")
 EXPECTED_B = Metric("expected_accuracy_b", "accuracy of B (differ)", "B")
-EXPECTED_WORST = Metric("expected_worst_decile", "worst-decile accuracy", "worst decile")
+__all__ = ["EXPECTED", "EXPECTED_A", "EXPECTED_B", "EXPECTED_WORST", "personal_metric", "reported"]
 
 #: What ends a run, from the best to the oldest: the mean of the last quarter's evaluations, or the
 #: last round in records from before that was kept.

@@ -68,14 +68,14 @@ def _titles(attacks: list[dict[str, Any]]) -> dict[tuple[tuple[str, str], ...], 
 
 
 def accuracy_by_share(summary: Summary) -> pd.DataFrame:
-    """Rows of ``ARENA`` with ``n``, ``mean``, ``low``, ``high`` of the last global accuracy."""
+    """Rows of ``ARENA`` with ``n``, ``mean``, ``low``, ``high`` of the reported global accuracy."""
     return over_seeds(under_attack(summary), ARENA, GLOBAL.key)
 
 
 def trade_off(summary: Summary) -> pd.DataFrame:
     """Rows of ``ARENA``: ``accuracy``, ``distance`` and ``seconds``, means over seeds.
 
-    The accuracy is that of the global model in the last round; the distance from the step to the
+    The accuracy is the reported one of the global model; the distance from the step to the
     mean of the honest updates and the seconds of an aggregation are medians over a run's rounds.
     """
     runs = under_attack(summary)

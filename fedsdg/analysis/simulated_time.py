@@ -57,7 +57,7 @@ def costs_of_waiting(summary: Summary) -> pd.DataFrame:
     """Means over seeds per ``PLACE``, scenario and method of a whole run's clock and counts.
 
     Columns: ``n``, ``simulated_seconds``, those of ``COUNTS`` summed over the rounds,
-    ``discarded_share`` of all uploads, and both accuracies.
+    ``discarded_share`` of all uploads, and personal (the headline's) and global accuracy.
     """
     frame = summary.frame("rounds", _IDENTITY, ["simulated_seconds", *COUNTS])
     frame = split_scenario(frame[frame["simulated_seconds"].notna()])
@@ -66,7 +66,7 @@ def costs_of_waiting(summary: Summary) -> pd.DataFrame:
     # Whatever is sent arrives in time, arrives late and is used, or is discarded in the end.
     uploads = totals[["arrived", "discarded"]].sum(axis=1, min_count=1)
     totals["discarded_share"] = totals["discarded"] / uploads.where(uploads > 0)
-    accuracies = finished(summary)[[*RUN, PERSONAL.key, GLOBAL.key]]
+    accuracies = finished(summary)[[*RUN, summary.personal.key, GLOBAL.key]]
     per_run = accuracies.merge(totals.reset_index(), on=RUN)
     measured = [name for name in per_run.columns if name not in RUN]
     lines = per_run.groupby([*PLACE, "scenario", "method"], sort=False)

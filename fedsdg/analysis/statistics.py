@@ -11,6 +11,9 @@ from scipy.special import stdtr, stdtrit
 
 #: Confidence of every interval of the suite.
 CONFIDENCE = 0.95
+_LARGEST = 1 - 1e-6  # of a correlation, before Fisher's z
+#: Seeds from which on tables show an interval; of fewer they show the mean alone.
+SHOWN_FROM = 5
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,66 @@ def paired_difference(
         statistic = interval.mean / (interval.std / math.sqrt(interval.n))
         p = float(2.0 * stdtr(interval.n - 1, -abs(statistic)))
     return PairedDifference(interval, p, float(ours.mean()), float(theirs.mean()))
+
+
+def shown_half_width(interval: Interval) -> float | None:
+    """The half-width that tables show: None for fewer than ``SHOWN_FROM`` seeds.
+
+    The t interval of two to four seeds is an exact statement about normal values, and for anything
+    else one about the assumption: at n = 2 it is 12.7 standard errors wide.
+    """
+    return interval.half_width if interval.n >= SHOWN_FROM else None
+
+
+def equivalence(interval: Interval, margin: float) -> float | None:
+    """p of two one-sided t-tests that a mean difference lies within ±``margin``.
+
+    The larger of P(T ≥ (x̄ + δ)/se) and P(T ≤ (x̄ − δ)/se), T of n − 1 degrees of freedom
+    (Schuirmann 1987, J. Pharmacokinet. Biopharm. 15). ``margin`` has the unit of the values and
+    must be positive. None for one seed; for values that are all equal 0 within the margin, else 1.
+    """
+    if not margin > 0:
+        raise ValueError(f"the margin of an equivalence is {margin}, but must be greater than 0")
+    if interval.std is None:
+        return None
+    if interval.std == 0.0:
+        return 0.0 if abs(interval.mean) < margin else 1.0
+    error = interval.std / math.sqrt(interval.n)
+    below = stdtr(interval.n - 1, -(interval.mean + margin) / error)
+    above = stdtr(interval.n - 1, (interval.mean - margin) / error)
+    return float(max(below, above))
+
+
+def smallest_visible(interval: Interval, power: float = 0.8) -> float | None:
+    """The smallest true difference that a two-sided t-test of this spread would have seen.
+
+    (t_{.975} + t_{power}) · s/√n with n − 1 degrees of freedom: the usual formula for the 5 % level
+    and 80 % power, with t for the normal quantiles and the observed s for the true one. The level
+    is that of one test: of several that are adjusted for one another it is a lower bound. None for
+    one seed.
+    """
+    if interval.std is None:
+        return None
+    quantiles = stdtrit(interval.n - 1, 0.5 + CONFIDENCE / 2) + stdtrit(interval.n - 1, power)
+    return float(quantiles * interval.std / math.sqrt(interval.n))
+
+
+def correlation_interval(
+    correlations: Sequence[float] | np.ndarray, confidence: float = CONFIDENCE
+) -> Interval:
+    """Mean of correlations over seeds: of Fisher's z = artanh ρ, brought back by tanh.
+
+    The t interval is that of the z (``mean_interval``), whose distribution is near normal while
+    that of ρ is skewed and bounded; so it never leaves (−1, 1) and has no single half-width:
+    ``std`` and ``half_width`` are None. |ρ| is clipped at 1 − 1e-6, where z would be infinite.
+    Raises ``ValueError`` as ``mean_interval``, and for a ρ outside [−1, 1].
+    """
+    rho = np.asarray(correlations, dtype=np.float64)
+    if (np.abs(rho) > 1).any():
+        raise ValueError(f"correlations lie between -1 and 1, got {rho.tolist()}")
+    z = mean_interval(np.arctanh(np.clip(rho, -_LARGEST, _LARGEST)), confidence)
+    low, high = (None if end is None else math.tanh(end) for end in (z.low, z.high))
+    return Interval(z.n, math.tanh(z.mean), None, None, low, high)
 
 
 def worst_decile(values: Sequence[float] | np.ndarray) -> float:

@@ -6,7 +6,7 @@ Rows stand in one fixed order, so the same runs give the same bytes; times are k
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from fedsdg.analysis.differences import DIFFERENCES_SCHEMA, differences
 from fedsdg.analysis.names import NOT_RUN, method_order, skew_order
-from fedsdg.analysis.summary import read_table
+from fedsdg.analysis.summary import PRIMARY_FILE, read_table
 from fedsdg.results import (
     CLIENTS_SCHEMA,
     METRICS,
@@ -49,6 +49,9 @@ _COUNTS = (
     "degenerate_rounds",
     "rounds",
 )
+#: The reported values of a run, each a mapping of metrics in its ``result.json``.
+_REPORTED = ("last", "selected", "quarter")
+_VALUES = (*METRICS, *METRICS_OF_GROUPS)
 _HASHES = ("config_hash", "partition_hash", "backbone_hash", "source_hash")
 
 RUNS_SCHEMA = pa.schema(
@@ -59,8 +62,8 @@ RUNS_SCHEMA = pa.schema(
         ("error", pa.string()),
         *(
             (f"{at}_{key}", pa.int64() if key == "round" else pa.float64())
-            for at in ("last", "selected", "quarter")
-            for key in ("round", *METRICS, *METRICS_OF_GROUPS)
+            for at in _REPORTED
+            for key in ("round", *_VALUES)
         ),
         ("quarter_evaluations", pa.int64()),
         *((name, pa.int64()) for name in _COUNTS),
@@ -102,8 +105,9 @@ def summarise(
     output_dir: str | Path,
     wanted: Iterable[str] | None = None,
     search: Path | None = None,
+    primary: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """Write {runs,rounds,clients,timings,differences}.parquet of one experiment.
+    """Write {runs,rounds,clients,timings,differences}.parquet and primary.json of an experiment.
 
     ``runs_dir`` is ``results/runs/{experiment}`` and holds
     ``{dataset}/clients~{K}/{skew}/{method}/seed~{seed}/``. ``rounds`` and ``clients`` are the
@@ -113,6 +117,8 @@ def summarise(
     ``wanted`` names the folders of the grid relative to ``runs_dir``: runs of a former config are
     then left out, and a run without a folder is a row that was not run. None takes what is there.
     ``search``: what a search of hyper-parameters found, copied to ``search.json``.
+    ``primary`` are the comparisons named beforehand, written to primary.json as they are: what was
+    named stays with the runs, and the verdicts follow from both (``comparisons``).
     Raises ``FileNotFoundError`` if there is no run folder.
     """
     runs = find_runs(Path(runs_dir), wanted)
@@ -133,6 +139,7 @@ def summarise(
         (output / "search.json").unlink(missing_ok=True)
     else:
         write_json(output / "search.json", read_json(search))
+    write_json(output / PRIMARY_FILE, list(primary))
 
 
 def search_file(experiment: str, results: Path = Path("results")) -> Path | None:
@@ -216,10 +223,9 @@ def _run_row(run: _Run) -> dict[str, Any]:
         "error": result.get("error"),
         "config": canonical_json(result["config"]) if "config" in result else None,
     }
-    for at in ("last", "selected", "quarter"):
-        values = result.get(at) or {}  # older runs have no quarter
-        keys = ("round", *METRICS, *METRICS_OF_GROUPS)
-        row |= {f"{at}_{key}": values.get(key) for key in keys}
+    for at in _REPORTED:
+        values = result.get(at) or {}
+        row |= {f"{at}_{key}": values.get(key) for key in ("round", *_VALUES)}
     row["quarter_evaluations"] = (result.get("quarter") or {}).get("evaluations")
     return row | {name: result.get(name) for name in (*_COUNTS, *_HASHES)}
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,23 @@ import pyarrow.parquet as pq
 
 from fedsdg.analysis.differences import by_seed
 from fedsdg.analysis.names import (
+    EXPECTED_WORST,
+    GLOBAL,
     NOT_RUN,
     SUBJECT,
+    WORST,
+    Metric,
     dataset_title,
     method_order,
+    reported_metrics,
+    reported_rounds,
     skew_order,
     skew_title,
 )
 from fedsdg.results import read_json
+
+#: The comparisons that the config named beforehand; records from before lack the file.
+PRIMARY_FILE = "primary.json"
 
 
 @dataclass(frozen=True, order=True)
@@ -70,6 +80,16 @@ class Summary:
         if not self.runs:
             raise ValueError(f"{self.folder / 'runs.parquet'} holds no run; summarise again")
 
+    def primary(self) -> list[dict[str, Any]]:
+        """The definitions in ``PRIMARY_FILE``; none where the folder has no such file."""
+        path = self.folder / PRIMARY_FILE
+        if not path.exists():
+            return []
+        if path not in self.inputs:
+            self.inputs.append(path)
+        named: list[dict[str, Any]] = read_json(path)
+        return named
+
     def _file(self, name: str) -> Path:
         path = self.folder / f"{name}.parquet"
         if not path.exists():
@@ -110,6 +130,36 @@ class Summary:
     def experiment(self) -> str:
         return str(self.runs[0]["experiment"])
 
+    @cached_property
+    def rounds(self) -> Mapping[str, str]:
+        """What is reported → its title: see ``names.reported_rounds``; the first is preferred."""
+        return reported_rounds(self.runs)
+
+    @property
+    def reported(self) -> str:
+        """What tables and figures report: "quarter", or "last" of records from before."""
+        return next(iter(self.rounds))
+
+    @cached_property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The metrics that the runs have, the headline first: see ``names.reported_metrics``."""
+        return reported_metrics(self.runs)
+
+    @property
+    def personal(self) -> Metric:
+        """The headline: expected accuracy, or that on the own shard in records from before."""
+        return self.metrics[0]
+
+    @property
+    def worst(self) -> Metric:
+        """The worst decile of the headline."""
+        return EXPECTED_WORST if EXPECTED_WORST in self.metrics else WORST
+
+    @property
+    def headlines(self) -> tuple[Metric, ...]:
+        """What the main table shows: personal, worst decile, global."""
+        return (self.personal, self.worst, GLOBAL)
+
     def settings(self) -> list[Setting]:
         return sorted({Setting(run["dataset"], run["clients"]) for run in self.runs})
 
@@ -123,6 +173,11 @@ class Summary:
         """The skew; the setting stands in front where the experiment has more than one."""
         skew = skew_title(cell.skew)
         return skew if len(self.settings()) == 1 else f"{cell.setting.title}\n{skew}"
+
+    def cell_name(self, cell: Cell) -> str:
+        """The skew in short, for notes; the setting stands in front where there are several."""
+        skew = skew_title(cell.skew, short=True)
+        return skew if len(self.settings()) == 1 else f"{cell.setting.title}, {skew}"
 
     def grid(self) -> tuple[int, int, list[tuple[int, int, Cell]]]:
         """Cells laid out for panels: rows (settings), columns (skews), and (row, column, cell)."""

@@ -20,7 +20,7 @@ COLUMNS = [*PLACE, "key", "type", "others", "value", "metric", "n", "mean", "low
 
 
 def sweeps(summary: Summary) -> pd.DataFrame:
-    """Rows of ``COLUMNS``: accuracy in the last round at each value of each setting.
+    """Rows of ``COLUMNS``: reported accuracy at each value of each setting.
 
     A setting is swept where runs of one type differ in it and agree in everything else; what
     scenarios set is swept by every label for itself, and ``type`` is then the label.
@@ -46,7 +46,8 @@ def sweeps(summary: Summary) -> pd.DataFrame:
     by = [*PLACE, "key", "type", "others", "value"]
     # One run may stand under two labels: a grid and a single sweep meet in the default.
     rows = rows.drop_duplicates([*by, "seed"])
-    means = [over_seeds(rows, by, m.key).assign(metric=m.key) for m in (PERSONAL, GLOBAL)]
+    keys = dict.fromkeys((summary.personal.key, PERSONAL.key, GLOBAL.key))
+    means = [over_seeds(rows, by, key).assign(metric=key) for key in keys]
     found = pd.concat(means, ignore_index=True)[COLUMNS]
     return found.assign(value=[setting(json.loads(value)) for value in found["value"]])
 

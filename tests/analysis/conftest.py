@@ -40,6 +40,14 @@ LEVELS = {
 }
 METHODS = tuple(LEVELS)
 BLOCKS = 6
+EXPECTED = (
+    "expected_accuracy",
+    "expected_std",
+    "expected_worst_decile",
+    "expected_accuracy_a",
+    "expected_accuracy_b",
+    "global_val_accuracy",
+)
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,7 @@ class Plan:
 
     methods: tuple[str, ...] = ("fedsdg", "fedavg", "fedavg-uniform", "krum", "local-only")
     skews: tuple[str, ...] = ("dirichlet~0.1", "dirichlet~1.0")
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     datasets: tuple[str, ...] = ("digits",)
     clients: int = 12
     cohort: int = 4
@@ -57,6 +65,8 @@ class Plan:
     failed: frozenset[tuple[str, str, int]] = frozenset()
     empty: frozenset[tuple[str, str, int]] = frozenset()
     seconds: float = 1.0
+    #: Expected accuracies, half of the clients differing, and the last quarter's means.
+    quarters: bool = False
 
 
 @dataclass
@@ -103,8 +113,7 @@ def _write_run(written: Written, dataset: str, skew: str, method: str, seed: int
     rng = np.random.default_rng([seed, len(skew), *skew.encode(), *method.encode()])
     shared = np.random.default_rng([seed, *skew.encode()])  # partition and cohorts
     rounds, clients = _records(plan, skew, method, rng, shared)
-    write_parquet(folder / "rounds.parquet", rounds, ROUNDS_SCHEMA)
-    write_parquet(folder / "clients.parquet", clients, CLIENTS_SCHEMA)
+    write_records(folder, rounds, clients)
     evaluated = [row for row in rounds if row["evaluated"]]
     selected = max(evaluated, key=lambda row: (row["val_accuracy"], -row["round"]))
     metrics = {
@@ -112,6 +121,7 @@ def _write_run(written: Written, dataset: str, skew: str, method: str, seed: int
             name: row.get(name)
             for name in (
                 "round",
+                *(EXPECTED if plan.quarters else ()),
                 "personal_accuracy",
                 "personal_std",
                 "personal_worst_decile",
@@ -123,6 +133,13 @@ def _write_run(written: Written, dataset: str, skew: str, method: str, seed: int
         }
         for at, row in (("last", evaluated[-1]), ("selected", selected))
     }
+    if plan.quarters:
+        quarter = [row for row in evaluated if row["round"] > 0.75 * plan.rounds]
+        names = [name for name in metrics["last"] if name != "round"]
+        metrics["quarter"] = {"round": plan.rounds, "evaluations": len(quarter)} | {
+            name: float(np.mean([row[name] for row in quarter])) if name in quarter[0] else None
+            for name in names
+        }
     written.truth[dataset, skew, method, seed] = metrics
     total = sum(row["bytes_up"] for row in rounds)
     local = method == "local-only"
@@ -154,6 +171,18 @@ def _write_run(written: Written, dataset: str, skew: str, method: str, seed: int
     write_parquet(folder / "timings.parquet", seconds, TIMINGS_SCHEMA)
     wall = {"wall_seconds": 1.3 * plan.seconds * plan.rounds, "peak_rss_mb": 800.0}
     write_json(folder / "provenance.json", wall)
+
+
+def write_records(folder: Path, rounds: list[dict], clients: list[dict]) -> None:
+    """Records hold a column beyond the schema only where a row has it."""
+    for name, rows, schema in (
+        ("rounds", rounds, ROUNDS_SCHEMA),
+        ("clients", clients, CLIENTS_SCHEMA),
+    ):
+        columns = {name: [row.get(name) for row in rows] for row in rows for name in row}
+        more = pa.table(columns).schema
+        extra = [column for column in more if column.name not in schema.names]
+        write_parquet(folder / f"{name}.parquet", rows, pa.schema([*schema, *extra]))
 
 
 def _facts(plan: Plan, experiment: str, dataset: str, skew: str, method: str, seed: int) -> dict:
@@ -236,10 +265,21 @@ def _records(
                 "personal_accuracy_weighted": float(accuracy.mean()),
                 "val_accuracy": float(accuracy.mean() + rng.normal(0, 0.01)),
             }
+            if plan.quarters:
+                half = plan.clients // 2
+                row |= {
+                    "expected_accuracy": float(accuracy.mean()),
+                    "expected_std": float(accuracy.std()),
+                    "expected_worst_decile": float(lowest.mean()),
+                    "expected_accuracy_a": float(accuracy[:half].mean()),
+                    "expected_accuracy_b": float(accuracy[half:].mean()),
+                }
             if overall is not None:
                 share = overall + 0.10 * decades + luck
                 row["global_accuracy"] = float(0.1 + (share - 0.1) * progress + rng.normal(0, 0.01))
                 row["global_loss"] = 1.0
+                if plan.quarters:
+                    row["global_val_accuracy"] = row["global_accuracy"]
         rounds.append(row)
         for client in range(plan.clients):
             took_part = client in cohort
@@ -247,6 +287,12 @@ def _records(
                 continue
             place = int(np.flatnonzero(cohort == client)[0]) if took_part else 0
             has_gates = method == "fedsdg" and trained[client]
+            own = {
+                "expected_accuracy": float(accuracy[client]),
+                "drawn": bool(trained[client]),
+                "conflicts": client >= plan.clients // 2,
+                "group": client % 2 if client >= plan.clients // 2 else -1,
+            }
             clients.append(
                 {
                     "round": number,
@@ -255,6 +301,7 @@ def _records(
                     "weight": float(weights[place]) if took_part and weights is not None else None,
                     "alignment": float(scores[place]) if took_part and scores is not None else None,
                     "test_accuracy": float(accuracy[client]) if evaluated else None,
+                    **(own if plan.quarters and evaluated else {}),
                     "gates": gates[client].tolist() if has_gates else None,
                 }
             )
@@ -324,13 +371,13 @@ class Run:
     clients: int = 10
     config: dict = field(default_factory=dict)
     last: dict = field(default_factory=dict)
+    quarter: dict | None = None
     rounds: list[dict] = field(default_factory=list)
     rows: list[dict] = field(default_factory=list)
     aggregate_seconds: float | None = None
 
 
 def write_run(runs: Path, run: Run) -> None:
-    """Records hold a column beyond the schema only where a row has it."""
     place = f"{run.skew}@{run.scenario}" if run.scenario else run.skew
     folder = runs / "digits" / f"clients~{run.clients}" / place / run.method / f"seed~{run.seed}"
     kind = run.type or run.method
@@ -344,18 +391,12 @@ def write_run(runs: Path, run: Run) -> None:
         "config_hash": sha256_json(config),
         "last": last,
         "selected": last,
+        **({"quarter": run.quarter} if run.quarter is not None else {}),
         "communicated_parameters": 100,
         "rounds": len(run.rounds),
     }
     write_json(folder / "result.json", result)
-    for name, rows, schema in (
-        ("rounds", run.rounds, ROUNDS_SCHEMA),
-        ("clients", run.rows, CLIENTS_SCHEMA),
-    ):
-        columns = {name: [row.get(name) for row in rows] for row in rows for name in row}
-        more = pa.table(columns).schema
-        extra = [column for column in more if column.name not in schema.names]
-        write_parquet(folder / f"{name}.parquet", rows, pa.schema([*schema, *extra]))
+    write_records(folder, run.rounds, run.rows)
     seconds = [
         {"round": number + 1, "aggregate_seconds": run.aggregate_seconds}
         for number in range(len(run.rounds))
@@ -367,11 +408,12 @@ def write_run(runs: Path, run: Run) -> None:
 def summary_of(tmp_path: Path) -> Callable[[Iterable[Run]], Path]:
     """The folder of a summary of runs that a test wrote itself."""
 
-    def make(runs: Iterable[Run]) -> Path:
+    def make(runs: Iterable[Run], primary: Iterable[dict] = ()) -> Path:
         for run in runs:
             write_run(tmp_path / "runs" / "arena", run)
-        summarise(tmp_path / "runs" / "arena", tmp_path / "summary" / "arena")
-        return tmp_path / "summary" / "arena"
+        folder = tmp_path / "summary" / "arena"
+        summarise(tmp_path / "runs" / "arena", folder, primary=list(primary))
+        return folder
 
     return make
 
@@ -410,6 +452,22 @@ def summary_dir(written: Written) -> Path:
     folder = written.runs.parent.parent / "summary" / "synthetic"
     summarise(written.runs, folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def with_quarters(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """A grid as runs record it today: expected accuracies, two kinds of clients, last quarters."""
+    folder = tmp_path_factory.mktemp("quarters")
+    methods = ("fedsdg", "fedavg", "fedavg-uniform", "fedavg-sgd", "local-only")
+    plan = Plan(methods=methods, quarters=True, rounds=16, evaluate_every=1, skews=("iid",))
+    written = write_runs(folder / "runs" / "quarters", plan)
+    summarise(written.runs, folder / "summary" / "quarters")
+    return written
+
+
+@pytest.fixture(scope="session")
+def quarters_dir(with_quarters: Written) -> Path:
+    return with_quarters.runs.parent.parent / "summary" / "quarters"
 
 
 @pytest.fixture(scope="session")

@@ -1,53 +1,81 @@
-"""Claims: a verdict follows the interval, and nothing else."""
+"""Sentences: verdicts for what was named beforehand, and none for what is described."""
 
 import json
+import re
 
 import pyarrow.parquet as pq
 import pytest
 
-from fedsdg.analysis.claims import claims, write_claims
+from fedsdg.analysis.claims import described, write_claims
 from fedsdg.analysis.summarise import summarise
+from fedsdg.analysis.summary import Summary
+
+from .test_comparisons import named, of, runs, spread
+
+VERDICTS = re.compile(
+    r"\b(holds?|higher|lower|better|worse|equivalent|undecided|significant\w*|leads?|ahead)\b"
+)
 
 
-def test_a_claim_holds_if_its_whole_interval_is_above_zero(summary_dir) -> None:
-    found = claims(summary_dir)
+def test_described_are_the_rows_of_the_differences(summary_dir) -> None:
     rows = {
         (row["skew"], row["rival"], row["metric"], row["at"]): row
         for row in pq.read_table(summary_dir / "differences.parquet").to_pylist()
     }
-    assert found
-    for claim in found:
-        row = rows[claim.skew, claim.rival, claim.metric, claim.at]
-        assert claim.mean == pytest.approx(100 * row["mean"])
-        assert claim.low == pytest.approx(100 * row["low"])
-        assert claim.verdict == ("holds" if row["low"] > 0 else "does not hold")
-        assert claim.text.split(": ")[-1].startswith(claim.verdict)
-    assert {claim.verdict for claim in found} == {"holds", "does not hold"}
+    found = described(Summary(summary_dir))
+    assert {row["at"] for row in found} == {"last"}
+    assert {row["rival"] for row in found} == {"fedavg", "fedavg-uniform", "local-only"}
+    assert len(found) == 2 * (2 * 3 + 2)  # local only has no global accuracy
+    for one in found:
+        row = rows[one["skew"], one["rival"], one["metric"], one["at"]]
+        assert one["mean"] == pytest.approx(100 * row["mean"])
+        assert one["low"] == pytest.approx(100 * row["low"])
 
 
-def test_the_lead_is_claimed_over_the_better_fedavg(summary_dir) -> None:
-    first = claims(summary_dir)[0]
-    assert (first.rival, first.metric, first.at) == ("better-fedavg", "personal_accuracy", "last")
-    assert first.rival_method in ("fedavg", "fedavg-uniform")
-    assert "At Dirichlet α = 0.1" in first.text and "the better of FedAvg" in first.text
+def test_what_is_described_has_no_word_of_judgement(summary_dir, tmp_path) -> None:
+    _, markdown = write_claims(summary_dir, tmp_path / "claims")
+    text = markdown.read_text("utf-8")
+    assert "This experiment names none, so it has no verdicts." in text
+    assert VERDICTS.findall(text.partition("## Primary comparisons")[2]) == []
+    assert "FedSDG minus FedAvg (uniform) in personal accuracy: +" in text
+    assert "Before convergence or not judged, round 6." in text
 
 
-def test_one_seed_decides_nothing(make_runs, tmp_path) -> None:
-    summarise(make_runs(seeds=(0,)).runs, tmp_path / "s")
-    assert {claim.verdict for claim in claims(tmp_path / "s")} == {"undecided"}
+def test_every_fedavg_is_described_and_none_is_chosen(quarters_dir, tmp_path) -> None:
+    found = described(Summary(quarters_dir))
+    assert {row["at"] for row in found} == {"quarter"}
+    rivals = ["fedavg", "fedavg-uniform", "fedavg-sgd", "local-only"]
+    assert list(dict.fromkeys(row["rival"] for row in found)) == rivals
+    assert {row["metric"] for row in found} >= {"expected_accuracy_a", "expected_accuracy_b"}
+
+
+def test_primary_comparisons_begin_with_their_verdict(summary_of, tmp_path) -> None:
+    differences = {"fedavg": spread(0.06, 0.01), "fedavg-sgd": spread(0.04, 0.01, key=2)}
+    wanted = [named("ahead", list(differences)), named("sgd", ["fedavg-sgd"])]
+    folder = summary_of(runs(of(differences)), wanted)
+    json_path, markdown = write_claims(folder, tmp_path / "claims")
+    text = markdown.read_text("utf-8")
+    assert "- **ahead: higher**. FedSDG minus each of FedAvg (samples) +6.0 [" in text
+    assert "- **sgd: higher**. FedSDG minus FedAvg (SGD) +4.0 [" in text
+    facts = json.loads(json_path.read_text("utf-8"))
+    assert [one["verdict"] for one in facts["primary"]] == ["higher", "higher"]
+    assert facts["primary"][0]["decisive"] == "fedavg-sgd"
+
+
+def test_few_seeds_have_points_alone(make_runs, tmp_path) -> None:
+    summarise(make_runs(seeds=(0, 1, 2, 3)).runs, tmp_path / "s")
+    _, markdown = write_claims(tmp_path / "s", tmp_path / "claims")
+    text = markdown.read_text("utf-8")
+    assert "points, n = 4" in text and "[" not in text
 
 
 def test_both_files_say_the_same_twice(summary_dir, tmp_path) -> None:
     first = write_claims(summary_dir, tmp_path / "a")
     second = write_claims(summary_dir, tmp_path / "b")
     assert [p.read_bytes() for p in first] == [p.read_bytes() for p in second]
-    listed = json.loads(first[0].read_text("utf-8"))
-    text = first[1].read_text("utf-8")
-    assert len(listed) == len(claims(summary_dir))
-    assert all(claim["text"] in text for claim in listed)
 
 
 def test_without_fedsdg_the_file_says_so(make_runs, tmp_path) -> None:
     summarise(make_runs(methods=("krum",)).runs, tmp_path / "s")
     _, markdown = write_claims(tmp_path / "s", tmp_path / "claims")
-    assert "No claim can be tested" in markdown.read_text("utf-8")
+    assert "the experiment lacks 'fedsdg'" in markdown.read_text("utf-8")

@@ -70,12 +70,14 @@ def test_correlations_are_within_a_run_and_averaged(summary, numbers, tmp_path) 
                 ranks.append(stats.spearmanr(x, y).statistic)
                 linear.append(stats.pearsonr(x, y).statistic)
             row = table.loc[("cgsv", measure, yardstick)]
-            assert row["spearman"] == pytest.approx(np.mean(ranks))
-            assert row["pearson"] == pytest.approx(np.mean(linear))
-            half = stats.t.ppf(0.975, 1) * stats.sem(ranks)
-            assert row["half_width"] == pytest.approx(half)
+            z = np.arctanh(ranks)
+            assert row["spearman"] == pytest.approx(np.tanh(z.mean()))
+            assert row["pearson"] == pytest.approx(np.tanh(np.arctanh(linear).mean()))
+            ends = np.tanh(z.mean() + stats.t.ppf(0.975, 1) * stats.sem(z) * np.array([-1, 1]))
+            assert row[["low", "high"]].tolist() == pytest.approx(ends.tolist())
     _, markdown, _ = write_table(summary, "label_noise", tmp_path / "label_noise")
-    assert "credibility" in markdown.read_text("utf-8")
+    text = markdown.read_text("utf-8")
+    assert "credibility" in text and "the mean of 2 seeds, fewer than 5" in text
 
 
 def test_without_noise_the_table_says_so(summary_dir, tmp_path) -> None:

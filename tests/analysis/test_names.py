@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedsdg import conditions, methods
+from fedsdg import conditions, methods, results
 from fedsdg.analysis import names
 
 
@@ -70,3 +70,7 @@ def test_a_scenario_follows_its_skew() -> None:
         "iid@late-9.5",
         "iid@late-10",
     ]
+
+
+def test_the_metrics_of_tables_are_recorded() -> None:
+    assert set(names.METRIC_KEYS) <= {*results.METRICS, *results.METRICS_OF_GROUPS}

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedsdg.analysis.statistics import holm, mean_interval, paired_difference, worst_decile
+from fedsdg.analysis.statistics import (
+    correlation_interval,
+    equivalence,
+    holm,
+    mean_interval,
+    paired_difference,
+    smallest_visible,
+    worst_decile,
+)
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 17])
@@ -106,3 +114,87 @@ def test_holm_rejects_what_the_step_down_procedure_rejects(p_values: list[float]
             break
         rejected.add(index)
     assert {i for i, p in enumerate(adjusted) if p is not None and p <= level} == rejected
+
+
+@given(st.lists(st.floats(0, 0.4), min_size=1, max_size=6))
+def test_holm_is_the_closed_test_of_bonferroni(p_values: list[float]) -> None:
+    """Brute force over all intersections: H_i falls at the largest p of those that hold it."""
+    places = range(len(p_values))
+    for i in places:
+        intersections = [
+            chosen
+            for size in range(1, len(p_values) + 1)
+            for chosen in combinations(places, size)
+            if i in chosen
+        ]
+        closed = max(min(1.0, len(c) * min(p_values[j] for j in c)) for c in intersections)
+        assert holm(p_values)[i] == pytest.approx(closed)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("margin", [0.002, 0.01, 0.5])
+def test_equivalence_is_two_one_sided_tests(seed: int, margin: float) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(rng.normal(0, 0.01), 0.008, 10)
+    above = stats.ttest_1samp(x, -margin, alternative="greater").pvalue
+    below = stats.ttest_1samp(x, margin, alternative="less").pvalue
+    assert equivalence(mean_interval(x), margin) == pytest.approx(max(above, below))
+
+
+def test_equivalence_at_level_five_is_a_ninety_percent_interval_within_the_margin() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        x = rng.normal(rng.uniform(-0.012, 0.012), 0.006, 10)
+        inner = mean_interval(x, 0.9)
+        assert inner.low is not None and inner.high is not None
+        inside = inner.low > -0.01 and inner.high < 0.01
+        p = equivalence(mean_interval(x), 0.01)
+        assert p is not None and (p < 0.05) == inside
+
+
+def test_equivalence_at_its_limits() -> None:
+    assert equivalence(mean_interval([0.1]), 0.01) is None
+    assert equivalence(mean_interval([0.0, 0.0]), 0.01) == 0.0
+    assert equivalence(mean_interval([0.01, 0.01]), 0.01) == 1.0
+    with pytest.raises(ValueError, match="greater than 0"):
+        equivalence(mean_interval([0.1, 0.2]), 0.0)
+
+
+def test_the_smallest_visible_difference_is_seen_four_times_in_five() -> None:
+    """Simulated: with the spread known, a shift of that size is significant with 80 % power."""
+    rng = np.random.default_rng(1)
+    n, spread, tries = 10, 0.02, 20_000
+    # An interval whose s is the true spread.
+    unit = rng.normal(size=n)
+    unit = (unit - unit.mean()) / unit.std(ddof=1)
+    shift = smallest_visible(mean_interval(spread * unit))
+    assert shift is not None
+    x = rng.normal(shift, spread, (tries, n))
+    seen = (stats.ttest_1samp(x, 0.0, axis=1).pvalue < 0.05).mean()
+    assert seen == pytest.approx(0.8, abs=0.03)
+    assert smallest_visible(mean_interval([0.5])) is None
+
+
+def test_correlations_are_averaged_as_fishers_z() -> None:
+    rho = [0.2, 0.7, 0.95, -0.1, 0.5]
+    found = correlation_interval(rho)
+    z = np.arctanh(rho)
+    low, high = stats.t.interval(0.95, 4, z.mean(), stats.sem(z))
+    assert found.mean == pytest.approx(np.tanh(z.mean()))
+    assert (found.low, found.high) == (pytest.approx(np.tanh(low)), pytest.approx(np.tanh(high)))
+    assert (found.n, found.std, found.half_width) == (5, None, None)
+
+
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=9))
+def test_the_interval_of_correlations_stays_within_one(rho: list[float]) -> None:
+    found = correlation_interval(rho)
+    mirrored = correlation_interval([-r for r in rho])
+    assert found.mean == pytest.approx(-mirrored.mean)
+    for end in (found.mean, found.low, found.high):
+        assert end is None or -1 <= end <= 1
+    assert (found.low is None) == (len(rho) == 1)
+
+
+def test_a_correlation_beyond_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="between -1 and 1"):
+        correlation_interval([0.5, 1.1])

@@ -88,7 +88,7 @@ def test_rounds_and_clients_keep_every_record(written, summary_dir) -> None:
 
 
 def test_differences_are_paired_tests_per_cell(written, summary_dir) -> None:
-    rows = [row for row in read(summary_dir, "differences") if row["rival"] != "better-fedavg"]
+    rows = read(summary_dir, "differences")
     assert {row["metric"] for row in rows if row["rival"] == "local-only"} == {
         "personal_accuracy",
         "personal_worst_decile",
@@ -107,20 +107,42 @@ def test_differences_are_paired_tests_per_cell(written, summary_dir) -> None:
         assert row["low"] == pytest.approx(expected.confidence_interval().low)
 
 
-def test_the_better_fedavg_is_the_one_with_the_higher_mean(make_runs, tmp_path) -> None:
-    written = make_runs(skews=("dirichlet~0.1", "iid"), seeds=(0, 1, 2, 3))
-    summarise(written.runs, tmp_path / "summary")
-    rows = read(tmp_path / "summary", "differences")
-    better = [row for row in rows if row["rival"] == "better-fedavg"]
-    assert len(better) == 2 * 3 * 2  # skews, metrics, reported rounds
-    for row in better:
-        means = {
-            name: written.values(row["skew"], name, row["metric"], row["at"]).mean()
-            for name in ("fedavg", "fedavg-uniform")
-        }
-        assert row["rival_method"] == max(means, key=lambda name: means[name])
-        assert row["rival_mean"] == pytest.approx(max(means.values()))
-    assert {row["rival_method"] for row in better} == {"fedavg", "fedavg-uniform"}
+def test_what_is_reported_are_the_last_quarter_and_the_selected_round(
+    with_quarters, quarters_dir
+) -> None:
+    for row in read(quarters_dir, "runs"):
+        truth = with_quarters.truth["digits", row["skew"], row["method"], row["seed"]]
+        for at in ("last", "selected", "quarter"):
+            for key, value in truth[at].items():
+                assert row[f"{at}_{key}"] == value
+        assert row["quarter_evaluations"] == 4
+    rows = read(quarters_dir, "differences")
+    assert {row["at"] for row in rows} == {"quarter", "selected"}
+    assert {row["metric"] for row in rows} == {
+        "expected_accuracy",
+        "expected_accuracy_a",
+        "expected_accuracy_b",
+        "expected_worst_decile",
+        "personal_accuracy",
+        "personal_worst_decile",
+        "global_accuracy",
+    }
+    for row in rows:
+        ours, theirs = (
+            with_quarters.values("iid", method, row["metric"], row["at"])
+            for method in ("fedsdg", row["rival"])
+        )
+        assert row["mean"] == pytest.approx((ours - theirs).mean())
+
+
+def test_every_rival_stands_for_itself(summary_dir) -> None:
+    """No rival is chosen after the fact."""
+    for row in read(summary_dir, "differences"):
+        assert (
+            row["rival"]
+            == row["rival_method"]
+            in ("fedavg", "fedavg-uniform", "krum", "local-only")
+        )
 
 
 def test_a_failed_run_counts_nowhere_even_if_it_left_numbers() -> None:

@@ -41,9 +41,11 @@ def markdown_tables(text: str) -> list[pd.DataFrame]:
 
 
 def interval(values: np.ndarray) -> str:
-    """The cell that stands for these shares, from SciPy."""
-    half_width = stats.sem(values) * stats.t.ppf(0.975, len(values) - 1)
-    return f"{100 * values.mean():.1f} ± {100 * half_width:.1f}"
+    """The cell that stands for these shares of five seeds, from SciPy."""
+    low, high = 100 * np.array(stats.t.interval(0.95, 4, values.mean(), stats.sem(values)))
+    if low < 0 or high > 100:
+        return f"{100 * values.mean():.1f} [{max(low, 0):.1f}, {min(high, 100):.1f}]"
+    return f"{100 * values.mean():.1f} ± {(high - low) / 2:.1f}"
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ def test_cells_are_means_and_half_widths_in_percent(written, rendered, table, me
                 if metric == "global_accuracy" and method == "local-only":
                     assert cell == "–"
                 elif (skew, method) in {("dirichlet~0.1", "krum"), ("dirichlet~1.0", "fedavg")}:
-                    assert cell == f"{interval(values)} (2/3 ok)"
+                    assert cell == f"{100 * values.mean():.1f} (4/5 ok)"
                 else:
                     assert cell == interval(values)
 
@@ -121,7 +123,7 @@ def test_captions_carry_the_hyper_parameters(rendered) -> None:
         "η_g = 0.003",
         "λ₁ = 0.0001, λ₂ = 0.0001",
         "Krum: f = 1",
-        "Seeds 0–2 (n = 3)",
+        "Seeds 0–4 (n = 5)",
         "Backbone ",
     ):
         assert words in caption
@@ -134,7 +136,7 @@ def test_csv_reads_back_to_six_digits_and_holds_no_more(written, rendered) -> No
         assert row["last round mean (%)"] == pytest.approx(100 * values.mean(), rel=5e-6)
         spread = row["last round standard deviation (%)"]
         assert spread == pytest.approx(100 * values.std(ddof=1), rel=5e-6)
-        whole = [n for n in row.values() if isinstance(n, float)]
+        whole = [n for n in row.values() if isinstance(n, float) and not math.isnan(n)]
         assert whole and all(float(f"{n:.6g}") == n for n in whole)
         assert row["runs ok"] == len(values)
         assert row["runs"] == len(written.plan.seeds)
@@ -204,16 +206,14 @@ def test_seconds_come_from_the_timings(written, rendered) -> None:
     assert raw.at["krum", "wall time per run (s)"] == pytest.approx(1.3 * written.plan.rounds)
 
 
-def test_differences_show_interval_and_p(written, rendered) -> None:
+def test_differences_show_their_interval_and_no_mark(written, rendered) -> None:
     shown = markdown_tables(rendered("differences")["md"])[0]
     ours = written.values("dirichlet~0.1", "fedsdg", "personal_accuracy")
     theirs = written.values("dirichlet~0.1", "fedavg", "personal_accuracy")
     expected = stats.ttest_rel(ours, theirs)
     ends = expected.confidence_interval()
     cell = shown.at["FedAvg (samples)", "Dirichlet α = 0.1"].replace("\\", "")
-    assert cell.startswith(
-        f"{points((ours - theirs).mean())} [{points(ends.low)}, {points(ends.high)}], p "
-    )
+    assert cell == f"{points((ours - theirs).mean())} [{points(ends.low)}, {points(ends.high)}]"
 
 
 def test_a_table_of_several_settings_has_a_block_for_each(make_runs, tmp_path) -> None:
@@ -253,6 +253,7 @@ def test_escapes() -> None:
 def test_formatting() -> None:
     assert percent(0.91234, 0.0081) == "91.2 ± 0.8"
     assert percent(1.0, None) == "100.0"
+    assert (percent(0.99, 0.02), percent(0.01, 0.02)) == ("99.0 [97.0, 100.0]", "1.0 [0.0, 3.0]")
     assert (points(-0.0123), points(0.05), points(-0.0001)) == ("−1.2", "+5.0", "0.0")
     assert (amount(123_456, 1e3), amount(1_234, 1e3), amount(0, 1e3)) == ("123", "1.23", "0")
 
@@ -288,3 +289,66 @@ def test_a_last_digit_does_not_reach_the_file() -> None:
     one, other = (0.1 + 0.2) + 0.3, 0.1 + (0.2 + 0.3)
     assert one != other and printed(one) == printed(other)
     assert math.isnan(printed(float("nan")))
+
+
+def test_records_with_last_quarters_show_them(with_quarters, quarters_dir, tmp_path) -> None:
+    _, markdown, _ = write_table(quarters_dir, "main", tmp_path / "main")
+    (shown,) = markdown_tables(markdown.read_text("utf-8"))
+    keys = ("expected_accuracy", "expected_worst_decile", "global_accuracy")
+    assert len(shown.columns) == len(keys)
+    for key, heading in zip(keys, shown.columns, strict=True):
+        values = with_quarters.values("iid", "fedsdg", key, "quarter")
+        assert shown.at["FedSDG", heading].replace("**", "") == interval(values)
+    caption = markdown.read_text("utf-8").splitlines()[0]
+    assert "mean of the last quarter of the rounds" in caption
+
+
+def test_a_metric_table_has_the_own_shard_beside_the_expected_accuracy(
+    with_quarters, quarters_dir, tmp_path
+) -> None:
+    csv, markdown, _ = write_table(quarters_dir, "personal_accuracy", tmp_path / "table")
+    text = markdown.read_text("utf-8")
+    tables = markdown_tables(text)
+    assert len(tables) == 4 and text.count("personal accuracy (own shard)") == 2
+    wanted = [
+        (key, at)
+        for key in ("expected_accuracy", "personal_accuracy")
+        for at in ("quarter", "selected")
+    ]
+    for (key, at), shown in zip(wanted, tables, strict=True):
+        values = with_quarters.values("iid", "fedavg", key, at)
+        assert shown.at["FedAvg (samples)", "IID"].replace("**", "") == interval(values)
+    raw = pd.read_csv(csv).set_index(["method", "metric"])
+    values = with_quarters.values("iid", "fedavg", "expected_accuracy", "quarter")
+    found = raw.at[("fedavg", "expected_accuracy"), "last quarter mean (%)"]
+    assert found == pytest.approx(100 * values.mean())
+
+
+def test_clients_that_agree_and_that_differ_stand_apart(
+    with_quarters, quarters_dir, summary_dir, tmp_path
+) -> None:
+    _, markdown, _ = write_table(quarters_dir, "groups", tmp_path / "groups")
+    (shown,) = markdown_tables(markdown.read_text("utf-8"))
+    for heading, key in zip(shown.columns, "ab", strict=True):
+        values = with_quarters.values("iid", "fedsdg", f"expected_accuracy_{key}", "quarter")
+        assert heading == f"IID<br>{key.upper()}"
+        assert shown.at["FedSDG", heading].replace("**", "") == interval(values)
+    _, markdown, _ = write_table(summary_dir, "groups", tmp_path / "none")
+    assert "No client of this experiment differs" in markdown.read_text("utf-8")
+
+
+def test_few_seeds_give_points_and_a_note(make_runs, tmp_path) -> None:
+    summarise(make_runs(seeds=(0, 1, 2, 3)).runs, tmp_path / "s")
+    for name in ("main", "differences"):
+        _, markdown, _ = write_table(tmp_path / "s", name, tmp_path / name)
+        text = markdown.read_text("utf-8")
+        assert "the mean of 4 seeds, fewer than 5" in text
+        for shown in markdown_tables(text):
+            assert not [c for c in shown.to_numpy().flat if "±" in c or "[" in c]
+    raw = pd.read_csv(tmp_path / "main.csv")
+    assert raw["last round half-width of 95 % interval (%)"].isna().all()
+
+
+def test_a_table_says_what_had_not_settled(rendered) -> None:
+    note = "Before convergence or not judged, round 6: all methods."
+    assert note in rendered("main")["md"]

@@ -177,7 +177,7 @@ def test_schema_and_package_know_the_same_methods_keys_and_data_sets():
     parameters = {key for method in METHODS.values() for key in method.parameters}
     assert set(definitions["method"]["properties"]) == parameters | {"type", "name", *OVERRIDES}
     assert sorted(definitions["dataset"]["enum"]) == sorted(DATASETS)
-    assert set(schema["properties"]) == {*DEFAULT, "plugins", "conditions", "scenarios"}
+    assert set(schema["properties"]) == {*DEFAULT, "plugins", "conditions", "scenarios", "primary"}
 
 
 def test_schema_and_package_know_the_same_conditions():

@@ -47,6 +47,9 @@ TABLES = [
     "verification",
     "tuning",
     "rounds_to_target",
+    "groups",
+    "horizon",
+    "primary",
 ]
 FIGURES = [
     "convergence",
@@ -98,6 +101,8 @@ RECORDS = [
     "timings.parquet",
 ]
 SUMMARY = ["runs", "rounds", "clients", "timings", "differences"]
+# The comparisons that the config names beforehand.
+NAMED = "primary.json"
 
 # What stands behind the published numbers is committed as results/reference/{experiment}/ (`fedsdg
 # record` makes it). Its tables, and the figures in paper_figures/, are made from it alone. What is
@@ -157,7 +162,8 @@ def run_records():
 
 
 def summary_files():
-    return expand("results/summary/{{experiment}}/{record}.parquet", record=SUMMARY)
+    tables = expand("results/summary/{{experiment}}/{record}.parquet", record=SUMMARY)
+    return [*tables, f"results/summary/{{experiment}}/{NAMED}"]
 
 
 def table_files():
@@ -173,11 +179,15 @@ def claim_files():
 
 
 def recorded_summary(wildcards):
-    """What pages are made from; the search, where there was one, concerns one table and figure."""
-    files = expand(f"{RECORD}/{{record}}.parquet", record=SUMMARY, experiment=wildcards.experiment)
-    search = Path(RECORD.format(experiment=wildcards.experiment), "search.json")
-    tuning = wildcards.get("table", wildcards.get("figure")) == "tuning"
-    return files + [str(search)] * (tuning and search.exists())
+    """What pages are made from; the search, where there was one, concerns one table and figure.
+
+    Records from before name no comparisons.
+    """
+    folder = RECORD.format(experiment=wildcards.experiment)
+    files = [f"{folder}/{name}.parquet" for name in SUMMARY]
+    page = wildcards.get("table", wildcards.get("figure"))
+    more = [Path(folder, NAMED)] if page != "tuning" else [Path(folder, "search.json")]
+    return files + [str(file) for file in more if file.exists()]
 
 
 def search_file(wildcards):
@@ -352,6 +362,7 @@ OUTSIDE_TRAINING = {
     "checkpoint_seconds",
     "tables",
     "figures",
+    "primary",
 }
 
 

@@ -19,6 +19,7 @@ rule summarise_runs:
         runtime=30,
     params:
         runs="results/runs/{experiment}",
+        primary=canonical(config.get("primary")),
         summary=subpath(output[0], parent=True),
         search=lambda wildcards, input: [f"--search {file}" for file in input.search],
     message:

@@ -11,12 +11,20 @@ from pathlib import Path
 from types import MappingProxyType
 
 from fedsdg.analysis.summary import Summary
-from fedsdg.analysis.tables.accuracy import global_accuracy, main, personal_accuracy, worst_decile
+from fedsdg.analysis.tables.accuracy import (
+    global_accuracy,
+    groups,
+    main,
+    personal_accuracy,
+    worst_decile,
+)
 from fedsdg.analysis.tables.byzantine import byzantine, detection
 from fedsdg.analysis.tables.cost import bytes_sent, seconds
 from fedsdg.analysis.tables.differences import differences
+from fedsdg.analysis.tables.horizon import horizon
 from fedsdg.analysis.tables.label_noise import label_noise
 from fedsdg.analysis.tables.layout import Table
+from fedsdg.analysis.tables.primary import primary
 from fedsdg.analysis.tables.progress import rounds_to_target
 from fedsdg.analysis.tables.render import to_csv, to_latex, to_markdown
 from fedsdg.analysis.tables.sensitivity import sensitivity
@@ -42,6 +50,9 @@ TABLES: Mapping[str, Callable[[Summary], Table]] = MappingProxyType(
         "verification": verification,
         "tuning": tuning,
         "rounds_to_target": rounds_to_target,
+        "groups": groups,
+        "horizon": horizon,
+        "primary": primary,
     }
 )
 

@@ -1,4 +1,4 @@
-"""Accuracy by method and skew: one metric at two reported rounds, and the README's table."""
+"""Accuracy by method and skew: the README's table, groups of clients, and metrics one by one."""
 
 from __future__ import annotations
 
@@ -7,79 +7,122 @@ from typing import Any
 
 import pandas as pd
 
-from fedsdg.analysis.formatting import MISSING, percent
+from fedsdg.analysis.formatting import CUT, MISSING, few_seeds, is_cut, percent
+from fedsdg.analysis.horizon import horizon_notes
 from fedsdg.analysis.hyperparameters import hyperparameters, ranges
 from fedsdg.analysis.names import (
+    AGREEING,
+    DIFFERING,
+    EXPECTED,
+    EXPECTED_WORST,
     GLOBAL,
-    METRICS,
+    NEW,
     NOT_RUN,
+    OWN,
+    OWN_WORST,
     PERSONAL,
-    ROUNDS,
     WORST,
     Metric,
     is_ceiling,
     method_title,
     skew_title,
 )
-from fedsdg.analysis.statistics import mean_interval
+from fedsdg.analysis.statistics import SHOWN_FROM, mean_interval, shown_half_width
 from fedsdg.analysis.summary import Cell, Setting, Summary
-from fedsdg.analysis.tables.layout import Block, Entry, Table, mark_best
+from fedsdg.analysis.tables.layout import Block, Entry, Table, block, mark_best
 
 _DEFINITIONS = {
-    PERSONAL.key: "Personal accuracy (%): every client on its own test data with its own model, "
+    EXPECTED: "Personal accuracy (%): every client with its own model on the whole global test set "
+    "as the client sees it (its labels, its view of the images, weighted by its class shares), "
     "mean over clients",
-    WORST.key: "Worst-decile accuracy (%): mean personal accuracy of the ⌈K/10⌉ clients it is "
-    "lowest for",
-    GLOBAL.key: "Global accuracy (%): the shared parameters alone on the global test set",
+    EXPECTED_WORST: "Worst-decile accuracy (%): mean personal accuracy of the tenth of the clients "
+    "that were ever drawn it is lowest for",
+    PERSONAL: "Personal accuracy (%): every client on its own test data with its own model, mean "
+    "over clients",
+    OWN: "On the own shard: every client on its own test data with its own model",
+    WORST: "Worst-decile accuracy (%): mean personal accuracy of the ⌈K/10⌉ clients it is lowest "
+    "for",
+    OWN_WORST: "On the own shard: of the accuracy on each client's own test data",
+    GLOBAL: "Global accuracy (%): the shared parameters alone on the global test set",
 }
 _INTERVAL = (
     "mean ± half-width of the 95 % Student-t interval over seeds; bold: highest mean of a column"
 )
+_GROUPS = (
+    "Personal accuracy (%) of the clients that agree with the common labels and images (A), of "
+    "those that differ (B), and of clients that never trained, each on the whole global test set "
+    "as it sees it"
+)
+#: What a column of the raw numbers calls a reported value.
+_RAW_NAMES = {"quarter": "last quarter", "selected": "selected round", "last": "last round"}
 
 
 def personal_accuracy(summary: Summary) -> Table:
-    """Mean over clients of the accuracy on their own test data."""
-    return _by_skew(summary, "personal_accuracy", PERSONAL)
+    """Mean over clients of the accuracy of their own models; on their own shards as well."""
+    return _by_skew(summary, "personal_accuracy", [summary.personal, OWN])
 
 
 def worst_decile(summary: Summary) -> Table:
-    """Mean accuracy of the ⌈K/10⌉ worst clients."""
-    return _by_skew(summary, "worst_decile", WORST)
+    """Mean accuracy of the tenth of the clients with the worst; on their own shards as well."""
+    return _by_skew(summary, "worst_decile", [summary.worst, OWN_WORST])
 
 
 def global_accuracy(summary: Summary) -> Table:
     """Accuracy of the shared parameters alone on the global test set."""
-    return _by_skew(summary, "global_accuracy", GLOBAL)
+    return _by_skew(summary, "global_accuracy", [GLOBAL])
 
 
 def main(summary: Summary) -> Table:
-    """Personal, worst-decile and global accuracy at every skew, last round, one row per method."""
+    """Personal, worst-decile and global accuracy at every skew, one row per method."""
     caption = (
-        "Personal, worst-decile and global accuracy (%) in the last round: "
-        f"{_INTERVAL}. {hyperparameters(summary.runs)}"
+        "Personal, worst-decile and global accuracy (%), "
+        f"{summary.rounds[summary.reported]}: {_INTERVAL}. {hyperparameters(summary.runs)}"
     )
+    return _side_by_side(summary, "main", caption, summary.headlines)
+
+
+def groups(summary: Summary) -> Table:
+    """A and B apart: clients that agree and clients that differ, and new clients where any."""
+    shown = [m for m in (AGREEING, DIFFERING, NEW) if m in summary.metrics]
+    caption = f"{_GROUPS}; {summary.rounds[summary.reported]}: {_INTERVAL}. "
+    caption += hyperparameters(summary.runs)
+    if not shown:
+        note = "No client of this experiment differs from the others, and none is held out."
+        return Table("groups", caption, (block("", ["Method"], []),), (note,), _raw(summary, []))
+    return _side_by_side(summary, "groups", caption, shown)
+
+
+def _side_by_side(summary: Summary, name: str, caption: str, metrics: Sequence[Metric]) -> Table:
+    """The metrics beside one another at every skew, as reported."""
     blocks = []
     for setting in summary.settings():
         columns = [
-            (Cell(setting, skew), metric, "last", skew_title(skew), metric.short)
+            (Cell(setting, skew), metric, summary.reported, skew_title(skew), metric.short)
             for skew in summary.skews(setting)
-            for metric in METRICS
+            for metric in metrics
         ]
         blocks.append(_block(summary, setting, columns, setting.title))
-    return Table("main", caption, tuple(blocks), _notes(summary, METRICS), _raw(summary, METRICS))
+    notes = _notes(summary, metrics, blocks)
+    return Table(name, caption, tuple(blocks), notes, _raw(summary, metrics))
 
 
-def _by_skew(summary: Summary, name: str, metric: Metric) -> Table:
-    caption = f"{_DEFINITIONS[metric.key]}; {_INTERVAL}. {hyperparameters(summary.runs)}"
+def _by_skew(summary: Summary, name: str, wanted: Sequence[Metric]) -> Table:
+    """A block for each metric that there is and each reported round, one column per skew."""
+    metrics = [metric for metric in wanted if metric in summary.metrics]
+    defined = ". ".join(_DEFINITIONS[metric] for metric in metrics)
+    caption = f"{defined}; {_INTERVAL}. {hyperparameters(summary.runs)}"
     blocks = []
     for setting in summary.settings():
-        for at, round_title in ROUNDS.items():
-            columns = [
-                (Cell(setting, skew), metric, at, "", skew_title(skew))
-                for skew in summary.skews(setting)
-            ]
-            blocks.append(_block(summary, setting, columns, f"{setting.title}, {round_title}"))
-    return Table(name, caption, tuple(blocks), _notes(summary, [metric]), _raw(summary, [metric]))
+        for metric in metrics:
+            for at, round_title in summary.rounds.items():
+                columns = [
+                    (Cell(setting, skew), metric, at, "", skew_title(skew))
+                    for skew in summary.skews(setting)
+                ]
+                named = f"{metric.title}, {round_title}" if len(metrics) > 1 else round_title
+                blocks.append(_block(summary, setting, columns, f"{setting.title}, {named}"))
+    notes = _notes(summary, metrics, blocks)
+    return Table(name, caption, tuple(blocks), notes, _raw(summary, metrics))
 
 
 def _block(
@@ -122,7 +165,7 @@ def _entry(
     if not values:
         return MISSING + tally, None
     interval = mean_interval(list(values.values()))
-    return percent(interval.mean, interval.half_width) + tally, interval.mean
+    return percent(interval.mean, shown_half_width(interval)) + tally, interval.mean
 
 
 def _raw(summary: Summary, metrics: Sequence[Metric]) -> pd.DataFrame:
@@ -140,7 +183,7 @@ def _raw(summary: Summary, metrics: Sequence[Metric]) -> pd.DataFrame:
                     "runs": len(runs),
                     "runs ok": sum(run["status"] == "ok" for run in runs),
                 }
-                for at in ROUNDS:
+                for at in summary.rounds:
                     values = summary.values(cell, f"{at}_{metric.key}").get(method, {})
                     row |= _numbers(at, values)
                 rows.append(row)
@@ -151,34 +194,43 @@ def _numbers(at: str, values: Mapping[int, float]) -> dict[str, float | None]:
     interval = mean_interval(list(values.values())) if values else None
     parts = {
         "mean": interval.mean if interval else None,
-        "half-width of 95 % interval": interval.half_width if interval else None,
+        "half-width of 95 % interval": shown_half_width(interval) if interval else None,
         "standard deviation": interval.std if interval else None,
     }
     return {
-        f"{at} round {name} (%)": None if value is None else 100 * value
+        f"{_RAW_NAMES[at]} {name} (%)": None if value is None else 100 * value
         for name, value in parts.items()
     }
 
 
-def _notes(summary: Summary, metrics: Sequence[Metric]) -> tuple[str, ...]:
-    """Why a number is missing or rests on fewer seeds: one note per method and reason."""
+def _notes(summary: Summary, metrics: Sequence[Metric], blocks: Sequence[Block]) -> tuple[str, ...]:
+    """Why a number is missing or has no interval, what is cut, and what had not settled."""
     places: dict[str, list[str]] = {}
-    several = len(summary.settings()) > 1
+    counts: list[int] = []
     for cell in summary.cells():
-        where = skew_title(cell.skew, short=True)
-        where = f"{cell.setting.title}, {where}" if several else where
+        where = summary.cell_name(cell)
         for method in summary.methods(cell.setting):
             runs = [run for run in summary.at(cell) if run["method"] == method]
-            for reason in _reasons(runs, metrics):
+            counts.append(sum(run["status"] == "ok" for run in runs))
+            for reason in _reasons(runs, metrics, summary.reported):
                 places.setdefault(f"{method_title(method)}: {reason}", []).append(where)
     cells = len(summary.cells())
-    return tuple(
+    missing = tuple(
         f"{note}." if len(where) == cells else f"{note} ({'; '.join(where)})."
         for note, where in places.items()
     )
+    cut = any(is_cut(entry.text) for one in blocks for row in one.rows for entry in row[1:])
+    return (
+        *missing,
+        *few_seeds(counts, SHOWN_FROM),
+        *((CUT,) if cut else ()),
+        *horizon_notes(summary),
+    )
 
 
-def _reasons(runs: Sequence[Mapping[str, Any]], metrics: Sequence[Metric]) -> list[str]:
+def _reasons(
+    runs: Sequence[Mapping[str, Any]], metrics: Sequence[Metric], reported: str
+) -> list[str]:
     if all(run["status"] == NOT_RUN for run in runs):
         return []  # the cell itself says so
     failed = [run for run in runs if run["status"] not in ("ok", NOT_RUN)]
@@ -187,7 +239,7 @@ def _reasons(runs: Sequence[Mapping[str, Any]], metrics: Sequence[Metric]) -> li
         reasons.append(f"{NOT_RUN}: seed{'s' * (len(left) > 1)} {ranges(left)}")
     ok = [run for run in runs if run["status"] == "ok"]
     for metric in metrics:
-        if ok and all(run[f"last_{metric.key}"] is None for run in ok):
+        if ok and all(run.get(f"{reported}_{metric.key}") is None for run in ok):
             private = metric == GLOBAL and all(run["communicated_parameters"] == 0 for run in ok)
             why = (
                 "every parameter is private, so there is no global model"

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pandas as pd
 
-from fedsdg.analysis.formatting import MISSING, percent
+from fedsdg.analysis.formatting import CUT, MISSING, few_seeds, is_cut, percent
 from fedsdg.analysis.frames import PLACE, groups, places
+from fedsdg.analysis.horizon import horizon_notes
 from fedsdg.analysis.hyperparameters import hyperparameters
 from fedsdg.analysis.names import is_ceiling, method_order, method_title, natural_order
 from fedsdg.analysis.robustness import accuracy_by_share, detections
+from fedsdg.analysis.statistics import SHOWN_FROM
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables.layout import Block, Entry, Table, block, mark_best
 
 _BYZANTINE = (
-    "Global accuracy (%) in the last round, by attack and share of the clients that attack: mean "
+    "Global accuracy (%), {round}, by attack and share of the clients that attack: mean "
     "± half-width of the 95 % Student-t interval over seeds; bold: highest mean of a column. "
     "Without attackers a run is the same under every attack"
 )
@@ -33,9 +35,14 @@ def byzantine(summary: Summary) -> Table:
         for where, here in places(rows)
         for attack, part in groups(here, "attack")
     ]
-    notes = () if blocks else ("No run of this experiment was attacked.",)
+    notes: tuple[str, ...] = ("No run of this experiment was attacked.",)
+    if blocks:
+        cut = any(is_cut(e.text) for one in blocks for row in one.rows for e in row[1:])
+        notes = (*few_seeds(rows["n"], SHOWN_FROM), *((CUT,) if cut else ()))
+        notes += horizon_notes(summary)
     shown = tuple(blocks) or (block("", ["Method"], []),)
-    caption = f"{_BYZANTINE}. {hyperparameters(summary.runs)}"
+    caption = _BYZANTINE.format(round=summary.rounds[summary.reported])
+    caption += f". {hyperparameters(summary.runs)}"
     shares = {name: f"{name} (share)" for name in ("mean", "low", "high")}
     return Table("byzantine", caption, shown, notes, rows.rename(columns=shares))
 
@@ -52,7 +59,7 @@ def _by_share(title: str, part: pd.DataFrame) -> Block:
             if row is None:
                 column.append((MISSING, None))
             else:
-                width = row["high"] - row["mean"] if row["n"] > 1 else None
+                width = row["high"] - row["mean"] if row["n"] >= SHOWN_FROM else None
                 value = None if is_ceiling(method) else row["mean"]
                 column.append((percent(row["mean"], width), value))
         columns.append(column)

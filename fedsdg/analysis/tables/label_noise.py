@@ -8,18 +8,19 @@ from typing import Any
 import pandas as pd
 
 from fedsdg.analysis.contributions import MEASURES, YARDSTICKS, correlations, measures
-from fedsdg.analysis.formatting import MISSING
+from fedsdg.analysis.formatting import MISSING, few_seeds
 from fedsdg.analysis.frames import groups, places
 from fedsdg.analysis.hyperparameters import hyperparameters
 from fedsdg.analysis.names import method_order, method_title
+from fedsdg.analysis.statistics import SHOWN_FROM
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables.layout import Table, block
 
 _CAPTION = (
     "Correlation over clients between what a method says they are worth (means over the rounds) "
     "and their share of wrong labels, or their exact Shapley value in the last round: Spearman's ρ "
-    "within a run, mean over seeds ± half-width of the 95 % Student-t interval, and Pearson's in "
-    "brackets. Good is −1 for wrong labels and +1 for Shapley values"
+    "within a run, mean over seeds by Fisher's z [95 % interval, Student-t of z], and Pearson's in "
+    "round brackets. Good is −1 for wrong labels and +1 for Shapley values"
 )
 
 
@@ -32,7 +33,9 @@ def label_noise(summary: Summary) -> Table:
         for scenario, part in groups(here, "scenario"):
             title = ", ".join(text for text in (where, scenario) if text)
             blocks.append(block(title, heads, _lines(part)))
-    notes = () if blocks else ("No client of this experiment has label noise.",)
+    notes: tuple[str, ...] = ("No client of this experiment has label noise.",)
+    if blocks:
+        notes = few_seeds(rows["runs"], SHOWN_FROM)
     shown = tuple(blocks) or (block("", heads, []),)
     caption = f"{_CAPTION}. {hyperparameters(summary.runs)}"
     return Table("label_noise", caption, shown, notes, rows)
@@ -52,5 +55,6 @@ def _lines(part: pd.DataFrame) -> list[list[str]]:
 def _cell(row: Mapping[Any, Any] | None) -> str:
     if row is None:
         return MISSING
-    width = "" if pd.isna(row["half_width"]) else f" ± {row['half_width']:.2f}"
-    return f"{row['spearman']:+.2f}{width} ({row['pearson']:+.2f})".replace("-", "−")
+    shown = row["runs"] >= SHOWN_FROM
+    interval = f" [{row['low']:+.2f}, {row['high']:+.2f}]" if shown else ""
+    return f"{row['spearman']:+.2f}{interval} ({row['pearson']:+.2f})".replace("-", "−")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from fedsdg.analysis.formatting import MISSING
 from fedsdg.analysis.frames import places
+from fedsdg.analysis.horizon import horizon_notes
 from fedsdg.analysis.hyperparameters import hyperparameters
-from fedsdg.analysis.names import GLOBAL, PERSONAL, method_order, method_title, natural_order
+from fedsdg.analysis.names import GLOBAL, method_order, method_title, natural_order
 from fedsdg.analysis.simulated_time import costs_of_waiting
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables.layout import Table, block
@@ -19,8 +20,7 @@ _CAPTION = (
     "Simulated time of a whole run and what became of the clients' work, means over seeds: seconds "
     "on the simulated clock; seconds that clients stood idle, all together; uploads that were "
     "used, that missed the end of their round, and that were discarded (also as a share of all); "
-    "clients that were drawn while still busy; clients that dropped out; accuracy (%) in the last "
-    "round"
+    "clients that were drawn while still busy; clients that dropped out; accuracy (%)"
 )
 _SHOWN = (
     ("simulated_seconds", "seconds", 1),
@@ -31,30 +31,31 @@ _SHOWN = (
     ("discarded_share", "discarded (%)", 100),
     ("passed_over", "passed over", 1),
     ("dropped", "dropped", 1),
-    (PERSONAL.key, PERSONAL.short, 100),
-    (GLOBAL.key, GLOBAL.short, 100),
 )
 
 
 def stragglers(summary: Summary) -> Table:
     """A block for each place: a row for each scenario and method with a simulated clock."""
     rows = costs_of_waiting(summary)
-    heads = ["Scenario", "Method", *(heading for _, heading, _ in _SHOWN)]
+    accuracies = [(m.key, m.short, 100) for m in (summary.personal, GLOBAL)]
+    columns = (*_SHOWN, *accuracies)
+    heads = ["Scenario", "Method", *(heading for _, heading, _ in columns)]
     blocks = []
     for where, here in places(rows):
         ordered = sorted(
             here.to_dict("records"),
             key=lambda row: (natural_order(row["scenario"]), method_order(row["method"])),
         )
-        blocks.append(block(where, heads, [_line(row) for row in ordered]))
-    notes = () if blocks else ("No run of this experiment kept simulated time.",)
+        blocks.append(block(where, heads, [_line(row, columns) for row in ordered]))
+    none = ("No run of this experiment kept simulated time.",)
+    notes = horizon_notes(summary) if blocks else none
     shown = tuple(blocks) or (block("", heads, []),)
-    caption = f"{_CAPTION}. {hyperparameters(summary.runs)}"
+    caption = f"{_CAPTION}, {summary.rounds[summary.reported]}. {hyperparameters(summary.runs)}"
     return Table("stragglers", caption, shown, notes, rows)
 
 
-def _line(row: Mapping[Any, Any]) -> list[str]:
-    values = [_number(row[name] * scale, name) for name, _, scale in _SHOWN]
+def _line(row: Mapping[Any, Any], columns: Sequence[tuple[str, str, int]]) -> list[str]:
+    values = [_number(row[name] * scale, name) for name, _, scale in columns]
     return [row["scenario"], method_title(row["method"]), *values]
 
 

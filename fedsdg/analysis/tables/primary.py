@@ -1,0 +1,109 @@
+"""The comparisons that were named beforehand, with their verdicts."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from fedsdg.analysis.comparisons import LEVEL, SEEDS, Comparison, Difference, comparisons, facts
+from fedsdg.analysis.formatting import MISSING, few_seeds, p_value, points
+from fedsdg.analysis.horizon import horizon_label
+from fedsdg.analysis.hyperparameters import hyperparameters
+from fedsdg.analysis.names import method_title
+from fedsdg.analysis.statistics import SHOWN_FROM
+from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.tables.layout import Table, block
+
+_CAPTION = (
+    "Primary comparisons, named in the config before the runs: paired differences over seeds in "
+    "percentage points [95 % Student-t interval]; p of the two-sided paired t-test and of two "
+    "one-sided tests that the difference lies within ±1 point, both adjusted by Holm over all that "
+    "are named; the smallest difference that one such test would have seen with 80 % power. "
+    f"Verdicts at the {100 * LEVEL:.0f} % level, from {SEEDS} common seeds on. Of several rivals "
+    "the smallest difference decides: higher means higher than each (largest p), lower means lower "
+    "than at least one (p times their number). Verdicts are for these comparisons alone"
+)
+_HEADS = ["Comparison", "Metric", "Where", "Minus", "n", "Difference"]
+_HEADS += ["p (Holm)", "p of equivalence (Holm)", "Visible", "Verdict"]
+
+
+def primary(summary: Summary) -> Table:
+    """A row for each comparison; below one with several rivals a row for each of them."""
+    found = comparisons(summary)
+    lines = [line for one in found for line in _lines(summary, one)]
+    notes: tuple[str, ...] = ("This experiment names no primary comparisons.",)
+    if found:
+        notes = few_seeds((d.n for one in found for d in one.differences), SHOWN_FROM)
+        for one in found:
+            methods = (one.named.subject, *one.named.rivals)
+            if label := horizon_label(summary, one.named.cell, methods):
+                notes += (f"{one.named.id}: {label}.",)
+    caption = f"{_CAPTION}; {summary.rounds[summary.reported]}. {hyperparameters(summary.runs)}"
+    raw = pd.DataFrame(
+        [
+            {key: value for key, value in whole.items() if key != "differences"} | part
+            for whole in map(facts, found)
+            for part in _parts(whole)
+        ]
+    )
+    return Table("primary", caption, (block("", _HEADS, lines),), notes, raw)
+
+
+def _parts(whole: dict[str, object]) -> list[dict[str, object]]:
+    """The differences of a comparison, their own p apart from the comparison's."""
+    differences = whole["differences"]
+    assert isinstance(differences, list)
+    renamed = {
+        "mean": "mean (percentage points)",
+        "low": "low (percentage points)",
+        "high": "high (percentage points)",
+        "smallest_visible": "smallest visible (percentage points)",
+        "n": "n of rival",
+        "p": "p of rival",
+        "p_equivalent": "p_equivalent of rival",
+    }
+    return [{renamed.get(k, k): value for k, value in one.items()} for one in differences]
+
+
+def _lines(summary: Summary, one: Comparison) -> list[list[str]]:
+    several = len(one.differences) > 1
+    subject = method_title(one.named.subject)
+    rival = f"each of {len(one.differences)}" if several else method_title(one.decisive.rival)
+    head = [
+        f"{one.named.id}: {subject}",
+        one.named.metric.title,
+        summary.cell_name(one.named.cell),
+        rival,
+        str(one.n),
+        difference_text(one.decisive),
+        _p(one.p_holm),
+        _p(one.p_equivalent_holm),
+        _visible(one.decisive),
+        one.verdict,
+    ]
+    if not several:
+        return [head]
+    described = [
+        ["", "", "", method_title(d.rival), str(d.n), difference_text(d), "", "", _visible(d), ""]
+        for d in one.differences
+    ]
+    return [head, *described]
+
+
+def difference_text(difference: Difference) -> str:
+    """A difference in points with its interval, from five seeds on."""
+    interval = difference.interval
+    if interval is None:
+        return MISSING
+    if interval.low is None or interval.high is None or interval.n < SHOWN_FROM:
+        return points(interval.mean)
+    low, high = max(interval.low, -1.0), min(interval.high, 1.0)
+    return f"{points(interval.mean)} [{points(low)}, {points(high)}]"
+
+
+def _p(p: float | None) -> str:
+    return MISSING if p is None else p_value(p).removeprefix("p = ").removeprefix("p ")
+
+
+def _visible(difference: Difference) -> str:
+    shown = difference.visible is not None and difference.n >= SHOWN_FROM
+    return f"{100 * (difference.visible or 0.0):.1f}" if shown else MISSING

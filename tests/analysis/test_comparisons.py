@@ -1,0 +1,176 @@
+"""Primary comparisons: SciPy's paired tests, Holm over all that were named, and verdicts."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedsdg.analysis.comparisons import comparisons
+from fedsdg.analysis.statistics import holm
+from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.tables import write_table
+
+from .conftest import Run
+
+SEEDS = range(10)
+
+
+def named(name, rivals, metric="expected_accuracy_b", subject="fedsdg"):
+    place = {"dataset": "digits", "clients": 10, "skew": "iid"}
+    return {"id": name, "subject": subject, "rivals": rivals, "metric": metric} | place
+
+
+def runs(values):
+    """``values``: method → metric → a value for each seed."""
+    for method, metrics in values.items():
+        for seed in range(len(next(iter(metrics.values())))):
+            quarter = {metric: float(own[seed]) for metric, own in metrics.items()}
+            quarter |= {"expected_accuracy": 0.5, "evaluations": 3}
+            yield Run(method, seed, skew="iid", quarter=quarter, last={"personal_accuracy": 0.1})
+
+
+def spread(mean, scale, n=10, key=0):
+    """``n`` numbers of exactly this mean and standard deviation."""
+    if n == 1:
+        return np.array([mean])
+    x = np.random.default_rng([n, key]).normal(size=n)
+    return mean + scale * (x - x.mean()) / x.std(ddof=1)
+
+
+def of(differences, base=0.6):
+    """Accuracies of the subject and of rivals, so that the differences are these."""
+    first = next(iter(differences.values()))
+    ours = spread(base, 0.05, len(first), key=9)
+    values = {"fedsdg": {"expected_accuracy_b": ours}}
+    for rival, difference in differences.items():
+        values[rival] = {"expected_accuracy_b": ours[: len(difference)] - difference}
+    return values
+
+
+@pytest.fixture
+def compared(summary_of):
+    def make(differences, *wanted):
+        wanted = wanted or (named("one", list(differences)),)
+        summary = Summary(summary_of(runs(of(differences)), wanted))
+        return {one.named.id: one for one in comparisons(summary)}
+
+    return make
+
+
+def test_p_values_are_scipys_and_holms(compared) -> None:
+    differences = {
+        "fedavg": spread(0.02, 0.02, key=1),
+        "ditto": spread(-0.004, 0.01, key=2),
+        "fedrep": spread(0.0, 0.006, key=3),
+    }
+    found = compared(differences, *(named(rival, [rival]) for rival in differences))
+    values = of(differences)
+    p, p_equivalent = [], []
+    for rival, one in found.items():
+        ours, theirs = (values[m]["expected_accuracy_b"] for m in ("fedsdg", rival))
+        test = stats.ttest_rel(ours, theirs)
+        ends = test.confidence_interval()
+        interval = one.decisive.interval
+        assert (interval.low, interval.high) == (pytest.approx(ends.low), pytest.approx(ends.high))
+        p.append(test.pvalue)
+        above = stats.ttest_rel(ours + 0.01, theirs, alternative="greater").pvalue
+        below = stats.ttest_rel(ours - 0.01, theirs, alternative="less").pvalue
+        p_equivalent.append(max(above, below))
+        assert one.decisive.visible == pytest.approx(
+            (stats.t.ppf(0.975, 9) + stats.t.ppf(0.8, 9)) * stats.sem(ours - theirs)
+        )
+    assert [one.p for one in found.values()] == pytest.approx(p)
+    assert [one.p_holm for one in found.values()] == pytest.approx(holm(p))
+    assert [one.p_equivalent for one in found.values()] == pytest.approx(p_equivalent)
+    assert [one.p_equivalent_holm for one in found.values()] == pytest.approx(holm(p_equivalent))
+
+
+@pytest.mark.parametrize(
+    ("mean", "scale", "verdict"),
+    [
+        (0.05, 0.01, "higher"),
+        (-0.05, 0.01, "lower"),
+        (0.0, 0.005, "equivalent within ±1 point"),
+        (0.004, 0.002, "higher, within the margin"),
+        (-0.004, 0.002, "lower, within the margin"),
+        (0.005, 0.03, "undecided"),
+    ],
+)
+def test_verdicts_follow_both_tests(compared, mean, scale, verdict) -> None:
+    one = compared({"ditto": spread(mean, scale)})["one"]
+    assert (one.n, one.verdict) == (10, verdict)
+    assert one.p_holm == one.p and one.p_equivalent_holm == one.p_equivalent
+
+
+def test_a_verdict_needs_ten_common_seeds(compared) -> None:
+    one = compared({"ditto": spread(0.05, 0.01, 9)})["one"]
+    assert one.verdict == "9 seeds, no verdict" and one.p < 1e-4
+    one = compared({"krum": spread(0.05, 0.01, 1)}, named("one", ["krum"]))["one"]
+    assert one.verdict == "1 seed, no verdict" and one.p is None
+
+
+def test_what_is_yet_to_be_run_counts_in_holms_correction(compared) -> None:
+    both = (named("one", ["ditto"]), named("two", ["fedrep"]))
+    found = compared({"ditto": spread(0.03, 0.02)}, *both)
+    assert found["one"].p_holm == pytest.approx(min(1.0, 2 * found["one"].p))
+    two = found["two"]
+    assert (two.p, two.p_holm, two.n) == (None, None, 0)
+    assert two.verdict == "0 seeds, no verdict"
+
+
+def test_ahead_of_each_takes_the_largest_p_and_the_smallest_difference(compared) -> None:
+    differences = {
+        "fedavg": spread(0.06, 0.01, key=1),
+        "fedavg-uniform": spread(0.03, 0.03, key=2),
+        "fedavg-sgd": spread(0.02, 0.005, key=3),
+    }
+    one = compared(differences)["one"]
+    p = [stats.ttest_1samp(d, 0).pvalue for d in differences.values()]
+    assert max(p) == p[1]
+    assert one.p == pytest.approx(p[1])
+    assert one.decisive.rival == "fedavg-sgd" and one.verdict == "higher"
+    assert [d.rival for d in one.differences] == list(differences)
+
+
+def test_ahead_of_each_fails_with_one_that_is_ahead(compared) -> None:
+    differences = {"fedavg": spread(0.06, 0.01, key=1), "fedavg-sgd": spread(-0.03, 0.01, key=2)}
+    one = compared(differences)["one"]
+    assert one.p == pytest.approx(2 * stats.ttest_1samp(differences["fedavg-sgd"], 0).pvalue)
+    assert (one.decisive.rival, one.verdict) == ("fedavg-sgd", "lower")
+    undecided = compared(differences | {"fedavg-sgd": spread(-0.002, 0.03, key=2)})["one"]
+    assert undecided.verdict == "undecided"
+
+
+def test_ahead_of_each_is_rarely_said_where_one_is_equal() -> None:
+    """Simulated under the least favourable null: one rival is equal, the others are far behind."""
+    rng = np.random.default_rng(3)
+    equal = rng.normal(0.0, 0.02, (4000, 10))
+    behind = rng.normal(0.08, 0.02, (4000, 10))
+    means = np.stack([equal.mean(axis=1), behind.mean(axis=1)])
+    p = np.stack([stats.ttest_1samp(x, 0, axis=1).pvalue for x in (equal, behind)])
+    higher = (means.min(axis=0) > 0) & (p.max(axis=0) < 0.05)
+    assert higher.mean() < 0.035, "half of the level, on this side"
+
+
+def test_seeds_are_paired_over_what_all_have(compared) -> None:
+    differences = {"fedavg": spread(0.05, 0.01, 12, key=1), "fedavg-sgd": spread(0.05, 0.01, 10)}
+    one = compared(differences)["one"]
+    assert [d.n for d in one.differences] == [12, 10] and one.n == 10
+
+
+def test_the_table_and_the_file_hold_what_was_named(summary_of, tmp_path) -> None:
+    differences = {"fedavg": spread(0.06, 0.01), "fedavg-sgd": spread(0.04, 0.01, key=2)}
+    folder = summary_of(runs(of(differences)), [named("ahead", list(differences))])
+    csv, markdown, _ = write_table(folder, "primary", tmp_path / "primary")
+    text = " ".join(markdown.read_text("utf-8").split())
+    assert "| ahead: FedSDG | accuracy of clients that differ (B) |" in text
+    assert "each of 2" in text and text.count("| higher |") == 1 and "+4.0 [" in text
+    assert "ahead: before convergence or not judged" not in text, "runs without rounds say nothing"
+    assert len(csv.read_text("utf-8").splitlines()) == 1 + 2
+
+
+def test_without_named_comparisons_the_table_says_so(summary_dir, tmp_path) -> None:
+    _, markdown, _ = write_table(summary_dir, "primary", tmp_path / "primary")
+    assert "names no primary comparisons" in markdown.read_text("utf-8")
+    (Summary(summary_dir).folder / "primary.json").unlink()
+    assert comparisons(Summary(summary_dir)) == [], "a record from before lacks the file"
+    (summary_dir / "primary.json").write_text("[]")
