@@ -174,3 +174,11 @@ def test_without_named_comparisons_the_table_says_so(summary_dir, tmp_path) -> N
     (Summary(summary_dir).folder / "primary.json").unlink()
     assert comparisons(Summary(summary_dir)) == [], "a record from before lacks the file"
     (summary_dir / "primary.json").write_text("[]")
+
+
+def test_few_seeds_have_points_alone(summary_of, tmp_path) -> None:
+    folder = summary_of(runs(of({"ditto": spread(0.05, 0.001, 4)})), [named("one", ["ditto"])])
+    _, markdown, _ = write_table(folder, "primary", tmp_path / "primary")
+    row = next(line for line in markdown.read_text("utf-8").splitlines() if "one: FedSDG" in line)
+    cells = [cell.strip() for cell in row.split("|")[1:-1]]
+    assert cells[4:] == ["4", "+5.0", "–", "–", "–", "4 seeds, no verdict"]

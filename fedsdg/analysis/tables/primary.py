@@ -75,8 +75,8 @@ def _lines(summary: Summary, one: Comparison) -> list[list[str]]:
         rival,
         str(one.n),
         difference_text(one.decisive),
-        _p(one.p_holm),
-        _p(one.p_equivalent_holm),
+        _p(one.p_holm, one.n),
+        _p(one.p_equivalent_holm, one.n),
         _visible(one.decisive),
         one.verdict,
     ]
@@ -100,8 +100,12 @@ def difference_text(difference: Difference) -> str:
     return f"{points(interval.mean)} [{points(low)}, {points(high)}]"
 
 
-def _p(p: float | None) -> str:
-    return MISSING if p is None else p_value(p).removeprefix("p = ").removeprefix("p ")
+def _p(p: float | None, n: int) -> str:
+    return (
+        MISSING
+        if p is None or n < SHOWN_FROM
+        else p_value(p).removeprefix("p = ").removeprefix("p ")
+    )
 
 
 def _visible(difference: Difference) -> str:
