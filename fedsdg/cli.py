@@ -142,10 +142,11 @@ def pretrain(arguments: argparse.Namespace) -> int:
 
 def train(arguments: argparse.Namespace) -> int:
     """Train all seeds of one cell of the grid in one process; a failed seed is a row."""
+    from fedsdg.continuing import is_asked_for, take_from_record
     from fedsdg.data.partition_files import read_partition
     from fedsdg.models.backbones import load_backbone
     from fedsdg.progress import round_progress
-    from fedsdg.runs import execute, prepare_material, record_failure
+    from fedsdg.runs import address, execute, prepare_material, record_failure
 
     config = _load(arguments)
     method = config.method(arguments.method)
@@ -177,6 +178,9 @@ def train(arguments: argparse.Namespace) -> int:
             except FORESEEN as error:
                 outcome: str | None = record_failure(one, error, folder, identity)
             else:
+                if is_asked_for():
+                    wanted = address(one, material, shares)
+                    take_from_record(config.experiment, [wanted], _store())
                 outcome = execute(
                     one,
                     material,
@@ -257,6 +261,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run_grid(arguments: argparse.Namespace) -> int:
     from fedsdg.config import default_file, load_config
+    from fedsdg.continuing import is_asked_for
     from fedsdg.grid import run_grid
 
     for option in ("method", "dataset", "skew", "seed", "output"):
@@ -275,6 +280,7 @@ def _run_grid(arguments: argparse.Namespace) -> int:
         only=arguments.only or (),
         minutes=arguments.minutes,
         seeds_together=arguments.seeds_together,
+        continue_record=arguments.continue_record or is_asked_for(),
     )
     if failed:
         print(f"fedsdg: error: {len(failed)} run(s) failed:", file=sys.stderr)
@@ -388,9 +394,16 @@ def ledger(arguments: argparse.Namespace) -> int:
 def record(arguments: argparse.Namespace) -> int:
     """Keep what tables and figures are made from, to be committed, in results/reference."""
     from fedsdg.analysis.record import keep_record
+    from fedsdg.config import OVERRIDES
+    from fedsdg.methods import METHODS
+
+    def own_training(kind: str) -> frozenset[str]:
+        """A plugin's method, whose row is not at hand, may have prescribed any of them."""
+        row = METHODS.get(kind)
+        return frozenset([*OVERRIDES, *(row.training if row else ("epochs", "batch_size"))])
 
     for experiment in arguments.experiment:
-        print(keep_record(experiment))
+        print(keep_record(experiment, merge=arguments.merge, own_training=own_training))
     return 0
 
 
@@ -562,6 +575,11 @@ def _parser() -> argparse.ArgumentParser:
         "--only", nargs="+", metavar="NAME", help="data sets, skews, methods, seed~N; others wait"
     )
     many.add_argument(
+        "--continue-record",
+        action="store_true",
+        help="take runs of the committed record that are the very ones (or FEDSDG_CONTINUE=1)",
+    )
+    many.add_argument(
         "--minutes", type=float, help="start no run after so many; 0: tables of what is there"
     )
     sub = command(search, config=True)
@@ -605,6 +623,9 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--output", default="docs/claims.md", help="default: %(default)s")
     sub = command(record)
     sub.add_argument("experiment", nargs="+", help="as its config names it: default")
+    sub.add_argument(
+        "--merge", action="store_true", help="keep the runs of the record that are not here"
+    )
     sub = command(agree)
     sub.add_argument("experiment", nargs="+", help="as its config names it: needs")
     sub = command(verify)

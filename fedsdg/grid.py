@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from fedsdg import results
 from fedsdg.config import Config, PartitionConfig, RunConfig
+from fedsdg.continuing import take_from_record
 from fedsdg.devices import named_devices
+from fedsdg.federation.store import Address
 from fedsdg.progress import GridProgress
 from fedsdg.reach import source_hash
 from fedsdg.workers import Failed, Workers
@@ -177,15 +179,12 @@ def is_finished(run: Run, partition: str, backbone: str | None) -> bool:
         found = results.read_json(run.folder / "result.json")
     except ValueError:
         return False
-    wanted = {
-        **run.identity,
-        "status": "ok",
-        "config_hash": run.config.hash,
-        "partition_hash": partition,
-        "backbone_hash": backbone,
-        "source_hash": source_hash(run.config),
-    }
+    wanted = {**run.identity, "status": "ok", **asdict(_address(run, partition, backbone))}
     return all(found.get(key) == value for key, value in wanted.items())
+
+
+def _address(run: Run, partition: str, backbone: str | None) -> Address:
+    return Address(run.config.hash, partition, backbone, source_hash(run.config))
 
 
 # --- The way through it ---------------------------------------------------------------------------
@@ -199,11 +198,13 @@ def run_grid(
     only: Sequence[str] = (),
     minutes: float | None = None,
     seeds_together: int = 1,
+    continue_record: bool = False,
 ) -> list[str]:
     """Do what is not done yet, and write summary, tables, figures and claims of what there is.
 
     ``jobs`` runs side by side; no run is started after ``minutes``. ``seeds_together`` many seeds
-    of a cell are trained in one pass. Returns the failed runs, one line each. Raises ``GridError``
+    of a cell are trained in one pass. ``continue_record``: runs that the committed record holds
+    count as done. Returns the failed runs, one line each. Raises ``GridError``
     when the backbone, a data set or a partition cannot be had, and ``ValueError`` for a table or
     figure that there is not.
     """
@@ -224,6 +225,10 @@ def run_grid(
             left = [
                 run for run in runs if not is_finished(run, partitions[run.partition], backbone)
             ]
+            if continue_record:
+                wanted = [_address(run, partitions[run.partition], backbone) for run in left]
+                taken = take_from_record(config.experiment, wanted, store)
+                progress.say(f"{taken} of {len(left)} runs are in the record")
             progress.start(len(runs), len(runs) - len(left))
             deadline = None if minutes is None else begun + 60 * minutes
             _train(grouped(left, seeds_together), workers, progress, deadline)

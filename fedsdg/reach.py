@@ -65,8 +65,10 @@ def code_hash(method: Method | Iterable[Path], conditions: Conditions) -> str:
         digest.update(f"{name} {_digest(name)}\0".encode())
     if isinstance(method, Method):
         digest.update(row_text(method).encode() + b"\0")
-    for kind in sorted({type(one) for one in _given(conditions)}, key=lambda kind: kind.__name__):
-        digest.update(_class_text(kind.__module__, kind.__name__).encode() + b"\0")
+    kinds = {kind for one in _given(conditions) for kind in type(one).__mro__}
+    for kind in sorted(kinds, key=lambda kind: kind.__name__):
+        if _file(kind.__module__) is not None:
+            digest.update(_class_text(kind.__module__, kind.__name__).encode() + b"\0")
     return digest.hexdigest()
 
 

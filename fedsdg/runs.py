@@ -39,12 +39,12 @@ from fedsdg.federation.pooling import Pooling
 from fedsdg.federation.records import last_and_selected, last_quarter
 from fedsdg.federation.rounds import Federation, Schedule
 from fedsdg.federation.store import (
+    Address,
     checkpoints_of,
     flush_folder,
     keep_or_reuse,
     made_otherwise,
     require_writable,
-    run_key,
     together_key,
 )
 from fedsdg.models import small_cnn
@@ -470,16 +470,20 @@ def _deliver(one: Assignment, material: Material, done: Path) -> None:
     )
 
 
+def address(run: RunConfig, material: Material, partition: Partition) -> Address:
+    """Where a finished run is kept."""
+    return Address(run.hash, partition.sha256, material.backbone_hash, source_hash(run))
+
+
 def _hashes(one: Assignment, material: Material) -> dict[str, Any]:
-    return {
-        "partition_hash": one.partition.sha256,
-        "backbone_hash": material.backbone_hash,
-        "source_hash": source_hash(one.run),
-    }
+    """What of the address is no part of ``_described``."""
+    facts = asdict(address(one.run, material, one.partition))
+    del facts["config_hash"]
+    return facts
 
 
 def _key(one: Assignment, material: Material) -> str:
-    return run_key(one.run.hash, **_hashes(one, material))
+    return address(one.run, material, one.partition).key
 
 
 def record_failure(

@@ -159,6 +159,15 @@ def test_a_conditions_own_class_counts_under_it_alone(package):
     assert changed(under, ATTACKED) == set(METHODS)
 
 
+def test_so_does_the_class_that_it_is_a_kind_of(package):
+    differing = {"feature_shift": {"share": 0.5, "kind": "rotate"}}
+    under, other = hashes(differing), hashes(ATTACKED)
+    base = "\nclass DifferenceConfig:\n"
+    replaced(package / "conditions.py", base, base + "    edited = True\n")
+    assert changed(under, differing) == set(METHODS)
+    assert changed(other, ATTACKED) == set()
+
+
 def test_a_row_counts_without_its_words():
     row = METHODS["krum"]
 
@@ -252,7 +261,8 @@ print(json.dumps([name for name in sys.modules if name.split(".")[0] == "fedsdg"
         ("scaffold", {"dropout": {"probability": 0.2}}),
         ("fedavg", {"compute": {"deadline": 60}, "label_noise": {}}),
         ("focus", {"benchmark_images": 20}),
-        ("clustered", {}),
+        ("clustered", {"label_conflict": {"share": 0.5, "classes": 3}}),
+        ("fedsdg", {"feature_shift": {"share": 0.5, "kind": "rotate"}}),
     ],
 )
 def test_whatever_a_real_run_imports_is_reached(method, conditions):

@@ -9,28 +9,53 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedsdg.analysis.claims import write_claims
+from fedsdg.analysis.merging import OwnTraining, merged
 from fedsdg.analysis.names import NOT_RUN, split_skew
-from fedsdg.analysis.summarise import failed_runs, search_file
+from fedsdg.analysis.origins import FILE as ORIGINS
+from fedsdg.analysis.origins import joined, origins_of, read_origins
+from fedsdg.analysis.summarise import (
+    Gathered,
+    failed_runs,
+    read_summary,
+    run_folder,
+    search_file,
+    write_summary,
+)
 from fedsdg.analysis.summary import PRIMARY_FILE, Summary
-from fedsdg.results import write_json
+from fedsdg.analysis.tables import write_table
+from fedsdg.results import read_json, write_json
 
+#: Kinds of pages, and the files that say which there are.
+_PAGES = {"tables": "csv", "figures": "json"}
 _SUMMARY = ("runs", "rounds", "clients", "timings", "differences")
 
 
-def keep_record(experiment: str, results: Path = Path("results")) -> Path:
+def keep_record(
+    experiment: str,
+    results: Path = Path("results"),
+    *,
+    merge: bool = False,
+    own_training: OwnTraining = lambda _: frozenset(),
+) -> Path:
     """Write ``{results}/reference/{experiment}/`` anew and return it.
 
     It holds the summary; the partitions of the lowest seed, which the figure ``partition`` shows;
-    every table as csv and Markdown; the claims; the facts of the backbones; the provenance of the
-    first run that went well; and ``pages.json``, the names of its tables and figures. The folder
-    appears whole or not at all.
+    every table as csv and Markdown; the claims; the facts of the backbones; where and with what the
+    runs were made; and ``pages.json``, the names of its tables and figures. The folder appears
+    whole or not at all.
+
+    ``merge``: the runs of the record that were not computed here stay in it, and everything is
+    made from the runs of both (``merging``, which explains ``own_training``).
 
     Raises ``FileNotFoundError`` where the experiment was not computed here, and ``ValueError``
-    where a run of it failed; runs that were not run are no obstacle.
+    where a run of it failed, and where the record is damaged or its runs cannot stand beside those
+    computed here; runs that were not run are no obstacle.
     """
     summary = results / "summary" / experiment
     if not (summary / "runs.parquet").is_file():
@@ -42,30 +67,80 @@ def keep_record(experiment: str, results: Path = Path("results")) -> Path:
         raise ValueError(f"{len(failed)} run(s) of {experiment!r} failed, the first is {failed[0]}")
     target = results / "reference" / experiment
     partial = target.with_name(f".{experiment}.{os.getpid()}")
-    try:
-        for source, place in _contents(experiment, results):
-            (partial / place).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, partial / place)
-        write_json(partial / "pages.json", _pages(experiment, results))
-        shutil.rmtree(target, ignore_errors=True)
-        partial.rename(target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    here = _done(Summary(summary).runs)
+    origins = origins_of(here, results / "runs" / experiment)
+    pages = _pages(experiment, results)
+    # Where to look for what the runs were made from, the first that has it.
+    places = [results]
+    with tempfile.TemporaryDirectory() as folder:
+        made = results
+        if merge and target.is_dir():
+            made = Path(folder)
+            runs = merged(read_summary(target), read_summary(summary), own_training)
+            staying = set(_done(run.row for run in runs)) - set(here)
+            origins = joined([*read_origins(target, staying), *origins])
+            pages = _joined_pages(pages, target)
+            places.append(target)
+            _make_again(summary, target, made, runs, pages)
+        try:
+            for file, place in _contents(experiment, made, places):
+                (partial / place).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, partial / place)
+            write_json(partial / "pages.json", pages)
+            write_json(partial / ORIGINS, origins)
+            shutil.rmtree(target, ignore_errors=True)
+            partial.rename(target)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
     return target
+
+
+def _done(runs: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The folders of the runs that went well."""
+    return [run_folder(run) for run in runs if run["status"] == "ok"]
+
+
+def _make_again(
+    summary: Path, record: Path, made: Path, runs: list[Gathered], pages: dict[str, list[str]]
+) -> None:
+    """Summary, tables and claims of merged runs, where those of one computation would be.
+
+    What else lies in the record, and in the folder ``summary`` of those computed here, goes with
+    them: the latter's where both have it.
+    """
+    experiment = summary.name
+    write_summary(runs, made / "summary" / experiment)
+    for file in (*record.glob("*.json"), *summary.glob("*.json")):
+        shutil.copyfile(file, made / "summary" / experiment / file.name)
+    summary = made / "summary" / experiment
+    for table in pages.get("tables", []):
+        write_table(summary, table, made / "tables" / experiment / table)
+    write_claims(summary, made / "claims" / experiment)
+
+
+def _joined_pages(ours: dict[str, list[str]], record: Path) -> dict[str, list[str]]:
+    """The tables and figures of both; figures are drawn later, from the record."""
+    file = record / "pages.json"
+    theirs: dict[str, list[str]] = read_json(file) if file.is_file() else {}
+    theirs["tables"] = [table.stem for table in record.glob("*.csv")]
+    both = {kind: sorted({*ours.get(kind, []), *theirs.get(kind, [])}) for kind in _PAGES}
+    return {kind: names for kind, names in both.items() if names}
 
 
 def _pages(experiment: str, results: Path) -> dict[str, list[str]]:
     """The names of what was made; a kind of which nothing was made here is left out."""
-    made = {"tables": "csv", "figures": "json"}
     names = {
         kind: sorted(file.stem for file in (results / kind / experiment).glob(f"*.{suffix}"))
-        for kind, suffix in made.items()
+        for kind, suffix in _PAGES.items()
     }
     return {kind: listed for kind, listed in names.items() if listed}
 
 
-def _contents(experiment: str, results: Path) -> Iterator[tuple[Path, Path]]:
-    """(file, its place in the record) of all that is kept."""
+def _contents(experiment: str, results: Path, places: list[Path]) -> Iterator[tuple[Path, Path]]:
+    """(file, its place in the record) of all that is copied.
+
+    ``places`` have the partitions and the backbones, and the first of them the search.
+    """
     summary = results / "summary" / experiment
     for name in _SUMMARY:
         yield summary / f"{name}.parquet", Path(f"{name}.parquet")
@@ -75,23 +150,23 @@ def _contents(experiment: str, results: Path) -> Iterator[tuple[Path, Path]]:
         for table in sorted((results / "tables" / experiment).glob(f"*.{suffix}")):
             yield table, Path(table.name)
     yield results / "claims" / f"{experiment}.md", Path("claims.md")
-    if (search := search_file(experiment, results)) is not None:
+    if (search := search_file(experiment, places[0])) is not None:
         yield search, Path("search.json")
     runs = Summary(summary).runs
     first = min(run["seed"] for run in runs)
     for place in sorted({f"{_division(run)}/seed~{first}.parquet" for run in runs}):
-        file = results / "partitions" / place
-        if file.is_file():
+        if file := _first(places, Path("partitions", place)):
             yield file, Path("partitions", place)
     done = [run for run in runs if run["status"] == "ok"]
     # A run of which all parameters are trained names no backbone.
     backbones = {json.loads(run["config"]).get("backbone") for run in done} - {None}
     for name in sorted(backbones):
-        yield results / "backbones" / f"{name}.json", Path("backbones", f"{name}.json")
-    for run in done[:1]:
-        folder = f"{_setting(run)}/{run['method']}/seed~{run['seed']}"
-        file = results / "runs" / experiment / folder / "provenance.json"
-        yield file, Path("provenance.json")
+        facts = Path("backbones", f"{name}.json")
+        yield _first(places, facts) or places[0] / facts, facts
+
+
+def _first(places: list[Path], file: Path) -> Path | None:
+    return next((place / file for place in places if (place / file).is_file()), None)
 
 
 def _division(run: dict[str, Any]) -> str:

@@ -17,9 +17,11 @@ from fedsdg.analysis.differences import DIFFERENCES_SCHEMA, differences
 from fedsdg.analysis.names import NOT_RUN, method_order, skew_order
 from fedsdg.analysis.summary import PRIMARY_FILE, read_table
 from fedsdg.results import (
+    CLIENTS_MORE,
     CLIENTS_SCHEMA,
     METRICS,
     METRICS_OF_GROUPS,
+    ROUNDS_MORE,
     ROUNDS_SCHEMA,
     TIMINGS_SCHEMA,
     canonical_json,
@@ -69,12 +71,17 @@ RUNS_SCHEMA = pa.schema(
         *((name, pa.int64()) for name in _COUNTS),
         *((name, pa.string()) for name in _HASHES),
         ("config", pa.string()),
+        #: ``result.json`` without the config, as canonical JSON: it can be written back from here.
+        ("result", pa.string()),
     ]
 )
 
 SUMMARY_TIMINGS_SCHEMA = pa.schema(
     [*TIMINGS_SCHEMA, ("wall_seconds", pa.float64()), ("peak_rss_mb", pa.float64())]
 )
+
+
+_RECORDS = {"rounds": ROUNDS_SCHEMA, "clients": CLIENTS_SCHEMA}
 
 
 @dataclass(frozen=True)
@@ -89,8 +96,7 @@ class FailedRun:
     error: str
 
     def __str__(self) -> str:
-        place = f"{self.dataset}/clients~{self.clients}/{self.skew}/{self.method}/seed~{self.seed}"
-        return f"{place}: {self.error}"
+        return f"{run_folder(vars(self))}: {self.error}"
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,30 @@ class _Run:
     folder: Path
     identity: Mapping[str, Any]
     result: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """A run as the summary holds it: its row of runs.parquet, and what the other files say of it.
+
+    ``rounds`` and ``clients`` are the run's own records; ``timings`` has ``wall_seconds`` and
+    ``peak_rss_mb`` beside them.
+    """
+
+    row: Mapping[str, Any]
+    rounds: pa.Table
+    clients: pa.Table
+    timings: pa.Table
+
+    @property
+    def folder(self) -> str:
+        """Where its files lie below ``results/runs/{experiment}``."""
+        return run_folder(self.row)
+
+
+def run_folder(identity: Mapping[str, Any]) -> str:
+    """Where a run lies below ``results/runs/{experiment}``."""
+    return "{dataset}/clients~{clients}/{skew}/{method}/seed~{seed}".format_map(identity)
 
 
 def summarise(
@@ -121,25 +151,32 @@ def summarise(
     named stays with the runs, and the verdicts follow from both (``comparisons``).
     Raises ``FileNotFoundError`` if there is no run folder.
     """
-    runs = find_runs(Path(runs_dir), wanted)
+    write_summary([_gathered(run) for run in find_runs(Path(runs_dir), wanted)], output_dir)
+    found = Path(output_dir) / "search.json"
+    if search is None:
+        found.unlink(missing_ok=True)
+    else:
+        write_json(found, read_json(search))
+    write_json(Path(output_dir) / PRIMARY_FILE, list(primary))
+
+
+def write_summary(runs: Iterable[Gathered], output_dir: str | Path) -> None:
+    """Write the parquet files of these runs, in the fixed order whatever theirs."""
+    ordered = sorted(runs, key=lambda run: run_order(run.row))
     output = Path(output_dir)
-    rows = [_run_row(run) for run in runs]
+    rows = [run.row for run in ordered]
     write_parquet(output / "runs.parquet", rows, RUNS_SCHEMA)
-    for name, schema in (("rounds", ROUNDS_SCHEMA), ("clients", CLIENTS_SCHEMA)):
-        records = [_records(run.folder / f"{name}.parquet", schema) for run in runs]
+    for name, schema in _RECORDS.items():
+        records = [getattr(run, name) for run in ordered]
         schema = _widened(schema, records)
         parts = [
-            _with_identity(run, table, schema) for run, table in zip(runs, records, strict=True)
+            _with_identity(run.row, table, schema)
+            for run, table in zip(ordered, records, strict=True)
         ]
         _write(output / f"{name}.parquet", parts, schema)
-    timings = [_timings(run) for run in runs]
+    timings = [_with_identity(run.row, run.timings, SUMMARY_TIMINGS_SCHEMA) for run in ordered]
     _write(output / "timings.parquet", timings, SUMMARY_TIMINGS_SCHEMA)
     write_parquet(output / "differences.parquet", differences(rows), DIFFERENCES_SCHEMA)
-    if search is None:
-        (output / "search.json").unlink(missing_ok=True)
-    else:
-        write_json(output / "search.json", read_json(search))
-    write_json(output / PRIMARY_FILE, list(primary))
 
 
 def search_file(experiment: str, results: Path = Path("results")) -> Path | None:
@@ -147,6 +184,87 @@ def search_file(experiment: str, results: Path = Path("results")) -> Path | None
     made = results / "search" / f"{experiment}.json"
     places = (made, results / "reference" / experiment / "search.json")
     return next((file for file in places if file.is_file()), None)
+
+
+def read_summary(summary_dir: str | Path) -> list[Gathered]:
+    """The runs that ``write_summary`` wrote, in its order; they give the same files again.
+
+    Raises ``ValueError`` that names the file which is damaged, missing or does not fit the others.
+    """
+    folder = Path(summary_dir)
+    rows = [
+        {name: row.get(name) for name in RUNS_SCHEMA.names}
+        for row in _readable(folder / "runs.parquet").to_pylist()
+    ]
+    names = [_identity(row) for row in rows]
+    parts: dict[str, dict[tuple[Any, ...], pa.Table]] = {}
+    for kind in (*_RECORDS, "timings"):
+        file = folder / f"{kind}.parquet"
+        parts[kind] = _by_run(_readable(file), file)
+        if unknown := parts[kind].keys() - set(names):
+            raise _unreadable(file, f"its run {min(unknown)} is none of runs.parquet")
+    runs = []
+    for row, name in zip(rows, names, strict=True):
+        if row["status"] == "ok" and name not in parts["rounds"]:
+            raise _unreadable(folder / "rounds.parquet", f"it has no rows of the run {name}")
+        runs.append(
+            Gathered(
+                row,
+                _own(parts["rounds"].get(name), ROUNDS_SCHEMA, ROUNDS_MORE.names),
+                _own(parts["clients"].get(name), CLIENTS_SCHEMA, CLIENTS_MORE.names),
+                _own(parts["timings"].get(name), SUMMARY_TIMINGS_SCHEMA),
+            )
+        )
+    return runs
+
+
+def _identity(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in IDENTITY_SCHEMA.names)
+
+
+def _readable(file: Path) -> pa.Table:
+    """A file of a summary that has at least the identity columns."""
+    try:
+        table = read_table(file)
+    except (OSError, pa.ArrowException) as error:
+        raise _unreadable(file, str(error).splitlines()[0]) from error
+    if lacking := set(IDENTITY_SCHEMA.names) - set(table.column_names):
+        raise _unreadable(file, f"it lacks the column {sorted(lacking)[0]!r}")
+    return table
+
+
+def _unreadable(file: Path, what: str) -> ValueError:
+    return ValueError(
+        f"{file} is damaged ({what}); restore it from the repository, or make it anew from runs "
+        "with 'fedsdg record' without --merge"
+    )
+
+
+def _by_run(table: pa.Table, file: Path) -> dict[tuple[Any, ...], pa.Table]:
+    """Identity of a run -> its rows, which stand together."""
+    columns = [table[name].to_pylist() for name in IDENTITY_SCHEMA.names]
+    names = list(zip(*columns, strict=True))
+    begins = [k for k, name in enumerate(names) if not k or name != names[k - 1]]
+    found = {}
+    for begin, end in zip(begins, [*begins[1:], len(names)], strict=True):
+        if names[begin] in found:
+            raise _unreadable(file, f"the rows of the run {names[begin]} do not stand together")
+        found[names[begin]] = table.slice(begin, end - begin)
+    return found
+
+
+def _own(table: pa.Table | None, schema: pa.Schema, more: Sequence[str] = ()) -> pa.Table:
+    """A run's own record: without its identity, and without what only other runs have.
+
+    ``more``: the names of columns beyond the schema, in their order.
+    """
+    if table is None:
+        return schema.empty_table()
+    others = [name for name in table.column_names if name not in IDENTITY_SCHEMA.names]
+    usual = [name for name in schema.names if name in others]
+    rest = [name for name in others if name not in schema.names]
+    rest.sort(key=lambda name: more.index(name) if name in more else len(more))
+    return table.select([*usual, *(name for name in rest if table[name].null_count < len(table))])
 
 
 def failed_runs(summary_dir: str | Path) -> list[FailedRun]:
@@ -222,6 +340,7 @@ def _run_row(run: _Run) -> dict[str, Any]:
         "status": result.get("status", "failed"),
         "error": result.get("error"),
         "config": canonical_json(result["config"]) if "config" in result else None,
+        "result": _without_config(result) if "config" in result else None,
     }
     for at in _REPORTED:
         values = result.get(at) or {}
@@ -230,10 +349,14 @@ def _run_row(run: _Run) -> dict[str, Any]:
     return row | {name: result.get(name) for name in (*_COUNTS, *_HASHES)}
 
 
-def _with_identity(run: _Run, table: pa.Table, schema: pa.Schema) -> pa.Table:
+def _without_config(result: Mapping[str, Any]) -> str:
+    return canonical_json({key: value for key, value in result.items() if key != "config"})
+
+
+def _with_identity(row: Mapping[str, Any], table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Prepend the identity columns; columns the file lacks become nulls of the schema's type."""
     columns = {
-        field.name: pa.repeat(pa.scalar(run.identity[field.name], field.type), len(table))
+        field.name: pa.repeat(pa.scalar(row[field.name], field.type), len(table))
         for field in IDENTITY_SCHEMA
     }
     for field in schema:
@@ -241,6 +364,13 @@ def _with_identity(run: _Run, table: pa.Table, schema: pa.Schema) -> pa.Table:
         column = table[field.name].cast(field.type) if known else pa.nulls(len(table), field.type)
         columns[field.name] = column
     return pa.table(columns)
+
+
+def _gathered(run: _Run) -> Gathered:
+    rounds, clients = (
+        _records(run.folder / f"{name}.parquet", schema) for name, schema in _RECORDS.items()
+    )
+    return Gathered(_run_row(run), rounds, clients, _timings(run))
 
 
 def _records(file: Path, schema: pa.Schema) -> pa.Table:
@@ -264,7 +394,7 @@ def _timings(run: _Run) -> pa.Table:
     for name in ("wall_seconds", "peak_rss_mb"):
         value = pa.scalar(provenance.get(name), pa.float64())
         table = table.append_column(name, pa.repeat(value, len(table)))
-    return _with_identity(run, table, SUMMARY_TIMINGS_SCHEMA)
+    return table
 
 
 def _write(path: Path, parts: list[pa.Table], schema: pa.Schema) -> None:

@@ -10,23 +10,34 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedsdg.results import sha256_json
 
 
-def run_key(
-    config_hash: str, partition_hash: str, backbone_hash: str | None, source_hash: str
-) -> str:
-    """The address of a run: SHA-256 over config, data, backbone and the code it can reach."""
-    return sha256_json(
-        {
-            "config": config_hash,
-            "partition": partition_hash,
-            "backbone": backbone_hash,
-            "sources": source_hash,
-        }
-    )
+@dataclass(frozen=True)
+class Address:
+    """What a run depends on; the names are those of ``result.json``."""
+
+    config_hash: str
+    partition_hash: str
+    #: None where all parameters are trained.
+    backbone_hash: str | None
+    #: Of the code that the run can reach (``fedsdg.reach``).
+    source_hash: str
+
+    @property
+    def key(self) -> str:
+        """The run's folder in the store: SHA-256 over all four."""
+        return sha256_json(
+            {
+                "config": self.config_hash,
+                "partition": self.partition_hash,
+                "backbone": self.backbone_hash,
+                "sources": self.source_hash,
+            }
+        )
 
 
 def together_key(key: str, seeds: Sequence[int]) -> str:

@@ -26,7 +26,9 @@ def computed(make_runs, make_partitions, tmp_path, monkeypatch):
         facts = json.loads(file.read_text())
         facts["config"]["backbone"] = "letters"
         write_json(file, facts)
-        write_json(file.with_name("provenance.json"), {"wall_seconds": 1.0, "run": str(file)})
+        # Two machines, told apart by the seed.
+        made = {"machine": f"m{facts['seed']}", "wall_seconds": 1.0, "finished": "2026-01-01"}
+        write_json(file.with_name("provenance.json"), made)
     write_json(results / "backbones/letters.json", {"accuracy": 0.5})
     make_partitions(seeds=(1, 2))
     shutil.move(tmp_path / "partitions", results / "partitions")
@@ -65,8 +67,12 @@ def test_figures_and_tables_of_the_record_are_those_of_the_results(computed, tmp
 def test_it_holds_provenance_backbone_and_claims_and_the_lowest_seeds_partitions(computed):
     main(["record", "tried"])
     kept = computed / "reference/tried"
-    run = json.loads((kept / "provenance.json").read_text())["run"]
-    assert run.endswith("digits/clients~12/dirichlet~0.1/fedsdg/seed~1/result.json")
+    first, second = json.loads((kept / "provenance.json").read_text())
+    assert (first["machine"], second["machine"]) == ("m1", "m2")
+    place = "digits/clients~12/dirichlet~{}/{}"
+    cells = [("0.1", "fedsdg"), ("0.1", "fedavg"), ("1.0", "fedsdg")]
+    assert first["runs"] == [f"{place.format(*cell)}/seed~1" for cell in cells]
+    assert second["runs"] == [f"{place.format(*cell)}/seed~2" for cell in cells[::2]]
     assert json.loads((kept / "backbones/letters.json").read_text()) == {"accuracy": 0.5}
     assert (kept / "claims.md").read_text() == (computed / "claims/tried.md").read_text()
     found = [str(file.relative_to(kept)) for file in sorted(kept.rglob("seed~*"))]

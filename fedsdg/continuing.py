@@ -1,0 +1,102 @@
+"""Finished runs of a committed record count as done: they are put back into the store.
+
+A long grid is completed in pieces, on several days and machines. A run of the record is taken where
+its address is the one that is wanted: config, partition, backbone and the code that it can reach.
+Who wants to see that the record can be computed again does not ask for this.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from fedsdg import results
+from fedsdg.analysis.origins import read_origins
+from fedsdg.analysis.summarise import Gathered, read_summary
+from fedsdg.federation.store import Address, keep_or_reuse, together_key
+
+#: Where records lie; each in a folder named as its experiment.
+RECORDS = Path("results/reference")
+
+_ADDRESS = tuple(entry.name for entry in fields(Address))
+#: What ``result.json`` says of a run beside its outcome, which alone is in the store.
+_NAMES = ("experiment", "dataset", "clients", "skew", "scenario", "method", "label", "seed")
+
+
+def is_asked_for() -> bool:
+    """Whether the environment says that records count: FEDSDG_CONTINUE=1."""
+    return os.environ.get("FEDSDG_CONTINUE", "") not in ("", "0")
+
+
+def take_from_record(experiment: str, wanted: Iterable[Address], store: Path) -> int:
+    """Put those of the runs that the record of an experiment holds into the store; how many.
+
+    Nothing where there is no record. Raises ``ValueError`` where it is damaged.
+    """
+    record = RECORDS / experiment
+    if not (record / "runs.parquet").is_file():
+        return 0
+    addresses = {astuple(one): one for one in wanted}
+    taken = 0
+    for run in _runs_of(record, (record / "runs.parquet").stat().st_mtime_ns):
+        one = addresses.get(tuple(run.row[name] for name in _ADDRESS))
+        if one is not None and _is_whole(run):
+            origins = read_origins(record, [run.folder])
+            origin: Mapping[str, Any] = origins[0] if origins else {}
+            seeds = origin.get("seeds_together", [run.row["seed"]])
+            _put_back(run, origin, record, store, together_key(one.key, seeds))
+            taken += 1
+    return taken
+
+
+@lru_cache(maxsize=1)
+def _runs_of(record: Path, _: int) -> list[Gathered]:
+    """The runs of a record, read once for all seeds of a cell; the time tells versions apart."""
+    return read_summary(record)
+
+
+def _is_whole(run: Gathered) -> bool:
+    """Whether the record holds all files of a run: results, and no trace, which it never does."""
+    if run.row["status"] != "ok" or run.row["result"] is None:
+        return False
+    return not json.loads(run.row["config"])["federation"].get("trace_every")
+
+
+def _put_back(
+    run: Gathered, origin: Mapping[str, Any], record: Path, store: Path, key: str
+) -> None:
+    facts = {name: value for name, value in origin.items() if name not in ("runs", "first", "last")}
+    for name in ("wall_seconds", "peak_rss_mb"):
+        facts[name] = run.timings[name][0].as_py() if len(run.timings) else None
+
+    def write(place: Path) -> None:
+        for name, schema, more in (
+            ("rounds", results.ROUNDS_SCHEMA, results.ROUNDS_MORE),
+            ("clients", results.CLIENTS_SCHEMA, results.CLIENTS_MORE),
+        ):
+            rows = getattr(run, name).to_pylist()
+            results.write_parquet(place / f"{name}.parquet", rows, schema, more)
+        results.write_parquet(place / "timings.parquet", _timings(run), results.TIMINGS_SCHEMA)
+        results.write_json(place / "result.json", _outcome(run))
+        results.write_json(place / "provenance.json", {**facts, "taken_from": record.as_posix()})
+
+    keep_or_reuse(store, key, write)
+
+
+def _timings(run: Gathered) -> list[dict[str, Any]]:
+    names: list[str] = results.TIMINGS_SCHEMA.names
+    table: pa.Table = run.timings.select(names)
+    return [row for row in table.to_pylist() if row["round"] is not None]
+
+
+def _outcome(run: Gathered) -> dict[str, Any]:
+    said = json.loads(run.row["result"])
+    aside = {*_NAMES, *_ADDRESS, "status", "error"}
+    return {name: value for name, value in said.items() if name not in aside}

@@ -1,0 +1,310 @@
+"""A record made in pieces is the record made at once; what does not fit together is refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fedsdg.analysis.claims import write_claims
+from fedsdg.analysis.summarise import read_summary, summarise, write_summary
+from fedsdg.analysis.tables import write_table
+from fedsdg.cli import main
+from fedsdg.results import ROUNDS_MORE, ROUNDS_SCHEMA, sha256_json, write_json, write_parquet
+
+TABLES = ("main", "bytes", "seconds")
+METHODS = ("fedsdg", "fedavg", "krum", "local-only")
+SUMMARY = ("runs", "rounds", "clients", "timings", "differences")
+OLD = ("fedsdg", "fedavg")
+
+
+@pytest.fixture
+def grid(make_runs, make_partitions, tmp_path, monkeypatch):
+    """Runs of four methods and two seeds, lying aside; a function computes some of them."""
+    monkeypatch.chdir(tmp_path)
+    written = make_runs("tried", methods=METHODS, seeds=(1, 2))
+    make_partitions(seeds=(1, 2))
+    shutil.move(tmp_path / "partitions", "results/partitions")
+    write_json("results/backbones/letters.json", {"accuracy": 0.5})
+    for number, file in enumerate(sorted(written.runs.rglob("result.json"))):
+        change(file, backbone="letters")
+        facts = json.loads(file.with_name("provenance.json").read_text())
+        days = {"started": f"2026-01-{number + 1:02}", "finished": f"2026-02-{number + 1:02}"}
+        write_json(file.with_name("provenance.json"), {**facts, "machine": "one", **days})
+    # A column that only some runs have, and not those that are first in the order.
+    for file in written.runs.rglob("krum/*/rounds.parquet"):
+        rows = [row | {"attackers": 1} for row in pq.read_table(file).to_pylist()]
+        write_parquet(file, rows, ROUNDS_SCHEMA, ROUNDS_MORE)
+    return written.runs
+
+
+def change(file, **config):
+    facts = json.loads(file.read_text())
+    facts["config"] |= config
+    facts["config_hash"] = sha256_json(facts["config"])
+    write_json(file, facts)
+
+
+def compute(grid, *places, missing=()):
+    """As if the runs in these folders had been computed here, and no others."""
+    runs = Path("results/runs/tried")
+    shutil.rmtree("results/runs", ignore_errors=True)
+    wanted = []
+    for place in places:
+        for folder in sorted(grid.glob(f"digits/clients~12/*/{place}")):
+            name = folder.relative_to(grid)
+            shutil.copytree(folder, runs / name)
+            wanted.append(str(name))
+    summary = Path("results/summary/tried")
+    summarise(runs, summary, [*wanted, *missing])
+    shutil.rmtree("results/tables", ignore_errors=True)
+    for table in TABLES:
+        write_table(summary, table, Path("results/tables/tried", table))
+    write_claims(summary, Path("results/claims/tried"))
+
+
+def contents(folder=Path("results/reference/tried")):
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
+
+
+def record(*options):
+    return main(["record", "tried", *options])
+
+
+def named(grid, *methods):
+    return [f"{method}/seed~*" for method in methods]
+
+
+def test_a_summary_that_is_read_and_written_is_the_same_to_the_byte(grid, tmp_path):
+    compute(grid, "*/seed~*", missing=["digits/clients~12/dirichlet~0.1/scaffold/seed~1"])
+    before = Path("results/summary/tried")
+    write_summary(reversed(read_summary(before)), tmp_path / "again")
+    for name in SUMMARY:
+        file = f"{name}.parquet"
+        assert (tmp_path / "again" / file).read_bytes() == (before / file).read_bytes(), name
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (["krum/seed~*", "local-only/*"], ["fedsdg/*", "fedavg/*"]),
+        (["*/seed~2"], ["*/seed~1"]),
+        (["fedavg/*", "krum/*"], ["fedsdg/seed~1", "krum/seed~2"], ["fedsdg/*", "local-only/*"]),
+    ],
+)
+def test_pieces_make_the_record_that_is_made_at_once(grid, pieces):
+    """In whatever order they come, and where they overlap."""
+    compute(grid, "*/seed~*")
+    assert record() == 0
+    whole = contents()
+    shutil.rmtree("results/reference")
+    for piece in pieces:
+        compute(grid, *piece)
+        assert record("--merge") == 0
+    merged = contents()
+    origins = json.loads(merged.pop("provenance.json"))
+    expected = json.loads(whole.pop("provenance.json"))
+    assert merged == whole
+    assert [sorted(entry.pop("runs")) for entry in origins] == [
+        sorted(entry.pop("runs")) for entry in expected
+    ]
+    assert origins == expected == [{"machine": "one", "first": "2026-01-01", "last": "2026-02-16"}]
+
+
+def test_without_a_record_it_is_just_a_record(grid):
+    compute(grid, "*/seed~*")
+    assert record("--merge") == 0
+    merged = contents()
+    assert record() == 0
+    assert contents() == merged
+
+
+def test_without_merge_the_record_is_replaced(grid):
+    compute(grid, *named(grid, *METHODS))
+    record()
+    compute(grid, *named(grid, *OLD))
+    record()
+    assert {run.row["method"] for run in read_summary("results/reference/tried")} == set(OLD)
+
+
+def test_a_run_computed_here_replaces_the_recorded_one_and_the_others_stay(grid):
+    compute(grid, "*/seed~*")
+    record()
+    before = {run.folder: run for run in read_summary("results/reference/tried")}
+    file = next(grid.rglob("krum/seed~1/result.json"))
+    facts = json.loads(file.read_text())
+    facts["last"]["personal_accuracy"] = 0.125
+    write_json(file, facts)
+    compute(grid, "krum/seed~1")
+    assert record("--merge") == 0
+    after = {run.folder: run for run in read_summary("results/reference/tried")}
+    assert after.keys() == before.keys()
+    changed = [name for name in after if after[name].row != before[name].row]
+    assert changed == [str(file.parent.relative_to(grid))]
+    assert after[changed[0]].row["last_personal_accuracy"] == 0.125
+
+
+def test_a_run_that_was_not_run_here_replaces_none(grid):
+    compute(grid, "*/seed~*")
+    record()
+    whole = contents()
+    place = "digits/clients~12/dirichlet~0.1"
+    compute(grid, "fedavg/*", missing=[f"{place}/krum/seed~1", f"{place}/scaffold/seed~1"])
+    record("--merge")
+    runs = {run.folder: run.row["status"] for run in read_summary("results/reference/tried")}
+    assert runs[f"{place}/krum/seed~1"] == "ok"
+    assert runs[f"{place}/scaffold/seed~1"] == "not run"
+    compute(grid, "*/seed~*")
+    record()
+    assert contents() == whole
+
+
+def test_every_machine_and_commit_has_an_entry_with_its_runs(grid):
+    compute(grid, *named(grid, *OLD))
+    record()
+    for file in grid.rglob("provenance.json"):
+        write_json(file, json.loads(file.read_text()) | {"machine": "two"})
+    compute(grid, "fedavg/seed~1", "krum/*")
+    record("--merge")
+    entries = json.loads(Path("results/reference/tried/provenance.json").read_text())
+    methods = {entry["machine"]: {run.split("/")[3] for run in entry["runs"]} for entry in entries}
+    assert methods == {"one": {"fedsdg", "fedavg"}, "two": {"fedavg", "krum"}}
+    every = [run for entry in entries for run in entry["runs"]]
+    assert len(every) == len(set(every)) == 12
+
+
+def test_a_record_from_before_is_joined(grid):
+    """One entry of provenance, no results and no quarters."""
+    compute(grid, *named(grid, *OLD))
+    record()
+    kept = Path("results/reference/tried")
+    write_json(kept / "provenance.json", {"machine": "old", "wall_seconds": 3.0})
+    table = pq.read_table(kept / "runs.parquet")
+    late = [name for name in table.column_names if name == "result" or name.startswith("quarter_")]
+    pq.write_table(table.drop_columns(late), kept / "runs.parquet")
+    (kept / "pages.json").unlink()
+    compute(grid, *named(grid, "krum"))
+    assert record("--merge") == 0
+    runs = read_summary(kept)
+    assert [run.row["result"] is None for run in runs] == [run.row["method"] in OLD for run in runs]
+    entries = json.loads((kept / "provenance.json").read_text())
+    assert [(entry["machine"], len(entry["runs"])) for entry in entries] == [("old", 8), ("one", 4)]
+    assert json.loads((kept / "pages.json").read_text())["tables"] == sorted(TABLES)
+
+
+def edit(part, **changes):
+    def apply(file):
+        facts = json.loads(file.read_text())
+        (facts["config"] if part == "config" else facts["config"][part]).update(changes)
+        write_json(file, facts)
+
+    return apply
+
+
+def rehash(name):
+    def apply(file):
+        write_json(file, json.loads(file.read_text()) | {name: sha256_json("another")})
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("method", "spoil", "message"),
+    [
+        ("krum", edit("federation", rounds=60), "federation.rounds is 6 in it, but 60 here"),
+        ("krum", edit("training", clip_norm=9), "training.clip_norm is None in it, but 9 here"),
+        ("krum", edit("config", conditions={}), "conditions is None in it, but {} here"),
+        ("fedavg", edit("training", eta_g=9), "training.eta_g is 0.003 in it, but 9 here"),
+        ("fedavg", edit("config", parameters={"f": 2}), "parameters.f is None in it, but 2 here"),
+        ("fedavg", rehash("source_hash"), "source_hash is "),
+        ("krum", rehash("backbone_hash"), "backbone_hash is "),
+        ("krum", rehash("partition_hash"), "partition_hash is "),
+    ],
+)
+def test_runs_that_cannot_stand_beside_those_of_the_record_are_refused(
+    grid, capsys, method, spoil, message
+):
+    compute(grid, "fedsdg/*", "fedavg/seed~1")
+    record()
+    before = contents()
+    for file in grid.rglob(f"{method}/seed~*/result.json"):
+        spoil(file)
+    compute(grid, f"{method}/seed~2")
+    capsys.readouterr()
+    assert record("--merge") == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert f"cannot join the record of 'tried': {message}" in said
+    assert f"{method}/seed~2 of those here" in said and "record without --merge" in said
+    assert contents() == before
+    assert record() == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "spoil"),
+    [
+        ("krum", edit("training", eta_g=9)),  # a rate of its own
+        ("krum", rehash("source_hash")),  # other methods go through other code
+    ],
+)
+def test_what_a_method_has_for_itself_is_no_contradiction(grid, method, spoil):
+    compute(grid, *named(grid, *OLD))
+    record()
+    for file in grid.rglob(f"{method}/seed~*/result.json"):
+        spoil(file)
+    compute(grid, f"{method}/*")
+    assert record("--merge") == 0
+
+
+def test_where_all_recorded_runs_are_replaced_nothing_can_contradict(grid):
+    compute(grid, *named(grid, *OLD))
+    record()
+    for file in grid.rglob("result.json"):
+        edit("federation", rounds=60)(file)
+    compute(grid, "*/seed~*")
+    assert record("--merge") == 0
+
+
+def truncated(file):
+    file.write_bytes(file.read_bytes()[:-40])
+
+
+def without_run(file):
+    table = pq.read_table(file)
+    pq.write_table(table.filter(pa.compute.not_equal(table["method"], "fedavg")), file)
+
+
+def shuffled(file):
+    table = pq.read_table(file)
+    pq.write_table(table.take([*range(1, len(table)), 0]), file)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        ("clients", truncated, "clients.parquet is damaged ("),
+        ("runs", truncated, "runs.parquet is damaged ("),
+        ("timings", Path.unlink, "timings.parquet is damaged ("),
+        ("rounds", without_run, "it has no rows of the run ("),
+        ("runs", without_run, "is none of runs.parquet"),
+        ("rounds", shuffled, "do not stand together"),
+    ],
+)
+def test_a_damaged_record_is_named_and_stays(grid, capsys, name, damage, message):
+    compute(grid, *named(grid, *OLD))
+    record()
+    damage(Path(f"results/reference/tried/{name}.parquet"))
+    before = contents()
+    compute(grid, *named(grid, "krum"))
+    capsys.readouterr()
+    assert record("--merge") == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and message in said and "restore it" in said
+    assert contents() == before
+    assert record() == 0
