@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from fedsdg.analysis.frames import PLACE, over_seeds, split_scenario
-from fedsdg.analysis.reported import EXPECTED_A, EXPECTED_B, reported
+from fedsdg.analysis.names import AGREEING, DIFFERING
 from fedsdg.analysis.summary import Summary
 
 
@@ -21,9 +21,9 @@ def group_accuracy(summary: Summary) -> pd.DataFrame:
             "metric": metric.key,
             "value": value,
         }
-        for metric in (EXPECTED_A, EXPECTED_B)
+        for metric in (AGREEING, DIFFERING)
         for cell in summary.cells()
-        for method, values in reported(summary.at(cell), metric.key).items()
+        for method, values in summary.reported_values(cell, metric.key).items()
         for value in values.values()
     ]
     columns = ["dataset", "clients", "skew", "method", "metric", "value"]

@@ -9,8 +9,6 @@ import numpy as np
 import pandas as pd
 
 from fedsdg.analysis.frames import groups
-from fedsdg.analysis.names import PERSONAL
-from fedsdg.analysis.reported import EXPECTED, personal_metric, reported
 from fedsdg.analysis.statistics import mean_interval
 from fedsdg.analysis.summary import Summary
 
@@ -36,12 +34,12 @@ def progress(summary: Summary) -> pd.DataFrame:
     clients together) and ``bytes`` (up and down) until then, means over the same seeds. Accuracy
     is the personal one: as clients expect it where that was recorded, else on their own shards.
     """
+    metric = summary.personal
     frame = summary.frame(
         "rounds",
-        [*_CELL, "method", "seed", "round", "evaluated", PERSONAL.key, *_COUNTED],
-        optional=[EXPECTED.key],
+        [*_CELL, "method", "seed", "round", "evaluated", *_COUNTED],
+        optional=[metric.key],
     )
-    metric = personal_metric(frame.columns[frame.notna().any()])
     frame = frame.sort_values("round", kind="stable")
     runs = frame.groupby([*_CELL, "method", "seed"], sort=False)
     frame = frame.assign(
@@ -78,7 +76,7 @@ def rounds_to_target(summary: Summary) -> pd.DataFrame:
         here = curves[cell.matches(curves)]
         if here.empty:
             continue
-        final = reported(summary.at(cell), str(here["metric"].iloc[0])).get(YARDSTICK)
+        final = summary.reported_values(cell, summary.personal.key).get(YARDSTICK)
         if not final:
             continue
         yardstick = float(np.mean(list(final.values())))

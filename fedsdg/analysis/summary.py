@@ -215,3 +215,7 @@ class Summary:
     def values(self, cell: Cell, column: str) -> dict[str, dict[int, float]]:
         """Method → seed → value of runs.parquet, over runs that are ok and have one."""
         return by_seed(self.at(cell), column)
+
+    def reported_values(self, cell: Cell, key: str) -> dict[str, dict[int, float]]:
+        """Method → seed → what is reported of the metric ``key``: see ``reported``."""
+        return self.values(cell, f"{self.reported}_{key}")

@@ -20,6 +20,7 @@ from fedsdg.analysis.summary import Summary
 from fedsdg.results import sha256_file
 
 from .conftest import METHODS as METHODS_OF_GRID
+from .conftest import Run
 
 _RENDER = """
 import sys
@@ -246,3 +247,23 @@ def test_entropy_counts_the_clients_that_matter() -> None:
     assert np.exp(entropy(np.full(5, 0.2))) == pytest.approx(5.0)
     assert np.exp(entropy(np.array([0.5, 0.5, 0.0]))) == pytest.approx(2.0)
     assert np.exp(entropy(np.array([1.0, 0.0]))) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("rise", [0.2, 0.0])
+def test_what_had_not_settled_is_said_above_the_panels_and_in_the_caption(
+    summary_of, tmp_path, rise
+) -> None:
+    """Validation accuracy rises by 20 points in the last quarter, or by nothing."""
+    rounds = [
+        {
+            "round": number,
+            "evaluated": True,
+            "personal_accuracy": 0.5,
+            "val_accuracy": 0.5 + (rise if number > 15 else 0.0),
+        }
+        for number in range(1, 21)
+    ]
+    folder = summary_of([Run("fedavg", seed, rounds=rounds) for seed in (0, 1)])
+    paths = write_figure(folder, "convergence", tmp_path / "figure")
+    caption = json.loads(paths[3].read_text("utf-8"))["caption"]
+    assert ("before convergence, round 20" in caption) == (rise > 0)

@@ -24,8 +24,7 @@ def run(method, seed, accuracies, step=10, column="personal_accuracy"):
         | ({column: accuracies[i // 2]} if i % 2 else {"personal_accuracy": None})
         for i in range(2 * len(accuracies))
     ]
-    last = {"personal_accuracy": accuracies[-1], "expected_accuracy": accuracies[-1]}
-    return Run(method, seed, rounds=rounds, last=last)
+    return Run(method, seed, rounds=rounds, last={column: accuracies[-1]})
 
 
 @pytest.fixture

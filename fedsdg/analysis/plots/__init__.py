@@ -33,13 +33,15 @@ class Plot:
 
     ``draw`` takes the summary, with the files of partitions where it needs them; or, with
     ``numbers``, the frame that this function of fedsdg.analysis makes of the summary. The
-    sidecar then holds the frame's rows: the very numbers that are drawn.
+    sidecar then holds the frame's rows: the very numbers that are drawn. What is ``of_training``
+    says above its panels where training had not settled.
     """
 
     module: str
     caption: str
     needs_partitions: bool = False
     numbers: str | None = None
+    of_training: bool = True
 
     def frame(self, summary: Summary) -> pd.DataFrame | None:
         """The numbers that are drawn; None where ``draw`` reads the summary itself."""
@@ -113,6 +115,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "the lowest seed: the area of a bubble is the number of samples, on one scale for "
             "all panels; of more than 30 clients a heat map.",
             needs_partitions=True,
+            of_training=False,
         ),
         "byzantine": Plot(
             "byzantine",
@@ -175,6 +178,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "are local training, dots where a client ends, diamonds the server's model after "
             "each round, crosses where clients begin.",
             numbers="trajectories:trajectories",
+            of_training=False,
         ),
         "tuning": Plot(
             "tuning",
@@ -183,6 +187,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "line is the expected best of so many of them, drawn without replacement. Grey: the "
             "other methods. Trials below the panel are counted in its corner.",
             numbers="tuning:curves",
+            of_training=False,
         ),
         "progress": Plot(
             "progress",
@@ -248,13 +253,17 @@ def write_figure(
     files = [Path(path) for path in partitions] if plot.needs_partitions else []
     if plot.needs_partitions and not files:
         raise ValueError(f"figure '{name}' needs partition files: name them with --partitions")
-    from fedsdg.analysis.plots.style import styled
+    from fedsdg.analysis.horizon import horizon_label
+    from fedsdg.analysis.plots.style import put_above, styled
 
     summary = Summary(summary_dir)
     caption = f"{plot.caption} {hyperparameters(summary.runs)}"
     with styled():
         frame = plot.frame(summary)
         figure = plot.drawn(summary, files, frame)
+        if plot.of_training and (label := horizon_label(summary)):
+            put_above(figure, label)
+            caption += f" Shown is what was {label}."
         facts: dict[str, Any] = {
             "figure": name,
             "experiment": summary.experiment,

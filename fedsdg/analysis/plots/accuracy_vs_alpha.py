@@ -21,7 +21,6 @@ from fedsdg.analysis.plots.style import (
     panels,
     say,
 )
-from fedsdg.analysis.reported import personal_metric, reported
 from fedsdg.analysis.statistics import mean_interval
 from fedsdg.analysis.summary import Cell, Setting, Summary
 
@@ -33,10 +32,9 @@ def draw(summary: Summary) -> Figure:
     """Personal accuracy left, global right; one row per data set; 95 % intervals as bars."""
     settings, methods = summary.settings(), summary.run_methods()
     figure, axes = panels(len(settings), 2, panel_height=3.7)
-    personal = personal_metric(name for run in summary.runs for name in run if run[name])
-    look = cast(methods, merit_of(summary, personal.key))
+    look = cast(methods, merit_of(summary, summary.personal.key))
     for row, setting in enumerate(settings):
-        for column, metric in enumerate((personal, GLOBAL)):
+        for column, metric in enumerate((summary.personal, GLOBAL)):
             panel = axes[row][column]
             _panel(panel, summary, setting, metric, look)
             panel.set_ylabel(f"{metric.title} (%)")
@@ -57,7 +55,7 @@ def _panel(
     if not skews:
         say(panel, "no Dirichlet skew in this experiment")
         return
-    found = [reported(summary.at(Cell(setting, skew)), metric.key) for skew in skews]
+    found = [summary.reported_values(Cell(setting, skew), metric.key) for skew in skews]
     methods = [method for method in look if any(method in here for here in found)]
     means = [float(np.mean(list(v.values()))) for here in found for v in here.values()]
     lowest = 100 * fences(means)[0] if means else 0.0

@@ -9,7 +9,6 @@ import pandas as pd
 
 from fedsdg.analysis.names import SUBJECT, is_ceiling, method_order
 from fedsdg.analysis.plots.style import GREY, Look, looks
-from fedsdg.analysis.reported import reported
 from fedsdg.analysis.summary import Summary
 
 #: Always in colour where they were run; the best of the others fill the places that are left.
@@ -53,6 +52,6 @@ def merit_of(summary: Summary, key: str) -> dict[str, float]:
     """Method → mean over cells of its mean over seeds of the reported metric."""
     means: dict[str, list[float]] = {}
     for cell in summary.cells():
-        for method, values in reported(summary.at(cell), key).items():
+        for method, values in summary.reported_values(cell, key).items():
             means.setdefault(method, []).append(float(np.mean(list(values.values()))))
     return {method: float(np.mean(listed)) for method, listed in means.items()}

@@ -19,7 +19,6 @@ from fedsdg.analysis.plots.style import (
     say,
     ticks_within,
 )
-from fedsdg.analysis.reported import EXPECTED, personal_metric
 from fedsdg.analysis.statistics import mean_interval
 from fedsdg.analysis.summary import Summary
 
@@ -28,11 +27,9 @@ _COLUMNS = ["dataset", "clients", "skew", "method", "seed", "round", "evaluated"
 
 def draw(summary: Summary) -> Figure:
     """Mean over seeds with its 95 % band; a row's panels share their axis."""
-    frame = summary.frame(
-        "rounds", [*_COLUMNS, "personal_accuracy", GLOBAL.key], optional=[EXPECTED.key]
-    )
+    metrics = (summary.personal, GLOBAL)
+    frame = summary.frame("rounds", _COLUMNS, optional=[metric.key for metric in metrics])
     frame = frame[frame["evaluated"].astype(bool)]
-    metrics = (personal_metric(frame.columns[frame.notna().any()]), GLOBAL)
     methods = summary.run_methods()
     look = cast(methods, merit_of(summary, metrics[0].key))
     settings, skews, places = summary.grid()

@@ -9,7 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedsdg.analysis.names import (
+    AGREEING,
     BETTER_BASELINE,
+    DIFFERING,
+    EXPECTED,
+    EXPECTED_WORST,
     GLOBAL,
     PERSONAL,
     WORST,
@@ -30,27 +34,20 @@ from fedsdg.analysis.plots.style import (
     shared_legend,
     ticks_within,
 )
-from fedsdg.analysis.reported import (
-    ENDS,
-    EXPECTED,
-    EXPECTED_A,
-    EXPECTED_B,
-    EXPECTED_WORST,
-)
 from fedsdg.analysis.summary import Setting, Summary
 
 #: Marker and colour of the places (skews, scenarios) that share a panel, from top to bottom.
 _MARKS = (("o", "#D55E00"), ("D", "#332288"), ("s", "#56B4E9"), ("^", "#009E73"))
 #: Columns where clients are judged on what each expects; without that, on their own shard.
-_EXPECTED = (EXPECTED, EXPECTED_A, EXPECTED_B, EXPECTED_WORST, GLOBAL)
+_EXPECTED = (EXPECTED, AGREEING, DIFFERING, EXPECTED_WORST, GLOBAL)
 _OWN = (PERSONAL, WORST, GLOBAL)
-#: A rival's height in inches, and the part of it that its points are spread over.
-_LINE, _SPREAD = 0.3, 0.56
+#: A point's height in inches, and the part of a rival's height that its points are spread over.
+_LINE, _SPREAD = 0.1, 0.6
 
 
 def draw(summary: Summary) -> Figure:
     """Rivals from top to bottom; points right of zero favour FedSDG."""
-    rows = _reported(summary.rows("differences"))
+    rows = [row for row in summary.rows("differences") if row["at"] == summary.reported]
     rivals = sorted({row["rival"] for row in rows}, key=method_order)
     metrics = _metrics(rows)
     blocks = [
@@ -59,14 +56,15 @@ def draw(summary: Summary) -> Figure:
         for skews in [summary.skews(setting)]
         for first in range(0, len(skews), len(_MARKS))
     ]
-    height = 0.8 + _LINE * max(len(rivals), 4)
+    points = max(3, *(len(skews) for _, skews in blocks))
+    height = 0.8 + _LINE * points * max(len(rivals), 4)
     figure, axes = panels(len(blocks), len(metrics), panel_height=height, sharey=True, sharex="col")
     for column, metric in enumerate(metrics if rivals else ()):
         _limits([row[column] for row in axes], [r for r in rows if r["metric"] == metric.key])
     several = len(summary.settings()) > 1
     for (setting, skews), of_block in zip(blocks, axes, strict=True):
         for panel, metric in zip(of_block, metrics, strict=True):
-            title = metric.title.capitalize()
+            title = metric.title.capitalize() if len(metrics) <= 3 else _short(metric)
             panel.set_title(f"{setting.title}\n{title}" if several else title)
             if not rivals:
                 say(panel, "no finished run of\nFedSDG beside others")
@@ -90,18 +88,16 @@ def draw(summary: Summary) -> Figure:
     return figure
 
 
-def _reported(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Rows of the reported end of a run: the mean of the last quarter, else the last round."""
-    for at in ENDS:
-        if found := [row for row in rows if row["at"] == at]:
-            return found
-    return []
-
-
 def _metrics(rows: Sequence[Mapping[str, Any]]) -> list[Metric]:
     known = {row["metric"] for row in rows}
     wanted = _EXPECTED if EXPECTED.key in known else _OWN
     return [metric for metric in wanted if metric.key in known] or [PERSONAL]
+
+
+def _short(metric: Metric) -> str:
+    """What stands above a narrow panel."""
+    named = {AGREEING.key: "A (agree)", DIFFERING.key: "B (differ)"}
+    return named.get(metric.key, metric.short.capitalize())
 
 
 def _of(

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fedsdg.analysis.frames import groups, places
-from fedsdg.analysis.names import SUBJECT, method_title, natural_order
+from fedsdg.analysis.names import AGREEING, DIFFERING, SUBJECT, method_title, natural_order
 from fedsdg.analysis.plots.style import (
     GREY,
     INTERVAL_SEEDS,
@@ -20,9 +20,8 @@ from fedsdg.analysis.plots.style import (
     say,
     shared_legend,
 )
-from fedsdg.analysis.reported import EXPECTED_A, EXPECTED_B
 
-_KINDS = ((EXPECTED_A.key, KIND_A, "o"), (EXPECTED_B.key, KIND_B, "D"))
+_KINDS = ((AGREEING.key, KIND_A, "o"), (DIFFERING.key, KIND_B, "D"))
 _COLUMNS = 3
 
 
@@ -64,7 +63,7 @@ def draw(rows: pd.DataFrame) -> Figure:
 def _order(rows: pd.DataFrame) -> list[str]:
     """Methods from the lowest accuracy of B, averaged over places, up; then by that of A."""
     means = rows.pivot_table(index="method", columns="metric", values="mean", sort=False)
-    known = [key for key in (EXPECTED_B.key, EXPECTED_A.key) if key in means]
+    known = [key for key in (DIFFERING.key, AGREEING.key) if key in means]
     if not known:
         return []
     return [str(name) for name in means.sort_values(known, kind="stable").index]

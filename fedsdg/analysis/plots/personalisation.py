@@ -13,6 +13,8 @@ from matplotlib.lines import Line2D
 from fedsdg.analysis.frames import groups, places
 from fedsdg.analysis.names import (
     CEILING,
+    EXPECTED,
+    EXPECTED_WORST,
     GLOBAL,
     PERSONAL,
     SUBJECT,
@@ -32,7 +34,6 @@ from fedsdg.analysis.plots.style import (
     say,
     shared_legend,
 )
-from fedsdg.analysis.reported import EXPECTED, EXPECTED_WORST
 
 #: Places side by side at most; more stand in further bands of the figure.
 _COLUMNS = 4

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedsdg.analysis.names import (
+    PERSONAL,
     dataset_title,
     method_order,
     skew_order,
@@ -26,7 +27,6 @@ from fedsdg.analysis.plots.style import (
     ticks_within,
 )
 from fedsdg.analysis.progress import COSTS
-from fedsdg.analysis.reported import personal_metric
 
 
 def draw(rows: pd.DataFrame) -> Figure:
@@ -43,7 +43,6 @@ def draw(rows: pd.DataFrame) -> Figure:
     methods = sorted(rows["method"].unique(), key=method_order)
     ends = rows[rows["round"] == rows.groupby("method")["round"].transform("max")]
     look = cast(methods, ends.groupby("method")["mean"].mean())
-    title = personal_metric(rows["metric"]).title
     several = len({cell[:2] for cell in cells}) > 1
     for of_cell, (dataset, clients, skew) in zip(axes, cells, strict=True):
         here = rows[
@@ -59,7 +58,7 @@ def draw(rows: pd.DataFrame) -> Figure:
                 panel.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
                 panel.set_xlim(left=-0.02 * panel.get_xlim()[1])
         accuracy_axis(of_cell[0])
-        of_cell[0].set_ylabel(f"{title} (%)")
+        of_cell[0].set_ylabel(f"{PERSONAL.title} (%)")
         place = f"{dataset_title(dataset)}, {clients} clients\n" if several else ""
         of_cell[0].set_title(f"{place}{skew_title(skew)}")
     method_legend(figure, methods, look=look)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -281,6 +282,12 @@ def fences(values: Sequence[float] | np.ndarray, reach: float = 3.0) -> tuple[fl
     spared = np.ptp(inside) < 2 / 3 * np.ptp(x)
     shown = inside if spared else x
     return float(shown.min()), float(shown.max())
+
+
+def put_above(figure: Figure, text: str) -> None:
+    """A line above all panels, wrapped to the figure's width."""
+    lines = textwrap.wrap(text, int(figure.get_figwidth() * 14))
+    figure.suptitle("\n".join(lines), fontsize=8.0, style="italic", color=INK)
 
 
 def hide_unused(axes: Sequence[Sequence[Axes]]) -> None:
