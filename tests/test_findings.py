@@ -21,11 +21,14 @@ from typing import Any
 
 import pytest
 
+from fedsdg.analysis.comparisons import comparisons, facts
+from fedsdg.analysis.summary import Summary
+
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/findings.md")
 LEDGER = "results/reference/ledger.json"
-#: Where comparisons that were named beforehand are committed, as a list of entries with ids.
-COMPARISONS = "results/reference/*/comparisons.json"
+#: Records of experiments whose config names comparisons beforehand, each by an id.
+COMPARISONS = "results/reference/*/primary.json"
 
 _SECTION = re.compile(r"<!-- results -->\n(.*?)<!-- /results -->", re.DOTALL)
 _ID = re.compile(r"\[([^\]]+)\]\([^)\s]*#([\w+.-]+)\)")
@@ -127,9 +130,11 @@ def _same(shown: str, value: float, half: float, number: float) -> bool:
 
 def entries() -> dict[str, Any]:
     """Id → entry, of the ledger and of the comparisons."""
-    files = [ROOT / LEDGER, *sorted(ROOT.glob(COMPARISONS))]
-    rows = [row for file in files if file.is_file() for row in json.loads(file.read_text())]
-    return {row["id"]: row for row in rows if "id" in row}
+    ledger = ROOT / LEDGER
+    rows = json.loads(ledger.read_text()) if ledger.is_file() else []
+    for file in sorted(ROOT.glob(COMPARISONS)):
+        rows += [facts(one) for one in comparisons(Summary(file.parent))]
+    return {row["id"]: row for row in rows}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -23,7 +23,8 @@ class Grid:
 def published_grids(folder: str | Path) -> dict[str, Grid]:
     """The grid of every YAML file in ``folder`` and below that names an experiment.
 
-    A key that a file does not have is that of ``config.yaml``, over which it is laid.
+    A key that a file does not have is that of the file whose name begins its own
+    (``cifar100-needs.yaml`` is laid over ``cifar100.yaml``), and else that of ``config.yaml``.
     Raises ``FileNotFoundError`` where there is no ``config.yaml``, and ``ValueError`` naming the
     file that is no config.
     """
@@ -35,7 +36,9 @@ def published_grids(folder: str | Path) -> dict[str, Grid]:
     for file in sorted(Path(folder).rglob("*.yaml")):
         own = _read(file)
         if "experiment" in own:
-            grid = _grid(file, {**base, "scenarios": {}, **own})
+            parent = file.with_name(f"{file.stem.rpartition('-')[0]}.yaml")
+            above = _read(parent) if parent.is_file() else {}
+            grid = _grid(file, {**base, "scenarios": {}, **above, **own})
             grids[grid.experiment] = grid
     return grids
 

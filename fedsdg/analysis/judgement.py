@@ -6,21 +6,20 @@ names. It is never drawn from fewer than five seeds, unless the number cannot va
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from scipy.special import nctdtrinc, stdtrit
-
-from fedsdg.analysis.statistics import CONFIDENCE, Interval, mean_interval
+from fedsdg.analysis.statistics import (
+    SHOWN_FROM,
+    correlation_interval,
+    mean_interval,
+    smallest_visible,
+)
 
 SUPPORTED, REFUTED, UNDECIDED, OPEN = "supported", "refuted", "undecided", "open"
 #: Fewer seeds give points and no verdict.
-LEAST_SEEDS = 5
-#: The chance with which the smallest visible difference would have been seen.
-POWER = 0.8
+LEAST_SEEDS = SHOWN_FROM
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,8 @@ class Judgement:
     """A verdict, and the numbers it rests on in the unit of the values.
 
     ``low`` and ``high`` are None below five seeds; ``visible`` is the smallest distance of the true
-    mean from the threshold that these seeds would have decided with a chance of 80 %.
+    mean from the threshold that these seeds would have decided with a chance of 80 %, None for a
+    correlation, which has no unit of distance.
     """
 
     verdict: str
@@ -113,55 +113,21 @@ def judge(
     the seeds, transformed back. bounds: where the number can lie; the interval is cut there.
     Raises ``ValueError`` for no values or values that are not finite.
     """
-    judged = _correlation(values, threshold) if correlation else _mean(values, threshold)
+    interval = correlation_interval(values) if correlation else mean_interval(values)
+    n, effect = interval.n, interval.mean
     if exact:
         lowest, highest = min(values), max(values)
-        verdict = _verdict(threshold, lowest, highest)
-        return Judgement(verdict, judged.n, judged.effect, lowest, highest, None)
-    if bounds is None or judged.low is None or judged.high is None:
-        return judged
-    low, high = max(judged.low, bounds[0]), min(judged.high, bounds[1])
-    return Judgement(judged.verdict, judged.n, judged.effect, low, high, judged.visible)
-
-
-def smallest_visible(n: int, std: float, power: float = POWER) -> float:
-    """δ such that a t-test of n values with standard deviation ``std`` finds δ with this power.
-
-    The test is the one behind the interval, P(T' > t_{(1+c)/2, n−1}) = power for T' non-central
-    with n − 1 degrees of freedom and ncp = δ√n/s. n ≥ 2.
-    """
-    critical = stdtrit(n - 1, 0.5 + CONFIDENCE / 2)
-    return float(nctdtrinc(n - 1, 1.0 - power, critical)) * std / math.sqrt(n)
-
-
-def _mean(values: Sequence[float], threshold: Threshold) -> Judgement:
-    interval = mean_interval(values)
-    if interval.n < LEAST_SEEDS:
-        return Judgement(UNDECIDED, interval.n, interval.mean, None, None, None)
-    low, high, std = _known(interval)
-    visible = smallest_visible(interval.n, std)
+        return Judgement(_verdict(threshold, lowest, highest), n, effect, lowest, highest, None)
+    if n < LEAST_SEEDS or interval.low is None or interval.high is None:
+        return Judgement(UNDECIDED, n, effect, None, None, None)
+    low, high = interval.low, interval.high
     verdict = _verdict(threshold, low, high)
-    return Judgement(verdict, interval.n, interval.mean, low, high, visible)
-
-
-def _correlation(values: Sequence[float], threshold: Threshold) -> Judgement:
-    # A correlation of exactly 1 has no finite z; this is beyond any that a record can tell.
-    z = np.arctanh(np.clip(np.asarray(values, dtype=float), -0.999999, 0.999999))
-    judged = _mean(z.tolist(), Threshold(None, math.inf))
-    effect = math.tanh(judged.effect)
-    if judged.low is None or judged.high is None or judged.visible is None:
-        return Judgement(UNDECIDED, judged.n, effect, None, None, None)
-    low, high = math.tanh(judged.low), math.tanh(judged.high)
-    visible = math.tanh(judged.visible)
-    return Judgement(_verdict(threshold, low, high), judged.n, effect, low, high, visible)
+    if bounds is not None:
+        low, high = max(low, bounds[0]), min(high, bounds[1])
+    return Judgement(verdict, n, effect, low, high, smallest_visible(interval))
 
 
 def _verdict(threshold: Threshold, low: float, high: float) -> str:
     if threshold.holds(low, high):
         return SUPPORTED
     return REFUTED if threshold.fails(low, high) else UNDECIDED
-
-
-def _known(interval: Interval) -> tuple[float, float, float]:
-    assert interval.low is not None and interval.high is not None and interval.std is not None
-    return interval.low, interval.high, interval.std

@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from fedsdg.analysis.grids import Grid, published_grids
+from fedsdg.analysis.horizon import SETTLED, horizons
 from fedsdg.analysis.judgement import OPEN, REFUTED, SUPPORTED, UNDECIDED, Threshold, judge
 from fedsdg.analysis.measures import MEASURES, Case, LackingError, Record, Values
 from fedsdg.analysis.summary import Summary
@@ -319,7 +320,7 @@ def _measured(claim: Claim, record: Record, other: Record) -> Entry:
         n=judged.n,
         **rounded,
         means={name: float(_round(value) or 0.0) for name, value in means.items()},
-        horizon=_horizon(claim, record),
+        horizon=_horizon(claim, record, other, rival),
         setting=_setting(claim, record),
     )
 
@@ -408,9 +409,21 @@ def _plain(value: float | None) -> str:
     return f"{value:g}".replace("-", "−")
 
 
-def _horizon(claim: Claim, record: Record) -> str:
-    rounds = record.settings(Case(claim.cell, claim.method, {}))["federation"]["rounds"]
-    return f"round {rounds}"
+def _horizon(claim: Claim, record: Record, other: Record, rival: str) -> str:
+    """How far training had come on both sides; empty where it does not matter to the number."""
+    if not MEASURES[claim.measure].learned:
+        return ""
+    sides = [(record, claim.cell, claim.method)]
+    if claim.other is not None:
+        sides.append((other, claim.other_cell, rival))
+    found = [
+        one
+        for there, cell, method in sides
+        for one in horizons(there.summary)
+        if (one.cell.skew, one.method) == (cell, method)
+    ]
+    phrases = dict.fromkeys(one.phrase for one in found if one.phrase)
+    return "; ".join(phrases) if phrases else SETTLED if found else "not judged"
 
 
 def _setting(claim: Claim, record: Record) -> dict[str, float]:

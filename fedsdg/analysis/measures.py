@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedsdg.analysis.reported import reported
 from fedsdg.analysis.statistics import spearman
 from fedsdg.analysis.summary import Summary
 from fedsdg.results import read_json
@@ -92,7 +93,7 @@ class Measure:
     unit: what stands behind the number in print. options: the names it takes, with their choices
     where these are few. exact: the number is counted, so that any number of seeds decides.
     correlation: it is one, in [−1, 1]. bounds: where it can lie (a difference of two has none).
-    needs: options that must be given.
+    needs: options that must be given. learned: it depends on how far training has come.
     """
 
     function: Callable[[Record, Case], Values]
@@ -103,24 +104,17 @@ class Measure:
     correlation: bool = False
     bounds: tuple[float, float] | None = None
     needs: tuple[str, ...] = ()
-
-
-def reported(run: Mapping[str, Any], metric: str) -> float | None:
-    """The mean over the last quarter's evaluations; the last round's in records from before."""
-    for at in ("quarter", "last"):
-        value = run.get(f"{at}_{metric}")
-        if value is not None:
-            return float(value)
-    return None
+    learned: bool = True
 
 
 def _accuracy(record: Record, case: Case) -> Values:
     metric = case.options["metric"]
-    found = {seed: reported(run, metric) for seed, run in record.runs(case).items()}
-    values = {seed: 100 * value for seed, value in found.items() if value is not None}
+    record.runs(case)  # a row that was not run is another matter than a value it has not got
+    here = [run for run in record.summary.runs if run["skew"] == case.cell]
+    values = reported(here, metric).get(case.method)
     if not values:
         raise LackingError(f"the record has no {metric} of {case.method} at {case.cell} yet")
-    return values
+    return {seed: 100 * value for seed, value in values.items()}
 
 
 def _swing(record: Record, case: Case) -> Values:
@@ -456,32 +450,49 @@ MEASURES: Mapping[str, Measure] = MappingProxyType(
             correlation=True,
             needs=("of", "against"),
         ),
-        "bytes": Measure(_bytes, "MB", "all bytes sent, both ways", exact=True),
+        "bytes": Measure(_bytes, "MB", "all bytes sent, both ways", exact=True, learned=False),
         "scalars": Measure(
-            _scalars, "", "bytes sent both ways over 4 bytes · 2 M d_g · rounds", exact=True
+            _scalars,
+            "",
+            "bytes sent both ways over 4 bytes · 2 M d_g · rounds",
+            exact=True,
+            learned=False,
         ),
         "share of the model": Measure(
             _share_of_model,
             "%",
             "parameters sent over the weights of the backbone's blocks",
             exact=True,
+            learned=False,
         ),
         "private size": Measure(
-            _private_size, "", "parameters kept by a client over parameters sent", exact=True
+            _private_size,
+            "",
+            "parameters kept by a client over parameters sent",
+            exact=True,
+            learned=False,
         ),
         "degenerate rounds": Measure(
-            _degenerate, "rounds", "rounds in which all alignments were zero", exact=True
+            _degenerate,
+            "rounds",
+            "rounds in which all alignments were zero",
+            exact=True,
+            learned=False,
         ),
         "aggregation time": Measure(
-            _aggregation_time, "ms", "an aggregation on the machine of the record, mean over rounds"
+            _aggregation_time,
+            "ms",
+            "an aggregation on the machine of the record, mean over rounds",
+            learned=False,
         ),
         "aggregation share": Measure(
             _aggregation_share,
             "%",
             "seconds of aggregation over seconds of training on the machine of the record",
+            learned=False,
         ),
         "simulated time": Measure(
-            _simulated_seconds, "s", "the simulated clock at the end of a run"
+            _simulated_seconds, "s", "the simulated clock at the end of a run", learned=False
         ),
     }
 )

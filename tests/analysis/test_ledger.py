@@ -72,7 +72,7 @@ def place(tmp_path):
     for method, values in ACCURACY.items():
         for seed, value in enumerate(values):
             last = {"personal_accuracy": value}
-            rounds = [{"round": 1, "val_accuracy": 0.5}, {"round": 2, "val_accuracy": 0.5}]
+            rounds = [{"round": r, "evaluated": True, "val_accuracy": 0.5} for r in (1, 2)]
             facts = {"skew": "iid", "last": last, "rounds": rounds, "config": SETTING}
             write_run(tmp_path / "runs" / "arena", Run(method, seed, **facts))
     summarise(tmp_path / "runs" / "arena", tmp_path / "records" / "arena")
@@ -99,6 +99,10 @@ def test_grids_take_what_they_lack_from_the_base(place):
     assert grids["arena"].cells == ("iid", "dirichlet~0.1")
     assert grids["later"].cells == ("iid@a", "dirichlet~0.1@a")
     assert grids["later"].rows == ("krum",)
+    child = {"experiment": "later-still", "skews": ["iid"]}
+    (place / "config" / "extended" / "later-still.yaml").write_text(yaml.safe_dump(child))
+    still = published_grids(place / "config")["later-still"]
+    assert (still.cells, still.rows) == (("iid@a",), ("krum",))
 
 
 def test_a_difference_is_paired_and_from_the_better_rival(place):
@@ -110,6 +114,7 @@ def test_a_difference_is_paired_and_from_the_better_rival(place):
     assert entry.means == {"subject": pytest.approx(90.4), "compared": pytest.approx(87.0)}
     assert (entry.n, entry.unit) == (5, "points")
     assert entry.setting["clients_per_round"] == 4
+    assert entry.horizon.startswith("before convergence or not judged, round 2")
 
 
 def test_verdicts_follow_the_threshold(place):
@@ -135,6 +140,18 @@ def test_a_value_alone_and_a_ratio(place):
         sum(a / b for a, b in zip(ACCURACY["fedsdg"], ACCURACY["fedavg"], strict=True)) / 5,
         rel=1e-4,
     )
+
+
+def test_what_is_counted_has_no_horizon(place):
+    claim = changed(measure="degenerate rounds", arguments={}, minus="gone", threshold={"below": 1})
+    file = place / "runs" / "arena"
+    for path in file.rglob("result.json"):
+        path.write_text(
+            path.read_text().replace('"rounds": 2', '"degenerate_rounds": 0, "rounds": 2')
+        )
+    summarise(file, place / "records" / "arena")
+    (entry,) = judged(place, claim)
+    assert (entry.verdict, entry.horizon) == ("supported", "")
 
 
 def test_the_other_side_may_stand_in_another_record(place):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fedsdg.analysis.measures import MEASURES, Case, LackingError, Record, reported
+from fedsdg.analysis.measures import MEASURES, Case, LackingError, Record
 from fedsdg.analysis.summary import Summary
 from fedsdg.results import write_json
 
@@ -164,12 +164,6 @@ def test_accuracies_and_clocks(record):
     assert measured(record, "simulated time")[0] == pytest.approx(24.0)
     # Rounds 5 to 8 alternate by a point; those before do not count.
     assert measured(record, "swing")[0] == pytest.approx(1.0)
-
-
-def test_the_mean_of_the_last_quarter_comes_before_the_last_round():
-    assert reported({"quarter_x": 0.5, "last_x": 0.7}, "x") == 0.5
-    assert reported({"quarter_x": None, "last_x": 0.7}, "x") == 0.7
-    assert reported({}, "x") is None
 
 
 def test_what_is_sent(record):
