@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedsdg.analysis.reported import reported
+from fedsdg.analysis.differences import by_seed
 from fedsdg.analysis.statistics import spearman
 from fedsdg.analysis.summary import Summary
 from fedsdg.results import read_json
@@ -111,7 +111,7 @@ def _accuracy(record: Record, case: Case) -> Values:
     metric = case.options["metric"]
     record.runs(case)  # a row that was not run is another matter than a value it has not got
     here = [run for run in record.summary.runs if run["skew"] == case.cell]
-    values = reported(here, metric).get(case.method)
+    values = by_seed(here, f"{record.summary.reported}_{metric}").get(case.method)
     if not values:
         raise LackingError(f"the record has no {metric} of {case.method} at {case.cell} yet")
     return {seed: 100 * value for seed, value in values.items()}
