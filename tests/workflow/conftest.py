@@ -46,7 +46,7 @@ files = {{
         for partition in given.get("partitions", [])
         for record in {records}
     ],
-    "summarise": [f"{{output}}/{{name}}.parquet" for name in {summary}],
+    "summarise": [f"{{output}}/{{name}}" for name in {summary}],
     "table": [f"{{output}}.{{suffix}}" for suffix in ("csv", "md", "tex")],
     "figure": [f"{{output}}.{{suffix}}" for suffix in ("pdf", "svg", "png", "json")],
     "measure": given.get("measured", []),
@@ -70,7 +70,10 @@ RECORDS = (
     "provenance.json",
     "timings.parquet",
 )
-SUMMARY = ("runs", "rounds", "clients", "timings", "differences")
+SUMMARY = (
+    *(f"{name}.parquet" for name in ("runs", "rounds", "clients", "timings", "differences")),
+    "primary.json",
+)
 # Rules that only name what is wanted, and the last line of the table of jobs.
 TARGETS = ("all", "runs", "tables", "figures", "performance", "total")
 
