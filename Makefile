@@ -1,5 +1,5 @@
 # FedSDG Bench. From nothing but Python >= 3.11, git and make:
-#   make reproduce    every table and figure of the default experiment
+#   make reproduce    every table and figure of the three arenas, five seeds (SEEDS=2 is quicker)
 #   make test         every check and test
 #   make bench        how fast training and aggregation are here, and whether they are fast enough
 # PYTHON=python3.12 chooses the interpreter, CORES=4 the number of cores (default: all),
@@ -19,51 +19,76 @@ SNAKEMAKE  = $(BIN)/snakemake --cores $(CORES) $(if $(CONFIG),--configfile $(CON
 # Jobs of the pipeline find `fedsdg` here, as in an activated shell.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help reproduce report reference record cifar100 extended smoke test test-fast lint bench bench-compare lock environment clean distclean
+.PHONY: help reproduce report everything search record cifar100 cifar100-pilot extended smoke test test-fast lint bench bench-compare lock environment clean distclean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
 
 SMALL = every-method every-condition
-# Without another experiment: also every other method and every condition, once and in small.
+# The arenas beside that of config/config.yaml, label-skew.
+ARENAS = needs views
+# How many seeds of each arena; the record has ten of the rows in primary comparisons.
+SEEDS ?= 5
+GIVEN_SEEDS = --config 'seeds=[$(shell seq -s, 0 $$(($(SEEDS) - 1)))]'
+
+# Three arenas, then every other method and every kind of condition once and in small, the reports, and a line
+# for each primary comparison: here, and in the record. CONFIG=… makes one experiment alone.
 reproduce: $(INSTALLED)
-	$(SNAKEMAKE) -- all performance
+	$(SNAKEMAKE) $(if $(CONFIG),,$(GIVEN_SEEDS)) -- all performance
+	$(if $(CONFIG),,for name in $(ARENAS); do $(SNAKEMAKE) --configfile config/$$name.yaml $(GIVEN_SEEDS) -- all || exit; done)
 	$(if $(CONFIG),,for name in $(SMALL); do $(SNAKEMAKE) --configfile config/$$name.yaml || exit; done)
-	$(SNAKEMAKE) --report results/report.html -- all performance
+	$(SNAKEMAKE) $(if $(CONFIG),,$(GIVEN_SEEDS)) --report results/report.html -- all performance
+	$(if $(CONFIG),,for name in $(ARENAS); do \
+	  $(SNAKEMAKE) --configfile config/$$name.yaml $(GIVEN_SEEDS) --report results/report-$$name.html -- all || exit; done)
+	$(if $(CONFIG),,$(BIN)/fedsdg agree label-skew $(ARENAS))
 
 report: $(INSTALLED)
 	$(SNAKEMAKE) --report results/report.html
 
-# What stands behind the README's numbers: a small committed record of the default experiment and
-# of the ablation, their figures drawn from it, and the main table put into the README.
-reference: $(INSTALLED)
-	$(BIN)/snakemake --cores $(CORES)
-	$(BIN)/snakemake --cores $(CORES) --configfile config/ablation.yaml
-	$(BIN)/fedsdg search
-	$(MAKE) record EXPERIMENTS="default ablation"
-	sed -i.old -e '/<!-- main-table -->/,/<!-- \/main-table -->/{//!d;}' \
-	  -e '/<!-- main-table -->/r results/tables/default/main.md' README.md && rm README.md.old
+# Runs side by side in what follows; all of it goes on where it was broken off.
+GRID_JOBS ?= 2
+GRID = $(BIN)/fedsdg run --grid
+
+# What took part in the record and `make reproduce` leaves out: seeds 5 to 9 of the arena needs, its controls,
+# the values of the specification, the ablation, the extended experiments and CIFAR-100.
+everything: $(INSTALLED)
+	$(GRID) config/config.yaml --jobs $(GRID_JOBS)
+	set -e; for name in needs needs-controls views verification ablation; do \
+	  $(GRID) config/config.yaml config/$$name.yaml --jobs $(GRID_JOBS); \
+	done
+	$(MAKE) extended cifar100
+
+# The values that the arenas' configs hold were found so.
+search: $(INSTALLED)
+	$(BIN)/fedsdg search --jobs $(GRID_JOBS)
+	set -e; for name in $(ARENAS); do \
+	  $(BIN)/fedsdg search --config config/config.yaml config/$$name.yaml --jobs $(GRID_JOBS); \
+	done
 
 # What these experiments, as they were computed here, leave in the repository.
-EXPERIMENTS ?= default
+EXPERIMENTS ?= label-skew needs views
 record: $(INSTALLED)
 	$(BIN)/fedsdg record $(EXPERIMENTS)
 	$(BIN)/snakemake figures tables --cores $(CORES)
 
-# The part of config/cifar100.yaml that an hour or two suffices for; GRID_JOBS runs side by side, and
-# BACKBONE=tiny-imagenet-file where its weights are at hand. `make record EXPERIMENTS=cifar100` keeps it.
-GRID_JOBS ?= 2
-CIFAR100 = $(BIN)/fedsdg run --grid config/paper.yaml config/cifar100.yaml --jobs $(GRID_JOBS) \
-  $(if $(BACKBONE),--set backbone=$(BACKBONE))
+# CIFAR-100 among 50 clients, seed by seed: FEDSDG_DATA names a folder with its images, or the hub is asked.
+CIFAR100 = $(GRID) config/paper.yaml config/cifar100.yaml
 cifar100: $(INSTALLED)
-	$(CIFAR100) --only fedsdg fedavg local-only
-	$(CIFAR100) --only dirichlet~0.1 seed~0
+	$(CIFAR100) --jobs $(GRID_JOBS)
+	$(CIFAR100) config/cifar100-needs.yaml --jobs $(GRID_JOBS)
+
+# The pilot of it, in part; BACKBONE=tiny-imagenet-file where its weights are at hand.
+PILOT = $(GRID) config/paper.yaml config/cifar100-pilot.yaml --jobs $(GRID_JOBS) \
+  $(if $(BACKBONE),--set backbone=$(BACKBONE))
+cifar100-pilot: $(INSTALLED)
+	$(PILOT) --only fedsdg fedavg local-only
+	$(PILOT) --only dirichlet~0.1 seed~0
 
 # Every experiment of config/extended/, each callable alone, and what they leave in the repository.
 EXTENDED ?= $(basename $(notdir $(wildcard config/extended/*.yaml)))
 extended: $(INSTALLED)
 	set -e; for name in $(EXTENDED); do \
-	  $(BIN)/fedsdg run --grid config/config.yaml config/extended/$$name.yaml --jobs $(GRID_JOBS); \
+	  $(GRID) config/config.yaml config/extended/$$name.yaml --jobs $(GRID_JOBS); \
 	done
 
 smoke: $(INSTALLED)

@@ -513,11 +513,6 @@ def parse_config(raw: Any) -> Config:
         tables=_pages(mapping, "tables"),
         figures=_pages(mapping, "figures"),
     )
-    for skew in config.search.skews:
-        if skew not in (*config.skews, *config.settings):
-            raise ValueError(
-                f"search.skews: {skew!r} is no skew of the experiment{hint(skew, config.settings)}"
-            )
     primary = parse_primary(
         mapping.get("primary"),
         labels,

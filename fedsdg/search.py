@@ -112,8 +112,17 @@ def _with(method: MethodConfig, values: Mapping[str, Any]) -> MethodConfig:
 def trial_runs(
     config: Config, tried: Sequence[Trial], store: Path, backbone: Path | None
 ) -> Iterator[TrialRun]:
-    """Every trial on every skew and search seed, one data set after another."""
+    """Every trial on every skew and search seed, one data set after another.
+
+    Raises ``ValueError`` for a skew to search on that the experiment does not have. A config that
+    is laid over another keeps that one's, so it is no fault until a search is asked for.
+    """
     wanted = config.search.skews or config.settings
+    for skew in wanted:
+        if skew not in (*config.skews, *config.settings):
+            raise ValueError(
+                f"search.skews: {skew!r} is no skew of the experiment{hint(skew, config.settings)}"
+            )
     settings = [
         setting
         for setting in config.settings

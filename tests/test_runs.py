@@ -341,7 +341,7 @@ def test_fine_tuning_feeds_nothing_back(finished):
 
 
 def test_fine_tuning_draws_from_a_stream_of_its_own(config, material, partition, monkeypatch):
-    from fedsdg.federation import rounds
+    from fedsdg.federation import judged_models, rounds
 
     drawn = []
 
@@ -349,7 +349,8 @@ def test_fine_tuning_draws_from_a_stream_of_its_own(config, material, partition,
         drawn.append((purpose, round_, len(clients)))
         return cohort_batches(shards, clients, purpose=purpose, round_=round_, **options)
 
-    monkeypatch.setattr(rounds, "cohort_batches", noted)
+    for module in (rounds, judged_models):
+        monkeypatch.setattr(module, "cohort_batches", noted)
     build(config.run("digits", SKEW, method_entry("fine-tune"), 0), material, partition).run()
     assert drawn == [(p, r, n) for r in (1, 2) for p, n in (("batches", 5), ("evaluation", 8))]
 

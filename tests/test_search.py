@@ -102,7 +102,6 @@ def test_every_method_gets_the_same_number_of_points_of_its_own_space():
         ({"space": {"fedprox": {"mu": [-1]}}}, "search.space.fedprox.mu is -1"),
         ({"space": {"fedprox": {}}}, "names no parameter"),
         ({"trials": 0}, "search.trials is 0"),
-        ({"skews": ["dirichlet~9.0"]}, "search.skews: 'dirichlet~9.0' is no skew"),
         ({"seeds": [3]}, "seed 3 belongs to the grid"),
         ({"grids": {}}, "search: unknown key 'grids'"),
     ],
@@ -110,6 +109,12 @@ def test_every_method_gets_the_same_number_of_points_of_its_own_space():
 def test_what_is_wrong_in_the_section_is_named(section, message):
     with pytest.raises(ValueError, match=message):
         parse_config(small(**section))
+
+
+def test_a_skew_that_the_experiment_lacks_is_named_when_a_search_begins(tmp_path):
+    config = parse_config(small(skews=["dirichlet~9.0"]))
+    with pytest.raises(ValueError, match=r"search.skews: 'dirichlet~9.0' is no skew"):
+        search(config, tmp_path, None, tmp_path / "out.json")
 
 
 def test_a_config_laid_over_another_may_leave_out_what_that_searches(config, tmp_path):

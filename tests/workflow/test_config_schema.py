@@ -43,11 +43,12 @@ def test_the_configs_of_the_repository_are_valid_to_workflow_and_package():
     validate(copy.deepcopy(DEFAULT), str(SCHEMA))
     folder = ROOT / "config"
     for overlay in sorted(folder.rglob("*.yaml")):
-        over_paper = overlay.stem.startswith("paper-") or overlay.stem == "cifar100"
+        over_paper = overlay.stem.startswith(("paper-", "cifar100"))
         below = [folder / "config.yaml", *([folder / "paper.yaml"] if over_paper else [])]
+        below += [folder / "cifar100.yaml"] if overlay.stem == "cifar100-needs" else []
         config = load_config([*below, overlay])
         validate(merged([*below, overlay]), str(SCHEMA))
-        assert config.experiment == ("default" if overlay.stem == "config" else overlay.stem)
+        assert config.experiment == ("label-skew" if overlay.stem == "config" else overlay.stem)
     smoke = yaml.safe_load((ROOT / "config/smoke.yaml").read_text())
     assert set(smoke) <= set(DEFAULT)
 

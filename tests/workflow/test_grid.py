@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 METHODS = 13
-TABLES = 7
-FIGURES = 6
+TABLES = 10
+FIGURES = 9
 
 
 def write_config(project, text):
@@ -112,7 +112,7 @@ def test_every_command_sees_the_effective_config(project):
 
 @pytest.mark.slow
 def test_threads_are_the_configs_whatever_cores_there_are(project):
-    cell = "results/runs/default/digits/clients~20/dirichlet~0.1/fedavg/seed~0/result.json"
+    cell = "results/runs/label-skew/digits/clients~20/dirichlet~0.1/fedavg/seed~0/result.json"
     (project.folder / "threads.yaml").write_text("backbones: {letters: {threads: 2}}\n")
     done = project.snakemake(cell, "--cores", "1", "--configfile", "threads.yaml")
     assert done.returncode == 0, done.stdout
@@ -132,7 +132,7 @@ def test_a_cell_gets_its_partitions_in_the_order_of_the_seeds(finished):
         folder = f"results/partitions/digits/clients~20/{skew}"
         assert given["partitions"] == [f"{folder}/seed~{seed}.parquet" for seed in range(5)]
         assert given["output"] == [
-            f"results/runs/default/digits/clients~20/{skew}/{given['method'][0]}"
+            f"results/runs/label-skew/digits/clients~20/{skew}/{given['method'][0]}"
         ]
 
 

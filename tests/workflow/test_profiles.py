@@ -14,8 +14,8 @@ WHOLE_GRID = {
     "pretrain_backbone": 1,
     "train_cell": 39,
     "summarise_runs": 1,
-    "render_table": 7,
-    "plot_figure": 6,
+    "render_table": 10,
+    "plot_figure": 9,
     "write_claims": 1,
     "verify_runs": 1,
 }

@@ -81,9 +81,6 @@ def test_every_table_and_figure_of_the_package_is_made():
     assert common()["FIGURES"] == list(FIGURES)
     assert common()["USUAL_TABLES"] == list(USUAL_TABLES)
     assert common()["USUAL_FIGURES"] == list(USUAL_FIGURES)
-    config = yaml.safe_load((ROOT / "config/config.yaml").read_text())
-    assert config["tables"] == list(USUAL_TABLES)
-    assert config["figures"] == list(USUAL_FIGURES)
 
 
 def test_a_config_may_name_every_table_and_figure():
