@@ -1,0 +1,76 @@
+"""The claims of the repository: each has an experiment that exists, and the page says what the
+record says."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fedsdg.analysis.grids import published_grids
+from fedsdg.analysis.ledger import judge_claims, read_claims, read_ledger
+from fedsdg.analysis.ledger_page import page
+from fedsdg.config import load_config
+
+ROOT = Path(__file__).parents[1]
+RECORDS = ROOT / "results/reference"
+
+
+@pytest.fixture(scope="module")
+def grids():
+    return published_grids(ROOT / "config")
+
+
+@pytest.fixture(scope="module")
+def claims(grids):
+    return read_claims(ROOT / "claims.yaml", grids)
+
+
+def test_every_specification_has_claims_and_every_claim_a_home(claims):
+    """Reading checks experiment, cell, rows, measure and arguments of each."""
+    assert len(claims) >= 30
+    assert {claim.source for claim in claims} == {"000", "001", "002", "003", "004"}
+
+
+def test_grids_are_those_of_the_checked_configs(grids):
+    """They are read without the package's own checks; a config of the ledger agrees with these."""
+    for name in ("needs", "label-skew", "verification", "byzantine"):
+        config = load_config([ROOT / "config/config.yaml", grids[name].file])
+        assert grids[name].cells == tuple(config.settings)
+        assert grids[name].rows == tuple(method.label for method in config.methods)
+
+
+def test_every_proof_is_a_test(claims):
+    proofs = [claim.proof for claim in claims if claim.proof]
+    assert proofs
+    for proof in proofs:
+        file, _, name = proof.partition("::")
+        assert re.search(rf"^def {name}\(", (ROOT / file).read_text(), re.MULTILINE), proof
+
+
+def test_the_page_is_the_committed_ledger():
+    assert (ROOT / "docs/claims.md").read_text() == page(read_ledger(RECORDS / "ledger.json"))
+
+
+def test_the_ledger_is_what_the_records_say(claims):
+    """By tolerance: sums in another order move the last digits, and no verdict."""
+    committed = read_ledger(RECORDS / "ledger.json")
+    judged = judge_claims(claims, RECORDS)
+    assert [entry.id for entry in committed] == [entry.id for entry in judged]
+    for there, here in zip(committed, judged, strict=True):
+        texts = ("sentence", "verdict", "reason", "measure", "compared", "threshold", "horizon")
+        for name in (*texts, "experiment", "cell", "n", "setting"):
+            assert getattr(there, name) == getattr(here, name), (there.id, name)
+        for name in ("effect", "low", "high", "visible"):
+            old, new = getattr(there, name), getattr(here, name)
+            same = old == new if new is None else old == pytest.approx(new, rel=1e-3, abs=1e-3)
+            assert same, (there.id, name, old, new)
+        assert there.means == pytest.approx(here.means, rel=1e-3)
+
+
+def test_departures_link_to_claims_that_exist(claims):
+    text = (ROOT / "docs/departures.md").read_text()
+    linked = re.findall(r"\(claims\.md#([\w-]+)\)", text)
+    assert linked
+    assert set(linked) <= {claim.id for claim in claims}
+    files = [t for t in re.findall(r"\]\(([^)#]+)\)", text) if not t.startswith("http")]
+    assert [target for target in files if not (ROOT / "docs" / target).exists()] == []
