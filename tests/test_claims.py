@@ -62,7 +62,7 @@ def test_the_ledger_is_what_the_records_say(claims):
             assert getattr(there, name) == getattr(here, name), (there.id, name)
         for name in ("effect", "low", "high", "visible"):
             old, new = getattr(there, name), getattr(here, name)
-            same = old == new if new is None else old == pytest.approx(new, rel=1e-3, abs=1e-3)
+            same = old == new if new is None else old == pytest.approx(new, rel=1e-3, abs=1e-6)
             assert same, (there.id, name, old, new)
         assert there.means == pytest.approx(here.means, rel=1e-3)
 
