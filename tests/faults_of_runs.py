@@ -22,6 +22,7 @@ from fedsdg.config import parse_config
 from fedsdg.federation import bank, checkpoints, prefixes
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build, freeze
+from fedsdg.reach import source_hash
 from fedsdg.runs import execute, make_partition, prepare_material
 
 SKEW = "dirichlet~1.0"
@@ -45,6 +46,10 @@ material = prepare_material(
     "digits", freeze(build(architecture), architecture, "tiny", {}), config.training.device
 )
 partition = make_partition("digits", SKEW, 0, config.federation.clients, config.partition)
+# Reading the code for its hash takes as long as many rounds; once here, as the imports are, else
+# most kills would come before the first round.
+for method in methods:
+    source_hash(config.run("digits", SKEW, method, 0))
 
 
 def start(method, name, *, seconds=0.0, slowly=False, limit=None):

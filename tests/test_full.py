@@ -20,7 +20,12 @@ from fedsdg.runs import build, execute, make_partition, prepare_material
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = [ROOT / "config" / "config.yaml", ROOT / "config" / "extended" / "full.yaml"]
-BRIEF = ["federation.clients=8", "federation.rounds=2", "federation.evaluate_every=1"]
+BRIEF = [
+    "federation.clients=8",
+    "federation.clients_per_round=5",
+    "federation.rounds=2",
+    "federation.evaluate_every=1",
+]
 SKEW = "dirichlet~1.0"
 
 

@@ -15,7 +15,7 @@ import yaml
 from fedsdg.analysis.plots import USUAL_FIGURES
 from fedsdg.analysis.tables import USUAL_TABLES
 from fedsdg.cli import main
-from fedsdg.config import load_config
+from fedsdg.config import load_config, parse_config
 from fedsdg.grid import grid_runs, grouped, shown_pages
 from fedsdg.results import read_json
 
@@ -72,7 +72,9 @@ def config():
 
 
 def test_a_config_names_its_tables_and_figures_or_takes_the_usual():
-    assert shown_pages(config()) == (USUAL_TABLES, USUAL_FIGURES)
+    raw = yaml.safe_load(CONFIG.read_text())
+    assert shown_pages(config()) == (tuple(raw.pop("tables")), tuple(raw.pop("figures")))
+    assert shown_pages(parse_config(raw)) == (USUAL_TABLES, USUAL_FIGURES)
     chosen = load_config([CONFIG], ["tables=[main, byzantine]", "figures=[drift]"])
     assert shown_pages(chosen) == (("main", "byzantine"), ("drift",))
     unknown = load_config([CONFIG], ["figures=[drfit]"])

@@ -75,11 +75,12 @@ def test_learned_gates_are_told_from_fixed_ones_and_from_none():
     assert [learns_gates(method) for method in some.methods] == [True, False, True, False, False]
 
 
-def test_gates_that_cannot_move_are_warned_of_with_the_methods_own_rate(capsys):
+def test_gates_that_cannot_move_are_warned_of_with_the_methods_own_rate(tmp_path, capsys):
     """A pen-and-paper product: eta_m times the steps that the line before names."""
     some = config(
         skews=["iid"],
         federation={"rounds": 60, "clients_per_round": 10, "evaluate_every": 5},
+        training={"eta_m": 0.005},
         methods=["fedsdg", {"type": "fedsdg", "name": "fast", "eta_m": 0.1}, "fedavg"],
     )
     cell, slow, fast = findings(some)
@@ -92,9 +93,15 @@ def test_gates_that_cannot_move_are_warned_of_with_the_methods_own_rate(capsys):
     assert slow.startswith("warning: digits, iid, fedsdg: ") and "below 3 gates cannot" in slow
     assert 0.005 * steps < 3 < 0.1 * steps
     assert fast.startswith("digits, iid, fast: eta_m x steps = 0.1 x ") and "below" not in fast
-    assert main(["check", "--config", str(CONFIG)]) == 0
+    check = ["check", "--config", str(CONFIG)]
+    warning = "warning: digits, dirichlet~0.1, fedsdg: eta_m x steps"
+    (tmp_path / "slow.yaml").write_text("training: {eta_m: 0.005}\n")
+    assert main([*check, str(tmp_path / "slow.yaml")]) == 0
     printed = capsys.readouterr()
-    assert "warning: digits, dirichlet~0.1, fedsdg: eta_m x steps" in printed.out + printed.err
+    assert warning in printed.out + printed.err
+    assert main(check) == 0
+    printed = capsys.readouterr()
+    assert warning not in printed.out + printed.err, "in the config as it is they can move"
 
 
 def test_evaluations_are_those_of_a_run():

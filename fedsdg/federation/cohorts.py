@@ -33,9 +33,12 @@ def draw_cohort(
     ``held_out``: bool [K], who is never drawn; None: nobody.
     """
     generator = stream("cohort", seed, round_)
-    there = np.arange(num_clients) if held_out is None else np.flatnonzero(~held_out)
-    drawn = generator.choice(len(there), size=size, replace=False)
-    return np.sort(there[drawn]).astype(np.int64)
+    if held_out is None:  # nothing of the length K: a round costs as much with many clients
+        drawn = generator.choice(num_clients, size=size, replace=False)
+    else:
+        there = np.flatnonzero(~held_out)
+        drawn = there[generator.choice(len(there), size=size, replace=False)]
+    return np.sort(drawn).astype(np.int64)
 
 
 def draw_held_out(seed: int, num_clients: int, share: float) -> np.ndarray:

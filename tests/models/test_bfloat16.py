@@ -149,7 +149,7 @@ def test_no_small_factor_is_added_to_a_large_one(make_model, named, composition,
         name: tensor * (1e-4 if name.endswith(("A_private", "B_private")) else 1.0)
         for name, tensor in parameters.items()
     }
-    layer = model._adapted[0]
+    layer = next(iter(model._adapted))
     exact = side_by_side(layer, parameters, model.config, True)
     exact_difference = exact[1] @ exact[0]
     shared = side_by_side(layer, parameters, model.config, False)

@@ -99,6 +99,8 @@ def _one(summary: Summary, frame: pd.DataFrame, kinds: pd.Series, method: str) -
         if last.agreeing is None:
             _name_rows(above, last)
             ticks_within(above.yaxis, 0, len(last.gates) - 1)
+        else:  # Rows are in the order of the groups: numbers would name no client.
+            above.set_yticks([])
         if parted:
             of_b = _of_b(here, kinds)
             _bands(below, here[~of_b], KIND_A, _BANDS[1:2])
