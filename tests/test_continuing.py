@@ -22,7 +22,12 @@ from fedsdg.results import write_json
 from fedsdg.runs import address, execute, make_partition, prepare_material
 
 ROOT = Path(__file__).parents[1]
-SETTINGS = ["federation.rounds=2", "federation.evaluate_every=1", "federation.clients=8"]
+SETTINGS = [
+    "federation.rounds=2",
+    "federation.evaluate_every=1",
+    "federation.clients=8",
+    "federation.clients_per_round=5",
+]
 SETTINGS += ["training.epochs=1", "adapters.rank=2", "experiment=tried", "tables=[main]"]
 SAME = ("rounds.parquet", "clients.parquet", "result.json", "timings.parquet")
 # With columns that only some runs have.
