@@ -60,7 +60,7 @@ report: $(INSTALLED)
 GRID_JOBS ?= 2
 GRID = $(BIN)/fedsdg run --grid
 
-# What took part in the record and `make reproduce` leaves out: seeds 5 to 9 of the arena needs, its controls,
+# What the record is made of and `make reproduce` leaves out: seeds 5 to 9 of the arena needs, its controls,
 # the values of the specification, the ablation, the extended experiments and CIFAR-100.
 everything: $(INSTALLED)
 	$(GRID) config/config.yaml --jobs $(GRID_JOBS)
