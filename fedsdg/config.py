@@ -45,6 +45,8 @@ class FederationConfig:
     clients_per_round: int = checked(5, minimum=1, integer=True)
     rounds: int = checked(20, minimum=1, integer=True)
     evaluate_every: int = checked(2, minimum=1, integer=True)
+    #: Earlier rounds are not evaluated; the last one always is.
+    evaluate_from: int = checked(0, minimum=0, integer=True)
     global_images: int | None = checked(None, minimum=1, integer=True, optional=True)
     trace_every: int = checked(0, minimum=0, integer=True)
     #: Left out of runs that do not ask for them.
@@ -148,7 +150,7 @@ class RunConfig:
         plain = asdict(self)
         plain["parameters"] = dict(self.parameters)
         del plain["conditions"], plain["plugin"]
-        for name in ("shapley", "trajectory", "held_out"):
+        for name in ("evaluate_from", "shapley", "trajectory", "held_out"):
             if not plain["federation"][name]:
                 del plain["federation"][name]
         for entry in fields(TrainingConfig):

@@ -142,9 +142,9 @@ def _stored_samples(dataset: str) -> int:
     return sum(pq.read_metadata(file).num_rows for file in files)
 
 
-def evaluations(rounds: int, every: int) -> tuple[int, int]:
+def evaluations(rounds: int, every: int, begin: int = 0) -> tuple[int, int]:
     """Evaluations in the quarter before the last and in the last one (round > 3R/4)."""
-    at = {*range(every, rounds + 1, every), rounds}
+    at = {round_ for round_ in range(every, rounds + 1, every) if round_ >= begin} | {rounds}
     before = sum(rounds < 2 * round_ and 4 * round_ <= 3 * rounds for round_ in at)
     return before, sum(4 * round_ > 3 * rounds for round_ in at)
 
@@ -157,7 +157,13 @@ def unreachable(federation: FederationConfig) -> str | None:
         return min(evaluations(rounds, every)) >= EVALUATIONS
 
     if enough(rounds, every):
-        return None
+        if min(evaluations(rounds, every, federation.evaluate_from)) >= EVALUATIONS:
+            return None
+        return (
+            f"federation.evaluate_from is {federation.evaluate_from}, but whether training has "
+            f"settled is told from the second half of the {rounds} rounds: set it to at most "
+            f"{rounds // 2 + 1}"
+        )
     before, last = evaluations(rounds, every)
     # Both so that the last round is one of the evaluations in their step.
     longer = next(

@@ -250,6 +250,7 @@ def build(
             epochs=epochs(run),
             batch_size=training.batch_size,
             evaluate_every=run.federation.evaluate_every,
+            evaluate_from=run.federation.evaluate_from,
             personal_epochs=personalisation.epochs,
             refresh=training.refresh,
             shapley=run.federation.shapley,

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -412,7 +412,7 @@ def _score(run: TrialRun, note: Callable[[Any], None]) -> Outcome:
     from fedsdg.data.partition_record import VAL
     from fedsdg.runs import execute
 
-    config = run.config
+    config = _judged_late(run.config)
     material = loaded_material(run.dataset, run.backbone, config.training.device)
     shares = partition_of(
         run.dataset, config.skew, run.seed, config.federation.clients, config.partition
@@ -443,6 +443,13 @@ def _score(run: TrialRun, note: Callable[[Any], None]) -> Outcome:
             "validation samples"
         )
     return {"score": float(at["val_accuracy"]), "error": None}
+
+
+def _judged_late(config: RunConfig) -> RunConfig:
+    """The run without the evaluations that its score does not count, which change nothing else."""
+    federation = config.federation
+    begin = 3 * federation.rounds // 4 + 1
+    return replace(config, federation=replace(federation, evaluate_from=begin))
 
 
 @lru_cache(maxsize=64)

@@ -111,6 +111,13 @@ def test_evaluations_are_those_of_a_run():
     assert evaluations(10, 4) == (0, 2)  # none of 6, 7, and 8, 10: the last round always
 
 
+def test_a_late_first_evaluation_leaves_no_quarter_before_the_last():
+    assert evaluations(60, 5, 46) == (0, 3)
+    late = FederationConfig(rounds=60, evaluate_every=5, evaluate_from=46)
+    assert unreachable(late).endswith("of the 60 rounds: set it to at most 31")
+    assert unreachable(replace(late, evaluate_from=31)) is None
+
+
 @pytest.mark.parametrize(
     ("rounds", "every"), list(itertools.product((1, 7, 20, 60), (1, 2, 5, 30)))
 )

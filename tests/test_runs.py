@@ -307,6 +307,13 @@ def test_evaluating_less_often_changes_no_model(finished, name):
     assert [row["evaluated"] for row in rarely.records.rounds] == [False, True]
 
 
+def test_evaluating_late_changes_no_model_and_no_later_number(finished):
+    whole, late = finished("fine-tune"), finished("fine-tune", evaluate_from=2)
+    assert torch.equal(whole.theta, late.theta)
+    assert [row["evaluated"] for row in late.records.rounds] == [False, True]
+    assert late.records.rounds[1] == whole.records.rounds[1]
+
+
 def test_fedsdg_with_closed_gates_and_uniform_weights_is_uniform_fedavg(finished):
     closed = finished(
         {"type": "fedsdg", "gate_fixed": 0.0, "lambda1": 0.0, "lambda2": 0.0, "smoothing": 1.0}

@@ -55,11 +55,18 @@ class Schedule:
     personal_epochs: int = 0
     #: Epochs of what is private alone on the current model before an evaluation, then discarded.
     refresh: int = 0
+    #: Earlier rounds are not evaluated; the last one always is.
+    evaluate_from: int = 0
     #: What clients' updates of the last round are worth, exactly (and estimated) or only
     #: "estimated"; where the models of all clients go, each beginning at the "shared" model or at
     #: its "own".
     shapley: bool | str = False
     trajectory: str | None = None
+
+    def due(self, round_: int) -> bool:
+        """Whether a round is evaluated: every so many from the first on, and the last one."""
+        within = round_ >= self.evaluate_from and round_ % self.evaluate_every == 0
+        return within or round_ == self.rounds
 
 
 @dataclass
@@ -265,8 +272,7 @@ class Federation:
         clients = scribe.participants(cohort, local, ending.arrived, aggregate)
         if self.schedule.shapley and round_ == self.schedule.rounds:
             self._add_shapley(clients, before, ending.arrived)
-        due = round_ % self.schedule.evaluate_every == 0 or round_ == self.schedule.rounds
-        record["evaluated"] = due
+        record["evaluated"] = due = self.schedule.due(round_)
         if due:
             record |= self._evaluate(round_, scribe, clients)
         self.records.rounds.append(record)
