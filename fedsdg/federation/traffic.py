@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -44,8 +45,8 @@ def traffic(
     took part in the round before, lack only those of that one.
     """
     clients = len(uploaded)
-    whole = len(serialise({"": model}, layout))
-    first = len(serialise({"": model, **received}, layout))
+    whole = _length({"": model}, layout)
+    first = _length({"": model, **received}, layout)
     down = (clients + lost) * first + clients * models_tried * whole
     if partial is not None:
         # Which entries they are makes no message longer or shorter.
@@ -54,10 +55,30 @@ def traffic(
         sizes = [len(serialise_entries(vector, places < count)) for count in few]
         down -= sum(max(0, whole - size) for size in sizes)
     if in_step:
-        down -= in_step * (whole - len(serialise({"": model}, layout.of_round(round_ - 1))))
-    up, sent = 0, layout.of_round(round_)
-    for k in range(clients):
-        extra = {name: rows[k] for name, rows in vectors.items()}
-        told = {name: rows[k] for name, rows in numbers.items()}
-        up += len(serialise({"": uploaded[k], **extra}, sent, told))
-    return Traffic(down, up)
+        down -= in_step * (whole - _length({"": model}, layout.of_round(round_ - 1)))
+    if not clients:
+        return Traffic(down)
+    sent = {"": uploaded[0], **{name: rows[0] for name, rows in vectors.items()}}
+    told = {name: rows[0] for name, rows in numbers.items()}
+    return Traffic(down, clients * _length(sent, layout.of_round(round_), told))
+
+
+def _length(
+    vectors: Mapping[str, Tensor], layout: Layout, told: Mapping[str, Tensor] | None = None
+) -> int:
+    """Bytes of `serialise` of the same, which names, shapes and dtypes alone decide."""
+    kinds = tuple((name, vector.dtype) for name, vector in vectors.items())
+    extra = tuple((name, x.dtype, tuple(x.shape)) for name, x in (told or {}).items())
+    return _serialised(kinds, layout, extra)
+
+
+@functools.lru_cache(maxsize=256)
+def _serialised(
+    kinds: tuple[tuple[str, torch.dtype], ...],
+    layout: Layout,
+    extra: tuple[tuple[str, torch.dtype, tuple[int, ...]], ...],
+) -> int:
+    """The length of a real message of zeros, made once for each kind of message."""
+    vectors = {name: torch.zeros(layout.d, dtype=dtype) for name, dtype in kinds}
+    told = {name: torch.zeros(shape, dtype=dtype) for name, dtype, shape in extra}
+    return len(serialise(vectors, layout, told))

@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedsdg import compiling
 from fedsdg.aggregation.backends import backend
-from fedsdg.aggregation.kernels import columns, compiling
+from fedsdg.aggregation.kernels import columns
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.statistics import measure, squared_distances, weighted_sum
 from fedsdg.aggregation.uploads import NonFiniteError

@@ -5,6 +5,7 @@ import torch
 from safetensors.torch import load
 
 from fedsdg.federation.messages import serialise
+from fedsdg.federation.traffic import traffic
 from fedsdg.models.parameters import views
 
 
@@ -38,3 +39,25 @@ def test_a_private_row_is_refused(setting):
     s = setting(torch.float32, branch="dual")
     with pytest.raises(ValueError):
         serialise({"": s.private}, s.layout)
+
+
+def test_traffic_is_the_length_of_the_messages_themselves(setting):
+    """Whatever the numbers in them, and also when a message of the kind was counted before."""
+    s = setting()
+    rows = torch.randn(3, len(s.theta))
+    for dtype in (torch.float64, torch.float32, torch.float64):
+        theta = s.theta.to(dtype)
+        received = {"control": torch.randn_like(theta)}
+        vectors = {"step": 2 * rows.to(dtype)}
+        numbers = {"loss": torch.randn(3), "counts": torch.arange(12).view(3, 4)}
+        moved = traffic(s.layout, theta, received, rows.to(dtype), vectors, numbers, models_tried=2)
+        down = serialise({"": theta, **received}, s.layout), serialise({"": theta}, s.layout)
+        assert moved.down == 3 * len(down[0]) + 3 * 2 * len(down[1])
+        told = [{name: x[k] for name, x in numbers.items()} for k in range(3)]
+        up = [
+            serialise({"": rows[k].to(dtype), "step": vectors["step"][k]}, s.layout, told[k])
+            for k in range(3)
+        ]
+        assert moved.up == sum(map(len, up))
+    none = traffic(s.layout, s.theta, {}, s.theta[None][:0], {}, {}, lost=2)
+    assert none == (2 * len(serialise({"": s.theta}, s.layout)), 0)

@@ -19,7 +19,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import carray, types
 from numba.extending import intrinsic as _intrinsic
 
-from fedsdg.aggregation.kernels.compiling import compiled
+from fedsdg.compiling import compiled
 
 FLOAT32, FLOAT64, BFLOAT16, FLOAT16 = range(4)
 """How the numbers of a row are stored."""
