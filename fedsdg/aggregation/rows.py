@@ -8,12 +8,14 @@ another (`BlockRows`: parameters minus an origin, files), or be spread over proc
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from functools import reduce
 from typing import Protocol
 
 import numpy as np
 import torch
 
 from fedsdg.aggregation import statistics
+from fedsdg.aggregation.backends import backend_for, kernels_for
 from fedsdg.aggregation.order_statistics import looked_at_mean, trimmed_mean
 from fedsdg.aggregation.statistics import Statistics
 
@@ -39,6 +41,19 @@ class Rows(Protocol):
 
     def squared_distances(self) -> tuple[np.ndarray, float]:
         """([M, M] ||x_i - x_j||^2 / unit**2, unit), in one pass."""
+        ...
+
+    @property
+    def distance_error(self) -> float:
+        """What the squared distances may be off, relative to each."""
+        ...
+
+    def log_distances(self) -> np.ndarray:
+        """[M, M] log2 ||x_i - x_j||, for distances that no unit has room for; in one pass."""
+        ...
+
+    def centred_products(self, centre: np.ndarray, exponents: np.ndarray) -> np.ndarray:
+        """[M, M] <y_k, y_l> of y_k = (x_k - sum_l c_l x_l) / 2^e_k; in one pass."""
         ...
 
     def weighted_sum(self, weights: np.ndarray) -> torch.Tensor:
@@ -86,6 +101,16 @@ class TensorRows:
     def squared_distances(self) -> tuple[np.ndarray, float]:
         return statistics.squared_distances(self.tensor)
 
+    @property
+    def distance_error(self) -> float:
+        return distance_error(self.dtype, kernels=kernels_for(self.tensor) is not None)
+
+    def log_distances(self) -> np.ndarray:
+        return statistics.log_distances(self.tensor)
+
+    def centred_products(self, centre: np.ndarray, exponents: np.ndarray) -> np.ndarray:
+        return statistics.centred_products(self.tensor, centre, exponents)
+
     def weighted_sum(self, weights: np.ndarray) -> torch.Tensor:
         chosen = np.flatnonzero(weights)
         if len(chosen) == 1 and weights[chosen[0]] == 1:
@@ -130,6 +155,20 @@ class BlockRows:
 
     def squared_distances(self) -> tuple[np.ndarray, float]:
         return merged_distances(statistics.squared_distances(block) for block in self._tensors())
+
+    @property
+    def distance_error(self) -> float:
+        numbers = self.shape[0] * self.shape[1]
+        kernels = backend_for(numbers, torch.device(self.device)) != "torch"
+        return distance_error(self.dtype, kernels=kernels)
+
+    def log_distances(self) -> np.ndarray:
+        return merged_logs(statistics.log_distances(block) for block in self._tensors())
+
+    def centred_products(self, centre: np.ndarray, exponents: np.ndarray) -> np.ndarray:
+        return merged_products(
+            statistics.centred_products(block, centre, exponents) for block in self._tensors()
+        )
 
     def weighted_sum(self, weights: np.ndarray) -> torch.Tensor:
         return self._columnwise(lambda block: TensorRows(block).weighted_sum(weights))
@@ -194,6 +233,33 @@ def merged_distances(parts: Iterable[tuple[np.ndarray, float]]) -> tuple[np.ndar
             total, unit = total * (unit / part_unit) * (unit / part_unit), part_unit
         total = total + distances * (part_unit / unit) * (part_unit / unit)
     return total, unit
+
+
+def merged_logs(parts: Iterable[np.ndarray]) -> np.ndarray:
+    """As `merged`, for `log_distances`: of the logarithms of sums of squares."""
+    return reduce(lambda one, other: np.logaddexp2(2 * one, 2 * other) / 2, parts)
+
+
+def merged_products(parts: Iterable[np.ndarray]) -> np.ndarray:
+    """As `merged`, for `centred_products`, which have all the same units."""
+    return reduce(np.add, parts)
+
+
+def distance_error(dtype: torch.dtype, *, kernels: bool) -> float:
+    """`Rows.distance_error`: kernels add products of rows other than float64 in float32."""
+    return 1e-7 if kernels and dtype != torch.float64 else 1e-12
+
+
+def squares_suffice(distances: np.ndarray, unit: float, rows: Rows) -> bool:
+    """Whether squared distances [M, M], finite ones, have room for all that the rows differ by.
+
+    Float64 has for those of all other dtypes. Equal rows are taken for rows that may not be.
+    """
+    if rows.dtype != torch.float64:
+        return True
+    least = rows.shape[1] * float(np.finfo(np.float64).tiny)
+    between = distances[~np.eye(len(distances), dtype=bool)]
+    return unit == 1.0 and bool((between >= least).all())
 
 
 def _common_unit(units: Iterable[tuple[float, bool]]) -> float:

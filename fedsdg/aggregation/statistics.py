@@ -109,6 +109,43 @@ def squared_distances(rows: torch.Tensor) -> tuple[np.ndarray, float]:
     return distances, statistics.unit
 
 
+def log_distances(rows: torch.Tensor) -> np.ndarray:
+    """[M, M] log2 ||x_i - x_j||, -inf where rows are equal: in the range of any finite numbers.
+
+    Each pair is scaled by itself, which is slow; so this is for rows whose squared distances have
+    no common unit.
+    """
+    size = rows.shape[0]
+    squares = np.full((size, size), -np.inf)
+    for _, block in _blocks(rows, 1.0):
+        half = block / 2  # So that no difference overflows.
+        for i in range(size - 1):
+            between = (half[i + 1 :] - half[i]).abs_()
+            peak = between.amax(1)
+            between /= torch.where(peak > 0, peak, 1.0)[:, None]
+            found = 2 + 2 * torch.log2(peak) + torch.log2(between.square_().sum(1))
+            squares[i, i + 1 :] = np.logaddexp2(squares[i, i + 1 :], found.cpu().numpy())
+    return np.asarray(np.maximum(squares, squares.T) / 2)
+
+
+def centred_products(rows: torch.Tensor, centre: np.ndarray, exponents: np.ndarray) -> np.ndarray:
+    """[M, M] <y_k, y_l> of y_k = (x_k - sum_l c_l x_l) / 2^e_k, in float64.
+
+    centre: [M] c >= 0 summing to 1. exponents: [M] e in [-1000, 1023].
+    """
+    size = rows.shape[0]
+    total = torch.zeros(size, size, dtype=torch.float64, device=rows.device)
+    c = torch.as_tensor(centre).to(total)
+    factors = torch.as_tensor(np.ldexp(1.0, 1 - exponents)).to(total)
+    for _, block in _blocks(rows, 1.0):
+        half = block / 2  # So that no difference overflows.
+        half -= c @ half
+        half *= factors[:, None]
+        total += half @ half.T
+    products = total.cpu().numpy()
+    return np.asarray((products + products.T) / 2)
+
+
 def weighted_sum(rows: torch.Tensor, weights: np.ndarray) -> torch.Tensor:
     """sum_k w_k x_k, [d] in the dtype of the rows [M, d]; weights [M]; accumulated in float64."""
     return looked_at_sum(rows, weights)[0]

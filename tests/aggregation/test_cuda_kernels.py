@@ -15,7 +15,10 @@ from hypothesis import strategies as st
 
 from fedsdg.aggregation.backends import AUTO_NUMBERS, backend, kernels_for
 from fedsdg.aggregation.order_statistics import trimmed_mean
+from fedsdg.aggregation.rules.geometric_median import GeometricMedian
 from fedsdg.aggregation.statistics import measure, squared_distances, weighted_sum
+
+from .large_attackers import attacked, true_residual
 
 pytest.importorskip("triton", reason="there is no triton for this system")
 
@@ -220,6 +223,15 @@ def test_through_the_statistics(size, d, dtype, exponent, layout, seed):
     mean = exact(trimmed_mean(rows, trim)) / unit
     near = eps * np.abs(middle) + 4e-15 * np.abs(x).max(0) + least
     assert (np.abs(mean - middle) <= near).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("scale", [1e3, 1e8, 1e37])
+def test_a_geometric_median_withstands_large_attackers(dtype, scale, cohort):
+    rows = torch.tensor(attacked(9, 4, 40, scale, "apart"), dtype=getattr(torch, dtype))
+    found = GeometricMedian()({"update": rows.to(DEVICE)}, cohort(9), {})
+    assert true_residual(rows.double().numpy(), found.weights) < 1e-6
+    assert found.diagnostics["residual"] < 1e-6
 
 
 @settings(max_examples=10, deadline=None)

@@ -9,6 +9,7 @@ from fedsdg.aggregation.rules.krum import Krum
 from fedsdg.aggregation.rules.trimmed_mean import TrimmedMean
 
 from .door_cases import EVERY_RULE, draw, flat, needs
+from .large_attackers import attacked, true_residual
 from .world import World
 from .world_cases import Fragile, bounds, mixed, own_clients
 
@@ -89,6 +90,21 @@ def test_ranks_give_what_one_process_gives(world, layout, rule):
         expected = alone(rule, THETA, CLIENTS, dtype, rounds=2)
         found = world.results(layout, rule, THETA, CLIENTS, kind, dtype, 2)
         check(found, expected, dtype, whole=layout == "by_client")
+
+
+@pytest.mark.parametrize(("layout", "kind"), [("by_columns", "array"), ("by_client", "dict")])
+@pytest.mark.parametrize("scale", [1e14, 1e200])
+def test_a_geometric_median_over_ranks_withstands_large_attackers(world, layout, kind, scale):
+    x = attacked(M, 2, D, scale, "apart")
+    expected = alone("geometric-median", 0 * THETA, x, "float64")
+    found = world.results(layout, "geometric-median", 0 * THETA, x, kind, "float64")
+    assert len({repr((outcome["weights"], outcome["diagnostics"])) for outcome in found}) == 1
+    weights = found[0]["weights"]
+    weights = weights if isinstance(weights, list) else [weights[k] for k in range(M)]
+    assert true_residual(x, weights) < 1e-6
+    parts = [outcome["parameters"] for outcome in found]
+    whole = parts[0] if layout == "by_client" else np.concatenate(parts)
+    np.testing.assert_allclose(whole, expected.parameters, atol=1e-6)
 
 
 @pytest.mark.parametrize("rule", ["fedsdg", "krum", "coordinate-median", "cgsv"])

@@ -1,6 +1,7 @@
 """The updates of a cohort with their columns spread over ranks."""
 
 import math
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -8,7 +9,14 @@ import torch
 from fedsdg.aggregation.distributed.peers import Peers
 from fedsdg.aggregation.parameters.checks import FLOATING
 from fedsdg.aggregation.parameters.rounding import Rounding
-from fedsdg.aggregation.rows import Rows, merged, merged_distances
+from fedsdg.aggregation.rows import (
+    Rows,
+    distance_error,
+    merged,
+    merged_distances,
+    merged_logs,
+    merged_products,
+)
 from fedsdg.aggregation.statistics import Statistics
 
 
@@ -17,9 +25,9 @@ class ShardedRows:
 
     Made and used by all ranks alike. What rules ask is gathered from all ranks and added up in
     their order, so that it is the same to the last bit on each: 2M+2 numbers for `measure`,
-    M(M-1)/2+1 for `squared_distances`, M for `nonfinite_counts`, one for `norm` and for
-    `finite`. The column-wise `weighted_sum` and `trimmed_mean` exchange nothing, and return this
-    rank's columns.
+    M(M-1)/2+1 for `squared_distances`, M(M+1)/2 for `log_distances` and for `centred_products`, M
+    for `nonfinite_counts`, one for `norm` and for `finite`. The column-wise `weighted_sum` and
+    `trimmed_mean` exchange nothing, and return this rank's columns.
 
     Raises ValueError when the ranks disagree about M or the dtype.
     """
@@ -71,6 +79,28 @@ class ShardedRows:
 
         parts = self.peers.gathered(numbers, 1 + len(pairs[0]))
         return merged_distances((square(part[1:]), float(part[0])) for part in parts)
+
+    @property
+    def distance_error(self) -> float:
+        """The same on all ranks, whatever each does."""
+        return distance_error(self.dtype, kernels=True)
+
+    def log_distances(self) -> np.ndarray:
+        return merged_logs(self._matrices(self.local.log_distances))
+
+    def centred_products(self, centre: np.ndarray, exponents: np.ndarray) -> np.ndarray:
+        return merged_products(
+            self._matrices(lambda: self.local.centred_products(centre, exponents))
+        )
+
+    def _matrices(self, work: Callable[[], np.ndarray]) -> Iterator[np.ndarray]:
+        """The symmetric matrices [M, M] of all ranks."""
+        size = self.shape[0]
+        pairs = np.triu_indices(size)
+        for part in self.peers.gathered(lambda: work()[pairs], len(pairs[0])):
+            matrix = np.empty((size, size))
+            matrix[pairs] = matrix.T[pairs] = part
+            yield matrix
 
     def weighted_sum(self, weights: np.ndarray) -> torch.Tensor:
         return self.local.weighted_sum(weights)

@@ -64,8 +64,8 @@ def aggregate_sharded(
 
     Each rank sends each other one 20 numbers of 8 bytes that go with every call (digests, checks)
     and those of its rule: 2M+5 for "fedsdg", 4M+6 for "cgsv", M(M-1)/2 + 2 for Krum and the
-    geometric median, none for means and coordinate-wise rules. When dropping, the names of bad
-    tensors too.
+    geometric median (a few times as many where attackers are far away), none for means and
+    coordinate-wise rules. When dropping, the names of bad tensors too.
 
     Raises what `aggregate` raises, on all ranks with the same sentence, which names the rank whose
     shard is at fault; ValueError when ranks disagree about their arguments; DistributedError when

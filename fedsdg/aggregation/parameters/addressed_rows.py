@@ -44,6 +44,12 @@ class AddressedRows:
         found = distances_by_kernels(self.rows)
         return (found, 1.0) if found is not None else self.formed.squared_distances()
 
+    def log_distances(self) -> np.ndarray:
+        return self.formed.log_distances()
+
+    def centred_products(self, centre: np.ndarray, exponents: np.ndarray) -> np.ndarray:
+        return self.formed.centred_products(centre, exponents)
+
     def nonfinite_counts(self) -> np.ndarray:
         found = measured_by_kernels(self.rows)
         if found is not None and np.isfinite(found.norms).all():

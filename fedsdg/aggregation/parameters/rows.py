@@ -11,7 +11,15 @@ from fedsdg.aggregation.parameters.checks import StateDict
 from fedsdg.aggregation.parameters.formed_rows import FormedRows
 from fedsdg.aggregation.parameters.writing import check_results
 from fedsdg.aggregation.plans import Combination, Nothing, OrderStatistics, Plan, Step
-from fedsdg.aggregation.rows import TensorRows, all_finite, merged, merged_distances
+from fedsdg.aggregation.rows import (
+    TensorRows,
+    all_finite,
+    distance_error,
+    merged,
+    merged_distances,
+    merged_logs,
+    merged_products,
+)
 from fedsdg.aggregation.statistics import Statistics
 
 LARGE_NUMBERS = 1 << 18
@@ -64,6 +72,16 @@ class ParameterRows:
     def squared_distances(self) -> tuple[np.ndarray, float]:
         with backend(self.backend):
             return merged_distances(part.squared_distances() for part in self.parts)
+
+    @property
+    def distance_error(self) -> float:
+        return distance_error(self.dtype, kernels=self.backend != "torch")
+
+    def log_distances(self) -> np.ndarray:
+        return merged_logs(part.log_distances() for part in self.parts)
+
+    def centred_products(self, centre: np.ndarray, exponents: np.ndarray) -> np.ndarray:
+        return merged_products(part.centred_products(centre, exponents) for part in self.parts)
 
     def weighted_sum(self, weights: np.ndarray) -> torch.Tensor:
         return self._columnwise(Combination(weights))

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from fedsdg.aggregation.rows import Rows, TensorRows
-from fedsdg.aggregation.rules.geometric_median import geometric_median_weights
+from fedsdg.aggregation.rules.geometric_median import geometric_median
 from fedsdg.aggregation.types import Aggregate, Context, Rule
 from fedsdg.aggregation.uploads import NonFiniteError, checked_upload, require_finite
 
@@ -160,13 +160,10 @@ def outlier_scores(updates: Rows, context: Context) -> np.ndarray:
     difference stands out and does no harm. A zero update has no direction and is not judged by it.
     Raises NonFiniteError, naming the client.
     """
-    distances, unit = updates.squared_distances()
-    require_finite(updates, distances if len(distances) > 1 else None, context)
-    centre = geometric_median_weights(distances, tolerance=1e-6).weights
-    product = distances @ centre
-    away = np.sqrt(np.maximum(product - centre @ product / 2, 0.0))
-    s = updates.measure(centre)
-    length = s.reference_norm * (s.unit / unit)
+    median = geometric_median(updates, context, tolerance=1e-6)
+    away = median.reach
+    s = updates.measure(median.weights)
+    length = s.reference_norm * s.unit
     moving = s.norms * s.reference_norm > 0
     cosine = s.dots / np.where(moving, s.norms * s.reference_norm, 1.0)
     straying = np.zeros(len(away))
