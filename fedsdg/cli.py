@@ -53,12 +53,12 @@ def _one_of(value: str | None, known: Sequence[str], what: str) -> str:
 
 def check(arguments: argparse.Namespace) -> int:
     """Validate the config and print the size of its grid, and whether its rounds suffice."""
-    from fedsdg.data.datasets import dataset_spec
+    from fedsdg.declared_data import class_count
     from fedsdg.horizon import findings
 
     config = _load(arguments)
     for name in config.datasets:
-        num_classes = dataset_spec(name).num_classes
+        num_classes = class_count(config.source(name))
         for setting in config.settings:
             conflict = config.scenario(setting).conditions.label_conflict
             if conflict is not None:
@@ -75,7 +75,17 @@ def check(arguments: argparse.Namespace) -> int:
     remarks = [remark for case in cases for remark in case.remarks(config.federation.clients)]
     for remark in dict.fromkeys(remarks):
         print(f"fedsdg: {remark}", file=sys.stderr)
+    _say_remarks(config)
     return 0
+
+
+def _say_remarks(config: Config) -> None:
+    """What a person should know of images of their own and the backbone that they meet."""
+    from fedsdg.declared_data import remarks
+
+    if config.trainable == "adapters":
+        for remark in remarks(config.own, config.backbone, config.backbones[config.backbone]):
+            print(f"fedsdg: {remark}", file=sys.stderr)
 
 
 def methods(arguments: argparse.Namespace) -> int:
@@ -105,19 +115,25 @@ def methods(arguments: argparse.Namespace) -> int:
 def partition(arguments: argparse.Namespace) -> int:
     """Divide a data set among clients."""
     from fedsdg.data.partition_files import write_partition
+    from fedsdg.loading import load_images
     from fedsdg.runs import make_partition
 
     config = _load(arguments)
     clients = arguments.clients or config.federation.clients
-    made = make_partition(
-        arguments.dataset, arguments.skew, arguments.seed, clients, config.partition
-    )
+    images = load_images(config.source(arguments.dataset))
+    made = make_partition(images, arguments.skew, arguments.seed, clients, config.partition)
     write_partition(made, arguments.output)
     sizes = made.sizes().sum(1)
     print(
         f"{arguments.output}: {made.num_clients} clients with {sizes.min()} to {sizes.max()} "
         f"samples after {made.attempts} draw(s)"
     )
+    if made.natural is not None:
+        left = made.natural
+        print(
+            f"left out: {left.too_small} clients with fewer than {config.partition.min_samples} "
+            f"samples and {left.not_drawn} that were not drawn, {left.samples_left_out} samples"
+        )
     return 0
 
 
@@ -144,6 +160,7 @@ def train(arguments: argparse.Namespace) -> int:
     """Train all seeds of one cell of the grid in one process; a failed seed is a row."""
     from fedsdg.continuing import is_asked_for, take_from_record
     from fedsdg.data.partition_files import read_partition
+    from fedsdg.loading import load_images
     from fedsdg.models.backbones import load_backbone
     from fedsdg.progress import round_progress
     from fedsdg.runs import address, execute, prepare_material, record_failure
@@ -162,7 +179,8 @@ def train(arguments: argparse.Namespace) -> int:
     folders = [Path(arguments.output) / f"seed~{seed}" for seed in config.seeds]
     try:
         backbone = load_backbone(arguments.backbone) if arguments.backbone else None
-        material = prepare_material(arguments.dataset, backbone, config.training.device)
+        images = load_images(config.source(arguments.dataset))
+        material = prepare_material(images, backbone, config.training.device)
     except FORESEEN as error:
         for one, folder, identity in zip(runs, folders, identities, strict=True):
             failure = record_failure(one, error, folder, identity)
@@ -202,18 +220,21 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.method is None:
         raise ValueError("name a method with --method, or a whole grid with --grid")
     from fedsdg import pretraining
-    from fedsdg.data.partition_files import read_partition, write_partition
-    from fedsdg.grid import backbone_file, partition_file
+    from fedsdg.grid import backbone_file, division_of, kept_or_made, partition_file
+    from fedsdg.loading import load_images
     from fedsdg.models.backbones import load_backbone
     from fedsdg.progress import round_progress
     from fedsdg.results import read_json
-    from fedsdg.runs import execute, make_partition, prepare_material
+    from fedsdg.runs import execute, prepare_material
 
     config = _load(arguments)
     method = config.method(arguments.method)
     dataset = _one_of(arguments.dataset, config.datasets, "dataset")
     skew = _one_of(arguments.skew, config.settings, "skew")
     seed = config.seeds[0] if arguments.seed is None else arguments.seed
+    # First of all, so that data that are missing are missed before anything is trained.
+    images = load_images(config.source(dataset))
+    _say_remarks(config)
     weights_file = backbone_file(config)
     if weights_file and not weights_file.is_file():
         pretraining.pretrain(
@@ -223,14 +244,11 @@ def run(arguments: argparse.Namespace) -> int:
             checkpoint_seconds=config.checkpoint_seconds,
         )
     clients = config.federation.clients
-    shares_file = partition_file(config, dataset, skew, seed)
-    if not shares_file.is_file():
-        wanted = config.run(dataset, skew, method, seed)
-        write_partition(
-            make_partition(dataset, wanted.skew, seed, clients, config.partition), shares_file
-        )
+    wanted, source = config.run(dataset, skew, method, seed), config.source(dataset)
+    needed = division_of(wanted, source, partition_file(config, dataset, skew, seed))
+    shares = kept_or_made(needed, lambda _: images)
     backbone = load_backbone(weights_file) if weights_file else None
-    material = prepare_material(dataset, backbone, config.training.device)
+    material = prepare_material(images, backbone, config.training.device)
     title = f"{dataset} {skew} {method.label} seed {seed}"
     output = Path(
         arguments.output
@@ -239,9 +257,9 @@ def run(arguments: argparse.Namespace) -> int:
     )
     with round_progress(title, config.federation.rounds) as progress:
         failure = execute(
-            config.run(dataset, skew, method, seed),
+            wanted,
             material,
-            read_partition(shares_file),
+            shares,
             output,
             store=_store(),
             identity=config.identity(dataset, skew, method, seed),
@@ -273,6 +291,7 @@ def _run_grid(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--seeds-together is {arguments.seeds_together}, but must be at least 1")
     base = arguments.config or [default_file()]
     config = load_config([*base, *arguments.grid], arguments.set or (), arguments.plugin or ())
+    _say_remarks(config)
     failed = run_grid(
         config,
         _store(),

@@ -24,7 +24,7 @@ from fedsdg.federation.timing import Clock
 from fedsdg.rng import stream
 
 #: Skews under which clients hold the classes in shares of their own.
-LABEL_SKEWS = ("dirichlet", "mixed", "classes")
+LABEL_SKEWS = ("dirichlet", "mixed", "classes", "column")
 
 
 def conditioned_samples(

@@ -20,6 +20,8 @@ from fedsdg.composition import Method, Parameter
 from fedsdg.conditions import Conditions, parse_conditions
 from fedsdg.contribution import check_players
 from fedsdg.data.client_shares import clients_in
+from fedsdg.data.own_data import OwnData
+from fedsdg.declared_data import ALL, natural_clients, parse_datasets
 from fedsdg.plugins import Plugin, find_method, find_plugin, offered
 from fedsdg.primary import PrimaryComparison, parse_primary
 from fedsdg.results import sha256_json
@@ -31,7 +33,8 @@ from fedsdg.sections import mapping as mapping_of
 OVERRIDES = ("optimiser", "eta_g", "eta_p", "eta_m", "private_optimiser", "refresh")
 SKEW = re.compile(
     r"dirichlet~(\d+(\.\d+)?|\.\d+)|mixed~0\.\d*[1-9]\d*~(?=.*[1-9])\d+(\.\d+)?"
-    r"|quantity~(?=.*[1-9])\d+(\.\d+)?|classes~[1-9]\d*|domains|iid"
+    r"|quantity~(?=.*[1-9])\d+(\.\d+)?|classes~[1-9]\d*|domains"
+    r"|column~[A-Za-z0-9][A-Za-z0-9_.-]*|iid"
 )
 _SCENARIO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
@@ -198,6 +201,12 @@ class Config:
     figures: tuple[str, ...] | None = None
     #: What is compared with a verdict, named before anything is run.
     primary: tuple[PrimaryComparison, ...] = ()
+    #: Data sets that the config describes itself, by name.
+    own: Mapping[str, OwnData] = field(default_factory=dict)
+
+    def source(self, dataset: str) -> str | OwnData:
+        """What a data set is loaded by: its name, or its description where it has one."""
+        return self.own.get(dataset, dataset)
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -291,7 +300,8 @@ def _skews(value: Any) -> tuple[str, ...]:
     for skew in _list(value, "skews"):
         if not isinstance(skew, str) or not SKEW.fullmatch(skew):
             raise ValueError(
-                f"skews: {skew!r} is not a skew; write 'dirichlet~0.1', 'classes~2' or 'iid'"
+                f"skews: {skew!r} is not a skew; write 'dirichlet~0.1', 'classes~2', "
+                "'column~writer' or 'iid'"
             )
         kind, _, number = skew.partition("~")
         if kind == "dirichlet" and not float(number) > 0:
@@ -474,7 +484,7 @@ def _check_consistency(config: Config) -> None:
 
 def parse_config(raw: Any) -> Config:
     """Check a config given as plain mappings and return it, or raise ``ValueError``."""
-    known = {entry.name for entry in fields(Config)}
+    known = {entry.name for entry in fields(Config)} - {"own"}
     mapping = mapping_of(raw, "the config")
     for key in mapping:
         if key not in known:
@@ -489,16 +499,28 @@ def parse_config(raw: Any) -> Config:
         if labels.count(label) > 1:
             raise ValueError(f"methods: two entries are called {label!r}; give one a 'name'")
     seeds = _seeds(mapping["seeds"], "seeds")
+    datasets, own = parse_datasets(
+        [
+            entry if isinstance(entry, Mapping) else _name(entry, "datasets: entry")
+            for entry in _list(mapping["datasets"], "datasets")
+        ]
+    )
+    skews = _skews(mapping["skews"])
+    partition = section(PartitionConfig, mapping.get("partition", {}), "partition")
+    federation = mapping_of(mapping.get("federation", {}), "federation")
+    if federation.get("clients") == ALL:
+        clients = natural_clients(datasets, own, skews, partition.min_samples)
+        mapping = {**mapping, "federation": {**federation, "clients": clients}}
     backbones = mapping_of(mapping["backbones"], "backbones")
     config = Config(
         experiment=_name(mapping["experiment"], "experiment"),
-        datasets=tuple(_name(n, "datasets: entry") for n in _list(mapping["datasets"], "datasets")),
+        datasets=datasets,
         backbone=_name(mapping["backbone"], "backbone"),
         backbones={n: dict(mapping_of(b, f"backbones.{n}")) for n, b in backbones.items()},
-        skews=_skews(mapping["skews"]),
+        skews=skews,
         seeds=seeds,
         federation=section(FederationConfig, mapping.get("federation", {}), "federation"),
-        partition=section(PartitionConfig, mapping.get("partition", {}), "partition"),
+        partition=partition,
         training=section(TrainingConfig, mapping.get("training", {}), "training"),
         adapters=section(AdaptersConfig, mapping.get("adapters", {}), "adapters"),
         methods=methods,
@@ -514,6 +536,7 @@ def parse_config(raw: Any) -> Config:
         ),
         tables=_pages(mapping, "tables"),
         figures=_pages(mapping, "figures"),
+        own=own,
     )
     primary = parse_primary(
         mapping.get("primary"),

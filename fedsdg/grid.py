@@ -28,6 +28,8 @@ from fedsdg.workers import Failed, Workers
 
 if TYPE_CHECKING:
     from fedsdg.data.datasets import ImageData
+    from fedsdg.data.own_data import OwnData
+    from fedsdg.data.partition_record import Partition
     from fedsdg.runs import Material
 
 Note = Callable[[Any], None]
@@ -58,6 +60,7 @@ class Run:
     """One run of the grid, and where its files are."""
 
     config: RunConfig
+    source: str | OwnData
     identity: dict[str, Any]
     backbone: Path | None
     partition: Path
@@ -73,9 +76,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Division:
-    """One partition to be made."""
+    """One partition to be made; ``source`` is what its data set is loaded by."""
 
     dataset: str
+    source: str | OwnData
     clients: int
     skew: str
     seed: int
@@ -129,6 +133,7 @@ def grid_runs(config: Config, store: Path, only: Sequence[str] = ()) -> list[Run
             runs.append(
                 Run(
                     config=config.run(dataset, setting, method, seed),
+                    source=config.source(dataset),
                     identity=config.identity(dataset, setting, method, seed),
                     backbone=backbone_file(config),
                     partition=partition_file(config, dataset, setting, seed),
@@ -271,11 +276,8 @@ def _make_partitions(
     config: Config, runs: Sequence[Run], workers: Workers, progress: GridProgress
 ) -> dict[Path, str]:
     """File -> hash of every partition that the runs need."""
-    needed = {run.partition: run.config for run in runs}
-    divisions = [
-        Division(run.dataset, run.federation.clients, run.skew, run.seed, run.partition, file)
-        for file, run in needed.items()
-    ]
+    needed = {run.partition: run for run in runs}
+    divisions = [division_of(run.config, run.source, file) for file, run in needed.items()]
     # One data set after another: a process keeps the images of one.
     divisions.sort(key=lambda division: config.datasets.index(division.dataset))
     found = {}
@@ -375,20 +377,40 @@ def _backbone(task: tuple[Mapping[str, Any], Path, Mapping[str, Any]], note: Not
 
 
 def _partition(task: Division, note: Note) -> str:
+    return kept_or_made(task).sha256
+
+
+def division_of(run: RunConfig, source: str | OwnData, file: Path) -> Division:
+    """The partition that a run needs, in the file that it belongs to."""
+    return Division(
+        run.dataset, source, run.federation.clients, run.skew, run.seed, run.partition, file
+    )
+
+
+def kept_or_made(
+    task: Division, load: Callable[[str | OwnData], ImageData] | None = None
+) -> Partition:
+    """The partition in its file where it is this one, else made anew and written there.
+
+    One's own data are looked at: they may have changed, as may what the config says of them.
+    ``load`` gives the images, ``loaded_images`` where it is left out.
+    """
     from fedsdg.data.partition_files import read_partition, write_partition
     from fedsdg.runs import make_partition
 
+    load = load or loaded_images
     with contextlib.suppress(FileNotFoundError, ValueError):  # none, or a damaged one
         there = read_partition(task.file)
         facts = (there.dataset, there.num_clients, there.skew, there.seed)
         spec = replace(there.spec, **asdict(task.settings))
-        if facts == (task.dataset, task.clients, task.skew, task.seed) and spec == there.spec:
-            return there.sha256
-    made = make_partition(
-        loaded_images(task.dataset), task.skew, task.seed, task.clients, task.settings
-    )
+        same = facts == (task.dataset, task.clients, task.skew, task.seed) and spec == there.spec
+        if same and not isinstance(task.source, str):
+            same = there.dataset_sha256 == load(task.source).sha256
+        if same:
+            return there
+    made = make_partition(load(task.source), task.skew, task.seed, task.clients, task.settings)
     write_partition(made, task.file)
-    return made.sha256
+    return made
 
 
 def _execute(group: tuple[Run, ...], note: Note) -> list[str | None]:
@@ -406,7 +428,7 @@ def _execute(group: tuple[Run, ...], note: Note) -> list[str | None]:
             Assignment(run.config, read_partition(run.partition), run.folder, run.identity)
             for run in group
         ],
-        loaded_material(first.config.dataset, first.backbone, first.config.training.device),
+        loaded_material(first.source, first.backbone, first.config.training.device),
         store=first.store,
         progress=progress,
         checkpoint_seconds=first.checkpoint_seconds,
@@ -426,18 +448,18 @@ def _page(page: Page, note: Note) -> None:
 
 
 @lru_cache(maxsize=1)
-def loaded_images(dataset: str) -> ImageData:
+def loaded_images(source: str | OwnData) -> ImageData:
     """A data set, which a process keeps until it needs another."""
-    from fedsdg.data.datasets import load_dataset
+    from fedsdg.loading import load_images
 
-    return load_dataset(dataset)
+    return load_images(source)
 
 
 @lru_cache(maxsize=1)
-def loaded_material(dataset: str, backbone: Path | None, device: str) -> Material:
+def loaded_material(source: str | OwnData, backbone: Path | None, device: str) -> Material:
     """Prepared images and backbone, which a process keeps until it needs others."""
     from fedsdg.models.backbones import load_backbone
     from fedsdg.runs import prepare_material
 
     frozen = load_backbone(backbone) if backbone else None
-    return prepare_material(loaded_images(dataset), frozen, device)
+    return prepare_material(loaded_images(source), frozen, device)

@@ -15,8 +15,11 @@ import numpy as np
 
 from fedsdg.config import Config, FederationConfig, MethodConfig
 from fedsdg.data.datasets import FOLDER_VARIABLE, dataset_spec, load_dataset
+from fedsdg.data.natural import large_enough
+from fedsdg.data.own_data import OwnData
 from fedsdg.data.partition import parse_skew, partition_clients
 from fedsdg.data.partition_record import TRAIN, PartitionSpec
+from fedsdg.loading import survey_of
 from fedsdg.rng import stream
 
 #: Adam moves a gate's logit by about η_m a step. From m = 1/2 (logit 0) to m = 0.1 or 0.9 it has
@@ -104,13 +107,18 @@ def training_sizes(config: Config, dataset: str, setting: str) -> np.ndarray:
     """Training samples of every client [K], for the lowest seed where that costs nothing.
 
     That is for a set which comes with the package. Of others every client counts with an equal
-    share of what the files hold: medians under label skew are lower.
+    share of what the files hold (medians under label skew are lower), and clients that are the
+    values of a column with what they hold.
 
     Raises ``ValueError`` where clients cannot all get enough samples, ``FileNotFoundError`` where
     there are no files to count.
     """
     clients, skew = config.federation.clients, setting.partition("@")[0]
     spec = PartitionSpec(**asdict(config.partition))
+    source = config.source(dataset)
+    if isinstance(source, OwnData):
+        held = _own_samples(source, skew, clients, spec.min_samples)
+        return np.maximum(held * spec.fractions[TRAIN], 1.0)
     facts = dataset_spec(dataset)
     if facts.hub_id is None and not facts.official_test:
         seed = min(config.seeds)
@@ -126,6 +134,19 @@ def training_sizes(config: Config, dataset: str, setting: str) -> np.ndarray:
         return sizes
     share = _stored_samples(dataset) / clients * spec.fractions[TRAIN]
     return np.full(clients, max(share, 1.0))
+
+
+def _own_samples(source: OwnData, skew: str, clients: int, least: int) -> np.ndarray:
+    """Samples that clients of one's own data hold: of a column its own, else equal shares."""
+    known = survey_of(source)
+    shared = ~known.official_test
+    kind, _, name = skew.partition("~")
+    if kind != "column" or name not in known.columns:
+        return np.full(clients, shared.sum() / clients)
+    column = known.columns[name]
+    column = column._replace(codes=column.codes[shared])
+    held: np.ndarray = np.bincount(column.codes[column.codes >= 0], minlength=len(column.names))
+    return held[large_enough(column, least)]
 
 
 def _stored_samples(dataset: str) -> int:

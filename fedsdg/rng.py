@@ -36,6 +36,7 @@ STREAMS = (
     "anchors",
     "refresh",
     "new-clients",
+    "test-split",
 )
 
 

@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,8 @@ class Material:
     pictures: Pictures
     #: The domain [n] of every sample, where the data have some.
     domain: np.ndarray | None = None
+    #: Where one's own data are from and what was done to them.
+    data_facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def backbone_hash(self) -> str | None:
@@ -115,7 +117,9 @@ def prepare_material(dataset: str | ImageData, backbone: Backbone | None, device
     samples = Samples(
         torch.from_numpy(images).to(device), torch.from_numpy(data.labels).long().to(device)
     )
-    return Material(samples, data.num_classes, data.sha256, backbone, pictures, data.domain)
+    return Material(
+        samples, data.num_classes, data.sha256, backbone, pictures, data.domain, data.facts
+    )
 
 
 def make_partition(
@@ -592,6 +596,7 @@ def _write_run(
             **results.provenance(),
             "device": str(material.samples.images.device),
             "threads": run.training.threads,
+            **({"data": dict(material.data_facts)} if material.data_facts else {}),
             **effort,
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             # Kilobytes on Linux, bytes on macOS.

@@ -18,6 +18,7 @@ from typing import Any
 
 from fedsdg import results
 from fedsdg.config import Config, MethodConfig, PartitionConfig, RunConfig
+from fedsdg.data.own_data import OwnData
 from fedsdg.grid import ALLOCATOR, THREADS, loaded_images, loaded_material
 from fedsdg.search_space import expected_best, points
 from fedsdg.sections import hint
@@ -51,6 +52,7 @@ class TrialRun:
 
     trial: Trial
     dataset: str
+    source: str | OwnData
     skew: str
     seed: int
     config: RunConfig
@@ -135,6 +137,7 @@ def trial_runs(
                     yield TrialRun(
                         trial,
                         dataset,
+                        config.source(dataset),
                         setting,
                         seed,
                         config.run(dataset, setting, trial.method, seed),
@@ -413,9 +416,9 @@ def _score(run: TrialRun, note: Callable[[Any], None]) -> Outcome:
     from fedsdg.runs import execute
 
     config = _judged_late(run.config)
-    material = loaded_material(run.dataset, run.backbone, config.training.device)
+    material = loaded_material(run.source, run.backbone, config.training.device)
     shares = partition_of(
-        run.dataset, config.skew, run.seed, config.federation.clients, config.partition
+        run.source, config.skew, run.seed, config.federation.clients, config.partition
     )
     if not shares.sizes()[:, VAL].any():
         raise ValueError(
@@ -454,9 +457,9 @@ def _judged_late(config: RunConfig) -> RunConfig:
 
 @lru_cache(maxsize=64)
 def partition_of(
-    dataset: str, skew: str, seed: int, clients: int, settings: PartitionConfig
+    source: str | OwnData, skew: str, seed: int, clients: int, settings: PartitionConfig
 ) -> Any:
     """The partition, made once by each process."""
     from fedsdg.runs import make_partition
 
-    return make_partition(loaded_images(dataset), skew, seed, clients, settings)
+    return make_partition(loaded_images(source), skew, seed, clients, settings)

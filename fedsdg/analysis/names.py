@@ -223,6 +223,7 @@ def skew_title(skew: str, short: bool = False) -> str:
         "classes": (f"{value} classes per client", f"{value} classes"),
         "quantity": (f"Quantity β = {value}", f"β = {value}"),
         "domains": ("One domain per client", "domains"),
+        "column": (f"Clients by {value}", value),
         "iid": ("IID", "IID"),
     }
     text = titles.get(kind, (plain, plain))[short]

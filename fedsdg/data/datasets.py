@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -74,6 +76,13 @@ _TABLE = (
 DATASETS: Mapping[str, DatasetSpec] = MappingProxyType({spec.name: spec for spec in _TABLE})
 
 
+class Column(NamedTuple):
+    """What a column says of n samples: ``names[codes[i]]``; code −1 where it says nothing."""
+
+    codes: np.ndarray
+    names: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class ImageData:
     """A labelled set of images; training samples first, then the official test set.
@@ -81,7 +90,10 @@ class ImageData:
     images: uint8 [n, H, W] grey or [n, H, W, 3]; labels: int64 [n], 0 … num_classes − 1;
     official_test: bool [n], all False where the set has no test set of its own;
     domain: int64 [n], where each sample comes from, or None;
-    sha256: of images, labels, official_test and domain. Make it with :func:`image_data`.
+    classes, domains: their names, where the data have some;
+    columns: further columns, by which clients may be told apart;
+    facts: where the data are from and what was done to them, for the provenance of runs;
+    sha256: of all of these but name and facts. Make it with :func:`image_data`.
     """
 
     name: str
@@ -91,6 +103,10 @@ class ImageData:
     num_classes: int
     sha256: str
     domain: np.ndarray | None = None
+    classes: tuple[str, ...] = ()
+    domains: tuple[str, ...] = ()
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def image_data(
@@ -100,6 +116,11 @@ def image_data(
     num_classes: int,
     official_test: np.ndarray | None = None,
     domain: np.ndarray | None = None,
+    *,
+    classes: tuple[str, ...] = (),
+    domains: tuple[str, ...] = (),
+    columns: Mapping[str, Column] | None = None,
+    facts: Mapping[str, Any] | None = None,
 ) -> ImageData:
     """Check the arrays, and add their hash.
 
@@ -137,8 +158,24 @@ def image_data(
     if domain is not None:
         domain = domain.astype(np.int64)
         digest.update(np.ascontiguousarray(domain, dtype="<i8").data)
+    # Sets without names and columns keep the hash that they always had.
+    if classes or domains or columns:
+        named = [classes, domains, {key: one.names for key, one in sorted((columns or {}).items())}]
+        digest.update(json.dumps(named).encode())
+        for _, column in sorted((columns or {}).items()):
+            digest.update(np.ascontiguousarray(column.codes, dtype="<i8").data)
     return ImageData(
-        name, images, labels, official_test.astype(bool), num_classes, digest.hexdigest(), domain
+        name,
+        images,
+        labels,
+        official_test.astype(bool),
+        num_classes,
+        digest.hexdigest(),
+        domain,
+        classes,
+        domains,
+        columns or {},
+        facts or {},
     )
 
 

@@ -20,13 +20,16 @@ from fedsdg.data.allocation import (
     deal_quantity,
     mix,
 )
+from fedsdg.data.natural import deal_by_column
 from fedsdg.data.partition_files import read_partition, write_partition
 from fedsdg.data.partition_record import (
     GLOBAL_TEST,
+    LEFT_OUT,
     SPLITS,
     TEST,
     TRAIN,
     VAL,
+    Natural,
     Partition,
     PartitionSpec,
 )
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GLOBAL_TEST",
+    "LEFT_OUT",
     "SPLITS",
     "TEST",
     "TRAIN",
@@ -68,19 +72,26 @@ def partition_clients(
     others are dealt to the clients by ``skew``, again and again (at most 1 + ``spec.retries``
     times) until every client has ``spec.min_samples``; then each client's samples are shuffled and
     cut into test (max(min_test, round(0.3 n))), validation (max(1, round(0.2 n))) and training (the
-    rest).
+    rest). Under the skew ``column~NAME`` clients are the values of that column which have enough
+    samples; the samples of the others are left out.
 
     ``seed`` is recorded; all randomness comes from ``generator``.
 
-    Raises ValueError when the clients cannot all get enough samples, and for the skew ``domains``
-    of data without domains.
+    Raises ValueError when the clients cannot all get enough samples, for the skew ``domains`` of
+    data without domains, and for a column that the data do not have.
     """
     if num_clients < 1:
         raise ValueError(f"the number of clients must be at least 1, got {num_clients}")
     if skew.kind == "domains" and data.domain is None:
         raise ValueError(
             f"skew 'domains': the data set {data.name!r} has no domains; use digits_domains or "
-            "mnist_usps, or another skew"
+            "mnist_usps, a set of your own with a domain, or another skew"
+        )
+    if skew.kind == "column" and skew.value not in data.columns:
+        known = ", ".join(map(repr, data.columns)) or "none"
+        raise ValueError(
+            f"skew {skew.text!r}: the data set {data.name!r} has no column {skew.value!r} of texts "
+            f"or whole numbers; its columns are {known}"
         )
     n = len(data.labels)
     client = np.full(n, -1, dtype=np.int32)
@@ -91,14 +102,21 @@ def partition_clients(
         held_out = stratified_choice(_strata(data), round(spec.global_test * n), generator)
         shared = np.setdiff1d(np.arange(n), held_out, assume_unique=True)
     labels = data.labels[shared]
-    if num_clients * spec.min_samples > len(shared):
+    if skew.kind != "column" and num_clients * spec.min_samples > len(shared):
         raise ValueError(
             f"{data.name!r} has {len(shared)} samples to share, too few for {num_clients} clients "
             f"of at least {spec.min_samples}: use at most {len(shared) // spec.min_samples} "
             "clients, or a smaller min_samples"
         )
     domain = None if data.domain is None else data.domain[shared]
-    dealt, attempts = _deal_until_enough(labels, domain, num_clients, skew, spec, generator)
+    natural: Natural | None = None
+    if skew.kind == "column":
+        column = data.columns[str(skew.value)]
+        attempts, column = 1, column._replace(codes=column.codes[shared])
+        dealt, natural = deal_by_column(column, num_clients, spec.min_samples, generator)
+        split[shared[dealt < 0]] = LEFT_OUT
+    else:
+        dealt, attempts = _deal_until_enough(labels, domain, num_clients, skew, spec, generator)
     client[shared] = dealt
     for k in range(num_clients):
         members = generator.permutation(np.flatnonzero(client == k))
@@ -120,6 +138,9 @@ def partition_clients(
         spec=spec,
         sha256="",
         client_domain=_client_domains(data, client, num_clients),
+        classes=data.classes,
+        domains=data.domains,
+        natural=natural,
     )
     return replace(partition, sha256=partition.digest())
 
@@ -196,7 +217,7 @@ def _deal(
         return deal_domains(domain, num_clients, generator)
     assert skew.value is not None
     if skew.kind == "quantity":
-        return deal_quantity(labels, num_clients, skew.value, generator)
+        return deal_quantity(labels, num_clients, float(skew.value), generator)
     if skew.kind == "classes":
         return deal_classes(labels, num_clients, int(skew.value), generator)
     alpha = float(skew.value)

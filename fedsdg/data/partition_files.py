@@ -1,6 +1,6 @@
 """Partitions as parquet files: one row per sample, the facts in the schema's metadata.
 
-Columns ``sample`` int64, ``label`` int32, ``client`` int32 (−1: global test set) and ``split``
+Columns ``sample`` int64, ``label`` int32, ``client`` int32 (−1: nobody's) and ``split``
 (dictionary of strings). The metadata key ``fedsdg`` holds canonical JSON. Equal partitions give
 equal bytes.
 """
@@ -16,7 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedsdg.data.partition_record import SPLITS, Partition, PartitionSpec, canonical_json
+from fedsdg.data.partition_record import (
+    LEFT_OUT,
+    SPLITS,
+    Natural,
+    Partition,
+    PartitionSpec,
+    canonical_json,
+)
 
 METADATA_KEY = b"fedsdg"
 _COLUMNS = ("sample", "label", "client", "split")
@@ -30,8 +37,10 @@ def write_partition(partition: Partition, path: str | os.PathLike[str]) -> None:
         "class_counts": partition.class_counts().tolist(),
         "sha256": partition.sha256,
     }
+    # Where nothing is left out files have the bytes that they had before anything could be.
+    names = SPLITS if (partition.split == LEFT_OUT).any() else SPLITS[:LEFT_OUT]
     split = pa.DictionaryArray.from_arrays(
-        pa.array(partition.split.astype(np.int8)), pa.array(SPLITS, type=pa.string())
+        pa.array(partition.split.astype(np.int8)), pa.array(names, type=pa.string())
     )
     table = pa.table(
         {
@@ -106,7 +115,7 @@ def _from_table(table: pa.Table, facts: dict[str, Any]) -> Partition:
     codes = {name: code for code, name in enumerate(SPLITS)}
     encoded = table.column("split").combine_chunks().dictionary_encode()
     names = np.array([codes[name] for name in encoded.dictionary.to_pylist()], dtype=np.int8)
-    domains = facts.get("client_domain")
+    domains, natural = facts.get("client_domain"), facts.get("natural")
     return Partition(
         dataset=facts["dataset"],
         dataset_sha256=facts["dataset_sha256"],
@@ -128,4 +137,7 @@ def _from_table(table: pa.Table, facts: dict[str, Any]) -> Partition:
         ),
         sha256=facts["sha256"],
         client_domain=None if domains is None else np.array(domains, dtype=np.int64),
+        classes=tuple(facts.get("classes", ())),
+        domains=tuple(facts.get("domains", ())),
+        natural=natural and Natural(**{**natural, "names": tuple(natural["names"])}),
     )

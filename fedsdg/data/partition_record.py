@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-TRAIN, VAL, TEST, GLOBAL_TEST = 0, 1, 2, 3
-SPLITS = ("train", "val", "test", "global_test")
+TRAIN, VAL, TEST, GLOBAL_TEST, LEFT_OUT = 0, 1, 2, 3, 4
+SPLITS = ("train", "val", "test", "global_test", "left_out")
 SCHEMES = ("per-class", "per-client")
 
 
@@ -67,16 +67,33 @@ class PartitionSpec:
 
 
 @dataclass(frozen=True)
+class Natural:
+    """Which values of a column became clients.
+
+    ``names`` [K]: the value of each client. ``too_small``, ``not_drawn``: how many values did not,
+    because they have fewer samples than asked for, or because fewer clients are wanted than there
+    are; ``samples_left_out``: how many samples these hold.
+    """
+
+    names: tuple[str, ...]
+    too_small: int = 0
+    not_drawn: int = 0
+    samples_left_out: int = 0
+
+
+@dataclass(frozen=True)
 class Partition:
     """The client and the split of every sample of a data set of n samples.
 
-    client:  int32 [n], 0 … K−1, or −1 for the global test set
-    split:   int8 [n], TRAIN, VAL, TEST or GLOBAL_TEST
+    client:  int32 [n], 0 … K−1, or −1 for the global test set and for what is left out
+    split:   int8 [n], TRAIN, VAL, TEST, GLOBAL_TEST or LEFT_OUT
     label:   int64 [n]
     attempts: number of draws it took (1 = the first one had enough samples for every client)
     sha256:  of all of the above and of what it was made from (:meth:`digest`)
     client_domain: int64 [K], the domain of each client where each holds samples of one alone, else
         None (as for data without domains)
+    classes, domains: their names by number, where the data have some
+    natural: which values of a column are the clients, where they are
     """
 
     dataset: str
@@ -92,6 +109,9 @@ class Partition:
     spec: PartitionSpec
     sha256: str
     client_domain: np.ndarray | None = None
+    classes: tuple[str, ...] = ()
+    domains: tuple[str, ...] = ()
+    natural: Natural | None = None
 
     def indices(self, client: int, split: int) -> np.ndarray:
         """Sorted sample indices (int64) of one client's split."""
@@ -127,11 +147,17 @@ class Partition:
 
     def facts(self) -> dict[str, Any]:
         """What it was made from, in plain types: all but the samples' arrays and ``sha256``."""
-        # Partitions without domains keep the facts, and so the hash, that they always had.
-        domains = {}
+        # Partitions without any of these keep the facts, and so the hash, that they always had.
+        named: dict[str, Any] = {}
         if self.client_domain is not None:
-            domains["client_domain"] = self.client_domain.tolist()
-        return domains | {
+            named["client_domain"] = self.client_domain.tolist()
+        if self.classes:
+            named["classes"] = list(self.classes)
+        if self.domains:
+            named["domains"] = list(self.domains)
+        if self.natural is not None:
+            named["natural"] = {**asdict(self.natural), "names": list(self.natural.names)}
+        return named | {
             "dataset": self.dataset,
             "dataset_sha256": self.dataset_sha256,
             "skew": self.skew,

@@ -3,25 +3,28 @@
 ``dirichlet~0.1`` (label proportions from a Dirichlet of concentration 0.1), ``classes~2`` (every
 client holds two classes), ``quantity~0.5`` (sizes from a Dirichlet of concentration 0.5),
 ``mixed~0.5~0.1`` (half of the samples IID, the others as under ``dirichlet~0.1``), ``domains``
-(every client holds samples of one domain) and ``iid``. The text is part of file names,
-so every skew has exactly one spelling: ``dirichlet~0.10`` would be a second job with the same
-meaning, and is refused.
+(every client holds samples of one domain), ``column~writer`` (every value of that column of the
+data is a client) and ``iid``. The text is part of file names, so every skew has exactly one
+spelling: ``dirichlet~0.10`` would be a second job with the same meaning, and is refused.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-KINDS = ("dirichlet", "mixed", "quantity", "classes", "domains", "iid")
+KINDS = ("dirichlet", "mixed", "quantity", "classes", "domains", "column", "iid")
 _CONCENTRATIONS = ("dirichlet", "quantity")
 _FORMS = (
     "'dirichlet~ALPHA' (as 'dirichlet~0.1'), 'mixed~SHARE~ALPHA' (as 'mixed~0.5~0.1'), "
-    "'quantity~BETA' (as 'quantity~0.5'), 'classes~COUNT' (as 'classes~2'), 'domains' or 'iid'"
+    "'quantity~BETA' (as 'quantity~0.5'), 'classes~COUNT' (as 'classes~2'), 'domains', "
+    "'column~NAME' (as 'column~writer') or 'iid'"
 )
+_COLUMN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
@@ -29,15 +32,16 @@ class Skew:
     """One kind of skew; make it with :func:`parse_skew`.
 
     ``value`` is α > 0 (float) for ``dirichlet`` and ``mixed``, β > 0 (float) for ``quantity``, the
-    number of classes per client (int) for ``classes``, and None for ``domains`` and ``iid``.
+    number of classes per client (int) for ``classes``, the column's name for ``column``, and None
+    for ``domains`` and ``iid``.
     ``share`` is the part of the samples that ``mixed`` deals IID, above 0 and below 1, and None for
     the others. ``text`` is the one spelling, ``parse_skew(s.text) == s``.
 
     Raises ValueError when the four do not belong together.
     """
 
-    kind: Literal["dirichlet", "mixed", "quantity", "classes", "domains", "iid"]
-    value: float | int | None
+    kind: Literal["dirichlet", "mixed", "quantity", "classes", "domains", "column", "iid"]
+    value: float | int | str | None
     text: str
     share: float | None = None
 
@@ -72,6 +76,13 @@ def parse_skew(text: str) -> Skew:
                 "ends write 'dirichlet~ALPHA' or 'iid'"
             )
         return Skew("mixed", _concentration(text, rest), text, share)
+    if kind == "column" and separator:
+        if not _COLUMN.fullmatch(number):
+            raise ValueError(
+                f"skew {text!r}: the column's name is part of paths, and must be made of letters, "
+                "digits, '_', '.' and '-'; rename the column"
+            )
+        return Skew("column", number, text)
     if kind == "classes" and separator:
         try:
             count = int(number)
@@ -99,7 +110,7 @@ def _concentration(text: str, number: str) -> float:
     return alpha
 
 
-def _spell(kind: str, value: float | int | None, share: float | None) -> str:
+def _spell(kind: str, value: float | int | str | None, share: float | None) -> str:
     if (share is None) == (kind == "mixed"):
         raise ValueError(f"skew {kind!r} and share {share!r} do not belong together")
     if kind in ("iid", "domains"):
@@ -108,11 +119,11 @@ def _spell(kind: str, value: float | int | None, share: float | None) -> str:
         return kind
     if value is None:
         raise ValueError(f"skew {kind!r} needs a value: write {_FORMS}")
-    if kind == "classes":
-        return f"classes~{value}"
+    if kind in ("classes", "column"):
+        return f"{kind}~{value}"
     if share is not None:
         kind = f"{kind}~{_digits(share)}"
-    return f"{kind}~{_digits(value)}"
+    return f"{kind}~{_digits(float(value))}"
 
 
 def _digits(value: float) -> str:

@@ -45,7 +45,7 @@ def read_folder(spec: DatasetSpec, folder: Path) -> Samples:
             raise FileNotFoundError(
                 f"data set {spec.name!r}: no {split}*.parquet in {folder}; put it there"
             )
-        _check_shards(files)
+        check_shards(files)
         tables[split] = [(str(file), _read_table(spec, file)) for file in files]
     return _decode(spec, tables)
 
@@ -86,8 +86,8 @@ def _splits(spec: DatasetSpec) -> tuple[str, ...]:
     return ("train", "test") if spec.official_test else ("train",)
 
 
-def _check_shards(files: list[Path]) -> None:
-    """A folder fetched in part would be a smaller data set without a word."""
+def check_shards(files: list[Path]) -> None:
+    """Raises FileNotFoundError for a part that is missing: it would be missed without a word."""
     found: dict[tuple[Path, str, int], int] = {}
     for file in files:
         match = _SHARD.fullmatch(file.name)
@@ -110,7 +110,7 @@ def _read_table(spec: DatasetSpec, file: Path) -> pa.Table:
             return parquet.read(columns=[spec.image_column, spec.label_column])
     except (pa.ArrowException, OSError) as error:
         raise ValueError(
-            f"{file} is truncated or not a parquet file: fetch it again ({_first_line(error)})"
+            f"{file} is truncated or not a parquet file: fetch it again ({first_line(error)})"
         ) from error
 
 
@@ -192,5 +192,6 @@ def _decode_into(out: np.ndarray, spec: DatasetSpec, source: str, column: pa.Chu
             row += 1
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """What an error says, without what follows its first line."""
     return str(error).strip().partition("\n")[0]

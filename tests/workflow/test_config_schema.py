@@ -204,7 +204,14 @@ def test_every_key_of_the_schema_is_explained_in_the_readme():
     keys = set(schema["properties"])
     for section in ("partition", "adapters", "search"):
         keys |= set(schema["properties"][section]["properties"])
-    for part in ("federation_keys", "training_keys", "method", "backbone", "conditions"):
+    for part in (
+        "federation_keys",
+        "training_keys",
+        "method",
+        "backbone",
+        "conditions",
+        "own_dataset",
+    ):
         keys |= set(schema["$defs"][part]["properties"])
     for section in schema["$defs"]["conditions"]["properties"].values():
         keys |= set(section.get("properties", {}))

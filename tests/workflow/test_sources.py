@@ -17,6 +17,7 @@ DOORS = {
         "fedsdg.data.datasets",
         "fedsdg.data.partition",
         "fedsdg.data.partition_files",
+        "fedsdg.loading",
         "fedsdg.rng",
     ],
     "pretrain": ["fedsdg.pretraining"],

@@ -15,10 +15,24 @@ from snakemake.utils import update_config, validate
 
 validate(config, "../schemas/config.schema.yaml")
 
+# The package of this checkout, of which only what needs no torch and no pandas is imported.
+ROOT = Path(workflow.basedir)
+ROOT = ROOT.parent if ROOT.name == "workflow" else ROOT
+sys.path.insert(0, str(ROOT))
+from fedsdg.conditions import parse_conditions
+from fedsdg.declared_data import ALL, all_clients, description, parse_datasets
+from fedsdg.methods import METHODS as METHOD_TABLE
+from fedsdg.reach import code_hash
+
 
 # --- The grid -------------------------------------------------------------------------------
 
 EXPERIMENT = config["experiment"]
+# By name; some may be described by the config itself.
+DATASETS, _ = parse_datasets(config["datasets"])
+if config["federation"]["clients"] == ALL:
+    # Counted here, and a number for whoever reads the config that the jobs get.
+    config["federation"]["clients"] = all_clients(config)
 METHODS = {
     entry.get("name", entry["type"]): entry
     for entry in ({"type": m} if isinstance(m, str) else m for m in config["methods"])
@@ -112,12 +126,15 @@ RECORD = "results/reference/{experiment}"
 RECORDED = sorted(file.parent.name for file in Path("results/reference").glob("*/runs.parquet"))
 
 
-SKEW = r"dirichlet~[0-9.]+|mixed~[0-9.]+~[0-9.]+|classes~[0-9]+|quantity~[0-9.]+|domains|iid"
+SKEW = (
+    r"dirichlet~[0-9.]+|mixed~[0-9.]+~[0-9.]+|classes~[0-9]+|quantity~[0-9.]+|domains"
+    r"|column~[A-Za-z0-9][A-Za-z0-9_.-]*|iid"
+)
 
 
 wildcard_constraints:
     experiment=r"[A-Za-z0-9][A-Za-z0-9._+-]*",
-    dataset=r"[a-z0-9_]+",
+    dataset=r"[A-Za-z0-9][A-Za-z0-9_-]*",
     clients=r"[0-9]+",
     skew=SKEW,
     setting=rf"({SKEW})(@[A-Za-z0-9][A-Za-z0-9._~-]*)?",
@@ -132,7 +149,7 @@ def grid(pattern, **more):
     """Fill a path pattern with every value that the config gives to its wildcards."""
     values = dict(
         experiment=EXPERIMENT,
-        dataset=config["datasets"],
+        dataset=DATASETS,
         clients=config["federation"]["clients"],
         skew=config["skews"],
         setting=SETTINGS,
@@ -243,11 +260,14 @@ def memory(data, attempt):
 
 SOURCES = {
     "partition": [
+        "loading.py",
         "rng.py",
         "data/__init__.py",
         "data/allocation.py",
         "data/datasets.py",
         "data/domains.py",
+        "data/natural.py",
+        "data/own_*.py",
         "data/partition*.py",
         "data/skew.py",
         "data/stored_images.py",
@@ -292,14 +312,6 @@ SOURCES = {
         "analysis/tables/**/*.py",
     ],
 }
-ROOT = Path(workflow.basedir)
-ROOT = ROOT.parent if ROOT.name == "workflow" else ROOT
-
-# The package of this checkout, of which only what needs no torch and no pandas is imported.
-sys.path.insert(0, str(ROOT))
-from fedsdg.conditions import parse_conditions
-from fedsdg.methods import METHODS as METHOD_TABLE
-from fedsdg.reach import code_hash
 
 
 def sources(stage):
@@ -369,6 +381,11 @@ OUTSIDE_TRAINING = {
 def canonical(value):
     """A plain string for `params`: equal settings give equal text, whatever their order."""
     return json.dumps(value, sort_keys=True)
+
+
+def partition_settings(wildcards):
+    """How samples are dealt and, of one's own data, what they are and which files there are."""
+    return canonical({**config["partition"], **description(config, wildcards.dataset)})
 
 
 def training_settings(wildcards):

@@ -18,7 +18,7 @@ rule partition_clients:
         mem_mb=lambda wildcards, attempt: memory(wildcards.dataset, attempt),
         runtime=30,
     params:
-        settings=canonical(config["partition"]),
+        settings=partition_settings,
     message:
         "Partition {wildcards.dataset} among {wildcards.clients} clients: {wildcards.skew}, seed {wildcards.seed}"
     shell:
