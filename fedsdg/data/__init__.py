@@ -3,10 +3,12 @@
 Import the modules themselves; nothing is loaded here, so that ``import fedsdg.data`` stays cheap:
 
 - ``datasets``: the table of data sets and ``load_dataset``;
+- ``own_data``, ``own_rows``, ``own_images``: one's own data, as a config describes them;
 - ``domains``: sets whose samples come from several domains;
 - ``images``: from uint8 pixels to what a backbone takes;
 - ``glyphs``: rendered letters, a source task made on the spot;
 - ``skew``, ``partition``: who holds which samples, and in which split;
+- ``natural``: clients that are the values of a column;
 - ``label_clusters``: clients whose labels are alike;
 - ``client_shares``: a share of the clients as whole clients;
 - ``client_groups``: which clients differ from the others, and which of them alike;

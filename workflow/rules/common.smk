@@ -24,7 +24,6 @@ from fedsdg.declared_data import ALL, all_clients, description, parse_datasets
 from fedsdg.methods import METHODS as METHOD_TABLE
 from fedsdg.reach import code_hash
 
-
 # --- The grid -------------------------------------------------------------------------------
 
 EXPERIMENT = config["experiment"]
