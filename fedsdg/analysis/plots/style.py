@@ -232,7 +232,10 @@ def method_legend(
 
 
 def shared_legend(figure: Figure, handles: Sequence[Artist], *, columns: int) -> Legend:
-    """A legend below all panels, where it covers nothing."""
+    """A legend below all panels, where it covers nothing; from its fourth row on they make room."""
+    rows = -(-len(handles) // columns)
+    # Else a legend of many methods leaves the panels no height.
+    figure.set_figheight(figure.get_figheight() + 0.2 * max(0, rows - 3))
     return figure.legend(
         handles=list(handles),
         loc="outside lower center",
