@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from fedsdg.data.datasets import Column, image_data
 from fedsdg.data.own_data import OwnData
 from fedsdg.data.own_images import square, survey
 from fedsdg.loading import load_images
@@ -98,9 +99,28 @@ def test_the_same_images_by_another_door_are_the_same_data(tmp_path):
     folder, tables = load_images(own(tmp_path / "f")), load_images(own(tmp_path / "p"))
     assert folder.sha256 == tables.sha256
     assert folder.facts == {**tables.facts, "folder": str(tmp_path / "f")}
-    # Names and further columns are part of the data.
-    write_table(tmp_path / "p/test.parquet", images[8:], label=["a", "b", "a", "b"])
-    assert load_images(own(tmp_path / "p")).sha256 != folder.sha256
+
+
+def test_the_hash_covers_names_and_columns_and_not_where_they_are_from():
+    images, labels = np.zeros((4, 2, 2), dtype=np.uint8), np.array([0, 1, 0, 1])
+    writer = Column(np.array([0, 0, 1, 1]), ("u", "v"))
+
+    def made(**more):
+        return image_data("mine", images, labels, 2, domain=np.zeros(4, dtype=int), **more).sha256
+
+    hashes = {
+        made(),
+        made(classes=("a", "b")),
+        made(classes=("a", "c")),
+        made(domains=("a", "b")),
+        made(columns={"writer": writer}),
+        made(columns={"author": writer}),
+        made(columns={"writer": writer._replace(names=("u", "w"))}),
+        made(columns={"writer": writer._replace(codes=writer.codes[::-1])}),
+    }
+    assert len(hashes) == 8
+    both = {"b": writer, "a": writer}
+    assert made(columns=both, facts={"folder": "x"}) == made(columns=dict(sorted(both.items())))
 
 
 def test_labels_of_any_kind_are_numbered_in_their_order(tmp_path):

@@ -274,6 +274,7 @@ SOURCES = {
         "data/transforms.py",
     ],
     "pretrain": [
+        "compiling.py",
         "interruption.py",
         "pretraining.py",
         "recipe.py",
@@ -290,6 +291,7 @@ SOURCES = {
         "models/__init__.py",
         "models/architecture.py",
         "models/attention.py",
+        "models/attention_kernels.py",
         "models/backbones.py",
         "models/forward.py",
         "models/low_rank.py",
@@ -302,7 +304,7 @@ SOURCES = {
     "tables": ["results.py", "analysis/*.py", "analysis/tables/**/*.py"],
     "figures": ["__init__.py", "results.py", "analysis/*.py", "analysis/plots/**/*.py"],
     "claims": ["results.py", "analysis/*.py"],
-    "measure": ["__init__.py", "results.py", "aggregation/**/*.py"],
+    "measure": ["__init__.py", "compiling.py", "results.py", "aggregation/**/*.py"],
     "kernels": [
         "__init__.py",
         "results.py",
