@@ -95,7 +95,7 @@ def test_gates_that_cannot_move_are_warned_of_with_the_methods_own_rate(tmp_path
     assert fast.startswith("digits, iid, fast: eta_m x steps = 0.1 x ") and "below" not in fast
     check = ["check", "--config", str(CONFIG)]
     warning = "warning: digits, dirichlet~0.1, fedsdg: eta_m x steps"
-    (tmp_path / "slow.yaml").write_text("training: {eta_m: 0.005}\n")
+    (tmp_path / "slow.yaml").write_text("methods: [{type: fedsdg, eta_m: 0.005}]\n")
     assert main([*check, str(tmp_path / "slow.yaml")]) == 0
     printed = capsys.readouterr()
     assert warning in printed.out + printed.err
