@@ -27,6 +27,8 @@ def small(**search_section):
     raw = yaml.safe_load(CONFIG.read_text())
     raw["skews"] = ["dirichlet~1.0", "iid"]
     raw["federation"] |= {"clients": 6, "clients_per_round": 5, "rounds": 2}
+    # Entries without values of their own, which a trial would keep.
+    raw["methods"] = ["fedavg", "fedprox"]
     raw["search"] = SEARCH | search_section
     return raw
 
