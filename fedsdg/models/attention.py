@@ -8,6 +8,8 @@ arithmetic, kernels compiled for it take over (see `attention_kernels`).
 
 from __future__ import annotations
 
+import functools
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -33,13 +35,20 @@ def attend(packed: Tensor, heads: int, scale: float, query: Tensor | None = None
     Returns:
         [B, N, C], or [B, Q, C] with `query`.
     """
-    if packed.device.type != "cpu" or packed.dtype != torch.float32 or packed.shape[1] > COMPILED:
+    few = packed.shape[1] <= COMPILED
+    if not (few and packed.device.type == "cpu" and packed.dtype == torch.float32 and _compiler()):
         output: Tensor = _Attend.apply(packed, query, heads, scale)
         return output
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (packed, query)):
         output = _Compiled.apply(packed, query, heads, scale)
         return output
     return _forward(*_in_memory(packed, query), heads, scale, keep=False)[0]
+
+
+@functools.cache
+def _compiler() -> bool:
+    """Whether numba is there, which images for GPUs often lack; else results differ by rounding."""
+    return find_spec("numba") is not None
 
 
 def _split(packed: Tensor, parts: int, heads: int) -> Tensor:

@@ -36,7 +36,8 @@ def flat(state, specs):
 @pytest.mark.parametrize(
     "method, way", [("fedsdg", {}), ("fedavg", {}), ("fedavg", {"adapt": adapt_by_peft})]
 )
-@pytest.mark.parametrize("double, bound", [(True, 1e-9), (False, 1e-3)], ids=["64", "32"])
+# In float32 Adam makes whole steps of differences in rounding wherever a gradient is about zero.
+@pytest.mark.parametrize("double, bound", [(True, 1e-9), (False, 1e-2)], ids=["64", "32"])
 def test_the_plain_loop_and_the_engine_end_at_the_same_parameters(method, way, double, bound):
     if way:
         pytest.importorskip("peft")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -157,3 +160,23 @@ def test_the_exponential_is_right_to_two_units_in_the_last_place():
     shares = attend(packed, 1, 1.0, query).flatten().double()
     wanted = torch.sigmoid(x.double())
     assert ((shares - wanted).abs() <= 4 * torch.finfo(torch.float32).eps * wanted + 1e-37).all()
+
+
+def test_without_a_compiler_torch_attends():
+    """In a process that finds no numba, as an image for GPUs may be."""
+    script = (
+        "import sys; sys.modules['numba'] = sys.modules['llvmlite'] = None\n"
+        "import torch; from fedsdg.models.attention import attend\n"
+        "x = torch.linspace(-1, 1, 2 * 5 * 24).view(2, 5, 24).requires_grad_()\n"
+        "y = attend(x, 2, 0.5); y.square().sum().backward()\n"
+        "print(*y.flatten().tolist(), *x.grad.flatten().tolist())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    packed = torch.linspace(-1, 1, 2 * 5 * 24).view(2, 5, 24).requires_grad_()
+    output = attend(packed, 2, 0.5)
+    output.square().sum().backward()
+    here = torch.cat([output.flatten(), packed.grad.flatten()])
+    there = torch.tensor([float(word) for word in done.stdout.split()])
+    torch.testing.assert_close(there, here)

@@ -1,6 +1,7 @@
 """What is done again after a change, and what is not."""
 
 import os
+import re
 import resource
 from pathlib import Path
 
@@ -77,19 +78,25 @@ def change(project, old: str, new: str) -> None:
     file.write_text(text.replace(old, new))
 
 
+def entry(project, kind: str) -> str:
+    """The line of the default config's method of a type, whatever values it has."""
+    lines = (project.folder / "config/config.yaml").read_text().splitlines(keepends=True)
+    (line,) = [line for line in lines if line.startswith(f"  - {{type: {kind},")]
+    return line
+
+
 def test_lambda_of_one_method_trains_that_method_alone(finished):
-    change(finished, "{type: fedsdg, lambda1: 0.0001,", "{type: fedsdg, lambda1: 0.0002,")
+    own = entry(finished, "fedsdg")
+    change(finished, own, re.sub(r"lambda1: [^,}]+", "lambda1: 0.0002", own))
     assert finished.planned() == {"train_cell": 3, **AFTER_TRAINING}
 
 
 @pytest.mark.slow
 def test_the_order_of_keys_and_methods_is_no_change(finished):
-    change(
-        finished,
-        "{type: fedsdg, lambda1: 0.0001, lambda2: 0.0001}",
-        "{lambda2: 0.0001, type: fedsdg, lambda1: 0.0001}",
-    )
-    change(finished, "  - fedavg\n", "  - {type: fedavg}\n")
+    for kind in ("fedsdg", "fedavg"):
+        own = entry(finished, kind)
+        keys = own.removeprefix("  - {").removesuffix("}\n").split(", ")
+        change(finished, own, f"  - {{{', '.join(reversed(keys))}}}\n")
     assert finished.planned() == {}
 
 
@@ -136,7 +143,8 @@ def test_a_new_seed_needs_its_partitions_and_every_cell(finished):
 
 @pytest.mark.slow
 def test_a_new_method_trains_alone(finished):
-    change(finished, "  - local-only\n", "  - local-only\n  - {type: krum, name: krum-0, f: 0}\n")
+    last = entry(finished, "local-only")
+    change(finished, last, f"{last}  - {{type: krum, name: krum-0, f: 0}}\n")
     assert finished.planned() == {"train_cell": 3, **AFTER_TRAINING}
 
 
@@ -147,7 +155,8 @@ def test_an_edited_plugin_trains_its_own_methods_alone(finished):
     plugin.write_text("METHODS = {}\n")
     change(finished, "experiment: label-skew\n", "experiment: label-skew\nplugins: [clipped.py]\n")
     assert finished.planned() == {}
-    change(finished, "  - local-only\n", "  - local-only\n  - clipped\n")
+    last = entry(finished, "local-only")
+    change(finished, last, f"{last}  - clipped\n")
     assert finished.planned() == {"train_cell": 3, **AFTER_TRAINING}
     done = finished.snakemake("--cores", "2")
     assert done.returncode == 0, done.stdout
@@ -157,7 +166,7 @@ def test_an_edited_plugin_trains_its_own_methods_alone(finished):
 
 @pytest.mark.slow
 def test_a_method_less_trains_nothing(finished):
-    change(finished, "  - local-only\n", "")
+    change(finished, entry(finished, "local-only"), "")
     assert finished.planned() == AFTER_TRAINING
 
 
