@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -17,7 +17,8 @@ class Parameter:
     """A key that a config may set for a method: its default, its kind and its range.
 
     ``quiet``: left out of a run's config at its default, so that runs from before the parameter
-    came keep their hash and their records.
+    came keep their hash and their records. ``several``: a list of such values, checked one by one,
+    becomes a tuple.
     """
 
     default: Any
@@ -28,16 +29,22 @@ class Parameter:
     optional: bool = False
     meaning: str = ""
     quiet: bool = False
+    several: bool = False
 
     def check(self, value: Any, where: str) -> Any:
         """Return ``value`` in its proper type, or raise ``ValueError`` saying what it should be."""
         if value is None and self.optional:
             return None
+        if self.several:
+            if not isinstance(value, list | tuple) or not value:
+                raise ValueError(f"{where} is {value!r}, but must be a list of numbers")
+            one = replace(self, several=False, optional=False)
+            return tuple(one.check(entry, f"{where}[{k}]") for k, entry in enumerate(value))
         if self.choices:
             if value not in self.choices:
                 allowed = ", ".join(map(str, self.choices))
                 raise ValueError(f"{where} is {value!r}, but must be one of {allowed}")
-            return value
+            return self.choices[self.choices.index(value)]  # true for 1, which would be another run
         if isinstance(value, str):
             raise ValueError(
                 f"{where} is the text {value!r}, but must be a number "
@@ -105,6 +112,16 @@ class Part:
         return self.resolve()(**{name: real(value) for name, value in self.arguments.items()})
 
 
+@dataclass(frozen=True)
+class Choice:
+    """One row of a table of parts that a config chooses from, such as an optimiser."""
+
+    title: str
+    part: Part
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    source: str = ""
+
+
 #: Marks the fields of a method that are words about it and change no run.
 _WORDS = {"words": True}
 
@@ -122,6 +139,8 @@ class Method:
     personalisation: Part = SHARED
     #: The optimiser a method prescribes; None takes what the config says.
     optimiser: str | None = None
+    #: Whether it forbids weight decay: optimisers that have some then run without.
+    undecayed: bool = False
     #: Whether it treats the factors of adapters apart, so that it cannot train all parameters.
     needs_adapters: bool = False
     #: Other keys of the config's ``training`` that a method prescribes; ``batch_size`` None is a

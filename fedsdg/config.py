@@ -22,15 +22,25 @@ from fedsdg.contribution import check_players
 from fedsdg.data.client_shares import clients_in
 from fedsdg.data.own_data import OwnData
 from fedsdg.declared_data import ALL, natural_clients, parse_datasets
-from fedsdg.plugins import Plugin, find_method, find_plugin, offered
+from fedsdg.local_parts import LOSSES, OPTIMISERS, WEIGHT_DECAY, Chosen, name_of, undecayed
+from fedsdg.plugins import (
+    CHOICES,
+    Plugin,
+    find_choice,
+    find_method,
+    find_plugin,
+    lender,
+    offered,
+    offered_choices,
+)
 from fedsdg.primary import PrimaryComparison, parse_primary
 from fedsdg.results import sha256_json
 from fedsdg.search_space import Axis, SearchConfig, parse_axis
-from fedsdg.sections import checked, hint, section
+from fedsdg.sections import checked, hint, section, values
 from fedsdg.sections import mapping as mapping_of
 
 #: Keys of ``training`` that a method's entry may set for itself.
-OVERRIDES = ("optimiser", "eta_g", "eta_p", "eta_m", "private_optimiser", "refresh")
+OVERRIDES = ("optimiser", "loss", "eta_g", "eta_p", "eta_m", "private_optimiser", "refresh")
 SKEW = re.compile(
     r"dirichlet~(\d+(\.\d+)?|\.\d+)|mixed~0\.\d*[1-9]\d*~(?=.*[1-9])\d+(\.\d+)?"
     r"|quantity~(?=.*[1-9])\d+(\.\d+)?|classes~[1-9]\d*|domains"
@@ -81,14 +91,19 @@ class TrainingConfig:
     epochs: int = checked(2, minimum=1, integer=True)
     batch_size: int | None = checked(16, minimum=1, integer=True, optional=True)
     clip_norm: float = checked(1.0, minimum=1e-12)
-    optimiser: str = checked("adam", choices=("adam", "sgd"))
+    #: Rows of the tables in fedsdg.local_parts, in their shortest form (``Chosen``).
+    optimiser: Any = field(default="adam", metadata={"parameter": Chosen("adam", table=OPTIMISERS)})
+    loss: Any = field(
+        default="cross-entropy",
+        metadata={"parameter": Chosen("cross-entropy", quiet=True, table=LOSSES)},
+    )
     eta_g: float = checked(3e-3, minimum=0)
     eta_p: float = checked(3e-3, minimum=0)
     eta_m: float = checked(5e-3, minimum=0)
     threads: int = checked(1, minimum=1, integer=True)
     device: str = checked("cpu", choices=("cpu", "cuda"))
     precision: str = checked("float32", choices=("float32", "bfloat16"))
-    #: Adam's moments of what never leaves a client: begun anew each round, or kept by the client.
+    #: What the optimiser remembers of what never leaves a client: begun anew each round, or kept.
     private_optimiser: str = checked("restart", choices=("restart", "keep"), quiet=True)
     #: Epochs of the private part alone on the current shared model before an evaluation.
     refresh: int = checked(0, minimum=0, integer=True, quiet=True)
@@ -117,6 +132,13 @@ class MethodConfig:
     def row(self) -> Method:
         """What the method is made of."""
         return find_method(self.type, self.plugin)
+
+    def under(self, case: Scenario) -> dict[str, Any]:
+        """Its parameters in a scenario, without quiet ones at their defaults."""
+        known = self.row.parameters
+        given = {key: value for key, value in case.parameters.items() if key in known}
+        own = {**self.parameters, **given}
+        return {k: v for k, v in own.items() if not known[k].quiet or v != known[k].default}
 
 
 @dataclass(frozen=True)
@@ -147,12 +169,14 @@ class RunConfig:
     #: Where the method is from; None for the rows of the table.
     plugin: Plugin | None = None
     trainable: str = "adapters"
+    #: Where optimiser and loss are from, if not from the package.
+    borrowed: Mapping[str, Plugin] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain types only, ready for JSON; conditions and plugin only where there are any."""
+        """Plain types only, ready for JSON; conditions and plugins only where there are any."""
         plain = asdict(self)
         plain["parameters"] = dict(self.parameters)
-        del plain["conditions"], plain["plugin"]
+        del plain["conditions"], plain["plugin"], plain["borrowed"]
         for name in ("evaluate_from", "shapley", "trajectory", "held_out"):
             if not plain["federation"][name]:
                 del plain["federation"][name]
@@ -164,6 +188,8 @@ class RunConfig:
             plain["conditions"] = self.conditions.to_dict()
         if self.plugin:
             plain["plugin"] = self.plugin.facts()
+        if self.borrowed:
+            plain["borrowed"] = {key: plugin.facts() for key, plugin in self.borrowed.items()}
         # A key says nothing where it has no effect: runs keep the hashes they had before it.
         unused = ("trainable",) if self.trainable == "adapters" else ("backbone", "adapters")
         return {key: value for key, value in plain.items() if key not in unused}
@@ -263,6 +289,12 @@ class Config:
         training = {**asdict(case.training), **method.row.training}
         if method.row.optimiser is not None:
             training["optimiser"] = method.row.optimiser
+        training |= method.overrides
+        names = {key: name_of(training[key]) for key in CHOICES}
+        lenders = {key: lender(key, name, self.plugins) for key, name in names.items()}
+        if method.row.undecayed:
+            choice = find_choice("optimiser", names["optimiser"], lenders["optimiser"])
+            training["optimiser"] = undecayed(training["optimiser"], choice)
         return RunConfig(
             dataset=dataset,
             backbone=self.backbone,
@@ -270,15 +302,14 @@ class Config:
             seed=seed,
             federation=case.federation,
             partition=self.partition,
-            training=TrainingConfig(**{**training, **method.overrides}),
+            training=TrainingConfig(**training),
             adapters=self.adapters,
             method=method.type,
-            parameters={
-                key: case.parameters.get(key, value) for key, value in method.parameters.items()
-            },
+            parameters=method.under(case),
             conditions=case.conditions,
             plugin=method.plugin,
             trainable=self.trainable,
+            borrowed={key: plugin for key, plugin in lenders.items() if plugin is not None},
         )
 
 
@@ -337,7 +368,7 @@ def method_entry(entry: Any, plugins: Sequence[Plugin] = ()) -> MethodConfig:
     row = find_method(kind, known_methods[kind])
     parameters = {key: one.default for key, one in row.parameters.items() if not one.quiet}
     overrides = {}
-    training = {f.name: f.metadata["parameter"] for f in fields(TrainingConfig)}
+    training = _training_keys(plugins)
     for key, value in given.items():
         where = f"methods: {label}.{key}"
         if key in row.parameters:
@@ -360,9 +391,20 @@ def _plugins(value: Any) -> tuple[Plugin, ...]:
     return tuple(find_plugin(place) for place in places)
 
 
-def _settable(row: Method) -> dict[str, Parameter]:
+def _training_keys(plugins: Sequence[Plugin]) -> dict[str, Parameter]:
+    """The keys of ``training``; optimiser and loss may be of a plugin."""
+    known: dict[str, Parameter] = {f.name: f.metadata["parameter"] for f in fields(TrainingConfig)}
+    open_ones = {key: replace(known[key], table=offered_choices(key, plugins)) for key in CHOICES}  # type: ignore[call-arg]
+    return {**known, **open_ones}
+
+
+def _training(value: Any, plugins: Sequence[Plugin], where: str) -> TrainingConfig:
+    return TrainingConfig(**values(mapping_of(value, where), _training_keys(plugins), where))
+
+
+def _settable(row: Method, plugins: Sequence[Plugin]) -> dict[str, Parameter]:
     """What an entry of ``methods`` may set: the method's parameters, and keys of ``training``."""
-    training = {f.name: f.metadata["parameter"] for f in fields(TrainingConfig)}
+    training = _training_keys(plugins)
     return {**{key: training[key] for key in OVERRIDES}, **row.parameters}
 
 
@@ -397,7 +439,7 @@ def _search(
         if label not in rows and label not in others:
             raise ValueError(f"{where}: the config has no method {label!r}{hint(label, rows)}")
         row = rows[label] if label in rows else find_method(label, others[label])
-        settable = _settable(row)
+        settable = _settable(row, plugins)
         space[label] = {}
         for key, axis in mapping_of(axes, where).items():
             if key not in settable:
@@ -480,6 +522,17 @@ def _check_consistency(config: Config) -> None:
             raise ValueError(
                 f"methods: {method.label} prescribes {wants}; remove 'optimiser: {given}'"
             )
+        decay = given.get(WEIGHT_DECAY) if isinstance(given, Mapping) else None
+        if method.row.undecayed and decay:
+            raise ValueError(
+                f"methods: {method.label} forbids weight decay; remove '{WEIGHT_DECAY}: {decay}'"
+            )
+        m = method.parameters.get("m")
+        if m is not None and f is not None and m > cohort - f:
+            raise ValueError(
+                f"methods: {method.label} takes m = {m} updates, but of {cohort} clients per round "
+                f"with f = {f} at most {cohort - f} can be taken; lower m"
+            )
 
 
 def parse_config(raw: Any) -> Config:
@@ -521,7 +574,7 @@ def parse_config(raw: Any) -> Config:
         seeds=seeds,
         federation=section(FederationConfig, mapping.get("federation", {}), "federation"),
         partition=partition,
-        training=section(TrainingConfig, mapping.get("training", {}), "training"),
+        training=_training(mapping.get("training", {}), plugins, "training"),
         adapters=section(AdaptersConfig, mapping.get("adapters", {}), "adapters"),
         methods=methods,
         search=_search(mapping.get("search", {}), seeds, methods, plugins),
@@ -529,7 +582,7 @@ def parse_config(raw: Any) -> Config:
             mapping.get("checkpoint_seconds", 30.0), "checkpoint_seconds"
         ),
         conditions=parse_conditions(mapping.get("conditions")),
-        scenarios=_scenarios(mapping.get("scenarios", {}), mapping, methods),
+        scenarios=_scenarios(mapping.get("scenarios", {}), mapping, methods, plugins),
         plugins=plugins,
         trainable=Parameter("adapters", choices=("adapters", "full")).check(
             mapping.get("trainable", "adapters"), "trainable"
@@ -552,7 +605,10 @@ def parse_config(raw: Any) -> Config:
 
 
 def _scenarios(
-    value: Any, shared: Mapping[str, Any], methods: Sequence[MethodConfig]
+    value: Any,
+    shared: Mapping[str, Any],
+    methods: Sequence[MethodConfig],
+    plugins: Sequence[Plugin],
 ) -> dict[str, Scenario]:
     """Every scenario laid over the config's own sections (``shared``)."""
     found = {}
@@ -575,7 +631,7 @@ def _scenarios(
         merged = {key: _merge(shared.get(key) or {}, given.get(key) or {}) for key in known[:3]}
         found[name] = Scenario(
             section(FederationConfig, merged["federation"], f"{where}.federation"),
-            section(TrainingConfig, merged["training"], f"{where}.training"),
+            _training(merged["training"], plugins, f"{where}.training"),
             parse_conditions(merged["conditions"], f"{where}.conditions"),
             _parameters(given.get("parameters", {}), methods, f"{where}.parameters"),
         )
@@ -600,13 +656,7 @@ def _cases(config: Config) -> list[Config]:
     cases = []
     for setting in config.settings:
         case = config.scenario(setting)
-        methods = tuple(
-            replace(
-                method,
-                parameters={k: case.parameters.get(k, v) for k, v in method.parameters.items()},
-            )
-            for method in config.methods
-        )
+        methods = tuple(replace(one, parameters=one.under(case)) for one in config.methods)
         cases.append(
             replace(
                 config,

@@ -20,11 +20,14 @@ from fedsdg.data.own_data import OwnData
 from fedsdg.data.partition import parse_skew, partition_clients
 from fedsdg.data.partition_record import TRAIN, PartitionSpec
 from fedsdg.loading import survey_of
+from fedsdg.local_parts import name_of
 from fedsdg.rng import stream
 
 #: Adam moves a gate's logit by about η_m a step. From m = 1/2 (logit 0) to m = 0.1 or 0.9 it has
 #: ln 9 ≈ 2.2 to go, and not every step points the same way.
 GATE_STEPS = 3.0
+#: Optimisers of which that is so.
+RATE_IS_STEP = ("adam", "adamw")
 
 #: Evaluations in the last quarter of the rounds, and in the quarter before, whose means are
 #: compared to tell whether training has settled.
@@ -68,8 +71,9 @@ def _of_cell(config: Config, dataset: str, setting: str) -> Iterator[str]:
         steps = median_steps(sizes, federation, own.epochs, own.batch_size)
         way = own.eta_m * steps
         line = f"{method.label}: eta_m x steps = {own.eta_m:g} x {steps:.0f} = {way:.2g}"
-        if own.optimiser != "adam":
-            yield f"{place}, {line} (by {own.optimiser} the way also depends on the gradient)"
+        mover = name_of(own.optimiser)
+        if mover not in RATE_IS_STEP:
+            yield f"{place}, {line} (by {mover} the way also depends on the gradient)"
         elif way < GATE_STEPS:
             yield (
                 f"warning: {place}, {line}: below {GATE_STEPS:g} gates cannot have moved from 1/2 "

@@ -23,7 +23,7 @@ that of one client in one round. The server's cost is how often it reads all the
 _BETWEEN = """
 ## Parameters
 
-An entry of `methods` in a config may set these, and `optimiser`, `eta_g`, `eta_p`, `eta_m`,
+An entry of `methods` in a config may set these, and `optimiser`, `loss`, `eta_g`, `eta_p`, `eta_m`,
 `private_optimiser` and `refresh` of `training` for itself.
 
 """
@@ -48,7 +48,8 @@ def method_page(table: Mapping[str, Method]) -> str:
 
 def _method_row(name: str, row: Method) -> tuple[str, ...]:
     settings = [f"`{key}` = {_value(p.default)}" for key, p in row.parameters.items()]
-    fixed = {"optimiser": row.optimiser} if row.optimiser else {}
+    fixed: dict[str, Any] = {"optimiser": row.optimiser} if row.optimiser else {}
+    fixed |= {"weight_decay": 0} if row.undecayed else {}
     settings += [f"`{k}` fixed at {_value(v)}" for k, v in {**fixed, **row.training}.items()]
     server = f"; server: {row.server_cost}" if row.server_cost else ""
     return (

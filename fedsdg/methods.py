@@ -20,17 +20,41 @@ def _rule(place: str, /, **arguments: Any) -> Part:
     return _part(f"aggregation.rules.{place}", **arguments)
 
 
-_MEAN_BY_SAMPLES = _rule("mean:Mean", weights="samples")
-_MEAN_UNIFORM = _rule("mean:Mean", weights="uniform")
+_MEAN = _rule("mean:Mean", weights=Key("weights"))
+
+
+def _weights(default: str) -> Mapping[str, Parameter]:
+    """What a server weighs by, where it may be changed."""
+    return {
+        "weights": Parameter(
+            default,
+            choices=("samples", "uniform", "batches"),
+            meaning="a client counts by its samples n_k, as all others do, or by its steps",
+            quiet=True,
+        )
+    }
+
+
+_SAMPLES, _ALIKE = _weights("samples"), _weights("uniform")
 _BY_SAMPLES = "step = Σ_k n_k Δ_k / Σ_j n_j"
 _UNIFORM = "step = (1/M) Σ_k Δ_k"
 _BYZANTINE = Parameter(
     1, minimum=0, integer=True, meaning="f, Byzantine clients per round tolerated"
 )
 
+_TAKEN = Parameter(
+    None,
+    minimum=1,
+    integer=True,
+    optional=True,
+    meaning="m, updates that are averaged; none: M − f",
+    quiet=True,
+)
+
 _TOLERANCE = Parameter(1e-6, minimum=1e-12, maximum=0.1, meaning="relative subgradient residual")
 _FLOOR = Parameter(1e-3, minimum=0, maximum=1, meaning="least contribution r_n")
 _CLUSTERS = {
+    **_SAMPLES,
     "clusters": Parameter(3, minimum=2, integer=True, meaning="C, models of the server"),
     "assignment": Parameter(
         "loss", choices=("loss", "known"), meaning="who is in which: by loss, or by known data"
@@ -135,6 +159,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             title="FedSDG",
             rule=_ALIGNMENT,
             objective=_FEDSDG_OBJECTIVE,
+            undecayed=True,
             personalisation=_FEDSDG_BRANCH,
             parameters=_FEDSDG_PARAMETERS,
             needs_adapters=True,
@@ -145,21 +170,23 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         "fedavg": Method(
             title="FedAvg (samples)",
-            rule=_MEAN_BY_SAMPLES,
+            rule=_MEAN,
+            parameters=_SAMPLES,
             formula=_BY_SAMPLES,
             source="McMahan et al. 2017",
             server_cost="1 pass",
         ),
         "fedavg-uniform": Method(
             title="FedAvg (uniform)",
-            rule=_MEAN_UNIFORM,
+            rule=_rule("mean:Mean", weights="uniform"),
             formula=_UNIFORM,
             source="McMahan et al. 2017",
             server_cost="1 pass",
         ),
         "fedavg-sgd": Method(
             title="FedAvg (SGD)",
-            rule=_MEAN_UNIFORM,
+            rule=_MEAN,
+            parameters=_ALIKE,
             optimiser="sgd",
             formula=_UNIFORM,
             source="McMahan et al. 2017",
@@ -167,14 +194,15 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         "fine-tune": Method(
             title="FedAvg + fine-tuning",
-            rule=_MEAN_BY_SAMPLES,
+            rule=_MEAN,
             personalisation=_part(
                 "federation.personalisation:fine_tune", epochs=Key("personal_epochs")
             ),
             parameters={
+                **_SAMPLES,
                 "personal_epochs": Parameter(
                     2, minimum=1, integer=True, meaning="e, local epochs before evaluation"
-                )
+                ),
             },
             formula=f"{_BY_SAMPLES}; a client is evaluated after e epochs of its own",
             source="Yu et al. 2020",
@@ -183,10 +211,11 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         "fedprox": Method(
             title="FedProx",
-            rule=_MEAN_BY_SAMPLES,
+            rule=_MEAN,
             objective=(_part("federation.terms:Proximal", mu=Key("mu")),),
             parameters={
-                "mu": Parameter(0.1, minimum=0, meaning="μ of the proximal term μ/2 ‖θ − θ_t‖²")
+                **_SAMPLES,
+                "mu": Parameter(0.1, minimum=0, meaning="μ of the proximal term μ/2 ‖θ − θ_t‖²"),
             },
             formula=f"{_BY_SAMPLES}; clients minimise the cross-entropy + μ/2 ‖θ_k − θ‖²",
             source="Li et al. 2020",
@@ -194,9 +223,18 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         "scaffold": Method(
             title="SCAFFOLD",
-            rule=_rule("scaffold:Scaffold"),
+            rule=_rule("scaffold:Scaffold", server_rate=Key("server_rate")),
             objective=(_part("federation.terms:ControlVariates"),),
             optimiser="sgd",
+            parameters={
+                "server_rate": Parameter(
+                    1.0,
+                    minimum=1e-6,
+                    maximum=1e6,
+                    meaning="η_g of SCAFFOLD's server, which multiplies the step",
+                    quiet=True,
+                )
+            },
             formula=f"{_UNIFORM}, c += (1/K) Σ_k Δc_k; clients go θ_k −= η (g_k − c_k + c), "
             "Δc_k = −c − Δ_k / (steps · η)",
             source="Karimireddy et al. 2020, option II",
@@ -214,9 +252,9 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         "multikrum": Method(
             title="Multi-Krum",
-            rule=_rule("krum:MultiKrum", f=Key("f")),
-            parameters={"f": _BYZANTINE},
-            formula="step = mean of the M − f updates with the least of Krum's sums",
+            rule=_rule("krum:MultiKrum", f=Key("f"), m=Key("m")),
+            parameters={"f": _BYZANTINE, "m": _TAKEN},
+            formula="step = mean of the M − f updates with the least of Krum's sums, or of m",
             source="Blanchard et al. 2017",
             server_cost="2 passes",
         ),
@@ -267,7 +305,8 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         "fedsgd": Method(
             title="FedSGD",
-            rule=_MEAN_BY_SAMPLES,
+            rule=_MEAN,
+            parameters=_SAMPLES,
             optimiser="sgd",
             training={"epochs": 1, "batch_size": None},
             formula=f"{_BY_SAMPLES}; clients take one step along their full gradient",
@@ -277,12 +316,13 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         "fedprox-inexact": Method(
             title="FedProx (γ-inexact)",
-            rule=_MEAN_BY_SAMPLES,
+            rule=_MEAN,
             objective=(_part("federation.terms:Proximal", mu=Key("mu")),),
             stopping=_part(
                 "federation.stopping:Inexactness", gammas=(0.9, 0.7, 0.5), most=Key("most_epochs")
             ),
             parameters={
+                **_SAMPLES,
                 "mu": Parameter(0.1, minimum=0, meaning="μ of the proximal term μ/2 ‖θ − θ_t‖²"),
                 "most_epochs": Parameter(
                     10, minimum=1, integer=True, meaning="epochs after which a client stops anyway"
@@ -296,13 +336,14 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         "fedcurv": Method(
             title="FedCurv",
-            rule=_rule("fedcurv:FedCurv"),
+            rule=_rule("fedcurv:FedCurv", weights=Key("weights")),
             objective=(_part("federation.terms:Curvature", strength=Key("strength")),),
             probes=(_part("federation.fisher:FisherInformation"),),
             parameters={
+                **_SAMPLES,
                 "strength": Parameter(
                     1.0, minimum=0, meaning="λ of the penalty on the others' parameters"
-                )
+                ),
             },
             formula=f"{_BY_SAMPLES}; clients minimise the cross-entropy "
             "+ λ Σ_{j≠k} (θ_k − θ_j)ᵀ diag(I_j) (θ_k − θ_j), I_j their mean squared gradients",
@@ -314,17 +355,18 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         "fedrep": Method(
             title="FedRep",
-            rule=_MEAN_BY_SAMPLES,
+            rule=_MEAN,
             personalisation=_part(
                 "federation.personalisation:own_head", head_epochs=Key("head_epochs")
             ),
             parameters={
+                **_SAMPLES,
                 "head_epochs": Parameter(
                     2,
                     minimum=1,
                     integer=True,
                     meaning="epochs of the head, before those of the body",
-                )
+                ),
             },
             formula=f"{_BY_SAMPLES}, all but the head; a client trains its own head, then the rest",
             source="Collins et al. 2021",
@@ -333,12 +375,13 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         "ditto": Method(
             title="Ditto",
-            rule=_MEAN_BY_SAMPLES,
+            rule=_MEAN,
             personalisation=_part("federation.personalisation:ditto", strength=Key("strength")),
             parameters={
+                **_SAMPLES,
                 "strength": Parameter(
                     0.1, minimum=0, meaning="λ that holds a client's own model to the global one"
-                )
+                ),
             },
             formula=f"{_BY_SAMPLES}; clients use v_k, trained beside θ_k to minimise "
             "the cross-entropy + λ/2 ‖v_k − θ‖²",
@@ -348,16 +391,17 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         "interpolate": Method(
             title="Running mix",
-            rule=_MEAN_BY_SAMPLES,
+            rule=_MEAN,
             personalisation=_part("federation.personalisation:interpolate", weight=Key("weight")),
             parameters={
+                **_SAMPLES,
                 "weight": Parameter(
                     0.5,
                     minimum=0,
                     maximum=1,
                     optional=True,
                     meaning="a of v ← a v + (1 − a) θ; null learns it on validation data",
-                )
+                ),
             },
             formula=f"{_BY_SAMPLES}; clients use, and begin at, a v_k + (1 − a) θ, "
             "v_k what they trained last",
@@ -366,7 +410,8 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         "fedper": Method(
             title="FedPer",
-            rule=_MEAN_BY_SAMPLES,
+            rule=_MEAN,
+            parameters=_SAMPLES,
             personalisation=_part("federation.personalisation:private_head"),
             formula=f"{_BY_SAMPLES}, all but the head; a client trains its own head and the rest "
             "together",
@@ -377,6 +422,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             title="FedSDG, own heads",
             rule=_ALIGNMENT,
             objective=_FEDSDG_OBJECTIVE,
+            undecayed=True,
             personalisation=_FEDSDG_PRIVATE_HEAD,
             parameters={k: one for k, one in _FEDSDG_PARAMETERS.items() if k != "head"},
             needs_adapters=True,
@@ -386,7 +432,8 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         "ffa-lora": Method(
             title="FFA-LoRA",
-            rule=_MEAN_UNIFORM,
+            rule=_MEAN,
+            parameters=_ALIKE,
             personalisation=_part("federation.personalisation:frozen_a"),
             needs_adapters=True,
             formula=f"{_UNIFORM}; A is drawn once and never trained, B and the head are",
@@ -395,9 +442,9 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         "fedsa-lora": Method(
             title="FedSA-LoRA",
-            rule=_MEAN_UNIFORM,
+            rule=_MEAN,
             personalisation=_part("federation.personalisation:private_b", head=Key("head")),
-            parameters={"head": _HEAD},
+            parameters={**_ALIKE, "head": _HEAD},
             needs_adapters=True,
             formula=f"{_UNIFORM}, of A and the head; a client has W + (α/r) B_k A with a B_k of "
             "its own, trained together with the rest",
@@ -406,7 +453,8 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         "rolora": Method(
             title="RoLoRA",
-            rule=_MEAN_UNIFORM,
+            rule=_MEAN,
+            parameters=_ALIKE,
             personalisation=_part("federation.personalisation:alternating"),
             needs_adapters=True,
             formula=f"{_UNIFORM}, of B and the head in odd rounds, of A and the head in even ones, "
@@ -418,10 +466,11 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         "apfl": Method(
             title="APFL",
-            rule=_MEAN_UNIFORM,
+            rule=_MEAN,
             personalisation=_part("federation.personalisation:apfl", weight=Key("weight")),
             parameters={
-                "weight": Parameter(0.5, minimum=0, maximum=1, meaning="a of v̂ = a v + (1 − a) w")
+                **_ALIKE,
+                "weight": Parameter(0.5, minimum=0, maximum=1, meaning="a of v̂ = a v + (1 − a) w"),
             },
             formula=f"{_UNIFORM}; clients use a v_k + (1 − a) θ, v_k trained beside θ_k along "
             "−∇_v of the cross-entropy of a v_k + (1 − a) θ_k, step by step",
@@ -431,7 +480,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         "feddpa": Method(
             title="FedDPA-T",
-            rule=_MEAN_UNIFORM,
+            rule=_MEAN,
             personalisation=_part(
                 "federation.personalisation:dual_adapter",
                 weight=Key("weight"),
@@ -439,6 +488,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 mixture=Key("mixture"),
             ),
             parameters={
+                **_ALIKE,
                 "mixture": Parameter(
                     "fixed", choices=("fixed", "per-sample"), meaning="λ for all, or by image"
                 ),
@@ -459,12 +509,13 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         "fedsdg-official": Method(
             title="FedSDG (authors' code)",
-            rule=_MEAN_UNIFORM,
+            rule=_MEAN,
             objective=_OFFICIAL_OBJECTIVE,
+            undecayed=True,
             personalisation=_OFFICIAL_BRANCH,
             needs_adapters=True,
             training={"epochs": 5, "eta_m": 0.1},
-            parameters=_OFFICIAL_PARAMETERS,
+            parameters={**_ALIKE, **_OFFICIAL_PARAMETERS},
             formula=f"{_UNIFORM}; clients as those of fedsdg, with a gate for each layer",
             source="the authors' public code, June 2026, its defaults",
             server_cost="1 pass",
@@ -478,6 +529,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 temperature=Key("temperature"),
             ),
             objective=_OFFICIAL_OBJECTIVE,
+            undecayed=True,
             personalisation=_OFFICIAL_BRANCH,
             needs_adapters=True,
             training={"epochs": 5, "eta_m": 0.1},
@@ -518,12 +570,13 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         "focus": Method(
             title="FOCUS",
-            rule=_rule("focus:Focus", temperature=Key("temperature")),
+            rule=_rule("focus:Focus", temperature=Key("temperature"), weights=Key("weights")),
             probes=(_part("federation.probes:CrossLosses"),),
             parameters={
+                **_SAMPLES,
                 "temperature": Parameter(
                     1.0, minimum=1e-6, meaning="a of the credibility 1 − softmax(a E)"
-                )
+                ),
             },
             formula="step = Σ_k w_k Δ_k, w_k ∝ n_k C_k, C = 1 − softmax(a E), E_k = loss of θ_k on "
             "the server's samples + loss of θ on the client's",
@@ -538,6 +591,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 "clusters:Clustered",
                 count=Key("clusters"),
                 assignment=Key("assignment"),
+                weights=Key("weights"),
             ),
             probes=(_CLUSTER_SCORES,),
             knowledge=_KNOWN_CLUSTERS,
@@ -558,6 +612,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 count=Key("clusters"),
                 assignment=Key("assignment"),
                 beta=Key("beta"),
+                weights=Key("weights"),
             ),
             probes=(_CLUSTER_SCORES,),
             knowledge=_KNOWN_CLUSTERS,
@@ -605,8 +660,8 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         "screened": Method(
             title="Mean (screened)",
-            rule=_rule("screened:Screened", inner=_MEAN_UNIFORM, **_SCREEN),
-            parameters=_SCREENED,
+            rule=_rule("screened:Screened", inner=_MEAN, **_SCREEN),
+            parameters={**_ALIKE, **_SCREENED},
             formula="step = mean of the Δ_k of clients not blocked; blocked is who in `strikes` "
             "rounds in a row was an outlier by distance from the geometric median, or by angle",
             source="the chapter on robust aggregation",
@@ -616,6 +671,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             title="FedSDG (screened)",
             rule=_rule("screened:Screened", inner=_ALIGNMENT, **_SCREEN),
             objective=_FEDSDG_OBJECTIVE,
+            undecayed=True,
             personalisation=_FEDSDG_BRANCH,
             parameters={**_FEDSDG_PARAMETERS, **_SCREENED},
             needs_adapters=True,
@@ -627,6 +683,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             title="FedSDG + geometric median",
             rule=_rule("geometric_median:GeometricMedian", tolerance=Key("tolerance")),
             objective=_FEDSDG_OBJECTIVE,
+            undecayed=True,
             personalisation=_FEDSDG_BRANCH,
             parameters={**_FEDSDG_LOCAL, "tolerance": _TOLERANCE},
             needs_adapters=True,
@@ -636,10 +693,11 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         "fedsdg+multikrum": Method(
             title="FedSDG + Multi-Krum",
-            rule=_rule("krum:MultiKrum", f=Key("f")),
+            rule=_rule("krum:MultiKrum", f=Key("f"), m=Key("m")),
             objective=_FEDSDG_OBJECTIVE,
+            undecayed=True,
             personalisation=_FEDSDG_BRANCH,
-            parameters={**_FEDSDG_LOCAL, "f": _BYZANTINE},
+            parameters={**_FEDSDG_LOCAL, "f": _BYZANTINE, "m": _TAKEN},
             needs_adapters=True,
             formula="step = mean of the M − f updates that Multi-Krum takes; clients as in FedSDG",
             source="FedSDG, Eq. 3-9; Blanchard et al. 2017",
@@ -647,12 +705,13 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         "data-sharing": Method(
             title="Data sharing",
-            rule=_MEAN_BY_SAMPLES,
+            rule=_MEAN,
             pooling=_part("federation.pooling:SharedSamples", share=Key("share")),
             parameters={
+                **_SAMPLES,
                 "share": Parameter(
                     0.05, minimum=0, maximum=1, meaning="share of its data a client gives to all"
-                )
+                ),
             },
             formula=f"{_BY_SAMPLES}; every client trains on its own samples and on a share of "
             "everybody else's: no privacy for these",
@@ -662,7 +721,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         "centralised": Method(
             title="Centralised",
-            rule=_MEAN_BY_SAMPLES,
+            rule=_rule("mean:Mean", weights="samples"),
             pooling=_part("federation.pooling:Central"),
             formula="one place trains on all samples, as many in a round as the cohort would",
             source="no federation: the ceiling",

@@ -1,9 +1,10 @@
-"""Methods from outside the package: rows of a file or of another package, beside the table's.
+"""Rows from outside the package: of a file or of another package, beside those of the tables.
 
-A plugin is a Python file that defines ``METHODS = {name: Method(...)}``, or an entry point of the
-group ``fedsdg.methods`` that refers to such a mapping. A config lists the plugins that it needs, so
-that what is installed beside changes no experiment. The hash of a plugin's source belongs to the
-runs of its methods: edited, they are new runs.
+A plugin is a Python file that defines ``METHODS = {name: Method(...)}``, ``OPTIMISERS`` or ``LOSSES
+= {name: Choice(...)}``, or an entry point of the group ``fedsdg.methods`` that refers to such a
+module, or to a mapping of methods. A config lists the plugins that it needs, so that what is
+installed beside changes no experiment. The hash of a plugin's source belongs to the runs that use
+its rows: edited, they are new runs.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from fedsdg.composition import Key, Method
+from fedsdg.composition import Choice, Key, Method
+from fedsdg.local_parts import LOSSES, OPTIMISERS, name_of, parameters_of
 from fedsdg.methods import METHODS
 from fedsdg.results import source_hash
 
-#: The group of entry points that other packages offer methods in.
+#: The group of entry points that other packages offer methods, optimisers and losses in.
 GROUP = "fedsdg.methods"
 
 
@@ -75,38 +77,100 @@ def find_method(name: str, plugin: Plugin | None) -> Method:
     return (METHODS if plugin is None else plugin_methods(plugin))[name]
 
 
-@cache
 def plugin_methods(plugin: Plugin) -> Mapping[str, Method]:
-    """A plugin's rows, imported once a process, each of them put together once with its defaults.
+    """A plugin's methods; see ``contents``."""
+    methods: Mapping[str, Method] = contents(plugin)["METHODS"]
+    return methods
+
+
+#: The tables that a config chooses from by a key of ``training``, and what plugins call theirs.
+CHOICES: Mapping[str, tuple[str, Mapping[str, Choice]]] = MappingProxyType(
+    {"optimiser": ("OPTIMISERS", OPTIMISERS), "loss": ("LOSSES", LOSSES)}
+)
+
+
+def offered_choices(key: str, plugins: Iterable[Plugin]) -> dict[str, Choice]:
+    """What the key ``key`` of ``training`` may name: rows of its table, then those of plugins.
+
+    Raises ``ValueError`` for a name that is taken, and for a plugin that cannot be loaded.
+    """
+    table, found = CHOICES[key][0], dict(CHOICES[key][1])
+    for plugin in plugins:
+        for name, row in contents(plugin)[table].items():
+            if name in found:
+                raise ValueError(
+                    f"the plugin {plugin.place} has {name!r} in {table}, which is there already; "
+                    "give it another name"
+                )
+            found[name] = row
+    return found
+
+
+def lender(key: str, name: str, plugins: Iterable[Plugin]) -> Plugin | None:
+    """The plugin whose row ``name`` is; None where it is one of the package's."""
+    table, own = CHOICES[key]
+    if name in own:
+        return None
+    return next(plugin for plugin in plugins if name in contents(plugin)[table])
+
+
+def find_choice(key: str, name: str, plugin: Plugin | None) -> Choice:
+    """The row ``name`` of what ``key`` of ``training`` may be, from its table or from a plugin."""
+    table, own = CHOICES[key]
+    row: Choice = (own if plugin is None else contents(plugin)[table])[name]
+    return row
+
+
+def build_choice(key: str, value: str | Mapping[str, Any], plugin: Plugin | None) -> Any:
+    """The part that a checked value of the key ``key`` of ``training`` stands for."""
+    choice = find_choice(key, name_of(value), plugin)
+    return choice.part.build(parameters_of(value, choice))
+
+
+@cache
+def contents(plugin: Plugin) -> Mapping[str, Mapping[str, Any]]:
+    """A plugin's tables by name, imported once a process, each row put together with its defaults.
 
     Raises ``ValueError`` where the plugin cannot be imported, was changed since it was found, or
-    holds anything but methods whose parts can be built.
+    holds anything but rows whose parts can be built.
     """
-    content = _from_file(plugin) if plugin.place.endswith(".py") else _from_package(plugin)
-    if not isinstance(content, Mapping) or not content:
+    given = _from_file(plugin) if plugin.place.endswith(".py") else _from_package(plugin)
+    kinds: Mapping[str, type] = {"METHODS": Method, "OPTIMISERS": Choice, "LOSSES": Choice}
+    found = {}
+    for table, kind in kinds.items():
+        rows = given.get(table) or {}
+        if not isinstance(rows, Mapping):
+            raise ValueError(
+                f"the plugin {plugin.place} has a {type(rows).__name__} as {table}, which must map "
+                f"names to {kind.__name__}(...)"
+            )
+        for name, row in rows.items():
+            if not isinstance(name, str) or not isinstance(row, kind):
+                raise ValueError(
+                    f"the plugin {plugin.place} has a {type(row).__name__} under {name!r} of "
+                    f"{table}, which must map names to {kind.__name__}(...)"
+                )
+            try:
+                _try(row)
+            except Exception as error:
+                word = {"METHODS": "method", "OPTIMISERS": "optimiser", "LOSSES": "loss"}[table]
+                raise ValueError(f"the plugin {plugin.place}, {word} {name!r}: {error}") from error
+        found[table] = MappingProxyType(dict(rows))
+    if not any(found.values()):
         raise ValueError(
             f"the plugin {plugin.place} defines no methods; write METHODS = {{'name': Method(...)}}"
+            ", or OPTIMISERS or LOSSES of Choice(...)"
         )
-    for name, row in content.items():
-        if not isinstance(name, str) or not isinstance(row, Method):
-            raise ValueError(
-                f"the plugin {plugin.place} has a {type(row).__name__} under {name!r} of METHODS, "
-                "which must map names to Method(...)"
-            )
-        try:
-            _try(row)
-        except Exception as error:
-            raise ValueError(f"the plugin {plugin.place}, method {name!r}: {error}") from error
-    return MappingProxyType(dict(content))
+    return MappingProxyType(found)
 
 
-def _try(row: Method) -> None:
+def _try(row: Any) -> None:
     """Build every part with the default parameters, so that a slip shows before any training."""
     defaults = {
         key: parameter.check(parameter.default, f"the default of {key}")
         for key, parameter in row.parameters.items()
     }
-    for part in row.parts:
+    for part in row.parts if isinstance(row, Method) else (row.part,):
         for value in part.arguments.values():
             if isinstance(value, Key) and value.name not in defaults:
                 raise ValueError(f"{part.name} asks for {value.name!r}, which no parameter is")
@@ -122,7 +186,7 @@ def _source(place: str) -> bytes:
         ) from error
 
 
-def _from_file(plugin: Plugin) -> Any:
+def _from_file(plugin: Plugin) -> Mapping[str, Any]:
     source = _source(plugin.place)
     _require_unchanged(plugin, hashlib.sha256(source).hexdigest())
     # Under a name of its own: a plugin called random.py must not stand in for the library's.
@@ -136,7 +200,7 @@ def _from_file(plugin: Plugin) -> Any:
     except Exception as error:
         del sys.modules[name]
         raise _unusable(plugin, error) from error
-    return module.__dict__.get("METHODS")
+    return module.__dict__
 
 
 def _entry_point(place: str) -> metadata.EntryPoint:
@@ -175,12 +239,13 @@ def _package(place: str) -> tuple[Path, str]:
     return file.parent, ""
 
 
-def _from_package(plugin: Plugin) -> Any:
+def _from_package(plugin: Plugin) -> Mapping[str, Any]:
     _require_unchanged(plugin, _package_hash(plugin.place))
     try:
-        return _entry_point(plugin.place).load()
+        found = _entry_point(plugin.place).load()
     except Exception as error:
         raise _unusable(plugin, error) from error
+    return found.__dict__ if isinstance(found, ModuleType) else {"METHODS": found}
 
 
 def _require_unchanged(plugin: Plugin, sha256: str) -> None:

@@ -47,19 +47,25 @@ ELSEWHERE = frozenset(
 
 def source_hash(run: RunConfig) -> str:
     """The hash of all code that a run can reach; a plugin's own is in the run's config."""
-    if run.plugin is None:
+    if run.plugin is None and not run.borrowed:
         return code_hash(METHODS[run.method], run.conditions)
     from fedsdg.plugins import plugin_sources
 
-    return code_hash(plugin_sources(run.plugin.place), run.conditions)
+    lent = [file for plugin in run.borrowed.values() for file in plugin_sources(plugin.place)]
+    if run.plugin is None:
+        return code_hash(METHODS[run.method], run.conditions, lent)
+    return code_hash(plugin_sources(run.plugin.place), run.conditions, lent)
 
 
-def code_hash(method: Method | Iterable[Path], conditions: Conditions) -> str:
+def code_hash(
+    method: Method | Iterable[Path], conditions: Conditions, borrowed: Iterable[Path] = ()
+) -> str:
     """The hash of the code behind a method under some conditions.
 
-    ``method``: its row of the table, or the files of the plugin that it comes from.
+    ``method``: its row of the table, or the files of the plugin that it comes from. ``borrowed``:
+    the files of plugins that its optimiser or its loss comes from.
     """
-    modules = reached(method, conditions)
+    modules = reached(method, conditions, borrowed)
     digest = hashlib.sha256()
     for name in sorted(modules):
         digest.update(f"{name} {_digest(name)}\0".encode())
@@ -72,15 +78,19 @@ def code_hash(method: Method | Iterable[Path], conditions: Conditions) -> str:
     return digest.hexdigest()
 
 
-def reached(method: Method | Iterable[Path], conditions: Conditions) -> frozenset[str]:
+def reached(
+    method: Method | Iterable[Path], conditions: Conditions, borrowed: Iterable[Path] = ()
+) -> frozenset[str]:
     """The names of all modules of the package that such a run may import and that count."""
     parts = list(conditions.parts)
     roots = {ROOT}
+    files = [*borrowed]
     if isinstance(method, Method):
         parts += method.parts
     else:
-        for file in method:
-            roots |= imports(ast.parse(file.read_bytes()), "", is_package=False)
+        files += method
+    for file in files:
+        roots |= imports(ast.parse(file.read_bytes()), "", is_package=False)
     roots |= {name for part in parts for name in _modules_of(part)}
     return frozenset().union(*map(closure, roots))
 

@@ -34,6 +34,7 @@ from fedsdg.differing import groups_of
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.local_training import LocalWork, Samples
+from fedsdg.federation.losses import Loss
 from fedsdg.federation.personalisation import Personalisation
 from fedsdg.federation.pooling import Pooling
 from fedsdg.federation.records import last_and_selected, last_quarter
@@ -56,7 +57,7 @@ from fedsdg.models.interface import ClientModel
 from fedsdg.models.mixture import MixedModel
 from fedsdg.models.parameters import Layout, offsets
 from fedsdg.models.small_cnn import CnnArchitecture, SmallCnn
-from fedsdg.plugins import find_method
+from fedsdg.plugins import build_choice, find_method
 from fedsdg.reach import source_hash
 from fedsdg.resuming import Journey
 from fedsdg.rng import stream
@@ -222,6 +223,9 @@ def build(
     if row.heads_apart:
         theta = _heads_apart(run, model.layout, theta, rule.models(run.federation.clients))
     pooling = Pooling() if row.pooling is None else row.pooling.build(parameters)
+    loss = _chosen(run, "loss")
+    if isinstance(loss, Loss):
+        loss.require_classes(material.num_classes)
     around = circumstances(run, shards, facts)
     disclosed = pooling.disclosed(np.array([len(own) for own in shards.train]))
     if disclosed is not None:
@@ -235,13 +239,14 @@ def build(
         shards=_pooled(pooling, shards, around.held_out, stream("partition", run.seed, 1)),
         rule=rule,
         work=LocalWork(
-            optimiser=training.optimiser,
+            optimiser=_chosen(run, "optimiser"),
             eta_g=training.eta_g,
             eta_p=training.eta_p,
             eta_m=training.eta_m,
             clip_norm=training.clip_norm,
             terms=tuple(part.build(parameters) for part in row.objective),
             trace_every=run.federation.trace_every,
+            loss=loss,
             private_first=personalisation.private_first,
             private_optimiser=training.private_optimiser,
             interleaved=personalisation.interleaved,
@@ -275,6 +280,11 @@ def build(
     if row.knowledge is not None:
         made.state = row.knowledge.build(parameters)(rule, made.state, partition, groups_of(run))
     return made
+
+
+def _chosen(run: RunConfig, key: str) -> Any:
+    """The optimiser or the loss that a run trains with."""
+    return build_choice(key, getattr(run.training, key), run.borrowed.get(key))
 
 
 def _pooled(

@@ -48,7 +48,7 @@ def test_the_default_config_is_the_grid_of_thirteen_methods(raw):
         (["federation", "clients"], 0, "federation.clients is 0, but must be at least 1"),
         (["federation", "clients"], 2.5, "whole number"),
         (["federation", "client"], 5, r"unknown key 'client'; did you mean 'clients'\?"),
-        (["training", "optimiser"], "adamw", "must be one of adam, sgd"),
+        (["training", "optimiser"], "adan", r"there is no 'adan'; did you mean 'adam'"),
         (["training", "eta_g"], True, "must be a number"),
         (["backbone"], "lettres", r"not described under backbones; did you mean 'letters'\?"),
         (["experiments"], "x", r"unknown key 'experiments'; did you mean 'experiment'\?"),

@@ -15,7 +15,7 @@ from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.cohorts import cohort_batches
 from fedsdg.federation.judged_models import judged_models
 from fedsdg.federation.local_training import train_cohort
-from fedsdg.federation.optimisers import MOMENTS
+from fedsdg.federation.optimisers import Adam, kept_widths
 from fedsdg.federation.together import step_together
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
@@ -26,6 +26,8 @@ CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
 SKEW = "dirichlet~1.0"
 CLIENTS = 6
 NOBODY = np.zeros(CLIENTS, dtype=bool)
+#: What Adam remembers of a client.
+MOMENTS = tuple(kept_widths(Adam(), 1))
 KEEP = {"type": "fedsdg", "private_optimiser": "keep"}
 REFRESH = {"type": "fedsdg", "refresh": 2}
 

@@ -2,9 +2,9 @@
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import Field, fields
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -29,8 +29,8 @@ class Row(NamedTuple):
     preset: Mapping[str, Any] = MappingProxyType({})
 
 
-_BY_SAMPLES = Row(Mean, preset={"weights": "samples"})
-_UNIFORM = Row(Mean, preset={"weights": "uniform"})
+_BY_SAMPLES = Row(Mean, ("weights",), {"weights": "samples"})
+_UNIFORM = Row(Mean, ("weights",), {"weights": "uniform"})
 _FEDSDG = Row(
     Alignment,
     ("epsilon", "reference", "transform", "temperature", "max_weight", "smoothing", "scope"),
@@ -40,20 +40,20 @@ RULES: Mapping[str, Row] = MappingProxyType(
     {
         "fedsdg": _FEDSDG,
         "fedavg": _BY_SAMPLES,
-        "fedavg-uniform": _UNIFORM,
+        "fedavg-uniform": Row(Mean, preset={"weights": "uniform"}),
         "fedavg-sgd": _UNIFORM,
         "fine-tune": _BY_SAMPLES,
         "fedprox": _BY_SAMPLES,
-        "scaffold": Row(Scaffold),
+        "scaffold": Row(Scaffold, ("server_rate",)),
         "krum": Row(Krum, ("f",)),
-        "multikrum": Row(MultiKrum, ("f",)),
+        "multikrum": Row(MultiKrum, ("f", "m")),
         "geometric-median": Row(GeometricMedian, ("tolerance",), {"tolerance": 1e-6}),
         "coordinate-median": Row(CoordinateMedian),
         "trimmed-mean": Row(TrimmedMean, ("f",)),
         "cgsv": Row(Cgsv, ("gamma0", "floor", "step_scale")),
         "fedsgd": _BY_SAMPLES,
         "fedprox-inexact": _BY_SAMPLES,
-        "fedcurv": Row(FedCurv),
+        "fedcurv": Row(FedCurv, ("weights",)),
         "fedrep": _BY_SAMPLES,
         "ditto": _BY_SAMPLES,
         "interpolate": _BY_SAMPLES,
@@ -69,9 +69,9 @@ RULES: Mapping[str, Row] = MappingProxyType(
             Alignment, ("temperature",), {"reference": "leave_one_out", "transform": "softmax"}
         ),
         "fedsdg+geometric-median": Row(GeometricMedian, ("tolerance",), {"tolerance": 1e-6}),
-        "fedsdg+multikrum": Row(MultiKrum, ("f",)),
+        "fedsdg+multikrum": Row(MultiKrum, ("f", "m")),
         "data-sharing": _BY_SAMPLES,
-        "centralised": _BY_SAMPLES,
+        "centralised": Row(Mean, preset={"weights": "samples"}),
         "local-only": Row(NoAggregation),
     }
 )
@@ -118,13 +118,14 @@ def _from_row(given: Mapping[Any, Any]) -> Rule:
             continue
         if key not in row.free:
             raise ValueError(f"rule {name!r} has no parameter {key!r}{_hint(key, row.free)}")
-        default = next(f.default for f in fields(row.rule) if f.name == key)  # type: ignore[arg-type]
-        arguments[key] = _typed(value, default, f"parameter {key!r} of rule {name!r}")
+        field = next(f for f in fields(row.rule) if f.name == key)  # type: ignore[arg-type]
+        arguments[key] = _typed(value, field, f"parameter {key!r} of rule {name!r}")
     return row.rule(**{**row.preset, **arguments})
 
 
-def _typed(value: Any, default: Any, where: str) -> Any:
-    """The value in the type of the field's default; its range is the rule's own business."""
+def _typed(value: Any, field: Field[Any], where: str) -> Any:
+    """The value in the type of the field; its range is the rule's own business."""
+    default = field.default
     if value is None and default is None:
         return None
     if isinstance(default, str):
@@ -137,7 +138,7 @@ def _typed(value: Any, default: Any, where: str) -> Any:
         number = float(value)
     except OverflowError as error:
         raise ValueError(f"{where} is beyond the largest float") from error
-    if not isinstance(default, int):
+    if not isinstance(default, int) and int not in get_args(field.type):
         return number
     if not number.is_integer():
         raise ValueError(f"{where} is {value!r}, but must be a whole number")

@@ -1,9 +1,46 @@
 """Weights of clients: a cap on the largest, and the summary that every round records."""
 
+from typing import Literal
+
 import numpy as np
+
+from fedsdg.aggregation.types import Context
+
+WEIGHTS = ("samples", "uniform", "batches")
+"""What clients may count by."""
+Weights = Literal["samples", "uniform", "batches"]
 
 ZERO_WEIGHT = 1e-6
 """A weight below this counts as zero."""
+
+
+def check_weights(weights: str) -> None:
+    """ValueError unless the word is one of WEIGHTS."""
+    if weights not in WEIGHTS:
+        raise ValueError(f"weights={weights!r}: use 'samples', 'uniform' or 'batches'")
+
+
+def needed_counts(weights: Weights) -> str | None:
+    """The field of a context without which clients cannot be counted so."""
+    return None if weights == "uniform" else f"num_{weights}"
+
+
+def client_counts(context: Context, weights: Weights) -> np.ndarray:
+    """[M] float64 by what the cohort's clients count: samples, 1, or local steps per epoch.
+
+    Raises ValueError where they are not all >= 0 with a positive sum.
+    """
+    size = len(context.clients)
+    if weights == "uniform":
+        return np.ones(size)
+    source = context.num_samples if weights == "samples" else context.num_batches
+    counts = np.asarray(source, dtype=np.float64)
+    if counts.shape != (size,) or not (counts >= 0).all() or not counts.sum() > 0:
+        raise ValueError(
+            f"cannot weigh by {weights}: the counts {counts.tolist()} must be {size} "
+            f"numbers >= 0 with a positive sum; use weights='uniform'"
+        )
+    return counts
 
 
 def capped(weights: np.ndarray, max_weight: float) -> np.ndarray:

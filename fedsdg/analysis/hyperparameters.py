@@ -17,6 +17,7 @@ _SHARED = {
     "training.epochs": ("e = ", " local epochs"),
     "training.batch_size": ("batch size ", ""),
     "training.optimiser": ("optimiser ", ""),
+    "training.loss": ("loss ", ""),
     "training.eta_g": ("η_g = ", ""),
     "training.eta_p": ("η_p = ", ""),
     "training.eta_m": ("η_m = ", ""),
@@ -32,6 +33,8 @@ _OWN = {
     "lambda2": "λ₂",
     "mu": "μ",
     "f": "f",
+    "m": "m",
+    "server_rate": "server rate",
     "gamma0": "γ₀",
     "floor": "floor",
     "personal_epochs": "personal epochs",
@@ -82,7 +85,7 @@ def _shared(place: str, configs: Mapping[str, Sequence[Mapping[str, Any]]]) -> s
     group, name = place.split(".")
     # A method may run under several scenarios, each with a value of its own.
     pairs = dict.fromkeys(
-        (method, config.get(group, {}).get(name))
+        (method, _plain(config.get(group, {}).get(name)))
         for method, several in configs.items()
         for config in several
     )
@@ -112,11 +115,19 @@ def _own(method: str, configs: Sequence[Mapping[str, Any]]) -> str | None:
     listed = []
     for name, symbol in _OWN.items():
         # Several where scenarios set it, such as f for more attackers: "f = 0/4/8".
-        values = dict.fromkeys(config.get("parameters", {}).get(name) for config in configs)
+        values = dict.fromkeys(_plain(config.get("parameters", {}).get(name)) for config in configs)
         shown = [_number(value) for value in values if value is not None]
         if shown:
             listed.append(f"{symbol} = {'/'.join(shown)}")
     return f"{method_title(method)}: {', '.join(listed)}" if listed else None
+
+
+def _plain(value: Any) -> Any:
+    """A value that can be compared and counted: lists and mappings as words."""
+    if isinstance(value, Mapping):
+        words = [f"{key.replace('_', ' ')} {_plain(one)}" for key, one in value.items()]
+        return f"{', '.join(words)}".removeprefix("type ")
+    return "/".join(map(_number, value)) if isinstance(value, list) else value
 
 
 def _number(value: Any) -> str:

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedsdg.federation.optimisers import MOMENTS, OPTIMISERS, Adam, Optimiser
+from fedsdg.federation.losses import Loss
+from fedsdg.federation.optimisers import OPTIMISERS, Mover, RowOptimiser, kept_widths
 from fedsdg.federation.rows import ROWS, PrivateColumns, Rows
 from fedsdg.federation.steps import Steps, by_epochs, longest_first
 from fedsdg.federation.stopping import Inexactness
@@ -44,18 +45,20 @@ class Model(Protocol):
 class LocalWork:
     """How clients train: optimiser, learning rates of Eq. 6-8, clipping, objective terms.
 
-    ``loss(logits, labels, reduction="none")`` is the task loss per sample. ``private_first``:
-    epochs in which the private row alone moves, before the usual ones, in which the shared row
-    alone does (FedRep); 0 moves both at once. ``interleaved``: with every batch the private row
-    alone takes a step, then the shared row alone does, each with a gradient and a clipping of its
-    own (APFL). ``shared_alone``: where the shared row moves alone, predictions leave out the
-    private one. ``stopping``: when a client stops before its batches are used up. ``moves``: which
-    of the rows train at all. ``private_optimiser``: ``keep`` lets Adam's moments of the private row
-    live on with the client from round to round, ``restart`` begins them anew; those of the shared
-    row always begin anew, for it is another model that arrives.
+    ``optimiser``: one of ``fedsdg.federation.optimisers``; a name stands for one with its defaults.
+    ``loss(logits, labels, reduction="none")`` is the task loss per sample; a ``Loss`` may weigh the
+    samples of a batch. ``private_first``: epochs in which the private row alone moves, before the
+    usual ones, in which the shared row alone does (FedRep); 0 moves both at once. ``interleaved``:
+    with every batch the private row alone takes a step, then the shared row alone does, each with a
+    gradient and a clipping of its own (APFL). ``shared_alone``: where the shared row moves alone,
+    predictions leave out the private one. ``stopping``: when a client stops before its batches are
+    used up. ``moves``: which of the rows train at all. ``private_optimiser``: ``keep`` lets what
+    the optimiser remembers of the private row live on with the client from round to round,
+    ``restart`` begins it anew; that of the shared row always begins anew, for it is another model
+    that arrives.
     """
 
-    optimiser: str
+    optimiser: str | RowOptimiser
     eta_g: float
     eta_p: float
     eta_m: float
@@ -81,12 +84,17 @@ class LocalWork:
             trace_every=0,
         )
 
+    @property
+    def mover(self) -> RowOptimiser:
+        """The optimiser itself."""
+        one = self.optimiser
+        return OPTIMISERS[one] if isinstance(one, str) else one
+
     def moments(self, layout: Layout) -> dict[str, int]:
         """How many numbers a client keeps of its optimiser, by name: none where it restarts."""
-        kept = self.private_optimiser == "keep" and self.optimiser == "adam"
-        if not kept or not layout.trains_private:
+        if self.private_optimiser != "keep" or not layout.trains_private:
             return {}
-        return dict(zip(MOMENTS, (layout.d_private, layout.d_private, 1), strict=True))
+        return kept_widths(self.mover, layout.d_private)
 
     def __post_init__(self) -> None:
         if sum((self.private_first > 0, self.interleaved, self.stopping is not None)) > 1:
@@ -116,12 +124,12 @@ class Clients:
     """M clients to be trained, one row each.
 
     ``batches[k]`` are client k's sample indices, step by step; ``start`` [M, d] and ``private``
-    [M, d_p] its parameters; ``state[name]`` [M, d] what the terms keep for it, and ``MOMENTS`` of
-    widths of their own where its optimiser goes on from them; ``received[name]`` [M, d] what its
-    server sent beside the model. ``name(k)`` names client k in errors. ``gamma`` [M] is every
-    client's γ where ``LocalWork.stopping`` asks for it. Training begins at ``begin`` [M, d], or at
-    ``start`` where that is None: ``start`` is what clients have downloaded, and what the terms
-    refer to, in either case.
+    [M, d_p] its parameters; ``state[name]`` [M, d] what the terms keep for it, and what its
+    optimiser goes on from, where that is kept (``LocalWork.moments``); ``received[name]`` [M, d]
+    what its server sent beside the model. ``name(k)`` names client k in errors. ``gamma`` [M] is
+    every client's γ where ``LocalWork.stopping`` asks for it. Training begins at ``begin`` [M, d],
+    or at ``start`` where that is None: ``start`` is what clients have downloaded, and what the
+    terms refer to, in either case.
     """
 
     batches: Sequence[Sequence[np.ndarray]]
@@ -334,9 +342,9 @@ class _Training:
         self._columns = PrivateColumns.of(layout, self._start.device)
         self._movers = _optimisers(work, layout, self._theta, self._mine)
         # What is remembered of clients moves with their rows, in the optimiser's own matrices.
-        self._remembers = all(name in self._kept for name in MOMENTS)
-        if self._remembers:
-            self._private_adam.resume({name: self._kept.pop(name) for name in MOMENTS})
+        self._moments = [name for name in work.moments(layout) if name in self._kept]
+        if self._moments:
+            self._movers["private"].resume({name: self._kept.pop(name) for name in self._moments})
         self._finished: list[tuple[np.ndarray, Rows]] = []
         self._losses: list[np.ndarray] = []
         self._trace: list[dict[str, Any]] = []
@@ -353,6 +361,7 @@ class _Training:
         if not len(self._numbers):
             return
         steps = Steps.of([batches[k] for k in self._numbers], samples.labels.device)
+        steps = steps.weighed(_weights(work.loss, samples.labels, steps.index))
         shares: list[Tensor] = []
         trace: list[dict[str, Any]] = []
         turns = (("private",), ("shared",)) if work.interleaved else (tuple(moves),)
@@ -401,7 +410,10 @@ class _Training:
         own = [batches[k] for k in self._numbers]
         steps = Steps.of(own, samples.labels.device)
         totals = np.array([sum(map(len, drawn)) for drawn in own])
-        total = torch.from_numpy(totals).to(samples.labels.device)
+        weights = _weights(work.loss, samples.labels, steps.index)
+        clients = steps.owner % len(own)
+        masses = totals if weights is None else np.bincount(clients, weights, minlength=len(own))
+        total = torch.from_numpy(masses).to(samples.labels.device)
         self._theta_grad.zero_()
         self._mine_grad.zero_()
         for step, sizes in enumerate(steps.sizes):
@@ -430,7 +442,7 @@ class _Training:
         for numbers, rows in self._finished:
             ends = {"theta": rows.theta, "private": rows.private}
             uploads: dict[str, Tensor] = {}
-            state = {name: rows.state[name] for name in MOMENTS if name in rows.state}
+            state = {name: rows.state[name] for name in self._moments}
             steps = torch.from_numpy(self._steps[numbers]).to(rows.theta.device)
             for term in self._work.terms:
                 added, stays = term.finish(rows, steps, self._work.eta_g)
@@ -479,18 +491,13 @@ class _Training:
             self._kept, self._sent = dict(left.state), dict(left.received)
         self._numbers = numbers
 
-    @property
-    def _private_adam(self) -> Adam:
-        mover = self._movers["private"]
-        assert isinstance(mover, Adam)
-        return mover
-
     def _remembered(self, chosen: slice | Tensor) -> Rows:
         """Some rows, with what the optimiser remembers of them where clients keep that."""
         rows = self._rows(chosen)
-        if not self._remembers:
+        if not self._moments:
             return rows
-        moments = {key: value[chosen] for key, value in self._private_adam.moments().items()}
+        remembered = self._movers["private"].remembered()
+        moments = {key: value[chosen] for key, value in remembered.items()}
         return replace(rows, state={**rows.state, **moments})
 
     def _places(self, rows: list[int]) -> Tensor:
@@ -553,6 +560,12 @@ def _require_finite(losses: np.ndarray, before: np.ndarray, name: Callable[[int]
         )
 
 
+def _weights(loss: Callable[..., Tensor], labels: Tensor, index: Tensor) -> np.ndarray | None:
+    """By what the samples ``index`` [n] count in the mean of their batch; None: equally."""
+    weights = loss.weigh(labels) if isinstance(loss, Loss) else None
+    return None if weights is None else weights[index].cpu().numpy()
+
+
 def _fix(rows: Rows, moves: Sequence[str]) -> None:
     """Take away what terms would do to a row that does not move; it is not clipped with either."""
     for row in ROWS:
@@ -568,18 +581,16 @@ def _clip(rows: Rows, limit: float) -> None:
     rows.private_grad.mul_(scale)
 
 
-def _optimisers(
-    work: LocalWork, layout: Layout, theta: Tensor, mine: Tensor
-) -> dict[str, Optimiser]:
+def _optimisers(work: LocalWork, layout: Layout, theta: Tensor, mine: Tensor) -> dict[str, Mover]:
     """What moves each of the two rows, where there is something to move."""
-    make = OPTIMISERS[work.optimiser]
+    optimiser = work.mover
     rates = {"shared": work.eta_g, "private": work.eta_p, "gate": work.eta_m}
     rates |= {"own": work.eta_g, "frozen": 0.0, "measured": 0.0}
     # A factor that is not trained has no gradient, and a rate of 0 keeps it where it is.
     per_column = [rates[s.group] if s.trainable else 0.0 for s in layout.private]
     sizes = torch.tensor([spec.size for spec in layout.private], dtype=torch.int64)
     rate = torch.tensor(per_column, dtype=torch.float64).repeat_interleave(sizes).to(mine)
-    movers: dict[str, Optimiser] = {}
+    movers: dict[str, Mover] = {}
     if layout.d:
         still = [spec for spec in layout.communicated if not spec.trainable]
         shared: Tensor | float = float(work.eta_g)
@@ -587,9 +598,9 @@ def _optimisers(
             shared = torch.full((layout.d,), work.eta_g, dtype=torch.float64).to(theta)
             for spec in still:
                 shared[offsets(layout.communicated)[spec.name]] = 0.0
-        movers["shared"] = make(theta, shared)
+        movers["shared"] = Mover(optimiser, theta, shared)
     if layout.d_private:
-        movers["private"] = make(mine, rate)
+        movers["private"] = Mover(optimiser, mine, rate)
     return movers
 
 

@@ -1,114 +1,219 @@
 """Optimisers over rows: every client has its own state and its own step count.
 
-PyTorch's Adam keeps one step count for a whole tensor and moves rows whose gradient is zero;
-a cohort of clients of different sizes needs neither. Memory: Adam keeps 2 numbers a parameter.
+PyTorch's optimisers keep one step count for a whole tensor, and Adam moves rows whose gradient is
+zero; a cohort of clients of different sizes needs neither. Client by client each equals that of
+``torch.optim``. An optimiser is a description without a state; ``Mover`` keeps what it remembers.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import Protocol
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-#: What Adam remembers of a client: both moments of every parameter, and its steps so far.
-MEAN, SQUARE, STEPS = "private.mean", "private.square", "private.steps"
-MOMENTS = (MEAN, SQUARE, STEPS)
+#: What a client keeps of an optimiser is called so, before the optimiser's own names.
+KEPT = "private."
+STEPS = "steps"
 
 
-class Optimiser(Protocol):
-    """Moves the first ``n`` rows of the matrix it was made for by one step."""
+class RowOptimiser:
+    """Moves rows that have taken equally many steps, each by its own gradient."""
 
-    def step(self, parameters: Tensor, gradients: Tensor) -> None:
-        """Update ``parameters`` [n, d] in place from ``gradients`` [n, d]."""
+    @property
+    def memory(self) -> tuple[str, ...]:
+        """Names of the numbers that are remembered of every parameter, 0 at the beginning."""
+        return ()
 
-    def keep(self, rows: Tensor) -> None:
-        """Go on with the clients in the rows ``rows`` (int64) alone, in that order."""
+    def move(
+        self,
+        parameters: Tensor,
+        gradients: Tensor,
+        rate: Tensor | float,
+        memory: Mapping[str, Tensor],
+        step: int,
+    ) -> None:
+        """The ``step``-th step (from 1) of ``parameters`` [n, d] by ``gradients`` [n, d], in place.
 
-
-class Sgd:
-    """θ ← θ − η g, with η per column (or one for all)."""
-
-    def __init__(self, parameters: Tensor, rate: Tensor | float) -> None:
-        self._rate = rate
-
-    def step(self, parameters: Tensor, gradients: Tensor) -> None:
-        """Move the given rows."""
-        if isinstance(self._rate, float):
-            parameters.add_(gradients, alpha=-self._rate)
-        else:
-            parameters.addcmul_(gradients, self._rate, value=-1)
-
-    def keep(self, rows: Tensor) -> None:
-        """Nothing is remembered of any client."""
+        ``rate`` is η for all columns, or per column [d]; ``memory[name]`` [n, d] is changed in
+        place; the gradients stay as they are.
+        """
+        raise NotImplementedError
 
 
-class Adam:
-    """Adam (Kingma & Ba 2015) without weight decay: θ ← θ − η m̂ / (√v̂ + ε).
+def descend(parameters: Tensor, direction: Tensor, rate: Tensor | float) -> None:
+    """θ ← θ − η · direction, in place."""
+    if isinstance(rate, float):
+        parameters.add_(direction, alpha=-rate)
+    else:
+        parameters.addcmul_(direction, rate, value=-1)
+
+
+@dataclass(frozen=True)
+class Sgd(RowOptimiser):
+    """θ ← θ − η v with v ← μ v + g, or, with Nesterov's momentum, θ ← θ − η (g + μ v).
+
+    ``weight_decay`` λ adds λ θ to g first (Sutskever et al. 2013 in the form of PyTorch). Without
+    momentum Nesterov's changes nothing.
+    """
+
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+
+    @property
+    def memory(self) -> tuple[str, ...]:
+        return ("velocity",) if self.momentum else ()
+
+    def move(
+        self,
+        parameters: Tensor,
+        gradients: Tensor,
+        rate: Tensor | float,
+        memory: Mapping[str, Tensor],
+        step: int,
+    ) -> None:
+        if self.weight_decay:
+            gradients = gradients.add(parameters, alpha=self.weight_decay)
+        direction = gradients
+        if self.momentum:
+            direction = memory["velocity"].mul_(self.momentum).add_(gradients)
+            if self.nesterov:
+                direction = gradients.add(direction, alpha=self.momentum)
+        descend(parameters, direction, rate)
+
+
+@dataclass(frozen=True)
+class Adam(RowOptimiser):
+    """Adam (Kingma & Ba 2015) without weight decay: θ ← θ − η m̂ / (√v̂ + ε)."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+
+    @property
+    def memory(self) -> tuple[str, ...]:
+        return ("mean", "square")
+
+    def move(
+        self,
+        parameters: Tensor,
+        gradients: Tensor,
+        rate: Tensor | float,
+        memory: Mapping[str, Tensor],
+        step: int,
+    ) -> None:
+        beta1, beta2 = self.beta1, self.beta2
+        mean = memory["mean"].lerp_(gradients, 1 - beta1)
+        square = memory["square"].mul_(beta2).addcmul_(gradients, gradients, value=1 - beta2)
+        # Worked out in float64 and on the host, so that no number travels to the device.
+        counted = torch.tensor(step, dtype=torch.float64)
+        root = (1 - beta2**counted).sqrt()
+        size = (root / (1 - beta1**counted)).to(parameters.dtype)
+        root = root.to(parameters.dtype)
+        # m̂ / (√v̂ + ε) = m · (root / (1 − β1ᵗ)) / (√v + ε · root)
+        move = square.sqrt().add_(self.epsilon * root).reciprocal_().mul_(mean).mul_(size)
+        descend(parameters, move, rate)
+
+
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Adam after θ ← (1 − η λ) θ (Loshchilov & Hutter 2019), λ the ``weight_decay``."""
+
+    weight_decay: float = 0.01
+
+    def move(
+        self,
+        parameters: Tensor,
+        gradients: Tensor,
+        rate: Tensor | float,
+        memory: Mapping[str, Tensor],
+        step: int,
+    ) -> None:
+        if self.weight_decay:
+            parameters.mul_(1 - rate * self.weight_decay)
+        super().move(parameters, gradients, rate, memory, step)
+
+
+@dataclass(frozen=True)
+class Adagrad(RowOptimiser):
+    """θ ← θ − η g / (√s + ε) with s ← s + g² (Duchi et al. 2011)."""
+
+    epsilon: float = 1e-10
+
+    @property
+    def memory(self) -> tuple[str, ...]:
+        return ("squares",)
+
+    def move(
+        self,
+        parameters: Tensor,
+        gradients: Tensor,
+        rate: Tensor | float,
+        memory: Mapping[str, Tensor],
+        step: int,
+    ) -> None:
+        squares = memory["squares"].addcmul_(gradients, gradients)
+        descend(parameters, gradients / squares.sqrt().add_(self.epsilon), rate)
+
+
+class Mover:
+    """An optimiser at work on the rows of a matrix.
 
     ``parameters`` [M, d] gives shape and dtype; ``rate`` is η for all columns, or per column [d].
     Rows are stepped as leading blocks: ``step`` with n rows moves the first n clients and counts
     a step for each of them alone.
     """
 
-    def __init__(
-        self,
-        parameters: Tensor,
-        rate: Tensor | float,
-        betas: tuple[float, float] = (0.9, 0.999),
-        epsilon: float = 1e-8,
-    ) -> None:
-        self._rate = rate
-        self._betas = betas
-        self._epsilon = epsilon
-        self._mean = torch.zeros_like(parameters)
-        self._square = torch.zeros_like(parameters)
+    def __init__(self, optimiser: RowOptimiser, parameters: Tensor, rate: Tensor | float) -> None:
+        self._optimiser, self._rate = optimiser, rate
+        self._memory = {name: torch.zeros_like(parameters) for name in optimiser.memory}
         self._steps = [0] * parameters.shape[0]
 
     def step(self, parameters: Tensor, gradients: Tensor) -> None:
-        """Move the given rows."""
+        """Move the first n rows, given as [n, d] with their gradients [n, d], in place."""
         n = parameters.shape[0]
         self._steps[:n] = [count + 1 for count in self._steps[:n]]
         begin = 0
         # Rows with equally many steps go together; in a cohort those that train all have.
         for count, group in itertools.groupby(self._steps[:n]):
             rows = slice(begin, begin + len(list(group)))
-            self._move(parameters[rows], gradients[rows], rows, count)
+            memory = {name: rows_of_all[rows] for name, rows_of_all in self._memory.items()}
+            self._optimiser.move(parameters[rows], gradients[rows], self._rate, memory, count)
             begin = rows.stop
 
     def keep(self, rows: Tensor) -> None:
-        """Go on with these rows alone; each takes its moments and its count with it."""
-        self._mean, self._square = self._mean[rows], self._square[rows]
+        """Go on with the clients in the rows ``rows`` (int64) alone, in that order."""
+        self._memory = {name: value[rows] for name, value in self._memory.items()}
         self._steps = [self._steps[row] for row in rows.tolist()]
 
-    def moments(self) -> dict[str, Tensor]:
-        """What is remembered of every row, by ``MOMENTS``: [M, d], [M, d] and [M, 1]."""
-        steps = torch.tensor(self._steps, dtype=self._mean.dtype, device=self._mean.device)
-        return {MEAN: self._mean, SQUARE: self._square, STEPS: steps[:, None]}
+    def remembered(self) -> dict[str, Tensor]:
+        """What is remembered of every row under the names of ``kept_widths``: [M, d], or [M, 1]."""
+        if not self._memory:
+            return {}
+        like = next(iter(self._memory.values()))
+        steps = torch.tensor(self._steps, dtype=like.dtype, device=like.device)[:, None]
+        return {f"{KEPT}{name}": value for name, value in {**self._memory, STEPS: steps}.items()}
 
-    def resume(self, moments: Mapping[str, Tensor]) -> None:
-        """Go on from what ``moments`` returned; zeros are a fresh start."""
-        self._mean, self._square = moments[MEAN].clone(), moments[SQUARE].clone()
-        self._steps = [int(count) for count in moments[STEPS].flatten().tolist()]
-
-    def _move(self, parameters: Tensor, gradients: Tensor, rows: slice, count: int) -> None:
-        """The ``count``-th step of these rows."""
-        beta1, beta2 = self._betas
-        mean = self._mean[rows].lerp_(gradients, 1 - beta1)
-        square = self._square[rows].mul_(beta2).addcmul_(gradients, gradients, value=1 - beta2)
-        # Worked out in float64 and on the host, so that no number travels to the device.
-        counted = torch.tensor(count, dtype=torch.float64)
-        root = (1 - beta2**counted).sqrt()
-        size = (root / (1 - beta1**counted)).to(parameters.dtype)
-        root = root.to(parameters.dtype)
-        # m̂ / (√v̂ + ε) = m · (root / (1 − β1ᵗ)) / (√v + ε · root)
-        move = square.sqrt().add_(self._epsilon * root).reciprocal_().mul_(mean).mul_(size)
-        if isinstance(self._rate, float):
-            parameters.add_(move, alpha=-self._rate)
-        else:
-            parameters.addcmul_(move, self._rate, value=-1)
+    def resume(self, remembered: Mapping[str, Tensor]) -> None:
+        """Go on from what ``remembered`` returned; zeros are a fresh start."""
+        self._memory = {name: remembered[f"{KEPT}{name}"].clone() for name in self._memory}
+        self._steps = [int(count) for count in remembered[f"{KEPT}{STEPS}"].flatten().tolist()]
 
 
-OPTIMISERS = {"adam": Adam, "sgd": Sgd}
+def kept_widths(optimiser: RowOptimiser, width: int) -> dict[str, int]:
+    """How many numbers an optimiser remembers of a row of ``width`` parameters, by name."""
+    if not optimiser.memory:
+        return {}
+    return {**{f"{KEPT}{name}": width for name in optimiser.memory}, f"{KEPT}{STEPS}": 1}
+
+
+#: By the names of the config, with their defaults.
+OPTIMISERS: Mapping[str, RowOptimiser] = {
+    "adam": Adam(),
+    "adamw": AdamW(),
+    "sgd": Sgd(),
+    "adagrad": Adagrad(),
+}

@@ -245,9 +245,10 @@ class Federation:
         found = self._measure(round_, cohort, asked, local)
         sent = self._exchange(round_, attendance, asked, local, found)
         trained = time.perf_counter()
-        # Attackers know the rule as everybody does: means by samples, or else equal weights.
-        by_samples = getattr(self.rule, "needs", None) == "num_samples"
-        shares = self.train_sizes[cohort] if by_samples else np.ones(len(cohort))
+        # Attackers know the rule as everybody does: by samples, by batches, or else equal weights.
+        sizes = self.train_sizes[cohort]
+        counts = {"num_samples": sizes, "num_batches": self._batches_of(sizes)}
+        shares = counts.get(getattr(self.rule, "needs", None) or "", np.ones(len(cohort)))
         view = AttackView(shares / max(1, shares.sum()), asked.start)
         update = conditions.sent(local.theta - asked.start, self.seed, round_, cohort, view)
         if self.layout.turns:
@@ -544,7 +545,7 @@ class Federation:
             num_clients=self.num_clients,
             num_samples=sizes,
             total_samples=self.total_samples,
-            num_batches=-(-sizes // (self.schedule.batch_size or sizes)),
+            num_batches=self._batches_of(sizes),
             client_samples=self.train_sizes,
             parameter_norm=float(arrived.norms.max()),
             models=self.models,
@@ -559,6 +560,10 @@ class Federation:
         self.theta = self.theta + (steps if self.theta.dim() == 2 else steps[0])
         self.state = aggregate.state
         return aggregate
+
+    def _batches_of(self, sizes: np.ndarray) -> np.ndarray:
+        """Local steps per epoch of clients with so many samples."""
+        return -(-sizes // (self.schedule.batch_size or sizes))
 
     def _global_metrics(self, judged: np.ndarray) -> dict[str, float]:
         """Of the one model; of several, the mean over clients of the model each downloads.

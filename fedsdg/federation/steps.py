@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ class Steps:
 
     ``counts`` [a]: steps of each client, falling; ``sizes[step]``: batch sizes of the clients
     still training. ``index`` and ``size`` [n, on the device], ``owner`` [n]: of every sample drawn
-    its index, the size of its batch, and step · a + client.
+    its index, the size of its batch (or what stands for it), and step · a + client.
     """
 
     counts: np.ndarray
@@ -49,8 +49,15 @@ class Steps:
             owner=np.repeat(owners, lengths),
         )
 
+    def weighed(self, weights: np.ndarray | None) -> Steps:
+        """With Σ of the ``weights`` [n] of a batch in place of its size; None: as it is."""
+        if weights is None:
+            return self
+        masses = np.bincount(self.owner, weights)[self.owner]
+        return replace(self, size=torch.from_numpy(masses).to(self.index.device))
+
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """(sample indices, size of each sample's batch) of all clients still training."""
+        """(sample indices, what divides each sample's loss) of all clients still training."""
         part = slice(self.ends[step], self.ends[step + 1])
         return self.index[part], self.size[part]
 

@@ -77,7 +77,7 @@ def test_values_are_taken_in_their_type():
         ({"type": "krum", "g": 1}, "rule 'krum' has no parameter 'g'; there are: f"),
         ({"type": "fedsdg", "epsilom": 1}, "has no parameter 'epsilom'; did you mean 'epsilon'?"),
         ({"type": "fedsdg", "lambda1": 1}, "'fedsdg' has no parameter 'lambda1'; there are: eps"),
-        ({"type": "fedavg", "weights": "uniform"}, "no parameter 'weights'; it has none"),
+        ({"type": "fedavg-uniform", "weights": "samples"}, "no parameter 'weights'; it has none"),
         ({"f": 1}, "rule has the type None; name one of fedsdg"),
         ({"type": ["krum"]}, "rule has the type"),
         ({"type": "krum", "f": "1"}, "parameter 'f' of rule 'krum' is '1', but must be a number"),

@@ -1,47 +1,128 @@
-"""Rows are clients: each has its own Adam, as PyTorch would keep one per client."""
+"""Rows are clients: each has an optimiser of its own, as PyTorch would keep one per client."""
 
 import pytest
 import torch
 
-from fedsdg.federation.optimisers import Adam, Sgd
+from fedsdg.federation.optimisers import OPTIMISERS, Adagrad, Adam, AdamW, Mover, Sgd
+
+CASES = {
+    "adam": (Adam(), lambda p: torch.optim.Adam(p, lr=0.03)),
+    "adam, other constants": (
+        Adam(0.8, 0.95, 1e-3),
+        lambda p: torch.optim.Adam(p, lr=0.03, betas=(0.8, 0.95), eps=1e-3),
+    ),
+    "adamw": (AdamW(), lambda p: torch.optim.AdamW(p, lr=0.03)),
+    "adamw, much decay": (
+        AdamW(0.5, 0.9, 1e-6, 2.5),
+        lambda p: torch.optim.AdamW(p, lr=0.03, betas=(0.5, 0.9), eps=1e-6, weight_decay=2.5),
+    ),
+    "sgd": (Sgd(), lambda p: torch.optim.SGD(p, lr=0.03)),
+    "sgd, momentum": (Sgd(0.9), lambda p: torch.optim.SGD(p, lr=0.03, momentum=0.9)),
+    "sgd, nesterov": (
+        Sgd(0.7, True, 0.2),
+        lambda p: torch.optim.SGD(p, lr=0.03, momentum=0.7, nesterov=True, weight_decay=0.2),
+    ),
+    "sgd, decay": (Sgd(0.0, False, 0.2), lambda p: torch.optim.SGD(p, lr=0.03, weight_decay=0.2)),
+    "adagrad": (Adagrad(), lambda p: torch.optim.Adagrad(p, lr=0.03)),
+    "adagrad, epsilon": (Adagrad(0.1), lambda p: torch.optim.Adagrad(p, lr=0.03, eps=0.1)),
+}
+BY_TORCH = pytest.mark.parametrize("name", CASES)
 
 
-def torch_adam(start, gradients, rate):
+def by_torch(make, start, gradients):
     theta = start.clone().requires_grad_()
-    adam = torch.optim.Adam([theta], lr=rate)
+    optimiser = make([theta])
     for gradient in gradients:
         theta.grad = gradient.clone()
-        adam.step()
+        optimiser.step()
     return theta.detach()
 
 
-def test_every_row_counts_its_own_steps():
-    """Row 0 takes five steps and row 1 joins for the last two: both equal an Adam of their own."""
-    generator = torch.Generator().manual_seed(0)
-    start = torch.randn(2, 7, generator=generator, dtype=torch.float64)
-    gradients = torch.randn(5, 2, 7, generator=generator, dtype=torch.float64)
-    matrix, adam = start.clone(), Adam(start, 0.03)
-    for step, gradient in enumerate(gradients):
-        rows = 1 if step < 3 else 2
-        adam.step(matrix[:rows], gradient[:rows])
-    for row, own in ((0, gradients[:, 0]), (1, gradients[3:, 1])):
-        assert torch.allclose(matrix[row], torch_adam(start[row], own, 0.03), rtol=1e-9, atol=1e-12)
+def drawn(*shape):
+    generator = torch.Generator().manual_seed(len(shape))
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("make", [Adam, Sgd])
-def test_rates_per_column(make):
+@BY_TORCH
+def test_every_client_is_moved_as_by_an_optimiser_of_its_own(name):
+    """Client 0 takes seven steps, 1 joins for the last four, 2 for the last two; then 1 leaves,
+    the others change places and take two more."""
+    optimiser, make = CASES[name]
+    start, gradients = drawn(3, 7), drawn(9, 3, 7)
+    matrix, mover = start.clone(), Mover(optimiser, start, 0.03)
+    own = [[], [], []]
+    for step in range(7):
+        rows = 1 if step < 3 else 2 if step < 5 else 3
+        mover.step(matrix[:rows], gradients[step, :rows])
+        for client in range(rows):
+            own[client].append(gradients[step, client])
+    left = torch.tensor([2, 0])
+    mover.keep(left)
+    some = matrix[left]
+    for step in (7, 8):
+        mover.step(some, gradients[step, left])
+        for client in left.tolist():
+            own[client].append(gradients[step, client])
+    assert [len(steps) for steps in own] == [9, 4, 4]
+    for client, ours in ((0, some[1]), (1, matrix[1]), (2, some[0])):
+        theirs = by_torch(make, start[client], own[client])
+        assert torch.allclose(ours, theirs, rtol=1e-9, atol=1e-12)
+        assert not torch.allclose(ours, start[client], rtol=1e-3)
+
+
+@BY_TORCH
+def test_rates_per_column(name):
     """A rate per column moves each column as that rate alone would; rate 0 does not move it."""
+    optimiser, _ = CASES[name]
     start = torch.ones(3, 2, dtype=torch.float64)
     gradient = torch.full_like(start, 0.5)
-    mixed = start.clone()
-    make(start, torch.tensor([0.1, 0.0], dtype=torch.float64)).step(mixed, gradient)
-    alone = start.clone()
-    make(start, 0.1).step(alone, gradient)
+    mixed, alone = start.clone(), start.clone()
+    by_column = Mover(optimiser, start, torch.tensor([0.1, 0.0], dtype=torch.float64))
+    by_all = Mover(optimiser, start, 0.1)
+    for _ in range(3):
+        by_column.step(mixed, gradient)
+        by_all.step(alone, gradient)
     assert torch.allclose(mixed[:, 0], alone[:, 0]) and torch.equal(mixed[:, 1], start[:, 1])
     assert not torch.equal(alone, start)
+    assert torch.equal(gradient, torch.full_like(start, 0.5))
+
+
+@BY_TORCH
+def test_what_is_remembered_can_be_put_down_and_taken_up(name):
+    """Of clients with different counts; what has nothing to remember keeps nothing."""
+    optimiser, _ = CASES[name]
+    start, gradients = drawn(2, 5), drawn(6, 2, 5)
+    whole, first = start.clone(), Mover(optimiser, start, 0.03)
+    for step in range(3):
+        rows = 1 if step < 2 else 2
+        first.step(whole[:rows], gradients[step, :rows])
+    kept = {name: value.clone() for name, value in first.remembered().items()}
+    broken = whole.clone()
+    assert (kept == {}) == (optimiser.memory == ())
+    for step in range(3, 6):
+        first.step(whole, gradients[step])
+    second = Mover(optimiser, start, 0.03)
+    if kept:
+        second.resume(kept)
+    for step in range(3, 6):
+        second.step(broken, gradients[step])
+    assert torch.equal(whole, broken)
+
+
+def test_names_stand_for_what_torch_does_by_itself():
+    makers = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    makers |= {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}
+    assert set(makers) == set(OPTIMISERS)
+    start, gradients = drawn(1, 4), drawn(5, 1, 4)
+    for name, make in makers.items():
+        matrix, mover = start.clone(), Mover(OPTIMISERS[name], start, 0.01)
+        for gradient in gradients:
+            mover.step(matrix, gradient)
+        theirs = by_torch(lambda p, make=make: make(p, lr=0.01), start, gradients)
+        assert torch.allclose(matrix, theirs, rtol=1e-9, atol=1e-12)
 
 
 def test_sgd_is_a_step_down_the_gradient():
     matrix = torch.tensor([[1.0, 2.0]], dtype=torch.float64)
-    Sgd(matrix, 0.25).step(matrix, torch.tensor([[4.0, -8.0]], dtype=torch.float64))
+    Mover(Sgd(), matrix, 0.25).step(matrix, torch.tensor([[4.0, -8.0]], dtype=torch.float64))
     assert matrix.tolist() == [[0.0, 4.0]]

@@ -21,6 +21,7 @@ ROOT = ROOT.parent if ROOT.name == "workflow" else ROOT
 sys.path.insert(0, str(ROOT))
 from fedsdg.conditions import parse_conditions
 from fedsdg.declared_data import ALL, all_clients, description, parse_datasets
+from fedsdg.local_parts import LOSSES, OPTIMISERS
 from fedsdg.methods import METHODS as METHOD_TABLE
 from fedsdg.reach import code_hash
 
@@ -323,10 +324,19 @@ def sources(stage):
 
 
 def plugin_files(wildcards):
-    """The files that a method from outside the package may be in; none for one of the table."""
-    if METHODS[wildcards.method]["type"] in METHOD_TABLE:
+    """The files that a method, optimiser or loss from outside may be in; none for the package's."""
+    if METHODS[wildcards.method]["type"] in METHOD_TABLE and not lent_parts(wildcards):
         return []
     return [place for place in config.get("plugins", []) if place.endswith(".py")]
+
+
+def lent_parts(wildcards):
+    """Optimiser and loss of a cell, as far as they are no rows of the package."""
+    scenario = SCENARIOS.get(wildcards.setting.partition("@")[2]) or {}
+    given = {**config["training"], **(scenario.get("training") or {}), **METHODS[wildcards.method]}
+    chosen = [(given.get("optimiser", "adam"), OPTIMISERS), (given.get("loss", "cross-entropy"), LOSSES)]
+    names = [(one if isinstance(one, str) else one["type"], table) for one, table in chosen]
+    return [name for name, table in names if name not in table]
 
 
 def code(wildcards):
@@ -335,8 +345,9 @@ def code(wildcards):
     conditions = copy.deepcopy(config.get("conditions") or {})
     scenario = SCENARIOS.get(wildcards.setting.partition("@")[2]) or {}
     update_config(conditions, scenario.get("conditions") or {})
-    behind = METHOD_TABLE.get(method, [Path(file) for file in plugin_files(wildcards)])
-    return code_hash(behind, parse_conditions(conditions))
+    outside = [Path(file) for file in plugin_files(wildcards)]
+    lent = outside if lent_parts(wildcards) else []
+    return code_hash(METHOD_TABLE.get(method, outside), parse_conditions(conditions), lent)
 
 
 def suites():

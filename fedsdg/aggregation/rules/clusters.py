@@ -11,6 +11,7 @@ from fedsdg.aggregation.rows import TensorRows
 from fedsdg.aggregation.server_models import checked_scores, server_models
 from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
 from fedsdg.aggregation.uploads import checked_upload
+from fedsdg.aggregation.weights import Weights, check_weights, client_counts
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class Clustered(StatelessRule):
     them apart. "known": the clusters are given up front, see `with_clusters`, and no scores are
     read. ValueError where they were not.
 
-    seed: of the random first assignment. Raises ValueError for fewer clients than clusters, and for
-    members without samples.
+    weights: what n_k is, as in `Mean`. seed: of the random first assignment. Raises ValueError for
+    fewer clients than clusters, and for members without samples.
     State: assignment [K] int64, -1 where it is not known. Weights: n_k / sum n over the cohort.
     Diagnostics: cluster [M], after this round.
     Source: Ghosh et al. 2020 (IFCA, model averaging) for "loss"; beta: semi-global models of the
@@ -42,8 +43,10 @@ class Clustered(StatelessRule):
     assignment: Literal["loss", "known"] = "loss"
     beta: float = 0.0
     seed: int = 0
+    weights: Weights = "samples"
 
     def __post_init__(self) -> None:
+        check_weights(self.weights)
         if self.count < 1:
             raise ValueError(f"count={self.count} must be >= 1: there is at least one cluster")
         if self.assignment not in ("loss", "known"):
@@ -97,7 +100,7 @@ class Clustered(StatelessRule):
         updates = checked_upload(uploads, context)
         members = self._members(state, context.clients)
         models = server_models(context, self.count, updates)
-        samples = np.asarray(context.num_samples, dtype=np.float64)
+        samples = client_counts(context, self.weights)
         rows, servers = TensorRows(updates), TensorRows(models)
         # theta_c moves by s_c - theta_c, which is 0 for beta = 0, and the mean of the updates.
         apart = self._starts() - np.eye(self.count)

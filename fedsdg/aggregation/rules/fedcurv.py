@@ -12,6 +12,7 @@ from fedsdg.aggregation.rows import Rows
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.types import Context
 from fedsdg.aggregation.uploads import require_finite
+from fedsdg.aggregation.weights import Weights, check_weights, needed_counts
 
 SUMS = ("fisher", "fisher_theta")
 """I_j and I_j theta_j, element by element: of client j, and summed over the cohort."""
@@ -30,12 +31,22 @@ class FedCurv(PlannedRule):
     fisher_theta (I_k theta_k), each [M, d]. State: fisher [d] and fisher_theta [d], the sums over
     the last cohort, 0 before the first round; both are broadcast, so a model costs three times its
     bytes in either direction. A cohort's sums replace the last one's: curvature at old parameters
-    does not pile up. Raises ValueError when the numbers of samples sum to zero.
+    does not pile up. weights: by what clients count in the mean, as in `Mean`. Raises ValueError
+    when the numbers of samples sum to zero.
     Source: Shoham et al. 2019, equations 6 and 7.
     """
 
     reads: ClassVar[tuple[str, ...]] = ("update", *SUMS)
-    needs: ClassVar[str] = "num_samples"
+
+    weights: Weights = "samples"
+
+    def __post_init__(self) -> None:
+        check_weights(self.weights)
+
+    @property
+    def needs(self) -> str | None:
+        """The counts without which there are no weights."""
+        return needed_counts(self.weights)
 
     def init(self, d: int, client_samples: np.ndarray) -> dict[str, torch.Tensor]:
         return {name: torch.zeros(d) for name in SUMS}
@@ -56,5 +67,5 @@ class FedCurv(PlannedRule):
                 )
             sums[name] = rows[name].weighted_sum(np.ones(shape[0]))
             require_finite(rows[name], sums[name], context, name)
-        mean = Mean("samples").plan(rows, context, {})
+        mean = Mean(self.weights).plan(rows, context, {})
         return Plan(mean.step, mean.weights, sums, checked=mean.checked)

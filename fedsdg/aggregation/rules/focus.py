@@ -11,6 +11,7 @@ from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
 from fedsdg.aggregation.rows import Rows
 from fedsdg.aggregation.types import Context
 from fedsdg.aggregation.uploads import require_finite
+from fedsdg.aggregation.weights import Weights, check_weights, client_counts, needed_counts
 
 LOSSES = ("benchmark_loss", "global_loss")
 
@@ -26,17 +27,24 @@ class Focus(PlannedRule):
 
     temperature: a >= 0, as the paper calls what multiplies E; 0 weighs by samples alone. No value
     of the paper is known here; 1 is the plain softmax.
+    weights: what n_k is, as in `Mean`.
     Uploads: update [M, d], benchmark_loss [M, 1] and global_loss [M, 1], means over samples.
     Diagnostics: credibility [M] (C), mutual_loss [M] (E).
     Source: Chen et al. 2020, FOCUS.
     """
 
     reads: ClassVar[tuple[str, ...]] = ("update", *LOSSES)
-    needs: ClassVar[str] = "num_samples"
 
     temperature: float = 1.0
+    weights: Weights = "samples"
+
+    @property
+    def needs(self) -> str | None:
+        """The counts without which there are no weights."""
+        return needed_counts(self.weights)
 
     def __post_init__(self) -> None:
+        check_weights(self.weights)
         if not 0 <= self.temperature < float("inf"):
             raise ValueError(f"temperature={self.temperature} must be >= 0 and finite")
 
@@ -46,7 +54,7 @@ class Focus(PlannedRule):
         benchmark, served = (_losses(rows[name], context, name) for name in LOSSES)
         mutual = benchmark + served
         credibility = 1 - _softmax(self.temperature * mutual)
-        weights = np.asarray(context.num_samples, dtype=np.float64) * credibility
+        weights = client_counts(context, self.weights) * credibility
         total = weights.sum()
         weights = weights / total if total > 0 else np.full(len(weights), 1 / len(weights))
         hides = not weights.all()  # A weight of zero may hide what is not finite.

@@ -207,9 +207,12 @@ def test_what_is_missing_is_named(cohort):
         rule(update, replace(made, models=None), state)
     with pytest.raises(ValueError, match=r"holds models of shape \[1, 4\], but"):
         rule(update, replace(made, models=torch.zeros(1, 4)), state)
-    empty = replace(made, num_samples=np.zeros(2))
-    with pytest.raises(ValueError, match=r"the clients of cluster \d in round 1 have no samples"):
-        rule({**update, "scores": torch.zeros(2, 2)}, empty, state)
+    empty, scores = replace(made, num_samples=np.zeros(2)), {"scores": torch.zeros(2, 2)}
+    with pytest.raises(ValueError, match="cannot weigh by samples: the counts"):
+        rule({**update, **scores}, empty, state)
+    apart, one = {"assignment": torch.tensor([0, 1] * 5)[:9]}, np.array([0, 5])
+    with pytest.raises(ValueError, match="the clients of cluster 0 in round 1 have no samples"):
+        rule({**update, **scores}, replace(made, num_samples=one), apart)
 
 
 def test_impossible_options_are_refused():

@@ -1,0 +1,312 @@
+"""Optimisers and losses in a config: short and long forms, what methods prescribe, plugins."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedsdg.config import load_config, parse_config
+from fedsdg.local_parts import LOSSES, OPTIMISERS, parameters_of
+
+DEFAULT = Path(__file__).parents[1] / "config" / "config.yaml"
+
+
+@pytest.fixture
+def raw():
+    given = yaml.safe_load(DEFAULT.read_text())
+    given.pop("primary", None)
+    return given | {"methods": ["fedavg", "fedsdg", "scaffold"], "search": {}}
+
+
+def run(raw, label="fedavg", **changed):
+    training = {**raw["training"], **changed.pop("training", {})}
+    config = parse_config({**raw, "training": training, **changed})
+    return config.run("digits", config.settings[0], config.method(label), 0)
+
+
+def plain(raw, **training):
+    return run(raw, training=training).to_dict()["training"]
+
+
+def test_what_says_the_default_is_the_run_that_says_nothing(raw):
+    before = run(raw)
+    for training in (
+        {"optimiser": "adam", "loss": "cross-entropy"},
+        {"optimiser": {"type": "adam", "beta1": 0.9}, "loss": {"type": "cross-entropy"}},
+        {"loss": {"type": "cross-entropy", "label_smoothing": 0, "class_weights": None}},
+    ):
+        assert run(raw, training=training).hash == before.hash
+    assert "loss" not in before.to_dict()["training"]
+    assert "borrowed" not in before.to_dict()
+
+
+def test_a_row_is_written_with_what_differs_from_its_defaults(raw):
+    nesterov = {"type": "sgd", "nesterov": True, "momentum": 0.9, "weight_decay": 0.0}
+    assert plain(raw, optimiser=nesterov)["optimiser"] == {
+        "type": "sgd",
+        "momentum": 0.9,
+        "nesterov": True,
+    }
+    assert plain(raw, optimiser={"type": "sgd", "nesterov": 1, "momentum": 0.9}) == plain(
+        raw, optimiser=nesterov
+    )
+    loss = {"type": "cross-entropy", "class_weights": [1, 2.5, 1]}
+    assert plain(raw, loss=loss)["loss"] == {
+        "type": "cross-entropy",
+        "class_weights": (1.0, 2.5, 1.0),
+    }
+    assert plain(raw, loss="focal")["loss"] == "focal"
+
+
+def test_entries_and_scenarios_choose_their_own(raw):
+    raw["methods"] = [{"type": "fedavg", "optimiser": "adagrad", "loss": {"type": "focal"}}]
+    assert run(raw).training.optimiser == "adagrad" and run(raw).training.loss == "focal"
+    raw["methods"] = ["fedavg"]
+    raw["scenarios"] = {"heavy": {"training": {"optimiser": {"type": "sgd", "momentum": 0.5}}}}
+    assert run(raw).training.optimiser == {"type": "sgd", "momentum": 0.5}
+
+
+def test_a_method_that_forbids_weight_decay_runs_without(raw):
+    decayed = {"optimiser": {"type": "adamw", "weight_decay": 0.1}}
+    assert run(raw, training=decayed).training.optimiser == decayed["optimiser"]
+    without = {"type": "adamw", "weight_decay": 0.0}
+    assert run(raw, "fedsdg", training=decayed).training.optimiser == without
+    assert run(raw, "fedsdg", training={"optimiser": "adamw"}).training.optimiser == without
+    l2 = {"type": "sgd", "momentum": 0.9, "weight_decay": 0.1}
+    assert run(raw, "fedsdg", training={"optimiser": l2}).training.optimiser == {
+        "type": "sgd",
+        "momentum": 0.9,
+    }
+    raw["methods"] = [{"type": "fedsdg", **decayed}]
+    with pytest.raises(ValueError, match=r"fedsdg forbids weight decay; remove 'weight_decay: 0.1"):
+        parse_config(raw)
+
+
+def test_a_method_that_prescribes_sgd_means_the_plain_one(raw):
+    heavy = {"optimiser": {"type": "sgd", "momentum": 0.9}}
+    assert run(raw, "scaffold", training=heavy).training.optimiser == "sgd"
+    raw["methods"] = [{"type": "scaffold", **heavy}]
+    with pytest.raises(ValueError, match="scaffold prescribes sgd; remove 'optimiser: "):
+        parse_config(raw)
+
+
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        ({"optimiser": "adamm"}, r"training.optimiser: there is no 'adamm'; did you mean 'adam'"),
+        ({"optimiser": {"momentum": 1}}, "training.optimiser is .* but must name a 'type'"),
+        ({"optimiser": 3}, "training.optimiser is 3, but must be a mapping"),
+        ({"optimiser": {"type": "sgd", "mu": 1}}, "training.optimiser: unknown key 'mu'"),
+        ({"optimiser": {"type": "sgd", "momentum": 1}}, "optimiser.momentum is 1, .* at most 0.99"),
+        ({"optimiser": {"type": "sgd", "nesterov": 2}}, "must be one of False, True"),
+        ({"optimiser": {"type": "adamw", "weight_decay": -1}}, "must be at least 0"),
+        ({"loss": "hinge"}, "training.loss: there is no 'hinge'; known are cross-entropy, focal"),
+        ({"loss": {"type": "focal", "gamma": "2"}}, "training.loss.gamma is the text '2'"),
+        ({"loss": {"type": "cross-entropy", "class_weights": 2}}, "must be a list of numbers"),
+        ({"loss": {"type": "cross-entropy", "class_weights": [1, 0]}}, r"\[1\] is 0, but must be"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(raw, training, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        run(raw, training=training)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_tables_defaults_are_those_of_the_parts():
+    for table in (OPTIMISERS, LOSSES):
+        for name, choice in table.items():
+            built = choice.part.build(parameters_of(name, choice))
+            assert built == choice.part.resolve()(), name
+
+
+# --- The server's side ----------------------------------------------------------------------------
+
+
+def test_servers_weigh_as_they_are_told_and_say_nothing_of_it_by_default(raw):
+    raw["methods"] = ["fedavg", {"type": "fedavg", "name": "by-steps", "weights": "batches"}]
+    assert run(raw).parameters == {}
+    assert run(raw, "by-steps").parameters == {"weights": "batches"}
+    raw["methods"] = [{"type": "fedavg", "weights": "samples"}]
+    assert run(raw).parameters == {}
+    raw["methods"] = [{"type": "fedavg-uniform", "weights": "samples"}]
+    with pytest.raises(ValueError, match="fedavg-uniform has no parameter 'weights'"):
+        parse_config(raw)
+
+
+def test_a_scenario_may_set_what_runs_are_usually_silent_about(raw):
+    raw["methods"] = ["scaffold", {"type": "multikrum", "f": 1}]
+    raw["scenarios"] = {
+        "fast": {"parameters": {"server_rate": 1.5, "m": 2}},
+        "usual": {"parameters": {"server_rate": 1.0}},
+    }
+    config = parse_config(raw)
+    scaffold, krum = config.methods
+    fast, usual = config.settings[:2]
+    assert config.run("digits", fast, scaffold, 0).parameters == {"server_rate": 1.5}
+    assert config.run("digits", usual, scaffold, 0).parameters == {}
+    assert config.run("digits", fast, krum, 0).parameters == {"f": 1, "m": 2}
+
+
+def test_multikrum_takes_no_more_than_there_are(raw):
+    raw["federation"]["clients_per_round"] = 10
+    for m, wrong in ((8, False), (9, True)):
+        raw["methods"] = [{"type": "multikrum", "f": 2, "m": m}]
+        if not wrong:
+            parse_config(raw)
+            continue
+        with pytest.raises(ValueError, match=r"takes m = 9 updates, but of 10 clients .* most 8"):
+            parse_config(raw)
+
+
+# --- Plugins --------------------------------------------------------------------------------------
+
+PLUGIN = """
+from dataclasses import dataclass
+from fedsdg.composition import Choice, Key, Parameter, Part
+from fedsdg.federation.losses import Loss
+from fedsdg.federation.optimisers import RowOptimiser, descend
+
+
+@dataclass(frozen=True)
+class SignDescent(RowOptimiser):
+    share: float = 0.0
+    weight_decay: float = 0.0
+
+    @property
+    def memory(self):
+        return ("past",)
+
+    def move(self, parameters, gradients, rate, memory, step):
+        past = memory["past"].mul_(self.share).add_(gradients, alpha=1 - self.share)
+        descend(parameters, past.sign(), rate)
+
+
+@dataclass(frozen=True)
+class Squared(Loss):
+    def __call__(self, logits, labels, reduction="none"):
+        return (1 - logits.softmax(1).gather(1, labels[:, None])[:, 0]) ** 2
+
+
+RATE = Parameter(0.0, minimum=0, maximum=1)
+OPTIMISERS = {
+    "sign": Choice(
+        "Sign descent",
+        Part(SignDescent, {"share": Key("share"), "weight_decay": Key("weight_decay")}),
+        {"share": RATE, "weight_decay": RATE},
+    )
+}
+LOSSES = {"squared": Choice("Squared", Part(Squared))}
+"""
+
+
+@pytest.fixture
+def outside(raw, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "outside.py").write_text(PLUGIN)
+    training = {"optimiser": {"type": "sign", "share": 0.5}, "loss": "squared"}
+    return raw | {"plugins": ["outside.py"], "training": raw["training"] | training}
+
+
+def test_a_plugin_brings_an_optimiser_and_a_loss(outside):
+    from fedsdg.plugins import build_choice
+    from fedsdg.reach import source_hash
+
+    one = run(outside)
+    assert one.training.optimiser == {"type": "sign", "share": 0.5}
+    said = one.to_dict()["borrowed"]
+    assert set(said) == {"optimiser", "loss"} and said["loss"]["name"] == "outside.py"
+    built = build_choice("optimiser", one.training.optimiser, one.borrowed["optimiser"])
+    assert (type(built).__name__, built.share) == ("SignDescent", 0.5)
+    assert len(source_hash(one)) == 64
+    Path("outside.py").write_text(PLUGIN + "\n# edited\n")
+    assert run(outside).hash != one.hash
+    # A method that prescribes its optimiser borrows the loss alone.
+    assert set(run(outside, "scaffold").borrowed) == {"loss"}
+    decayed = {"optimiser": {"type": "sign", "weight_decay": 0.5}}
+    assert run(outside, "fedsdg", training=decayed).training.optimiser == "sign"
+
+
+def test_a_run_that_borrows_nothing_does_not_know_of_the_plugin(outside, raw):
+    silent = {"training": raw["training"]}
+    assert run({**outside, **silent}).hash == run(raw).hash
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (PLUGIN.replace('"sign":', '"adam":'), "has 'adam' in OPTIMISERS, which is there already"),
+        ("LOSSES = {'x': 3}", "has a int under 'x' of LOSSES, which must map names to Choice"),
+        ("OPTIMISERS = 3", "has a int as OPTIMISERS, which must map names to Choice"),
+        (PLUGIN.replace('Key("share")', 'Key("shar")'), "optimiser 'sign': SignDescent asks for"),
+    ],
+)
+def test_a_plugin_whose_rows_cannot_be_used_is_named(outside, source, message):
+    Path("outside.py").write_text(source)
+    with pytest.raises(ValueError, match=message):
+        parse_config(outside)
+
+
+def test_files_say_it_like_any_other_key(tmp_path):
+    more = tmp_path / "more.yaml"
+    more.write_text("training: {optimiser: {type: sgd, momentum: 0.9}}\n")
+    assert load_config([DEFAULT, more]).training.optimiser == {"type": "sgd", "momentum": 0.9}
+
+
+# --- Whole runs -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def built(raw):
+    """Puts a run together: six clients, a tiny backbone."""
+    import torch
+
+    from fedsdg.models.architecture import Architecture
+    from fedsdg.models.backbones import build as backbone
+    from fedsdg.models.backbones import freeze
+    from fedsdg.runs import build, make_partition, prepare_material
+
+    shape = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
+    torch.manual_seed(0)
+    material = prepare_material("digits", freeze(backbone(shape), shape, "tiny", {}), "cpu")
+    small = {"clients": 6, "clients_per_round": 3, "rounds": 2, "evaluate_every": 2}
+
+    def make(given, label="fedavg", **changed):
+        one = run(given | {"federation": small, "skews": ["dirichlet~1.0"]}, label, **changed)
+        return build(one, material, make_partition("digits", one.skew, 0, 6, one.partition))
+
+    return make
+
+
+def test_a_run_trains_with_what_its_config_names(outside, raw, built):
+    """Sign descent moves every trained parameter by η or not at all, step by step."""
+    one = built(outside, training={"optimiser": "sign", "epochs": 1, "batch_size": None})
+    start = one.theta.clone()
+    one.step(1)
+    rate = one.work.eta_g
+    # The mean by samples of three clients, each of which took one step of ±η.
+    assert 0 < float((one.theta - start).abs().max()) <= rate * (1 + 1e-6)
+    usual = built(raw)
+    usual.step(1)
+    assert type(usual.work.loss).__name__ == "CrossEntropy"
+    focal = built(raw, training={"loss": {"type": "focal", "gamma": 0}})
+    focal.step(1)
+    assert (focal.theta - usual.theta).norm() <= 1e-3 * (usual.theta - start).norm()
+    weights = {"type": "cross-entropy", "class_weights": [1, 2, 3]}
+    with pytest.raises(ValueError, match="has 3 class_weights, but the data have 10 classes"):
+        built(raw, training={"loss": weights})
+
+
+def test_servers_weights_and_rates_reach_the_rule(raw, built):
+    raw["methods"] = [{"type": "scaffold", "server_rate": 2.0, "eta_g": 0.1}]
+    twice = built(raw, "scaffold")
+    raw["methods"] = [{"type": "scaffold", "eta_g": 0.1}]
+    once = built(raw, "scaffold")
+    start = once.theta.clone()
+    once.step(1)
+    twice.step(1)
+    assert ((twice.theta - start) - 2 * (once.theta - start)).norm() <= 1e-5
+    raw["methods"] = [{"type": "fedavg", "weights": "uniform"}, "fedavg-uniform"]
+    models = [built(raw, label) for label in ("fedavg", "fedavg-uniform")]
+    for model in models:
+        model.step(1)
+    assert (models[0].theta == models[1].theta).all()
