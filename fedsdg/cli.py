@@ -458,6 +458,43 @@ def verify(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def export(arguments: argparse.Namespace) -> int:
+    """Write the models of a run for peft and timm, each with a card."""
+    from fedsdg.export import export_run
+
+    done = export_run(
+        Path(arguments.run),
+        Path(arguments.output) if arguments.output else None,
+        arguments.client,
+        Path(arguments.backbone) if arguments.backbone else None,
+    )
+    for remark in done.remarks:
+        print(f"fedsdg: {remark}", file=sys.stderr)
+    print(f"{done.folder}: {', '.join(done.names)}")
+    return 0
+
+
+def evaluate(arguments: argparse.Namespace) -> int:
+    """Say how well an exported model does on data sets."""
+    from fedsdg.evaluate import evaluate_model
+    from fedsdg.loading import load_images
+
+    # One's own data are described in a config; those of the benchmark need none.
+    sources = map(_load(arguments).source, arguments.data) if arguments.config else arguments.data
+    found = evaluate_model(
+        Path(arguments.model),
+        map(load_images, sources),
+        Path(arguments.backbone) if arguments.backbone else None,
+        Path(arguments.partition) if arguments.partition else None,
+    )
+    for one in found:
+        print(
+            f"{one.dataset}: accuracy {one.accuracy:.4f}, loss {one.loss:.4f} on {one.images} "
+            f"images ({one.samples})"
+        )
+    return 0
+
+
 def aggregate(arguments: argparse.Namespace) -> int:
     """Aggregate clients' safetensors files into one, in little memory."""
     from fedsdg.aggregation.files.door import aggregate_files, read_state
@@ -650,6 +687,24 @@ def _parser() -> argparse.ArgumentParser:
     sub = command(verify)
     sub.add_argument("--summary", required=True)
     sub.add_argument("--output")
+    sub = command(export)
+    sub.add_argument("run", help="folder of a run that kept its models: training.save")
+    sub.add_argument("--output", metavar="FOLDER", help="default: models, in the run's folder")
+    sub.add_argument(
+        "--client", nargs="+", type=int, metavar="K", help="these alone (default: all there are)"
+    )
+    sub.add_argument(
+        "--backbone", metavar="FILE", help="default: results/backbones/<backbone>.safetensors"
+    )
+    sub = command(evaluate, config=True)
+    sub.add_argument("model", help="folder of a model that `fedsdg export` wrote")
+    sub.add_argument("--data", nargs="+", required=True, metavar="NAME", help="data sets")
+    sub.add_argument(
+        "--partition", metavar="FILE", help="only images that no client of this partition holds"
+    )
+    sub.add_argument(
+        "--backbone", metavar="FILE", help="of adapters: results/backbones/<backbone>.safetensors"
+    )
     sub = command(aggregate)
     sub.add_argument(
         "--rule",

@@ -38,6 +38,7 @@ from fedsdg.results import sha256_json
 from fedsdg.search_space import Axis, SearchConfig, parse_axis
 from fedsdg.sections import checked, hint, section, values
 from fedsdg.sections import mapping as mapping_of
+from fedsdg.starts import Start, StartParameter
 
 #: Keys of ``training`` that a method's entry may set for itself.
 OVERRIDES = ("optimiser", "loss", "eta_g", "eta_p", "eta_m", "private_optimiser", "refresh")
@@ -107,6 +108,8 @@ class TrainingConfig:
     private_optimiser: str = checked("restart", choices=("restart", "keep"), quiet=True)
     #: Epochs of the private part alone on the current shared model before an evaluation.
     refresh: int = checked(0, minimum=0, integer=True, quiet=True)
+    #: Whose models are kept with the records: those after the last round, or the selected one.
+    save: str | None = checked(None, choices=(None, "last", "selected"), quiet=True)
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,8 @@ class AdaptersConfig:
     rank: int = checked(8, minimum=1, integer=True)
     alpha: float = checked(16.0, minimum=1e-9)
     targets: str = checked("outputs", choices=("outputs", "qkv-fc1"))
+    #: What the adapters and the head start as; None: as they are drawn.
+    start: Start | None = field(default=None, metadata={"parameter": StartParameter(None)})
 
 
 @dataclass(frozen=True)
@@ -184,6 +189,9 @@ class RunConfig:
             quiet = entry.metadata["parameter"].quiet
             if quiet and plain["training"][entry.name] == entry.default:
                 del plain["training"][entry.name]
+        del plain["adapters"]["start"]
+        if self.adapters.start is not None:
+            plain["adapters"]["start"] = self.adapters.start.sha256
         if self.conditions:
             plain["conditions"] = self.conditions.to_dict()
         if self.plugin:
@@ -460,6 +468,11 @@ def _check_full(config: Config) -> None:
             f"training.precision is {config.training.precision}, but trainable: full computes in "
             "float32 alone; remove it"
         )
+    if config.adapters.start is not None:
+        raise ValueError(
+            "adapters.start: with trainable: full there are no adapters that could start from a "
+            "checkpoint; remove it, or set trainable to adapters"
+        )
     for method in config.methods:
         if method.row.needs_adapters:
             raise ValueError(
@@ -483,6 +496,11 @@ def _check_consistency(config: Config) -> None:
             f"federation.held_out is {federation.held_out}, which leaves {left} of "
             f"{federation.clients} clients to draw {federation.clients_per_round} from; lower it "
             "or federation.clients_per_round"
+        )
+    if config.adapters.start is not None and federation.trajectory == "own":
+        raise ValueError(
+            "federation.trajectory: own gives every client a start of its own, and adapters.start "
+            "the same to all; remove one of them"
         )
     if config.backbone not in config.backbones:
         raise ValueError(

@@ -63,10 +63,11 @@ def _runs_of(record: Path, _: int) -> list[Gathered]:
 
 
 def _is_whole(run: Gathered) -> bool:
-    """Whether the record holds all files of a run: results, and no trace, which it never does."""
+    """Whether the record holds all files of a run: a trace and models it never holds."""
     if run.row["status"] != "ok" or run.row["result"] is None:
         return False
-    return not json.loads(run.row["config"])["federation"].get("trace_every")
+    config = json.loads(run.row["config"])
+    return not (config["federation"].get("trace_every") or config["training"].get("save"))
 
 
 def _put_back(

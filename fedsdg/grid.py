@@ -21,7 +21,7 @@ from fedsdg import results
 from fedsdg.config import Config, PartitionConfig, RunConfig
 from fedsdg.continuing import take_from_record
 from fedsdg.devices import named_devices
-from fedsdg.federation.store import Address
+from fedsdg.federation.store import MODELS, Address
 from fedsdg.progress import GridProgress
 from fedsdg.reach import source_hash
 from fedsdg.workers import Failed, Workers
@@ -178,7 +178,8 @@ def grouped(runs: Sequence[Run], size: int) -> list[tuple[Run, ...]]:
 
 def is_finished(run: Run, partition: str, backbone: str | None) -> bool:
     """Whether the records of this very run are in place: config, data, backbone and code."""
-    if not all((run.folder / record).is_file() for record in RECORDS):
+    files = (*RECORDS, *((MODELS,) if run.config.training.save else ()))
+    if not all((run.folder / file).is_file() for file in files):
         return False
     try:
         found = results.read_json(run.folder / "result.json")

@@ -40,6 +40,7 @@ from fedsdg.federation.pooling import Pooling
 from fedsdg.federation.records import last_and_selected, last_quarter
 from fedsdg.federation.rounds import Federation, Schedule
 from fedsdg.federation.store import (
+    MODELS,
     Address,
     checkpoints_of,
     flush_folder,
@@ -56,11 +57,13 @@ from fedsdg.models.instance_mixture import InstanceMixture
 from fedsdg.models.interface import ClientModel
 from fedsdg.models.mixture import MixedModel
 from fedsdg.models.parameters import Layout, offsets
+from fedsdg.models.peft_exchange import load_peft, start_from
 from fedsdg.models.small_cnn import CnnArchitecture, SmallCnn
 from fedsdg.plugins import build_choice, find_method
 from fedsdg.reach import source_hash
 from fedsdg.resuming import Journey
 from fedsdg.rng import stream
+from fedsdg.starts import find_start, require_backbone
 
 Progress = Callable[[int, Mapping[str, Any]], None]
 
@@ -175,7 +178,8 @@ def _plain_model(
         shape = CnnArchitecture(samples.images.shape[2], samples.images.shape[1])
         layout = small_cnn.make_layout(shape, material.num_classes, **personalisation.adapters)
         return SmallCnn(layout), *small_cnn.initial_values(layout, generator)
-    adapters = AdapterConfig(**asdict(run.adapters), **personalisation.adapters)
+    numbers = {name: value for name, value in asdict(run.adapters).items() if name != "start"}
+    adapters = AdapterConfig(**numbers, **personalisation.adapters)
     layout = make_layout(material.backbone.architecture, material.num_classes, adapters)
     model = CohortModel(
         material.backbone,
@@ -185,7 +189,18 @@ def _plain_model(
         device=samples.images.device,
         bfloat16=run.training.precision == "bfloat16",
     )
-    return model, *initial_values(layout, adapters, generator)
+    theta, private = initial_values(layout, adapters, generator)
+    if run.adapters.start is not None:
+        start = run.adapters.start
+        if find_start(start.folder) != start:
+            raise ValueError(
+                f"the checkpoint in {start.folder} was changed since the config was read; "
+                "start again"
+            )
+        require_backbone(start.folder, run.backbone, material.backbone.sha256)
+        found = load_peft(start.folder)
+        theta, private = start_from(found, start.folder, layout, adapters.scale, theta, private)
+    return model, theta, private
 
 
 def build(
@@ -264,6 +279,7 @@ def build(
             refresh=training.refresh,
             shapley=run.federation.shapley,
             trajectory=run.federation.trajectory,
+            save=training.save,
         ),
         seed=run.seed,
         theta=theta.to(device),
@@ -582,6 +598,8 @@ def _write_run(
     effort: Mapping[str, Any],
 ) -> None:
     _write_tables(place, federation)
+    if federation.saved is not None:
+        federation.saved.write(place / MODELS, _model_facts(run, material))
     records = federation.records
     last, selected = last_and_selected(records.rounds)
     results.write_json(
@@ -613,6 +631,23 @@ def _write_run(
             "peak_rss_mb": peak / (1024 if sys.platform != "darwin" else 1024**2),
         },
     )
+
+
+def _model_facts(run: RunConfig, material: Material) -> dict[str, Any]:
+    """What the models of a run take: images, how many classes, which backbone."""
+    pictures, backbone = material.pictures, material.backbone
+    return {
+        "save": run.training.save,
+        "precision": run.training.precision,
+        "classes": list(material.data_facts.get("classes", ())),
+        "images": {
+            "size": pictures.size,
+            "channels": pictures.channels,
+            "mean": list(pictures.mean),
+            "std": list(pictures.std),
+        },
+        "backbone": None if backbone is None else {"name": run.backbone, "sha256": backbone.sha256},
+    }
 
 
 def _write_tables(folder: Path, federation: Federation | None) -> None:

@@ -24,13 +24,14 @@ from fedsdg.federation.evaluation import (
     personal_accuracies,
     summary,
 )
-from fedsdg.federation.judged_models import judged_models
+from fedsdg.federation.judged_models import JudgedModels, judged_models
 from fedsdg.federation.local_training import Clients, LocalResult, LocalWork, Samples
 from fedsdg.federation.own_models import OwnModel, Score
 from fedsdg.federation.passes import Passes
 from fedsdg.federation.pooling import Pooling, pooled_batches
 from fedsdg.federation.probes import Measured, Probe, Scene
 from fedsdg.federation.records import Records, Scribe, local_steps
+from fedsdg.federation.saved_models import SavedModels, take_models
 from fedsdg.federation.seen import Seen
 from fedsdg.federation.shapley import client_contributions
 from fedsdg.federation.terms import Term
@@ -62,6 +63,9 @@ class Schedule:
     #: its "own".
     shapley: bool | str = False
     trajectory: str | None = None
+    #: Whose models are kept: those after the "last" round, or after the "selected" one, which is
+    #: the first of those with the highest mean validation accuracy; None keeps none.
+    save: str | None = None
 
     def due(self, round_: int) -> bool:
         """Whether a round is evaluated: every so many from the first on, and the last one."""
@@ -132,6 +136,7 @@ class Federation:
             self.theta = self.theta.repeat(many, 1)
         self.pending, self.now = Updates.none(), 0.0
         self.trajectory = Trajectory()
+        self.saved: SavedModels | None = None
         self.records.client_storage_bytes = self.bank.bytes_per_client()
         self.gammas: np.ndarray | None = None
         if self.work.stopping is not None:
@@ -182,6 +187,7 @@ class Federation:
         """What brings back the state of now, if nothing but a round of ``cohort`` follows."""
         theta, state, clients = self.theta, self.state, torch.from_numpy(cohort)
         pending, now, trajectory = self.pending, self.now, self.trajectory
+        saved = self.saved
         (private, kept), trained = self.bank.gather(clients), self.bank.trained[clients]
         tables = (self.records.rounds, self.records.clients, self.records.trace)
         lengths = [(table, len(table)) for table in (*tables, self.records.timings)]
@@ -189,6 +195,7 @@ class Federation:
         def undo() -> None:
             self.theta, self.state = theta, state
             self.pending, self.now, self.trajectory = pending, now, trajectory
+            self.saved = saved
             self.bank.scatter(clients, private, kept)
             self.bank.trained[clients] = trained
             for table, length in lengths:
@@ -327,10 +334,22 @@ class Federation:
         )
         scribe.add_accuracies(rows, accuracies, honest, drawn, steps, branches)
         sizes = np.array([len(test) for test in self.shards.test])
-        return {
+        found = {
             **summary(accuracies, sizes, judged, drawn, groups),
             **self._global_metrics(judged),
         }
+        self._save(round_, models, found["val_accuracy"])
+        return found
+
+    def _save(self, round_: int, models: JudgedModels, score: float) -> None:
+        """Keep the models of a round, if they are those to be kept so far."""
+        keep = {
+            None: False,
+            "last": round_ == self.schedule.rounds,
+            "selected": self.saved is None or score > self.saved.score,
+        }
+        if keep[self.schedule.save]:
+            self.saved = take_models(self, models, round_, score)
 
     def _add_shapley(
         self, rows: dict[int, dict[str, Any]], models: Tensor, arrived: Updates
@@ -360,12 +379,14 @@ class Federation:
     def memory(self) -> dict[str, Tensor]:
         """What simulation has to remember beside the model, the rule's state and the bank.
 
-        Empty where nobody measures time.
+        Empty where nobody measures time, follows models or has kept any.
         """
         found = {f"pending.{name}": value for name, value in self.pending.tensors().items()}
         found |= {f"trajectory.{n}": value for n, value in self.trajectory.tensors().items()}
         if self.circumstances.clock is not None:
             found["now"] = torch.tensor(self.now, dtype=torch.float64)
+        if self.saved is not None:
+            found |= {f"saved.{name}": value for name, value in self.saved.memory().items()}
         return found
 
     def recall(self, memory: Mapping[str, Tensor]) -> None:
@@ -377,6 +398,9 @@ class Federation:
         mark = "trajectory."
         points = {n.removeprefix(mark): v for n, v in memory.items() if n.startswith(mark)}
         self.trajectory = Trajectory.of_tensors(points)
+        mark = "saved."
+        kept = {n.removeprefix(mark): v for n, v in memory.items() if n.startswith(mark)}
+        self.saved = SavedModels.of_memory(kept) if kept else None
         if "now" in memory:
             self.now = float(memory["now"])
 

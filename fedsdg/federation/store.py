@@ -15,6 +15,9 @@ from pathlib import Path
 
 from fedsdg.results import sha256_json
 
+#: In the folder of a run that keeps its models.
+MODELS = "models.safetensors"
+
 
 @dataclass(frozen=True)
 class Address:

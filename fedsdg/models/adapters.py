@@ -272,6 +272,17 @@ def merge(
 
     `weight` [out, in] is the frozen one. Without `private` the private branch is left out.
     """
+    a, b = composed(layer, parameters, config, private)
+    return torch.baddbmm(weight.expand(a.shape[0], -1, -1), b, a, alpha=config.scale)
+
+
+def composed(
+    layer: str, parameters: Mapping[str, Tensor], config: AdapterConfig, private: bool
+) -> tuple[Tensor, Tensor]:
+    """Factors A [M, R, in] and B [M, out, R] of both branches together: ΔW = s · B A (Eq. 4).
+
+    R is 2r where the private branch has an A of its own, not added to the shared one, else r.
+    """
     a, b = parameters[f"{layer}.lora_A"], parameters[f"{layer}.lora_B"]
     if private and config.branch == "dual":
         gate = _gate(layer, parameters, config)
@@ -287,7 +298,7 @@ def merge(
             # One product over the concatenated ranks instead of two.
             a = torch.cat((a, parameters[f"{layer}.lora_A_private"]), dim=1)
             b = torch.cat((b, gated), dim=2)
-    return torch.baddbmm(weight.expand(a.shape[0], -1, -1), b, a, alpha=config.scale)
+    return a, b
 
 
 def branch_norms(

@@ -18,6 +18,7 @@ from fedsdg.models.adapters import (
     AdapterConfig,
     adapted_layers,
     branch_norms,
+    composed,
     make_layout,
     merge,
     side_by_side,
@@ -26,6 +27,7 @@ from fedsdg.models.backbones import Backbone
 from fedsdg.models.forward import class_tokens, in_bfloat16
 from fedsdg.models.low_rank import Factors
 from fedsdg.models.parameters import Layout
+from fedsdg.models.portable import HEAD, Portable
 from fedsdg.models.products import client_linear
 
 
@@ -111,6 +113,23 @@ class CohortModel:
         For models with a private branch alone.
         """
         return branch_norms(self._adapted, parameters, self.config)
+
+    def portable(self, parameters: Mapping[str, Tensor], private: bool = True) -> Portable:
+        """See `ClientModel`: the adapters of both branches together, and the head if there."""
+        for layer in self._adapted:
+            if not {f"{layer}.lora_A", f"{layer}.lora_B"} <= parameters.keys():
+                raise ValueError(
+                    "clients keep a part of every adapter to themselves, so that what they share "
+                    "is no model; export those of clients"
+                )
+        config, factors = self.config, {}
+        for layer in self._adapted:
+            a, b = composed(layer, parameters, config, private)
+            factors[layer] = (a[0], b[0])
+        head = {name: parameters[name][0] for name in HEAD if name in parameters}
+        apart = private and self.layout.global_model and config.composition == "residual"
+        added = max(a.shape[0] for a, _ in factors.values()) - config.rank if apart else 0
+        return Portable(factors, head, config.scale, own_rank=added)
 
     def logits(
         self,

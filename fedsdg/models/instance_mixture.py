@@ -13,6 +13,7 @@ from torch.nn.functional import normalize
 from fedsdg.models.cohort import CohortModel
 from fedsdg.models.forward import Blend, class_tokens
 from fedsdg.models.parameters import Layout, ParameterSpec, offsets
+from fedsdg.models.portable import Portable
 from fedsdg.models.products import client_linear
 
 _ANCHOR = "anchor"
@@ -97,6 +98,16 @@ class InstanceMixture:
         }
         mixed = self._features(images, counts, blends)
         return client_linear(mixed, common[heads[0]], common[heads[1]], counts)
+
+    def portable(self, parameters: Mapping[str, Tensor], private: bool = True) -> Portable:
+        """See `ClientModel`: that of the common adapter; a client's shares differ by image."""
+        if private:
+            raise ValueError(
+                "its clients mix two adapters anew for every image, which is neither one adapter "
+                "nor one set of weights; what can be had is the model that they share, and with "
+                "mixture: fixed those of clients as well"
+            )
+        return self.inner.portable(parameters, private=False)
 
     @torch.no_grad()
     def with_anchors(self, private: Tensor, images: Tensor, counts: Sequence[int]) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from fedsdg.models.parameters import Layout
+from fedsdg.models.portable import Portable
 
 
 class ClientModel(Protocol):
@@ -35,3 +36,11 @@ class ClientModel(Protocol):
         private: bool = True,
     ) -> Tensor:
         """Scores from the parameters, differentiable in them."""
+
+    def portable(self, parameters: Mapping[str, Tensor], private: bool = True) -> Portable:
+        """One client's model as other libraries can have it.
+
+        ``parameters`` are tensors [1, *shape]; of what all share those of the communicated row, and
+        what is frozen, are enough. ``private`` as everywhere. Raises ``ValueError``, with what can
+        be had instead, where the model cannot be put in such terms.
+        """

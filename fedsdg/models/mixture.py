@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedsdg.models.interface import ClientModel
 from fedsdg.models.parameters import Layout
+from fedsdg.models.portable import Portable
 
 _END = "_own"
 
@@ -53,6 +54,10 @@ class MixedModel:
     ) -> Mapping[str, Any]:
         """Every client's own weights; those of w alone without ``private``."""
         return self.inner.effective_weights(self._mixed(parameters, private))
+
+    def portable(self, parameters: Mapping[str, Tensor], private: bool = True) -> Portable:
+        """See `ClientModel`: that of the mixture, which is a model of the kind of ``inner``."""
+        return self.inner.portable(self._mixed(parameters, private))
 
     def forward(self, images: Tensor, counts: Sequence[int], weights: Mapping[str, Any]) -> Tensor:
         """Scores from what ``effective_weights`` has made."""

@@ -1,6 +1,6 @@
 """Adapters to and from the folder format of peft: adapter_config.json, adapter_model.safetensors.
 
-One client's adapters, or θ_g, become an ordinary LoRA checkpoint that
+One client's adapters, or those that all share, become an ordinary LoRA checkpoint that
 `peft.PeftModel.from_pretrained(timm_model, folder)` loads. With a private branch the two ranks are
 concatenated: s·(B_g A_g + m·B_p A_p) = s·[B_g, m·B_p][A_g; A_p] is one LoRA of rank 2r.
 """
@@ -16,118 +16,144 @@ from typing import Any
 
 import safetensors
 import safetensors.torch
-import torch
 from torch import Tensor
 
-from fedsdg.models.adapters import TARGETS, AdapterConfig, gate_name
-from fedsdg.models.parameters import Layout, ParameterSpec, offsets, views
+from fedsdg.models.parameters import Layout, offsets
+from fedsdg.models.portable import HEAD, Portable
 
+WEIGHTS = "adapter_model.safetensors"
+CONFIG = "adapter_config.json"
 _PREFIX = "base_model.model."
-_WEIGHTS = "adapter_model.safetensors"
-_CONFIG = "adapter_config.json"
+_LAYER = re.compile(r"blocks\.\d+\.(.+)")
 
 
-def save_peft(
-    vector: Tensor,
-    layout: Layout,
-    config: AdapterConfig,
-    folder: Path | str,
-    *,
-    private: Tensor | None = None,
-    base_model: str | None = None,
-) -> None:
-    """Write one client's adapters and head as a peft LoRA checkpoint.
+def save_peft(model: Portable, folder: Path | str, *, base_model: str | None = None) -> None:
+    """Write adapters, and their head where there is one, as a peft LoRA checkpoint.
 
     Args:
-        vector: communicated row [d]; for a `local` layout empty, everything being in `private`.
-        private: private row [d_private] of the client; None exports θ_g alone.
         base_model: recorded as `base_model_name_or_path`.
 
     Raises:
-        ValueError: a row does not fit the layout.
+        ValueError: the model adapts no backbone.
     """
     folder = Path(folder)
-    if config.local and private is None:
-        raise ValueError("a local layout keeps all its parameters in the private row: give private")
-    if config.head == "private" and private is None:
-        raise ValueError("the head is in the private row: give private, or export a shared head")
-    tensors = _named(vector, layout.communicated)
-    if private is not None:
-        tensors |= _named(private, layout.private)
+    if not model.factors:
+        raise ValueError("a network with weights of its own has no adapters to save for peft")
     state: dict[str, Tensor] = {}
-    rank = config.rank
-    for name in [name for name in tensors if name.endswith(".lora_A")]:
-        layer = name.removesuffix(".lora_A")
-        a, b = tensors[name], tensors[f"{layer}.lora_B"]
-        if private is not None and config.branch == "dual":
-            a, b = _compose(a, b, layer, tensors, config)
-            rank = a.shape[0]
+    for layer, (a, b) in model.factors.items():
         state[f"{_PREFIX}{layer}.lora_A.weight"] = a.contiguous().clone()
         state[f"{_PREFIX}{layer}.lora_B.weight"] = b.contiguous().clone()
-    for name in ("head.weight", "head.bias"):
-        state[f"{_PREFIX}{name}"] = tensors[name].contiguous().clone()
-    layers = "|".join(re.escape(target) for target in TARGETS[config.targets])
+    for name, value in model.weights.items():
+        state[f"{_PREFIX}{name}"] = value.contiguous().clone()
+    kinds = dict.fromkeys(re.escape(_LAYER.sub(r"\1", layer)) for layer in model.factors)
     record: dict[str, Any] = {
         "peft_type": "LORA",
         "task_type": None,
         "inference_mode": True,
         "base_model_name_or_path": base_model,
-        "r": rank,
-        "lora_alpha": config.scale * rank,
+        "r": model.rank,
+        "lora_alpha": model.scale * model.rank,
         "lora_dropout": 0.0,
         "bias": "none",
-        "target_modules": rf"blocks\.\d+\.({layers})",
-        "modules_to_save": ["head"],
+        "target_modules": rf"blocks\.\d+\.({'|'.join(kinds)})",
+        "modules_to_save": ["head"] if model.weights else None,
     }
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / _WEIGHTS, safetensors.torch.save(state, {"format": "pt"}))
-    _write(folder / _CONFIG, (json.dumps(record, indent=2, sort_keys=True) + "\n").encode())
+    _write(folder / WEIGHTS, safetensors.torch.save(state, {"format": "pt"}))
+    _write(folder / CONFIG, (json.dumps(record, indent=2, sort_keys=True) + "\n").encode())
 
 
-def load_peft(folder: Path | str, layout: Layout, config: AdapterConfig) -> Tensor:
-    """Read a peft LoRA checkpoint of the same layers, rank and head into one row.
-
-    Returns:
-        The communicated row [d] (of a `local` layout: the private row). A checkpoint whose scale
-        lora_alpha / r differs from `config.scale` is rescaled in B, so that it means the same.
+def load_peft(folder: Path | str) -> Portable:
+    """Read a peft LoRA checkpoint of a vision transformer, with its head if it has one.
 
     Raises:
         FileNotFoundError: a file of the checkpoint is missing.
-        ValueError: it is damaged, not a plain LoRA, or does not fit the layout.
+        ValueError: it is damaged, not a plain LoRA, or holds anything beside adapters and a head.
     """
-    if config.head == "private":
-        raise ValueError("a checkpoint has one head for all: read it with head: shared")
     folder = Path(folder)
-    for needed in (folder / _CONFIG, folder / _WEIGHTS):
+    for needed in (folder / CONFIG, folder / WEIGHTS):
         if not needed.is_file():
             raise FileNotFoundError(f"peft checkpoint file {needed} is missing")
     try:
-        record = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
-        state = safetensors.torch.load_file(folder / _WEIGHTS)
+        record = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        state = safetensors.torch.load_file(folder / WEIGHTS)
     except (ValueError, safetensors.SafetensorError) as error:
         raise ValueError(f"the peft checkpoint in {folder} is damaged: {error}") from error
-    factor = _scale(record, folder) / config.scale
-    specs = layout.private if config.local else layout.communicated
-    row = torch.zeros(sum(spec.size for spec in specs))
-    columns = offsets(specs)
-    unread = set(state)
-    for spec in specs:
-        key = _PREFIX + spec.name + (".weight" if spec.name.endswith(("lora_A", "lora_B")) else "")
-        if key not in state or tuple(state[key].shape) != spec.shape:
-            found = tuple(state[key].shape) if key in state else "nothing"
+    scale = _scale(record, folder)
+    named = {}
+    for key, value in state.items():
+        name = key.removeprefix(_PREFIX)
+        if name.endswith((".lora_A.weight", ".lora_B.weight")):
+            name = name.removesuffix(".weight")
+        elif name not in HEAD:
             raise ValueError(
-                f"the peft checkpoint in {folder} does not fit: {key} must have shape "
-                f"{spec.shape}, found {found}"
+                f"the peft checkpoint in {folder} holds {key}, which is neither a LoRA factor nor "
+                "the head; save it with these alone"
             )
-        unread.discard(key)
-        value = state[key].float() * (factor if spec.name.endswith("lora_B") else 1.0)
-        row[columns[spec.name]] = value.reshape(-1)
-    if unread:
+        named[name] = value.float()
+    try:
+        found = Portable.of_tensors(named, scale)
+    except ValueError as error:
+        raise ValueError(f"the peft checkpoint in {folder} is damaged: {error}") from error
+    if not found.factors:
+        raise ValueError(f"the peft checkpoint in {folder} holds no LoRA factors")
+    return found
+
+
+def start_from(
+    model: Portable,
+    source: str,
+    layout: Layout,
+    scale: float,
+    communicated: Tensor,
+    private: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """First values of both rows, with the adapters and the head of `model` in their places.
+
+    What clients keep of these (a head, a B, everything) begins as those, too; private branches stay
+    as they are drawn, and so does the head where `model` has none. B is rescaled where the scale of
+    `model` is not `scale`, so that the adapters mean the same.
+
+    Args:
+        source: where the model is from, for errors.
+        communicated, private: rows [d] and [d_private] as drawn.
+
+    Raises:
+        ValueError: the adapters are of other layers or shapes than the layout's, or the head is for
+            another number of classes.
+    """
+    given = model.tensors()
+    wanted = {spec.name: spec.shape for spec in (*layout.communicated, *layout.private)}
+    for name, value in given.items():
+        here, there = wanted.get(name), tuple(value.shape)
+        if here == there:
+            continue
+        if here is None:
+            remedy = "set adapters.targets as it was for the checkpoint"
+        elif name in HEAD:
+            remedy = "choose one for as many classes, or take the head out of it"
+        elif len(here) == 2 and name.endswith("lora_A") and here[1:] == there[1:]:
+            remedy = f"set adapters.rank to {there[0]}"
+        else:
+            remedy = "it is for another backbone"
+        found = "nothing" if here is None else str(here)
         raise ValueError(
-            f"the peft checkpoint in {folder} adapts layers the layout lacks: "
-            f"{', '.join(sorted(unread)[:4])}"
+            f"the checkpoint in {source} does not fit: {name} has shape {there} in it, but {found} "
+            f"in this run; {remedy}"
         )
-    return row
+    adapters = [name for name in wanted if name.endswith((".lora_A", ".lora_B"))]
+    if lacking := [name for name in adapters if name not in given]:
+        raise ValueError(
+            f"the checkpoint in {source} does not fit: it has no {lacking[0]}; set "
+            "adapters.targets as it was for the checkpoint"
+        )
+    rows = communicated.clone(), private.clone()
+    for row, specs in zip(rows, (layout.communicated, layout.private), strict=True):
+        for name, place in offsets(specs).items():
+            if name in given:
+                factor = model.scale / scale if name.endswith(".lora_B") else 1.0
+                row[place] = (given[name] * factor).reshape(-1).to(row)
+    return rows
 
 
 def _scale(record: Mapping[str, Any], folder: Path) -> float:
@@ -141,31 +167,12 @@ def _scale(record: Mapping[str, Any], folder: Path) -> float:
             f"the peft checkpoint in {folder} is not a plain LoRA "
             f"({', '.join(unsupported) or record.get('peft_type')}); only those can be loaded"
         )
-    return float(record["lora_alpha"]) / float(record["r"])
-
-
-def _compose(
-    a: Tensor, b: Tensor, layer: str, tensors: Mapping[str, Tensor], config: AdapterConfig
-) -> tuple[Tensor, Tensor]:
-    """Factors whose product is the gated sum of both branches (Eq. 4)."""
-    if config.gate_fixed is None:
-        gate = torch.sigmoid(tensors[gate_name(layer, config)])
-    else:
-        gate = torch.tensor(config.gate_fixed, dtype=a.dtype)
-    b_private = gate * tensors[f"{layer}.lora_B_private"]
-    if config.composition == "mixture":
-        b = (1 - gate) * b
-    if config.private_subspace == "shared-a":
-        return a, b + b_private
-    a_private = tensors[f"{layer}.lora_A_private"]
-    if config.composition == "factors":
-        return a + gate * a_private, b + b_private
-    return torch.cat((a, a_private)), torch.cat((b, b_private), dim=1)
-
-
-def _named(row: Tensor, specs: tuple[ParameterSpec, ...]) -> dict[str, Tensor]:
-    named = views(row.detach().cpu()[None], specs)
-    return {name: tensor[0] for name, tensor in named.items()}
+    try:
+        return float(record["lora_alpha"]) / float(record["r"])
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise ValueError(
+            f"the peft checkpoint in {folder} is damaged: {CONFIG} has no r and lora_alpha"
+        ) from error
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -27,6 +27,7 @@ from torch.func import vmap
 from torch.nn.functional import conv2d, linear, max_pool2d
 
 from fedsdg.models.parameters import Layout, ParameterSpec, offsets
+from fedsdg.models.portable import Portable
 from fedsdg.models.products import equal_runs
 
 CHANNELS = (16, 32)
@@ -144,6 +145,17 @@ class SmallCnn:
         """
         specs = (*self.layout.communicated, *self.layout.private)
         return {spec.name: parameters[spec.name] for spec in specs}
+
+    def portable(self, parameters: Mapping[str, Tensor], private: bool = True) -> Portable:
+        """See `ClientModel`: the weights themselves; without the head where clients keep it."""
+        specs = (*self.layout.communicated, *self.layout.private)
+        weights = {s.name: parameters[s.name][0] for s in specs if s.name in parameters}
+        if not weights:
+            raise ValueError(
+                "clients keep everything to themselves, so that what they share is no model; "
+                "export those of clients"
+            )
+        return Portable({}, weights)
 
     def logits(
         self,

@@ -1,0 +1,86 @@
+"""The accuracy of an exported model on data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedsdg.data.datasets import ImageData
+from fedsdg.data.images import prepare
+from fedsdg.data.partition_files import read_partition
+from fedsdg.model_folders import accuracy_and_loss, load_model
+from fedsdg.models.backbones import Backbone, load_backbone
+from fedsdg.models.peft_exchange import CONFIG as ADAPTERS
+from fedsdg.starts import facts_of
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Accuracy and mean cross-entropy on ``images`` images, those that ``samples`` names."""
+
+    dataset: str
+    samples: str
+    images: int
+    accuracy: float
+    loss: float
+
+
+def evaluate_model(
+    folder: Path,
+    datasets: Iterable[ImageData],
+    backbone_file: Path | None = None,
+    partition_file: Path | None = None,
+) -> Iterator[Evaluation]:
+    """What a model makes of data sets: of their test sets, or of all images where there is none.
+
+    ``partition_file``: of the images that no client of this partition holds. ``backbone_file``: of
+    adapters, by default ``results/backbones/{name}.safetensors``.
+
+    Raises ``ValueError`` where a data set has other classes than the model.
+    """
+    model = load_model(folder, _backbone(folder, backbone_file))
+    for data in datasets:
+        if data.num_classes != model.num_classes:
+            raise ValueError(
+                f"the model in {folder} tells {model.num_classes} classes apart, but {data.name} "
+                f"has {data.num_classes}; choose data of the same classes"
+            )
+        if model.classes and data.classes and model.classes != data.classes:
+            number = next(n for n, name in enumerate(data.classes) if name != model.classes[n])
+            raise ValueError(
+                f"class {number} of the model in {folder} is {model.classes[number]!r}, but of "
+                f"{data.name} {data.classes[number]!r}; choose data of the same classes"
+            )
+        chosen, samples = _samples(data, partition_file)
+        images = prepare(
+            data.images[chosen],
+            size=model.size,
+            channels=model.channels,
+            mean=model.mean,
+            std=model.std,
+        )
+        labels = torch.from_numpy(data.labels[chosen])
+        accuracy, loss = accuracy_and_loss(model, torch.from_numpy(images), labels)
+        yield Evaluation(data.name, samples, len(chosen), accuracy, loss)
+
+
+def _backbone(folder: Path, file: Path | None) -> Backbone | None:
+    if not (folder / ADAPTERS).is_file():
+        return None
+    said = facts_of(folder).get("backbone")
+    if file is None and said is not None:
+        file = Path("results/backbones") / f"{said['name']}.safetensors"
+    return None if file is None else load_backbone(file)
+
+
+def _samples(data: ImageData, partition_file: Path | None) -> tuple[np.ndarray, str]:
+    if partition_file is not None:
+        partition = read_partition(partition_file, expect_dataset_sha256=data.sha256)
+        return partition.global_test(), f"the global test set of {partition_file}"
+    if data.official_test.any():
+        return np.flatnonzero(data.official_test), "its test set"
+    return np.arange(len(data.labels)), "all images, for it has no test set of its own"

@@ -1,0 +1,216 @@
+"""Folders with one model each, which other libraries read: adapters for peft, weights for timm.
+
+- adapters: `adapter_config.json`, `adapter_model.safetensors` (see `peft_exchange`);
+- timm: `config.json`, `model.safetensors`, for `timm.create_model("local-dir:FOLDER")`;
+- a small CNN: `model.safetensors` by the names of `small_cnn`.
+
+Beside each stands `fedsdg.json` with what these formats do not say: which backbone, which images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from fedsdg.models.architecture import Architecture
+from fedsdg.models.backbones import Backbone, build
+from fedsdg.models.peft_exchange import CONFIG as ADAPTERS
+from fedsdg.models.peft_exchange import load_peft
+from fedsdg.models.portable import HEAD, Portable
+from fedsdg.models.small_cnn import scores_of_one
+from fedsdg.models.torchvision_schemas import declare_torchvision_operators
+from fedsdg.results import write_json
+from fedsdg.starts import FACTS, facts_of, require_backbone
+
+WEIGHTS = "model.safetensors"
+TIMM = "config.json"
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model that gives scores [B, classes] of images [B, channels, size, size].
+
+    Pixel values in [0, 1] are fed as (x - mean) / std.
+    """
+
+    scores: Callable[[Tensor], Tensor]
+    num_classes: int
+    size: int
+    channels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    #: Their names, in the order of the scores, where they have some.
+    classes: tuple[str, ...] = ()
+
+
+def write_timm(
+    state: Mapping[str, Tensor], backbone: Backbone, folder: Path, names: Sequence[str]
+) -> None:
+    """Write weights as a folder that timm loads: `timm.create_model("local-dir:FOLDER", True)`.
+
+    `state`: timm's names; with a head, or without one for a model that gives features. `names`: of
+    the classes, where they have some.
+    """
+    shape = backbone.architecture
+    numbers: dict[str, Any] = {"img_size": shape.image_size, "in_chans": shape.channels}
+    name = "vit_tiny_patch16_224"  # any of timm's plain ones; the numbers say how it differs
+    if shape.timm_name is not None:
+        settings: Any = backbone.model
+        name = settings.pretrained_cfg["architecture"]
+    else:
+        numbers |= {
+            "patch_size": shape.patch_size,
+            "embed_dim": shape.dim,
+            "depth": shape.depth,
+            "num_heads": shape.heads,
+            "mlp_ratio": shape.mlp_ratio,
+        }
+    classes = len(state[HEAD[1]]) if HEAD[1] in state else 0
+    record = {
+        "architecture": name,
+        "num_classes": classes,
+        "num_features": shape.dim,
+        "model_args": numbers,
+        "pretrained_cfg": {
+            "input_size": [shape.channels, shape.image_size, shape.image_size],
+            "fixed_input_size": True,
+            "interpolation": "bilinear",
+            "crop_pct": 1.0,
+            "mean": list(shape.mean),
+            "std": list(shape.std),
+            "num_classes": classes,
+            "pool_size": None,
+            "first_conv": "patch_embed.proj",
+            "classifier": "head",
+        },
+    }
+    if names and classes:
+        record["label_names"] = list(names)
+    write_weights(state, folder)
+    write_json(folder / TIMM, record)
+
+
+def write_weights(state: Mapping[str, Tensor], folder: Path) -> None:
+    """Write weights by their names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
+    content = safetensors.torch.save(tensors, metadata={"format": "pt"})
+    (folder / WEIGHTS).write_bytes(content)
+
+
+def load_model(folder: Path | str, backbone: Backbone | None = None) -> LoadedModel:
+    """Read a folder of any of the three kinds.
+
+    `backbone`: what the adapters are for; other kinds need none.
+
+    Raises:
+        FileNotFoundError: there is no model.
+        ValueError: it is damaged, has no head, or its adapters are of another backbone.
+    """
+    folder = Path(folder)
+    if (folder / ADAPTERS).is_file():
+        if backbone is None:
+            raise ValueError(
+                f"{folder} holds adapters, which are nothing without their backbone; name its file "
+                "with --backbone"
+            )
+        require_backbone(folder, backbone.name, backbone.sha256)
+        found = _adapted(load_peft(folder), backbone, folder)
+    elif not (folder / WEIGHTS).is_file():
+        raise FileNotFoundError(
+            f"{folder} holds no model: neither {ADAPTERS} nor {WEIGHTS} is there; name a folder "
+            "that 'fedsdg export' wrote"
+        )
+    else:
+        found = _timm(folder) if (folder / TIMM).is_file() else _small_cnn(folder)
+    return replace(found, classes=tuple(facts_of(folder).get("classes", ())))
+
+
+def _adapted(model: Portable, backbone: Backbone, folder: Path) -> LoadedModel:
+    shape = backbone.architecture
+    if not model.num_classes:
+        raise ValueError(f"the adapters in {folder} have no head, so that they give no classes")
+    network = build(shape, num_classes=model.num_classes).eval()
+    own: Any = backbone.model.state_dict()
+    own = {name: value.cpu() for name, value in own.items()}
+    for layer, (a, b) in model.factors.items():
+        frozen = own.get(f"{layer}.weight")
+        found = None if frozen is None else tuple(frozen.shape)
+        if found != (b.shape[0], a.shape[1]):
+            raise ValueError(
+                f"the checkpoint in {folder} is for another backbone than {backbone.name}: {layer} "
+                f"is {(b.shape[0], a.shape[1])} there, but {found or 'nothing'} here"
+            )
+    if model.weights[HEAD[0]].shape[1] != shape.dim:
+        raise ValueError(
+            f"the checkpoint in {folder} is for another backbone than {backbone.name}: its head "
+            f"takes {model.weights[HEAD[0]].shape[1]} features, but there are {shape.dim}"
+        )
+    network.load_state_dict(model.merged(own))
+    return _of_network(network, model.num_classes, shape)
+
+
+def _of_network(network: nn.Module, classes: int, shape: Architecture) -> LoadedModel:
+    return LoadedModel(
+        network.eval(), classes, shape.image_size, shape.channels, shape.mean, shape.std
+    )
+
+
+def _timm(folder: Path) -> LoadedModel:
+    declare_torchvision_operators()
+    import timm
+
+    try:
+        network: Any = timm.create_model(f"local-dir:{folder}", pretrained=True)
+        settings = network.pretrained_cfg
+        channels, size, _ = settings["input_size"]
+        statistics = tuple(settings["mean"]), tuple(settings["std"])
+        classes = int(network.num_classes)
+    except Exception as error:  # timm's, json's and file errors share no base class
+        raise ValueError(f"timm cannot load the model in {folder}: {error}") from error
+    if not classes:
+        raise ValueError(f"the model in {folder} has no head, so that it gives no classes")
+    return LoadedModel(network.eval(), classes, int(size), int(channels), *statistics)
+
+
+def _small_cnn(folder: Path) -> LoadedModel:
+    try:
+        weights = safetensors.torch.load_file(folder / WEIGHTS)
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"the model in {folder} is damaged: {error}") from error
+    images = facts_of(folder).get("images")
+    if images is None or "conv1.weight" not in weights:
+        raise ValueError(
+            f"{folder} holds weights of which neither {TIMM} nor {FACTS} says what they are"
+        )
+    if HEAD[1] not in weights:
+        raise ValueError(f"the model in {folder} has no head, so that it gives no classes")
+    statistics = tuple(images["mean"]), tuple(images["std"])
+
+    def scores(pictures: Tensor) -> Tensor:
+        return scores_of_one(weights, pictures)
+
+    return LoadedModel(
+        scores, len(weights[HEAD[1]]), images["size"], images["channels"], *statistics
+    )
+
+
+def accuracy_and_loss(
+    model: LoadedModel, images: Tensor, labels: Tensor, chunk: int = 1024
+) -> tuple[float, float]:
+    """Share of right answers, and mean cross-entropy, on prepared images [n, …], labels [n]."""
+    right, loss = 0, 0.0
+    with torch.no_grad():
+        for begin in range(0, len(labels), chunk):
+            scores = model.scores(images[begin : begin + chunk])
+            wanted = labels[begin : begin + chunk]
+            right += int((scores.argmax(1) == wanted).sum())
+            loss += float(torch.nn.functional.cross_entropy(scores, wanted, reduction="sum"))
+    return right / len(labels), loss / len(labels)
