@@ -19,6 +19,7 @@ from fedsdg import __version__
 
 if TYPE_CHECKING:
     from fedsdg.config import Config
+    from fedsdg.data.own_data import OwnData
 
 #: What bad input or a failing run raises; anything else is a defect and keeps its traceback.
 FORESEEN = (ValueError, FloatingPointError, OSError)
@@ -225,7 +226,7 @@ def run(arguments: argparse.Namespace) -> int:
     from fedsdg.models.backbones import load_backbone
     from fedsdg.progress import round_progress
     from fedsdg.results import read_json
-    from fedsdg.runs import execute, prepare_material
+    from fedsdg.runs import execute, prepare_material, require_start
 
     config = _load(arguments)
     method = config.method(arguments.method)
@@ -249,6 +250,7 @@ def run(arguments: argparse.Namespace) -> int:
     shares = kept_or_made(needed, lambda _: images)
     backbone = load_backbone(weights_file) if weights_file else None
     material = prepare_material(images, backbone, config.training.device)
+    require_start(wanted, material)
     title = f"{dataset} {skew} {method.label} seed {seed}"
     output = Path(
         arguments.output
@@ -479,11 +481,9 @@ def evaluate(arguments: argparse.Namespace) -> int:
     from fedsdg.evaluate import evaluate_model
     from fedsdg.loading import load_images
 
-    # One's own data are described in a config; those of the benchmark need none.
-    sources = map(_load(arguments).source, arguments.data) if arguments.config else arguments.data
     found = evaluate_model(
         Path(arguments.model),
-        map(load_images, sources),
+        map(load_images, _sources_to_evaluate(arguments)),
         Path(arguments.backbone) if arguments.backbone else None,
         Path(arguments.partition) if arguments.partition else None,
     )
@@ -493,6 +493,26 @@ def evaluate(arguments: argparse.Namespace) -> int:
             f"images ({one.samples})"
         )
     return 0
+
+
+def _sources_to_evaluate(arguments: argparse.Namespace) -> list[str | OwnData]:
+    """Data sets by name; one's own, which a config describes, and by default all of a config."""
+    from fedsdg.data.datasets import DATASETS
+    from fedsdg.sections import hint
+
+    if not arguments.config:
+        if not arguments.data:
+            raise ValueError(
+                "name data sets with --data, or a config that describes yours with --config"
+            )
+        return list(arguments.data)
+    config = _load(arguments)
+    names = arguments.data or config.datasets
+    known = (*config.own, *DATASETS)
+    for name in names:
+        if name not in known:
+            raise ValueError(f"unknown data set {name!r}{hint(name, known)}")
+    return [config.source(name) for name in names]
 
 
 def aggregate(arguments: argparse.Namespace) -> int:
@@ -698,7 +718,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     sub = command(evaluate, config=True)
     sub.add_argument("model", help="folder of a model that `fedsdg export` wrote")
-    sub.add_argument("--data", nargs="+", required=True, metavar="NAME", help="data sets")
+    sub.add_argument(
+        "--data",
+        nargs="+",
+        metavar="NAME",
+        help="data sets, of the benchmark or of --config (default: all of --config)",
+    )
     sub.add_argument(
         "--partition", metavar="FILE", help="only images that no client of this partition holds"
     )

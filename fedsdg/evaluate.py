@@ -12,7 +12,7 @@ import torch
 from fedsdg.data.datasets import ImageData
 from fedsdg.data.images import prepare
 from fedsdg.data.partition_files import read_partition
-from fedsdg.model_folders import accuracy_and_loss, load_model
+from fedsdg.model_folders import MERGED, accuracy_and_loss, load_model
 from fedsdg.models.backbones import Backbone, load_backbone
 from fedsdg.models.peft_exchange import CONFIG as ADAPTERS
 from fedsdg.starts import facts_of
@@ -74,6 +74,12 @@ def _backbone(folder: Path, file: Path | None) -> Backbone | None:
     said = facts_of(folder).get("backbone")
     if file is None and said is not None:
         file = Path("results/backbones") / f"{said['name']}.safetensors"
+        if not file.is_file():
+            raise FileNotFoundError(
+                f"the model in {folder} consists of adapters of the backbone {said['name']}, which "
+                f"is not at {file}; name its file with --backbone, or the folder {MERGED} beside "
+                "the adapters, which needs none"
+            )
     return None if file is None else load_backbone(file)
 
 

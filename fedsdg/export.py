@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 
 from fedsdg import results
 from fedsdg.federation.saved_models import SavedModels, read_saved
-from fedsdg.federation.store import MODELS
+from fedsdg.federation.store import MODELS, Address
 from fedsdg.model_card import card
-from fedsdg.model_folders import write_timm, write_weights
+from fedsdg.model_folders import MERGED, write_timm, write_weights
 from fedsdg.models.backbones import Backbone, load_backbone
 from fedsdg.models.peft_exchange import save_peft
 from fedsdg.models.portable import Portable
@@ -24,7 +24,7 @@ from fedsdg.starts import FACTS
 
 #: Raise it when what is written today could not be read any more.
 FORMAT = 1
-BACKBONE, MERGED, OWN = "backbone", "merged", "own"
+BACKBONE, OWN = "backbone", "own"
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,8 @@ def export_run(
             "results/runs/EXPERIMENT/DATASET/clients~K/SKEW/METHOD/seed~0"
         )
     result = results.read_json(run / "result.json")
+    if not isinstance(result, dict) or "status" not in result:
+        raise ValueError(f"{run / 'result.json'} is no record of a run; run it again")
     if result["status"] != "ok":
         raise ValueError(f"the run in {run} failed ({result['error']}); run it again")
     if not (run / MODELS).is_file():
@@ -66,6 +68,11 @@ def export_run(
             "selected"
         )
     saved, facts = read_saved(run / MODELS)
+    if facts.get("address") != {entry.name: result.get(entry.name) for entry in fields(Address)}:
+        raise ValueError(
+            f"the models in {run} are of another run than its records; delete that folder, and run "
+            "it again"
+        )
     target = output or run / "models"
     if target.exists():
         raise ValueError(f"{target} exists already; delete it, or name another with --output")

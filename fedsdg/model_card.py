@@ -13,6 +13,7 @@ _METRICS = {
     "val_accuracy": "on its own validation samples",
     "expected_accuracy": "on the global test set, as the client sees it",
 }
+_KINDS = {1: "grey", 3: "in colour"}
 _OF_ALL = {
     "global_accuracy": "accuracy of the shared model on the global test set",
     "global_loss": "its cross-entropy there",
@@ -164,8 +165,17 @@ def _metrics(
 def _use(
     name: str, base: str | None, model: Portable, facts: Mapping[str, Any], adapters: bool
 ) -> list[str]:
-    images = facts["images"]
-    said = [
+    images, stored = facts["images"], facts["stored"]
+    said = []
+    if "resize" in stored:
+        size = f"{stored['size']} x {stored['size']}"
+        said = [
+            f"The images of the run were upright and {_KINDS[stored['channels']]}, and first "
+            f"brought to {size} pixels (`{stored['fit']}`, with Pillow's {stored['resize']} "
+            "filter).",
+            "",
+        ]
+    said += [
         f"Images are {images['channels']} x {images['size']} x {images['size']}: pixel values in "
         f"[0, 1], resized bilinearly, then (x - mean) / std with mean {images['mean']} and std "
         f"{images['std']}.",

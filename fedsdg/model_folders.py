@@ -24,13 +24,15 @@ from fedsdg.models.backbones import Backbone, build
 from fedsdg.models.peft_exchange import CONFIG as ADAPTERS
 from fedsdg.models.peft_exchange import load_peft
 from fedsdg.models.portable import HEAD, Portable
-from fedsdg.models.small_cnn import scores_of_one
+from fedsdg.models.small_cnn import CnnArchitecture, make_layout, scores_of_one
 from fedsdg.models.torchvision_schemas import declare_torchvision_operators
 from fedsdg.results import write_json
 from fedsdg.starts import FACTS, facts_of, require_backbone
 
 WEIGHTS = "model.safetensors"
 TIMM = "config.json"
+#: Of an exported model of adapters: the folder with all weights.
+MERGED = "merged"
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def load_model(folder: Path | str, backbone: Backbone | None = None) -> LoadedMo
         )
     else:
         found = _timm(folder) if (folder / TIMM).is_file() else _small_cnn(folder)
-    return replace(found, classes=tuple(facts_of(folder).get("classes", ())))
+    return replace(found, classes=facts_of(folder).get("classes", ()))
 
 
 def _adapted(model: Portable, backbone: Backbone, folder: Path) -> LoadedModel:
@@ -192,13 +194,20 @@ def _small_cnn(folder: Path) -> LoadedModel:
         )
     if HEAD[1] not in weights:
         raise ValueError(f"the model in {folder} has no head, so that it gives no classes")
-    statistics = tuple(images["mean"]), tuple(images["std"])
+    classes, shape = weights[HEAD[1]].numel(), CnnArchitecture(images["size"], images["channels"])
+    for spec in make_layout(shape, classes).communicated:
+        found = tuple(weights[spec.name].shape) if spec.name in weights else "nothing"
+        if found != spec.shape:
+            raise ValueError(
+                f"the model in {folder} is damaged: {spec.name} is {found}, but should be "
+                f"{spec.shape}; export it again"
+            )
 
     def scores(pictures: Tensor) -> Tensor:
         return scores_of_one(weights, pictures)
 
     return LoadedModel(
-        scores, len(weights[HEAD[1]]), images["size"], images["channels"], *statistics
+        scores, classes, images["size"], images["channels"], images["mean"], images["std"]
     )
 
 

@@ -203,6 +203,13 @@ def _plain_model(
     return model, theta, private
 
 
+def require_start(run: RunConfig, material: Material) -> None:
+    """Raise ``ValueError`` where the checkpoint that a run starts from does not fit it."""
+    if run.adapters.start is not None:
+        row = find_method(run.method, run.plugin)
+        _plain_model(run, material, row.personalisation.build(row.complete(run.parameters)))
+
+
 def build(
     run: RunConfig, material: Material, partition: Partition, scratch: Path | None = None
 ) -> Federation:
@@ -476,7 +483,7 @@ def _carry_out(
                 assignments, keys, federations, efforts, strict=True
             ):
                 facts = {**company, **effort}
-                keep_or_reuse(store, key, _writer(one.run, material, federation, facts))
+                keep_or_reuse(store, key, _writer(one, material, federation, facts))
         # Only when all are stored: until then they could not go on without one another.
         for place, key in zip(checkpoints, keys, strict=True):
             if place.folder.is_dir():
@@ -490,6 +497,9 @@ def _deliver(one: Assignment, material: Material, done: Path) -> None:
     """Copy the records of a stored run to their place, its result last of all."""
     folder = one.folder
     folder.mkdir(parents=True, exist_ok=True)
+    if not (done / MODELS).is_file():
+        # Of the run whose records were here before.
+        (folder / MODELS).unlink(missing_ok=True)
     for source in sorted(done.iterdir()):
         if source.name != "result.json":
             with results.atomic_path(folder / source.name) as temporary:
@@ -522,6 +532,7 @@ def record_failure(
 ) -> str:
     """Write the records of a run that failed, as far as it came; returns the error's sentence."""
     message = f"{type(error).__name__}: {error}"
+    (folder / MODELS).unlink(missing_ok=True)
     _write_tables(folder, getattr(error, "federation", None))
     results.write_json(folder / "provenance.json", results.provenance())
     results.write_json(
@@ -585,21 +596,24 @@ def _train(
 
 
 def _writer(
-    run: RunConfig, material: Material, federation: Federation, facts: Mapping[str, Any]
+    one: Assignment, material: Material, federation: Federation, facts: Mapping[str, Any]
 ) -> Callable[[Path], None]:
-    return lambda place: _write_run(place, run, material, federation, facts)
+    return lambda place: _write_run(place, one, material, federation, facts)
 
 
 def _write_run(
     place: Path,
-    run: RunConfig,
+    one: Assignment,
     material: Material,
     federation: Federation,
     effort: Mapping[str, Any],
 ) -> None:
+    run = one.run
     _write_tables(place, federation)
     if federation.saved is not None:
-        federation.saved.write(place / MODELS, _model_facts(run, material))
+        whose = asdict(address(run, material, one.partition))
+        facts = {**_model_facts(run, material), "address": whose}
+        federation.saved.write(place / MODELS, facts)
     records = federation.records
     last, selected = last_and_selected(records.rounds)
     results.write_json(
@@ -636,10 +650,12 @@ def _write_run(
 def _model_facts(run: RunConfig, material: Material) -> dict[str, Any]:
     """What the models of a run take: images, how many classes, which backbone."""
     pictures, backbone = material.pictures, material.backbone
+    brought = ("size", "channels", "resize", "fit")
     return {
         "save": run.training.save,
         "precision": run.training.precision,
         "classes": list(material.data_facts.get("classes", ())),
+        "stored": {key: material.data_facts[key] for key in brought if key in material.data_facts},
         "images": {
             "size": pictures.size,
             "channels": pictures.channels,

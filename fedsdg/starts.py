@@ -49,9 +49,32 @@ def find_start(folder: str) -> Start:
 
 
 def facts_of(folder: str | Path) -> dict[str, Any]:
-    """What stands beside a model; nothing where another program wrote it."""
+    """Backbone, images and classes of a model; nothing where another program wrote it.
+
+    Raises ``ValueError`` where they are damaged.
+    """
     file = Path(folder) / FACTS
-    return dict(read_json(file)) if file.is_file() else {}
+    if not file.is_file():
+        return {}
+    try:
+        said = read_json(file)
+        images, backbone = said["images"], said["backbone"]
+        if backbone is not None:
+            backbone = {key: str(backbone[key]) for key in ("name", "sha256")}
+        return {
+            "backbone": backbone,
+            "images": {
+                "size": int(images["size"]),
+                "channels": int(images["channels"]),
+                "mean": tuple(map(float, images["mean"])),
+                "std": tuple(map(float, images["std"])),
+            },
+            "classes": tuple(map(str, said["classes"])),
+        }
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{file} does not say what the model beside it takes ({error}); export it again"
+        ) from error
 
 
 def require_backbone(folder: str | Path, name: str, sha256: str) -> None:

@@ -119,7 +119,7 @@ def read_saved(file: Path) -> tuple[SavedModels, dict[str, Any]]:
             facts = json.loads((stored.metadata() or {})[_FACTS])
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
         return SavedModels.of(facts, tensors), facts
-    except (safetensors.SafetensorError, KeyError, ValueError) as error:
+    except (safetensors.SafetensorError, LookupError, TypeError, ValueError) as error:
         raise ValueError(
             f"the models in {file} are damaged ({error}); delete the run's folder and run it again"
         ) from error

@@ -8,6 +8,7 @@ concatenated: s·(B_g A_g + m·B_p A_p) = s·[B_g, m·B_p][A_g; A_p] is one LoRA
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -80,7 +81,7 @@ def load_peft(folder: Path | str) -> Portable:
     except (ValueError, safetensors.SafetensorError) as error:
         raise ValueError(f"the peft checkpoint in {folder} is damaged: {error}") from error
     scale = _scale(record, folder)
-    named = {}
+    named: dict[str, Tensor] = {}
     for key, value in state.items():
         name = key.removeprefix(_PREFIX)
         if name.endswith((".lora_A.weight", ".lora_B.weight")):
@@ -90,9 +91,16 @@ def load_peft(folder: Path | str) -> Portable:
                 f"the peft checkpoint in {folder} holds {key}, which is neither a LoRA factor nor "
                 "the head; save it with these alone"
             )
+        if not value.isfinite().all():
+            raise ValueError(
+                f"the peft checkpoint in {folder} holds values in {key} that are not finite"
+            )
         named[name] = value.float()
     try:
+        _check_head(named)
         found = Portable.of_tensors(named, scale)
+        if found.factors and found.rank != record["r"]:
+            raise ValueError(f"{CONFIG} says rank {record['r']}, but the factors have {found.rank}")
     except ValueError as error:
         raise ValueError(f"the peft checkpoint in {folder} is damaged: {error}") from error
     if not found.factors:
@@ -156,7 +164,15 @@ def start_from(
     return rows
 
 
-def _scale(record: Mapping[str, Any], folder: Path) -> float:
+def _check_head(tensors: Mapping[str, Tensor]) -> None:
+    shapes = [tuple(tensors[name].shape) for name in HEAD if name in tensors]
+    if shapes and (len(shapes) < 2 or len(shapes[0]) != 2 or shapes[1] != shapes[0][:1]):
+        raise ValueError(f"weight and bias of its head have the shapes {shapes}")
+
+
+def _scale(record: Any, folder: Path) -> float:
+    if not isinstance(record, dict):
+        raise ValueError(f"the peft checkpoint in {folder} is damaged: {CONFIG} is no mapping")
     unsupported = [
         option
         for option in ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "fan_in_fan_out")
@@ -168,11 +184,14 @@ def _scale(record: Mapping[str, Any], folder: Path) -> float:
             f"({', '.join(unsupported) or record.get('peft_type')}); only those can be loaded"
         )
     try:
-        return float(record["lora_alpha"]) / float(record["r"])
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        scale = float(record["lora_alpha"]) / float(record["r"])
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        scale = math.nan
+    if not 0 < scale < math.inf:
         raise ValueError(
-            f"the peft checkpoint in {folder} is damaged: {CONFIG} has no r and lora_alpha"
-        ) from error
+            f"the peft checkpoint in {folder} is damaged: {CONFIG} has no r and lora_alpha above 0"
+        )
+    return scale
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -77,6 +77,8 @@ class Portable:
         for layer in layers:
             if f"{layer}{_A}" not in tensors or f"{layer}{_B}" not in tensors:
                 raise ValueError(f"the layer {layer} has one of its two factors alone")
+            if any(tensors[f"{layer}{end}"].dim() != 2 for end in (_A, _B)):
+                raise ValueError(f"the factors of the layer {layer} are no matrices")
             ranks = tensors[f"{layer}{_A}"].shape[0], tensors[f"{layer}{_B}"].shape[1]
             if ranks[0] != ranks[1]:
                 raise ValueError(f"the factors of the layer {layer} have ranks {ranks}")

@@ -179,8 +179,13 @@ def test_damaged_or_foreign_checkpoints_are_refused(make_model, random_rows, tmp
         ({"peft_type": "IA3"}, "IA3"),
         ({"bias": "all"}, "not a plain LoRA"),
         ({"r": 0}, "no r and lora_alpha"),
+        ({"r": -3}, "no r and lora_alpha"),
+        ({"lora_alpha": float("nan")}, "no r and lora_alpha"),
+        ({"r": 6}, "says rank 6, but the factors have 3"),
+        (None, "is no mapping"),
     ):
-        (tmp_path / "adapter_config.json").write_text(json.dumps(config | wrong))
+        content = [] if wrong is None else config | wrong
+        (tmp_path / "adapter_config.json").write_text(json.dumps(content))
         with pytest.raises(ValueError, match=said):
             start()
     (tmp_path / "adapter_config.json").write_text(json.dumps(config))
@@ -192,6 +197,9 @@ def test_damaged_or_foreign_checkpoints_are_refused(make_model, random_rows, tmp
         (whole | {name: whole[name][:, :1]}, "ranks"),
         (whole | {"base_model.model.norm.weight": torch.zeros(16)}, "neither a LoRA factor"),
         ({key: value for key, value in whole.items() if "head" in key}, "holds no LoRA factors"),
+        ({key: v for key, v in whole.items() if "head.weight" not in key}, "bias of its head"),
+        (whole | {name: whole[name] * float("inf")}, "not finite"),
+        (whole | {name: whole[name][..., None, None]}, "are no matrices"),
     ):
         save_file({key: value.contiguous() for key, value in state.items()}, weights)
         with pytest.raises(ValueError, match=said):

@@ -24,6 +24,7 @@ from fedsdg.declared_data import ALL, all_clients, description, parse_datasets
 from fedsdg.local_parts import LOSSES, OPTIMISERS
 from fedsdg.methods import METHODS as METHOD_TABLE
 from fedsdg.reach import code_hash
+from fedsdg.starts import FILES as START_FILES
 
 # --- The grid -------------------------------------------------------------------------------
 
@@ -398,6 +399,14 @@ def canonical(value):
 def partition_settings(wildcards):
     """How samples are dealt and, of one's own data, what they are and which files there are."""
     return canonical({**config["partition"], **description(config, wildcards.dataset)})
+
+
+#: The files of the checkpoint that training starts from, which may be made anew in their place.
+START = [
+    f"{folder}/{name}"
+    for folder in [(config.get("adapters") or {}).get("start")] if folder
+    for name in START_FILES
+]
 
 
 def training_settings(wildcards):

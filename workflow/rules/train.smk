@@ -8,6 +8,7 @@ rule train_cell:
         backbone=BACKBONES_OF_RUNS,
         facts=[file.replace(".safetensors", ".json") for file in BACKBONES_OF_RUNS],
         plugins=plugin_files,
+        start=START,
     output:
         expand(
             f"{CELL}/seed~{{seed}}/{{record}}",

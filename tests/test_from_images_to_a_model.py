@@ -1,0 +1,203 @@
+"""docs/from-images-to-a-model.md, followed to the letter with photographs that are drawn here."""
+
+import contextlib
+import io
+import json
+import re
+import runpy
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from fedsdg.cli import main
+from fedsdg.config import load_config
+from fedsdg.data.own_images import survey
+from fedsdg.data.partition_files import read_partition
+from fedsdg.federation.judged_models import judged_models
+from fedsdg.loading import load_images
+from fedsdg.models.backbones import load_backbone
+from fedsdg.models.parameters import views
+from fedsdg.models.torchvision_schemas import declare_torchvision_operators
+from fedsdg.rng import stream
+from fedsdg.runs import build, prepare_material
+from fedsdg.starts import find_start
+from tests.own_images import PHOTO_CLASSES, stamped, write_image, write_photographs
+
+declare_torchvision_operators()
+import peft  # noqa: E402, F401
+import timm  # noqa: E402, F401
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs/from-images-to-a-model.md"
+FILES = ["config/config.yaml", "photos.yaml"]
+RUN = "results/runs/photos/photos/clients~8/domains/fedsdg/seed~0"
+
+
+def blocks(language):
+    """The code blocks of a language, in the order of the page."""
+    pattern = rf"^```{language}\n(.*?)^```$"
+    return re.findall(pattern, PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def alone(script):
+    """Run a script for which there is no package of ours."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in sys.modules if name.split(".")[0] == "fedsdg"]:
+            patch.delitem(sys.modules, name)
+        patch.setitem(sys.modules, "fedsdg", None)
+        runpy.run_path(script, run_name="__main__")
+
+
+def follow(line):
+    """What a line of the page prints."""
+    program, *arguments = shlex.split(line)
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        if program == "python":
+            alone(*arguments)
+        else:
+            assert program == "fedsdg" and main(arguments) == 0, line
+    return said.getvalue()
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory):
+    """The folder in which the page was followed, and what its commands printed."""
+    folder = tmp_path_factory.mktemp("followed")
+    write_photographs(folder / "photos")
+    (folder / "config").mkdir()
+    shutil.copy(ROOT / "config/config.yaml", folder / "config")
+    (folder / "photos.yaml").write_text(*blocks("yaml"), encoding="utf-8")
+    (folder / "predict.py").write_text(*blocks("python"), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in ("FEDSDG_CONFIG", "FEDSDG_STORE", "FEDSDG_DATA"):
+            patch.delenv(variable, raising=False)
+        patch.chdir(folder)
+        lines = [line for block in blocks("sh") for line in block.splitlines()]
+        assert len(lines) == 6
+        yield SimpleNamespace(folder=folder, printed=[*map(follow, lines)])
+
+
+@pytest.fixture(scope="module")
+def known(followed):
+    """What is in the folder, before an image is decoded."""
+    return survey(load_config(FILES).source("photos"), stream("test-split", 0))
+
+
+@pytest.mark.slow
+def test_plain_peft_gives_the_scores_of_the_run(followed, known):
+    """The run is done again, and its federation asked what client 0 makes of every photograph."""
+    config = load_config(FILES)
+    run = config.run("photos", "domains", config.method("fedsdg"), 0)
+    partition = read_partition("results/partitions/photos/clients~8/domains/seed~0.parquet")
+    backbone = load_backbone("results/backbones/small.safetensors")
+    material = prepare_material(load_images(config.source("photos")), backbone, "cpu")
+    torch.set_num_threads(1)
+    one = build(run, material, partition)
+    one.run()
+    nobody = np.zeros(8, dtype=bool)
+    judged = judged_models(one, 10, nobody, nobody)
+    assert judged.branch[0]
+    private = judged.private(torch.tensor([0]))
+    named = {
+        **views(judged.theta.reshape(1, -1), one.layout.communicated),
+        **views(private, one.layout.private),
+    }
+    images = material.samples.images
+    with torch.no_grad():
+        expected = one.model.logits(images, [len(images)], named)
+        shared = one.model.logits(images, [len(images)], named, private=False)
+    files = [Path(where) for where, _ in known.rows.encoded()]
+    place = {files[row]: sample for sample, row in enumerate(known.order)}
+    order = [place[file] for file in sorted(files)]
+    found = torch.from_numpy(np.load("scores.npy"))
+    assert len(found) == 280
+    torch.testing.assert_close(found, expected[order], rtol=0, atol=1e-4)
+    assert (shared - expected).abs().max() > 0.01, "the private branch matters"
+
+
+@pytest.mark.slow
+def test_predictions_are_printed_and_measured(followed, known):
+    predicted = [line.rsplit(" ", 1) for line in followed.printed[3].splitlines()]
+    assert {name for _, name in predicted} <= set(PHOTO_CLASSES) and len(predicted) == 280
+    named = dict(predicted)
+    files = [where for where, _ in known.rows.encoded()]
+    right = [
+        named[files[row]] == known.classes[label]
+        for row, label, test in zip(known.order, known.labels, known.official_test, strict=True)
+        if test
+    ]
+    assert len(right) == 56
+    accuracy = f"photos: accuracy {np.mean(right):.4f}, loss "
+    assert followed.printed[4].startswith(accuracy)
+    assert followed.printed[4].endswith("on 56 images (its test set)\n")
+    # Without a name it is all data sets of the config.
+    assert (
+        follow(f"fedsdg evaluate {RUN}/models/client~0 --config {shlex.join(FILES)}")
+        == (followed.printed[4])
+    )
+
+
+@pytest.mark.slow
+def test_training_has_gone_on_from_the_shared_model(followed):
+    result = json.loads(Path("results/again/result.json").read_text())
+    start = find_start(f"{RUN}/models/global")
+    assert result["status"] == "ok" and result["config"]["adapters"]["start"] == start.sha256
+    card = Path(RUN, "models/client~0/README.md").read_text()
+    assert "crop`, with Pillow's bilinear filter" in card and "16 x 16" in card
+
+
+def refused(capsys, *arguments):
+    capsys.readouterr()
+    assert main([*map(str, arguments)]) == 2
+    said = capsys.readouterr().err
+    error = said.strip().splitlines()[-1]
+    assert error.startswith("fedsdg: error: ") and "Traceback" not in said
+    return error
+
+
+@pytest.mark.slow
+def test_data_that_a_model_cannot_be_measured_on_are_one_sentence(followed, capsys):
+    described = []
+    for name, classes in (("few", PHOTO_CLASSES[:5]), ("others", ("cat", *PHOTO_CLASSES[1:]))):
+        for number, kind in enumerate(classes):
+            for image in range(2):
+                write_image(Path(name, kind, f"{image}.png"), stamped(number, 16, colour=True))
+        described.append({"name": name, "folder": name})
+    described.append({"name": "spoilt", "folder": "spoilt"})
+    shutil.copytree("others", "spoilt")
+    Path("spoilt/cat/1.png").write_bytes(b"none")
+    described.append({"name": "gone", "folder": "nowhere"})
+    Path("more.yaml").write_text(yaml.safe_dump({"datasets": described}))
+    asked = ["evaluate", f"{RUN}/models/client~0", "--config", *FILES, "more.yaml", "--data"]
+    for name, words in (
+        ("few", "tells 7 classes apart, but few has 5"),
+        ("others", "class 0 of the model in .* is 'dog', but of others 'cat'"),
+        ("spoilt", "spoilt/cat/1.png: the image cannot be decoded"),
+        ("gone", "there is no folder nowhere"),
+        ("other", "unknown data set 'other'; did you mean 'others'"),
+    ):
+        assert re.search(words, refused(capsys, *asked, name))
+    assert "with --data" in refused(capsys, "evaluate", f"{RUN}/models/client~0")
+
+
+@pytest.mark.slow
+def test_a_start_for_another_backbone_is_refused_before_anything_is_trained(followed, capsys):
+    other = yaml.safe_load(Path("photos.yaml").read_text())["backbones"]["small"] | {"seed": 1}
+    Path("other.yaml").write_text(
+        yaml.safe_dump({"backbone": "other", "backbones": {"other": other | {"images": 40}}})
+    )
+    start = f"adapters.start={RUN}/models/global"
+    asked = ["run", "--config", *FILES, "other.yaml", "--method", "fedavg", "--output", "unmade"]
+    error = refused(capsys, *asked, "--set", start)
+    assert "was made for the backbone small" in error and "but this is other" in error
+    assert not Path("unmade").exists()
+    found = f"adapters.start={RUN}"
+    assert "holds no peft checkpoint" in refused(capsys, *asked, "--set", found)
