@@ -18,7 +18,7 @@ class Parameter:
 
     ``quiet``: left out of a run's config at its default, so that runs from before the parameter
     came keep their hash and their records. ``several``: a list of such values, checked one by one,
-    becomes a tuple.
+    becomes a tuple; with ``span`` it may also be a mapping ``{low, high}`` of two of them.
     """
 
     default: Any
@@ -30,15 +30,22 @@ class Parameter:
     meaning: str = ""
     quiet: bool = False
     several: bool = False
+    span: bool = False
 
     def check(self, value: Any, where: str) -> Any:
         """Return ``value`` in its proper type, or raise ``ValueError`` saying what it should be."""
         if value is None and self.optional:
             return None
         if self.several:
-            if not isinstance(value, list | tuple) or not value:
-                raise ValueError(f"{where} is {value!r}, but must be a list of numbers")
             one = replace(self, several=False, optional=False)
+            if self.span and isinstance(value, Mapping) and set(value) == {"low", "high"}:
+                low, high = (one.check(value[end], f"{where}.{end}") for end in ("low", "high"))
+                if low > high:
+                    raise ValueError(f"{where}: low = {low} is above high = {high}; exchange them")
+                return {"low": low, "high": high}
+            if not isinstance(value, list | tuple) or not value:
+                span = ", or a mapping of low and high" if self.span else ""
+                raise ValueError(f"{where} is {value!r}, but must be a list of numbers{span}")
             return tuple(one.check(entry, f"{where}[{k}]") for k, entry in enumerate(value))
         if self.choices:
             if value not in self.choices:

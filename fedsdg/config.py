@@ -545,6 +545,14 @@ def _check_consistency(config: Config) -> None:
             raise ValueError(
                 f"methods: {method.label} forbids weight decay; remove '{WEIGHT_DECAY}: {decay}'"
             )
+        compute = config.conditions.compute
+        if method.parameters.get("gamma_by") == "speed" and (
+            compute is None or compute.slowest == compute.fastest
+        ):
+            raise ValueError(
+                f"methods: {method.label}.gamma_by is speed, but all clients are equally fast; set "
+                "conditions.compute with slowest below fastest, or gamma_by: chance"
+            )
         m = method.parameters.get("m")
         if m is not None and f is not None and m > cohort - f:
             raise ValueError(

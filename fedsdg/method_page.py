@@ -77,18 +77,22 @@ def _values(parameter: Parameter) -> str:
     if parameter.choices:
         return " or ".join(map(_value, parameter.choices))
     words = "whole number" if parameter.integer else "number"
+    words += "s" if parameter.several else ""
     if parameter.minimum is not None and parameter.maximum is not None:
         words += f" from {_value(parameter.minimum)} to {_value(parameter.maximum)}"
     elif parameter.minimum is not None:
         words += f" from {_value(parameter.minimum)}"
     elif parameter.maximum is not None:
         words += f" to {_value(parameter.maximum)}"
+    words += ", or a mapping of low and high" if parameter.span else ""
     return f"{words}, or none" if parameter.optional else words
 
 
 def _value(value: Any) -> str:
     if value is None:
         return "none"
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_value, value))}]"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

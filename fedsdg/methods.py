@@ -319,7 +319,10 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             rule=_MEAN,
             objective=(_part("federation.terms:Proximal", mu=Key("mu")),),
             stopping=_part(
-                "federation.stopping:Inexactness", gammas=(0.9, 0.7, 0.5), most=Key("most_epochs")
+                "federation.stopping:Inexactness",
+                gammas=Key("gamma"),
+                most=Key("most_epochs"),
+                follows=Key("gamma_by"),
             ),
             parameters={
                 **_SAMPLES,
@@ -327,9 +330,24 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 "most_epochs": Parameter(
                     10, minimum=1, integer=True, meaning="epochs after which a client stops anyway"
                 ),
+                "gamma": Parameter(
+                    (0.9, 0.7, 0.5),
+                    minimum=0,
+                    maximum=1,
+                    several=True,
+                    span=True,
+                    meaning="γ of the clients: one of these for each, or between low and high",
+                    quiet=True,
+                ),
+                "gamma_by": Parameter(
+                    "chance",
+                    choices=("chance", "speed"),
+                    meaning="a client's γ is drawn, or the larger the slower it is",
+                    quiet=True,
+                ),
             },
             formula=f"{_BY_SAMPLES}; clients minimise h_k = cross-entropy + μ/2 ‖θ_k − θ‖² until "
-            "‖∇h_k‖ is at most γ_k times what it was at θ, γ_k one of 0.9, 0.7, 0.5",
+            "‖∇h_k‖ is at most γ_k times what it was at θ, γ_k its own",
             source="Li et al. 2020, Definition 2",
             client_cost="1 to 10 epochs, and a full gradient before and after each",
             server_cost="1 pass",

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -310,3 +311,62 @@ def test_servers_weights_and_rates_reach_the_rule(raw, built):
     for model in models:
         model.step(1)
     assert (models[0].theta == models[1].theta).all()
+
+
+# --- FedProx's γ ----------------------------------------------------------------------------------
+
+SPEEDS = {"compute": {"slowest": 1, "fastest": 16}}
+
+
+def inexact(raw, **entry):
+    return raw | {"methods": [{"type": "fedprox-inexact", **entry}]}
+
+
+def test_gamma_is_a_list_or_a_range_and_silent_as_it_was(raw):
+    silent = run(inexact(raw), "fedprox-inexact")
+    assert silent.parameters == {"mu": 0.1, "most_epochs": 10}
+    said = inexact(raw, gamma=[0.9, 0.7, 0.5], gamma_by="chance")
+    assert run(said, "fedprox-inexact").hash == silent.hash
+    span = run(inexact(raw, gamma={"low": 0.5, "high": 1}, mu=1), "fedprox-inexact").to_dict()
+    assert span["parameters"]["gamma"] == {"low": 0.5, "high": 1.0}
+    assert span["parameters"]["mu"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("entry", "conditions", "message"),
+    [
+        ({"gamma": 0.5}, {}, "must be a list of numbers, or a mapping of low and high"),
+        ({"gamma": []}, {}, "must be a list of numbers"),
+        ({"gamma": [0.5, 1.5]}, {}, r"gamma\[1\] is 1.5, but must be at most 1"),
+        ({"gamma": {"low": 0.9, "high": 0.5}}, {}, "low = 0.9 is above high = 0.5; exchange"),
+        ({"gamma": {"low": 0.9}}, {}, "must be a list of numbers, or a mapping of low and high"),
+        ({"gamma_by": "speed"}, {}, "gamma_by is speed, but all clients are equally fast; set"),
+        ({"gamma_by": "speed"}, {"compute": {"slowest": 2, "fastest": 2}}, "equally fast"),
+    ],
+)
+def test_a_gamma_that_cannot_be_is_named(raw, entry, conditions, message):
+    with pytest.raises(ValueError, match=message):
+        run(inexact(raw, **entry) | {"conditions": conditions}, "fedprox-inexact")
+
+
+def test_slow_clients_of_a_run_have_the_loose_gamma_and_take_fewer_epochs(raw, built):
+    """The stragglers' entry: γ falls with speed; a looser γ never asks for more epochs."""
+    given = inexact(raw, gamma={"low": 0.0, "high": 1.0}, gamma_by="speed", most_epochs=3)
+    given |= {"conditions": SPEEDS, "training": raw["training"] | {"eta_g": 1e-4}}
+    one = built(given, "fedprox-inexact")
+    speeds = one.circumstances.clock.speeds
+    assert np.array_equal(np.argsort(speeds), np.argsort(-one.gammas))
+    assert (one.gammas.max(), one.gammas.min()) == (1.0, 0.0)
+    one.step(1)
+    rows = {row["client"]: row for row in one.records.clients if row["participated"]}
+    for client, row in rows.items():
+        assert row["gamma"] == one.gammas[client]
+        batches = -(-one.train_sizes[client] // one.schedule.batch_size)
+        epochs = row["local_steps"] / batches
+        assert 1 <= epochs <= 3 and (one.gammas[client] > 0 or epochs == 3)
+
+
+def test_the_stragglers_experiment_has_an_entry_whose_gamma_follows_speed():
+    config = load_config([DEFAULT, DEFAULT.parent / "extended" / "stragglers.yaml"])
+    followers = [m for m in config.methods if m.parameters.get("gamma_by") == "speed"]
+    assert [method.type for method in followers] == ["fedprox-inexact"]

@@ -141,7 +141,9 @@ class Federation:
         self.gammas: np.ndarray | None = None
         if self.work.stopping is not None:
             draw = stream("stopping", self.seed)
-            self.gammas = self.work.stopping.draw(self.num_clients, draw)
+            clock = self.circumstances.clock
+            speeds = None if clock is None else clock.speeds
+            self.gammas = self.work.stopping.draw(self.num_clients, draw, speeds)
         largest = int(self.train_sizes.max())
         batch = min(self.schedule.batch_size or largest, largest)
         self.passes = Passes(batch, self.clients_per_pass)

@@ -281,3 +281,34 @@ def test_a_missing_gamma_and_a_second_schedule_are_refused(setting, batches_of):
     with pytest.raises(ValueError, match="cannot be combined"):
         dataclasses.replace(work, private_first=1)
     assert work.epochs(2) == 5 and dataclasses.replace(work, stopping=None).epochs(2) == 2
+
+
+# --- Whose γ it is --------------------------------------------------------------------------------
+
+
+def test_gammas_lie_between_two_ends():
+    """Uniform: mean (low + high) / 2, standard deviation (high − low) / √12."""
+    rule = Inexactness({"low": 0.2, "high": 0.6})
+    drawn = rule.draw(30_000, stream("stopping", 3))
+    assert np.array_equal(drawn, rule.draw(30_000, stream("stopping", 3)))
+    assert drawn.min() >= 0.2 and drawn.max() <= 0.6
+    error = 0.4 / np.sqrt(12) / np.sqrt(30_000)
+    assert abs(drawn.mean() - 0.4) < 4 * error
+
+
+def test_the_slower_a_client_the_looser_its_gamma():
+    """Speeds that double are equally far apart, so γ falls by equal steps, or by thirds."""
+    speeds, draw = np.array([2.0, 16.0, 1.0, 4.0, 8.0]), stream("stopping", 0)
+    between = Inexactness({"low": 0.5, "high": 0.9}, follows="speed").draw(5, draw, speeds)
+    assert between == pytest.approx([0.8, 0.5, 0.9, 0.7, 0.6], abs=1e-12)
+    some = Inexactness((0.9, 0.5, 0.7), follows="speed").draw(5, draw, speeds)
+    assert some.tolist() == [0.9, 0.5, 0.9, 0.7, 0.5]
+    shifted = Inexactness((0.9, 0.5, 0.7), follows="speed").draw(5, draw, 7 * speeds)
+    assert np.array_equal(some, shifted)
+
+
+@pytest.mark.parametrize("speeds", [None, np.full(4, 3.0)])
+def test_without_slow_clients_gamma_cannot_follow_speed(speeds):
+    rule = Inexactness(follows="speed")
+    with pytest.raises(ValueError, match="they have none or all the same; set conditions.compute"):
+        rule.draw(4, stream("stopping", 0), speeds)
