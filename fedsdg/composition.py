@@ -51,7 +51,7 @@ class Parameter:
             if value not in self.choices:
                 allowed = ", ".join(map(str, self.choices))
                 raise ValueError(f"{where} is {value!r}, but must be one of {allowed}")
-            return self.choices[self.choices.index(value)]  # true for 1, which would be another run
+            return value
         if isinstance(value, str):
             raise ValueError(
                 f"{where} is the text {value!r}, but must be a number "

@@ -216,8 +216,10 @@ def epochs(run: RunConfig) -> int:
     return run.training.epochs
 
 
-def circumstances(run: RunConfig, shards: Shards, facts: dict[str, np.ndarray]) -> Circumstances:
-    """What befalls the clients of a run.
+def circumstances(
+    run: RunConfig, shards: Shards, facts: dict[str, np.ndarray], *, central: bool = False
+) -> Circumstances:
+    """What befalls the clients of a run; ``central``: of one place that sends nothing to anybody.
 
     Raises ``ValueError`` for a deadline that no client can ever meet.
     """
@@ -231,7 +233,13 @@ def circumstances(run: RunConfig, shards: Shards, facts: dict[str, np.ndarray]) 
         clock = _clock(run, compute)
         facts = {**facts, "speed": clock.speeds}
         _require_possible(run, compute, clock, shards)
+    quantisation = None
+    if conditions.quantisation is not None and not central:
+        weak = _weak(run, clock) & ~facts.get("attacker", np.zeros(run.federation.clients, bool))
+        quantisation = conditions.quantisation.part.resolve()(weak, conditions.quantisation.bits)
+        facts = {**facts, "weak": weak}
     return Circumstances(
+        quantisation=quantisation,
         attack=None if conditions.attack is None else conditions.attack.build(),
         attackers=facts.get("attacker"),
         dropout=None if dropout is None else Dropout(dropout.probability, dropout.lasting),
@@ -245,6 +253,18 @@ def _attackers(run: RunConfig) -> np.ndarray:
     attack, clients = run.conditions.attack, run.federation.clients
     assert attack is not None
     return choose_attackers(clients, attack.count(clients), stream("attack", run.seed))
+
+
+def _weak(run: RunConfig, clock: Clock | None) -> np.ndarray:
+    """Who sends quantised updates, bool [K]; those of a smaller share are among them."""
+    quantised, clients = run.conditions.quantisation, run.federation.clients
+    assert quantised is not None
+    order = stream("quantisation", run.seed).permutation(clients)
+    if quantised.who == "slowest" and clock is not None:
+        order = np.argsort(clock.speeds, kind="stable")
+    weak = np.zeros(clients, dtype=bool)
+    weak[order[: quantised.count(clients)]] = True
+    return weak
 
 
 def _clock(run: RunConfig, compute: ComputeConfig) -> Clock:

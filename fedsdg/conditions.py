@@ -8,6 +8,7 @@ Each is optional, and one that is absent leaves no trace in the config of a run:
       label_noise: {low: 0.0, high: 0.4}
       label_conflict: {share: 0.5, classes: 4, per: client}
       compute: {fastest: 4, deadline: 60}
+      quantisation: {share: 0.5, bits: 4}
       benchmark_images: 100
 """
 
@@ -289,6 +290,29 @@ class ComputeConfig:
         return (self.part,) if self.compensates else ()
 
 
+@dataclass(frozen=True)
+class QuantisationConfig:
+    """A share of the clients are weak: of every number of an update they send ``bits`` bits.
+
+    ``who``: drawn by ``chance``, or the ``slowest`` clients. Attackers are never weak.
+    """
+
+    share: float = checked(0.5, minimum=0, maximum=1)
+    bits: int = checked(4, minimum=1, maximum=16, integer=True)
+    who: str = checked("chance", choices=("chance", "slowest"))
+
+    part: ClassVar = Part("fedsdg.federation.quantisation:Quantisation")
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What this condition alone imports."""
+        return (self.part,)
+
+    def count(self, num_clients: int) -> int:
+        """How many of the clients are weak: share · K, halves rounded up."""
+        return clients_in(self.share, num_clients)
+
+
 Difference = TypeVar("Difference", bound=DifferenceConfig)
 
 
@@ -302,6 +326,7 @@ class Conditions:
     label_conflict: LabelConflictConfig | None = None
     feature_shift: FeatureShiftConfig | None = None
     compute: ComputeConfig | None = None
+    quantisation: QuantisationConfig | None = None
     #: Samples that the server takes out of the global test set for a set of its own.
     benchmark_images: int | None = None
 
@@ -312,7 +337,14 @@ class Conditions:
     def to_dict(self) -> dict[str, Any]:
         """Plain types, without what is absent; ``parse_conditions`` reads it back."""
         plain: dict[str, Any] = {}
-        for name in ("dropout", "label_noise", "label_conflict", "feature_shift", "compute"):
+        for name in (
+            "dropout",
+            "label_noise",
+            "label_conflict",
+            "feature_shift",
+            "compute",
+            "quantisation",
+        ):
             part = getattr(self, name)
             if part is not None:
                 plain[name] = asdict(part)
@@ -346,6 +378,12 @@ class Conditions:
                     f"conditions.{name}.share is {one.share}, which is none of {num_clients} "
                     "clients: nobody differs"
                 )
+        quantised = self.quantisation
+        if quantised is not None and not quantised.count(num_clients):
+            found.append(
+                f"conditions.quantisation.share is {quantised.share}, which is none of "
+                f"{num_clients} clients: nobody is weak"
+            )
         if self.label_conflict is not None and self.label_noise is not None:
             found.append(
                 "conditions: the label conflict comes first, and label noise is drawn on top of it"
@@ -378,6 +416,7 @@ def parse_conditions(given: Any, where: str = "conditions") -> Conditions:
         "label_conflict": lambda *given: _difference(LabelConflictConfig, *given),
         "feature_shift": lambda *given: _difference(FeatureShiftConfig, *given),
         "compute": _compute,
+        "quantisation": lambda *given: section(QuantisationConfig, *given),
         "benchmark_images": Parameter(None, minimum=1, integer=True).check,
     }
     found = {}
@@ -390,6 +429,12 @@ def parse_conditions(given: Any, where: str = "conditions") -> Conditions:
         raise ValueError(
             f"{where}: label_conflict and feature_shift each divide the clients into those that "
             "agree and those that differ; choose one of them, or make two scenarios of them"
+        )
+    quantised, compute = found.get("quantisation"), found.get("compute")
+    if quantised is not None and quantised.who == "slowest" and compute is None:
+        raise ValueError(
+            f"{where}.quantisation.who is slowest, but without {where}.compute nobody is slower "
+            "than others; add it, or write who: chance"
         )
     return Conditions(**found)
 

@@ -112,7 +112,11 @@ class Chosen(Parameter):
                 raise ValueError(f"{where} is {value!r}, but must name a 'type'")
             raise ValueError(f"{where}: there is no {name!r}{hint(str(name), self.table)}")
         known = self.table[name].parameters
-        checked = values(given, known, where)
+        checked = {
+            # 1 is true as well, but would be another run.
+            key: bool(one) if known[key].choices == (False, True) else one
+            for key, one in values(given, known, where).items()
+        }
         others = {key: one for key, one in sorted(checked.items()) if one != known[key].default}
         return {"type": name, **others} if others else name
 

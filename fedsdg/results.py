@@ -113,6 +113,7 @@ ROUNDS_MORE = pa.schema(
 CLIENTS_MORE = pa.schema(
     [
         ("attacker", pa.bool_()),
+        ("weak", pa.bool_()),
         ("blocked", pa.bool_()),
         ("noise_rate", pa.float64()),
         ("conflicts", pa.bool_()),

@@ -37,6 +37,7 @@ STREAMS = (
     "refresh",
     "new-clients",
     "test-split",
+    "quantisation",
 )
 
 

@@ -248,7 +248,7 @@ def build(
     loss = _chosen(run, "loss")
     if isinstance(loss, Loss):
         loss.require_classes(material.num_classes)
-    around = circumstances(run, shards, facts)
+    around = circumstances(run, shards, facts, central=pooling.central)
     disclosed = pooling.disclosed(np.array([len(own) for own in shards.train]))
     if disclosed is not None:
         out = around.held_out

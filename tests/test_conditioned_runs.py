@@ -469,3 +469,51 @@ def test_clients_may_begin_at_initialisations_of_their_own(make):
 def test_a_run_that_measures_nothing_more_says_nothing_of_it():
     run = parse_config(raw_config()).run("digits", SKEW, method_entry("fedavg"), 0)
     assert not {"shapley", "trajectory"} & set(run.to_dict()["federation"])
+
+
+# --- Weak clients ---------------------------------------------------------------------------------
+
+
+def test_weak_clients_send_few_bits_and_these_are_counted(make):
+    one, plain = make(quantisation={"share": 4 / 9, "bits": 4}), make()
+    weak = one.circumstances.facts["weak"]
+    everybody = np.arange(CLIENTS)
+    asked = plain.clients(1, everybody)
+    local = plain.passes.train(plain.model, plain.layout, plain.samples, asked, plain.work)
+    update = (local.theta - asked.start).double()
+    start = plain.theta.clone()
+    few, whole = one.step(1)["bytes_up"], plain.step(1)["bytes_up"]
+    assert weak.sum() == 4
+    length = one.circumstances.quantisation.length(one.layout)
+    assert few == whole // CLIENTS * 5 + 4 * length and length < whole // CLIENTS / 4
+    # Each weak client errs by less than its step, and counts by its samples.
+    steps = (update.max(1).values - update.min(1).values) / 15
+    shares = one.train_sizes / one.train_sizes.sum()
+    bound = float((steps.numpy() * shares)[weak].sum())
+    apart = float((one.theta - plain.theta).abs().max())
+    assert 0 < apart <= bound * (1 + 1e-4) < float((plain.theta - start).abs().max())
+    assert [row["weak"] for row in one.records.clients] == weak.tolist()
+
+
+def test_who_is_weak(make):
+    """Those of a smaller share among those of a larger; the slowest where asked; no attacker."""
+
+    def weak(**more):
+        return make(**more).circumstances.facts["weak"]
+
+    some, more = (weak(quantisation={"share": share}) for share in (0.3, 0.6))
+    assert (some.sum(), more.sum()) == (3, 5) and not (some & ~more).any()
+    slowest = make(compute=UNEVEN, quantisation={"share": 0.3, "who": "slowest"}).circumstances
+    order = np.argsort(slowest.clock.speeds)
+    assert set(np.flatnonzero(slowest.facts["weak"])) == set(order[:3])
+    attack = {"type": "sign-flip", "share": 0.3}
+    attacked = make(attack=attack, quantisation={"share": 1.0}).circumstances.facts
+    assert np.array_equal(attacked["weak"], ~attacked["attacker"])
+
+
+def test_who_sends_nothing_is_not_quantised(make):
+    for method in ("centralised", "local-only"):
+        one, plain = make(method, quantisation={"share": 1.0, "bits": 1}), make(method)
+        assert one.step(1)["bytes_up"] == 0
+        plain.step(1)
+        assert torch.equal(one.theta, plain.theta)

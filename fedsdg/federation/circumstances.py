@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from fedsdg.federation.attackers import Attack, AttackView
 from fedsdg.federation.dropout import dropouts
 from fedsdg.federation.timing import Clock, Ending
+from fedsdg.models.parameters import Layout
 from fedsdg.rng import stream
 
 
@@ -30,6 +31,22 @@ class Attendance:
     dropped: np.ndarray
 
 
+class LossyMessages(Protocol):
+    """Updates that do not arrive as they were sent, for want of bits (``Quantisation``)."""
+
+    weak: np.ndarray
+
+    def sent(
+        self, updates: Tensor, layout: Layout, seed: int, round_: int, cohort: np.ndarray
+    ) -> Tensor:
+        """The updates [M, d] of a cohort as they arrive."""
+        ...
+
+    def length(self, layout: Layout) -> int:
+        """Bytes of one such update."""
+        ...
+
+
 @dataclass(frozen=True)
 class Dropout:
     """Each client leaves with ``probability``, in passing or for good (see ``dropouts``)."""
@@ -42,7 +59,8 @@ class Dropout:
 class Circumstances:
     """The conditions of a run: ``attackers`` [K] with their ``attack``, ``dropout``, ``clock``.
 
-    ``held_out``: bool [K], who never trains; None: nobody. ``facts``: columns [K] that are written
+    ``held_out``: bool [K], who never trains; None: nobody. ``quantisation``: of whose updates only
+    a few bits are sent. ``facts``: columns [K] that are written
     into clients' rows, such as ``speed``.
     """
 
@@ -51,6 +69,7 @@ class Circumstances:
     dropout: Dropout | None = None
     clock: Clock | None = None
     held_out: np.ndarray | None = None
+    quantisation: LossyMessages | None = None
     facts: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def attendance(self, seed: int, round_: int, drawn: np.ndarray, busy: np.ndarray) -> Attendance:
@@ -87,9 +106,17 @@ class Circumstances:
         return 0 if self.held_out is None else int(self.held_out.sum())
 
     def sent(
-        self, update: Tensor, seed: int, round_: int, cohort: np.ndarray, view: AttackView
+        self,
+        update: Tensor,
+        layout: Layout,
+        seed: int,
+        round_: int,
+        cohort: np.ndarray,
+        view: AttackView,
     ) -> Tensor:
-        """The updates [M, d] of a cohort as they are sent."""
+        """The updates [M, d] of a cohort as they are sent; attackers see what the others send."""
+        if self.quantisation is not None:
+            update = self.quantisation.sent(update, layout, seed, round_, cohort)
         if self.attack is None or self.attackers is None:
             return update
         draw = stream("attack", seed, round_)

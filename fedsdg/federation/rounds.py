@@ -259,9 +259,10 @@ class Federation:
         counts = {"num_samples": sizes, "num_batches": self._batches_of(sizes)}
         shares = counts.get(getattr(self.rule, "needs", None) or "", np.ones(len(cohort)))
         view = AttackView(shares / max(1, shares.sum()), asked.start)
-        update = conditions.sent(local.theta - asked.start, self.seed, round_, cohort, view)
+        now, made = self.layout.of_round(round_), local.theta - asked.start
+        update = conditions.sent(made, now, self.seed, round_, cohort, view)
         if self.layout.turns:
-            update = only_trained(update, self.layout.of_round(round_))
+            update = only_trained(update, now)
         extra = [local.uploads, *(one.vectors for one in found), *(one.numbers for one in found)]
         ending = self._arrive(round_, cohort, local, {"update": update, **_merged(extra)})
         before = self.models
@@ -478,6 +479,7 @@ class Federation:
         cohort, sent = attendance.present, Traffic()
         vectors = _merged([local.uploads, *(one.vectors for one in found)])
         if not self.pooling.central:
+            lossy = self.circumstances.quantisation
             sent = traffic(
                 self.layout,
                 self.models[0],
@@ -490,6 +492,8 @@ class Federation:
                 lost=len(attendance.dropped),
                 round_=round_,
                 in_step=self._in_step(round_, cohort),
+                quantised=0 if lossy is None else int(lossy.weak[cohort].sum()),
+                of_bytes=0 if lossy is None else lossy.length(self.layout.of_round(round_)),
             )
         measured = _merged([one.vectors for one in found])
         # What a probe uploads under a name that clients keep, they keep.

@@ -34,6 +34,8 @@ def traffic(
     lost: int = 0,
     round_: int = 1,
     in_step: int = 0,
+    quantised: int = 0,
+    of_bytes: int = 0,
 ) -> Traffic:
     """What a cohort of M clients sends and gets.
 
@@ -42,7 +44,8 @@ def traffic(
     ``numbers`` [M, …]. ``partial`` [M]: how many entries of the model it lacks (None: all).
     ``lost``: clients beside them that got the model, and left before they sent anything.
     Where parameters train in turns, clients send those of ``round_``, and ``in_step`` of them, who
-    took part in the round before, lack only those of that one.
+    took part in the round before, lack only those of that one. ``quantised`` of the clients send
+    a message ``of_bytes`` in place of their row of ``uploaded``, and the rest beside it.
     """
     clients = len(uploaded)
     whole = _length({"": model}, layout)
@@ -60,7 +63,12 @@ def traffic(
         return Traffic(down)
     sent = {"": uploaded[0], **{name: rows[0] for name, rows in vectors.items()}}
     told = {name: rows[0] for name, rows in numbers.items()}
-    return Traffic(down, clients * _length(sent, layout.of_round(round_), told))
+    up = clients * _length(sent, layout.of_round(round_), told)
+    if quantised:
+        beside = {name: rows for name, rows in sent.items() if name}
+        rest = _length(beside, layout.of_round(round_), told)
+        up += quantised * (rest + of_bytes) - quantised * (up // clients)
+    return Traffic(down, up)
 
 
 def _length(

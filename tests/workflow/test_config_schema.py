@@ -190,6 +190,7 @@ def test_schema_and_package_know_the_same_conditions():
         ("label_conflict", conditions.LabelConflictConfig),
         ("feature_shift", conditions.FeatureShiftConfig),
         ("compute", conditions.ComputeConfig),
+        ("quantisation", conditions.QuantisationConfig),
     ):
         assert set(known[name]["properties"]) == {field.name for field in fields(section)}
     attack = known["attack"]["properties"]
