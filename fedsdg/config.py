@@ -545,6 +545,12 @@ def _check_consistency(config: Config) -> None:
             raise ValueError(
                 f"methods: {method.label} forbids weight decay; remove '{WEIGHT_DECAY}: {decay}'"
             )
+        clusters, partials = (method.parameters.get(key) for key in ("clusters", "partials"))
+        if clusters is not None and partials is not None and partials > clusters:
+            raise ValueError(
+                f"methods: {method.label} makes {partials} partial aggregates of {clusters} "
+                "clusters; lower partials or raise clusters"
+            )
         compute = config.conditions.compute
         if method.parameters.get("gamma_by") == "speed" and (
             compute is None or compute.slowest == compute.fastest

@@ -631,17 +631,37 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 assignment=Key("assignment"),
                 beta=Key("beta"),
                 weights=Key("weights"),
+                partials=Key("partials"),
+                nearness=Key("nearness"),
             ),
             probes=(_CLUSTER_SCORES,),
-            knowledge=_KNOWN_CLUSTERS,
+            knowledge=Part(
+                _KNOWN_CLUSTERS.reference,
+                MappingProxyType({**_KNOWN_CLUSTERS.arguments, "nearness": Key("nearness")}),
+            ),
             heads_apart=True,
             parameters={
                 **_CLUSTERS,
                 "beta": Parameter(
                     0.5, minimum=0, maximum=1, meaning="β, share of the mean of all clusters"
                 ),
+                "partials": Parameter(
+                    1,
+                    minimum=1,
+                    integer=True,
+                    meaning="P, partial aggregates, each over the nearest clusters; 1: over all",
+                    quiet=True,
+                ),
+                "nearness": Parameter(
+                    "models",
+                    choices=("models", "labels"),
+                    meaning="clusters are near by their models, or by the labels of their clients",
+                    quiet=True,
+                ),
             },
-            formula="as Clusters, but clients of cluster c start from (1 − β) θ_c + β mean_c θ_c",
+            formula="as Clusters, but clients of cluster c start from (1 − β) θ_c + β mean_c θ_c; "
+            "with P partial aggregates the mean is over the clusters of c's group, of P groups of "
+            "clusters nearest to each other",
             source="the chapter on personalisation",
             up="d + C numbers",
             down="≤ 4d",

@@ -370,3 +370,26 @@ def test_the_stragglers_experiment_has_an_entry_whose_gamma_follows_speed():
     config = load_config([DEFAULT, DEFAULT.parent / "extended" / "stragglers.yaml"])
     followers = [m for m in config.methods if m.parameters.get("gamma_by") == "speed"]
     assert [method.type for method in followers] == ["fedprox-inexact"]
+
+
+def test_partial_aggregates_of_a_run_are_chosen_by_what_the_config_says(raw, built):
+    """By labels the server is told them; in a run of known clusters two groups serve all."""
+    entry = {"type": "semi-global", "clusters": 4, "partials": 2, "beta": 1.0}
+    for nearness in ("labels", "models"):
+        raw["methods"] = [{**entry, "assignment": "known", "nearness": nearness}]
+        one = built(raw, "semi-global")
+        assert ("labels" in one.state) == (nearness == "labels")
+        if nearness == "labels":
+            sizes = one.state["labels"].sum(1).numpy()
+            assert np.array_equal(sizes, one.train_sizes)
+        one.step(1)
+        one.step(2)
+        starts = one.downloads(np.arange(6))
+        assert one.state["group"].unique().tolist() == [0, 1]
+        assert len(starts.unique(dim=0)) == 2
+    raw["methods"] = [{**entry, "partials": 5}]
+    with pytest.raises(ValueError, match="makes 5 partial aggregates of 4 clusters; lower partial"):
+        parse_config(raw)
+    raw["methods"] = ["semi-global", {"type": "semi-global", "name": "as-ever", "partials": 1}]
+    config = parse_config(raw)
+    assert config.method("as-ever").parameters == config.method("semi-global").parameters

@@ -16,11 +16,13 @@ from fedsdg.data.partition_record import TRAIN, Partition
 Knowledge = Callable[[Rule, Mapping[str, Tensor], Partition, np.ndarray | None], dict[str, Tensor]]
 
 
-def known_clusters(count: int, assignment: str) -> Knowledge:
-    """The cluster of every client where ``assignment`` is "known"; else nothing.
+def known_clusters(count: int, assignment: str, nearness: str = "models") -> Knowledge:
+    """The cluster of every client where ``assignment`` is "known", its labels where ``nearness`` is
+    "labels"; else nothing.
 
     The groups of clients that differ where there are some (``difference_clusters``), else its
-    domain where every client has one, else clusters of the shares of true training labels.
+    domain where every client has one, else clusters of the shares of true training labels. Labels
+    are told as how many of its training samples are of each class.
     """
 
     def tell(
@@ -29,16 +31,24 @@ def known_clusters(count: int, assignment: str) -> Knowledge:
         partition: Partition,
         group: np.ndarray | None = None,
     ) -> dict[str, Tensor]:
-        if assignment != "known":
-            return dict(state)
-        if group is None or (group < 0).all():
-            known = clusters(partition, count)
-        else:
-            known = difference_clusters(group, count)
-        told: dict[str, Tensor] = rule.with_clusters(state, known)  # type: ignore[attr-defined]
+        told = dict(state)
+        if assignment == "known":
+            if group is None or (group < 0).all():
+                known = clusters(partition, count)
+            else:
+                known = difference_clusters(group, count)
+            told = rule.with_clusters(told, known)  # type: ignore[attr-defined]
+        if nearness == "labels":
+            told = rule.with_labels(told, label_counts(partition))  # type: ignore[attr-defined]
         return told
 
     return tell
+
+
+def label_counts(partition: Partition) -> np.ndarray:
+    """[K, classes] how many training samples of each class every client has, by true labels."""
+    own = [partition.label[shard] for shard in partition.shards(TRAIN)]
+    return np.array([np.bincount(labels, minlength=partition.num_classes) for labels in own])
 
 
 def clusters(partition: Partition, count: int) -> np.ndarray:

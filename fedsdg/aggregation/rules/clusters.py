@@ -14,13 +14,38 @@ from fedsdg.aggregation.uploads import checked_upload
 from fedsdg.aggregation.weights import Weights, check_weights, client_counts
 
 
+def nearest_groups(distances: np.ndarray, count: int) -> np.ndarray:
+    """[C] int64, a group 0 … count-1 for each of C things with these distances [C, C].
+
+    From groups of one the two with the least mean distance between their members are joined until
+    so many are left (average linkage, Sokal & Michener 1958); of equal ones the first. Groups are
+    numbered by their first member.
+    """
+    groups = [[one] for one in range(len(distances))]
+    while len(groups) > count:
+        pairs = [(i, j) for i in range(len(groups)) for j in range(i + 1, len(groups))]
+        apart = [distances[np.ix_(groups[i], groups[j])].mean() for i, j in pairs]
+        i, j = pairs[int(np.argmin(apart))]
+        groups[i] += groups.pop(j)
+    members = np.empty(len(distances), dtype=np.int64)
+    for number, group in enumerate(sorted(groups, key=min)):
+        members[group] = number
+    return members
+
+
 @dataclass(frozen=True)
 class Clustered(StatelessRule):
     """C cluster models; theta_c <- sum_k (n_k / sum n) theta_k over the cohort's members of c.
 
-    A client of cluster c starts from s_c = (1 - beta) theta_c + beta mean_c theta_c, a row of
-    mixing; theta_k = s_c + Delta_k. beta = 0 gives plain clusters, whose clients never meet, beta
-    in (0, 1] semi-global models. A cluster without a member in the cohort keeps its model.
+    A client of cluster c starts from s_c = (1 - beta) theta_c + beta mean_{j in G(c)} theta_j, a
+    row of mixing; theta_k = s_c + Delta_k. beta = 0 gives plain clusters, whose clients never meet,
+    beta in (0, 1] semi-global models. A cluster without a member in the cohort keeps its model.
+
+    partials: P, how many partial aggregates there are. With 1 each G(c) is all clusters. With more
+    the C clusters are divided into P groups of those nearest to each other (`nearest_groups`), G(c)
+    is the group of c, and beta = 1 leaves P models, each over a subset of the cluster models.
+    nearness: by the distance of "models", anew after each round (until the first one every cluster
+    is by itself), or by that of the "labels" that a cluster's clients hold, see `with_labels`.
 
     assignment: "loss": upload `scores` [M, C] holds the loss of each of the server's models on a
     client's training data, NaN where it was not measured; the client goes to the lowest, and stays
@@ -33,7 +58,8 @@ class Clustered(StatelessRule):
 
     weights: what n_k is, as in `Mean`. seed: of the random first assignment. Raises ValueError for
     fewer clients than clusters, and for members without samples.
-    State: assignment [K] int64, -1 where it is not known. Weights: n_k / sum n over the cohort.
+    State: assignment [K] int64, -1 where it is not known; where partials > 1, group [C] int64, and
+    labels [K, classes] where they are known. Weights: n_k / sum n over the cohort.
     Diagnostics: cluster [M], after this round.
     Source: Ghosh et al. 2020 (IFCA, model averaging) for "loss"; beta: semi-global models of the
     chapter on aggregation.
@@ -44,9 +70,18 @@ class Clustered(StatelessRule):
     beta: float = 0.0
     seed: int = 0
     weights: Weights = "samples"
+    partials: int = 1
+    nearness: Literal["models", "labels"] = "models"
 
     def __post_init__(self) -> None:
         check_weights(self.weights)
+        if not 1 <= self.partials <= self.count:
+            raise ValueError(
+                f"partials={self.partials} must be from 1 to the {self.count} clusters that there "
+                f"are; lower it or raise count"
+            )
+        if self.nearness not in ("models", "labels"):
+            raise ValueError(f"nearness={self.nearness!r}: use 'models' or 'labels'")
         if self.count < 1:
             raise ValueError(f"count={self.count} must be >= 1: there is at least one cluster")
         if self.assignment not in ("loss", "known"):
@@ -61,10 +96,11 @@ class Clustered(StatelessRule):
                 f"{size} clients cannot fill {self.count} clusters: one would start empty; lower "
                 f"count to at most {size}"
             )
+        alone = {} if self.partials == 1 else {"group": torch.arange(self.count)}
         if self.assignment == "known":
-            return {"assignment": torch.full((size,), -1, dtype=torch.int64)}
+            return {"assignment": torch.full((size,), -1, dtype=torch.int64), **alone}
         dealt = np.random.default_rng(self.seed).permutation(np.arange(size) % self.count)
-        return {"assignment": torch.from_numpy(dealt)}
+        return {"assignment": torch.from_numpy(dealt), **alone}
 
     def with_clusters(
         self, state: Mapping[str, torch.Tensor], clusters: Sequence[int] | np.ndarray
@@ -83,12 +119,24 @@ class Clustered(StatelessRule):
             )
         return {**state, "assignment": torch.from_numpy(given.astype(np.int64))}
 
+    def with_labels(
+        self, state: Mapping[str, torch.Tensor], labels: np.ndarray
+    ) -> dict[str, torch.Tensor]:
+        """The state with the labels [K, classes] that clients hold, how many of each.
+
+        They alone tell which clusters are near, where `nearness` says so; else they are let go.
+        """
+        if self.partials == 1 or self.nearness == "models":
+            return dict(state)
+        told = {**state, "labels": torch.from_numpy(np.asarray(labels, dtype=np.float64))}
+        return {**told, "group": self._groups(told, told["labels"])}
+
     def models(self, num_clients: int) -> int:
         return self.count
 
     def mixing(self, state: Mapping[str, torch.Tensor], clients: np.ndarray) -> np.ndarray:
         members = self._members(state, clients)
-        starts: np.ndarray = self._starts()[members]
+        starts: np.ndarray = self._starts(state)[members]
         return starts
 
     def __call__(
@@ -103,7 +151,7 @@ class Clustered(StatelessRule):
         samples = client_counts(context, self.weights)
         rows, servers = TensorRows(updates), TensorRows(models)
         # theta_c moves by s_c - theta_c, which is 0 for beta = 0, and the mean of the updates.
-        apart = self._starts() - np.eye(self.count)
+        apart = self._starts(state) - np.eye(self.count)
         steps = torch.zeros_like(models)
         for cluster in np.unique(members):
             weights = np.where(members == cluster, samples, 0.0)
@@ -119,16 +167,51 @@ class Clustered(StatelessRule):
         assignment[torch.from_numpy(context.clients)] = torch.from_numpy(
             self._reassigned(members, uploads, context)
         ).to(assignment)
+        renewed = {**state, "assignment": assignment}
+        if self.partials > 1:
+            renewed["group"] = self._groups(renewed, models.double() + steps.double())
         return Aggregate(
             steps,
             samples / samples.sum(),
-            {"assignment": assignment},
+            renewed,
             {"cluster": assignment.numpy(force=True)[context.clients]},
         )
 
-    def _starts(self) -> np.ndarray:
+    def _starts(self, state: Mapping[str, torch.Tensor]) -> np.ndarray:
         """[C, C]: a client of cluster c starts from row c times the models."""
-        return (1 - self.beta) * np.eye(self.count) + self.beta / self.count
+        if self.partials == 1:
+            return (1 - self.beta) * np.eye(self.count) + self.beta / self.count
+        group = state["group"].numpy(force=True)
+        together = group[:, None] == group[None]
+        means = together / together.sum(axis=1, keepdims=True)
+        starts: np.ndarray = (1 - self.beta) * np.eye(self.count) + self.beta * means
+        return starts
+
+    def _groups(self, state: Mapping[str, torch.Tensor], models: torch.Tensor) -> torch.Tensor:
+        """[C] int64: which clusters share a partial aggregate, by the new `models` [C, d]."""
+        if self.nearness == "models":
+            exact = "donot_use_mm_for_euclid_dist"  # squared distances would cancel
+            distances = torch.cdist(models, models, compute_mode=exact).numpy(force=True)
+        elif "labels" not in state:
+            raise ValueError(
+                "the labels that clients hold are not known; give them up front (with_labels), or "
+                "use nearness='models'"
+            )
+        else:
+            distances = self._label_distances(state)
+        return torch.from_numpy(nearest_groups(distances, self.partials))
+
+    def _label_distances(self, state: Mapping[str, torch.Tensor]) -> np.ndarray:
+        """[C, C] total variation between the clusters' shares of the classes; 1 to an empty one."""
+        held, member = (state[name].numpy(force=True) for name in ("labels", "assignment"))
+        counts = np.array([held[member == cluster].sum(axis=0) for cluster in range(self.count)])
+        totals = counts.sum(axis=1, keepdims=True)
+        shares = counts / np.where(totals > 0, totals, 1)
+        distances = np.abs(shares[:, None] - shares[None]).sum(axis=2) / 2
+        empty = ~(totals[:, 0] > 0)
+        distances[empty[:, None] | empty[None]] = 1.0
+        np.fill_diagonal(distances, 0.0)
+        return distances
 
     def _members(self, state: Mapping[str, torch.Tensor], clients: np.ndarray) -> np.ndarray:
         """[M] the clusters of the clients."""

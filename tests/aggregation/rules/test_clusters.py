@@ -5,8 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy.cluster.hierarchy import cut_tree, linkage
+from scipy.spatial.distance import squareform
 
-from fedsdg.aggregation.rules.clusters import Clustered
+from fedsdg.aggregation.rules.clusters import Clustered, nearest_groups
 from fedsdg.aggregation.rules.mean import Mean
 
 SAMPLES = 10 + 7 * np.arange(9)
@@ -219,3 +221,121 @@ def test_impossible_options_are_refused():
     for options in ({"count": 0}, {"assignment": "loos"}, {"beta": -0.1}, {"beta": 1.1}):
         with pytest.raises(ValueError, match=next(iter(options))):
             Clustered(**options)
+
+
+# --- Partial aggregates ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size, count", [(2, 1), (4, 2), (5, 3), (8, 3), (6, 6)])
+def test_groups_are_those_of_scipys_average_linkage(size, count):
+    points = np.random.default_rng(10 * size + count).standard_normal((size, 3))
+    distances = np.linalg.norm(points[:, None] - points[None], axis=2)
+    tree = linkage(squareform(distances), "average")
+    theirs = cut_tree(tree, n_clusters=count)[:, 0]
+    ours = nearest_groups(distances, count)
+    assert len(set(ours.tolist())) == count
+    same = [groups[:, None] == groups[None] for groups in (ours, theirs)]
+    assert np.array_equal(*same)
+    firsts = [int(np.flatnonzero(ours == group)[0]) for group in range(count)]
+    assert firsts == sorted(firsts)
+
+
+def test_equally_near_things_are_joined_in_their_order():
+    assert nearest_groups(1 - np.eye(4), 3).tolist() == [0, 0, 1, 2]
+    assert nearest_groups(np.zeros((3, 3)), 1).tolist() == [0, 0, 0]
+
+
+def rounds(cohort, rule, models, update, labels=None, clusters=(0, 1, 2, 3)):
+    """One round of a client for each cluster; (aggregate, the models after it)."""
+    state = rule.with_clusters(rule.init(models.shape[1], np.ones(len(clusters))), clusters)
+    if labels is not None:
+        state = rule.with_labels(state, labels)
+    members = np.arange(len(clusters))
+    aggregate = rule({"update": update}, context_of(cohort, members, models), state)
+    return state, aggregate, models + aggregate.steps
+
+
+PAIRS = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 1.0], [10.0, 2.0]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.25, 1.0])
+def test_clusters_with_near_models_share_a_partial_aggregate(cohort, beta):
+    """0 and 2 are near, 1 and 3: from the second round on each starts towards its pair's mean."""
+    rule = Clustered(count=4, assignment="known", beta=beta, partials=2)
+    state, aggregate, models = rounds(cohort, rule, PAIRS, torch.zeros_like(PAIRS))
+    members = np.arange(4)
+    assert np.array_equal(rule.mixing(state, members), np.eye(4)), "nothing is known of it yet"
+    assert torch.equal(models, PAIRS)
+    starts = torch.from_numpy(rule.mixing(aggregate.state, members)) @ models
+    means = torch.tensor([[0.0, 0.5], [10.0, 1.0]] * 2, dtype=torch.float64)
+    assert torch.allclose(starts, (1 - beta) * PAIRS + beta * means)
+    if beta == 1:
+        assert len(torch.unique(starts, dim=0)) == 2, "as many models are left as aggregates"
+    # What a client sends is counted from where it started: theta_c = s_c + its update.
+    update = torch.arange(8.0, dtype=torch.float64).view(4, 2)
+    made = context_of(cohort, members, models)
+    after = rule({"update": update}, made, aggregate.state)
+    assert torch.allclose(models + after.steps, starts + update)
+
+
+def test_groups_follow_the_models_of_the_last_round(cohort):
+    """The updates carry cluster 2 from the side of 0 to that of 1 and 3."""
+    rule = Clustered(count=4, assignment="known", beta=1.0, partials=2)
+    update = torch.zeros_like(PAIRS)
+    update[2] = torch.tensor([10.0, 0.0])
+    _, aggregate, _ = rounds(cohort, rule, PAIRS, update)
+    assert aggregate.state["group"].tolist() == [0, 1, 1, 1]
+
+
+def test_clusters_whose_clients_hold_alike_labels_share_a_partial_aggregate(cohort):
+    """By hand: shares (1, 0), (.9, .1), (0, 1), (.2, .8), whatever the models and the sizes are."""
+    labels = np.array([[7, 0], [90, 10], [0, 3], [1, 4]])
+    rule = Clustered(count=4, assignment="known", beta=1.0, partials=2, nearness="labels")
+    state, aggregate, _ = rounds(cohort, rule, PAIRS, torch.zeros_like(PAIRS), labels)
+    for known in (state, aggregate.state):
+        assert known["group"].tolist() == [0, 0, 1, 1]
+    starts = rule.mixing(state, np.arange(4))
+    assert starts.tolist() == [[0.5, 0.5, 0, 0]] * 2 + [[0, 0, 0.5, 0.5]] * 2
+
+
+def test_clients_that_move_take_their_labels_with_them(cohort):
+    """Clusters 0 and 1 hold other classes until client 1, whose loss is lowest there, joins 2."""
+    rule = Clustered(count=3, partials=2, nearness="labels", beta=1.0)
+    state = {**rule.init(2, np.ones(4)), "assignment": torch.tensor([0, 1, 2, 1])}
+    state = rule.with_labels(state, np.array([[9, 0], [0, 18], [0, 9], [9, 0]]))
+    before = state["group"].tolist()
+    scores = torch.tensor([[1.0, 2, 2], [2, 2, 1.0], [2, 2, 1.0], [2, 1.0, 2]])
+    models = torch.zeros(3, 2)
+    made = context_of(cohort, [0, 1, 2, 3], models)
+    after = rule({"update": torch.zeros(4, 2), "scores": scores}, made, state).state
+    assert after["assignment"].tolist() == [0, 2, 2, 1]
+    # First (1, 0), (1/3, 2/3), (0, 1), where 1 is nearer to 2; then (1, 0), (1, 0), (0, 1).
+    assert (before, after["group"].tolist()) == ([0, 1, 1], [0, 0, 1])
+    # A cluster without clients is as far from the others as can be; they are (1, 0), (1/4, 3/4).
+    apart = rule._label_distances({**state, "assignment": torch.tensor([0, 2, 2, 2])})
+    assert apart[1].tolist() == [1.0, 0.0, 1.0] and apart[0, 2] == pytest.approx(0.75)
+
+
+def test_one_partial_aggregate_is_the_mixture_and_one_for_each_cluster_plain_clusters(cohort):
+    update = torch.randn(4, 2, generator=torch.Generator().manual_seed(0)).double()
+    members = np.arange(4)
+
+    def twice(**options):
+        rule = Clustered(count=4, assignment="known", **options)
+        _, first, models = rounds(cohort, rule, PAIRS, update)
+        second = rule({"update": update}, context_of(cohort, members, models), first.state)
+        return models + second.steps
+
+    assert torch.equal(twice(beta=0.3), twice(beta=0.3, partials=1, nearness="labels"))
+    assert torch.equal(twice(beta=0.0), twice(beta=0.7, partials=4))
+    assert not torch.equal(twice(beta=0.3), twice(beta=0.3, partials=2))
+
+
+def test_partial_aggregates_that_cannot_be_are_refused(cohort):
+    with pytest.raises(ValueError, match="partials=5 must be from 1 to the 4 clusters that there"):
+        Clustered(count=4, partials=5)
+    with pytest.raises(ValueError, match="nearness='label': use 'models' or 'labels'"):
+        Clustered(nearness="label")
+    rule = Clustered(count=4, assignment="known", partials=2, nearness="labels")
+    with pytest.raises(ValueError, match="the labels that clients hold are not known; give them"):
+        rounds(cohort, rule, PAIRS, torch.zeros_like(PAIRS))
