@@ -6,6 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedsdg.aggregation import aggregate
+
 
 @given(
     st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=20),
@@ -60,3 +62,20 @@ def test_normalised_updates_are_not_the_mean_of_the_models():
     scaled = shares @ unit * np.linalg.norm(updates, axis=1).mean()
     for step in (shares @ unit, scaled):
         assert np.linalg.norm(theta + step - mean) > 0.1 * np.linalg.norm(mean - theta)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 10), st.floats(1, 30))
+def test_half_that_agree_on_a_point_carry_the_geometric_median_there(seed, half, distance):
+    """z minimises Σ_k ‖z − Δ_k‖ if its own rows outweigh the pull ‖Σ unit vectors‖ of the others.
+
+    With as many rows at z as elsewhere the pull is below their number for every z, as long as the
+    others lie in two directions from it: z is the only minimum, wherever it lies.
+    """
+    random = np.random.default_rng(seed)
+    honest, way = random.normal(size=(half, 5)), random.normal(size=5)
+    z = distance * way / np.linalg.norm(way)
+    rows = np.vstack([honest, np.tile(z, (half, 1))])
+    found = aggregate("geometric-median", np.zeros(5), rows).parameters
+    pull = np.linalg.norm(sum((row - z) / np.linalg.norm(row - z) for row in honest))
+    assert pull < half
+    np.testing.assert_allclose(found, z, atol=1e-3 * distance)
