@@ -147,11 +147,18 @@ def traced(row):
     return json.dumps(config)
 
 
+def saved(row):
+    config = json.loads(row["config"])
+    config["training"]["save"] = "last"
+    return json.dumps(config)
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"result": lambda _: None},  # a record from before
         {"config": traced},  # what a run has traced is in no record
+        {"config": saved},  # nor are the models that it has kept
         {"status": lambda _: "failed"},
     ],
 )

@@ -26,6 +26,7 @@ from fedsdg.export import export_run
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.judged_models import judged_models
 from fedsdg.federation.saved_models import read_saved
+from fedsdg.model_folders import write_timm
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze, save_backbone
@@ -299,6 +300,20 @@ def test_what_cannot_be_had_is_said(done, entry, kind, why, tmp_path):
         with pytest.raises(ValueError, match=f"client {client} cannot be.*{why}.*can be had"):
             one.export(output=tmp_path / "more", clients=[client])
         assert not (tmp_path / "more").exists()
+
+
+def test_a_backbone_from_timm_comes_out_as_what_it_is(tmp_path):
+    """By its name there, so that whatever is particular to it is the same."""
+    torch.manual_seed(0)
+    grey = (0.5, 0.5, 0.5)
+    name = "vit_tiny_patch16_224.augreg_in21k"
+    shape = Architecture(32, 16, 3, 192, 12, 3, grey, grey, timm_name=name)
+    backbone = save_backbone(build_backbone(shape), shape, tmp_path / "vit.safetensors", {})
+    write_timm(backbone.model.state_dict(), backbone, tmp_path / "backbone", ())
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        found = base_model(tmp_path, 0).eval()(images)
+        torch.testing.assert_close(found, backbone.model(images))
 
 
 # --- The small CNN --------------------------------------------------------------------------------

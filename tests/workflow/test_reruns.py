@@ -57,6 +57,17 @@ def test_an_edited_source_redoes_what_depends_on_it(finished, file, expected):
     assert finished.planned() == expected
 
 
+def test_the_checkpoint_that_training_starts_from_is_an_input(project):
+    (project.folder / "start.yaml").write_text("adapters: {start: taken/global}")
+    asked = ("--configfile", "start.yaml", "--until", "train_cell")
+    lacking = project.snakemake("--dry-run", "--cores", "1", *asked)
+    assert lacking.returncode and "taken/global/adapter_config.json" in lacking.stdout
+    (project.folder / "taken/global").mkdir(parents=True)
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (project.folder / "taken/global" / name).touch()
+    assert project.planned(*asked)["train_cell"] == ALL_CELLS["train_cell"]
+
+
 def test_edited_words_train_nothing(finished):
     """A comment and a docstring in what all runs go through."""
     file = finished.folder / "fedsdg/federation/local_training.py"
