@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -518,9 +519,10 @@ def _sources_to_evaluate(arguments: argparse.Namespace) -> list[str | OwnData]:
 def aggregate(arguments: argparse.Namespace) -> int:
     """Aggregate clients' safetensors files into one, in little memory."""
     from fedsdg.aggregation.files.door import aggregate_files, read_state
-    from fedsdg.aggregation.files.new_files import check_target
+    from fedsdg.aggregation.files.inputs import check_no_input
+    from fedsdg.aggregation.files.new_files import check_target, new_file
     from fedsdg.progress import byte_progress
-    from fedsdg.results import read_json, write_json
+    from fedsdg.results import read_json
 
     def counts(path: str | None) -> Any:
         return None if path is None else read_json(path)
@@ -532,6 +534,14 @@ def aggregate(arguments: argparse.Namespace) -> int:
     uploads = {}
     for name, folder in arguments.upload:
         uploads[name] = [Path(folder) / Path(client).name for client in arguments.clients]
+    counted = [path for path in (arguments.num_samples, arguments.client_samples) if path]
+    for target in (arguments.out, arguments.state_out, arguments.report):
+        if target:
+            check_no_input(target, counted)
+    if arguments.report:
+        read = [arguments.global_, *arguments.clients, *chain.from_iterable(uploads.values())]
+        others = [path for path in (arguments.state, arguments.state_out) if path]
+        check_no_input(arguments.report, [*read, *others])
     # A job that is told to end removes what it has begun.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
@@ -557,7 +567,9 @@ def aggregate(arguments: argparse.Namespace) -> int:
         signal.signal(signal.SIGTERM, before)
     report = {"global": arguments.global_, "out": arguments.out, **result.report()}
     if arguments.report:
-        write_json(arguments.report, report)
+        text = json.dumps(report, sort_keys=True, indent=2, allow_nan=False, ensure_ascii=False)
+        with new_file(arguments.report, overwrite=arguments.overwrite) as file:
+            file.write(f"{text}\n".encode())
     else:
         print(json.dumps(report, indent=2, allow_nan=False, ensure_ascii=False))
     return 0

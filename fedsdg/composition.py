@@ -157,6 +157,8 @@ class Method:
     stopping: Part | None = None
     #: Whether all clients take part in every round.
     everybody: bool = False
+    #: Where the rule withstands f attackers, it needs 2f and so many clients per round.
+    beyond_attackers: int = 3
     #: What the server is told of its clients before the first round; None: nothing.
     knowledge: Part | None = None
     #: Whether the server's models, where it has several, start with heads of their own.

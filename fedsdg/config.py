@@ -517,10 +517,12 @@ def _check_consistency(config: Config) -> None:
                 f"but federation.clients_per_round is {federation.clients_per_round}; raise it"
             )
         f, cohort = method.parameters.get("f"), federation.clients_per_round
-        if f is not None and cohort < 2 * f + 3:
+        beyond = method.row.beyond_attackers
+        if f is not None and cohort < 2 * f + beyond:
             raise ValueError(
-                f"methods: {method.label} with f = {f} needs at least 2f + 3 = {2 * f + 3} clients "
-                f"per round, but there are {cohort}; lower f or raise federation.clients_per_round"
+                f"methods: {method.label} with f = {f} needs at least 2f + {beyond} = "
+                f"{2 * f + beyond} clients per round, but there are {cohort}; "
+                f"lower f or raise federation.clients_per_round"
             )
         cap = method.parameters.get("max_weight")
         if cap is not None and cap * cohort < 1:

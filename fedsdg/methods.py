@@ -52,7 +52,7 @@ _TAKEN = Parameter(
 )
 
 _TOLERANCE = Parameter(1e-6, minimum=1e-12, maximum=0.1, meaning="relative subgradient residual")
-_FLOOR = Parameter(1e-3, minimum=0, maximum=1, meaning="least contribution r_n")
+_FLOOR = Parameter(1e-3, minimum=0, maximum=0.999, meaning="least contribution r_n")
 _CLUSTERS = {
     **_SAMPLES,
     "clusters": Parameter(3, minimum=2, integer=True, meaning="C, models of the server"),
@@ -277,6 +277,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             title="Trimmed mean",
             rule=_rule("trimmed_mean:TrimmedMean", f=Key("f")),
             parameters={"f": _BYZANTINE},
+            beyond_attackers=1,
             formula="step_j = mean_k Δ_kj without the f largest and the f smallest",
             source="Yin et al. 2018",
             server_cost="1 pass",

@@ -34,6 +34,8 @@ def test_the_default_config_is_the_grid_of_thirteen_methods(raw):
         (["methods"], [{"mu": 1}], "has no 'type'"),
         (["methods"], [{"type": "scaffold", "optimiser": "adam"}], "scaffold prescribes sgd"),
         (["methods"], [{"type": "krum", "f": 4}], r"needs at least 2f \+ 3 = 11 clients per round"),
+        (["methods"], [{"type": "trimmed-mean", "f": 5}], r"at least 2f \+ 1 = 11 clients"),
+        (["methods"], [{"type": "cgsv", "floor": 1}], "cgsv.floor is 1, but must be at most 0.999"),
         (["methods"], [{"type": "fedsdg", "max_weight": 0.05}], "at least 1/10"),
         (["skews"], ["dirichlet~0"], "α = 0, but α must be greater than 0"),
         (["skews"], ["dirichlet~-0.1"], "is not a skew"),
@@ -67,6 +69,12 @@ def test_what_is_wrong_is_named(raw, path, value, message):
     with pytest.raises(ValueError, match=message) as caught:
         parse_config(broken)
     assert "\n" not in str(caught.value)
+
+
+def test_each_rule_has_its_own_bound_of_attackers(raw):
+    """Of 10 clients per round Krum withstands 3, a trimmed mean 4."""
+    raw["methods"] = [{"type": "trimmed-mean", "f": 4}, {"type": "krum", "f": 3}]
+    assert len(parse_config(raw).methods) == 2
 
 
 def test_a_missing_key_is_named(raw):

@@ -148,15 +148,24 @@ def _check_state(state: Mapping[Any, Any], fresh: Mapping[str, torch.Tensor]) ->
         value = state[name]
         if not isinstance(value, torch.Tensor):
             raise ValueError(f"state {name!r} is {kind(value)}, not a tensor; {remedy}")
-        if value.shape != expected.shape or value.is_floating_point() != (
-            expected.is_floating_point()
-        ):
+        if value.layout != torch.strided or value.device.type == "meta" or value.requires_grad:
+            raise ValueError(
+                f"state {name!r} is sparse, without values (meta) or requires a gradient; {remedy}"
+            )
+        if value.shape != expected.shape or _kind(value.dtype) != _kind(expected.dtype):
             raise ValueError(
                 f"state {name!r} is {value.dtype} of shape {tuple(value.shape)}, expected "
                 f"{expected.dtype} of shape {tuple(expected.shape)}; {remedy}"
             )
         if not torch.isfinite(value).all():
             raise ValueError(f"state {name!r} holds non-finite values; {remedy}")
+
+
+def _kind(dtype: torch.dtype) -> str:
+    """Numbers of the same kind can stand for each other."""
+    if dtype.is_floating_point:
+        return "floating"
+    return "other" if dtype.is_complex or dtype == torch.bool else "whole"
 
 
 def _counts(name: str, given: Any, ids: Sequence[Hashable]) -> np.ndarray:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from fedsdg.aggregation.arguments import check_on_nonfinite
 from fedsdg.aggregation.calls import Call
 from fedsdg.aggregation.cohort import Cohort
 from fedsdg.aggregation.parameters.kinds import (
@@ -115,8 +116,7 @@ def aggregate(
 values of 2; leave the client out or restore its last finite parameters
     """
     rule = make_rule(rule)
-    if on_nonfinite not in ("raise", "drop"):
-        raise ValueError(f"on_nonfinite={on_nonfinite!r}: use 'raise' or 'drop'")
+    check_on_nonfinite(on_nonfinite)
     origin = global_tensors(global_params)
     targets = None if out is None else out_tensors(out, global_params, origin)
     ids, clients, listed = clients_of(client_params)

@@ -216,7 +216,13 @@ def merged(parts: Iterable[Statistics]) -> Statistics:
             squares += (part.norms * scale) ** 2
             dots += part.dots * scale * scale
             reference_square += (part.reference_norm * scale) ** 2
-    return Statistics(unit, np.sqrt(squares), dots, float(np.sqrt(reference_square)))
+        if unit == 1.0:
+            return Statistics(unit, np.sqrt(squares), dots, float(np.sqrt(reference_square)))
+        # Rows far below the unit have norms, though no squares.
+        scales = [part.unit / unit for part in parts]
+        norms = [part.norms * scale for part, scale in zip(parts, scales, strict=True)]
+        of_z = [part.reference_norm * scale for part, scale in zip(parts, scales, strict=True)]
+        return Statistics(unit, np.hypot.reduce(norms), dots, float(np.hypot.reduce(of_z)))
 
 
 def merged_distances(parts: Iterable[tuple[np.ndarray, float]]) -> tuple[np.ndarray, float]:

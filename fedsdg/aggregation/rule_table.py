@@ -17,6 +17,7 @@ from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.rules.median import CoordinateMedian
 from fedsdg.aggregation.rules.no_aggregation import NoAggregation
 from fedsdg.aggregation.rules.scaffold import Scaffold
+from fedsdg.aggregation.rules.screened import Screened
 from fedsdg.aggregation.rules.trimmed_mean import TrimmedMean
 from fedsdg.aggregation.types import Rule
 
@@ -27,6 +28,27 @@ class Row(NamedTuple):
     rule: Callable[..., Rule]
     free: tuple[str, ...] = ()
     preset: Mapping[str, Any] = MappingProxyType({})
+    inner: "Row | None" = None
+    """Of the rule in its field `inner`; a row may set what is free in either."""
+
+    @property
+    def settable(self) -> tuple[str, ...]:
+        """All that a row may set."""
+        return (*self.free, *(self.inner.settable if self.inner else ()))
+
+    def make(self, arguments: Mapping[str, Any]) -> Rule:
+        """The rule with these settable arguments."""
+        own = {name: value for name, value in arguments.items() if name in self.free}
+        if self.inner:
+            others = {name: value for name, value in arguments.items() if name not in self.free}
+            own["inner"] = self.inner.make(others)
+        return self.rule(**{**self.preset, **own})
+
+    def field(self, key: str) -> Field[Any]:
+        """Of a settable argument."""
+        if self.inner and key not in self.free:
+            return self.inner.field(key)
+        return next(f for f in fields(self.rule) if f.name == key)  # type: ignore[arg-type]
 
 
 _BY_SAMPLES = Row(Mean, ("weights",), {"weights": "samples"})
@@ -68,6 +90,8 @@ RULES: Mapping[str, Row] = MappingProxyType(
         "fedsdg-official-aligned": Row(
             Alignment, ("temperature",), {"reference": "leave_one_out", "transform": "softmax"}
         ),
+        "screened": Row(Screened, ("strikes", "threshold"), inner=_UNIFORM),
+        "fedsdg+screened": Row(Screened, ("strikes", "threshold"), inner=_FEDSDG),
         "fedsdg+geometric-median": Row(GeometricMedian, ("tolerance",), {"tolerance": 1e-6}),
         "fedsdg+multikrum": Row(MultiKrum, ("f", "m")),
         "data-sharing": _BY_SAMPLES,
@@ -75,6 +99,16 @@ RULES: Mapping[str, Row] = MappingProxyType(
         "local-only": Row(NoAggregation),
     }
 )
+
+ELSEWHERE: Mapping[str, str] = MappingProxyType(
+    {
+        "focus": "reads losses that clients and server measure",
+        **dict.fromkeys(
+            ("cgsv-xu", "clustered", "semi-global", "pens"), "serves clients with several models"
+        ),
+    }
+)
+"""Names of methods whose rules need more than one model and its updates."""
 
 
 def make_rule(rule: Any) -> Rule:
@@ -110,17 +144,19 @@ def _from_row(given: Mapping[Any, Any]) -> Rule:
     name = given.get("type")
     if not isinstance(name, str):
         raise ValueError(f"rule has the type {name!r}; name one of {', '.join(RULES)}")
+    if name in ELSEWHERE:
+        raise ValueError(f"rule {name!r} {ELSEWHERE[name]}; `fedsdg run` has it")
     if name not in RULES:
         raise ValueError(f"there is no rule {name!r}{_hint(name, RULES)}")
     row, arguments = RULES[name], {}
     for key, value in given.items():
         if key in ("type", "name"):
             continue
-        if key not in row.free:
-            raise ValueError(f"rule {name!r} has no parameter {key!r}{_hint(key, row.free)}")
-        field = next(f for f in fields(row.rule) if f.name == key)  # type: ignore[arg-type]
-        arguments[key] = _typed(value, field, f"parameter {key!r} of rule {name!r}")
-    return row.rule(**{**row.preset, **arguments})
+        if key not in row.settable:
+            raise ValueError(f"rule {name!r} has no parameter {key!r}{_hint(key, row.settable)}")
+        where = f"parameter {key!r} of rule {name!r}"
+        arguments[key] = _typed(value, row.field(key), where)
+    return row.make(arguments)
 
 
 def _typed(value: Any, field: Field[Any], where: str) -> Any:

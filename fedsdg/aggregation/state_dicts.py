@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from fedsdg.aggregation.arguments import check_number
 from fedsdg.aggregation.parameters.checks import (
     StateDict,
     check_finite,
@@ -80,10 +81,10 @@ def fedsdg_server_aggregate(
     ValueError: client 0: tensor 'w' has shape (3,), expected (2,); all clients must share the \
 architecture of global_params
     """
-    rule = Alignment(
-        _number(epsilon, "epsilon"), reference, transform, temperature, max_weight, smoothing
-    )
-    if clip_norm is not None and not 0 < _number(clip_norm, "clip_norm") < float("inf"):
+    rule = Alignment(epsilon, reference, transform, temperature, max_weight, smoothing)
+    if clip_norm is not None:
+        check_number("clip_norm", clip_norm)
+    if clip_norm is not None and not 0 < clip_norm < float("inf"):
         raise ValueError(f"clip_norm={clip_norm} must be positive and finite, or None for none")
     check_global(global_params)
     ids, clients = named_clients(client_params)
@@ -98,7 +99,8 @@ architecture of global_params
     else:
         updates = ParameterRows(origin, clients)
         statistics = _measured(updates, clients, ids)
-        norms = statistics.norms * statistics.unit
+        with np.errstate(over="ignore"):  # The length of numbers near the largest is infinite.
+            norms = statistics.norms * statistics.unit
         factors = np.ones(len(clients))
         if clip_norm is not None:
             factors = clip_norm / np.maximum(norms, clip_norm)
@@ -115,12 +117,6 @@ architecture of global_params
         by_client = dict(zip(ids, by_client, strict=True))
     results = (aggregated, *([by_client] if return_weights else []), *([facts] if debug else []))
     return results if len(results) > 1 else aggregated
-
-
-def _number(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.floating):
-        raise ValueError(f"{name}={value!r} is a {type(value).__name__}; give a number")
-    return float(value)
 
 
 def _measured(

@@ -28,13 +28,17 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 1 << 21
 """Size of one float64 block: about a core's share of the last-level cache."""
 
+ROOM = 450
+"""The largest rows measure up to two to this power, where they are not measured in units of 1."""
+
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
     """Of rows x_1 … x_M, each divided by `unit`; multiply norms by unit, products by unit**2.
 
     `unit` is 1 except for float64 rows so large or small that their squares would leave float64;
-    it is a power of two, so dividing by it is exact.
+    it is a power of two, so dividing by it is exact. Large rows are 2^450 units, so that the norms
+    and dots of others, down to 1e-400 of them, have room too.
     """
 
     unit: float
@@ -62,6 +66,8 @@ def measure(
     ):
         return found
     size, unit = rows.shape[0], _unit(rows)
+    if unit != 1.0 and not gram:
+        return _measured_apart(rows, coefficients, unit)
     squares = torch.zeros(size, dtype=torch.float64, device=rows.device)
     dots, reference_square = squares.clone(), squares.new_zeros(())
     products = squares.new_zeros(size, size) if gram else None
@@ -81,6 +87,36 @@ def measure(
         dots=dots.cpu().numpy(),
         reference_norm=math.sqrt(reference_square.item()),
         gram=None if products is None else ((products + products.T) / 2).cpu().numpy(),
+    )
+
+
+def _measured_apart(rows: torch.Tensor, coefficients: np.ndarray | None, unit: float) -> Statistics:
+    """As `measure`, with each row in a unit of its own, so that no square leaves float64."""
+    size = rows.shape[0]
+    low, high = torch.aminmax(rows, dim=1)
+    peaks = torch.maximum(-low, high).cpu().numpy()
+    own = np.clip(np.frexp(np.where(np.isfinite(peaks), peaks, 1.0))[1], -1000, 1023)
+    c = np.full(size, 1.0 / size) if coefficients is None else np.asarray(coefficients, float)
+    terms = (np.frexp(c)[1] + own)[c != 0]
+    of_z = int(terms.max()) if len(terms) else 0
+    squares = torch.zeros(size, dtype=torch.float64, device=rows.device)
+    dots, reference_square = squares.clone(), squares.new_zeros(())
+    factors = torch.as_tensor(np.ldexp(1.0, -own)).to(squares)
+    shares = torch.as_tensor(np.ldexp(c, own - of_z)).to(squares)
+    for _, block in _blocks(rows, 1.0):
+        scaled = block * factors[:, None]
+        reference = shares @ scaled
+        squares += scaled.square().sum(1)
+        dots += scaled @ reference
+        reference_square += reference @ reference
+    one = math.frexp(unit)[1] - 1
+    if unit > 1.0:
+        one -= ROOM
+    return Statistics(
+        unit=math.ldexp(1.0, one),
+        norms=np.ldexp(squares.sqrt().cpu().numpy(), own - one),
+        dots=np.ldexp(dots.cpu().numpy(), own + of_z - 2 * one),
+        reference_norm=math.ldexp(math.sqrt(reference_square.item()), of_z - one),
     )
 
 

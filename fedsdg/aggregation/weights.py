@@ -4,6 +4,7 @@ from typing import Literal
 
 import numpy as np
 
+from fedsdg.aggregation.arguments import check_word
 from fedsdg.aggregation.types import Context
 
 WEIGHTS = ("samples", "uniform", "batches")
@@ -16,8 +17,7 @@ ZERO_WEIGHT = 1e-6
 
 def check_weights(weights: str) -> None:
     """ValueError unless the word is one of WEIGHTS."""
-    if weights not in WEIGHTS:
-        raise ValueError(f"weights={weights!r}: use 'samples', 'uniform' or 'batches'")
+    check_word("weights", weights, WEIGHTS)
 
 
 def needed_counts(weights: Weights) -> str | None:

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from fedsdg.aggregation.door import aggregate
+from fedsdg.aggregation.plans import PlannedRule
 from fedsdg.aggregation.rule_table import RULES, make_rule
 from fedsdg.aggregation.rules.alignment import Alignment
 from fedsdg.aggregation.rules.cgsv import Cgsv
@@ -12,8 +13,9 @@ from fedsdg.aggregation.rules.krum import MultiKrum
 from fedsdg.aggregation.rules.mean import Mean
 
 # Of names that mean the same rule the first; many methods differ in what clients do alone.
+_NAMED = {make_rule(name): name for name in reversed(RULES)}
 EVERY_RULE = [
-    *{make_rule(name): name for name in reversed(RULES)}.values(),
+    *(name for rule, name in _NAMED.items() if isinstance(rule, PlannedRule)),
     Mean("batches"),
     MultiKrum(f=1, m=2),
     Alignment(reference="leave_one_out"),

@@ -116,6 +116,21 @@ def test_updates_that_are_large_enough_for_the_kernels(world, layout, rule):
     check(found, expected, "float32", whole=layout == "by_client")
 
 
+@pytest.mark.parametrize("d", [1, 2, 3, 7])
+def test_tensors_whose_numbers_lie_apart_travel_too(world, d):
+    ranks = len(world.pipes)
+    for found in world.results("strided", d):
+        np.testing.assert_allclose(found, np.arange(d) + (ranks - 1) / 2)
+
+
+@pytest.mark.parametrize("where", ["_pack", "_unpack"])
+def test_what_fails_on_one_rank_between_two_exchanges_fails_on_all_at_once(world, where):
+    for kind, text, seconds in world.results("failing", where):
+        assert kind == "DistributedError"
+        assert "MemoryError: no room" in text
+        assert seconds < 20
+
+
 @pytest.mark.parametrize("buffer_bytes", [100, 1 << 25])
 def test_columns_travel_as_they_are_stored_whatever_the_buffer(world, buffer_bytes):
     """Tensors of all dtypes, strided and empty ones among them."""
@@ -210,8 +225,8 @@ def test_what_is_sent_does_not_grow_with_the_parameters(world, rule):
     """8 bytes for digest and checks, and for what the rule asks: to each other rank the same."""
     others = len(world.pipes) - 1
     for size in (5, 12):
-        # 12 digests; the dtype; facts about the rows; that all went well.
-        checks = (1 + 12) + (1 + 1) + (1 + 3) + 1
+        # 12 digests; the dtype; that rows are there; facts about them; that all went well.
+        checks = (1 + 12) + (1 + 1) + 1 + (1 + 3) + 1
         for d in (40, 4000):
             expected = 8 * others * (checks + numbers(rule, size))
             assert sent(world, "by_columns", rule, size, d) == [expected] * (others + 1)

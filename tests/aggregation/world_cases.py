@@ -355,3 +355,33 @@ def parameter_norm(rank, size, theta, clients, update_norm):
     origin, *rows = [{"w": torch.tensor(row[here])} for row in (theta, *clients)]
     norm = ShardedNorm(Rounding(origin, rows), torch.float64, Peers(timeout=30))
     return float(norm), norm.at_most(update_norm)
+
+
+def strided(rank, size, d):
+    """Whole clients whose numbers lie apart; rank's own are [rank, rank + 1, …]."""
+    theta = torch.zeros(2 * d)[1::2]
+    own = {str(rank): (torch.arange(2 * d) / 2 + rank - 0.5)[1::2]}
+    result = aggregate_by_client("fedavg-uniform", theta, own, timeout=20)
+    return result.parameters.numpy()
+
+
+def failing(rank, size, where):
+    """One rank fails while it packs or unpacks; the seconds until all know of it."""
+    from fedsdg.aggregation.distributed import columns
+
+    real, calls = getattr(columns, where), []
+
+    def fail(*arguments):
+        calls.append(1)
+        if last_rank():
+            raise MemoryError("no room")
+        return real(*arguments)
+
+    setattr(columns, where, fail)
+    start = time.monotonic()
+    try:
+        aggregate_by_client("fedavg-uniform", np.zeros(9), {str(rank): np.ones(9)}, timeout=60)
+    except RuntimeError as error:
+        return type(error).__name__, str(error), time.monotonic() - start
+    finally:
+        setattr(columns, where, real)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from fedsdg.aggregation.distributed.columns import bytes_of
 from fedsdg.aggregation.distributed.peers import Peers
 from fedsdg.aggregation.types import Rule
 
@@ -48,8 +49,7 @@ def fingerprint(tensors: Mapping[str, torch.Tensor]) -> list[tuple[Any, ...]]:
     """Names, dtypes, shapes and a hash of the numbers; a bit that differs shows."""
     marks = []
     for name, tensor in tensors.items():
-        flat = tensor.detach().reshape(-1).cpu().contiguous()
-        data = flat.view(torch.uint8).numpy().data
+        data = bytes_of(tensor.detach().reshape(-1).cpu()).numpy().data
         digest = hashlib.blake2b(data, digest_size=8).hexdigest()
         marks.append((name, str(tensor.dtype), tuple(tensor.shape), digest))
     return marks

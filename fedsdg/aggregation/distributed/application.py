@@ -50,7 +50,7 @@ def apply(
     clients = tensors["update"]
     wide = peers.gathered(lambda: [any(t.dtype == torch.float64 for t in origin.values())], 1)
     dtype = torch.float64 if wide.any() else torch.float32
-    updates = ParameterRows(origin, clients, dtype=dtype)
+    updates = peers.agreed(lambda: ParameterRows(origin, clients, dtype=dtype))
     rows = {"update": ShardedRows(updates, peers)}
     for name in sorted(set(tensors) - {"update"}):
         sent = ParameterRows(origin, tensors[name], subtract=False, dtype=dtype)

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from fedsdg.aggregation.arguments import check_on_nonfinite
 from fedsdg.aggregation.cohort import Cohort
 from fedsdg.aggregation.distributed.agreement import check_agreement, content, fingerprint
 from fedsdg.aggregation.distributed.application import (
@@ -75,8 +76,7 @@ def aggregate_by_client(
 
     def prepare() -> dict[str, Any]:
         call = found["call"] = planned_rule(rule)
-        if on_nonfinite not in ("raise", "drop"):
-            raise ValueError(f"on_nonfinite={on_nonfinite!r}: use 'raise' or 'drop'")
+        check_on_nonfinite(on_nonfinite)
         origin = found["origin"] = global_tensors(global_params)
         found["targets"] = None if out is None else out_tensors(out, global_params, origin)
         if not isinstance(own_params, Mapping):
@@ -146,9 +146,10 @@ def aggregate_by_client(
     columns = slice(layout.bounds[peers.rank], layout.bounds[peers.rank + 1])
     by_column = sharded_state(call, context.client_samples) if known else set()
     cut = {name: value[columns] if name in by_column else value for name, value in known.items()}
-    new = {name: torch.empty_like(part) for name, part in shard.items()}
+    # With the strides of new tensors, whatever those of the parameters.
+    new = peers.agreed(lambda: {name: part.new_empty(part.shape) for name, part in shard.items()})
     plan = apply(peers, call, shard, ids, kept, tensors, context, cut, new)
-    result = new_like(global_params)
+    result = peers.agreed(lambda: new_like(global_params))
     join_columns(peers, layout, new, views(result))
     after = dict(plan.state)
     for name in by_column:
@@ -222,6 +223,9 @@ def _joined(
 def _fingerprint(state: Any) -> Any:
     """Of a state that is well-formed; any other is refused later, on every rank."""
     tensors = isinstance(state, Mapping) and all(
-        isinstance(value, torch.Tensor) for value in state.values()
+        isinstance(value, torch.Tensor)
+        and value.layout == torch.strided
+        and value.device.type != "meta"
+        for value in state.values()
     )
     return fingerprint(state) if tensors else type(state).__name__

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import torch
 
+from fedsdg.aggregation.arguments import check_on_nonfinite
 from fedsdg.aggregation.cohort import Cohort
 from fedsdg.aggregation.distributed.agreement import check_agreement, content, fingerprint
 from fedsdg.aggregation.distributed.application import (
@@ -62,7 +63,7 @@ def aggregate_sharded(
 
     group, timeout: see `Peers`.
 
-    Each rank sends each other one 20 numbers of 8 bytes that go with every call (digests, checks)
+    Each rank sends each other one 21 numbers of 8 bytes that go with every call (digests, checks)
     and those of its rule: 2M+5 for "fedsdg", 4M+6 for "cgsv", M(M-1)/2 + 2 for Krum and the
     geometric median (a few times as many where attackers are far away), none for means and
     coordinate-wise rules. When dropping, the names of bad tensors too.
@@ -76,8 +77,7 @@ def aggregate_sharded(
 
     def prepare() -> dict[str, Any]:
         call = found["call"] = planned_rule(rule)
-        if on_nonfinite not in ("raise", "drop"):
-            raise ValueError(f"on_nonfinite={on_nonfinite!r}: use 'raise' or 'drop'")
+        check_on_nonfinite(on_nonfinite)
         origin = found["origin"] = _shard(global_shard)
         found["targets"] = None if out is None else out_tensors(out, global_shard, origin)
         ids, clients, listed = found["clients"] = clients_of(client_shards)

@@ -1,6 +1,7 @@
 """The door for parameters in files: aggregated a block of columns at a time, never loaded whole."""
 
 import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -13,6 +14,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
+from fedsdg.aggregation.arguments import check_on_nonfinite
 from fedsdg.aggregation.cohort import Cohort
 from fedsdg.aggregation.files.inputs import (
     check_alike,
@@ -24,7 +26,7 @@ from fedsdg.aggregation.files.inputs import (
 )
 from fedsdg.aggregation.files.new_files import NewFile, check_target, new_file
 from fedsdg.aggregation.files.rows import FileRows, Meter, NonFinite, PassedNorm
-from fedsdg.aggregation.files.tensor_files import READ_BYTES, FileVector, TensorFile
+from fedsdg.aggregation.files.tensor_files import READ_BYTES, FileVector, TensorFile, opened
 from fedsdg.aggregation.parameters.screening import who
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
 from fedsdg.aggregation.rows import TensorRows, all_finite
@@ -133,8 +135,7 @@ def aggregate_files(
             f"the rule {type(planned).__name__} wants all updates at once, so it cannot work on "
             f"files; load them and use fedsdg.aggregation.aggregate"
         )
-    if on_nonfinite not in ("raise", "drop"):
-        raise ValueError(f"on_nonfinite={on_nonfinite!r}: use 'raise' or 'drop'")
+    check_on_nonfinite(on_nonfinite)
     if not client_files:
         raise ValueError("there are no client files; name at least one")
     if memory < 1 << 20:
@@ -222,6 +223,7 @@ def aggregate_files(
 def read_state(path: str | Path) -> dict[str, torch.Tensor]:
     """The state that `aggregate_files` wrote. Raises ValueError when the file is damaged."""
     try:
+        os.close(opened(path, os.O_RDONLY))
         return load_file(path)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{path}: there is no such file") from error

@@ -1,7 +1,7 @@
 """Whether the files of a call belong together, and what is known of the clients they come from."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,15 @@ def check_distinct(
             raise ValueError(f"{target} is to be written, but is {part}; choose another name")
     if state_out is not None and os.path.realpath(out) == os.path.realpath(state_out):
         raise ValueError(f"{out} cannot hold both parameters and state; choose another name")
+
+
+def check_no_input(target: str | Path, inputs: Iterable[str | Path]) -> None:
+    """ValueError when a file that is to be written is one of those that are read."""
+    for path in inputs:
+        there = os.path.exists(target) and os.path.exists(path)
+        same = os.path.realpath(target) == os.path.realpath(path)
+        if same or (there and os.path.samefile(target, path)):  # Also by another link.
+            raise ValueError(f"{target} is to be written, but is also read; choose another name")
 
 
 def number_of(label: str) -> int:

@@ -3,10 +3,12 @@
 import contextlib
 import errno
 import os
+import secrets
 import stat
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+O_CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 
 
 class NewFile:
@@ -47,9 +49,7 @@ def new_file(path: str | Path, size: int = 0, *, overwrite: bool = False) -> Ite
     check_target(path, overwrite=overwrite)
     target = Path(os.path.realpath(path))  # A link stays one.
     try:
-        descriptor, name = tempfile.mkstemp(
-            prefix=f".{target.name}.", suffix=".part", dir=target.parent
-        )
+        descriptor, name = _temporary(target)
     except PermissionError as error:
         raise PermissionError(f"{path}: you may not write to the folder {target.parent}") from error
     except OSError as error:
@@ -61,7 +61,8 @@ def new_file(path: str | Path, size: int = 0, *, overwrite: bool = False) -> Ite
         file.sync()
         check_target(path, overwrite=overwrite)
         with _failures_of(file.target):
-            os.fchmod(descriptor, 0o644)
+            with contextlib.suppress(FileNotFoundError):  # What is overwritten keeps its mode.
+                os.fchmod(descriptor, stat.S_IMODE(os.stat(target).st_mode))
             os.replace(name, target)
         _sync_folder(target.parent)
     finally:
@@ -72,14 +73,32 @@ def new_file(path: str | Path, size: int = 0, *, overwrite: bool = False) -> Ite
 def check_target(path: str | Path, *, overwrite: bool) -> None:
     """FileExistsError, FileNotFoundError or ValueError where `new_file` would raise them."""
     target = Path(os.path.realpath(path))
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"{path}: there is no folder {target.parent}; make it first")
-    if not target.exists():
-        return
-    if not stat.S_ISREG(target.stat().st_mode):
+    try:
+        if not target.parent.is_dir():
+            raise FileNotFoundError(f"{path}: there is no folder {target.parent}; make it first")
+        if not target.exists():
+            return
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        raise
+    except PermissionError as error:
+        raise PermissionError(f"{path}: you may not look into {target.parent}") from error
+    except (OSError, ValueError) as error:  # A name that is too long, or holds a null.
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"{path} cannot be written ({reason}); choose another name") from error
+    if not stat.S_ISREG(mode):
         raise ValueError(f"{path} is not a regular file; choose another name")
     if not overwrite:
         raise FileExistsError(f"{path} exists; choose another name, or ask to overwrite it")
+
+
+def _temporary(target: Path) -> tuple[int, str]:
+    """A descriptor and the name of a new file beside the target, with the mode of any new file."""
+    while True:
+        # Names may be no longer than the target's, which may be the longest there can be.
+        name = target.parent / f".{target.name[:40]}.{secrets.token_hex(4)}.part"
+        with contextlib.suppress(FileExistsError):
+            return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | O_CLOEXEC, 0o666), str(name)
 
 
 def _set_aside(file: NewFile, size: int) -> None:

@@ -9,6 +9,7 @@ import bisect
 import json
 import math
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,16 @@ class Place(NamedTuple):
         return math.prod(self.shape)
 
 
+def opened(path: str | Path, flags: int) -> int:
+    """A descriptor of a regular file; OSError for any other, such as a pipe that would wait for a
+    writer for ever."""
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(f"{path} is not a regular file")
+
+
 class TensorFile:
     """The header of a file, checked, and its tensors in the order in which they lie in it.
 
@@ -67,7 +78,7 @@ class TensorFile:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         try:
-            with open(self.path, "rb") as file:
+            with open(self.path, "rb", opener=opened) as file:
                 self._facts = _facts(os.fstat(file.fileno()))
                 with safe_open(self.path, framework="np"):  # Checks it all and reads no number.
                     pass
@@ -106,7 +117,7 @@ class TensorFile:
     def open(self) -> int:
         """A descriptor of the file. Raises ValueError when it is no longer as it was."""
         try:
-            descriptor = os.open(self.path, os.O_RDONLY)
+            descriptor = opened(self.path, os.O_RDONLY)
         except OSError as error:
             raise ValueError(f"{self.path} can no longer be read ({_reason(error)})") from error
         if _facts(os.fstat(descriptor)) != self._facts:

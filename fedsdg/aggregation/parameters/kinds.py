@@ -19,6 +19,7 @@ from fedsdg.aggregation.parameters.checks import (
     named_clients,
 )
 from fedsdg.aggregation.parameters.checks import check_global as check_tensors
+from fedsdg.aggregation.parameters.writing import check_disjoint
 
 ALONE = "parameters"
 """The name of an array or tensor that is all there is."""
@@ -30,7 +31,7 @@ def clients_of(client_params: Any) -> tuple[list[Any], list[Any], bool]:
     An array or tensor with a leading client axis is the list of its rows.
     """
     if isinstance(client_params, np.ndarray | torch.Tensor) and client_params.ndim > 0:
-        client_params = list(client_params)
+        client_params = [client_params[k, ...] for k in range(len(client_params))]
     ids, clients = named_clients(client_params)
     return ids, clients, not isinstance(client_params, Mapping)
 
@@ -76,15 +77,17 @@ def out_tensors(out: Any, global_params: Any, origin: StateDict) -> StateDict:
     for name, value in _entries(out).items():
         if isinstance(value, np.ndarray):
             # A view and not a copy, and one that numpy allows to be written to.
-            writable = value.flags.writeable and _addressable(value)
+            writable = value.flags.writeable and _addressable(_plain(value))
         else:
             writable = torch.is_inference_mode_enabled() or not value.is_inference()
         strides = zip(tensors[name].shape, tensors[name].stride(), strict=True)
-        if not writable or any(size > 1 and stride == 0 for size, stride in strides):
+        spread = any(size > 1 and stride == 0 for size, stride in strides)
+        if not writable or (spread and tensors[name].numel() > 0):
             raise ValueError(
                 f"out: tensor {name!r} cannot be written to in place; give a writable buffer "
                 f"without broadcast, reversed or misaligned axes"
             )
+    check_disjoint(tensors)
     return tensors
 
 
@@ -134,12 +137,26 @@ def _tensor(who: str, name: Any, value: Any) -> torch.Tensor:
             f"{who}: array {name!r} has dtype {value.dtype.str}; only float16, float32 and float64 "
             f"in native byte order can be averaged: convert it, or leave it out"
         )
+    value = _plain(value)
     if not _addressable(value):
-        value = np.ascontiguousarray(value).reshape(value.shape)
+        value = np.array(value, order="C")
     with warnings.catch_warnings():
         # Torch warns that a read-only array could be written through its view; it is only read.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
         return torch.from_numpy(value)
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    """A view with ordinary strides along axes where no step is ever taken."""
+    if array.size > 1 and 1 not in array.shape:
+        return array
+    ordinary = np.empty(0, array.dtype).itemsize
+    strides = tuple(
+        ordinary if size <= 1 or array.size == 0 else stride
+        for size, stride in zip(array.shape, array.strides, strict=True)
+    )
+    writable = array.flags.writeable
+    return np.lib.stride_tricks.as_strided(array, strides=strides, writeable=writable)
 
 
 def _addressable(array: np.ndarray) -> bool:

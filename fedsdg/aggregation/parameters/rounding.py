@@ -55,7 +55,7 @@ class Rounding:
             for eps, names in self._groups.items():
                 some = [{name: each[name] for name in names} for each in params]
                 measured = ParameterRows(some[0], some, subtract=False).measure()
-                total = np.hypot(total, 0.5 * np.array(eps) * (measured.norms * measured.unit))
+                total = np.hypot(total, 0.5 * np.array(eps) * measured.norms * measured.unit)
         return total
 
 

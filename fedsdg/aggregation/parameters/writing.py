@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections.abc import Collection
 from itertools import accumulate
 
+import numpy as np
 import torch
 
 from fedsdg.aggregation.parameters.blocks import Block, cut
@@ -66,6 +67,26 @@ def write_copies(targets: StateDict, origin: StateDict) -> None:
         target.copy_(origin[name])
 
 
+def check_disjoint(targets: StateDict) -> None:
+    """ValueError, naming tensors, where a number of the targets has two places in them."""
+    filled = [(_span(tensor), name) for name, tensor in targets.items() if tensor.numel()]
+    for name, tensor in targets.items():
+        if _overlaps_itself(tensor):
+            raise ValueError(
+                f"out: elements of tensor {name!r} share memory; give a buffer with a place for "
+                f"each"
+            )
+    reaching: list[tuple[int, str]] = []
+    for (start, end), name in sorted(filled, key=lambda entry: entry[0]):
+        reaching = [(until, other) for until, other in reaching if until > start]
+        for _, other in reaching:
+            if np.shares_memory(_addresses(targets[name]), _addresses(targets[other])):
+                raise ValueError(
+                    f"out: tensors {other!r} and {name!r} share memory; give a buffer for each"
+                )
+        reaching.append((end, name))
+
+
 def apart(targets: StateDict, others: list[StateDict]) -> list[StateDict]:
     """The others, those of their tensors copied that would change before they have been read.
 
@@ -96,6 +117,38 @@ def apart(targets: StateDict, others: list[StateDict]) -> list[StateDict]:
         {name: t if harmless(name, t) else t.clone() for name, t in params.items()}
         for params in others
     ]
+
+
+def _overlaps_itself(tensor: torch.Tensor) -> bool:
+    steps = sorted(zip(tensor.stride(), tensor.shape, strict=True))
+    reach, apart = 0, True
+    for stride, size in steps:
+        if size > 1:
+            apart, reach = apart and stride > reach, reach + stride * (size - 1)
+    if apart or tensor.numel() == 0:
+        return False
+    places = np.zeros(1, dtype=np.int64)  # Unusual strides: look at every place.
+    for stride, size in steps:
+        places = np.add.outer(places, stride * np.arange(size)).reshape(-1)
+    return len(np.unique(places)) < len(places)
+
+
+class _Memory:
+    """Where a tensor lies, as numpy wants to be told; nothing there is read."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        size = tensor.element_size()
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": f"|V{size}",
+            "shape": tuple(tensor.shape),
+            "strides": tuple(size * stride for stride in tensor.stride()),
+            "data": (tensor.data_ptr(), False),
+        }
+
+
+def _addresses(tensor: torch.Tensor) -> np.ndarray:
+    return np.asarray(_Memory(tensor))
 
 
 def _same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
+from fedsdg.aggregation.arguments import check_number, check_word
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
 from fedsdg.aggregation.rows import Rows
 from fedsdg.aggregation.statistics import Statistics
@@ -16,6 +17,9 @@ from fedsdg.aggregation.weights import capped
 
 DEGENERATE_SUM = 1e-6
 """Below this sum of alignments the weights are uniform."""
+
+LARGEST = float(np.finfo(np.float64).max)
+"""Norms of numbers as large are infinite; rounding noise is not."""
 
 
 class Weighing(NamedTuple):
@@ -63,18 +67,19 @@ class Alignment(PlannedRule):
         return ("update",) if self.scope == "all" else ("update", "adapters")
 
     def __post_init__(self) -> None:
+        for name in ("epsilon", "temperature", "smoothing"):
+            check_number(name, getattr(self, name))
+        if self.max_weight is not None:
+            check_number("max_weight", self.max_weight)
+        check_word("reference", self.reference, ("mean", "leave_one_out"))
+        check_word("transform", self.transform, ("relu", "softmax"))
+        check_word("scope", self.scope, ("all", "adapters"))
         if not 0 < self.epsilon <= 0.01:
             raise ValueError(f"epsilon={self.epsilon} must be in (0, 0.01]; the default is 1e-8")
-        if self.reference not in ("mean", "leave_one_out"):
-            raise ValueError(f"reference={self.reference!r}: use 'mean' or 'leave_one_out'")
-        if self.transform not in ("relu", "softmax"):
-            raise ValueError(f"transform={self.transform!r}: use 'relu' or 'softmax'")
         if not 0 < self.temperature < float("inf"):
             raise ValueError(f"temperature={self.temperature} must be positive and finite")
         if self.max_weight is not None and not 0 < self.max_weight <= 1:
             raise ValueError(f"max_weight={self.max_weight} must be in (0, 1], or None for no cap")
-        if self.scope not in ("all", "adapters"):
-            raise ValueError(f"scope={self.scope!r}: use 'all' or 'adapters'")
         if not 0 <= self.smoothing <= 1:
             raise ValueError(f"smoothing={self.smoothing} must be in [0, 1]; 0 is none")
 
@@ -86,6 +91,8 @@ class Alignment(PlannedRule):
         require_finite(updates, statistics.norms, context)
         noise = _noise(statistics, context.parameter_norm, torch.finfo(updates.dtype).eps)
         weighing = self.weigh(statistics, noise)
+        with np.errstate(over="ignore"):  # The length of numbers near the largest is infinite.
+            lengths = statistics.norms * statistics.unit
         return Plan(
             Combination(weighing.weights),
             weighing.weights,
@@ -93,7 +100,7 @@ class Alignment(PlannedRule):
             {
                 "alignment": weighing.alignment,
                 "cosine": weighing.cosine,
-                "update_norm": statistics.norms * statistics.unit,
+                "update_norm": lengths,
                 "mean_norm": statistics.reference_norm * statistics.unit,
                 "degenerate": float(weighing.degenerate),
             },
@@ -144,7 +151,7 @@ def _noise(s: Statistics, parameter_norm: float | Norm | None, eps: float) -> fl
     if parameter_norm is None:
         return 0.0
     if isinstance(parameter_norm, Norm):
-        bound = 0.5 * eps * parameter_norm.at_most(float(s.norms.max()) * s.unit)
+        bound = 0.5 * eps * min(parameter_norm.at_most(float(s.norms.max()) * s.unit), LARGEST)
         if s.reference_norm * s.unit > bound:
             return bound
-    return 0.5 * eps * float(parameter_norm)
+    return 0.5 * eps * min(float(parameter_norm), LARGEST)

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 
+from fedsdg.aggregation.arguments import check_number, check_word
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
 from fedsdg.aggregation.rows import Rows
 from fedsdg.aggregation.types import Context
@@ -40,12 +41,13 @@ class Cgsv(PlannedRule):
     step_scale: Literal["mean-norm", "unit"] = "mean-norm"
 
     def __post_init__(self) -> None:
+        check_number("gamma0", self.gamma0)
+        check_number("floor", self.floor)
+        check_word("step_scale", self.step_scale, ("mean-norm", "unit"))
         if not 0 <= self.gamma0 <= 1:
             raise ValueError(f"gamma0={self.gamma0} must be in [0, 1]; the default is 0.5")
         if not 0 <= self.floor < 1:
             raise ValueError(f"floor={self.floor} must be in [0, 1); the default is 0.001")
-        if self.step_scale not in ("mean-norm", "unit"):
-            raise ValueError(f"step_scale={self.step_scale!r}: use 'mean-norm' or 'unit'")
 
     def init(self, d: int, client_samples: np.ndarray) -> dict[str, torch.Tensor]:
         samples = np.asarray(client_samples, dtype=np.float64)
@@ -62,6 +64,7 @@ class Cgsv(PlannedRule):
         self, rows: Mapping[str, Rows], context: Context, state: Mapping[str, torch.Tensor]
     ) -> Plan:
         updates = rows["update"]
+        check_shares(state)
         cohort = context.clients
         shares = state["r"].numpy(force=True)[cohort]
         weights = (
@@ -93,6 +96,15 @@ class Cgsv(PlannedRule):
             return r
         renewed = np.maximum(renewed, self.floor)
         return renewed * (r.sum() / renewed.sum())
+
+
+def check_shares(state: Mapping[str, torch.Tensor]) -> None:
+    """ValueError for a state that holds less than nothing."""
+    for name, values in state.items():
+        if (values < 0).any():
+            raise ValueError(
+                f"state {name!r} holds negative numbers; pass the state that the last call returned"
+            )
 
 
 def contributions(updates: Rows, coefficients: np.ndarray) -> np.ndarray:

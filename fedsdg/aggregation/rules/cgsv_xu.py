@@ -7,8 +7,9 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from fedsdg.aggregation.arguments import check_number
 from fedsdg.aggregation.rows import TensorRows
-from fedsdg.aggregation.rules.cgsv import contributions
+from fedsdg.aggregation.rules.cgsv import check_shares, contributions
 from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
 from fedsdg.aggregation.uploads import checked_upload, require_finite
 
@@ -45,6 +46,8 @@ class CgsvXu(StatelessRule):
     floor: float = 1e-3
 
     def __post_init__(self) -> None:
+        for name in ("gamma", "alpha", "beta", "floor"):
+            check_number(name, getattr(self, name))
         if not 0 < self.gamma < float("inf"):
             raise ValueError(f"gamma={self.gamma} must be positive and finite; the default is 0.5")
         if not 0 <= self.alpha < 1:
@@ -79,6 +82,7 @@ class CgsvXu(StatelessRule):
         state: Mapping[str, torch.Tensor],
     ) -> Aggregate:
         updates = TensorRows(checked_upload(uploads, context, finite=False))
+        check_shares(state)
         cohort = context.clients
         if sorted(cohort.tolist()) != list(range(context.num_clients)):
             raise ValueError(

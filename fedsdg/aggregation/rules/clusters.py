@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from fedsdg.aggregation.arguments import check_number, check_whole_number, check_word
 from fedsdg.aggregation.rows import TensorRows
 from fedsdg.aggregation.server_models import checked_scores, server_models
 from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
@@ -75,17 +76,17 @@ class Clustered(StatelessRule):
 
     def __post_init__(self) -> None:
         check_weights(self.weights)
-        if not 1 <= self.partials <= self.count:
+        check_whole_number("count", self.count, 1)
+        check_whole_number("partials", self.partials, 1)
+        check_whole_number("seed", self.seed, 0)
+        check_number("beta", self.beta)
+        check_word("assignment", self.assignment, ("loss", "known"))
+        check_word("nearness", self.nearness, ("models", "labels"))
+        if self.partials > self.count:
             raise ValueError(
                 f"partials={self.partials} must be from 1 to the {self.count} clusters that there "
                 f"are; lower it or raise count"
             )
-        if self.nearness not in ("models", "labels"):
-            raise ValueError(f"nearness={self.nearness!r}: use 'models' or 'labels'")
-        if self.count < 1:
-            raise ValueError(f"count={self.count} must be >= 1: there is at least one cluster")
-        if self.assignment not in ("loss", "known"):
-            raise ValueError(f"assignment={self.assignment!r}: use 'loss' or 'known'")
         if not 0 <= self.beta <= 1:
             raise ValueError(f"beta={self.beta} must be in [0, 1]; 0 gives plain clusters")
 

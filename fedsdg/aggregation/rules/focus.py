@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from fedsdg.aggregation.arguments import check_number
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
 from fedsdg.aggregation.rows import Rows
 from fedsdg.aggregation.types import Context
@@ -45,6 +46,7 @@ class Focus(PlannedRule):
 
     def __post_init__(self) -> None:
         check_weights(self.weights)
+        check_number("temperature", self.temperature)
         if not 0 <= self.temperature < float("inf"):
             raise ValueError(f"temperature={self.temperature} must be >= 0 and finite")
 

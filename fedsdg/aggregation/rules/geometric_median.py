@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from fedsdg.aggregation.arguments import check_number, check_whole_number
 from fedsdg.aggregation.centred_median import Solution, centred_median, middle_point
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
 from fedsdg.aggregation.rows import Rows, squares_suffice
@@ -193,10 +194,10 @@ class GeometricMedian(PlannedRule):
     max_iterations: int = 1000
 
     def __post_init__(self) -> None:
+        check_number("tolerance", self.tolerance)
+        check_whole_number("max_iterations", self.max_iterations, 1)
         if not 0 < self.tolerance < 1:
             raise ValueError(f"tolerance={self.tolerance} must be in (0, 1); the default is 1e-9")
-        if self.max_iterations < 1:
-            raise ValueError(f"max_iterations={self.max_iterations} must be at least 1")
 
     def plan(
         self, rows: Mapping[str, Rows], context: Context, state: Mapping[str, torch.Tensor]

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from fedsdg.aggregation.arguments import check_whole_number
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
-from fedsdg.aggregation.rows import Rows
+from fedsdg.aggregation.rows import Rows, squares_suffice
 from fedsdg.aggregation.types import Context
 from fedsdg.aggregation.uploads import require_finite
 
@@ -20,10 +21,23 @@ def krum_scores(distances: np.ndarray, f: int) -> np.ndarray:
 
     distances: [n, n] squared distances. Raises ValueError unless n >= 2f + 3.
     """
+    _check_size(len(distances), f)
+    return np.asarray(_nearest(distances, f).sum(axis=1))
+
+
+def krum_log_scores(logs: np.ndarray, f: int) -> np.ndarray:
+    """[n] log2 of `krum_scores` from log2 of the distances, for those that no float has room for.
+
+    logs: [n, n] log2 ||x_i - x_j||.
+    """
+    _check_size(len(logs), f)
+    return np.asarray(np.logaddexp2.reduce(2 * _nearest(logs, f), axis=1))
+
+
+def _nearest(distances: np.ndarray, f: int) -> np.ndarray:
     n = len(distances)
-    _check_size(n, f)
     others = distances[~np.eye(n, dtype=bool)].reshape(n, n - 1)
-    return np.sort(others, axis=1)[:, : n - f - 2].sum(axis=1)
+    return np.asarray(np.sort(others, axis=1)[:, : n - f - 2])
 
 
 def _check_size(n: int, f: int) -> None:
@@ -34,12 +48,16 @@ def _check_size(n: int, f: int) -> None:
         )
 
 
-def best_scored(scores: np.ndarray, count: int) -> np.ndarray:
-    """Indices of the `count` lowest scores, best first; ties by lowest index."""
+def best_scored(scores: np.ndarray, count: int, *, logs: bool = False) -> np.ndarray:
+    """Indices of the `count` lowest scores, best first; ties by lowest index.
+
+    logs: whether the scores are given as logarithms to the base 2.
+    """
     left = list(range(len(scores)))
     chosen = []
     for _ in range(count):
-        limit = min(scores[left]) * (1 + TIE)
+        lowest = min(scores[left])
+        limit = lowest + np.log2(1 + TIE) if logs else lowest * (1 + TIE)
         chosen.append(next(i for i in left if scores[i] <= limit))
         left.remove(chosen[-1])
     return np.array(chosen, dtype=np.int64)
@@ -58,10 +76,9 @@ class MultiKrum(PlannedRule):
     m: int | None = None
 
     def __post_init__(self) -> None:
-        if self.f < 0:
-            raise ValueError(f"f={self.f} must be >= 0")
-        if self.m is not None and self.m < 1:
-            raise ValueError(f"m={self.m} must be >= 1, or None for n - f")
+        check_whole_number("f", self.f, 0)
+        if self.m is not None:  # n - f
+            check_whole_number("m", self.m, 1)
 
     def plan(
         self, rows: Mapping[str, Rows], context: Context, state: Mapping[str, torch.Tensor]
@@ -74,12 +91,17 @@ class MultiKrum(PlannedRule):
             raise ValueError(f"m={count} must be at most n - f = {n - self.f}; lower m or f")
         distances, unit = updates.squared_distances()
         require_finite(updates, distances, context)
-        scores = krum_scores(distances, self.f)
-        chosen = best_scored(scores, count)
+        with np.errstate(over="ignore"):  # Of updates beyond 1e154 the squares are infinite.
+            if squares_suffice(distances, unit, updates):
+                scores = krum_scores(distances, self.f)
+                chosen = best_scored(scores, count)
+                reported = scores * unit * unit
+            else:
+                scores = krum_log_scores(updates.log_distances(), self.f)
+                chosen = best_scored(scores, count, logs=True)
+                reported = np.exp2(scores)
         weights = np.zeros(n)
         weights[chosen] = 1.0 / count
-        with np.errstate(over="ignore"):  # Of updates beyond 1e154 the squares are infinite.
-            reported = scores * unit * unit
         return Plan(
             Combination(weights),
             weights,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from fedsdg.aggregation.arguments import check_whole_number
 from fedsdg.aggregation.rows import TensorRows
 from fedsdg.aggregation.server_models import checked_scores, server_models
 from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
@@ -42,10 +43,8 @@ class Pens(StatelessRule):
     top: int = 2
 
     def __post_init__(self) -> None:
-        if self.phase_one < 0:
-            raise ValueError(f"phase_one={self.phase_one} must be >= 0 rounds")
-        if self.top < 1:
-            raise ValueError(f"top={self.top} must be >= 1: a client picks at least one model")
+        check_whole_number("phase_one", self.phase_one, 0)
+        check_whole_number("top", self.top, 1)
 
     def init(self, d: int, client_samples: np.ndarray) -> dict[str, torch.Tensor]:
         size = len(client_samples)

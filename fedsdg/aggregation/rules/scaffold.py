@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from fedsdg.aggregation.arguments import check_number
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
 from fedsdg.aggregation.rows import Rows
 from fedsdg.aggregation.types import Context
@@ -30,6 +31,7 @@ class Scaffold(PlannedRule):
     server_rate: float = 1.0
 
     def __post_init__(self) -> None:
+        check_number("server_rate", self.server_rate)
         if not 0 < self.server_rate < float("inf"):
             raise ValueError(f"server_rate={self.server_rate} must be positive and finite")
 

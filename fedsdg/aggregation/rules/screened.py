@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from fedsdg.aggregation.arguments import check_number, check_whole_number
 from fedsdg.aggregation.rows import Rows, TensorRows
 from fedsdg.aggregation.rules.geometric_median import geometric_median
 from fedsdg.aggregation.types import Aggregate, Context, Rule
@@ -52,10 +53,15 @@ class Screened:
     def __post_init__(self) -> None:
         if not isinstance(self.inner, Rule):
             raise ValueError(f"inner={self.inner!r} is no rule; give one such as Mean()")
-        if self.strikes < 1:
-            raise ValueError(f"strikes={self.strikes} must be >= 1")
+        check_whole_number("strikes", self.strikes, 1)
+        check_number("threshold", self.threshold)
         if not 0 < self.threshold < float("inf"):
             raise ValueError(f"threshold={self.threshold} must be positive and finite")
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The uploads that the inner rule looks at."""
+        return tuple(getattr(self.inner, "reads", ("update",)))
 
     @property
     def needs(self) -> str | None:

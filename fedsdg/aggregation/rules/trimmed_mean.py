@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from fedsdg.aggregation.arguments import check_whole_number
 from fedsdg.aggregation.plans import OrderStatistics, Plan, PlannedRule
 from fedsdg.aggregation.rows import Rows
 from fedsdg.aggregation.types import Context
@@ -21,8 +22,7 @@ class TrimmedMean(PlannedRule):
     f: int = 1
 
     def __post_init__(self) -> None:
-        if self.f < 0:
-            raise ValueError(f"f={self.f} must be >= 0")
+        check_whole_number("f", self.f, 0)
 
     def plan(
         self, rows: Mapping[str, Rows], context: Context, state: Mapping[str, torch.Tensor]

@@ -297,3 +297,15 @@ def test_impossible_options_are_refused():
     for options in ({"strikes": 0}, {"threshold": 0.0}, {"threshold": float("nan")}):
         with pytest.raises(ValueError, match=next(iter(options))):
             Screened(MEAN, **options)
+
+
+def test_the_inner_rule_gets_the_uploads_that_it_reads(cohort):
+    """Who sends what is decided by `reads`; so alignment may look at adapters alone behind it."""
+    inner = Alignment(scope="adapters")
+    rule = Screened(inner)
+    assert "adapters" in rule.reads
+    assert "adapters" in Screened(Compensated(inner)).reads
+    update = torch.tensor(np.random.default_rng(0).normal(1.0, 1.0, size=(6, 9)))
+    uploads = {"update": update, "adapters": update[:, :4]}
+    found = rule(uploads, cohort(6), rule.init(9, np.ones(6)))
+    np.testing.assert_allclose(found.weights, inner(uploads, cohort(6), {}).weights)
