@@ -7,6 +7,7 @@ config or printing help never imports torch.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -59,12 +60,15 @@ class Parameter:
             )
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{where} is {value!r}, but must be a number")
-        if self.integer and value != int(value):
+        finite = abs(value) <= sys.float_info.max
+        if self.integer and finite and value != int(value):
             raise ValueError(f"{where} is {value}, but must be a whole number")
-        if value != value or (self.minimum is not None and value < self.minimum):
+        if self.minimum is not None and not value >= self.minimum:
             raise ValueError(f"{where} is {value}, but must be at least {self.minimum}")
         if self.maximum is not None and value > self.maximum:
             raise ValueError(f"{where} is {value}, but must be at most {self.maximum}")
+        if not finite:
+            raise ValueError(f"{where} is {value}, but must be a finite number")
         return int(value) if self.integer else float(value)
 
 

@@ -21,6 +21,7 @@ from fedsdg.conditions import Conditions, parse_conditions
 from fedsdg.contribution import check_players
 from fedsdg.data.client_shares import clients_in
 from fedsdg.data.own_data import OwnData
+from fedsdg.data.skew import parse_skew
 from fedsdg.declared_data import ALL, natural_clients, parse_datasets
 from fedsdg.local_parts import LOSSES, OPTIMISERS, WEIGHT_DECAY, Chosen, name_of, undecayed
 from fedsdg.plugins import (
@@ -49,6 +50,8 @@ SKEW = re.compile(
 )
 _SCENARIO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+#: ValueError: dates and whole numbers that there are not, and bytes that are no text.
+_NO_YAML = (yaml.YAMLError, ValueError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -345,6 +348,10 @@ def _skews(value: Any) -> tuple[str, ...]:
         kind, _, number = skew.partition("~")
         if kind == "dirichlet" and not float(number) > 0:
             raise ValueError(f"skews: {skew!r} has α = {number}, but α must be greater than 0")
+        try:
+            parse_skew(skew)
+        except ValueError as error:
+            raise ValueError(f"skews: {error}") from error
     return tuple(value)
 
 
@@ -654,10 +661,11 @@ def _scenarios(
                 f"scenarios: the name {name!r} must be made of letters, digits, '.', '_', '~' "
                 "and '-'; it is part of paths"
             )
-        for key in mapping_of(given, where):
+        for key, value in mapping_of(given, where).items():
             if key not in known:
                 raise ValueError(f"{where}: unknown key {key!r}{hint(key, known)}")
-        if "clients" in mapping_of(given.get("federation", {}), f"{where}.federation"):
+            mapping_of({} if value is None else value, f"{where}.{key}")
+        if "clients" in (given.get("federation") or {}):
             raise ValueError(
                 f"{where}.federation.clients: scenarios share their clients; make it an experiment "
                 "of its own"
@@ -667,7 +675,7 @@ def _scenarios(
             section(FederationConfig, merged["federation"], f"{where}.federation"),
             _training(merged["training"], plugins, f"{where}.training"),
             parse_conditions(merged["conditions"], f"{where}.conditions"),
-            _parameters(given.get("parameters", {}), methods, f"{where}.parameters"),
+            _parameters(given.get("parameters") or {}, methods, f"{where}.parameters"),
         )
     return found
 
@@ -712,6 +720,10 @@ def _merge(base: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
+def _in_a_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
 def _setting(text: str) -> dict[str, Any]:
     """``federation.rounds=3`` as the mappings that a file with this one value would give."""
     place, sign, value = text.partition("=")
@@ -719,8 +731,9 @@ def _setting(text: str) -> dict[str, Any]:
         raise ValueError(f"--set {text!r}: write key=value, such as training.device=cuda")
     try:
         setting: Any = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise ValueError(f"--set {text!r}: {value!r} is not a value in YAML ({error})") from error
+    except _NO_YAML as error:
+        why = _in_a_line(error)
+        raise ValueError(f"--set {text!r:.99}: {value!r:.99} is not a value in YAML ({why})") from error
     for key in reversed(place.split(".")):
         setting = {key: setting}
     return dict(setting)
@@ -741,12 +754,12 @@ def load_config(
     """
     merged: dict[str, Any] = {}
     for file in [Path(p) for p in paths] or [default_file()]:
-        if not file.is_file():
+        if not os.path.isfile(file):
             raise FileNotFoundError(f"there is no config file {file}; name one with --config")
         try:
             content = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ValueError(f"{file} is not valid YAML: {error}") from error
+        except _NO_YAML as error:
+            raise ValueError(f"{file} is not valid YAML: {_in_a_line(error)}") from error
         merged = _merge(merged, mapping_of(content, f"the config file {file}"))
     for text in settings:
         merged = _merge(merged, _setting(text))

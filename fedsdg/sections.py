@@ -22,7 +22,7 @@ def checked(default: Any, **bounds: Any) -> Any:
 
 def hint(word: str, known: Iterable[str]) -> str:
     """The end of an error's sentence: the known name closest to a word, else all of them."""
-    names = list(known)
+    names = [str(name) for name in known]
     close = difflib.get_close_matches(str(word), names, n=1, cutoff=0.4)
     return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(names)}"
 

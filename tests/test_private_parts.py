@@ -645,3 +645,16 @@ def test_a_round_sends_what_is_communicated_and_nothing_else(finished, name):
     for row in one.records.rounds:
         assert row["bytes_up"] == row["bytes_down"] == 4 * size
     assert np.isfinite(metrics(one, "train_loss")).all()
+
+
+def test_a_watch_that_blocks_nobody_leaves_fedsdg_as_it_is_in_whatever_scope(material):
+    """The rule behind the watch gets the adapters that it compares, as it does without one."""
+    alignment = {"lambda1": 0.0, "scope": "adapters"}
+    watched = {"type": "fedsdg+screened", "threshold": 1e9, **alignment}
+    one, other = (
+        prepared(material, entry, rounds=1) for entry in (watched, {"type": "fedsdg", **alignment})
+    )
+    one.run()
+    other.run()
+    assert not torch.equal(one.theta, one.start)
+    torch.testing.assert_close(one.theta, other.theta, rtol=1e-5, atol=1e-7)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedsdg.aggregation.arguments import shown
 from fedsdg.aggregation.parameters.checks import kind
 from fedsdg.aggregation.types import Context, Rule
 
@@ -186,7 +187,7 @@ def _counts(name: str, given: Any, ids: Sequence[Hashable]) -> np.ndarray:
 
 
 def _listed(name: str, given: Any, ids: Sequence[Hashable] | None = None) -> np.ndarray:
-    values = given.tolist() if isinstance(given, np.ndarray | torch.Tensor) else given
+    values = given.tolist() if _has_values(given) else given
     if not isinstance(values, Sequence) or isinstance(values, str | bytes):
         raise ValueError(f"{name} is {kind(given)}; give a list of counts")
     for position, value in enumerate(values):
@@ -194,10 +195,16 @@ def _listed(name: str, given: Any, ids: Sequence[Hashable] | None = None) -> np.
         if not number or not 0 <= value <= LARGEST_COUNT:
             client = ids[position] if ids and position < len(ids) else position
             raise ValueError(
-                f"client {client}: the count in {name} is {value!r}; it must be a number from 0 to "
-                f"2**53"
+                f"client {client}: the count in {name} is {shown(value)}; it must be a number from "
+                f"0 to 2**53"
             )
     return np.array(values, dtype=np.float64)
+
+
+def _has_values(given: Any) -> bool:
+    if isinstance(given, torch.Tensor):
+        return given.layout == torch.strided and given.device.type != "meta"
+    return isinstance(given, np.ndarray)
 
 
 def _whole_numbers(ids: Sequence[Hashable]) -> bool:
@@ -207,5 +214,5 @@ def _whole_numbers(ids: Sequence[Hashable]) -> bool:
 def _positive(name: str, value: Any) -> int:
     number = isinstance(value, Integral) and not isinstance(value, bool)
     if not number or not 1 <= value <= LARGEST_COUNT:
-        raise ValueError(f"{name}={value!r} must be a whole number of at least 1")
+        raise ValueError(f"{name}={shown(value)} must be a whole number of at least 1")
     return int(value)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
+from fedsdg.aggregation.arguments import shown
 from fedsdg.aggregation.rules.alignment import Alignment
 from fedsdg.aggregation.rules.cgsv import Cgsv
 from fedsdg.aggregation.rules.fedcurv import FedCurv
@@ -143,17 +144,19 @@ def make_rule(rule: Any) -> Rule:
 def _from_row(given: Mapping[Any, Any]) -> Rule:
     name = given.get("type")
     if not isinstance(name, str):
-        raise ValueError(f"rule has the type {name!r}; name one of {', '.join(RULES)}")
+        raise ValueError(f"rule has the type {shown(name)}; name one of {', '.join(RULES)}")
     if name in ELSEWHERE:
         raise ValueError(f"rule {name!r} {ELSEWHERE[name]}; `fedsdg run` has it")
     if name not in RULES:
-        raise ValueError(f"there is no rule {name!r}{_hint(name, RULES)}")
+        raise ValueError(f"there is no rule {shown(name)}{_hint(name, RULES)}")
     row, arguments = RULES[name], {}
     for key, value in given.items():
         if key in ("type", "name"):
             continue
         if key not in row.settable:
-            raise ValueError(f"rule {name!r} has no parameter {key!r}{_hint(key, row.settable)}")
+            raise ValueError(
+                f"rule {name!r} has no parameter {shown(key)}{_hint(key, row.settable)}"
+            )
         where = f"parameter {key!r} of rule {name!r}"
         arguments[key] = _typed(value, row.field(key), where)
     return row.make(arguments)
@@ -166,10 +169,10 @@ def _typed(value: Any, field: Field[Any], where: str) -> Any:
         return None
     if isinstance(default, str):
         if not isinstance(value, str):
-            raise ValueError(f"{where} is {value!r}, but must be a text such as {default!r}")
+            raise ValueError(f"{where} is {shown(value)}, but must be a text such as {default!r}")
         return value
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise ValueError(f"{where} is {value!r}, but must be a number")
+        raise ValueError(f"{where} is {shown(value)}, but must be a number")
     try:
         number = float(value)
     except OverflowError as error:
@@ -177,7 +180,7 @@ def _typed(value: Any, field: Field[Any], where: str) -> Any:
     if not isinstance(default, int) and int not in get_args(field.type):
         return number
     if not number.is_integer():
-        raise ValueError(f"{where} is {value!r}, but must be a whole number")
+        raise ValueError(f"{where} is {shown(value)}, but must be a whole number")
     return int(number)
 
 

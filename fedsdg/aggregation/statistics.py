@@ -112,12 +112,13 @@ def _measured_apart(rows: torch.Tensor, coefficients: np.ndarray | None, unit: f
     one = math.frexp(unit)[1] - 1
     if unit > 1.0:
         one -= ROOM
-    return Statistics(
-        unit=math.ldexp(1.0, one),
-        norms=np.ldexp(squares.sqrt().cpu().numpy(), own - one),
-        dots=np.ldexp(dots.cpu().numpy(), own + of_z - 2 * one),
-        reference_norm=math.ldexp(math.sqrt(reference_square.item()), of_z - one),
-    )
+    with np.errstate(over="ignore"):  # Of rows that are not finite.
+        return Statistics(
+            unit=math.ldexp(1.0, one),
+            norms=np.ldexp(squares.sqrt().cpu().numpy(), own - one),
+            dots=np.ldexp(dots.cpu().numpy(), own + of_z - 2 * one),
+            reference_norm=float(np.ldexp(math.sqrt(reference_square.item()), of_z - one)),
+        )
 
 
 def squared_distances(rows: torch.Tensor) -> tuple[np.ndarray, float]:

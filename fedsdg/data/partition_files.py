@@ -70,7 +70,7 @@ def read_partition(
     partition, or made for other data.
     """
     path = Path(path)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise FileNotFoundError(f"no partition at {path}: make it with `fedsdg partition`")
     remedy = "delete it and make it again with `fedsdg partition`"
     try:
@@ -87,13 +87,13 @@ def read_partition(
     try:
         facts: dict[str, Any] = json.loads(metadata[METADATA_KEY])
         partition = _from_table(table, facts)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        altered = (
+            partition.digest() != partition.sha256
+            or facts.get("sizes") != partition.sizes().tolist()
+            or facts.get("class_counts") != partition.class_counts().tolist()
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"partition {path} is not readable ({error!r}): {remedy}") from error
-    altered = (
-        partition.digest() != partition.sha256
-        or facts.get("sizes") != partition.sizes().tolist()
-        or facts.get("class_counts") != partition.class_counts().tolist()
-    )
     if altered:
         raise ValueError(
             f"partition {path} does not match the sha256 it carries, it was altered: {remedy}"
@@ -112,6 +112,14 @@ def _from_table(table: pa.Table, facts: dict[str, Any]) -> Partition:
         raise ValueError("it has empty cells")
     if not np.array_equal(table.column("sample").to_numpy(), np.arange(table.num_rows)):
         raise ValueError("its samples are not in order")
+    for name in ("dataset", "dataset_sha256", "skew", "sha256"):
+        if not isinstance(facts[name], str):
+            raise ValueError(f"its {name} is no text")
+    for name, count in (("client", facts["num_clients"]), ("label", facts["num_classes"])):
+        numbers = table.column(name).to_numpy()
+        least = -1 if name == "client" else 0  # Of nobody's samples.
+        if len(numbers) and not least <= numbers.min() <= numbers.max() < count:
+            raise ValueError(f"it has a {name} beyond the {count} there are")
     codes = {name: code for code, name in enumerate(SPLITS)}
     encoded = table.column("split").combine_chunks().dictionary_encode()
     names = np.array([codes[name] for name in encoded.dictionary.to_pylist()], dtype=np.int8)

@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass
+from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
@@ -44,6 +45,10 @@ class PartitionSpec:
             raise ValueError(
                 f"unknown partition scheme {self.scheme!r}: choose among {', '.join(SCHEMES)}"
             )
+        for name in ("min_samples", "min_test", "retries"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Integral):
+                raise ValueError(f"{name} must be a whole number, got {value!r}")
         if self.min_test < 1:
             raise ValueError(f"min_test must be at least 1, got {self.min_test}")
         if self.min_samples < self.min_test + 2:
@@ -53,7 +58,14 @@ class PartitionSpec:
             )
         if self.retries < 0:
             raise ValueError(f"retries must not be negative, got {self.retries}")
-        object.__setattr__(self, "fractions", tuple(float(f) for f in self.fractions))
+        try:
+            object.__setattr__(self, "fractions", tuple(float(f) for f in self.fractions))
+            one_part = 0 < self.global_test < 1
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"fractions = {self.fractions!r} must be three numbers, and global_test = "
+                f"{self.global_test!r} must be one"
+            ) from error
         if (
             len(self.fractions) != 3
             or not all(0 < f < 1 for f in self.fractions)
@@ -62,7 +74,7 @@ class PartitionSpec:
             raise ValueError(
                 f"fractions must be three positive parts that sum to 1, got {self.fractions}"
             )
-        if not 0 < self.global_test < 1:
+        if not one_part:
             raise ValueError(f"global_test must lie between 0 and 1, got {self.global_test}")
 
 

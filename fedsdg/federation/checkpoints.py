@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -146,7 +147,8 @@ class Checkpoints:
                 continue
             for file, why in damaged:
                 say(f"the checkpoint {file} is damaged ({why}); the one before it is used")
-                file.unlink()
+                with contextlib.suppress(OSError):  # It may be a folder.
+                    file.unlink()
             return facts
         if damaged:
             file, why = damaged[0]
@@ -298,16 +300,24 @@ def _frames(bank: ClientBank, clients: Tensor) -> Iterator[bytes]:
 
 
 def _install(federation: Federation, server: Prefix, bank: Prefix, records: Prefix) -> _Written:
-    """Put a checkpoint's contents into a federation as built; nothing is changed if they misfit."""
-    vectors = load(server.file.read_bytes())
+    """Put a checkpoint's contents into a federation as built; nothing is changed if they misfit,
+    or if they are not what their names say (``Damaged``)."""
+    tables: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
+    try:
+        vectors = load(server.file.read_bytes()[: server.length])
+        for frame in records.frames():
+            for name, table in json.loads(frame).items():
+                tables[name] += table
+        rows_of_frames = [_shapes(load(frame)) for frame in bank.frames()]
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Damaged(f"a part of it is something else ({error})") from None
     remembered = [name for name in vectors if name.startswith(MEMORY)]
     memory = {name.removeprefix(MEMORY): vectors.pop(name) for name in remembered}
-    shapes = {name: tuple(value.shape) for name, value in _server(federation).items()}
-    _require(vectors, shapes)
+    _require(_shapes(vectors), _shapes(_server(federation)))
     widths = federation.bank.widths()
-    for rows in map(load, bank.frames()):
-        count = len(rows["clients"])
-        _require(rows, {"clients": (count,), **{name: (count, w) for name, w in widths.items()}})
+    for shapes in rows_of_frames:
+        count = shapes.get("clients", (0,))[0]
+        _require(shapes, {"clients": (count,), **{name: (count, w) for name, w in widths.items()}})
 
     federation.theta = vectors["theta"].to(federation.theta)
     federation.recall(memory)
@@ -318,21 +328,21 @@ def _install(federation: Federation, server: Prefix, bank: Prefix, records: Pref
         kept = {name.removeprefix("kept."): value for name, value in rows.items()}
         federation.bank.scatter(clients, private, kept)
         total += len(clients)
-    tables: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
-    for frame in records.frames():
-        for name, table in json.loads(frame).items():
-            tables[name] += table
     for name, table in tables.items():
         getattr(federation.records, name)[:] = table
     lengths = {name: len(table) for name, table in tables.items()}
     return _Written(federation.bank, bank, records, total, federation.bank.moment, lengths)
 
 
-def _require(found: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> None:
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in tensors.items()}
+
+
+def _require(found: Mapping[str, tuple[int, ...]], shapes: Mapping[str, tuple[int, ...]]) -> None:
     if set(found) != set(shapes):
         raise _Misfit(f"it holds {sorted(found)}, but the run keeps {sorted(shapes)}")
     for name, here in shapes.items():
-        if (there := tuple(found[name].shape)) != here:
+        if (there := found[name]) != here:
             raise _Misfit(f"{name} has the shape {there} in it, but {here} here")
 
 
@@ -343,8 +353,10 @@ def _tensors(tensors: Mapping[str, Tensor]) -> bytes:
 def _read_manifest(file: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(file.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Damaged(f"not valid JSON: {error}") from None
+    except OSError as error:
+        raise Damaged(f"{file.name} cannot be read ({error})") from None
     found = manifest.get("format") if isinstance(manifest, dict) else None
     if found != FORMAT:
         raise ValueError(
@@ -353,7 +365,24 @@ def _read_manifest(file: Path) -> dict[str, Any]:
         )
     if manifest.pop("sha256", None) != results.sha256_json(manifest):
         raise Damaged(f"{file.name} has other contents than were written")
+    if not _is_manifest(manifest):
+        raise Damaged(f"{file.name} is no manifest of a checkpoint")
     return dict(manifest)
+
+
+def _is_manifest(found: Mapping[str, Any]) -> bool:
+    """Whether it has all that a manifest has; whoever can make a hash can leave something out."""
+    kinds = {"round": int, "made_for": dict, "facts": dict, "parts": dict}
+    if not all(isinstance(found.get(key), kind) for key, kind in kinds.items()):
+        return False
+    if set(found["parts"]) != {"server", "bank", "records"}:
+        return False
+    whole = {"file": str, "bytes": int, "sha256": str}
+    entries = found["parts"].values()
+    return all(
+        isinstance(entry, dict) and all(isinstance(entry.get(k), kind) for k, kind in whole.items())
+        for entry in entries
+    ) and all(entry["bytes"] >= 0 for entry in entries)
 
 
 def _write(file: Path, content: bytes) -> None:

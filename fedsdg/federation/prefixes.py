@@ -75,7 +75,7 @@ class Prefix:
 
 def checked(folder: Path, entry: Mapping[str, Any]) -> Prefix:
     """The prefix that ``entry`` describes; ``Damaged`` if its bytes are not there any more."""
-    file, length, digest = folder / entry["file"], int(entry["bytes"]), hashlib.sha256()
+    file, length, digest = folder / entry["file"], entry["bytes"], hashlib.sha256()
     try:
         with open(file, "rb") as stream:
             left = length
@@ -84,6 +84,8 @@ def checked(folder: Path, entry: Mapping[str, Any]) -> Prefix:
                 left -= len(chunk)
     except FileNotFoundError:
         raise Damaged(f"{file.name} is missing") from None
+    except (OSError, ValueError) as error:
+        raise Damaged(f"{file.name} cannot be read ({error})") from None
     if left:
         raise Damaged(f"{file.name} has {length - left} bytes instead of {length}")
     if digest.hexdigest() != entry["sha256"]:

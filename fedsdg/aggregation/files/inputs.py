@@ -1,27 +1,50 @@
 """Whether the files of a call belong together, and what is known of the clients they come from."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedsdg.aggregation.arguments import shown
 from fedsdg.aggregation.files.tensor_files import TensorFile
-from fedsdg.aggregation.parameters.checks import check_storage, check_structure
+from fedsdg.aggregation.parameters.checks import check_storage, check_structure, kind
 from fedsdg.aggregation.parameters.screening import who
 
 
 def further_files(uploads: Any, size: int) -> dict[str, list[TensorFile]]:
     """The files of the uploads beside the parameters, opened."""
+    if uploads is None:
+        return {}
+    if not isinstance(uploads, Mapping):
+        raise ValueError(f"uploads is {kind(uploads)}; give a mapping such as {{'control': […]}}")
     ordered = {}
-    for name, paths in (uploads or {}).items():
+    for name, given in uploads.items():
         if name == "update":
             raise ValueError("uploads holds 'update'; updates are formed from the client files")
+        paths = check_paths(f"upload {name!r}", given)
         if len(paths) != size:
             raise ValueError(
                 f"upload {name!r} has {len(paths)} files for {size} clients; give one per client"
             )
         ordered[name] = [TensorFile(path) for path in paths]
     return ordered
+
+
+def check_paths(what: str, given: Any) -> Sequence[str | Path]:
+    """What was given, if it is a list of paths, else ValueError."""
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        raise ValueError(f"{what} is {kind(given)}; give a list of paths")
+    for path in given:
+        check_path(what, path)
+    return given
+
+
+def check_path(what: str, path: Any) -> None:
+    """ValueError unless it is a path: a text or a Path."""
+    if not isinstance(path, str | Path):
+        raise ValueError(
+            f"{what}: {shown(path)} is {kind(path)} and no path; give a text or a Path"
+        )
 
 
 def check_alike(

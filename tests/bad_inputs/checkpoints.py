@@ -1,0 +1,186 @@
+"""The door for checkpoints: folders whose files were damaged, exchanged or forged."""
+
+import json
+import math
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+import torch
+import yaml
+
+from fedsdg.config import method_entry, parse_config
+from fedsdg.federation.checkpoints import Checkpoints
+from fedsdg.models.architecture import Architecture
+from fedsdg.models.backbones import build as build_backbone
+from fedsdg.models.backbones import freeze
+from fedsdg.results import sha256_json
+from fedsdg.runs import build, make_partition, prepare_material
+from tests.suited import suited
+
+from .outcomes import documented, pick
+
+MADE_FOR = {"run": {"seed": 0, "method": "scaffold"}, "sources": "abc"}
+TABLES = ("rounds", "clients", "trace", "timings")
+JUNK = [None, True, -1, 0, 2**70, 0.5, math.nan, "text", "", "../x", "a\0b", [], {}, [1], "x" * 300]
+
+
+class Kept:
+    """A federation after each of two rounds, as it stood and as its checkpoints hold it."""
+
+    def __init__(self, folder):
+        raw = yaml.safe_load((Path(__file__).parents[2] / "config/config.yaml").read_text())
+        raw["federation"] |= {"clients": 5, "clients_per_round": 3, "rounds": 3, "trace_every": 4}
+        raw["training"] |= {"epochs": 1}
+        raw["adapters"] |= {"rank": 1, "alpha": 2}
+        raw["methods"] = ["scaffold"]
+        config = parse_config(raw)
+        shape = Architecture(8, 4, 1, 8, 1, 2, (0.5,), (0.5,))
+        torch.manual_seed(0)
+        material = prepare_material("digits", freeze(build_backbone(shape), shape, "t", {}), "cpu")
+        partition = make_partition("digits", "dirichlet~1.0", 0, 5, config.partition)
+        run = suited(config, "scaffold").run("digits", "iid", method_entry("scaffold"), 0)
+        self.federation = build(run, material, partition)
+        self.states = {0: self.state()}
+        with closing(Checkpoints(folder / "right", MADE_FOR)) as checkpoints:
+            for number in (1, 2):
+                self.federation.step(number)
+                checkpoints.save(self.federation, {"after": number})
+                self.states[number] = self.state()
+        files = [file for file in sorted((folder / "right").iterdir()) if file.name != "lock"]
+        self.files = {file.name: file.read_bytes() for file in files}
+        self.reset()
+
+    def state(self):
+        """All that the federation is, as copies."""
+        one = self.federation
+        private, kept = one.bank.gather(torch.arange(one.num_clients))
+        tensors = {"theta": one.theta, "private": private, "trained": one.bank.trained}
+        tensors |= {f"kept {name}": value for name, value in kept.items()}
+        tensors |= {f"state {name}": value for name, value in one.state.items()}
+        records = {name: json.dumps(getattr(one.records, name)) for name in TABLES}
+        return {name: value.clone() for name, value in tensors.items()}, records
+
+    def reset(self):
+        """Bring the federation back to before the first round."""
+        one, (tensors, _) = self.federation, self.states[0]
+        one.theta = tensors["theta"].clone()
+        state = [name for name in tensors if name.startswith("state ")]
+        one.state = {name.removeprefix("state "): tensors[name].clone() for name in state}
+        one.bank.trained[:] = False
+        one.bank._written.clear()
+        for name in TABLES:
+            getattr(one.records, name).clear()
+
+    def is_at(self, number):
+        tensors, records = self.state()
+        expected, rows = self.states[number]
+        return records == rows and all(torch.equal(tensors[n], v) for n, v in expected.items())
+
+
+def damaged(rng, files):
+    """Bytes of one file that are others; its name."""
+    name = pick(rng, list(files))
+    raw = bytearray(files[name])
+    how = pick(rng, ["cut", "flip", "random", "gone", "other", "longer", "empty", "nested"])
+    if how == "cut":
+        del raw[int(rng.integers(len(raw))) :]
+    elif how == "flip":
+        for _ in range(int(rng.integers(1, 3))):
+            raw[int(rng.integers(len(raw)))] ^= 1 << int(rng.integers(8))
+    elif how == "random":
+        raw = rng.bytes(int(rng.integers(200)))
+    elif how == "other":
+        raw = files[pick(rng, list(files))]
+    elif how == "longer":
+        raw += rng.bytes(5)
+    elif how == "empty":
+        raw = b""
+    elif how == "nested":
+        raw = pick(
+            rng, [b"[" * 100_000, b'{"a":' * 100_000, b"3", b"[]", b"null", b'{"format": 2}']
+        )
+    files[name] = None if how == "gone" else bytes(raw)
+    return name
+
+
+def forged(rng, files):
+    """A manifest that says something else, and mostly fits its own hash; its name."""
+    name = pick(rng, [name for name in files if name.endswith(".json")])
+    manifest = json.loads(files[name])
+    how = int(rng.integers(6))
+    part = pick(rng, list(manifest["parts"]))
+    if how == 0:
+        manifest[pick(rng, list(manifest))] = pick(rng, JUNK)
+    elif how == 1:
+        del manifest[pick(rng, list(manifest))]
+    elif how == 2:
+        manifest["parts"][part][pick(rng, ["file", "bytes", "sha256"])] = pick(rng, JUNK)
+    elif how == 3:
+        manifest["parts"].pop(part)
+    elif how == 4:
+        manifest["parts"]["more"] = manifest["parts"][part]
+    else:
+        manifest["parts"][part] = pick(rng, list(manifest["parts"].values()))  # Whole, of another.
+    if rng.random() < 0.9:
+        manifest.pop("sha256", None)
+        try:
+            manifest["sha256"] = sha256_json(manifest)
+        except ValueError:
+            manifest["sha256"] = "none"
+    files[name] = json.dumps(manifest).encode()
+    return name
+
+
+def check(rng, folder, kept):
+    """One restoring; what is wrong with its outcome, or None."""
+    files, changed = dict(kept.files), set()
+    edits = [pick(rng, [damaged, damaged, forged]) for _ in range(pick(rng, [0, 1, 1, 1, 2, 3]))]
+    for edit in edits:
+        if None in files.values():
+            break  # A file is missing already.
+        try:
+            changed.add(edit(rng, files))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            break  # A manifest that was damaged before cannot be forged.
+    made_for = pick(rng, [MADE_FOR, MADE_FOR, MADE_FOR, MADE_FOR, {"run": {"seed": 1}}, {}])
+    folder.mkdir()
+    for name, raw in files.items():
+        if raw is not None:
+            (folder / name).write_bytes(raw)
+    if rng.random() < 0.05:  # A folder where a file should be.
+        name = pick(rng, list(files))
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).mkdir()
+        changed.add(name)
+    said = []
+    try:
+        with closing(Checkpoints(folder, made_for)) as checkpoints:
+            facts = checkpoints.restore(kept.federation, said.append)
+    except Exception as error:
+        fault = documented(error)
+        if fault is None and not kept.is_at(0):
+            fault = "refused, but something was restored"
+        if fault is None and not changed and made_for == MADE_FOR:
+            fault = f"refused: {error}"
+    else:
+        fault = _wrong(kept, changed, made_for, facts, said)
+    finally:
+        shutil.rmtree(folder)
+        kept.reset()
+    return fault and f"{fault} [{sorted(map(str, changed))}, {[e.__name__ for e in edits]}]"
+
+
+def _wrong(kept, changed, made_for, facts, said):
+    if made_for != MADE_FOR:
+        return None if facts is None and kept.is_at(0) else "taken for another run"
+    if not any(kept.is_at(number) for number in (0, 1, 2)):
+        return "a state that never was"
+    if facts is None:
+        manifests = {name for name in kept.files if name.endswith(".json")}
+        return None if manifests <= changed or kept.is_at(0) else "nothing was found"
+    if any("\n" in sentence for sentence in said):
+        return f"no sentence: {said}"
+    if not changed and not kept.is_at(2):
+        return "not the newest"
+    return None
