@@ -1,5 +1,7 @@
 """Losses: those of torch, and closed forms; each client's batch as torch would average it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from fedsdg.federation.local_training import Clients, LocalWork, Samples, train_
 from fedsdg.federation.losses import CrossEntropy, Focal
 from fedsdg.federation.optimisers import Sgd
 from fedsdg.federation.stopping import Inexactness
+from fedsdg.federation.terms import Proximal
 from fedsdg.models.parameters import Layout, ParameterSpec
 
 CLASSES, FEATURES = 3, 4
@@ -32,11 +35,10 @@ def samples():
     return Samples(images, torch.randint(0, CLASSES, (20,), generator=generator))
 
 
-def trained(loss, **options):
+def trained(loss):
     start = torch.linspace(-1, 1, CLASSES * FEATURES, dtype=torch.float64).expand(3, -1)
-    work = LocalWork(Sgd(), 0.1, 0.1, 0.1, 1e9, loss=loss, **options)
-    gamma = np.zeros(3) if options else None
-    clients = Clients(BATCHES, start, start.new_zeros(3, 0), gamma=gamma)
+    work = LocalWork(Sgd(), 0.1, 0.1, 0.1, 1e9, loss=loss)
+    clients = Clients(BATCHES, start, start.new_zeros(3, 0))
     return start, train_clients(Linear(), LAYOUT, samples(), clients, work)
 
 
@@ -78,25 +80,31 @@ def test_a_clients_steps_are_those_of_torchs_cross_entropy(options):
 
 
 def test_a_stopping_rule_looks_at_the_same_loss():
-    """γ just above and just below what one epoch reaches, by torch's weighted gradient."""
-    weight = torch.tensor(WEIGHTS, dtype=torch.float64)
+    """γ just above and just below what one epoch reaches, by torch's weighted mean and the
+    proximal term, which would weigh more or less beside a mean that divides by the samples."""
+    weight, mu = torch.tensor(WEIGHTS, dtype=torch.float64), 2.0
+    start = torch.linspace(-1, 1, CLASSES * FEATURES, dtype=torch.float64)
 
     def norm(w, index):
-        s, w = samples(), w.view(CLASSES, FEATURES).clone().requires_grad_()
-        cross_entropy(s.images[index] @ w.T, s.labels[index], weight=weight).backward()
+        s, w = samples(), w.clone().requires_grad_()
+        scores = s.images[index] @ w.view(CLASSES, FEATURES).T
+        h = cross_entropy(scores, s.labels[index], weight=weight)
+        (h + mu / 2 * (w - start).square().sum()).backward()
         return float(w.grad.norm())
 
     loss = CrossEntropy(class_weights=WEIGHTS)
-    start = torch.linspace(-1, 1, CLASSES * FEATURES, dtype=torch.float64)
-    everything, epoch = np.arange(7), BATCHES[0]
-    after = trained(loss)[1].theta[0]
-    ratio = norm(after, everything) / norm(start, everything)
+    work = LocalWork("sgd", 0.1, 0.1, 0.1, 1e9, (Proximal(mu),), loss=loss)
+
+    def train(work, epochs, gamma=None):
+        clients = Clients([BATCHES[0] * epochs], start[None], start.new_zeros(1, 0), gamma=gamma)
+        return train_clients(Linear(), LAYOUT, samples(), clients, work)
+
+    everything = np.arange(7)
+    ratio = norm(train(work, 1).theta[0], everything) / norm(start, everything)
     assert 0 < ratio < 1
+    stopping = replace(work, stopping=Inexactness((0.5,), 2))
     for gamma, steps in ((ratio * (1 + 1e-9), 2), (ratio * (1 - 1e-9), 4)):
-        work = LocalWork("sgd", 0.1, 0.1, 0.1, 1e9, loss=loss, stopping=Inexactness((0.5,), 2))
-        clients = Clients([epoch * 2], start[None], start.new_zeros(1, 0), gamma=np.array([gamma]))
-        result = train_clients(Linear(), LAYOUT, samples(), clients, work)
-        assert result.steps.tolist() == [steps]
+        assert train(stopping, 2, np.array([gamma])).steps.tolist() == [steps]
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0, 5.0])

@@ -226,7 +226,7 @@ def test_impossible_options_are_refused():
 # --- Partial aggregates ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size, count", [(2, 1), (4, 2), (5, 3), (8, 3), (6, 6)])
+@pytest.mark.parametrize("size, count", [(2, 1), (4, 2), (6, 6), (12, 3), (12, 4), (20, 5)])
 def test_groups_are_those_of_scipys_average_linkage(size, count):
     points = np.random.default_rng(10 * size + count).standard_normal((size, 3))
     distances = np.linalg.norm(points[:, None] - points[None], axis=2)
