@@ -39,18 +39,13 @@ def _checkpoints() -> Path:
 def _load(arguments: argparse.Namespace) -> Config:
     from fedsdg.config import load_config
 
-    settings = getattr(arguments, "set", None) or ()
-    return load_config(arguments.config or (), settings, arguments.plugin or ())
+    return load_config(arguments.config or (), arguments.set or (), arguments.plugin or ())
 
 
 def _one_of(value: str | None, known: Sequence[str], what: str) -> str:
-    if value is None:
-        if len(known) == 1:
-            return known[0]
-        raise ValueError(f"name one {what} with --{what}: {', '.join(map(str, known))}")
-    if value not in known:
-        raise ValueError(f"{what} {value!r} is not in the config: {', '.join(map(str, known))}")
-    return value
+    if value is None and len(known) != 1:
+        raise ValueError(f"name one {what} with --{what}: {', '.join(known)}")
+    return known[0] if value is None else value
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -230,13 +225,26 @@ def run(arguments: argparse.Namespace) -> int:
     from fedsdg.runs import execute, prepare_material, require_start
 
     config = _load(arguments)
+    grid = [one.label for one in config.methods]
+    config = config.including(arguments.method, arguments.dataset, arguments.skew)
     method = config.method(arguments.method)
     dataset = _one_of(arguments.dataset, config.datasets, "dataset")
     skew = _one_of(arguments.skew, config.settings, "skew")
     seed = config.seeds[0] if arguments.seed is None else arguments.seed
-    # First of all, so that data that are missing are missed before anything is trained.
+    if method.label not in grid:
+        values = ", ".join(f"{key}={value}" for key, value in method.parameters.items())
+        print(
+            f"fedsdg: {method.label} is not in the config: it runs with its defaults"
+            f"{f' ({values})' if values else ''} and the rates of the config",
+            file=sys.stderr,
+        )
+    # First of all, so that what cannot be had or divided is known before anything is trained.
     images = load_images(config.source(dataset))
     _say_remarks(config)
+    clients = config.federation.clients
+    wanted, source = config.run(dataset, skew, method, seed), config.source(dataset)
+    needed = division_of(wanted, source, partition_file(config, dataset, skew, seed))
+    shares = kept_or_made(needed, lambda _: images)
     weights_file = backbone_file(config)
     if weights_file and not weights_file.is_file():
         pretraining.pretrain(
@@ -245,10 +253,6 @@ def run(arguments: argparse.Namespace) -> int:
             checkpoints=_checkpoints(),
             checkpoint_seconds=config.checkpoint_seconds,
         )
-    clients = config.federation.clients
-    wanted, source = config.run(dataset, skew, method, seed), config.source(dataset)
-    needed = division_of(wanted, source, partition_file(config, dataset, skew, seed))
-    shares = kept_or_made(needed, lambda _: images)
     backbone = load_backbone(weights_file) if weights_file else None
     material = prepare_material(images, backbone, config.training.device)
     require_start(wanted, material)
@@ -281,7 +285,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_grid(arguments: argparse.Namespace) -> int:
-    from fedsdg.config import default_file, load_config
+    from fedsdg.config import load_config
     from fedsdg.continuing import is_asked_for
     from fedsdg.grid import run_grid
 
@@ -292,8 +296,8 @@ def _run_grid(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--jobs is {arguments.jobs}, but must be at least 1")
     if arguments.seeds_together < 1:
         raise ValueError(f"--seeds-together is {arguments.seeds_together}, but must be at least 1")
-    base = arguments.config or [default_file()]
-    config = load_config([*base, *arguments.grid], arguments.set or (), arguments.plugin or ())
+    files = [*(arguments.config or ()), *arguments.grid]
+    config = load_config(files, arguments.set or (), arguments.plugin or ())
     _say_remarks(config)
     failed = run_grid(
         config,
@@ -347,7 +351,7 @@ def summarise(arguments: argparse.Namespace) -> int:
     from fedsdg.analysis import summarise as analysis
 
     wanted, primary = None, []
-    if arguments.config or "FEDSDG_CONFIG" in os.environ:
+    if arguments.config or arguments.set or "FEDSDG_CONFIG" in os.environ:
         config = _load(arguments)
         wanted = config.run_folders()
         primary = [comparison.to_dict() for comparison in config.primary]
@@ -596,6 +600,12 @@ def _number(value: Any) -> Any:
         return value
 
 
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
+    return int(text)
+
+
 def _upload(text: str) -> tuple[str, str]:
     name, equals, folder = text.partition("=")
     if not (name and equals and folder):
@@ -616,7 +626,10 @@ def _parser() -> argparse.ArgumentParser:
         sub = commands.add_parser(function.__name__, help=text, description=text)
         sub.set_defaults(function=function)
         if config:
-            sub.add_argument("--config", nargs="+", help="YAML or JSON files, merged in order")
+            sub.add_argument(
+                "--config", nargs="+", metavar="FILE", help="laid over the default config, in order"
+            )
+            sub.add_argument("--set", nargs="+", metavar="KEY=VALUE", help=_SETTING)
             sub.add_argument("--plugin", nargs="+", metavar="FILE", help=_PLUGIN)
         return sub
 
@@ -628,10 +641,9 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--dataset", required=True)
     sub.add_argument("--clients", type=int, help="default: the config's")
     sub.add_argument("--skew", required=True)
-    sub.add_argument("--seed", type=int, required=True)
+    sub.add_argument("--seed", type=_seed, required=True)
     sub.add_argument("--output", required=True)
     sub = command(pretrain, config=True)
-    sub.add_argument("--set", nargs="+", metavar="KEY=VALUE", help=_SETTING)
     sub.add_argument("--backbone", help="default: the config's")
     sub.add_argument("--output", required=True)
     sub = command(train, config=True)
@@ -642,13 +654,12 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--partitions", nargs="+", required=True)
     sub.add_argument("--output", required=True)
     sub = command(run, config=True)
-    sub.add_argument("--set", nargs="+", metavar="KEY=VALUE", help=_SETTING)
     one = sub.add_argument_group("one run")
-    one.add_argument("--method")
-    one.add_argument("--dataset")
-    one.add_argument("--skew")
-    one.add_argument("--seed", type=int)
-    one.add_argument("--output")
+    one.add_argument("--method", help="a label of the config, or any method of `fedsdg methods`")
+    one.add_argument("--dataset", help="of the config, or any that the benchmark knows")
+    one.add_argument("--skew", help="of the config, or any: dirichlet~0.05, classes~2, iid")
+    one.add_argument("--seed", type=_seed, help="default: the config's first")
+    one.add_argument("--output", help="default: where the grid would have it")
     many = sub.add_argument_group("a whole grid, with summary, tables, figures and claims")
     many.add_argument("--grid", nargs="*", metavar="FILE", help="files laid over the config")
     many.add_argument("--jobs", type=int, default=1, help="runs side by side (default: 1)")
@@ -671,7 +682,6 @@ def _parser() -> argparse.ArgumentParser:
         "--minutes", type=float, help="start no run after so many; 0: tables of what is there"
     )
     sub = command(search, config=True)
-    sub.add_argument("--set", nargs="+", metavar="KEY=VALUE", help=_SETTING)
     sub.add_argument("--backbone", help="default: results/backbones/<backbone>.safetensors")
     sub.add_argument("--output", help="default: results/search/<experiment>.json")
     sub.add_argument("--jobs", type=int, help="runs side by side (default: a processor each)")

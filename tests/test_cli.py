@@ -158,8 +158,23 @@ def test_nan_makes_run_alone_exit_with_one(small, tmp_path, monkeypatch, capsys)
     "arguments, message",
     [
         (["check", "--config", "none.yaml"], "there is no config file none.yaml"),
-        (["run", "--method", "fedsgd"], "did you mean 'fedsdg'?"),
-        (["run", "--method", "fedsdg", "--dataset", "mnst"], "dataset 'mnst' is not in the config"),
+        (["run", "--method", "ditt", "--skew", "iid"], "unknown method 'ditt'; did you mean"),
+        (["run", "--method", "fedsdg", "--dataset", "mnst"], "unknown data set 'mnst'; did you"),
+        (["run", "--method", "fedsdg"], "name one skew with --skew: dirichlet~0.1, dirichlet~0.3"),
+        (["run", "--method", "fedsdg", "--skew", "dirichlt~1"], "'dirichlt~1' is not a skew"),
+        (
+            ["run", "--method", "fedsdg", "--skew", "iid@slow"],
+            "--skew is 'iid@slow', but must be one of iid\n",
+        ),
+        (
+            ["run", "--method", "cgsv-xu", "--skew", "iid"],
+            "cgsv-xu needs all 20 clients in every round",
+        ),
+        (
+            ["run", "--method", "fedsdg", "--skew", "classes~1", "--set", "partition.retries=0",
+             "partition.min_samples=72"],
+            "too few for 20 clients of at least 72",
+        ),
         (
             ["partition", "--dataset", "digitz", "--skew", "iid", "--seed", "0", "--output", "x"],
             "did you mean 'digits'?",
@@ -181,8 +196,7 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(
     tmp_path, monkeypatch, capsys, arguments, message
 ):
     monkeypatch.chdir(tmp_path)
-    if "none.yaml" not in arguments:
-        monkeypatch.setenv("FEDSDG_CONFIG", str(CONFIG))
+    monkeypatch.delenv("FEDSDG_CONFIG", raising=False)
     assert main(arguments) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1

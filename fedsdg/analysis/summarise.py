@@ -273,7 +273,10 @@ def failed_runs(summary_dir: str | Path) -> list[FailedRun]:
     Of a run that was not run the error is ``NOT_RUN``.
     """
     columns = ["dataset", "clients", "skew", "method", "seed", "status", "error"]
-    rows = read_table(Path(summary_dir) / "runs.parquet", columns).to_pylist()
+    file = Path(summary_dir) / "runs.parquet"
+    if not file.is_file():
+        raise FileNotFoundError(f"{file} is missing; run 'fedsdg summarise' first")
+    rows = read_table(file, columns).to_pylist()
     failed = []
     for row in rows:
         if (status := row.pop("status")) != "ok":

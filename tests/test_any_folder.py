@@ -1,0 +1,127 @@
+"""Every command in any folder: the default config comes from the package, the rest is named."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedsdg.cli import main
+from fedsdg.config import PATIENCE, load_config
+from fedsdg.results import read_json
+
+ROOT = Path(__file__).parents[1]
+#: No backbone to be made first, and one round of little work.
+BRIEF = ["trainable=full", "methods=[fedavg]", "federation.rounds=1"]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder, and nothing in the environment that would lead elsewhere."""
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    monkeypatch.chdir(empty)
+    for variable in ("FEDSDG_CONFIG", "FEDSDG_STORE"):
+        monkeypatch.delenv(variable, raising=False)
+    return empty
+
+
+def test_a_method_and_a_skew_that_are_in_no_config_run(folder, capsys):
+    command = ["run", "--method", "ditto", "--skew", "dirichlet~0.05", "--seed", "7"]
+    assert main([*command, "--set", *BRIEF]) == 0
+    said = capsys.readouterr().err
+    assert "ditto is not in the config: it runs with its defaults (strength=0.1)" in said
+    (result,) = (folder / "results").rglob("result.json")
+    found = read_json(result)
+    assert found["status"] == "ok"
+    assert (found["label"], found["skew"], found["seed"]) == ("ditto", "dirichlet~0.05", 7)
+    assert result.parent == folder / (
+        "results/runs/label-skew/digits/clients~20/dirichlet~0.05/ditto/seed~7"
+    )
+
+
+def test_a_config_from_elsewhere_is_laid_over_the_default(folder, capsys):
+    mine = folder.parent / "mine.yaml"
+    mine.write_text("experiment: mine\nmethods: [{type: fedavg, eta_g: 0.5}]\nseeds: [3]\n")
+    assert main(["check", "--config", str(mine), "--set", "skews=[iid]"]) == 0
+    assert "mine: 1 methods x 1 data sets x 1 skews x 1 seeds = 1 runs" in capsys.readouterr().out
+    config, default = load_config([mine]), load_config()
+    assert config.backbones == default.backbones and config.federation == default.federation
+    command = ["run", "--config", str(mine), "--method", "fedavg", "--skew", "dirichlet~1.0"]
+    assert main([*command, "--set", *BRIEF]) == 0
+    assert [found.parent.name for found in (folder / "results").rglob("result.json")] == ["seed~3"]
+
+
+def test_a_config_that_the_environment_names_takes_the_place_of_the_default(folder, monkeypatch):
+    raw = yaml.safe_load((ROOT / "config/config.yaml").read_text())
+    (folder / "base.yaml").write_text(yaml.safe_dump(raw | {"experiment": "base", "seeds": [5]}))
+    (folder / "over.yaml").write_text("experiment: over\n")
+    monkeypatch.setenv("FEDSDG_CONFIG", "base.yaml")
+    config = load_config(["over.yaml"])
+    assert (config.experiment, config.seeds) == ("over", (5,))
+
+
+def test_what_a_run_adds_to_the_grid_leaves_its_other_runs_as_they_were():
+    config = load_config()
+    assert config.including("fedavg", "digits", "dirichlet~0.1") is config
+    wider = config.including("ditto", "mnist", "mixed~0.5~0.1")
+    assert wider.methods[:-1] == config.methods and wider.methods[-1].label == "ditto"
+    assert wider.datasets == ("digits", "mnist") and wider.skews[-1] == "mixed~0.5~0.1"
+    assert wider.partition.retries == PATIENCE
+    only = config.including("ditto", None, None)
+    one, other = (c.run("digits", "dirichlet~0.1", config.methods[0], 0) for c in (config, only))
+    assert one.hash == other.hash
+
+
+def test_under_scenarios_a_skew_names_one_of_them():
+    config = load_config((), ["scenarios={calm: {}, slow: {conditions: {compute: {}}}}"])
+    assert config.including(None, None, "iid@slow").settings[-1] == "iid@slow"
+    with pytest.raises(ValueError, match="must be one of iid@calm, iid@slow"):
+        config.including(None, None, "iid")
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["ledger", "agree needs", "record needs", "verify --summary x", "claims --summary x --output y",
+     "table --summary x --table main --output y", "search --show", "run --grid no.yaml",
+     "figure --summary x --figure convergence --output y",
+     "kernels --measured x --table y --figure z", "summarise --runs x --output y",
+     "throughput --measured x --table y", "run"],
+)  # fmt: skip
+def test_what_is_not_in_this_folder_is_one_sentence(folder, capsys, command):
+    assert main(command.split()) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("fedsdg: error: ") and error.count("\n") == 1
+    assert len(error.split()) > 6
+    assert not os.listdir(folder)
+
+
+@pytest.mark.slow
+def test_an_installed_package_brings_its_default_config(folder):
+    """The wheel, as an installer unpacks it: no repository around it."""
+    pytest.importorskip("setuptools")
+    source = folder.parent / "source"
+    shutil.copytree(
+        ROOT / "fedsdg", source / "fedsdg", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source / name)
+    build = "from setuptools.build_meta import build_wheel; build_wheel('..')"
+    subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True)
+    (wheel,) = folder.parent.glob("*.whl")
+    site = folder.parent / "site"
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(site)
+    shutil.rmtree(source)
+    environment = os.environ | {"PYTHONPATH": str(site)}
+    where = "import fedsdg; print(fedsdg.__file__)"
+    for command in (["-c", where], ["-m", "fedsdg", "check", "--set", "seeds=[0]"]):
+        done = subprocess.run(
+            [sys.executable, *command], env=environment, capture_output=True, text=True, check=True
+        )
+        assert str(site) in done.stdout or "13 methods x 1 data sets x 3 skews" in done.stdout
+    assert "warning" not in done.stderr
