@@ -34,7 +34,7 @@ def test_smoke_config_replaces_lists_and_has_a_backbone_of_its_own(project):
     assert planned["partition_clients"] == 1
     assert planned["train_cell"] == 2
     assert planned["pretrain_backbone"] == 1
-    dry = project.snakemake("-n", "--cores", "1", "--configfile", "config/smoke.yaml")
+    dry = project.snakemake("-n", "-p", "--cores", "1", "--configfile", "config/smoke.yaml")
     assert "results/backbones/letters-small.safetensors" in dry.stdout
     assert "results/backbones/letters.safetensors" not in dry.stdout
 
@@ -44,6 +44,35 @@ def test_where_all_parameters_are_trained_no_backbone_is_made(project):
     assert dry.returncode == 0, dry.stdout
     assert "fedsdg train --dataset digits" in dry.stdout
     assert "pretrain_backbone" not in dry.stdout and "--backbone" not in dry.stdout
+
+
+#: Of a file that a job waits for or makes; logs and the folder of a run are not among them.
+FILE_NAME = re.compile(r"[\w~./-]+\.(?:parquet|safetensors|json|md|csv|tex|pdf|svg|png)\b")
+
+
+def test_the_log_is_a_line_for_each_job_and_no_wall_of_file_names(project):
+    done = project.snakemake("--cores", "2", "--configfile", "config/smoke.yaml")
+    assert done.returncode == 0, done.stdout
+    jobs = re.findall(r"^Job \d+: (.*)$", done.stdout, re.MULTILINE)
+    steps = re.findall(r"^(\d+) of (\d+) steps", done.stdout, re.MULTILINE)
+    assert "Train fedsdg on digits, dirichlet~0.3, all seeds" in jobs
+    assert len(jobs) == len(steps) == int(steps[-1][1]) and jobs[-1] == "All of smoke is there"
+    assert not FILE_NAME.findall(done.stdout)
+    assert max(map(len, done.stdout.splitlines())) < 200
+
+
+def test_a_failed_last_rule_names_few_files_and_shows_its_log(project):
+    done = project.snakemake("--cores", "2", "--configfile", "config/smoke.yaml", FAILING="verify")
+    assert done.returncode and "fedavg, seed 0" in done.stdout
+    assert len(FILE_NAME.findall(done.stdout)) < 40
+
+
+def test_the_reason_of_a_job_is_told_on_demand(project):
+    calm, asked = (
+        project.snakemake("-n", "--cores", "1", "--configfile", "config/smoke.yaml", *more).stdout
+        for more in ((), ("--quiet", "host"))
+    )
+    assert "Reason: Missing output files" in asked and "Reason:" not in calm
 
 
 @pytest.mark.slow

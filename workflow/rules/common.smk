@@ -196,6 +196,13 @@ def claim_files():
     return grid("results/claims/{experiment}.{suffix}", suffix=["md", "json"])
 
 
+def last_pages():
+    """A file of every table, figure and claim; where it is made, so are the others."""
+    tables = grid("results/tables/{experiment}/{table}.md")
+    figures = grid("results/figures/{experiment}/{figure}.json")
+    return [*tables, *figures, *grid("results/claims/{experiment}.md")]
+
+
 def recorded_summary(wildcards):
     """What pages are made from; the search, where there was one, concerns one table and figure.
 

@@ -1,0 +1,42 @@
+"""`make everything` leaves out no grid behind a published figure, table or claim."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+
+
+def experiments() -> set[str]:
+    """The experiments whose grids the command would run, as their configs name them."""
+    told = subprocess.run(
+        ["make", "--dry-run", "everything"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    files = set(re.findall(r"config/[\w/-]+\.yaml", told))
+    for names, loop in re.findall(r"for name in ([^;]*); do(.*?)done", told, re.DOTALL):
+        for pattern in re.findall(r"config/\S*\$name\.yaml", loop):
+            files |= {pattern.replace("$name", name) for name in names.split()}
+    return {yaml.safe_load((ROOT / file).read_text())["experiment"] for file in files}
+
+
+def test_every_record_figure_and_claim_has_its_grid():
+    made = experiments()
+    records = {file.parent.name for file in ROOT.glob("results/reference/*/runs.parquet")}
+    figures = {file.parent.name for file in ROOT.glob("paper_figures/*/*.json")}
+    configs = [*ROOT.glob("config/extended/*.yaml"), *ROOT.glob("config/claims/*.yaml")]
+    behind = {yaml.safe_load(file.read_text())["experiment"] for file in configs}
+    assert records and figures and behind
+    assert records | figures | behind <= made
+    claims = re.findall(
+        r"^ +experiment: ([\w-]+)", (ROOT / "claims.yaml").read_text(), re.MULTILINE
+    )
+    assert claims and set(claims) <= made | {"null"}
+
+
+def test_the_arenas_are_whole():
+    assert {"label-skew", "needs", "views", "cifar100", "cifar100-needs"} <= experiments()
