@@ -105,9 +105,8 @@ def test_round(benchmark, record, short, ours_alone, device, model, method):
             (again,) = in_turns([codes["ours", "float32"]], seconds / 10)
             rows[0]["seconds"] = min(rows[0]["seconds"], *again)
             refused = refused or refusal(watch.others())
-        benchmark.extra_info.update(
-            {f"{code} {precision}": spent for (code, precision), spent in best.items()}
-        )
+        for code, precision in codes:
+            benchmark.extra_info[f"{code} {precision}"] = best[code, precision]
     benchmark.extra_info["refused"] = refused
     for row in rows:
         record("rounds", **facts(model, method, device), **row, refused=refused)

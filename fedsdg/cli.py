@@ -20,7 +20,7 @@ from fedsdg import __version__
 
 if TYPE_CHECKING:
     from fedsdg.config import Config
-    from fedsdg.data.own_data import OwnData
+    from fedsdg.loading import Source
 
 #: What bad input or a failing run raises; anything else is a defect and keeps its traceback.
 FORESEEN = (ValueError, FloatingPointError, OSError)
@@ -500,12 +500,12 @@ def evaluate(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _sources_to_evaluate(arguments: argparse.Namespace) -> list[str | OwnData]:
+def _sources_to_evaluate(arguments: argparse.Namespace) -> list[Source]:
     """Data sets by name; one's own, which a config describes, and by default all of a config."""
-    from fedsdg.data.datasets import DATASETS
+    from fedsdg.plugins import offered_datasets
     from fedsdg.sections import hint
 
-    if not arguments.config:
+    if not (arguments.config or arguments.plugin):
         if not arguments.data:
             raise ValueError(
                 "name data sets with --data, or a config that describes yours with --config"
@@ -513,7 +513,7 @@ def _sources_to_evaluate(arguments: argparse.Namespace) -> list[str | OwnData]:
         return list(arguments.data)
     config = _load(arguments)
     names = arguments.data or config.datasets
-    known = (*config.own, *DATASETS)
+    known = (*config.own, *offered_datasets(config.plugins))
     for name in names:
         if name not in known:
             raise ValueError(f"unknown data set {name!r}{hint(name, known)}")

@@ -15,13 +15,16 @@ Each is optional, and one that is absent leaves no trace in the config of a run:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from fedsdg.composition import Key, Parameter, Part
 from fedsdg.data.client_shares import clients_in
 from fedsdg.sections import checked, hint, mapping, section, values
+
+if TYPE_CHECKING:
+    from fedsdg.plugins import Plugin
 
 # Beyond it float32 would overflow, and an attack is to be an attack and no infinity.
 _LARGEST = 1e6
@@ -132,6 +135,15 @@ class AttackConfig:
     type: str
     share: float
     parameters: Mapping[str, Any]
+    #: Where the attack is from; None for those of the table.
+    plugin: Plugin | None = None
+
+    @property
+    def kind(self) -> AttackKind:
+        """Its row."""
+        from fedsdg.plugins import find_attack
+
+        return find_attack(self.type, self.plugin)
 
     def count(self, num_clients: int) -> int:
         """How many of the clients attack: share · K, halves rounded up.
@@ -154,11 +166,11 @@ class AttackConfig:
     @property
     def parts(self) -> tuple[Part, ...]:
         """What this condition alone imports."""
-        return (ATTACKS[self.type].part,)
+        return (self.kind.part,)
 
     def build(self) -> Any:
         """The attack itself (``fedsdg.federation.attacks``); imports torch."""
-        return ATTACKS[self.type].part.build(self.parameters)
+        return self.kind.part.build(self.parameters)
 
 
 @dataclass(frozen=True)
@@ -335,7 +347,10 @@ class Conditions:
         return self != Conditions()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain types, without what is absent; ``parse_conditions`` reads it back."""
+        """Plain types, without what is absent; ``parse_conditions`` reads it back.
+
+        Of an attack that is from a plugin they say so, which no config does.
+        """
         plain: dict[str, Any] = {}
         for name in (
             "dropout",
@@ -351,6 +366,8 @@ class Conditions:
         if self.attack is not None:
             kept = {"type": self.attack.type, "share": self.attack.share}
             plain["attack"] = {**kept, **self.attack.parameters}
+            if self.attack.plugin is not None:
+                plain["attack"]["plugin"] = self.attack.plugin.facts()
         if self.benchmark_images is not None:
             plain["benchmark_images"] = self.benchmark_images
         return plain
@@ -404,13 +421,17 @@ class Conditions:
             )
 
 
-def parse_conditions(given: Any, where: str = "conditions") -> Conditions:
+def parse_conditions(
+    given: Any, where: str = "conditions", plugins: Sequence[Plugin] = ()
+) -> Conditions:
     """Check ``conditions`` as a config gives them; null stands for what is absent.
+
+    ``plugins``: where further attacks are from.
 
     Raises ``ValueError`` that names the place and the remedy.
     """
-    readers = {
-        "attack": _attack_section,
+    readers: Mapping[str, Callable[[Any, str], Any]] = {
+        "attack": lambda value, place: _attack_section(value, place, plugins),
         "dropout": _dropout,
         "label_noise": _label_noise,
         "label_conflict": lambda *given: _difference(LabelConflictConfig, *given),
@@ -439,18 +460,24 @@ def parse_conditions(given: Any, where: str = "conditions") -> Conditions:
     return Conditions(**found)
 
 
-def _attack_section(value: Any, where: str) -> AttackConfig:
+def _attack_section(value: Any, where: str, plugins: Sequence[Plugin]) -> AttackConfig:
     given = dict(mapping(value, where))
     for key in ("type", "share"):
         if key not in given:
             raise ValueError(f"{where} lacks the key {key!r}")
     kind = str(given.pop("type"))
-    if kind not in ATTACKS:
-        raise ValueError(f"{where}: unknown attack {kind!r}{hint(kind, ATTACKS)}")
+    attacks: Mapping[str, Plugin | None] = dict.fromkeys(ATTACKS)
+    if plugins:
+        from fedsdg.plugins import offered_attacks
+
+        attacks = offered_attacks(plugins)
+    if kind not in attacks:
+        raise ValueError(f"{where}: unknown attack {kind!r}{hint(kind, attacks)}")
     share = Parameter(0.0, minimum=0, maximum=1).check(given.pop("share"), f"{where}.share")
-    known = ATTACKS[kind].parameters
+    found = AttackConfig(kind, share, {}, attacks[kind])
+    known = found.kind.parameters
     parameters = {key: parameter.default for key, parameter in known.items()}
-    return AttackConfig(kind, share, parameters | values(given, known, where))
+    return replace(found, parameters=parameters | values(given, known, where))
 
 
 def _dropout(value: Any, where: str) -> DropoutConfig:

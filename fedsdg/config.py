@@ -20,13 +20,14 @@ from fedsdg.composition import Method, Parameter
 from fedsdg.conditions import Conditions, parse_conditions
 from fedsdg.contribution import check_players
 from fedsdg.data.client_shares import clients_in
-from fedsdg.data.datasets import DATASETS
 from fedsdg.data.own_data import OwnData
 from fedsdg.data.skew import parse_skew
 from fedsdg.declared_data import ALL, natural_clients, parse_datasets
+from fedsdg.loading import Source
 from fedsdg.local_parts import LOSSES, OPTIMISERS, WEIGHT_DECAY, Chosen, name_of, undecayed
 from fedsdg.plugins import (
     CHOICES,
+    OfferedData,
     Plugin,
     find_choice,
     find_method,
@@ -34,6 +35,7 @@ from fedsdg.plugins import (
     lender,
     offered,
     offered_choices,
+    offered_datasets,
 )
 from fedsdg.primary import PrimaryComparison, parse_primary
 from fedsdg.results import sha256_json
@@ -244,8 +246,11 @@ class Config:
     #: Data sets that the config describes itself, by name.
     own: Mapping[str, OwnData] = field(default_factory=dict)
 
-    def source(self, dataset: str) -> str | OwnData:
-        """What a data set is loaded by: its name, or its description where it has one."""
+    def source(self, dataset: str) -> Source:
+        """What a data set is loaded by: its name, its description, or the plugin it is from."""
+        plugin = offered_datasets(self.plugins).get(dataset)
+        if plugin is not None and dataset not in self.own:
+            return OfferedData(dataset, plugin)
         return self.own.get(dataset, dataset)
 
     @property
@@ -288,8 +293,8 @@ class Config:
                 raise ValueError(f"unknown method {method!r}{hint(method, [*labels, *known])}")
             added = replace(added, methods=(*self.methods, method_entry(method, self.plugins)))
         if dataset is not None and dataset not in self.datasets:
-            if dataset not in DATASETS:
-                known_data = list(dict.fromkeys([*self.datasets, *DATASETS]))
+            if dataset not in (offers := offered_datasets(self.plugins)):
+                known_data = list(dict.fromkeys([*self.datasets, *offers]))
                 raise ValueError(f"unknown data set {dataset!r}{hint(dataset, known_data)}")
             added = replace(added, datasets=(*self.datasets, dataset))
         if setting is not None and setting not in self.settings:
@@ -332,7 +337,16 @@ class Config:
             "method": method.type,
             "label": method.label,
             "seed": seed,
+            **self._titles(setting, method),
         }
+
+    def _titles(self, setting: str, method: MethodConfig) -> dict[str, str]:
+        """How what is from plugins is called in print, which analysis cannot know otherwise."""
+        titles = {"title": method.row.title} if method.plugin else {}
+        attack = self.scenario(setting).conditions.attack
+        if attack is not None and attack.plugin is not None:
+            titles["attack_title"] = attack.kind.title
+        return titles
 
     def run(self, dataset: str, setting: str, method: MethodConfig, seed: int) -> RunConfig:
         """The run of one cell of the grid and one seed."""
@@ -662,7 +676,7 @@ def parse_config(raw: Any) -> Config:
         checkpoint_seconds=Parameter(30.0, minimum=0).check(
             mapping.get("checkpoint_seconds", 30.0), "checkpoint_seconds"
         ),
-        conditions=parse_conditions(mapping.get("conditions")),
+        conditions=parse_conditions(mapping.get("conditions"), plugins=plugins),
         scenarios=_scenarios(mapping.get("scenarios", {}), mapping, methods, plugins),
         plugins=plugins,
         trainable=Parameter("adapters", choices=("adapters", "full")).check(
@@ -714,7 +728,7 @@ def _scenarios(
         found[name] = Scenario(
             section(FederationConfig, merged["federation"], f"{where}.federation"),
             _training(merged["training"], plugins, f"{where}.training"),
-            parse_conditions(merged["conditions"], f"{where}.conditions"),
+            parse_conditions(merged["conditions"], f"{where}.conditions", plugins),
             _parameters(given.get("parameters") or {}, methods, f"{where}.parameters"),
         )
     return found

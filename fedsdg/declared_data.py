@@ -11,7 +11,7 @@ from typing import Any
 
 from fedsdg.data.datasets import DATASETS, dataset_spec
 from fedsdg.data.own_data import OwnData
-from fedsdg.loading import survey_of
+from fedsdg.loading import Source, load_images, survey_of
 from fedsdg.recipe import LETTERS
 from fedsdg.sections import hint, mapping
 
@@ -62,10 +62,12 @@ def own_data(entry: Any) -> OwnData:
     return OwnData(**given)
 
 
-def class_count(source: str | OwnData) -> int:
+def class_count(source: Source) -> int:
     """How many classes a data set has."""
     if isinstance(source, str):
         return dataset_spec(source).num_classes
+    if not isinstance(source, OwnData):
+        return load_images(source).num_classes
     return len(survey_of(source).classes)
 
 

@@ -28,8 +28,8 @@ from fedsdg.workers import Failed, Workers
 
 if TYPE_CHECKING:
     from fedsdg.data.datasets import ImageData
-    from fedsdg.data.own_data import OwnData
     from fedsdg.data.partition_record import Partition
+    from fedsdg.loading import Source
     from fedsdg.runs import Material
 
 Note = Callable[[Any], None]
@@ -60,7 +60,7 @@ class Run:
     """One run of the grid, and where its files are."""
 
     config: RunConfig
-    source: str | OwnData
+    source: Source
     identity: dict[str, Any]
     backbone: Path | None
     partition: Path
@@ -79,7 +79,7 @@ class Division:
     """One partition to be made; ``source`` is what its data set is loaded by."""
 
     dataset: str
-    source: str | OwnData
+    source: Source
     clients: int
     skew: str
     seed: int
@@ -381,16 +381,14 @@ def _partition(task: Division, note: Note) -> str:
     return kept_or_made(task).sha256
 
 
-def division_of(run: RunConfig, source: str | OwnData, file: Path) -> Division:
+def division_of(run: RunConfig, source: Source, file: Path) -> Division:
     """The partition that a run needs, in the file that it belongs to."""
     return Division(
         run.dataset, source, run.federation.clients, run.skew, run.seed, run.partition, file
     )
 
 
-def kept_or_made(
-    task: Division, load: Callable[[str | OwnData], ImageData] | None = None
-) -> Partition:
+def kept_or_made(task: Division, load: Callable[[Source], ImageData] | None = None) -> Partition:
     """The partition in its file where it is this one, else made anew and written there.
 
     One's own data are looked at: they may have changed, as may what the config says of them.
@@ -449,7 +447,7 @@ def _page(page: Page, note: Note) -> None:
 
 
 @lru_cache(maxsize=1)
-def loaded_images(source: str | OwnData) -> ImageData:
+def loaded_images(source: Source) -> ImageData:
     """A data set, which a process keeps until it needs another."""
     from fedsdg.loading import load_images
 
@@ -457,7 +455,7 @@ def loaded_images(source: str | OwnData) -> ImageData:
 
 
 @lru_cache(maxsize=1)
-def loaded_material(source: str | OwnData, backbone: Path | None, device: str) -> Material:
+def loaded_material(source: Source, backbone: Path | None, device: str) -> Material:
     """Prepared images and backbone, which a process keeps until it needs others."""
     from fedsdg.models.backbones import load_backbone
     from fedsdg.runs import prepare_material

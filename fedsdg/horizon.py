@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from fedsdg.config import Config, FederationConfig, MethodConfig
-from fedsdg.data.datasets import FOLDER_VARIABLE, dataset_spec, load_dataset
+from fedsdg.data.datasets import FOLDER_VARIABLE, dataset_spec
 from fedsdg.data.natural import large_enough
 from fedsdg.data.own_data import OwnData
 from fedsdg.data.partition import parse_skew, partition_clients
 from fedsdg.data.partition_record import TRAIN, PartitionSpec
-from fedsdg.loading import survey_of
+from fedsdg.loading import load_images, survey_of
 from fedsdg.local_parts import name_of
 from fedsdg.rng import stream
 
@@ -123,11 +123,11 @@ def training_sizes(config: Config, dataset: str, setting: str) -> np.ndarray:
     if isinstance(source, OwnData):
         held = _own_samples(source, skew, clients, spec.min_samples)
         return np.maximum(held * spec.fractions[TRAIN], 1.0)
-    facts = dataset_spec(dataset)
-    if facts.hub_id is None and not facts.official_test:
+    facts = dataset_spec(source) if isinstance(source, str) else None
+    if facts is None or (facts.hub_id is None and not facts.official_test):
         seed = min(config.seeds)
         made = partition_clients(
-            load_dataset(dataset),
+            load_images(source),
             num_clients=clients,
             skew=parse_skew(skew),
             seed=seed,

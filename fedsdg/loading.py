@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fedsdg.data.datasets import ImageData, load_dataset
 from fedsdg.data.own_data import OwnData
@@ -13,7 +13,22 @@ if TYPE_CHECKING:
     from fedsdg.data.own_images import Survey
 
 
-def load_images(source: str | OwnData) -> ImageData:
+class Loadable(Protocol):
+    """A data set that knows how it is loaded, as plugins offer them."""
+
+    @property
+    def name(self) -> str: ...
+
+    def load(self) -> ImageData: ...
+
+    def __hash__(self) -> int: ...
+
+
+#: A name of the table, the description of one's own, or what loads itself.
+Source = str | OwnData | Loadable
+
+
+def load_images(source: Source) -> ImageData:
     """Load a data set by name, or as it is described.
 
     A set without a test split gets one from the stream ``test-split``, the same for all seeds.
@@ -22,6 +37,8 @@ def load_images(source: str | OwnData) -> ImageData:
     """
     if isinstance(source, str):
         return load_dataset(source)
+    if not isinstance(source, OwnData):
+        return source.load()
     from fedsdg.data.own_images import load_own
 
     return load_own(source, stream("test-split", 0))

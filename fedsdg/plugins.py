@@ -1,18 +1,19 @@
 """Rows from outside the package: of a file or of another package, beside those of the tables.
 
 A plugin is a Python file that defines ``METHODS = {name: Method(...)}``, ``OPTIMISERS`` or ``LOSSES
-= {name: Choice(...)}``, or an entry point of the group ``fedsdg.methods`` that refers to such a
-module, or to a mapping of methods. A config lists the plugins that it needs, so that what is
-installed beside changes no experiment. The hash of a plugin's source belongs to the runs that use
-its rows: edited, they are new runs.
+= {name: Choice(...)}``, ``ATTACKS = {name: AttackKind(...)}`` or ``DATASETS = {name: load}``, where
+``load()`` gives an ``ImageData``; or an entry point of the group ``fedsdg.methods`` that refers to
+such a module, or to a mapping of methods. A config lists the plugins that it needs, so that what is
+installed beside changes no experiment. The hash of a plugin's source, with that of the modules
+beside it that it imports, belongs to the runs that use its rows: edited, they are new runs. Of a
+data set its images count.
 """
 
 from __future__ import annotations
 
-import hashlib
-import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import metadata, util
 from pathlib import Path
@@ -20,12 +21,16 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from fedsdg.composition import Choice, Key, Method
+from fedsdg.conditions import ATTACKS, AttackKind
+from fedsdg.data.datasets import DATASETS, ImageData
 from fedsdg.local_parts import LOSSES, OPTIMISERS, name_of, parameters_of
 from fedsdg.methods import METHODS
+from fedsdg.plugin_files import PluginFiles, read_plugin
 from fedsdg.results import source_hash
 
-#: The group of entry points that other packages offer methods, optimisers and losses in.
+#: The group of entry points that other packages offer methods and all else in.
 GROUP = "fedsdg.methods"
+_DATASET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class Plugin:
 
     #: A file ending in ``.py``, relative to the working directory, or the name of an entry point.
     place: str
-    #: Of the file; of an entry point, of all sources of its package.
+    #: Of the file and its siblings; of an entry point, of all sources of its package.
     sha256: str
 
     def facts(self) -> dict[str, str]:
@@ -50,7 +55,7 @@ def find_plugin(place: str) -> Plugin:
     """
     if not place.endswith(".py"):
         return Plugin(place, _package_hash(place))
-    return Plugin(place, hashlib.sha256(_source(place)).hexdigest())
+    return Plugin(place, _files(place).sha256)
 
 
 def offered(plugins: Iterable[Plugin]) -> dict[str, Plugin | None]:
@@ -58,12 +63,28 @@ def offered(plugins: Iterable[Plugin]) -> dict[str, Plugin | None]:
 
     Raises ``ValueError`` for a name that is taken, and for a plugin that cannot be loaded.
     """
-    found: dict[str, Plugin | None] = dict.fromkeys(METHODS)
+    return _owners("METHODS", METHODS, "methods", plugins)
+
+
+def offered_attacks(plugins: Iterable[Plugin]) -> dict[str, Plugin | None]:
+    """As ``offered``, where each attack is from."""
+    return _owners("ATTACKS", ATTACKS, "attacks", plugins)
+
+
+def offered_datasets(plugins: Iterable[Plugin]) -> dict[str, Plugin | None]:
+    """As ``offered``, where each data set is from."""
+    return _owners("DATASETS", DATASETS, "data sets", plugins)
+
+
+def _owners(
+    table: str, own: Iterable[str], what: str, plugins: Iterable[Plugin]
+) -> dict[str, Plugin | None]:
+    found: dict[str, Plugin | None] = dict.fromkeys(own)
     for plugin in plugins:
-        for name in plugin_methods(plugin):
+        for name in contents(plugin)[table]:
             if name in found:
                 owner = found[name]
-                taken = "the table of methods" if owner is None else f"the plugin {owner.place}"
+                taken = f"the table of {what}" if owner is None else f"the plugin {owner.place}"
                 raise ValueError(
                     f"the plugin {plugin.place} defines {name!r}, which {taken} has already; "
                     "give it another name"
@@ -81,6 +102,35 @@ def plugin_methods(plugin: Plugin) -> Mapping[str, Method]:
     """A plugin's methods; see ``contents``."""
     methods: Mapping[str, Method] = contents(plugin)["METHODS"]
     return methods
+
+
+def find_attack(name: str, plugin: Plugin | None) -> AttackKind:
+    """The row of an attack, from the table or from a plugin."""
+    row: AttackKind = (ATTACKS if plugin is None else contents(plugin)["ATTACKS"])[name]
+    return row
+
+
+@dataclass(frozen=True)
+class OfferedData:
+    """A data set of a plugin: light, so that it travels to the processes of a grid."""
+
+    name: str
+    plugin: Plugin
+
+    def load(self) -> ImageData:
+        """The images; ``ValueError`` where the plugin gives anything else."""
+        try:
+            data = contents(self.plugin)["DATASETS"][self.name]()
+        except Exception as error:
+            raise ValueError(
+                f"the plugin {self.plugin.place} cannot load {self.name!r}: {_said(error)}"
+            ) from error
+        if not isinstance(data, ImageData):
+            raise ValueError(
+                f"the plugin {self.plugin.place} loads a {type(data).__name__} as {self.name!r}; "
+                "make what it returns with fedsdg.data.datasets.image_data"
+            )
+        return replace(data, name=self.name)
 
 
 #: The tables that a config chooses from by a key of ``training``, and what plugins call theirs.
@@ -127,6 +177,24 @@ def build_choice(key: str, value: str | Mapping[str, Any], plugin: Plugin | None
     return choice.part.build(parameters_of(value, choice))
 
 
+#: The tables of a plugin: of what they are made, and how one row is called.
+_KINDS: Mapping[str, tuple[type, str]] = {
+    "METHODS": (Method, "method"),
+    "OPTIMISERS": (Choice, "optimiser"),
+    "LOSSES": (Choice, "loss"),
+    "ATTACKS": (AttackKind, "attack"),
+    "DATASETS": (Callable, "data set"),  # type: ignore[dict-item]
+}
+
+
+def _require_place(name: str, plugin: Plugin) -> None:
+    if not _DATASET.fullmatch(name):
+        raise ValueError(
+            f"the plugin {plugin.place}: the data set {name!r} must have a name of letters, "
+            "digits, '_' and '-'; it is part of paths"
+        )
+
+
 @cache
 def contents(plugin: Plugin) -> Mapping[str, Mapping[str, Any]]:
     """A plugin's tables by name, imported once a process, each row put together with its defaults.
@@ -135,31 +203,33 @@ def contents(plugin: Plugin) -> Mapping[str, Mapping[str, Any]]:
     holds anything but rows whose parts can be built.
     """
     given = _from_file(plugin) if plugin.place.endswith(".py") else _from_package(plugin)
-    kinds: Mapping[str, type] = {"METHODS": Method, "OPTIMISERS": Choice, "LOSSES": Choice}
     found = {}
-    for table, kind in kinds.items():
+    for table, (kind, word) in _KINDS.items():
+        form = "functions" if table == "DATASETS" else f"{kind.__name__}(...)"
         rows = given.get(table) or {}
         if not isinstance(rows, Mapping):
             raise ValueError(
                 f"the plugin {plugin.place} has a {type(rows).__name__} as {table}, which must map "
-                f"names to {kind.__name__}(...)"
+                f"names to {form}"
             )
         for name, row in rows.items():
             if not isinstance(name, str) or not isinstance(row, kind):
                 raise ValueError(
                     f"the plugin {plugin.place} has a {type(row).__name__} under {name!r} of "
-                    f"{table}, which must map names to {kind.__name__}(...)"
+                    f"{table}, which must map names to {form}"
                 )
+            if table == "DATASETS":
+                _require_place(name, plugin)
+                continue
             try:
                 _try(row)
             except Exception as error:
-                word = {"METHODS": "method", "OPTIMISERS": "optimiser", "LOSSES": "loss"}[table]
                 raise ValueError(f"the plugin {plugin.place}, {word} {name!r}: {error}") from error
         found[table] = MappingProxyType(dict(rows))
     if not any(found.values()):
         raise ValueError(
             f"the plugin {plugin.place} defines no methods; write METHODS = {{'name': Method(...)}}"
-            ", or OPTIMISERS or LOSSES of Choice(...)"
+            ", or one of OPTIMISERS, LOSSES, ATTACKS, DATASETS"
         )
     return MappingProxyType(found)
 
@@ -177,9 +247,9 @@ def _try(row: Any) -> None:
         part.build(defaults)
 
 
-def _source(place: str) -> bytes:
+def _files(place: str) -> PluginFiles:
     try:
-        return Path(place).read_bytes()
+        return read_plugin(Path(place))
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"there is no plugin {place}; its path is relative to the working directory"
@@ -187,20 +257,12 @@ def _source(place: str) -> bytes:
 
 
 def _from_file(plugin: Plugin) -> Mapping[str, Any]:
-    source = _source(plugin.place)
-    _require_unchanged(plugin, hashlib.sha256(source).hexdigest())
-    # Under a name of its own: a plugin called random.py must not stand in for the library's.
-    name = f"fedsdg_plugins.{Path(plugin.place).stem}"
-    module = ModuleType(name)
-    module.__file__ = str(Path(plugin.place).resolve())
-    sys.modules[name] = module  # Dataclasses look their module up.
+    files = _files(plugin.place)
+    _require_unchanged(plugin, files.sha256)
     try:
-        # What was hashed is what runs, which a file of byte code might not be.
-        exec(compile(source, module.__file__, "exec"), module.__dict__)
+        return vars(files.execute())
     except Exception as error:
-        del sys.modules[name]
         raise _unusable(plugin, error) from error
-    return module.__dict__
 
 
 def _entry_point(place: str) -> metadata.EntryPoint:
@@ -215,9 +277,9 @@ def _entry_point(place: str) -> metadata.EntryPoint:
 
 
 def plugin_sources(place: str) -> list[Path]:
-    """The files that a plugin consists of; of an entry point, all of its package."""
+    """The files that a plugin consists of, siblings too; of an entry point, all of its package."""
     if place.endswith(".py"):
-        return [Path(place)]
+        return _files(place).paths
     package, relative = _package(place)
     return [package / relative] if relative else sorted(package.rglob("*.py"))
 
@@ -256,5 +318,8 @@ def _require_unchanged(plugin: Plugin, sha256: str) -> None:
 
 
 def _unusable(plugin: Plugin, error: Exception) -> ValueError:
-    said = f"{type(error).__name__}: {error}".replace("\n", " ")
-    return ValueError(f"the plugin {plugin.place} cannot be imported: {said}")
+    return ValueError(f"the plugin {plugin.place} cannot be imported: {_said(error)}")
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".replace("\n", " ")

@@ -89,6 +89,10 @@ def reached(
         parts += method.parts
     else:
         files += method
+    if conditions.attack is not None and conditions.attack.plugin is not None:
+        from fedsdg.plugins import plugin_sources
+
+        files += plugin_sources(conditions.attack.plugin.place)
     for file in files:
         roots |= imports(ast.parse(file.read_bytes()), "", is_package=False)
     roots |= {name for part in parts for name in _modules_of(part)}

@@ -38,6 +38,7 @@ STREAMS = (
     "new-clients",
     "test-split",
     "quantisation",
+    "server",
 )
 
 

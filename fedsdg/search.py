@@ -18,8 +18,8 @@ from typing import Any
 
 from fedsdg import results
 from fedsdg.config import Config, MethodConfig, PartitionConfig, RunConfig
-from fedsdg.data.own_data import OwnData
 from fedsdg.grid import ALLOCATOR, THREADS, loaded_images, loaded_material
+from fedsdg.loading import Source
 from fedsdg.search_space import expected_best, points
 from fedsdg.sections import hint
 from fedsdg.workers import Failed, Workers
@@ -52,7 +52,7 @@ class TrialRun:
 
     trial: Trial
     dataset: str
-    source: str | OwnData
+    source: Source
     skew: str
     seed: int
     config: RunConfig
@@ -457,7 +457,7 @@ def _judged_late(config: RunConfig) -> RunConfig:
 
 @lru_cache(maxsize=64)
 def partition_of(
-    source: str | OwnData, skew: str, seed: int, clients: int, settings: PartitionConfig
+    source: Source, skew: str, seed: int, clients: int, settings: PartitionConfig
 ) -> Any:
     """The partition, made once by each process."""
     from fedsdg.runs import make_partition

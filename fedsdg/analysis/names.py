@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -156,10 +157,36 @@ def metric_named(key: str, shown: Sequence[Metric] = ()) -> Metric:
     return known.get(key, Metric(key, plain, plain))
 
 
+#: Titles of what is from plugins: the runs themselves say how it is called.
+_LEARNED: dict[str, dict[str, str]] = {"method": {}, "attack": {}}
+
+
+def learn_titles(runs: Iterable[Mapping[str, Any]]) -> None:
+    """Take from rows of runs.parquet how their methods and attacks are called, and from no others.
+
+    A method of the table keeps its title.
+    """
+    for learned in _LEARNED.values():
+        learned.clear()
+    for run in runs:
+        result = run.get("result") or ""
+        facts = json.loads(result) if "title" in result else {}
+        if "title" in facts and "method" in facts:
+            _LEARNED["method"][facts["method"]] = facts["title"]
+        if "attack_title" in facts:
+            attack = json.loads(run["config"])["conditions"]["attack"]
+            _LEARNED["attack"][attack["type"]] = facts["attack_title"]
+
+
 def base_method(label: str) -> str | None:
     """The known method a label is a variant of: ``fedsdg-softmax`` → ``fedsdg``; None if none."""
-    known = [name for name in METHODS if label == name or label.startswith(name + "-")]
-    return max(known, key=len, default=None)
+    return next(iter(_bases(label, METHODS)), None)
+
+
+def _bases(label: str, methods: Iterable[str]) -> list[str]:
+    """The methods that a label may be a variant of, the longest name first."""
+    known = [name for name in methods if label == name or label.startswith(name + "-")]
+    return sorted(known, key=len, reverse=True)
 
 
 def is_ceiling(label: str) -> bool:
@@ -171,10 +198,11 @@ def method_title(label: str) -> str:
     """A label in print: ``krum`` → Krum, ``fedsdg-softmax`` → FedSDG (softmax)."""
     if label == BETTER_BASELINE:
         return "FedAvg, the better"
-    base = base_method(label)
+    titles = {**_LEARNED["method"], **METHODS}
+    base = base_method(label) or next(iter(_bases(label, _LEARNED["method"])), None)
     if base is None:
         return label
-    title, variant = METHODS[base], label[len(base) + 1 :]
+    title, variant = titles[base], label[len(base) + 1 :]
     if not variant:
         return title
     return f"{title[:-1]}, {variant})" if title.endswith(")") else f"{title} ({variant})"
@@ -191,7 +219,7 @@ def method_order(label: str) -> tuple[int, bool, str]:
 
 def attack_title(attack: str) -> str:
     """An attack in print; an unknown one by its name."""
-    return ATTACKS.get(attack, attack)
+    return ATTACKS.get(attack) or _LEARNED["attack"].get(attack, attack)
 
 
 def split_skew(skew: str) -> tuple[str, str]:

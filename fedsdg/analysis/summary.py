@@ -22,6 +22,7 @@ from fedsdg.analysis.names import (
     WORST,
     Metric,
     dataset_title,
+    learn_titles,
     method_order,
     reported_metrics,
     reported_rounds,
@@ -79,6 +80,7 @@ class Summary:
         self.runs = self.rows("runs")
         if not self.runs:
             raise ValueError(f"{self.folder / 'runs.parquet'} holds no run; summarise again")
+        learn_titles(self.runs)
 
     def primary(self) -> list[dict[str, Any]]:
         """The definitions in ``PRIMARY_FILE``; none where the folder has no such file."""

@@ -17,7 +17,7 @@ from fedsdg.federation.attackers import AttackView
 from fedsdg.federation.bank import ClientBank
 from fedsdg.federation.branches import Branches
 from fedsdg.federation.circumstances import Attendance, Circumstances
-from fedsdg.federation.cohorts import Shards, cohort_batches, draw_cohort
+from fedsdg.federation.cohorts import Shards, cohort_batches, draw_batches, draw_cohort
 from fedsdg.federation.evaluation import (
     global_metrics,
     losses,
@@ -124,7 +124,9 @@ class Federation:
             self.scratch,
             more=self.work.moments(self.layout),
         )
-        if any(probe.needs_benchmark for probe in self.probes) and not len(self.shards.benchmark):
+        on_server = "server" in getattr(self.rule, "reads", ())
+        judges = on_server or any(probe.needs_benchmark for probe in self.probes)
+        if judges and not len(self.shards.benchmark):
             raise ValueError(
                 "the method judges clients on samples that the server holds, but there are none; "
                 "set conditions.benchmark_images, for instance to 100"
@@ -585,6 +587,8 @@ class Federation:
         uploads = dict(arrived.rows)
         if "adapters" in getattr(self.rule, "reads", ()):
             uploads["adapters"] = arrived.update[:, : self.layout.before_head]
+        if "server" in getattr(self.rule, "reads", ()):
+            uploads["server"] = self._trained_by_server(round_)
         aggregate = self.rule(uploads, context, self.state)
         steps = aggregate.steps.to(self.theta.dtype)
         self.theta = self.theta + (steps if self.theta.dim() == 2 else steps[0])
@@ -594,6 +598,27 @@ class Federation:
     def _batches_of(self, sizes: np.ndarray) -> np.ndarray:
         """Local steps per epoch of clients with so many samples."""
         return -(-sizes // (self.schedule.batch_size or sizes))
+
+    def _trained_by_server(self, round_: int) -> Tensor:
+        """[C, d]: what training as the clients do it makes of each model of the server.
+
+        On the samples that the server holds, by cross-entropy alone; nobody sends anything for it.
+        """
+        models = self.models
+        batches = draw_batches(
+            self.shards.benchmark,
+            batch_size=self.schedule.batch_size,
+            epochs=self.work.epochs(self.schedule.epochs),
+            generator=stream("server", self.seed, round_),
+        )
+        private = self.private.expand(len(models), -1).clone()
+        where = f"round {round_}, the server on its own samples"
+        trainer = Clients([batches] * len(models), models, private, name=lambda _: where)
+        plain = replace(
+            self.work, terms=(), stopping=None, trace_every=0, private_optimiser="restart"
+        )
+        trained = self.passes.train(self.model, self.layout, self.samples, trainer, plain)
+        return trained.theta - models
 
     def _global_metrics(self, judged: np.ndarray) -> dict[str, float]:
         """Of the one model; of several, the mean over clients of the model each downloads.

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fedsdg.aggregation.types import Context
-from fedsdg.plugins import find_plugin, plugin_methods
+from fedsdg.plugins import OfferedData, contents, find_plugin, plugin_methods
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs/add-a-method.md"
 TABLE = "results/tables/clipped/main.md"
@@ -31,13 +31,26 @@ def blocks(language: str) -> list[str]:
 def rows(tmp_path_factory):
     """The METHODS of the document's file."""
     file = tmp_path_factory.mktemp("plugin") / "clipped.py"
-    file.write_text(*blocks("python"), encoding="utf-8")
+    file.write_text(blocks("python")[0], encoding="utf-8")
     return plugin_methods(find_plugin(str(file)))
 
 
 def test_rule_and_term_take_under_forty_lines():
-    (code,) = blocks("python")
-    assert code.count("\n") < 40
+    assert blocks("python")[0].count("\n") < 40
+
+
+def test_all_examples_together_are_one_plugin(tmp_path):
+    file = tmp_path / "examples.py"
+    file.write_text("\n".join(blocks("python")), encoding="utf-8")
+    plugin = find_plugin(str(file))
+    found = {table: list(rows) for table, rows in contents(plugin).items() if rows}
+    assert found == {
+        "METHODS": ["clipped-mean"],
+        "OPTIMISERS": ["sign"],
+        "ATTACKS": ["away"],
+        "DATASETS": ["checks"],
+    }
+    assert OfferedData("checks", plugin).load().images.shape == (400, 8, 8)
 
 
 @pytest.mark.parametrize("bound", [0.5, 1.0, 3.0])
@@ -87,7 +100,7 @@ def followed(check_out, tmp_path_factory):
     folder = tmp_path_factory.mktemp("followed")
     script = f'#!/bin/sh\nPYTHONPATH="{folder}/project" exec "{sys.executable}" -m fedsdg "$@"\n'
     project = check_out(folder / "project", script)
-    (project.folder / "clipped.py").write_text(*blocks("python"), encoding="utf-8")
+    (project.folder / "clipped.py").write_text(blocks("python")[0], encoding="utf-8")
     (project.folder / "clipped.yaml").write_text(*blocks("yaml"), encoding="utf-8")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("FEDSDG_")}
     places = (project.commands, Path(sys.executable).parent, environment["PATH"])
@@ -122,7 +135,7 @@ def test_the_method_is_listed_below_those_of_the_package(followed):
 def test_the_table_has_a_row_for_every_entry(followed):
     table = (followed.folder / TABLE).read_text(encoding="utf-8")
     first = re.findall(r"^\| \**([^|*]+?)\** +\|", table, re.MULTILINE)
-    assert first[-3:] == ["FedAvg (samples)", "clipped-half", "clipped-mean"]
+    assert first[-3:] == ["FedAvg (samples)", "clipped-half", "Clipped mean, pulled"]
     assert (followed.folder / "results/summary/clipped/verified.txt").exists()
 
 

@@ -182,7 +182,8 @@ def test_schema_and_package_know_the_same_methods_keys_and_data_sets():
 
 
 def test_schema_and_package_know_the_same_conditions():
-    known = yaml.safe_load(SCHEMA.read_text())["$defs"]["conditions"]["properties"]
+    definitions = yaml.safe_load(SCHEMA.read_text())["$defs"]
+    known = definitions["conditions"]["properties"]
     assert set(known) == {field.name for field in fields(conditions.Conditions)}
     for name, section in (
         ("dropout", conditions.DropoutConfig),
@@ -193,8 +194,8 @@ def test_schema_and_package_know_the_same_conditions():
         ("quantisation", conditions.QuantisationConfig),
     ):
         assert set(known[name]["properties"]) == {field.name for field in fields(section)}
-    attack = known["attack"]["properties"]
-    assert attack["type"]["enum"] == list(conditions.ATTACKS)
+    attack = definitions["attack"]["properties"]
+    assert definitions["attack_type"]["enum"] == list(conditions.ATTACKS)
     parameters = {key for row in conditions.ATTACKS.values() for key in row.parameters}
     assert set(attack) == parameters | {"type", "share"}
 

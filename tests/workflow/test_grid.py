@@ -58,7 +58,6 @@ def test_the_log_is_a_line_for_each_job_and_no_wall_of_file_names(project):
     assert "Train fedsdg on digits, dirichlet~0.3, all seeds" in jobs
     assert len(jobs) == len(steps) == int(steps[-1][1]) and jobs[-1] == "All of smoke is there"
     assert not FILE_NAME.findall(done.stdout)
-    assert max(map(len, done.stdout.splitlines())) < 200
 
 
 def test_a_failed_last_rule_names_few_files_and_shows_its_log(project):

@@ -19,10 +19,12 @@ validate(config, "../schemas/config.schema.yaml")
 ROOT = Path(workflow.basedir)
 ROOT = ROOT.parent if ROOT.name == "workflow" else ROOT
 sys.path.insert(0, str(ROOT))
-from fedsdg.conditions import parse_conditions
+from fedsdg.conditions import ATTACKS, parse_conditions
+from fedsdg.data.datasets import DATASETS as DATA_TABLE
 from fedsdg.declared_data import ALL, all_clients, description, parse_datasets
 from fedsdg.local_parts import LOSSES, OPTIMISERS
 from fedsdg.methods import METHODS as METHOD_TABLE
+from fedsdg.plugins import find_plugin, plugin_sources
 from fedsdg.reach import code_hash
 from fedsdg.starts import FILES as START_FILES
 
@@ -30,7 +32,7 @@ from fedsdg.starts import FILES as START_FILES
 
 EXPERIMENT = config["experiment"]
 # By name; some may be described by the config itself.
-DATASETS, _ = parse_datasets(config["datasets"])
+DATASETS, OWN_DATA = parse_datasets(config["datasets"])
 if config["federation"]["clients"] == ALL:
     # Counted here, and a number for whoever reads the config that the jobs get.
     config["federation"]["clients"] = all_clients(config)
@@ -332,17 +334,47 @@ def sources(stage):
 
 
 def plugin_files(wildcards):
-    """The files that a method, optimiser or loss from outside may be in; none for the package's."""
-    if METHODS[wildcards.method]["type"] in METHOD_TABLE and not lent_parts(wildcards):
+    """The files that parts of a cell from outside may be in; none where all are the package's."""
+    own = METHODS[wildcards.method]["type"] in METHOD_TABLE
+    if own and not lent_parts(wildcards) and not outside_attack(conditions_of(wildcards)):
         return []
-    return [place for place in config.get("plugins", []) if place.endswith(".py")]
+    return all_plugin_files()
+
+
+def all_plugin_files():
+    """The plugins of the config, with the modules beside them that they import."""
+    places = [place for place in config.get("plugins", []) if place.endswith(".py")]
+    return [os.path.relpath(file) for place in places for file in plugin_sources(place)]
+
+
+def data_files(wildcards):
+    """The plugins that a data set may be of; none for the package's and for one described."""
+    known = wildcards.dataset in DATA_TABLE or wildcards.dataset in OWN_DATA
+    return [] if known else all_plugin_files()
+
+
+def conditions_of(wildcards):
+    """What the runs of a cell have to cope with, as the config says it."""
+    conditions = copy.deepcopy(config.get("conditions") or {})
+    scenario = SCENARIOS.get(wildcards.setting.partition("@")[2]) or {}
+    update_config(conditions, scenario.get("conditions") or {})
+    return conditions
+
+
+def outside_attack(conditions):
+    """Whether an attack is none of the package."""
+    attack = conditions.get("attack")
+    return attack is not None and attack["type"] not in ATTACKS
 
 
 def lent_parts(wildcards):
     """Optimiser and loss of a cell, as far as they are no rows of the package."""
     scenario = SCENARIOS.get(wildcards.setting.partition("@")[2]) or {}
     given = {**config["training"], **(scenario.get("training") or {}), **METHODS[wildcards.method]}
-    chosen = [(given.get("optimiser", "adam"), OPTIMISERS), (given.get("loss", "cross-entropy"), LOSSES)]
+    chosen = [
+        (given.get("optimiser", "adam"), OPTIMISERS),
+        (given.get("loss", "cross-entropy"), LOSSES),
+    ]
     names = [(one if isinstance(one, str) else one["type"], table) for one, table in chosen]
     return [name for name, table in names if name not in table]
 
@@ -350,12 +382,13 @@ def lent_parts(wildcards):
 def code(wildcards):
     """The hash of all code that the runs of a cell can reach, without its words."""
     method = METHODS[wildcards.method]["type"]
-    conditions = copy.deepcopy(config.get("conditions") or {})
-    scenario = SCENARIOS.get(wildcards.setting.partition("@")[2]) or {}
-    update_config(conditions, scenario.get("conditions") or {})
+    conditions = conditions_of(wildcards)
+    # A plugin is imported, and torch with it, only where its rows are needed to read the config.
+    places = config.get("plugins", []) if outside_attack(conditions) else []
+    parsed = parse_conditions(conditions, plugins=[find_plugin(place) for place in places])
     outside = [Path(file) for file in plugin_files(wildcards)]
     lent = outside if lent_parts(wildcards) else []
-    return code_hash(METHOD_TABLE.get(method, outside), parse_conditions(conditions), lent)
+    return code_hash(METHOD_TABLE.get(method, outside), parsed, lent)
 
 
 def suites():

@@ -5,6 +5,7 @@ rule partition_clients:
     """Divide a data set among clients and into their train, validation and test splits."""
     input:
         sources=sources("partition"),
+        plugins=data_files,
     output:
         PARTITION,
     log:
