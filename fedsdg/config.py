@@ -787,7 +787,9 @@ def _setting(text: str) -> dict[str, Any]:
         setting: Any = yaml.safe_load(value)
     except _NO_YAML as error:
         why = _in_a_line(error)
-        raise ValueError(f"--set {text!r:.99}: {value!r:.99} is not a value in YAML ({why})") from error
+        raise ValueError(
+            f"--set {text!r:.99}: {value!r:.99} is not a value in YAML ({why})"
+        ) from error
     for key in reversed(place.split(".")):
         setting = {key: setting}
     return dict(setting)
