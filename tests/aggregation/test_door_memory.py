@@ -194,9 +194,14 @@ def test_parameters_that_others_would_read_in_between_are_copied_and_no_others()
         {"a": tied, "b": tied},
         *[{"a": torch.tensor(r), "b": torch.tensor(r)} for r in clients[1:]],
     ]
-    result = aggregate("fedsdg", origin, rows, out=rows[0])
-    assert result.parameters is rows[0]
-    np.testing.assert_allclose(tied.numpy(), expected, rtol=1e-7)
+    # Two results cannot stand in one place: refused, with nothing written.
+    with pytest.raises(ValueError, match="'a' and 'b' share memory"):
+        aggregate("fedsdg", origin, rows, out=rows[0])
+    assert torch.equal(tied, torch.tensor(clients[0]))
+    result = aggregate("fedsdg", origin, rows, out=rows[1])
+    assert result.parameters is rows[1]
+    for leaf in leaves(rows[1]):
+        np.testing.assert_allclose(leaf.numpy(), expected, rtol=1e-7)
     assert all(torch.equal(leaf, torch.tensor(theta)) for leaf in leaves(origin))
 
 
