@@ -805,7 +805,8 @@ def load_config(
 ) -> Config:
     """Lay config files over ``default_file()``, in order, and check what comes of it.
 
-    ``settings`` are single values laid over the files, as ``training.device=cuda``; ``plugins`` are
+    Mappings are merged, all else is replaced; so is ``search``, since a space belongs to the methods
+    and the data that it was made for. ``settings`` are single values laid over the files, as ``training.device=cuda``; ``plugins`` are
     added to those that the config lists.
     """
     merged: dict[str, Any] = {}
@@ -816,7 +817,10 @@ def load_config(
             content = yaml.safe_load(file.read_text(encoding="utf-8"))
         except _NO_YAML as error:
             raise ValueError(f"{file} is not valid YAML: {_in_a_line(error)}") from error
-        merged = _merge(merged, mapping_of(content, f"the config file {file}"))
+        laid = mapping_of(content, f"the config file {file}")
+        if "search" in laid:
+            merged.pop("search", None)
+        merged = _merge(merged, laid)
     for text in settings:
         merged = _merge(merged, _setting(text))
     listed = merged.get("plugins", [])

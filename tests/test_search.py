@@ -10,7 +10,7 @@ import yaml
 
 from fedsdg import search as searching
 from fedsdg.cli import main
-from fedsdg.config import method_entry, parse_config
+from fedsdg.config import load_config, method_entry, parse_config
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build, load_backbone, save_backbone
 from fedsdg.runs import execute, make_partition, prepare_material
@@ -126,6 +126,21 @@ def test_a_config_laid_over_another_may_leave_out_what_that_searches(config, tmp
     raw["methods"] = ["local-only"]
     with pytest.raises(ValueError, match="nothing to search; say under search.space"):
         search(parse_config(raw), tmp_path, None, tmp_path / "out.json")
+
+
+@pytest.mark.parametrize(
+    "names", [("paper",), ("paper", "cifar100"), ("extended/full",), ("views",)]
+)
+def test_what_another_config_searches_is_not_mixed_in(names):
+    """A file's section replaces an earlier one whole: no axis of the default config comes along."""
+    files = [CONFIG.parent / f"{name}.yaml" for name in names]
+    own = yaml.safe_load(files[-1].read_text())["search"]
+    section = load_config(files).search
+    assert {label: set(axes) for label, axes in section.space.items()} == {
+        label: set(axes) for label, axes in own["space"].items()
+    }
+    assert section.trials == own.get("trials")
+    assert list(section.skews) == own.get("skews", [])
 
 
 # --- What is found --------------------------------------------------------------------------------

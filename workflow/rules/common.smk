@@ -444,7 +444,8 @@ def partition_settings(wildcards):
 #: The files of the checkpoint that training starts from, which may be made anew in their place.
 START = [
     f"{folder}/{name}"
-    for folder in [(config.get("adapters") or {}).get("start")] if folder
+    for folder in [(config.get("adapters") or {}).get("start")]
+    if folder
     for name in START_FILES
 ]
 
