@@ -111,7 +111,7 @@ class TrainingConfig:
     eta_m: float = checked(5e-3, minimum=0)
     threads: int = checked(1, minimum=1, integer=True)
     device: str = checked("cpu", choices=("cpu", "cuda"))
-    precision: str = checked("float32", choices=("float32", "bfloat16"))
+    precision: str = checked("float32", choices=("float32", "bfloat16", "tf32"))
     #: What the optimiser remembers of what never leaves a client: begun anew each round, or kept.
     private_optimiser: str = checked("restart", choices=("restart", "keep"), quiet=True)
     #: Epochs of the private part alone on the current shared model before an evaluation.
@@ -543,6 +543,11 @@ def _check_full(config: Config) -> None:
 
 
 def _check_consistency(config: Config) -> None:
+    if config.training.precision == "tf32" and config.training.device != "cuda":
+        raise ValueError(
+            "training.precision is tf32, in which GPUs alone compute; set training.device to cuda, "
+            "or precision to float32"
+        )
     if config.trainable == "full":
         _check_full(config)
     federation = config.federation

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TextIO
 
 VARIABLE = "FEDSDG_DEVICES"
+#: What cuBLAS reads when it starts: a workspace of a fixed size, without which its sums differ.
+WORKSPACE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 _SECONDS_BETWEEN_LOOKS = 1.0
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from fedsdg import results
 from fedsdg.config import Config, PartitionConfig, RunConfig
 from fedsdg.continuing import take_from_record
-from fedsdg.devices import named_devices
+from fedsdg.devices import WORKSPACE, named_devices
 from fedsdg.federation.store import MODELS, Address
 from fedsdg.progress import GridProgress
 from fedsdg.reach import source_hash
@@ -225,8 +225,7 @@ def run_grid(
         )
     with GridProgress(config.experiment, config.federation.rounds) as progress:
         backbone = _make_backbone(config, store, progress)
-        threads = {name: str(config.training.threads) for name in THREADS}
-        with Workers(jobs, {**ALLOCATOR, **threads}) as workers:
+        with Workers(jobs, _surroundings(config, jobs, bool(devices))) as workers:
             partitions = _make_partitions(config, runs, workers, progress)
             left = [
                 run for run in runs if not is_finished(run, partitions[run.partition], backbone)
@@ -239,6 +238,16 @@ def run_grid(
             deadline = None if minutes is None else begun + 60 * minutes
             _train(grouped(left, seeds_together), workers, progress, deadline)
             return _write_pages(config, workers, progress)
+
+
+def _surroundings(config: Config, jobs: int, apart: bool) -> dict[str, str]:
+    """What the processes that train find in their environment; ``apart``: each has its own GPU."""
+    found = {**ALLOCATOR, **{name: str(config.training.threads) for name in THREADS}}
+    if config.training.device == "cuda":
+        found |= WORKSPACE
+        if not apart:
+            found["FEDSDG_SHARING"] = str(jobs)  # read in federation/passes.py
+    return found
 
 
 def shown_pages(config: Config) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +25,7 @@ from torch import Tensor, nn
 from fedsdg.data.datasets import ImageData, load_dataset
 from fedsdg.data.glyphs import render_letters
 from fedsdg.data.images import prepare
+from fedsdg.gpu import repeatable
 from fedsdg.interruption import Stopped, stopped_by_signals
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import Backbone, build, from_checkpoint, from_timm, save_backbone
@@ -45,6 +45,7 @@ _DATA, _WEIGHTS, _BATCHES, _AUGMENT, _PROBE = range(5)
 #: The parts of the package that make the weights. How data were loaded is in their hash.
 SOURCES = (
     "data/images.py",
+    "gpu.py",
     "models",
     "pretraining.py",
     "recipe.py",
@@ -108,7 +109,8 @@ def pretrain(
 def is_made(options: Mapping[str, Any], output: Path | str) -> bool:
     """Whether `output` is there and, by the facts beside it, the backbone that `options` describe.
 
-    That the weights belong to the facts is checked where they are loaded.
+    That the weights belong to the facts is checked where they are loaded. Where the file that it
+    was made from is gone, its name and the architecture decide.
     """
     output = Path(output)
     try:
@@ -122,10 +124,15 @@ def is_made(options: Mapping[str, Any], output: Path | str) -> bool:
             return bool(facts["recipe"] == recipe)
         if facts["linear_probe"]["data"] != chosen.get("probe", "digits"):
             return False
-        if source == "timm" and "file" not in chosen:
+        if source == "timm" and not Path(chosen.get("file", "")).is_file():
             size = chosen.get("image_size", facts["architecture"]["image_size"])
             found = (facts["timm_name"], facts["architecture"]["image_size"])
             return bool(found == (chosen["timm_name"], size))
+        if not Path(chosen["file"]).is_file():
+            # Of weights that are not there nothing could be made: what was made of them counts.
+            asked = json.loads(json.dumps(asdict(_shape(chosen))))
+            same = facts["file"] == Path(chosen["file"]).name
+            return bool(same and facts["architecture"] == asked)
         taken = _take(source, chosen)
         shape = json.loads(json.dumps(asdict(taken.architecture)))
         return bool(facts["sha256"] == taken.sha256 and facts["architecture"] == shape)
@@ -173,7 +180,7 @@ def _from_scratch(
         versions = {"torch": torch.__version__, "numpy": np.__version__}
         file = checkpoints / f"backbone~{sha256_json(made_for)}.safetensors"
         snapshot = Snapshot(file, {**made_for, **versions})
-    with _threads(recipe.threads), _repeatable(recipe.device), stopped_by_signals():
+    with _threads(recipe.threads), repeatable(recipe.device), stopped_by_signals():
         try:
             model, architecture, facts = _train(
                 recipe, source, snapshot, checkpoint_seconds, progress
@@ -378,8 +385,11 @@ def _take(source: str, options: Mapping[str, Any]) -> Backbone:
         return from_timm(options["timm_name"], options.get("file"), image_size=size)
     known = {key: _ARCHITECTURE.get(key) for key in _CHECKPOINT} | {"file": MISSING}
     check_keys(options, known, source)
-    shape = {key: value for key, value in options.items() if key in _ARCHITECTURE}
-    return from_checkpoint(options["file"], Architecture(**shape))
+    return from_checkpoint(options["file"], _shape(options))
+
+
+def _shape(options: Mapping[str, Any]) -> Architecture:
+    return Architecture(**{key: value for key, value in options.items() if key in _ARCHITECTURE})
 
 
 def _tensor(images: np.ndarray, architecture: Architecture) -> Tensor:
@@ -425,21 +435,6 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def _repeatable(device: str) -> Iterator[None]:
-    """On a GPU, ask for algorithms that add in a fixed order, where there are any."""
-    if device == "cpu":  # they do so anyway
-        yield
-        return
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before)
 
 
 def _say(sentence: str) -> None:

@@ -289,7 +289,8 @@ def provenance() -> dict[str, Any]:
             versions[name] = metadata.version(name)
     status = _git("status", "--porcelain", "--untracked-files=no")
     return {
-        "commit": _git("rev-parse", "HEAD"),
+        # Sources that were copied without their history have it from whoever copied them.
+        "commit": _git("rev-parse", "HEAD") or os.environ.get("FEDSDG_COMMIT"),
         "dirty": None if status is None else bool(status),
         "python": sys.version.split()[0],
         "versions": versions,

@@ -49,6 +49,7 @@ from fedsdg.federation.store import (
     require_writable,
     together_key,
 )
+from fedsdg.gpu import gpu_facts, repeatable
 from fedsdg.models import small_cnn
 from fedsdg.models.adapters import AdapterConfig, initial_values, make_layout
 from fedsdg.models.backbones import Backbone
@@ -476,9 +477,11 @@ def _carry_out(
             checkpoints.append(stack.enter_context(closing(place)))
         if not all((store / key).is_dir() for key in keys):
             require_writable(store)
-            federations, efforts = _train(
-                assignments, material, checkpoints, checkpoint_seconds, progress
-            )
+            training = assignments[0].run.training
+            with repeatable(material.samples.images.device, tf32=training.precision == "tf32"):
+                federations, efforts = _train(
+                    assignments, material, checkpoints, checkpoint_seconds, progress
+                )
             for one, key, federation, effort in zip(
                 assignments, keys, federations, efforts, strict=True
             ):
@@ -637,6 +640,7 @@ def _write_run(
         {
             **results.provenance(),
             "device": str(material.samples.images.device),
+            **gpu_facts(material.samples.images.device),
             "threads": run.training.threads,
             **({"data": dict(material.data_facts)} if material.data_facts else {}),
             **effort,

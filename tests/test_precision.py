@@ -30,6 +30,14 @@ def test_float32_is_the_default_and_another_word_is_refused():
         _config(precision="half")
 
 
+def test_only_a_gpu_rounds_products_to_tf32():
+    with pytest.raises(ValueError, match=r"precision is tf32.*set training\.device to cuda"):
+        _config(precision="tf32")
+    configs = [_config(precision=name, device="cuda") for name in ("float32", "tf32")]
+    runs = [one.run("digits", SKEW, method_entry("fedsdg"), 0) for one in configs]
+    assert runs[0].hash != runs[1].hash
+
+
 def test_a_run_in_bfloat16_learns_what_one_in_float32_learns():
     architecture = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
     with torch.random.fork_rng():

@@ -159,6 +159,9 @@ def test_what_is_made_already_is_recognised(quick, tmp_path):
     assert is_made(options, taken)
     assert not is_made({**options, "mean": [0.2]}, taken)
     assert not is_made({**options, "file": "nowhere.safetensors"}, taken)
+    weights.rename(tmp_path / "elsewhere")
+    assert is_made(options, taken), "of weights that are not there nothing else could be made"
+    assert not is_made({**options, "mean": [0.2]}, taken)
     safetensors.torch.save_file({k: v + 1 for k, v in model.state_dict().items()}, weights)
     assert not is_made(options, taken)
 

@@ -16,11 +16,14 @@ from fedsdg.data.partition_record import TRAIN
 from fedsdg.federation.cohorts import cohort_batches, draw_cohort
 from fedsdg.federation.evaluation import global_metrics
 from fedsdg.federation.local_training import Samples
+from fedsdg.gpu import repeatable
 from fedsdg.methods import METHODS
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze
 from fedsdg.runs import build, execute, make_partition, prepare_material
+from tests.pretended_cuda import DISORDERLY, pretended_cuda
+from tests.suited import suited
 
 CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
 SKEW = "dirichlet~1.0"
@@ -515,9 +518,11 @@ def test_a_run_on_the_gpu_is_the_run_on_the_cpu(config, material, partition, fin
     """Every tensor is where it is worked with; the two differ in rounding alone."""
     samples = Samples(material.samples.images.cuda(), material.samples.labels.cuda())
     there = dataclasses.replace(material, samples=samples)
-    gpu = build(config.run("digits", SKEW, method_entry(method), 0), there, partition)
-    gpu.run()
-    cpu = finished(method)
+    changed = suited(config, method)
+    gpu = build(changed.run("digits", SKEW, method_entry(method), 0), there, partition)
+    with repeatable("cuda"):
+        gpu.run()
+    cpu = finished(method, clients_per_round=changed.federation.clients_per_round)
     assert gpu.theta.is_cuda and gpu.bank.device.type == "cuda"
     for mine, other in zip(gpu.records.rounds, cpu.records.rounds, strict=True):
         assert mine.keys() == other.keys()
@@ -526,3 +531,50 @@ def test_a_run_on_the_gpu_is_the_run_on_the_cpu(config, material, partition, fin
     if gpu.layout.d:
         gpu.theta = gpu.theta.cpu()
         assert distance(gpu, cpu) < 1e-2
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "tf32"])
+def test_a_run_on_the_gpu_gives_the_same_bytes_twice(tmp_path, config, partition, precision):
+    """With 17 tokens, attention by another way than on the CPU, and convolution of patches."""
+    architecture = Architecture(16, 4, 1, 64, 2, 2, (0.5,), (0.5,))
+    torch.manual_seed(0)
+    backbone = freeze(build_backbone(architecture), architecture, "tiny", {})
+    training = dataclasses.replace(config.training, device="cuda", precision=precision)
+    there = dataclasses.replace(config, training=training)
+    material = prepare_material("digits", backbone, "cuda")
+    for place in ("once", "again"):
+        run_to(tmp_path / place / "run", tmp_path / place / "store", there, material, partition)
+    for name in BYTE_IDENTICAL:
+        once, again = (tmp_path / place / "run" / name for place in ("once", "again"))
+        assert once.read_bytes() == again.read_bytes(), name
+
+
+#: Between them terms, probes, models of a client's own and rules of every kind.
+PARTS = ("fedsdg", "scaffold", "feddpa", "apfl", "focus", "cgsv-xu", "fedcurv")
+
+
+@pytest.mark.parametrize("method", PARTS)
+def test_a_run_keeps_every_tensor_where_it_is_worked_with(
+    config, material, partition, finished, method, monkeypatch
+):
+    """On a device that is pretended: nothing is mixed, numbers are those of the CPU, and no
+    operation is one that torch knows no fixed order for."""
+    monkeypatch.setattr("fedsdg.federation.passes.budget", lambda device: 1 << 34)
+    changed = suited(config, method)
+    with pretended_cuda() as machine:
+        samples = Samples(material.samples.images.cuda(), material.samples.labels.cuda())
+        there = dataclasses.replace(material, samples=samples)
+        gpu = build(changed.run("digits", SKEW, method_entry(method), 0), there, partition)
+        gpu.run()
+        assert gpu.theta.is_cuda and gpu.bank.device.type == "cuda"
+        gpu.theta = gpu.theta.cpu()
+    assert machine.operations.total() > 1000
+    assert not DISORDERLY & set(machine.operations)
+    cpu = finished(method, clients_per_round=changed.federation.clients_per_round)
+    for mine, other in zip(gpu.records.rounds, cpu.records.rounds, strict=True):
+        assert mine.keys() == other.keys()
+        for exactly in ("bytes_up", "bytes_down", "local_steps", "samples_processed"):
+            assert mine[exactly] == other[exactly]
+        assert mine["train_loss"] == pytest.approx(other["train_loss"], rel=1e-2)
+    assert distance(gpu, cpu) < 1e-2

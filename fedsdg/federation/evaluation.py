@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedsdg.federation.local_training import Samples
+from fedsdg.federation.memory import halving
 from fedsdg.federation.seen import Seen
 from fedsdg.models.interface import ClientModel
 from fedsdg.models.parameters import Layout, views
@@ -51,16 +53,35 @@ def _predictions(
     weights: Mapping[str, Any],
 ) -> list[np.ndarray]:
     """For each client the classes that its model gives to the samples of its shard, int64."""
-    answers: list[Tensor] = []
+    parts = _scores(model, samples, shards, weights, lambda logits, _: logits.argmax(1))
+    # Fetched once: a device need not wait for the host between two parts.
+    return _divided(torch.cat(parts).cpu().numpy(), shards)
+
+
+def _scores(
+    model: ClientModel,
+    samples: Samples,
+    shards: Sequence[np.ndarray],
+    weights: Mapping[str, Any],
+    look: Callable[[Tensor, Tensor], Tensor],
+) -> list[Tensor]:
+    """``look(logits, labels)`` of the samples of all shards, at most ``CHUNK`` at a time.
+
+    Client k's model is asked about the samples of its shard.
+    """
     index = torch.from_numpy(np.concatenate(shards)).to(samples.labels.device)
     owner = np.repeat(np.arange(len(shards)), [len(shard) for shard in shards])
-    for begin in range(0, len(index), CHUNK):
-        part = index[begin : begin + CHUNK]
-        counts = np.bincount(owner[begin : begin + CHUNK], minlength=len(shards)).tolist()
-        logits = model.forward(samples.images[part], counts, weights)
-        answers.append(logits.argmax(1))
-    # Fetched once: a device need not wait for the host between two parts.
-    return _divided(torch.cat(answers).cpu().numpy(), shards)
+
+    def with_parts_of(chunk: int) -> list[Tensor]:
+        found = []
+        for begin in range(0, len(index), chunk):
+            part = index[begin : begin + chunk]
+            counts = np.bincount(owner[begin : begin + chunk], minlength=len(shards)).tolist()
+            logits = model.forward(samples.images[part], counts, weights)
+            found.append(look(logits, samples.labels[part]))
+        return found
+
+    return halving(with_parts_of, CHUNK)
 
 
 def _divided(values: np.ndarray, shards: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -178,16 +199,16 @@ def global_metrics(
         **views(private[None], layout.private),
     }
     weights = model.effective_weights(parameters, private=False)
-    index = torch.from_numpy(test).to(samples.labels.device)
     right: list[Tensor] = []
-    losses: list[Tensor] = []
-    for part in index.split(CHUNK):
-        logits = model.forward(samples.images[part], [len(part)], weights)
-        labels = samples.labels[part]
+
+    def look(logits: Tensor, labels: Tensor) -> Tensor:
         right.append((logits.argmax(1) == labels).sum())
-        losses.append(cross_entropy(logits, labels, reduction="sum"))
-    count, loss = sum(torch.stack(right).tolist()), sum(torch.stack(losses).tolist())
-    return count / len(index), loss / len(index)
+        return cross_entropy(logits, labels, reduction="sum")
+
+    parts = _scores(model, samples, [test], weights, look)
+    # Of a call that was tried again the last answers count.
+    count = sum(torch.stack(right[-len(parts) :]).tolist())
+    return count / len(test), sum(torch.stack(parts).tolist()) / len(test)
 
 
 @torch.no_grad()
@@ -212,20 +233,8 @@ def losses(
         }
         weights = model.effective_weights(parameters)
         own = [shards[k] for k in group.tolist()]
-        index = torch.from_numpy(np.concatenate(own)).to(samples.labels.device)
         owner = np.repeat(np.arange(len(own)), [len(shard) for shard in own])
-        each = [
-            cross_entropy(
-                model.forward(
-                    samples.images[index[begin : begin + CHUNK]],
-                    np.bincount(owner[begin : begin + CHUNK], minlength=len(own)).tolist(),
-                    weights,
-                ),
-                samples.labels[index[begin : begin + CHUNK]],
-                reduction="none",
-            )
-            for begin in range(0, len(index), CHUNK)
-        ]
+        each = _scores(model, samples, own, weights, partial(cross_entropy, reduction="none"))
         sums = np.bincount(owner, torch.cat(each).double().cpu().numpy(), minlength=len(own))
         found.append(torch.from_numpy(sums / [len(shard) for shard in own]))
     return torch.cat(found).to(theta.device)

@@ -2,7 +2,7 @@
 
 Every client takes its own batches with its own optimiser state. Rows are worked on in the order
 of how many steps they have, longest first, so that the clients still training are always a
-leading block of the matrices: whoever has finished costs nothing, and no batch is padded.
+leading block of the matrices: whoever has finished costs nothing.
 
 Between the first step and the last nothing travels between the host and the device: the batches
 are sent at once before, and the losses are fetched and looked at afterwards.
@@ -409,11 +409,7 @@ class _Training:
         self._go_on_with(longest_first(batches))
         own = [batches[k] for k in self._numbers]
         steps = Steps.of(own, samples.labels.device)
-        totals = np.array([sum(map(len, drawn)) for drawn in own])
-        weights = _weights(work.loss, samples.labels, steps.index)
-        clients = steps.owner % len(own)
-        masses = totals if weights is None else np.bincount(clients, weights, minlength=len(own))
-        total = torch.from_numpy(masses).to(samples.labels.device)
+        steps = steps.weighed(_weights(work.loss, samples.labels, steps.index), of_all=True)
         self._theta_grad.zero_()
         self._mine_grad.zero_()
         for step, sizes in enumerate(steps.sizes):
@@ -421,15 +417,13 @@ class _Training:
             index, size = steps.batch(step)
             logits = self._model.logits(samples.images[index], sizes, parameters)
             each = work.loss(logits, samples.labels[index], reduction="none")
-            counts = torch.tensor(sizes, device=total.device)
-            whole = total[: len(sizes)].repeat_interleave(counts, output_size=len(size))
-            (each / whole.to(each.dtype)).sum().backward()
+            (each / size.to(each.dtype)).sum().backward()
         rows = self._rows(slice(None))
         for term in work.terms:
             term.add_gradient(rows)
         square = rows.theta_grad.double().square().sum(1)
         square += rows.private_grad.double().square().sum(1)
-        self._processed[self._numbers] += totals
+        self._processed[self._numbers] += steps.drawn
         norms = np.zeros(len(self._steps))
         norms[self._numbers] = square.sqrt().cpu().numpy()
         return norms
@@ -535,9 +529,7 @@ class _Training:
         self._losses.append(losses)
         self._trace.extend(trace)
         self._steps[self._numbers] += steps.counts
-        self._processed[self._numbers] += np.bincount(
-            steps.owner % len(self._numbers), minlength=len(self._numbers)
-        )
+        self._processed[self._numbers] += steps.drawn
 
     def _traced(self, rows: Rows, step: int) -> list[dict[str, Any]]:
         """Records of every ``trace_every``-th step of these clients, but for the losses."""

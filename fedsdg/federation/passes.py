@@ -3,12 +3,14 @@
 A cohort larger than ``clients_per_pass`` is trained in several passes of nearly equal size, clients
 with as many steps together. Clients share no parameter, so results differ in rounding alone.
 
-The number depends on the model, the batch and the kind of device, on nothing that changes from run
-to run: what autograd keeps for one client is measured once, and a stated budget divided by it.
+The number depends on the model, the batch, the kind of device and on how many processes share it,
+on nothing that changes from run to run: what autograd keeps for one client is measured once, and a
+stated budget divided by it.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,11 +27,14 @@ from fedsdg.federation.local_training import (
     Samples,
     train_clients,
 )
+from fedsdg.federation.memory import free, is_out_of_memory
 from fedsdg.models.parameters import Layout, leaves
 
 #: What a pass may take: on a CPU so many bytes, since runs stand side by side; on a GPU this share.
 CPU_BYTES = 2 * 1024**3
 GPU_SHARE = 0.5
+#: Names how many processes train on the same GPU; each then takes its part of that share.
+SHARING = "FEDSDG_SHARING"
 #: Memory of a step over what autograd keeps of it: gradients on their way, other temporaries.
 TEMPORARIES = 1.5
 #: Copies of a client's parameters: start, value, gradient, Adam's two, result, temporaries.
@@ -80,8 +85,7 @@ class Passes:
                     raise
                 reason = " ".join(str(error).split())
             # Out here nothing refers to the failed pass any more, and its memory is free.
-            if samples.labels.is_cuda:
-                torch.cuda.empty_cache()
+            free()
             tried = min(self.clients_per_pass or 1, len(clients))
             place = f"{clients.name(0)} and the others of its pass on {samples.labels.device}"
             if tried == 1:
@@ -108,7 +112,8 @@ class Passes:
 def budget(device: torch.device) -> int:
     """Bytes that a pass may take on this kind of device."""
     if device.type == "cuda":
-        return int(GPU_SHARE * torch.cuda.get_device_properties(device).total_memory)
+        total = torch.cuda.get_device_properties(device).total_memory
+        return int(GPU_SHARE * total) // int(os.environ.get(SHARING, "1"))
     return CPU_BYTES
 
 
@@ -158,14 +163,6 @@ def _kept_by_autograd(
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed):
         model.logits(samples.images[index], counts, parameters)
     return sum(storage.nbytes() for storage in storages.values())
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out: torch's exception for devices, and what others say instead."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    sentences = ("DefaultCPUAllocator: ", "CUBLAS_STATUS_ALLOC_FAILED")
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in sentences)
 
 
 def _train(

@@ -9,14 +9,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsdg.models.products import even_pays
+
 
 @dataclass(frozen=True)
 class Steps:
     """Batches of clients that stand longest first: those still training are a leading block.
 
-    ``counts`` [a]: steps of each client, falling; ``sizes[step]``: batch sizes of the clients
-    still training. ``index`` and ``size`` [n, on the device], ``owner`` [n]: of every sample drawn
-    its index, the size of its batch (or what stands for it), and step · a + client.
+    ``counts`` and ``drawn`` [a]: steps and samples of each client, steps falling; ``sizes[step]``:
+    batch sizes of the clients still training. ``index`` and ``size`` [n, on the device], ``owner``
+    and ``real`` [n]: of every sample its index, the size of its batch (or what stands for it),
+    step · a + client, and whether it was drawn.
+
+    For a device all batches of a step are made equally long, so that each product is one and
+    not one a client: what is filled in repeats a client's last sample and has an infinite ``size``,
+    so that its loss and its gradient count 0. Where a step would become more than ``MOST_FILLED``
+    times as long, and on a CPU, nothing is filled in.
     """
 
     counts: np.ndarray
@@ -25,36 +33,56 @@ class Steps:
     index: Tensor
     size: Tensor
     owner: np.ndarray
+    real: np.ndarray
 
     @classmethod
     def of(cls, own: Sequence[Sequence[np.ndarray]], device: torch.device) -> Steps:
         """``own[i]`` are the batches of the i-th client, one or more, longest first."""
         counts = np.array([len(batches) for batches in own])
-        batches: list[np.ndarray] = []
+        indices: list[np.ndarray] = []
+        divisors: list[np.ndarray] = []
         sizes: list[list[int]] = []
         owners: list[int] = []
         for step in range(int(counts.max())):
-            active = int((counts > step).sum())
-            drawn = [own[i][step] for i in range(active)]
-            batches += drawn
-            sizes.append([len(batch) for batch in drawn])
-            owners += [step * len(counts) + i for i in range(active)]
-        lengths = np.array([len(batch) for batch in batches])
+            batches = [own[i][step] for i in range(int((counts > step).sum()))]
+            lengths = [len(batch) for batch in batches]
+            fill = device.type != "cpu" and even_pays(lengths)
+            sizes.append([max(lengths)] * len(lengths) if fill else lengths)
+            for i, (batch, length) in enumerate(zip(batches, sizes[-1], strict=True)):
+                indices.append(batch)
+                divisors.append(np.full(len(batch), float(len(batch))))
+                if missing := length - len(batch):
+                    indices.append(np.full(missing, batch[-1]))
+                    divisors.append(np.full(missing, np.inf))
+                owners.append(step * len(counts) + i)
+        size = np.concatenate(divisors)
         return cls(
             counts=counts,
             sizes=sizes,
             ends=np.cumsum([0, *(sum(step) for step in sizes)]),
-            index=torch.from_numpy(np.concatenate(batches)).to(device),
-            size=torch.from_numpy(np.repeat(lengths, lengths)).to(device),
-            owner=np.repeat(owners, lengths),
+            index=torch.from_numpy(np.concatenate(indices)).to(device),
+            size=torch.from_numpy(size).to(device),
+            owner=np.repeat(owners, [length for step in sizes for length in step]),
+            real=np.isfinite(size),
         )
 
-    def weighed(self, weights: np.ndarray | None) -> Steps:
-        """With Σ of the ``weights`` [n] of a batch in place of its size; None: as it is."""
-        if weights is None:
+    @property
+    def drawn(self) -> np.ndarray:
+        """How many samples each client has drawn, [a]."""
+        clients = self.owner[self.real] % len(self.counts)
+        return np.bincount(clients, minlength=len(self.counts))
+
+    def weighed(self, weights: np.ndarray | None, *, of_all: bool = False) -> Steps:
+        """With Σ of the ``weights`` [n] of a batch in place of its size; None: each weighs 1.
+
+        ``of_all``: of all samples of its client.
+        """
+        if weights is None and not of_all:
             return self
-        masses = np.bincount(self.owner, weights)[self.owner]
-        return replace(self, size=torch.from_numpy(masses).to(self.index.device))
+        whose = self.owner % len(self.counts) if of_all else self.owner
+        masses = np.bincount(whose, self.real if weights is None else self.real * weights)[whose]
+        size = np.where(self.real, masses, np.inf)
+        return replace(self, size=torch.from_numpy(size).to(self.index.device))
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """(sample indices, what divides each sample's loss) of all clients still training."""

@@ -28,7 +28,7 @@ from fedsdg.models.forward import class_tokens, in_bfloat16
 from fedsdg.models.low_rank import Factors
 from fedsdg.models.parameters import Layout
 from fedsdg.models.portable import HEAD, Portable
-from fedsdg.models.products import client_linear
+from fedsdg.models.products import client_linear, even_pays
 
 
 class CohortModel:
@@ -172,20 +172,18 @@ class CohortModel:
         return scores if kept is None else scores[kept]
 
 
-def even(
-    images: Tensor, counts: Sequence[int], most: float = 2.0
-) -> tuple[Tensor, Sequence[int], Tensor | None]:
+def even(images: Tensor, counts: Sequence[int]) -> tuple[Tensor, Sequence[int], Tensor | None]:
     """Equally many images for every client, so that each product is one batch and not one a client.
 
     For GPUs, where many small launches cost more than the arithmetic of images that nobody reads.
-    Nothing changes where there would be more than `most` times the images, as in an evaluation that
-    cuts its samples without regard to clients.
+    Training brings its batches so (see federation/steps.py); an evaluation cuts its samples without
+    regard to clients. Nothing changes where it does not pay (see `even_pays`).
 
     Returns:
         images (fillers repeat the client's last one), counts, and the places of the real ones.
     """
     size = max(counts)
-    if len(counts) * size > most * len(images):
+    if not even_pays(counts):
         return images, counts, None
     starts = list(itertools.accumulate(counts, initial=0))
     places = [

@@ -9,6 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+#: How many times as many images there may be where every client is given equally many.
+MOST_FILLED = 2.0
+
+
+def even_pays(counts: Sequence[int]) -> bool:
+    """Whether a GPU gains from equally many rows for every client: one launch and not one each.
+
+    Not where there would be more than ``MOST_FILLED`` times as many.
+    """
+    return len(counts) * max(counts) <= MOST_FILLED * sum(counts)
+
 
 def client_linear(x: Tensor, weight: Tensor, bias: Tensor, rows: Sequence[int]) -> Tensor:
     """x_k W_kᵀ + b_k for clients k = 1…M whose rows are stacked in `x`.

@@ -395,6 +395,8 @@ measure(torch.ones(2, 3))
 def run(command, **variables):
     """In a process where triton compiles."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | variables
+    # Where the package is not installed, its folder is all there is.
+    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsdg.federation.evaluation import global_metrics, personal_accuracies
+from fedsdg.federation.evaluation import global_metrics, losses, personal_accuracies
 from fedsdg.federation.seen import Seen
 from fedsdg.models.parameters import views
 
@@ -82,3 +82,38 @@ def test_without_a_view_nothing_is_expected(setting):
         torch.ones(CLIENTS, dtype=torch.bool),
     )  # fmt: skip
     assert found.expected is None and found[np.arange(CLIENTS) < 2].expected is None
+
+
+def test_an_evaluation_that_does_not_fit_takes_fewer_images_at_once(setting):
+    """Twenty images at most: nothing that is found depends on it but by rounding."""
+    s = setting(branch="dual")
+    rows = torch.randn(CLIENTS, s.layout.d, dtype=torch.float64)
+    private = torch.randn(CLIENTS, s.layout.d_private, dtype=torch.float64)
+
+    class Small:
+        seen: list[int] = []  # noqa: RUF012
+
+        effective_weights = s.model.effective_weights
+
+        def forward(self, images, counts, weights):
+            self.seen.append(len(images))
+            if len(images) > 20:
+                raise RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED")
+            return s.model.forward(images, counts, weights)
+
+    def found(model):
+        common = (model, s.layout, s.samples)
+        own = personal_accuracies(
+            *common, VAL, TEST, rows, lambda k: private[k], torch.ones(CLIENTS, dtype=torch.bool)
+        )
+        shards = [np.arange(9 * k, 9 * k + 9) for k in range(CLIENTS)]
+        return (
+            own.val,
+            own.test,
+            np.array(global_metrics(*common, IMAGES, rows[0], private[0])),
+            losses(*common, shards, rows, private).numpy(),
+        )
+
+    for mine, other in zip(found(Small()), found(s.model), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-12)
+    assert max(Small.seen) > 20 and Small.seen[-1] <= 20

@@ -19,8 +19,12 @@ from fedsdg.federation.local_training import (
     train_clients,
     train_cohort,
 )
+from fedsdg.federation.memory import halving, is_out_of_memory
 from fedsdg.federation.passes import Passes, budget, bytes_of_a_client
+from fedsdg.federation.steps import Steps
+from fedsdg.federation.stopping import Inexactness
 from fedsdg.federation.terms import ControlVariates, GatePenalty, PrivatePenalty, Proximal
+from tests.pretended_cuda import pretended_cuda
 
 SIZES = [3, 17, 8, 1, 16, 9, 4]
 #: The objectives of the table of methods, with the optimiser that each is used with.
@@ -235,6 +239,50 @@ def test_other_errors_pass_through(setting, batches_of):
         Passes(4, 3).train(Broken(), *where, clients, work)
 
 
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "DefaultCPUAllocator: can't allocate memory: you tried to allocate 12 bytes.",
+        "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        "Triton Error [CUDA]: out of memory",
+    ],
+)
+def test_memory_that_runs_out_is_known_in_everybodys_words(sentence):
+    assert is_out_of_memory(RuntimeError(sentence))
+    assert not is_out_of_memory(ValueError(sentence))
+
+
+def test_half_as_much_is_tried_until_nothing_is_left_to_halve():
+    tried = []
+
+    def work(size, most):
+        tried.append(size)
+        if size > most:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return size
+
+    assert halving(lambda size: work(size, 3), 16) == 2 and tried == [16, 8, 4, 2]
+    with pytest.raises(torch.OutOfMemoryError):
+        halving(lambda size: work(size, 0), 2)
+    with pytest.raises(RuntimeError, match="shapes"):
+        halving(lambda size: (_ for _ in ()).throw(RuntimeError("shapes differ")), 4)
+
+
+def test_processes_that_share_a_gpu_share_its_memory(monkeypatch):
+    class Properties:
+        total_memory = 80 << 30
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+    alone = budget(torch.device("cuda"))
+    assert alone == passes.GPU_SHARE * (80 << 30)
+    monkeypatch.setenv(passes.SHARING, "4")
+    assert budget(torch.device("cuda")) == alone // 4
+    assert budget(torch.device("cpu")) == passes.CPU_BYTES
+
+
 SCRIPT = """
 import resource, sys
 import numpy as np, torch
@@ -281,6 +329,70 @@ def test_real_memory_that_runs_out():
     short = run(10)
     assert short.returncode == 1
     assert "MemoryError: one client does not fit into memory" in short.stderr
+
+
+@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize("objective", ["none", "scaffold", "fedsdg"])
+def test_no_step_waits_for_a_pretended_device(setting, batches_of, objective, stops):
+    """Waits are counted; what is filled in to make batches equally long counts nowhere."""
+    (model, layout, samples), clients, work = task(setting, batches_of, objective)
+    work = dataclasses.replace(
+        work, trace_every=0, stopping=Inexactness((0.5,), 3) if stops else None
+    )
+    clients = dataclasses.replace(clients, gamma=np.full(len(SIZES), 1e-9))
+    waits = []
+    for batch_size in (8, 2):
+        batches = batches_of(SIZES, batch_size=batch_size, epochs=work.epochs(2))
+        asked = dataclasses.replace(clients, batches=batches)
+        expected = train_clients(model, layout, samples, asked, work)
+        with pretended_cuda() as machine:
+            there = Samples(samples.images.cuda(), samples.labels.cuda())
+            moved = dataclasses.replace(
+                asked,
+                start=asked.start.cuda(),
+                private=asked.private.cuda(),
+                state={name: rows.cuda() for name, rows in asked.state.items()},
+                received={name: rows.cuda() for name, rows in asked.received.items()},
+            )
+            inside = model.to(torch.float64, "cuda")
+            before = machine.waits.total()
+            found = train_clients(inside, layout, there, moved, work)
+            waits.append(machine.waits.total() - before)
+            found = dataclasses.replace(
+                found,
+                theta=found.theta.cpu(),
+                private=found.private.cpu(),
+                uploads={name: rows.cpu() for name, rows in found.uploads.items()},
+                state={name: rows.cpu() for name, rows in found.state.items()},
+            )
+        assert_same(found, expected, clients, 1e-9)
+    assert waits[0] == waits[1] > 0
+
+
+def test_what_is_filled_in_is_the_clients_own_and_weighs_nothing():
+    """Batches of 3 and 1 of two clients, then one of 2: only the first step is uneven."""
+    own = [[np.array([4, 5, 6]), np.array([7, 8])], [np.array([9])]]
+    for place, filled in (("cpu", False), ("cuda", True)):
+        with pretended_cuda():
+            steps = Steps.of(own, torch.device(place))
+            index, size = (x.cpu().tolist() for x in steps.batch(0))
+        inf = float("inf")
+        assert steps.sizes == ([[3, 3], [2]] if filled else [[3, 1], [2]])
+        assert index == ([4, 5, 6, 9, 9, 9] if filled else [4, 5, 6, 9])
+        assert size == ([3, 3, 3, 1, inf, inf] if filled else [3, 3, 3, 1])
+        assert steps.drawn.tolist() == [5, 1] and steps.counts.tolist() == [2, 1]
+        shares = torch.tensor([3.0, 1, 2, 5, 0, 0, 4, 4] if filled else [3.0, 1, 2, 5, 4, 4])
+        assert steps.means(shares).tolist() == [[6, 5], [8, 0]]
+    wide = [[np.arange(9)], [np.array([1])], [np.array([2])]]
+    with pretended_cuda():  # 27 samples instead of 11 do not pay
+        assert Steps.of(wide, torch.device("cuda")).sizes == [[9, 1, 1]]
+        steps = Steps.of(own, torch.device("cuda"))
+        all_of_them = steps.weighed(None, of_all=True)
+        assert all_of_them.batch(0)[1].cpu().tolist() == [5, 5, 5, 1, inf, inf]
+        assert all_of_them.batch(1)[1].cpu().tolist() == [5, 5]
+        heavy = steps.weighed(np.array([1.0, 2, 3, 7, 7, 7, 4, 5]))
+        assert heavy.batch(0)[1].cpu().tolist() == [6, 6, 6, 7, inf, inf]
+        assert heavy.batch(1)[1].cpu().tolist() == [9, 9]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

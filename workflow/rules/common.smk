@@ -286,6 +286,8 @@ SOURCES = {
     ],
     "pretrain": [
         "compiling.py",
+        "devices.py",
+        "gpu.py",
         "interruption.py",
         "pretraining.py",
         "recipe.py",
