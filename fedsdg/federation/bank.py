@@ -66,10 +66,12 @@ class ClientBank:
         """What is kept of these clients under a name, [M, width], as a copy."""
         return self._read(clients, self._kept[name], self._initial.new_zeros(()))
 
-    def entries(self, client: int, columns: Tensor) -> Tensor:
-        """Some of the private parameters of one client, without reading the others."""
-        row = self._rows[client, self._private] if self.trained[client] else self._initial
-        return row[columns.to(row.device)].to(self.device)
+    def entries(self, clients: Tensor, columns: Tensor) -> Tensor:
+        """Some of the private parameters of some clients [n, columns], without reading others."""
+        place = self._rows.device
+        found = self._rows[clients.to(place)[:, None], columns.to(place)].to(self.device)
+        found[~self.trained[clients.cpu()].to(self.device)] = self._initial[columns]
+        return found
 
     def scatter(self, clients: Tensor, private: Tensor, kept: Mapping[str, Tensor]) -> None:
         """Put a cohort's rows back and note that it has taken part."""

@@ -56,6 +56,7 @@ class Scribe:
         self._shards = shards
         self._bank = bank
         self._columns = PrivateColumns.of(layout, bank.device)
+        self._gates: dict[int, Tensor] = {}
 
     def round_record(
         self, local: LocalResult, update: Tensor, aggregate: Aggregate
@@ -105,6 +106,7 @@ class Scribe:
     ) -> dict[int, dict[str, Any]]:
         """One row for each client that trained or whose update arrived, by client id."""
         rows: dict[int, dict[str, Any]] = {}
+        self._look_up_gates([*cohort.tolist(), *arrived.clients.tolist()])
         for k, client in enumerate(cohort.tolist()):
             row = self._row(client, participated=True)
             row["train_loss"] = float(local.loss[k])
@@ -144,6 +146,7 @@ class Scribe:
         ``branches``: what is known of private branches, by client (see ``Branches``). Who did not
         take part gets a row.
         """
+        self._look_up_gates(np.flatnonzero(judged).tolist())
         for client in np.flatnonzero(judged).tolist():
             row = rows.setdefault(client, self._row(client, participated=False))
             row["val_accuracy"] = float(accuracies.val[client])
@@ -164,10 +167,19 @@ class Scribe:
         }
         row |= {name: values[client].item() for name, values in self._facts.items()}
         # A client that never took part has no gates yet.
-        if len(self._columns.gates) and bool(self._bank.trained[client]):
-            logits = self._bank.entries(client, self._columns.gates).double()
-            row["gates"] = torch.sigmoid(logits).tolist()
+        if client in self._gates:
+            row["gates"] = torch.sigmoid(self._gates[client]).tolist()
         return row
+
+    def _look_up_gates(self, clients: Iterable[int]) -> None:
+        """Fetch the logits of the gates of these clients, of all in one copy from the device."""
+        if not len(self._columns.gates):
+            return
+        trained = self._bank.trained.numpy()
+        new = [k for k in dict.fromkeys(clients) if trained[k] and k not in self._gates]
+        if new:
+            logits = self._bank.entries(torch.tensor(new), self._columns.gates)
+            self._gates |= dict(zip(new, logits.double().cpu(), strict=True))
 
 
 def last_and_selected(rounds: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -144,10 +144,13 @@ def _mix(attention: Any, packed: Tensor, query: Tensor | None) -> Tensor:
     if plain and own_type and packed.device.type == "cpu" and tokens <= short:
         return attend(packed, heads, attention.scale, query)
     split = packed.view(*packed.shape[:2], -1, heads, attention.head_dim).permute(2, 0, 3, 1, 4)
-    q = split[0]
-    if query is not None:
+    # All at once: picked one by one, each would have a matrix of zeros in the backward pass.
+    *first, k, v = split.unbind(0)
+    if query is None:
+        q = first[0]
+    else:
         q = query.view(*query.shape[:2], heads, attention.head_dim).transpose(1, 2)
-    q, k, v = attention.q_norm(q), attention.k_norm(split[-2]), split[-1]
+    q, k = attention.q_norm(q), attention.k_norm(k)
     if attention.fused_attn:
         mixed = F.scaled_dot_product_attention(q, k, v, scale=attention.scale)
     else:

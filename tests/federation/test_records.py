@@ -10,6 +10,9 @@ from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.evaluation import ClientAccuracies, summary
 from fedsdg.federation.local_training import LocalResult
 from fedsdg.federation.records import Scribe, last_and_selected, last_quarter, local_steps
+from fedsdg.federation.rows import PrivateColumns
+from fedsdg.federation.timing import Updates
+from tests.pretended_cuda import pretended_cuda
 
 
 def test_drift_and_norms_equal_brute_force(setting):
@@ -98,3 +101,28 @@ def test_the_last_quarter_is_what_comes_after_three_quarters_of_the_rounds():
 def test_local_steps_add_up_over_the_rows_of_a_client():
     rows = [{"client": 2, "local_steps": 3}, {"client": 0}, {"client": 2, "local_steps": 4}]
     assert local_steps(rows, 4).tolist() == [0, 0, 7, 0]
+
+
+def test_the_gates_of_all_clients_are_fetched_in_one_copy(setting):
+    """As many waits for six clients as for two; client 5 has never trained and has none."""
+    s = setting(branch="dual")
+    private = torch.randn(6, s.layout.d_private, dtype=torch.float64)
+    gates = PrivateColumns.of(s.layout, torch.device("cpu")).gates
+    waits = []
+    for n in (2, 6):
+        clients, ones = np.arange(n), np.ones(n, dtype=np.int64)
+        with pretended_cuda() as machine:
+            bank = ClientBank(6, s.private.cuda(), [], s.layout.d)
+            bank.scatter(torch.arange(5), private[:5].cuda(), {})
+            empty = [np.arange(1)] * 6
+            scribe = Scribe(1, s.layout, Shards(empty, empty, empty, np.arange(1)), bank)
+            update = torch.zeros(n, s.layout.d).cuda()
+            local = LocalResult(update, update, {}, {}, ones / 2, ones, ones)
+            arrived = Updates(clients, ones, ones / 2, ones / 2, {"update": update})
+            before = machine.waits.total()
+            rows = scribe.participants(clients, local, arrived, Aggregate(update, None, {}, {}))
+            waits.append(machine.waits.total() - before)
+        for k in range(n):
+            expected = torch.sigmoid(private[k, gates]).tolist() if k < 5 else None
+            assert rows[k].get("gates") == expected
+    assert waits[0] == waits[1] > 0
