@@ -8,8 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 from benchmarks.timing import Work
 from fedsdg.models import attention
 
-SIDE = 1024
-"""Of the square matrices whose product tells the machine's rate."""
+SIDES = {"cpu": 1024, "cuda": 8192}
+"""Of the square matrices whose product tells the machine's rate; a GPU is busy with large ones."""
 
 
 _aten = torch.ops.aten
@@ -43,7 +43,8 @@ def operations(work: Work) -> int:
 def product(precision: str, device: str = "cpu") -> tuple[Work, int]:
     """A dense product of two square matrices, and its operations: the rate to measure against."""
     dtype = getattr(torch, precision)
-    generator = torch.Generator().manual_seed(0)
-    a, b = torch.randn(2, SIDE, SIDE, generator=generator).to(device, dtype).unbind()
+    side = SIDES[device]
+    generator = torch.Generator(device).manual_seed(0)
+    a, b = torch.randn(2, side, side, generator=generator, device=device).to(dtype).unbind()
     out = torch.empty_like(a)
-    return lambda: torch.mm(a, b, out=out), 2 * SIDE**3
+    return lambda: torch.mm(a, b, out=out), 2 * side**3

@@ -27,6 +27,7 @@ from benchmarks.plain_loop import PlainLoop, adapt_by_peft
 from benchmarks.quiet import Watch, refusal
 from benchmarks.timing import Work, finished, in_turns
 from fedsdg.federation.cohorts import draw_cohort
+from fedsdg.gpu import repeatable
 
 METHODS = ("fedsdg", "fedavg")
 FLOWER_ROUNDS = 6
@@ -81,7 +82,7 @@ def test_round(benchmark, record, short, ours_alone, device, model, method):
     if ours_alone:
         codes = {key: work for key, work in codes.items() if key[0] == "ours"}
     bare = {precision: product(precision, device) for precision in measured.precisions}
-    with one_thread():
+    with one_thread(), repeatable(device):
         counts = {key: operations(work) for key, work in codes.items()}
         watch = Watch()
         turns = [*codes.values(), *(work for work, _ in bare.values())]

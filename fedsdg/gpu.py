@@ -36,7 +36,7 @@ def repeatable(device: torch.device | str, *, tf32: bool = False) -> Iterator[No
     before = (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
-        deterministic.fill_uninitialized_memory,
+        deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
         cudnn.deterministic,
         cudnn.benchmark,
         cuda.cudnn_sdp_enabled(),

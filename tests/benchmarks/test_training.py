@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks import bench_training, rivals, round_aims
-from benchmarks.arithmetic import SIDE, operations, product
+from benchmarks.arithmetic import SIDES, operations, product
 from benchmarks.bench_bars import TRAINING
 from benchmarks.federations import MEASURED, federation
 from benchmarks.gate import ATTEMPTS, TrainingBar, Verdict
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_a_product_has_two_operations_for_each_triple():
     work, count = product("float32")
-    assert operations(work) == count == 2 * SIDE**3
+    assert operations(work) == count == 2 * SIDES["cpu"] ** 3
 
 
 def test_fused_attention_is_counted_as_its_products_forward_and_backward():
