@@ -561,6 +561,7 @@ def test_a_run_keeps_every_tensor_where_it_is_worked_with(
     """On a device that is pretended: nothing is mixed, numbers are those of the CPU, and no
     operation is one that torch knows no fixed order for."""
     monkeypatch.setattr("fedsdg.federation.passes.budget", lambda device: 1 << 34)
+    monkeypatch.setattr("fedsdg.federation.fisher.budget", lambda device: 1 << 34)
     changed = suited(config, method)
     with pretended_cuda() as machine:
         samples = Samples(material.samples.images.cuda(), material.samples.labels.cuda())
