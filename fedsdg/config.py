@@ -810,8 +810,9 @@ def load_config(
 ) -> Config:
     """Lay config files over ``default_file()``, in order, and check what comes of it.
 
-    Mappings are merged, all else is replaced; so is ``search``, since a space belongs to the methods
-    and the data that it was made for. ``settings`` are single values laid over the files, as ``training.device=cuda``; ``plugins`` are
+    Mappings are merged, all else is replaced; so is ``search``, since a space belongs to the
+    methods and the data that it was made for. ``settings`` are single values laid over the files,
+    as ``training.device=cuda``; ``plugins`` are
     added to those that the config lists.
     """
     merged: dict[str, Any] = {}
