@@ -64,12 +64,12 @@ GRID = $(BIN)/fedsdg run --grid
 # (the arenas with all their seeds, controls, the specification's values, the ablation, the extended experiments, CIFAR-100
 # and its pilot), every method and condition in small, what claims.yaml asks for besides, and the speed. Many hours,
 # never timed as a whole; goes on where it was broken off. `make record EXPERIMENTS=…` puts a grid into the record.
-# Before them the tests that take an hour: all generated inputs through files and over ranks.
+# Before them the tests that take an hour: all generated inputs through files and over ranks, a hundred kills.
 EVERYTHING = config $(ARENAS) needs-controls verification ablation $(SMALL)
 CLAIMS ?= $(basename $(notdir $(wildcard config/claims/*.yaml)))
 everything: $(INSTALLED)
-	FEDSDG_TESTS=everything $(PYTEST) tests/test_bad_inputs.py tests/aggregation/test_distributed.py \
-	  -k "test_files or generated"
+	FEDSDG_TESTS=everything $(PYTEST) tests/test_bad_inputs.py tests/test_resuming.py \
+	  tests/aggregation/test_distributed.py -k "test_files or generated or kills"
 	set -e; for name in $(EVERYTHING) $(addprefix claims/,$(CLAIMS)); do \
 	  $(GRID) config/$$name.yaml --jobs $(GRID_JOBS); \
 	done

@@ -1,74 +1,115 @@
-"""A program for the fault test: real processes with a run, killed, and once on a full disk.
+"""A program for the fault test: a grid in real processes, killed, and a run on a full disk.
 
-It imports once and forks for every attempt, so that twenty kills take seconds. What it found
-is printed as JSON.
+It imports once and forks for every attempt, so that twenty kills take seconds. Arguments: a folder,
+and how many kills. What it found is printed as JSON.
 """
 
 import builtins
 import contextlib
+import itertools
 import json
+import multiprocessing
 import os
 import random
 import resource
+import shutil
 import signal
 import sys
 import time
 from pathlib import Path
 
-import torch
+import matplotlib.pyplot  # noqa: F401
 import yaml
 
+import fedsdg.analysis.plots
+import fedsdg.analysis.tables  # noqa: F401
+from fedsdg import workers
+from fedsdg.cli import main
 from fedsdg.config import parse_config
 from fedsdg.federation import bank, checkpoints, prefixes
-from fedsdg.models.architecture import Architecture
-from fedsdg.models.backbones import build, freeze
+from fedsdg.federation.rounds import Federation
+from fedsdg.models.backbones import load_backbone
 from fedsdg.reach import source_hash
 from fedsdg.runs import execute, make_partition, prepare_material
 
 SKEW = "dirichlet~1.0"
-BYTE_IDENTICAL = ("rounds.parquet", "clients.parquet", "result.json")
-KILLS = 20
-KILLS_WITHIN_A_WRITE = 6
-KILLS_WITHIN_AN_APPEND = 4
+#: FedSDG has a private bank, SCAFFOLD one of control variates and state of the server, Ditto models
+#: of clients' own, CGSV a state of the server alone.
+METHODS = ["fedsdg", "scaffold", "ditto", "cgsv"]
+RECORDS = ("rounds.parquet", "clients.parquet", "result.json")
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+#: What a process is doing when it is killed; "anything": whatever it is doing after a random time.
+MOMENTS = ("anything", "anything", "a new file", "a growing file", "after a renewal")
+CHECKPOINT_SECONDS = 0.2
 
-place = Path(sys.argv[1])
+place, kills = Path(sys.argv[1]), int(sys.argv[2])
 raw = yaml.safe_load((Path(__file__).parents[1] / "config/config.yaml").read_text())
-raw["federation"] |= {"clients": 7, "clients_per_round": 3, "rounds": 24, "evaluate_every": 3}
+raw["federation"] |= {"clients": 7, "clients_per_round": 3, "rounds": 24, "evaluate_every": 6}
 raw["training"] |= {"epochs": 1, "batch_size": 64}
 raw["adapters"] |= {"rank": 2, "alpha": 4}
-raw["methods"] = ["fedsdg", "scaffold"]
+raw["backbones"]["letters"] |= {"dim": 8, "depth": 1, "heads": 2, "images": 200, "epochs": 1}
+raw["backbones"]["letters"] |= {"held_out": 50, "batch_size": 64}
+raw |= {"experiment": "killed", "skews": [SKEW], "seeds": [0], "methods": METHODS}
+raw |= {"tables": ["main"], "figures": ["convergence"], "checkpoint_seconds": CHECKPOINT_SECONDS}
+del raw["search"]
 config = parse_config(raw)
-# FedSDG has a private bank; SCAFFOLD a bank of control variates and state of the server.
-methods = config.methods
-architecture = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
-torch.manual_seed(0)
-material = prepare_material(
-    "digits", freeze(build(architecture), architecture, "tiny", {}), config.training.device
-)
-partition = make_partition("digits", SKEW, 0, config.federation.clients, config.partition)
 # Reading the code for its hash takes as long as many rounds; once here, as the imports are, else
 # most kills would come before the first round.
-for method in methods:
+for method in config.methods:
     source_hash(config.run("digits", SKEW, method, 0))
+# What a grid starts anew is started by a fork: what happens at a signal is the same.
+real_context = multiprocessing.get_context
+workers.get_context = lambda _: real_context("fork")
 
 
-def start(method, name, *, seconds=0.0, slowly=False, limit=None):
-    """Fork a process that does the run into ``place / name``, its store beside it."""
+def grid(name, *, slowly=False):
+    """Fork a process that does the grid in ``place / name``; (process, the end of a pipe that is
+    open for as long as it or a process that it has started lives)."""
+    folder = place / name
+    if not folder.is_dir():
+        (folder / "config").mkdir(parents=True)
+        (folder / "config/config.yaml").write_text(yaml.safe_dump(raw))
+        if (place / "undisturbed").is_dir() and name != "undisturbed":
+            for made in ("backbones", "partitions"):
+                shutil.copytree(place / "undisturbed/results" / made, folder / "results" / made)
+    ours, theirs = os.pipe()
+    if process := os.fork():
+        os.close(theirs)
+        os.setpgid(process, process)  # Here and there: whoever comes first.
+        return process, ours
+    status = 70
+    try:
+        os.close(ours)
+        os.setpgid(0, 0)
+        os.chdir(folder)
+        with open("log", "a") as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if name != "undisturbed":
+            bank.MEMORY_LIMIT = 0  # what clients keep lies in a file; undisturbed, in memory
+        if slowly:
+            checkpoints.open = prefixes.open = slow_open
+            Federation.step = slow_step  # Or there would be few checkpoints on a fast machine.
+        status = main(["run", "--grid", "config/config.yaml"])
+    finally:
+        os._exit(status)
+
+
+def alone(name, *, seconds=0.0, limit=None):
+    """Fork a process that does one run of FedSDG into ``place / name``, its store beside it."""
     if process := os.fork():
         return process
     status = 70
     try:
         with open(place / f"{name}.log", "a") as log:
             os.dup2(log.fileno(), 2)
-        if name.startswith("killed"):
-            bank.MEMORY_LIMIT = 0  # what clients keep lies in a file; undisturbed, in memory
-        if slowly:
-            checkpoints.open = prefixes.open = slow_open
         if limit is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         failure = execute(
-            config.run("digits", SKEW, method, 0), material, partition, place / name / "out",
-            store=place / name / "runs", identity={}, checkpoint_seconds=seconds,
+            config.run("digits", SKEW, config.methods[0], 0), material, partition,
+            place / name / "out", store=place / name / "runs", identity={},
+            checkpoint_seconds=seconds,
         )  # fmt: skip
         status = 1 if failure else 0
     finally:
@@ -77,6 +118,12 @@ def start(method, name, *, seconds=0.0, slowly=False, limit=None):
 
 def wait(process):
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def wait_for_all(end):
+    """Until nobody holds the other end of the pipe."""
+    os.read(end, 1)
+    os.close(end)
 
 
 class InPieces:
@@ -96,137 +143,177 @@ class InPieces:
             time.sleep(0.002)
 
 
+def slow_step(*arguments, step=Federation.step):
+    time.sleep(0.05)
+    return step(*arguments)
+
+
 @contextlib.contextmanager
 def slow_open(file, mode):
     with builtins.open(file, mode) as stream:
         yield InPieces(stream)
 
 
-def manifests(name):
-    """Rounds of the checkpoints on the disk, and what is just being written: "a new file", "a
-    growing file" (longer than any manifest says), or nothing."""
-    folders = list((place / name / "checkpoints").glob("*"))
-    files = []
-    for folder in folders:
+def manifests(folder):
+    """Rounds of the checkpoints of each run on the disk, and what is being written: "a new file",
+    "a growing file" (longer than any manifest says), "after a renewal" of the bank's file."""
+    rounds, doing = {}, set()
+    for run in (folder / "checkpoints").glob("*"):
+        known, found = {}, []
         with contextlib.suppress(FileNotFoundError):  # its run is stored just now
-            files += list(folder.iterdir())
-    known = {}
-    rounds = []
-    for file in files:
-        if file.name.startswith("round~") and file.name.endswith(".json"):
-            rounds.append(int(file.name[6:-5]))
-            with contextlib.suppress(FileNotFoundError):
-                for part in json.loads(file.read_bytes())["parts"].values():
-                    known[part["file"]] = max(part["bytes"], known.get(part["file"], 0))
-    writing = None
-    with contextlib.suppress(FileNotFoundError):
-        for file in files:
-            if file.name.startswith("."):
-                writing = "a new file"
-            elif file.name.endswith(".frames") and file.stat().st_size > known.get(file.name, 0):
-                writing = "a growing file"
-    return sorted(rounds), writing
+            files = list(run.iterdir())
+            for file in files:
+                if file.name.startswith("round~") and file.name.endswith(".json"):
+                    found.append(int(file.name[6:-5]))
+                    for part in json.loads(file.read_bytes())["parts"].values():
+                        known[part["file"]] = max(part["bytes"], known.get(part["file"], 0))
+            for file in files:
+                if file.name.startswith("."):
+                    doing.add("a new file")
+                elif file.name.endswith(".frames") and file.stat().st_size > known.get(
+                    file.name, 0
+                ):
+                    doing.add("a growing file")
+                if file.name.startswith("bank~") and file.name != "bank~1.frames":
+                    doing.add("after a renewal")
+        rounds[run.name] = sorted(found)
+    return rounds, doing
 
 
-def different(name, method):
-    expected = place / f"undisturbed-{method.label}" / "out"
-    return [
-        f"{name}/{file}"
-        for file in BYTE_IDENTICAL
-        if (place / name / "out" / file).read_bytes() != (expected / file).read_bytes()
-    ]
+def pages(folder):
+    """What a grid leaves that holds no time: records, tables, figures and claims."""
+    kept = ("tables", "figures", "claims", "runs")
+    files = [f for kind in kept for f in sorted((folder / "results" / kind).rglob("*"))]
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in files
+        if file.is_file() and (file.name in RECORDS or "runs" not in file.parts)
+    }
 
 
-report = {"kills": 0, "kills_within_a_write": 0, "kills_within_an_append": 0, "rewritten": 0}
-report |= {"resumptions": 0, "finished": 0, "different": []}
-took = {}
-for method in methods:
-    begun = time.monotonic()
-    assert wait(start(method, f"undisturbed-{method.label}", seconds=1e9)) == 0
-    took[method.label] = time.monotonic() - begun
+def killed(name, number, moment):
+    """Kill the grid at a moment; "killed", "finished" before, or "missed" the moment."""
+    store = place / name / ".fedsdg"
+    done, _ = manifests(store)
+    process, end = grid(name, slowly=moment != "anything")
+    deadline = time.monotonic() + chance.uniform(0, 0.5 * took)
+    to_pass, before, there = chance.randrange(3), False, False
+    while True:
+        if os.waitpid(process, os.WNOHANG)[0]:
+            wait_for_all(end)
+            return "finished" if moment == "anything" else "missed"
+        if moment == "anything":
+            if time.monotonic() >= deadline:
+                break
+        else:
+            before, there = there, moment in manifests(store)[1]
+            to_pass -= there and not before
+            if there and (to_pass < 0 or moment == "after a renewal"):
+                os.killpg(process, signal.SIGSTOP)
+                if not os.WIFSTOPPED(os.waitpid(process, os.WUNTRACED)[1]):
+                    wait_for_all(end)
+                    return "missed"
+                if moment in manifests(store)[1]:  # Still, now that nothing moves.
+                    break
+                os.killpg(process, signal.SIGCONT)
+        time.sleep(0.0005)
+    # A terminal sends its signals to all processes of a job, a scheduler often to one.
+    everyone = number == signal.SIGKILL or chance.random() < 0.5
+    (os.killpg if everyone else os.kill)(process, number)
+    os.killpg(process, signal.SIGCONT)
+    code = wait(process)
+    wait_for_all(end)
+    if code == 0:
+        return "finished"
+    assert code in (-number, 128 + number), code
+    after, _ = manifests(store)
+    for run, rounds in after.items():
+        assert len(rounds) <= 3, rounds
+        # Once a run is stored its checkpoints go, and it may be killed while they do.
+        before_it = done.get(run) or [0]
+        stored = any(not one.name.startswith(".") for one in (store / "runs").glob("*"))
+        assert stored or not rounds or rounds[-1] >= before_it[-1], (done, after)
+    report["kills"][number.name] += 1
+    report["while"][moment] += 1
+    return "killed"
+
+
+report = {"kills": {number.name: 0 for number in SIGNALS}, "while": {}, "different": []}
+report["while"] = dict.fromkeys(MOMENTS, 0)
+report |= {"finished": 0, "resumptions": 0}
+begun = time.monotonic()
+process, end = grid("undisturbed")
+assert wait(process) == 0, (place / "undisturbed/log").read_text()
+wait_for_all(end)
+took = time.monotonic() - begun
+expected = pages(place / "undisturbed")
+assert len(expected) >= 4 * len(RECORDS) + 3, sorted(expected)
 
 chance = random.Random(0)
-turn = 0
-while report["kills"] < KILLS:
-    method = methods[turn % len(methods)]
-    turn += 1
-    name = f"killed-{turn}"
-    while True:
-        aim = report["kills"] % 3 == 2 or KILLS - report["kills"] <= (
-            KILLS_WITHIN_A_WRITE - report["kills_within_a_write"]
-        )
-        done, _ = manifests(name)
-        process = start(method, name, slowly=aim)
-        writes_to_pass = chance.randrange(1, 8)
-        enough = report["kills_within_an_append"] >= KILLS_WITHIN_AN_APPEND
-        aimed_at = {"a new file", "a growing file"} if enough else {"a growing file"}
-        deadline = time.monotonic() + chance.uniform(0, 0.4 * took[method.label])
-        writing = ended = False
-        while report["kills"] < KILLS and not ended:
-            ended = os.waitpid(process, os.WNOHANG)[0] != 0
-            if aim:
-                before, writing = writing, manifests(name)[1] in aimed_at
-                writes_to_pass -= writing and not before
-                if writing and writes_to_pass <= 0:
-                    break
-            elif time.monotonic() >= deadline:
-                break
-            time.sleep(0.0005)
-        if not ended and report["kills"] == KILLS:
-            assert wait(process) == 0
-            ended = True
-        if ended:
+folders = (f"killed-{number}" for number in itertools.count())
+name = next(folders)
+ended = []
+for turn in range(kills):
+    number, moment = SIGNALS[turn % len(SIGNALS)], MOMENTS[turn % len(MOMENTS)]
+    for _ in range(50):
+        outcome = killed(name, number, moment)
+        if outcome == "killed":
             break
-        os.kill(process, signal.SIGKILL)
-        ended = wait(process) != -signal.SIGKILL
-        if ended:
-            break
-        report["kills"] += 1
-        after, unfinished = manifests(name)
-        report["kills_within_a_write"] += unfinished is not None
-        report["kills_within_an_append"] += unfinished == "a growing file"
-        numbers = [
-            int(file.name.split("~")[1].split(".")[0])
-            for file in (place / name / "checkpoints").glob("*/bank~*")
-        ]
-        report["rewritten"] += max(numbers, default=1) > 1
-        # Once a run is stored its checkpoints go, and it may be killed while they do.
-        stored = any(not run.name.startswith(".") for run in (place / name / "runs").glob("*"))
-        assert len(after) <= 3, after
-        assert not done or stored or after[-1] >= done[-1], (done, after)
-    log = (place / f"{name}.log").read_text()
+        # It has come to its end; another begins.
+        ended.append(name)
+        name = next(folders)
+    else:
+        raise AssertionError(f"never {moment}")
+ended.append(name)
+for name in ended:
+    process, end = grid(name)
+    assert wait(process) == 0, (place / name / "log").read_text()
+    wait_for_all(end)
+    log = (place / name / "log").read_text()
     report["resumptions"] += log.count("going on after round")
-    assert "damaged" not in log
-    assert not list((place / name / "checkpoints").iterdir())
+    assert "damaged" not in log and "Traceback" not in log, log
+    assert not list((place / name / ".fedsdg/checkpoints").iterdir())
+    found = pages(place / name)
+    names = expected.keys() | found.keys()
+    report["different"] += [
+        f"{name}/{file}" for file in sorted(names) if found.get(file) != expected.get(file)
+    ]
     report["finished"] += 1
-    report["different"] += different(name, method)
 
 # A full disk: no file may grow beyond half of the bank, so neither checkpoints nor the finished
 # run can be written, and the earlier checkpoint is all there is. Then there is space again.
-method, name = methods[0], "full"
-process = start(method, name)
-while not manifests(name)[0]:
+material = prepare_material(
+    "digits", load_backbone(place / "undisturbed/results/backbones/letters.safetensors"), "cpu"
+)
+partition = make_partition("digits", SKEW, 0, config.federation.clients, config.partition)
+assert wait(alone("whole", seconds=1e9)) == 0
+process = alone("full")
+while not (there := manifests(place / "full")[0]) or not any(there.values()):
     time.sleep(0.0005)
 os.kill(process, signal.SIGKILL)
 wait(process)
-(folder,) = (place / name / "checkpoints").iterdir()
+(folder,) = (place / "full/checkpoints").iterdir()
 rows = max(folder.glob("bank~*"), key=lambda file: file.stat().st_size)
 named = [file for file in folder.iterdir() if not file.name.startswith(".")]
 kept = {file.name: file.read_bytes() for file in named}
-status = wait(start(method, name, limit=rows.stat().st_size // 2))
-log = (place / f"{name}.log").read_text()
+status = wait(alone("full", limit=rows.stat().st_size // 2))
+log = (place / "full.log").read_text()
 newest = max(kept, key=lambda file: (file.endswith(".json"), file))
 parts = {part["file"]: part["bytes"] for part in json.loads(kept[newest])["parts"].values()}
 parts[newest] = len(kept[newest])
 report["full_disk"] = {
     "failed": status != 0,
     "sentences": log.count("no checkpoint could be saved"),
-    "stored": [file.name for file in (place / name / "runs").iterdir()],
+    "stored": [file.name for file in (place / "full/runs").iterdir()],
     "half-written": [file.name for file in folder.iterdir() if file.name not in kept],
     "intact": all(
         (folder / file).read_bytes()[:size] == kept[file][:size] for file, size in parts.items()
     ),
 }
-report["full_disk"]["failed_again"] = wait(start(method, name)) != 0
-report["full_disk"]["different"] = different(name, method)
+report["full_disk"]["failed_again"] = wait(alone("full")) != 0
+report["full_disk"]["different"] = [
+    file
+    for file in RECORDS
+    if (place / "full/out" / file).read_bytes() != (place / "whole/out" / file).read_bytes()
+]
 json.dump(report, sys.stdout)

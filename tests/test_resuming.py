@@ -29,6 +29,7 @@ from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze, save_backbone
 from fedsdg.results import sha256_json
 from fedsdg.runs import build, execute, make_partition, prepare_material
+from tests.bad_inputs.outcomes import EVERYTHING
 from tests.suited import suited
 
 CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
@@ -636,20 +637,26 @@ def test_the_command_ends_with_130_and_143_and_goes_on(command, tmp_path):
 
 
 @pytest.mark.slow
-def test_killed_at_twenty_moments_and_on_a_full_disk_the_bytes_are_the_same(tmp_path):
+def test_kills_of_a_grid_and_a_full_disk_change_no_byte(tmp_path):
+    """Four methods, killed while it writes and at any other moment; a hundred times in `make
+    everything`."""
     script = Path(__file__).with_name("faults_of_runs.py")
     environment = {**os.environ, "PYTHONPATH": str(script.parents[1])}
+    environment = {
+        k: v for k, v in environment.items() if k not in ("FEDSDG_STORE", "FEDSDG_CONFIG")
+    }
+    kills = 100 if EVERYTHING else 20
     done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path)],
-        capture_output=True, text=True, timeout=300, env=environment,
+        [sys.executable, str(script), str(tmp_path), str(kills)],
+        capture_output=True, text=True, timeout=60 * kills, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads(done.stdout)
-    assert report["kills"] == 20 and report["kills_within_a_write"] >= 5
-    assert report["kills_within_an_append"] >= 4
-    assert report["rewritten"] >= 1, "some were killed after the bank's file had been renewed"
+    assert sum(report["kills"].values()) == sum(report["while"].values()) == kills
+    assert min(report["kills"].values()) >= kills // 3
+    assert min(report["while"].values()) >= kills // 5
     # Who is killed before the first checkpoint, or before it has read one, does not say so.
-    assert report["resumptions"] >= 8
+    assert report["resumptions"] >= 1
     assert report["finished"] >= 1
     assert report["different"] == []
     assert report["full_disk"] == {
