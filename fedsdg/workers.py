@@ -149,11 +149,19 @@ def _serve(connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     threading.Thread(target=_follow_parent, daemon=True).start()
+
+    def note(content: Any) -> None:
+        try:
+            connection.send((False, content))
+        except OSError:
+            # Nobody listens any more, which is no fault of the task: it ends as by a signal.
+            os.kill(os.getpid(), signal.SIGTERM)
+
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # no parent, no work
         while True:
             function, task = connection.recv()
             try:
-                outcome = function(task, lambda content: connection.send((False, content)))
+                outcome = function(task, note)
             except KeyboardInterrupt:  # The task was stopped by SIGTERM, and has put its work away.
                 sys.exit(128 + signal.SIGTERM)
             except Exception as error:

@@ -38,6 +38,23 @@ def wait(task, note):
         time.sleep(600)
     finally:
         open(f"{task}/cleaned", "w").close()
+
+def orphaned(task, note):
+    from fedsdg.interruption import Stopped, stopped_by_signals
+    parent = os.getppid()
+    os.kill(parent, signal.SIGKILL)
+    while os.getppid() == parent:
+        time.sleep(0.01)
+    outcome = "nothing"
+    try:
+        with stopped_by_signals(at_once=False) as check:
+            note("unheard")
+            check()
+    except (Stopped, Exception) as end:
+        outcome = type(end).__name__
+    with open(f"{task}/writing", "w") as file:
+        file.write(outcome)
+    os.replace(f"{task}/writing", f"{task}/outcome")
 """
 
 
@@ -98,13 +115,30 @@ def test_processes_have_the_environment_and_the_parent_keeps_its_own(work):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_outlives_its_parent(work, tmp_path, number):
     """However the parent ends, what works for it cleans up and ends."""
+    parent, place = start_parent(tmp_path, "wait")
+    until(lambda: list(place.iterdir()))
+    parent.send_signal(number)
+    parent.wait(60)
+    until(lambda: (place / "cleaned").exists())
+
+
+def test_a_note_that_nobody_hears_stops_the_task_as_a_signal_would(work, tmp_path):
+    """The task has not failed: it may save what it has and be taken up again."""
+    parent, place = start_parent(tmp_path, "orphaned")
+    parent.wait(60)
+    until(lambda: (place / "outcome").exists())
+    assert (place / "outcome").read_text() == "Stopped"
+
+
+def start_parent(tmp_path, task):
+    """A process with a worker that does `task`; (the process, the folder given to the task)."""
     place = tmp_path / "place"
     place.mkdir()
     code = (
         "import tasks_of_the_test as work\nfrom fedsdg.workers import Workers\n"
         "if __name__ == '__main__':\n"
         "    with Workers(1, {}) as workers:\n"
-        f"        list(workers.map(work.wait, [{str(place)!r}]))\n"
+        f"        list(workers.map(work.{task}, [{str(place)!r}]))\n"
     )
     script = tmp_path / "script.py"
     script.write_text(code)
@@ -112,10 +146,7 @@ def test_no_process_outlives_its_parent(work, tmp_path, number):
     parent = subprocess.Popen(
         [sys.executable, script], env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.DEVNULL
     )
-    until(lambda: list(place.iterdir()))
-    parent.send_signal(number)
-    parent.wait(60)
-    until(lambda: (place / "cleaned").exists())
+    return parent, place
 
 
 def until(condition) -> None:
