@@ -116,6 +116,8 @@ def grid(name, *, slowly=False):
             checkpoints.open = prefixes.open = slow_open
             Federation.step = slow_step  # Or there would be few checkpoints on a fast machine.
         status = main(["run", "--grid", "config/config.yaml"])
+    except KeyboardInterrupt:  # before the command was called, or after
+        status = 128 + signal.SIGINT
     finally:
         os._exit(status)
 
