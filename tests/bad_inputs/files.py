@@ -131,7 +131,11 @@ def other_header(call):
     elif how == 4:
         header.pop(name, None)
     elif how == 5:
-        header["__metadata__"] = pick(call.rng, [{"n": 3}, "text", None, [], {"num_samples": "x"}])
+        counted = {"num_samples": "x"}
+        header["__metadata__"] = pick(call.rng, [{"n": 3}, "text", None, [], counted])
+        if header["__metadata__"] == counted and file != call.origin:
+            # No count, where files say theirs.
+            call.broken = "num_samples" not in call.options
     elif how == 6:
         text = json.dumps(header).encode()
         double, call.broken = json.dumps({name: entry}).encode()[:-1], True
