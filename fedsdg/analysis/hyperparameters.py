@@ -35,6 +35,7 @@ _OWN = {
     "f": "f",
     "m": "m",
     "server_rate": "server rate",
+    "gamma": "γ",
     "gamma0": "γ₀",
     "floor": "floor",
     "personal_epochs": "personal epochs",
@@ -50,7 +51,7 @@ def symbol(key: str) -> str:
     name = key.rpartition(".")[2]
     shared = {place.rpartition(".")[2]: prefix for place, (prefix, _) in _SHARED.items()}
     short = {name: prefix.removesuffix(" = ") for name, prefix in shared.items() if " = " in prefix}
-    others = {"epsilon": "ε", "temperature": "τ", "gamma": "γ", "beta": "β"}
+    others = {"epsilon": "ε", "temperature": "τ", "beta": "β"}
     return {**short, **_OWN, **others}.get(name, name.replace("_", " "))
 
 
@@ -125,8 +126,14 @@ def _own(method: str, configs: Sequence[Mapping[str, Any]]) -> str | None:
 def _plain(value: Any) -> Any:
     """A value that can be compared and counted: lists and mappings as words."""
     if isinstance(value, Mapping):
-        words = [f"{key.replace('_', ' ')} {_plain(one)}" for key, one in value.items()]
-        return f"{', '.join(words)}".removeprefix("type ")
+        if value.keys() == {"low", "high"}:
+            return f"{_number(value['low'])} to {_number(value['high'])}"
+        details = [
+            key.replace("_", " ") + ("" if one is True else f" {_plain(one)}")
+            for key, one in value.items()
+            if key != "type" and one is not False and one is not None
+        ]
+        return " with ".join(filter(None, [value.get("type"), " and ".join(details)]))
     return "/".join(map(_number, value)) if isinstance(value, list) else value
 
 

@@ -39,6 +39,24 @@ def test_what_scenarios_set_for_all_methods_alike_is_listed_once() -> None:
     assert hyperparameters(runs).startswith("20 rounds; 2/5/20 clients per round. Seeds 0 (n = 1).")
 
 
+def test_a_choice_with_settings_reads_as_words() -> None:
+    chosen = [
+        {"type": "sgd", "momentum": 0.9, "nesterov": True},
+        {"type": "sgd", "momentum": 0.5, "nesterov": False},
+        "adam",
+    ]
+    runs = [run(method) for method in ("fedavg", "scaffold", "krum")]
+    for one, optimiser in zip(runs, chosen, strict=True):
+        config = {**json.loads(one["config"]), "training": {"optimiser": optimiser}}
+        one["config"] = json.dumps(config)
+    assert "; optimiser adam (FedAvg (samples): sgd with momentum 0.9 and nesterov; " in (
+        text := hyperparameters(runs)
+    )
+    assert "SCAFFOLD: sgd with momentum 0.5)" in text
+    spread = [run("fedprox-inexact", gamma={"low": 0.4, "high": 0.8})]
+    assert "FedProx (γ-inexact): γ = 0.4 to 0.8. " in hyperparameters(spread)
+
+
 def test_a_sweep_names_no_methods() -> None:
     runs = [run(f"fedsdg-{i}", per_round=2 + i % 2, lambda1=0.1 * i) for i in range(30)]
     text = hyperparameters(runs)
