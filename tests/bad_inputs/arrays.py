@@ -192,9 +192,9 @@ def some_dropped(call):
 
 def _poisoned(call, value):
     value = value.detach().clone() if isinstance(value, torch.Tensor) else np.array(value)
-    value.reshape(-1)[int(call.rng.integers(max(1, math.prod(value.shape))))] = pick(
-        call.rng, [math.nan, math.inf, -math.inf]
-    )
+    where = int(call.rng.integers(max(1, math.prod(value.shape))))
+    # Not by reshape(-1), which copies what does not lie in a row.
+    value[np.unravel_index(where, value.shape)] = pick(call.rng, [math.nan, math.inf, -math.inf])
     return value
 
 
