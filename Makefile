@@ -19,7 +19,7 @@ SNAKEMAKE  = $(BIN)/snakemake --cores $(CORES) $(if $(CONFIG),--configfile $(CON
 # Jobs of the pipeline find `fedsdg` here, as in an activated shell.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help reproduce report everything search record cifar100 cifar100-pilot extended smoke test test-fast lint bench bench-compare bench-regression gpu lock environment clean distclean
+.PHONY: help reproduce report everything search record cifar100 cifar100-pilot extended smoke test test-fast lint bench bench-compare bench-regression gate gpu lock environment clean distclean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -149,6 +149,10 @@ bench-compare: $(INSTALLED)
 # Fails where a round or a rule takes half as long again as at another commit: in turns, a minute or two.
 bench-regression: $(INSTALLED)
 	$(KEPT) $(BIN)/python -m benchmarks.regression $(BASE)
+
+# Fails where a run of any method, condition or attack is not bit for bit what it is at another commit.
+gate: $(INSTALLED)
+	$(BIN)/python -m benchmarks.same_bytes $(BASE)
 
 # Whatever a GPU has time for, in the order of worth, and on from there when called again: docs/gpu.md.
 # Nothing is installed: $(PYTHON) is to have PyTorch and what that page lists.

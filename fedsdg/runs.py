@@ -33,6 +33,7 @@ from fedsdg.devices import take_device
 from fedsdg.differing import groups_of
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.cohorts import Shards
+from fedsdg.federation.fingerprint import fingerprint
 from fedsdg.federation.local_training import LocalWork, Samples
 from fedsdg.federation.losses import Loss
 from fedsdg.federation.personalisation import Personalisation
@@ -643,6 +644,7 @@ def _write_run(
             **gpu_facts(material.samples.images.device),
             "threads": run.training.threads,
             **({"data": dict(material.data_facts)} if material.data_facts else {}),
+            "state": fingerprint(federation),
             **effort,
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             # Kilobytes on Linux, bytes on macOS.

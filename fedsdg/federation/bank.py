@@ -54,6 +54,11 @@ class ClientBank:
         self._written: dict[int, int] = {}
         self.moment = 0
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a client keeps beside its private parameters."""
+        return tuple(self._kept)
+
     def gather(self, clients: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """(private rows [M, d_p], kept rows {name: [M, width]}) of these clients, as copies."""
         return self.private(clients), {name: self.kept(name, clients) for name in self._kept}

@@ -1,0 +1,287 @@
+"""Does this tree compute what another commit computes, bit for bit, on this machine?
+
+    python -m benchmarks.same_bytes main        (make gate BASE=main)
+
+Both do the same small grids, three rounds a run, one thread each: the methods of the first arena,
+every other method, every condition, every attack, full training, seeds together, and runs that are
+stopped after their first round and go on. Each with its own configs and its own sources. Compared
+are the tables of rounds, clients and trace, `last`, `selected` and the bytes of result.json, and
+the hashes of final models, rule's state and bank. Hashes of configs and sources may differ.
+
+What a rebuilding renames, and where it may differ from before, stands in same_bytes.yaml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from benchmarks.regression import checked_out
+
+ROOT = Path(__file__).parents[1]
+ALLOWED = Path(__file__).with_suffix(".yaml")
+TABLES = ("rounds", "clients", "trace")
+FACTS = ("last", "selected", "bytes_up", "bytes_down", "client_storage_bytes")
+#: The most by which the first round of an exception may differ.
+FIRST_ROUND = 1e-6
+ROUNDS = 3
+#: A backbone in seconds: what it knows matters to nobody here.
+BACKBONE = ("images=400", "epochs=1", "held_out=100")
+SMALL = (
+    f"federation.rounds={ROUNDS}",
+    f"federation.evaluate_every={ROUNDS}",
+    *(f"backbones.letters.{few}" for few in BACKBONE),
+    "tables=[main]",
+    "figures=[partition]",
+)
+ATTACKS = {
+    "gaussian": {"scale": 1},
+    "sign-flip": {"scale": 3},
+    "scaling": {"scale": 10},
+    "label-flip": {},
+    "alie": {},
+    "inner-product": {},
+    "replacement": {},
+    "replacement-blind": {},
+    "corruption": {},
+}
+
+
+class Grid(NamedTuple):
+    """Configs of a checkout's own, what is laid over them, and how the command is called.
+
+    ``stopped``: after the first round that is done, and then taken up again.
+    """
+
+    name: str
+    files: Sequence[str]
+    over: Mapping[str, Any] = {}
+    options: Sequence[str] = ()
+    stopped: bool = False
+
+
+ONE = {"skews": ["dirichlet~0.3"], "seeds": [0]}
+GRIDS = (
+    Grid("arena", ["config"], {**ONE, "experiment": "arena"}),
+    Grid("every-method", ["config", "every-method"]),
+    Grid("every-condition", ["config", "every-condition"]),
+    Grid("full", ["config", "extended/full"], {**ONE, "experiment": "full"}),
+    Grid(
+        "attacks",
+        ["config"],
+        {
+            **ONE,
+            "experiment": "attacks",
+            "scenarios": {
+                name: {"conditions": {"attack": {"type": name, "share": 0.2, **given}}}
+                for name, given in ATTACKS.items()
+            },
+            "methods": ["fedsdg", "fedavg-uniform", "coordinate-median"],
+        },
+    ),
+    Grid(
+        "together",
+        ["config"],
+        {**ONE, "experiment": "together", "seeds": [0, 1], "methods": ["fedsdg", "fedavg"]},
+        ["--seeds-together", "2"],
+    ),
+    Grid(
+        "resumed",
+        ["config"],
+        {
+            **ONE,
+            "experiment": "resumed",
+            "checkpoint_seconds": 0,
+            "methods": ["fedsdg", "scaffold", "ditto", "cgsv"],
+        },
+        stopped=True,
+    ),
+)
+
+
+class Broken(RuntimeError):
+    """A checkout cannot do a grid."""
+
+
+def compute(grid: Grid, checkout: Path, work: Path) -> None:
+    """Do a grid with the sources and configs of a checkout, in a folder that is made anew."""
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    over = work / f"{grid.name}.yaml"
+    over.write_text(yaml.safe_dump({**grid.over, "primary": []}), encoding="utf-8")
+    files = [str(checkout / "config" / f"{name}.yaml") for name in grid.files]
+    command = [sys.executable, "-m", "fedsdg", "run", "--config", *files, str(over), "--grid"]
+    command += [*grid.options, "--set", *SMALL]
+    environment = os.environ | {"PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
+    log = work / f"{grid.name}.log"
+    with log.open("w", encoding="utf-8") as said:
+        if grid.stopped:
+            _stop_after_a_checkpoint(command, work, environment, said)
+        done = subprocess.run(command, cwd=work, env=environment, stdout=said, stderr=said)
+    if done.returncode:
+        lines = log.read_text(encoding="utf-8").strip().splitlines()
+        raise Broken(f"{grid.name} in {checkout}: {lines[-1] if lines else 'no word'}; see {log}")
+
+
+def _stop_after_a_checkpoint(
+    command: Sequence[str], work: Path, environment: Mapping[str, str], said: Any
+) -> None:
+    """Each run of the grid once: TERM as soon as it has a checkpoint, and on with the next call."""
+    stopped: set[str] = set()
+    folder = work / ".fedsdg/checkpoints"
+    while True:
+        process = subprocess.Popen(command, cwd=work, env=environment, stdout=said, stderr=said)
+        while process.poll() is None:
+            there = {found.parent.name for found in folder.glob("*/round~*.json")} - stopped
+            if there:
+                stopped |= there
+                process.send_signal(signal.SIGTERM)
+                process.wait()
+        if process.returncode != 128 + signal.SIGTERM:
+            break
+    if not stopped:
+        raise Broken("no run came to a checkpoint before its end")
+
+
+def allowed(file: Path = ALLOWED) -> dict[str, Any]:
+    """``renamed``: table -> {old column: new}; ``exceptions``: runs (a pattern of their folders),
+    commit, reason, difference (of the first round, at most ``FIRST_ROUND``)."""
+    found = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    for one in found.get("exceptions", []):
+        lacks = [key for key in ("runs", "commit", "reason", "difference") if key not in one]
+        if lacks:
+            raise ValueError(f"an exception in {file} has no {lacks[0]}; it has to say so")
+        if not 0 <= one["difference"] <= FIRST_ROUND:
+            raise ValueError(
+                f"an exception in {file} allows the first round to differ by {one['difference']}, "
+                f"but at most {FIRST_ROUND:g} can be allowed"
+            )
+    return {"renamed": found.get("renamed", {}), "exceptions": found.get("exceptions", [])}
+
+
+def differences(before: Path, after: Path, allow: Mapping[str, Any]) -> list[str]:
+    """What is not the same in the runs below two folders, one sentence each."""
+    runs = [
+        {file.parent.relative_to(place).as_posix() for file in place.rglob("result.json")}
+        for place in (before, after)
+    ]
+    found = [f"{run}: only before" for run in sorted(runs[0] - runs[1])]
+    found += [f"{run}: only after" for run in sorted(runs[1] - runs[0])]
+    for run in sorted(runs[0] & runs[1]):
+        excused = [one for one in allow["exceptions"] if fnmatch(run, one["runs"])]
+        most = max((one["difference"] for one in excused), default=None)
+        found += [f"{run}: {it}" for it in _of_a_run(before / run, after / run, allow, most)]
+    return found
+
+
+def _of_a_run(
+    before: Path, after: Path, allow: Mapping[str, Any], most: float | None
+) -> Iterable[str]:
+    """``most``: the first round may differ by so much, and what comes of it by more."""
+    for name in TABLES:
+        files = [place / f"{name}.parquet" for place in (before, after)]
+        if files[0].is_file() != files[1].is_file():
+            yield f"{name}.parquet is there {'after' if files[1].is_file() else 'before'} alone"
+        elif files[0].is_file():
+            once, again = map(pd.read_parquet, files)
+            once = once.rename(columns=allow["renamed"].get(name, {}))
+            if most is None:
+                yield from (f"{name}: {it}" for it in _of_tables(once, again))
+            else:
+                yield from (f"{name}: {it}" for it in _of_first_rounds(once, again, most))
+    if most is not None:
+        return
+    once, again = (json.loads((place / "result.json").read_bytes()) for place in (before, after))
+    for key in FACTS:
+        if json.dumps(once.get(key)) != json.dumps(again.get(key)):
+            yield f"result.json: {key} was {once.get(key)} and is {again.get(key)}"
+    states = [
+        json.loads((place / "provenance.json").read_bytes()).get("state", {})
+        for place in (before, after)
+    ]
+    for key in sorted(states[0].keys() | states[1].keys()):
+        if states[0].get(key) != states[1].get(key):
+            yield f"the hash of its {key} differs"
+
+
+def _of_tables(once: pd.DataFrame, again: pd.DataFrame) -> Iterable[str]:
+    if columns := sorted(set(once) ^ set(again)):
+        where = "before" if columns[0] in once else "after"
+        yield f"the column {columns[0]} is there {where} alone"
+        return
+    if len(once) != len(again):
+        yield f"{len(once)} rows before and {len(again)} after"
+        return
+    for column in once:
+        same = _bits(once[column]) == _bits(again[column])
+        if not same.all():
+            row = int(np.argmin(same))
+            yield f"{column} in row {row} was {once[column][row]} and is {again[column][row]}"
+
+
+def _bits(column: pd.Series) -> np.ndarray:
+    """What equal means: floats by their bits, so that NaN equals NaN and 0 is not -0."""
+    if column.dtype.kind == "f":
+        return column.to_numpy(np.float64).view(np.int64)
+    return np.array([repr(one) for one in column], dtype=object)
+
+
+def _of_first_rounds(once: pd.DataFrame, again: pd.DataFrame, most: float) -> Iterable[str]:
+    first = [table[table["round"] == table["round"].min()] for table in (once, again)]
+    for column in first[0].select_dtypes("number"):
+        if column not in first[1] or len(first[0]) != len(first[1]):
+            yield f"{column} or a row of the first round is missing"
+            continue
+        gap = np.abs(first[0][column].to_numpy(float) - first[1][column].to_numpy(float))
+        if (gap > most).any():
+            yield f"{column} of the first round differs by {np.nanmax(gap):.3g}, allowed {most:g}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 where all is the same, 1 where something is not, 2 where it could not be compared."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("base", help="a commit")
+    parser.add_argument("--only", nargs="+", choices=[grid.name for grid in GRIDS])
+    parser.add_argument("--work", type=Path, default=ROOT / ".fedsdg/gate")
+    given = parser.parse_args(arguments)
+    grids = [grid for grid in GRIDS if not given.only or grid.name in given.only]
+    wrong = 0
+    try:
+        allow = allowed()
+        with checked_out(given.base) as base:
+            for grid in grids:
+                places = {
+                    base: given.work / "before" / grid.name,
+                    ROOT: given.work / "after" / grid.name,
+                }
+                with ThreadPoolExecutor(2) as both:
+                    list(both.map(compute, [grid, grid], places.keys(), places.values()))
+                before, after = (place / "results/runs" for place in places.values())
+                found = differences(before, after, allow)
+                count = len(list(after.rglob("result.json")))
+                print(f"{grid.name}: {count} runs, {len(found)} differences", flush=True)
+                for line in found[:20]:
+                    print(f"  {line}", flush=True)
+                wrong += len(found)
+    except (Broken, LookupError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

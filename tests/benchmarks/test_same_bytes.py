@@ -1,0 +1,138 @@
+"""The comparison behind `make gate`: every difference has a sentence, and nothing else has."""
+
+import json
+import subprocess
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import same_bytes
+from benchmarks.same_bytes import Broken, Grid, allowed, compute, differences
+from fedsdg.conditions import ATTACKS
+
+NOTHING = {"renamed": {}, "exceptions": []}
+
+
+def write_run(place, run="arena/seed~0", **changed):
+    folder = place / run
+    folder.mkdir(parents=True)
+    rounds = {"round": [1, 2], "train_loss": [2.3, np.nan], "bytes_up": [10, 20]}
+    pd.DataFrame({**rounds, **changed.pop("rounds", {})}).to_parquet(folder / "rounds.parquet")
+    clients = {"round": [1, 1], "weight": [0.5, 0.0], "cohort": ["a", "b"]}
+    pd.DataFrame({**clients, **changed.pop("clients", {})}).to_parquet(folder / "clients.parquet")
+    state = {"models": "m", "rule": "r", "bank": "b", **changed.pop("state", {})}
+    (folder / "provenance.json").write_text(json.dumps({"commit": str(place), "state": state}))
+    result = {"last": {"round": 2}, "selected": {"round": 1}, "bytes_up": 30, "bytes_down": 30}
+    (folder / "result.json").write_text(
+        json.dumps({**result, "config_hash": str(place), **changed})
+    )
+
+
+def compared(tmp_path, allow=NOTHING, **changed):
+    write_run(tmp_path / "before")
+    write_run(tmp_path / "after", **changed)
+    return differences(tmp_path / "before", tmp_path / "after", allow)
+
+
+def test_equal_runs_are_equal_though_configs_and_commits_differ(tmp_path):
+    assert compared(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"rounds": {"train_loss": [np.nextafter(2.3, 3), np.nan]}}, "train_loss in row 0"),
+        ({"rounds": {"train_loss": [2.3, 0.0]}}, "train_loss in row 1 was nan"),
+        ({"clients": {"weight": [0.5, -0.0]}}, "weight in row 1"),
+        ({"clients": {"cohort": ["a", "c"]}}, "cohort in row 1 was b and is c"),
+        ({"clients": {"more": [1, 2]}}, "the column more is there after alone"),
+        ({"last": {"round": 1}}, "result.json: last was"),
+        ({"bytes_up": 31}, "result.json: bytes_up was 30 and is 31"),
+        ({"state": {"bank": "c"}}, "the hash of its bank differs"),
+    ],
+)
+def test_every_difference_is_named(tmp_path, changed, sentence):
+    (found,) = compared(tmp_path, **changed)
+    assert found.startswith("arena/seed~0: ") and sentence in found
+
+
+def test_runs_that_are_there_once_are_named(tmp_path):
+    write_run(tmp_path / "before", "a")
+    write_run(tmp_path / "after", "b")
+    found = differences(tmp_path / "before", tmp_path / "after", NOTHING)
+    assert found == ["a: only before", "b: only after"]
+
+
+def test_a_table_that_is_there_once_is_named(tmp_path):
+    write_run(tmp_path / "before")
+    write_run(tmp_path / "after")
+    (tmp_path / "after/arena/seed~0/clients.parquet").unlink()
+    (found,) = differences(tmp_path / "before", tmp_path / "after", NOTHING)
+    assert found.endswith("clients.parquet is there before alone")
+
+
+def test_a_column_may_be_renamed_by_the_map(tmp_path):
+    write_run(tmp_path / "before")
+    write_run(tmp_path / "after")
+    file = tmp_path / "after/arena/seed~0/clients.parquet"
+    pd.read_parquet(file).rename(columns={"weight": "share"}).to_parquet(file)
+    places = tmp_path / "before", tmp_path / "after"
+    assert len(differences(*places, NOTHING)) == 1
+    assert differences(*places, {**NOTHING, "renamed": {"clients": {"weight": "share"}}}) == []
+
+
+def test_an_exception_bounds_the_first_round_alone(tmp_path):
+    one = {"runs": "arena/*", "commit": "abc", "reason": "another order", "difference": 1e-7}
+    allow = {"renamed": {}, "exceptions": [one]}
+    later = {"rounds": {"train_loss": [2.3 + 5e-8, 1.0]}, "state": {"models": "n"}}
+    assert compared(tmp_path / "little", allow, **later) == []
+    (found,) = compared(tmp_path / "much", allow, rounds={"train_loss": [2.3 + 2e-7, 1.0]})
+    assert "train_loss of the first round differs by 2e-07, allowed 1e-07" in found
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("exceptions: [{runs: '*', commit: a, difference: 0}]", "has no reason"),
+        ("exceptions: [{runs: '*', commit: a, reason: b, difference: 0.1}]", "at most 1e-06"),
+    ],
+)
+def test_an_exception_says_whose_it_is_and_is_small(tmp_path, text, sentence):
+    file = tmp_path / "allowed.yaml"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=sentence):
+        allowed(file)
+
+
+def test_the_committed_file_is_read_and_every_attack_takes_part():
+    assert set(allowed()) == {"renamed", "exceptions"}
+    assert set(same_bytes.ATTACKS) == set(ATTACKS)
+
+
+def test_a_grid_that_does_not_go_is_an_error_with_its_last_words(tmp_path):
+    grid = Grid("wrong", ["config"], {"experiment": "wrong", "methods": ["fedfoo"]})
+    with pytest.raises(Broken, match="wrong in .*fedfoo"):
+        compute(grid, same_bytes.ROOT, tmp_path / "work")
+
+
+@pytest.mark.slow
+def test_runs_that_were_stopped_after_each_first_round_come_out_the_same(tmp_path):
+    """Of the same sources, one grid undisturbed and one stopped: a whole pass of the gate."""
+    over = {"experiment": "few", "skews": ["dirichlet~1.0"], "seeds": [0], "checkpoint_seconds": 0}
+    over |= {"methods": ["fedsdg", "scaffold"]}
+    for name, stopped in (("before", False), ("after", True)):
+        compute(Grid("few", ["config"], over, stopped=stopped), same_bytes.ROOT, tmp_path / name)
+    runs = [tmp_path / name / "results/runs" for name in ("before", "after")]
+    assert len(list(runs[1].rglob("result.json"))) == 2
+    assert "going on after round" in (tmp_path / "after/few.log").read_text()
+    assert differences(*runs, NOTHING) == []
+
+
+def test_an_unknown_commit_is_an_error_in_one_sentence(tmp_path):
+    done = subprocess.run(
+        ["python", "-m", "benchmarks.same_bytes", "no-such-commit", "--work", str(tmp_path)],
+        cwd=same_bytes.ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "there is no commit 'no-such-commit' to compare with" in done.stderr
