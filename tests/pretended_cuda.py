@@ -56,7 +56,10 @@ class Machine:
         self._there: dict[int, torch.UntypedStorage] = {}
         self.waits: Counter[str] = Counter()
         self.operations: Counter[str] = Counter()
+        self.launches: Counter[str] = Counter()
         self.crossing = False
+        # Memory that stays where it is: what is copied from it, nobody has to wait for.
+        self._pinned: dict[int, torch.UntypedStorage] = {}
 
     def is_there(self, tensor: Tensor) -> bool:
         with torch._C.DisableTorchFunction():
@@ -71,11 +74,29 @@ class Machine:
         self._there[storage._cdata] = storage
         return tensor
 
-    def moved(self, tensor: Tensor, there: bool, dtype: torch.dtype | None = None) -> Tensor:
+    def pinned(self, tensor: Tensor) -> Tensor:
+        """As ``Tensor.pin_memory``."""
+        copied = tensor.clone()
+        with torch._C.DisableTorchFunction():
+            storage = copied.untyped_storage()
+        self._pinned[storage._cdata] = storage
+        return copied
+
+    def moved(
+        self,
+        tensor: Tensor,
+        there: bool,
+        dtype: torch.dtype | None = None,
+        *,
+        non_blocking: bool = False,
+    ) -> Tensor:
         """As ``Tensor.to``: a copy where the place is another one."""
         if self.is_there(tensor) == there:
             return tensor.to(dtype or tensor.dtype)
-        self.waits["to the device" if there else "to the host"] += 1
+        with torch._C.DisableTorchFunction():
+            pinned = tensor.untyped_storage()._cdata in self._pinned
+        if not (there and non_blocking and pinned):
+            self.waits["to the device" if there else "to the host"] += 1
         self.crossing = True
         try:
             copied = tensor.to(dtype or tensor.dtype, copy=True)
@@ -90,6 +111,32 @@ def pretended_cuda() -> Iterator[Machine]:
     machine = Machine()
     with _Places(machine), _Operations(machine):
         yield machine
+
+
+@contextmanager
+def interpreted_there(machine: Machine) -> Iterator[None]:
+    """Inside, triton's interpreter runs kernels on what pretends to be on the GPU.
+
+    Launches are counted by the kernels' names; nobody waits for one.
+    """
+    from triton.runtime.interpreter import GridExecutor
+
+    launch = GridExecutor.__call__
+
+    def uncounted(self: Any, *args: Any, **kwargs: Any) -> None:
+        machine.launches[self.fn.__name__] += 1
+        machine.crossing = True
+        try:
+            with torch._C.DisableTorchFunction():
+                launch(self, *args, **kwargs)
+        finally:
+            machine.crossing = False
+
+    GridExecutor.__call__ = uncounted
+    try:
+        yield
+    finally:
+        GridExecutor.__call__ = launch
 
 
 class _Operations(TorchDispatchMode):
@@ -139,6 +186,8 @@ class _Places(TorchFunctionMode):
             return THERE if machine.is_there(args[0]) else func(*args)
         if func == _IS_CUDA:
             return machine.is_there(args[0])
+        if func is Tensor.pin_memory:
+            return machine.pinned(args[0])
         if func in (Tensor.cuda, Tensor.cpu):
             return machine.moved(args[0], func is Tensor.cuda)
         if func is Tensor.to:
@@ -181,4 +230,5 @@ class _Places(TorchFunctionMode):
                 dtype = x
             elif isinstance(x, Tensor):
                 there, dtype = self.machine.is_there(x), x.dtype
-        return self.machine.moved(tensor, there, dtype)
+        late = kwargs.get("non_blocking", False)
+        return self.machine.moved(tensor, there, dtype, non_blocking=late)

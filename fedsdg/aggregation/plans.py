@@ -22,6 +22,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 import torch
 
+from fedsdg.aggregation.ahead import Ahead, go_ahead
 from fedsdg.aggregation.rows import Rows, TensorRows
 from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
 from fedsdg.aggregation.uploads import checked_upload, require_finite, required
@@ -120,6 +121,13 @@ class PlannedRule(StatelessRule):
         """
         raise NotImplementedError
 
+    def ahead(
+        self, rows: Mapping[str, Ahead], context: Context, state: Mapping[str, torch.Tensor]
+    ) -> None:
+        """Ask in tensors, as far as that can be said, what plan and step are going to ask, in the
+        same order: a GPU then goes on while the host waits (see `ahead`). Nothing depends on it.
+        """
+
     def __call__(
         self,
         uploads: Mapping[str, torch.Tensor],
@@ -130,6 +138,7 @@ class PlannedRule(StatelessRule):
             name: TensorRows(checked_upload(uploads, context, name, finite=False))
             for name in self.reads
         }
+        go_ahead(rows, lambda there: self.ahead(there, context, state))
         plan = self.plan(rows, context, state)
         step = step_of(plan, rows["update"], context)
         return Aggregate(step[None], plan.weights, plan.state, plan.diagnostics)

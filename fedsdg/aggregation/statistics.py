@@ -229,12 +229,20 @@ def measured_by_kernels(
     if gram and between is None:
         return None
     scale = 1.0 / rows.size if coefficients is None else scale
+    return from_moments(squares, dots, scale, None if between is None else _centred_gram(between))
+
+
+def from_moments(
+    squares: np.ndarray, dots: np.ndarray, scale: float, gram: np.ndarray | None = None
+) -> Statistics:
+    """From the squares [M + 1] of the rows and of z, and the dots [M] with z; the reference is
+    z times the scale."""
     return Statistics(
         unit=1.0,
         norms=np.sqrt(squares[:-1]),
         dots=dots * scale,
         reference_norm=math.sqrt(squares[-1]) * scale,
-        gram=None if between is None else _centred_gram(between),
+        gram=gram,
     )
 
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 
+from fedsdg.aggregation.ahead import Ahead, There
 from fedsdg.aggregation.arguments import check_number, check_word
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
 from fedsdg.aggregation.rows import Rows
@@ -86,7 +87,7 @@ class Alignment(PlannedRule):
     def plan(
         self, rows: Mapping[str, Rows], context: Context, state: Mapping[str, torch.Tensor]
     ) -> Plan:
-        updates = rows["update" if self.scope == "all" else "adapters"]
+        updates = rows[self._compared]
         statistics = updates.measure()
         require_finite(updates, statistics.norms, context)
         noise = _noise(statistics, context.parameter_norm, torch.finfo(updates.dtype).eps)
@@ -107,34 +108,55 @@ class Alignment(PlannedRule):
             checked=self.scope == "all",
         )
 
+    def ahead(
+        self, rows: Mapping[str, Ahead], context: Context, state: Mapping[str, torch.Tensor]
+    ) -> None:
+        if self.max_weight is not None:  # What a cap takes off is spread in turns, until none is.
+            return
+        compared, norm = rows[self._compared], context.parameter_norm
+        known = float(norm) if isinstance(norm, int | float) else 0.0
+        noise = 0.5 * torch.finfo(compared.dtype).eps * min(known, LARGEST)
+        rows["update"].weighted_sum(self._uncapped(compared.measure(), noise)[0])
+
     def weigh(self, statistics: Statistics, noise: float = 0.0) -> Weighing:
         """The weights from the statistics of the updates (dots and norm of their mean).
 
         noise: the norm of the mean at or below which it counts as rounding noise.
         """
-        size = len(statistics.norms)
-        cosine = self._cosine(statistics)
-        alignment = cosine if self.transform == "softmax" else np.maximum(cosine, 0.0)
-        degenerate = statistics.reference_norm * statistics.unit <= noise or (
-            self.transform == "relu" and bool(alignment.sum() < DEGENERATE_SUM)
-        )
-        if degenerate:
-            weights = np.full(size, 1.0 / size)
-        elif self.transform == "softmax":
-            weights = np.exp((cosine - cosine.max()) / self.temperature)
-            weights /= weights.sum()
-        else:
-            weights = alignment / alignment.sum()
-        weights = (1 - self.smoothing) * weights + self.smoothing / size
+        with np.errstate(divide="ignore", invalid="ignore"):  # Where degenerate.
+            weights, alignment, cosine, degenerate = self._uncapped(statistics, noise)
         if self.max_weight is not None:
             weights = capped(weights, self.max_weight)
-        return Weighing(weights, alignment, cosine, degenerate)
+        return Weighing(weights, alignment, cosine, bool(degenerate))
 
-    def _cosine(self, s: Statistics) -> np.ndarray:
+    @property
+    def _compared(self) -> str:
+        """The upload whose directions count."""
+        return "update" if self.scope == "all" else "adapters"
+
+    def _uncapped(self, s: Statistics | There, noise: float) -> tuple[Any, Any, Any, Any]:
+        """As `Weighing`, in arrays or in tensors as the statistics are."""
+        library: Any = torch if isinstance(s, There) else np
+        size = len(s.norms)
+        cosine = self._cosine(s, library)
+        degenerate = s.reference_norm * s.unit <= noise
+        if self.transform == "softmax":
+            alignment = cosine
+            weights = library.exp((cosine - cosine.max()) / self.temperature)
+            weights = weights / weights.sum()
+        else:
+            alignment = cosine.clip(0.0) if library is torch else np.maximum(cosine, 0.0)
+            degenerate = degenerate | (alignment.sum() < DEGENERATE_SUM)
+            weights = alignment / alignment.sum()
+        weights = library.where(degenerate, 1.0 / size, weights)
+        weights = (1 - self.smoothing) * weights + self.smoothing / size
+        return weights, alignment, cosine, degenerate
+
+    def _cosine(self, s: Statistics | There, library: Any) -> Any:
         epsilon = self.epsilon / s.unit / s.unit
         size = len(s.norms)
         if self.reference == "mean" or size == 1:
-            return np.clip(s.dots / (s.norms * s.reference_norm + epsilon), -1.0, 1.0)
+            return library.clip(s.dots / (s.norms * s.reference_norm + epsilon), -1.0, 1.0)
         # With S = M mean: the mean of the others is (S - Delta_k) / (M - 1), so all follows from
         # the dots with the mean. Where S - Delta_k cancels there is no direction: cosine 0.
         others = size - 1
@@ -142,8 +164,10 @@ class Alignment(PlannedRule):
         terms = (size * s.reference_norm) ** 2 + s.norms**2
         squares = (terms - 2 * size * s.dots) / others**2
         known = squares * others**2 > 1e-14 * terms
-        norms = np.sqrt(np.where(known, squares, 0.0))
-        return np.clip(np.where(known, dots, 0.0) / (s.norms * norms + epsilon), -1.0, 1.0)
+        norms = library.sqrt(library.where(known, squares, 0.0))
+        return library.clip(
+            library.where(known, dots, 0.0) / (s.norms * norms + epsilon), -1.0, 1.0
+        )
 
 
 def _noise(s: Statistics, parameter_norm: float | Norm | None, eps: float) -> float:

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 
+from fedsdg.aggregation.ahead import Ahead
 from fedsdg.aggregation.arguments import check_number, check_word
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
 from fedsdg.aggregation.rows import Rows
@@ -66,10 +67,7 @@ class Cgsv(PlannedRule):
         updates = rows["update"]
         check_shares(state)
         cohort = context.clients
-        shares = state["r"].numpy(force=True)[cohort]
-        weights = (
-            shares / shares.sum() if shares.sum() > 0 else np.full(len(cohort), 1 / len(cohort))
-        )
+        shares, weights = _shares(state, cohort)
         lengths = updates.measure()
         require_finite(updates, lengths.norms, context)
         moving = lengths.norms > 0
@@ -90,12 +88,36 @@ class Cgsv(PlannedRule):
             checked=True,
         )
 
+    def ahead(
+        self, rows: Mapping[str, Ahead], context: Context, state: Mapping[str, torch.Tensor]
+    ) -> None:
+        _, weights = _shares(state, context.clients)
+        lengths, units = ask_for_directions(rows["update"], weights)
+        scaled = units * lengths.mean() if self.step_scale == "mean-norm" else units
+        rows["update"].weighted_sum(scaled)
+
     def _renewed(self, r: np.ndarray, gamma: np.ndarray, psi: np.ndarray) -> np.ndarray:
         renewed = gamma * r + (1 - gamma) * psi
         if not (renewed > 0).any():
             return r
         renewed = np.maximum(renewed, self.floor)
         return renewed * (r.sum() / renewed.sum())
+
+
+def _shares(state: Mapping[str, torch.Tensor], cohort: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """([M] r of the cohort, [M] w)."""
+    shares = state["r"].numpy(force=True)[cohort]
+    even = np.full(len(cohort), 1 / len(cohort))
+    return shares, shares / shares.sum() if shares.sum() > 0 else even
+
+
+def ask_for_directions(rows: Ahead, weights: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    """([M] ||Delta_n||, [M] w_n / ||Delta_n||, 0 for a zero update), and what psi needs."""
+    lengths = rows.measure().norms
+    moving = lengths > 0
+    units = torch.where(moving, rows.sent(weights) / torch.where(moving, lengths, 1.0), 0.0)
+    rows.measure(units)
+    return lengths, units
 
 
 def check_shares(state: Mapping[str, torch.Tensor]) -> None:

@@ -7,9 +7,10 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from fedsdg.aggregation.ahead import Ahead, go_ahead
 from fedsdg.aggregation.arguments import check_number
 from fedsdg.aggregation.rows import TensorRows
-from fedsdg.aggregation.rules.cgsv import check_shares, contributions
+from fedsdg.aggregation.rules.cgsv import ask_for_directions, check_shares, contributions
 from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
 from fedsdg.aggregation.uploads import checked_upload, require_finite
 
@@ -90,11 +91,17 @@ class CgsvXu(StatelessRule):
                 f"the {context.num_clients} take part; set clients_per_round to the number of "
                 f"clients, or use 'cgsv'"
             )
-        lengths = updates.measure()
-        require_finite(updates, lengths.norms, context)
         r = state["r"].numpy(force=True)[cohort]
         samples = np.asarray(context.client_samples, dtype=np.float64)[cohort]
         weights = r if r.any() else samples / samples.sum()
+
+        def ahead(rows: Mapping[str, Ahead]) -> None:
+            units = ask_for_directions(rows["update"], weights)[1]
+            rows["update"].weighted_sum(units * self.gamma)
+
+        go_ahead({"update": updates}, ahead)
+        lengths = updates.measure()
+        require_finite(updates, lengths.norms, context)
         moving = lengths.norms > 0
         units = np.where(moving, weights / np.where(moving, lengths.norms, 1.0), 0.0)
         psi = contributions(updates, units)

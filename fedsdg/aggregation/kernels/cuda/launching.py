@@ -41,6 +41,13 @@ def tile(size: int, numbers: int, of_thread: int, real: Any, least: int = 16) ->
     return Tile(rows, columns, max(1, min(32, rows * columns * share // (32 * of_thread))))
 
 
+def sent(numbers: np.ndarray, device: torch.device) -> torch.Tensor:
+    """A few numbers on the device; the host does not wait for what is queued there."""
+    here = torch.from_numpy(numbers)
+    # What is copied from memory that may be moved, the host waits for.
+    return here.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else here
+
+
 def on_device(rows: Rows) -> torch.cuda.device_of:
     """Triton launches on the current device, which need not be that of the rows."""
     return torch.cuda.device_of(rows.tensor)

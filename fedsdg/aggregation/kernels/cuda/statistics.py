@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from fedsdg.aggregation.kernels import ranges
-from fedsdg.aggregation.kernels.cuda.launching import PROGRAMS, REALS, on_device, tile
+from fedsdg.aggregation.kernels.cuda.launching import PROGRAMS, REALS, on_device, sent, tile
 from fedsdg.aggregation.kernels.cuda.rows import Rows
 
 MOST_STEPS = 32
@@ -121,6 +121,13 @@ def _distances(
 
 def moments(rows: Rows, coefficients: np.ndarray, real: Any) -> tuple[np.ndarray, np.ndarray]:
     """([M + 1] squared norms of the rows and of z, [M] dots with z), z = sum_k c_k x_k."""
+    c = sent(coefficients.astype(real), rows.tensor.device)
+    squares, dots = moments_there(rows, c, real).cpu().numpy()
+    return squares, dots[:-1]
+
+
+def moments_there(rows: Rows, coefficients: torch.Tensor, real: Any) -> torch.Tensor:
+    """[2, M + 1] float64, where the rows are: the squares, and the dots and a number more."""
     if rows.pack == 1:
         held = tile(rows.size, 2048, 16, real)
     elif rows.size <= 32:
@@ -139,7 +146,7 @@ def moments(rows: Rows, coefficients: np.ndarray, real: Any) -> tuple[np.ndarray
             rows.size,
             rows.d,
             rows.origin,
-            torch.as_tensor(coefficients.astype(real), device=device),
+            coefficients.to(sums.dtype if real is np.float64 else torch.float32),
             sums,
             parts,
             steps,
@@ -147,8 +154,7 @@ def moments(rows: Rows, coefficients: np.ndarray, real: Any) -> tuple[np.ndarray
             REAL=REALS[real],
             **held.sizes,
         )
-    squares, dots = sums.sum(dim=0).cpu().numpy()
-    return squares, dots[:-1]
+    return sums.sum(dim=0)
 
 
 def distances(rows: Rows, real: Any) -> np.ndarray:

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from fedsdg.aggregation.kernels.cuda.launching import on_device
+from fedsdg.aggregation.kernels.cuda.launching import on_device, sent
 from fedsdg.aggregation.kernels.cuda.rounding import rounded
 from fedsdg.aggregation.kernels.cuda.rows import Rows
 
@@ -58,6 +58,14 @@ def weighted_sum(
     weights: [M] float64. base and out may be the same. Also where a weight is 0, what is not finite
     shows.
     """
+    there = sent(np.asarray(weights, dtype=np.float64), rows.tensor.device)
+    return bool(weighted_sum_there(rows, there, out, base))
+
+
+def weighted_sum_there(
+    rows: Rows, weights: torch.Tensor, out: torch.Tensor, base: torch.Tensor | None = None
+) -> torch.Tensor:
+    """As `weighted_sum`, of weights [M] float64 where the rows are; so is the answer, a bool."""
     block = 1024 if rows.d >= 1 << 20 else 256
     device = rows.tensor.device
     odd = torch.empty(triton.cdiv(rows.d, block), dtype=torch.int32, device=device)
@@ -68,7 +76,7 @@ def weighted_sum(
             rows.size,
             rows.d,
             rows.origin,
-            torch.as_tensor(weights, dtype=torch.float64, device=device),
+            weights,
             base,
             out,
             odd,
@@ -76,4 +84,4 @@ def weighted_sum(
             UNROLL=4,
             num_warps=4,
         )
-    return not bool(odd.any())
+    return ~odd.any()
