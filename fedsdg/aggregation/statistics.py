@@ -23,7 +23,7 @@ from fedsdg.aggregation.backends import kernels_for
 if TYPE_CHECKING:
     from fedsdg.aggregation.kernels import columns, cuda
 
-    Rows = columns.Rows | cuda.rows.Rows
+    Rows = columns.Rows | cuda.rows.Rows | cuda.rows.TabledRows
 
 BLOCK_BYTES = 1 << 21
 """Size of one float64 block: about a core's share of the last-level cache."""

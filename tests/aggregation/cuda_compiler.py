@@ -22,7 +22,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from fedsdg.aggregation.kernels.cuda import order_statistics, statistics, sums
-from fedsdg.aggregation.kernels.cuda.rows import Rows
+from fedsdg.aggregation.kernels.cuda.rows import Rows, TabledRows
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
@@ -44,7 +44,11 @@ def load_binary(name, binary, shared, device):
         file.flush()
         command = [CUOBJDUMP, "--dump-resource-usage", file.name]
         usage = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    facts = {key: int(n) for key, n in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
+        facts = {key: int(n) for key, n in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
+        if looking:
+            command = [CUOBJDUMP, "--dump-sass", file.name]
+            code = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            facts["wide reads"] = len(re.findall(r"\bLDG\.E\.128", code))
     loaded.append({"kernel": name, "shared": shared, "threads": 32 * warps[name], **facts})
     return object(), object(), facts["REG"], facts["LOCAL"], 1024
 
@@ -75,22 +79,55 @@ CASES = [
 ]
 """(M, dtype, d); kernels differ where all is a multiple of 16."""
 
+SELECTED = [(16, torch.bfloat16, 4096), (31, torch.float64, 1001), (32, torch.float32, 4096)]
+"""Medians by a network, of the rows that take the most registers."""
+
 loaded: list[dict] = []
 warps: dict[str, int] = {}
+looking: list[bool] = []
+"""Not empty while reads of 16 bytes are counted."""
+
+
+def report(case: dict) -> None:
+    for facts in loaded:
+        print(json.dumps({**case, **facts}), flush=True)
+    loaded.clear()
+
+
+def compile_tables(d: int) -> None:
+    """The kernels through a table, of tensors that lie at multiples of 16 where d is one."""
+    lists = [[torch.zeros(d), torch.zeros(16)] for _ in range(11)]
+    table = TabledRows(lists[1:], lists[0], torch.float32)
+    statistics.moments(table, np.ones(10), np.float32)
+    statistics.distances(table, np.float32)
+    sums.write_weighted_sums(table, np.ones(10), lists[0], lists[0])
+    for size in (10, 40):
+        many = TabledRows((lists[1:] * 4)[:size], lists[0], torch.float32)
+        order_statistics.write_trimmed_means(many, 4, lists[0], lists[0])
+
+
+def compile_others(rows: torch.Tensor, out: torch.Tensor) -> None:
+    """Statistics and sums."""
+    weights = np.ones(len(rows))
+    reals = [np.float64] if rows.dtype == torch.float64 else [np.float32, np.float64]
+    for real in reals:
+        statistics.moments(Rows(rows), weights, real)
+        statistics.distances(Rows(rows), real)
+    statistics.moments(Rows(rows, out), weights, reals[0])
+    for other in (None, out):
+        sums.weighted_sum(Rows(rows, other), weights, out, other)
+
 
 if __name__ == "__main__":
     compile_for(int(sys.argv[1]))
-    for size, dtype, d in CASES:
+    for size, dtype, d in CASES + SELECTED:
         rows, out = torch.zeros(size, d, dtype=dtype), torch.zeros(d, dtype=dtype)
-        weights = np.ones(size)
-        reals = [np.float64] if dtype == torch.float64 else [np.float32, np.float64]
-        for real in reals:
-            statistics.moments(Rows(rows), weights, real)
-            statistics.distances(Rows(rows), real)
-        statistics.moments(Rows(rows, out), weights, reals[0])
-        for other in (None, out):
-            sums.weighted_sum(Rows(rows, other), weights, out, other)
+        for other in (None, out) if (size, dtype, d) in CASES else (out,):
             order_statistics.trimmed_mean(Rows(rows, other), (size - 1) // 2, out, other)
-        for facts in loaded:
-            print(json.dumps({"size": size, "dtype": str(dtype), "d": d, **facts}), flush=True)
-        loaded.clear()
+        if (size, dtype, d) in CASES:
+            compile_others(rows, out)
+        report({"size": size, "dtype": str(dtype), "d": d})
+    for d in (1001, 1 << 20):
+        looking += [True] * (d % 16 == 0)
+        compile_tables(d)
+        report({"size": 40, "dtype": "torch.float32", "d": d, "table": True})

@@ -266,6 +266,26 @@ def test_the_median_is_numpys(size, d, dtype, ties, layout, seed):
     assert torch.equal(out.cpu(), expected)
 
 
+@pytest.mark.parametrize("size", range(1, order_statistics.NETWORK_ROWS + 2))
+def test_the_middle_ranks_of_every_number_of_rows(size):
+    """Against sorting, with many equal numbers and columns that are not finite; beyond the last
+    number of rows that a network takes, too."""
+    x = np.round(np.random.default_rng(size).normal(size=(size, 67)) * 3) / 2
+    x[:, 5] = 1.5
+    x[size // 2, 7], x[0, 11], x[-1, 13] = np.nan, np.inf, -np.inf
+    dtype = DTYPES[size % len(DTYPES)]
+    for kind in {torch.float32, dtype}:
+        rows = torch.tensor(x).to(kind).to(DEVICE)
+        ordered = torch.sort(torch.tensor(x), dim=0).values
+        for trim in range((size + 1) // 2) if size < 12 else {0, size // 3, (size - 1) // 2}:
+            expected = ordered[trim : size - trim].mean(0)
+            expected[[7, 11, 13]] = torch.nan
+            out = torch.empty_like(rows[0])
+            assert not order_statistics.trimmed_mean(Rows(rows), trim, out)
+            near = {"rtol": torch.finfo(kind).eps, "atol": 1e-15, "equal_nan": True}
+            torch.testing.assert_close(out.double().cpu(), expected, **near)
+
+
 @pytest.mark.parametrize("size", [100, 129])
 def test_many_clients(size):
     rows, c = draw(size, 70), np.random.default_rng(0).normal(size=size)
@@ -408,7 +428,7 @@ def test_every_kernel_compiles_without_a_gpu(capability, tmp_path):
     done = run(command, TRITON_CACHE_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
     kernels = [json.loads(line) for line in done.stdout.splitlines()]
-    names = {"_moments", "_distances", "_weighted_sum", "_trimmed_mean"}
+    names = {"_moments", "_distances", "_weighted_sum", "_trimmed_mean", "_selected_mean"}
     assert {kernel["kernel"] for kernel in kernels} == names
     for kernel in kernels:
         # Numbers that do not fit the registers go to memory: hardly any.
@@ -417,6 +437,16 @@ def test_every_kernel_compiles_without_a_gpu(capability, tmp_path):
         # At least two programs of a processor take turns (it has 2^16 registers).
         most = 1 << 15 if kernel["size"] <= 100 else 1 << 16
         assert kernel["REG"] * kernel["threads"] <= most, kernel
+    tabled = [k for k in kernels if k.get("table")]
+    assert {k["kernel"] for k in tabled} == names
+    for kernel in tabled:
+        # Through a table too a thread reads 16 bytes at once.
+        if kernel["d"] % 16 == 0 and kernel["kernel"] in (
+            "_moments",
+            "_distances",
+            "_weighted_sum",
+        ):
+            assert kernel["wide reads"] > 0, kernel
     for path in tmp_path.glob("**/*.ptx"):
         text = path.read_text()
         # Subnormal numbers stay, products are not rounded to 10 bits, the order of sums is fixed.

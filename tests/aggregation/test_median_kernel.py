@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedsdg.aggregation.backends import backend
 from fedsdg.aggregation.kernels import columns
-from fedsdg.aggregation.kernels.order_statistics import selection_network, sorting_network
+from fedsdg.aggregation.kernels.networks import selection_network, sorting_network
 from fedsdg.aggregation.order_statistics import trimmed_mean
 from fedsdg.aggregation.rules.median import CoordinateMedian
 from fedsdg.aggregation.uploads import NonFiniteError

@@ -4,7 +4,6 @@ A network compares the same pairs of rows whatever the numbers are: a cache bloc
 through it without a branch, many columns at a time.
 """
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,40 +11,10 @@ import torch
 
 from fedsdg.aggregation.kernels import loops
 from fedsdg.aggregation.kernels.columns import STORAGES, Rows, block_width, over_parts
+from fedsdg.aggregation.kernels.networks import selection_network
 
 MOST_ROWS = 1024
 """A network of more comparators than for these takes long to lay out."""
-
-
-def sorting_network(size: int) -> list[tuple[int, int]]:
-    """Batcher's merge exchange: pairs i < j; the smaller of the two goes to i (Knuth 5.2.2 M)."""
-    pairs = []
-    top = 1 << max(size - 1, 1).bit_length() - 1
-    p = top
-    while p:
-        q, r, distance = top, 0, p
-        while distance:
-            pairs += [(i, i + distance) for i in range(size - distance) if i & p == r]
-            distance, q, r = q - p, q // 2, p
-        p //= 2
-    return pairs
-
-
-@lru_cache(maxsize=32)
-def selection_network(size: int, trim: int) -> np.ndarray:
-    """[n, 2] the comparators of the sorting network that the set of ranks trim … M-1-trim needs.
-
-    From the last to the first: one is not needed if what it would exchange stays on one side,
-    inside the set or outside, and no later one looks at it.
-    """
-    inside = [trim <= rank < size - trim for rank in range(size)]
-    looked_at = [False] * size
-    kept = []
-    for i, j in reversed(sorting_network(size)):
-        if looked_at[i] or looked_at[j] or inside[i] != inside[j]:
-            looked_at[i] = looked_at[j] = True
-            kept.append((i, j))
-    return np.array(kept[::-1], dtype=np.int64).reshape(-1, 2)
 
 
 def trimmed_mean(

@@ -7,7 +7,9 @@ import torch
 import triton
 import triton.language as tl
 
-from fedsdg.aggregation.kernels.cuda.rows import Rows
+from fedsdg.aggregation.kernels.cuda.rows import Rows, TabledRows
+
+AnyRows = Rows | TabledRows
 
 PROGRAMS = 8192
 """Into so many programs large rows are cut: many for each processor of a GPU, so that the last
@@ -48,7 +50,13 @@ def sent(numbers: np.ndarray, device: torch.device) -> torch.Tensor:
     return here.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else here
 
 
-def on_device(rows: Rows) -> torch.cuda.device_of:
+def formed(rows: AnyRows, real: Any) -> Any:
+    """What differences are rounded to on their way to `real`."""
+    kinds = {None: REALS[real], torch.float32: tl.float32, torch.float64: tl.float64}
+    return kinds[rows.formed]
+
+
+def on_device(rows: AnyRows) -> torch.cuda.device_of:
     """Triton launches on the current device, which need not be that of the rows."""
     return torch.cuda.device_of(rows.tensor)
 

@@ -5,7 +5,6 @@ most `MOST_STEPS` of them in turn; over threads and programs in float64. As on t
 that may have left the range of `real` has to be taken again in float64 (`ranges`).
 """
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,16 @@ import triton
 import triton.language as tl
 
 from fedsdg.aggregation.kernels import ranges
-from fedsdg.aggregation.kernels.cuda.launching import PROGRAMS, REALS, on_device, sent, tile
-from fedsdg.aggregation.kernels.cuda.rows import Rows
+from fedsdg.aggregation.kernels.cuda.launching import (
+    PROGRAMS,
+    REALS,
+    AnyRows,
+    formed,
+    on_device,
+    sent,
+    tile,
+)
+from fedsdg.aggregation.kernels.cuda.places import ORIGIN, columns_of, row_starts, vector_start
 
 MOST_STEPS = 32
 """So many blocks of columns a program takes one after another, at most."""
@@ -32,13 +39,16 @@ def _gathered(x, PACK: tl.constexpr):
     return tl.sum(tl.reshape(x, (ROWS, LANES, PACK)), axis=2) if PACK > 1 else x
 
 
-@triton.jit(do_not_specialize=["size", "parts", "steps"])
+@triton.jit(do_not_specialize=["blocks", "size", "parts", "steps"])
 def _moments(
     rows,
     stride,
-    size,
     d,
     origin,
+    table,
+    places,
+    blocks,
+    size,
     coefficients,
     partial,
     parts,
@@ -46,6 +56,8 @@ def _moments(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     PACK: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    FORMED: tl.constexpr,
     REAL: tl.constexpr,
 ):
     """partial[part] [2, size + 1] = squares and dots of the rows, then the square of z.
@@ -56,17 +68,20 @@ def _moments(
     k = tl.arange(0, ROWS)
     present = k < size
     c = tl.load(coefficients + k, mask=present, other=0)
-    starts = rows + k.to(tl.int64) * stride
     squares = tl.zeros((ROWS, BLOCK // PACK), dtype=REAL)
     dots = tl.zeros((ROWS, BLOCK // PACK), dtype=REAL)
     own = tl.zeros((BLOCK,), dtype=REAL)
     for step in range(steps):
-        j = tl.cast(part + step * parts, tl.int64) * BLOCK + tl.arange(0, BLOCK)
-        inside = present[:, None] & (j < d)[None, :]
-        x = tl.load(starts[:, None] + j[None, :], mask=inside, other=0).to(REAL)
+        block = part + step * parts
+        facts, j, there = columns_of(block, d, size, table, places, blocks, BLOCK, ALIGNED)
+        starts = row_starts(rows, stride, k, present, facts, table, ALIGNED)
+        inside = present[:, None] & there[None, :]
+        x = tl.load(starts[:, None] + j[None, :], mask=inside, other=0).to(FORMED)
         if origin is not None:
             # Beyond the last row too, where neither c nor the store lets it count.
-            x -= tl.load(origin + j, mask=j < d, other=0).to(REAL)[None, :]
+            o = vector_start(origin, ORIGIN, facts, table, ALIGNED)
+            x -= tl.load(o + j, mask=there, other=0).to(FORMED)[None, :]
+        x = x.to(REAL)
         z = tl.sum(x * c[:, None], axis=0)
         squares += _gathered(x * x, PACK)
         dots += _gathered(x * z[None, :], PACK)
@@ -77,17 +92,22 @@ def _moments(
     tl.store(to + size, tl.sum(own.to(tl.float64), axis=0))
 
 
-@triton.jit(do_not_specialize=["size", "parts", "steps"])
+@triton.jit(do_not_specialize=["blocks", "size", "parts", "steps"])
 def _distances(
     rows,
     stride,
-    size,
     d,
+    origin,
+    table,
+    places,
+    blocks,
+    size,
     partial,
     parts,
     steps,
     TILE: tl.constexpr,
     BLOCK: tl.constexpr,
+    ALIGNED: tl.constexpr,
     REAL: tl.constexpr,
 ):
     """partial[part] [size, size] = squared distances of TILE rows from TILE rows.
@@ -100,15 +120,15 @@ def _distances(
         return
     i = first * TILE + tl.arange(0, TILE)
     k = second * TILE + tl.arange(0, TILE)
-    ours = rows + i.to(tl.int64) * stride
-    theirs = rows + k.to(tl.int64) * stride
     total = tl.zeros((TILE, TILE), dtype=tl.float64)
-    for left in range(part, tl.cdiv(d, BLOCK), parts * steps):
+    for left in range(part, blocks, parts * steps):
         squares = tl.zeros((TILE, TILE, BLOCK), dtype=REAL)
         for step in range(steps):
-            j = tl.cast(left, tl.int64) * BLOCK + tl.arange(0, BLOCK)
-            j += tl.cast(step * parts, tl.int64) * BLOCK
-            inside = (j < d)[None, :]
+            block = left + step * parts
+            facts, j, there = columns_of(block, d, size, table, places, blocks, BLOCK, ALIGNED)
+            ours = row_starts(rows, stride, i, i < size, facts, table, ALIGNED)
+            theirs = row_starts(rows, stride, k, k < size, facts, table, ALIGNED)
+            inside = there[None, :]
             x = tl.load(ours[:, None] + j[None, :], mask=inside & (i < size)[:, None], other=0)
             y = tl.load(theirs[:, None] + j[None, :], mask=inside & (k < size)[:, None], other=0)
             apart = x.to(REAL)[:, None, :] - y.to(REAL)[None, :, :]
@@ -119,14 +139,14 @@ def _distances(
     tl.store(to + i[:, None] * size + k[None, :], total, mask=mask)
 
 
-def moments(rows: Rows, coefficients: np.ndarray, real: Any) -> tuple[np.ndarray, np.ndarray]:
+def moments(rows: AnyRows, coefficients: np.ndarray, real: Any) -> tuple[np.ndarray, np.ndarray]:
     """([M + 1] squared norms of the rows and of z, [M] dots with z), z = sum_k c_k x_k."""
     c = sent(coefficients.astype(real), rows.tensor.device)
     squares, dots = moments_there(rows, c, real).cpu().numpy()
     return squares, dots[:-1]
 
 
-def moments_there(rows: Rows, coefficients: torch.Tensor, real: Any) -> torch.Tensor:
+def moments_there(rows: AnyRows, coefficients: torch.Tensor, real: Any) -> torch.Tensor:
     """[2, M + 1] float64, where the rows are: the squares, and the dots and a number more."""
     if rows.pack == 1:
         held = tile(rows.size, 2048, 16, real)
@@ -134,51 +154,48 @@ def moments_there(rows: Rows, coefficients: torch.Tensor, real: Any) -> torch.Te
         held = tile(rows.size, 8192, 64, real)
     else:
         held = tile(rows.size, 4096, 32, real)
-    device = rows.tensor.device
-    blocks = triton.cdiv(rows.d, held.columns)
-    steps = max(1, min(MOST_STEPS, blocks // PROGRAMS))
-    parts = triton.cdiv(blocks, steps)
+    device, layout = rows.tensor.device, rows.laid_out(held.columns)
+    steps = max(1, min(MOST_STEPS, layout.blocks // PROGRAMS))
+    parts = triton.cdiv(layout.blocks, steps)
     sums = torch.zeros(parts, 2, rows.size + 1, dtype=torch.float64, device=device)
     with on_device(rows):
         _moments[(parts,)](
-            rows.tensor,
-            rows.stride,
+            *layout.sources,
             rows.size,
-            rows.d,
-            rows.origin,
             coefficients.to(sums.dtype if real is np.float64 else torch.float32),
             sums,
             parts,
             steps,
             PACK=rows.pack,
+            ALIGNED=layout.aligned,
+            FORMED=formed(rows, real),
             REAL=REALS[real],
             **held.sizes,
         )
     return sums.sum(dim=0)
 
 
-def distances(rows: Rows, real: Any) -> np.ndarray:
+def distances(rows: AnyRows, real: Any) -> np.ndarray:
     """[M, M] ||x_i - x_j||^2 from differences: exactly symmetric, and zero for equal rows.
 
     Of the numbers as they lie: the origin is in both and falls out.
     """
     side, columns = (8, 128) if rows.size <= 16 else (16, 32)
     tiles = triton.cdiv(rows.size, side)
-    blocks = triton.cdiv(rows.d, columns)
-    parts = max(1, min(blocks, 2 * PROGRAMS // (tiles * (tiles + 1))))
+    layout = rows.laid_out(columns)
+    parts = max(1, min(layout.blocks, 2 * PROGRAMS // (tiles * (tiles + 1))))
     shape = parts, rows.size, rows.size
     sums = torch.zeros(shape, dtype=torch.float64, device=rows.tensor.device)
     with on_device(rows):
         _distances[(tiles, tiles, parts)](
-            rows.tensor,
-            rows.stride,
+            *layout.sources,
             rows.size,
-            rows.d,
             sums,
             parts,
-            min(PAIRED_STEPS, triton.cdiv(blocks, parts)),
+            min(PAIRED_STEPS, triton.cdiv(layout.blocks, parts)),
             TILE=side,
             BLOCK=columns,
+            ALIGNED=layout.aligned,
             REAL=REALS[real],
             num_warps=4,
         )
@@ -186,19 +203,11 @@ def distances(rows: Rows, real: Any) -> np.ndarray:
     return upper + upper.T
 
 
-def moments_in_range(rows: Rows, squares: np.ndarray, real: Any) -> bool:
+def moments_in_range(rows: AnyRows, squares: np.ndarray, real: Any) -> bool:
     """Whether squares [M + 1] as of `moments`, taken in `real`, are good to its precision."""
-    return ranges.moments_in_range(squares, rows.d, real, partial(_vanishes, rows))
+    return ranges.moments_in_range(squares, rows.d, real, rows.vanishes)
 
 
-def distances_in_range(rows: Rows, found: np.ndarray, real: Any) -> bool:
+def distances_in_range(rows: AnyRows, found: np.ndarray, real: Any) -> bool:
     """Whether squared distances [M, M] between the rows, taken in `real`, are good to it."""
-    return ranges.distances_in_range(found, rows.d, real, partial(_vanishes, rows))
-
-
-def _vanishes(rows: Rows, k: int, other: int | None) -> bool:
-    """Whether x_k is 0 everywhere, or equal to x_other."""
-    row = rows.tensor[k]
-    if other is not None:
-        return torch.equal(row, rows.tensor[other])
-    return not row.any() if rows.origin is None else torch.equal(row, rows.origin)
+    return ranges.distances_in_range(found, rows.d, real, rows.vanishes)
