@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fedsdg.aggregation.backends import backend, kernels_for
+from fedsdg.aggregation.door import aggregate
 from fedsdg.aggregation.rules.alignment import Alignment
 from fedsdg.aggregation.rules.geometric_median import GeometricMedian
 from fedsdg.aggregation.rules.krum import Krum
@@ -39,6 +40,8 @@ WORKS = {
     "statistics": Work(lambda x, c: measure(x), 1),
     "weighted sum": Work(lambda x, c: weighted_sum(x, np.full(len(x), 1 / len(x))), 1),
     "fedsdg": Work(lambda x, c: Alignment()({"update": x}, c, {}), 2, judged=True),
+    # Parameters in, parameters out; the first client's stand for the server's.
+    "fedsdg, the door": Work(lambda x, c: aggregate("fedsdg", x[0], x).parameters, 2),
     "mean": Work(lambda x, c: Mean("uniform")({"update": x}, c, {}), 1, judged=True),
     "krum": Work(lambda x, c: Krum(1)({"update": x}, c, {}), 1),
     "geometric median": Work(lambda x, c: GeometricMedian()({"update": x}, c, {}), 2),

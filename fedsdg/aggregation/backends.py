@@ -85,6 +85,16 @@ def has_addresses(tensor: torch.Tensor) -> bool:
     )
 
 
+def has_tables(device: torch.device) -> bool:
+    """Whether the kernels of "triton", which is chosen, can read tensors there through a table.
+
+    RuntimeError where they have nothing to run on.
+    """
+    if device.type != "cuda":
+        _check_interpreter(device)
+    return find_spec("triton") is not None
+
+
 def _readable(rows: torch.Tensor) -> bool:
     side_by_side = rows.shape[1] == 1 or rows.stride(1) == 1
     return rows.dtype in DTYPES and rows.numel() > 0 and side_by_side

@@ -1,6 +1,7 @@
 """Rows of parameters against the same rows as one matrix in float64."""
 
 import math
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -15,9 +16,16 @@ from fedsdg.aggregation.parameters.addressed_rows import AddressedRows
 from fedsdg.aggregation.parameters.blocks import cut
 from fedsdg.aggregation.parameters.formed_rows import FormedRows
 from fedsdg.aggregation.parameters.rows import ParameterRows, form_matrix
+from fedsdg.aggregation.parameters.tabled_rows import TabledRows
 from fedsdg.aggregation.plans import Combination, Nothing, OrderStatistics, Plan
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+needs_triton = pytest.mark.skipif(
+    find_spec("triton") is None or torch.cuda.is_available(), reason="for triton's interpreter"
+)
+BACKENDS = ["torch", "numba", pytest.param("triton", marks=needs_triton)]
+# The interpreter computes with numpy, which warns of what is infinite or NaN.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 SHAPES = {"w": (7, 130), "none": (0, 3), "b": (), "deep": (3, 2, 500), "long": (2311,)}
 M = 6
 
@@ -60,6 +68,23 @@ def close(found, expected, rtol):
 @pytest.mark.parametrize("strided", [(), ("long", "w"), tuple(SHAPES)])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_all_that_rows_say_is_as_of_the_matrix(dtype, strided, subtract, name):
+    check_all_that_rows_say(dtype, strided, subtract, name)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "strided", "subtract"),
+    [
+        (torch.float16, (), False),
+        (torch.float64, (), True),
+        (torch.float32, ("long", "w"), True),
+    ],
+)
+@needs_triton
+def test_all_that_tables_say_is_as_of_the_matrix(dtype, strided, subtract):
+    check_all_that_rows_say(dtype, strided, subtract, "triton")
+
+
+def check_all_that_rows_say(dtype, strided, subtract, name):
     origin = parameters(0, dtype, strided=strided)
     clients = [parameters(k, dtype, strided=strided[:k]) for k in range(1, M + 1)]
     matrix = np.array([flat(c) - subtract * flat(origin) for c in clients])
@@ -70,6 +95,9 @@ def test_all_that_rows_say_is_as_of_the_matrix(dtype, strided, subtract, name):
         assert rows.shape == matrix.shape
         by_address = [part for part in rows.parts if isinstance(part, AddressedRows)]
         assert bool(by_address) == (name == "numba" and "deep" not in strided)
+        tabled = {n for part in rows.parts if isinstance(part, TabledRows) for n in part.names}
+        in_place = {n for n, t in origin.items() if t.numel() and n not in strided}
+        assert tabled == (in_place | {"b"} if name == "triton" else set())
         for coefficients in (None, weights):
             s = rows.measure(coefficients)
             z = matrix.mean(0) if coefficients is None else coefficients @ matrix
@@ -90,7 +118,7 @@ def test_all_that_rows_say_is_as_of_the_matrix(dtype, strided, subtract, name):
     close(form_matrix(origin, clients[:3], subtract=subtract).numpy(), matrix[:3], narrow)
 
 
-@pytest.mark.parametrize("name", ["torch", "numba"])
+@pytest.mark.parametrize("name", BACKENDS)
 def test_tensors_of_several_dtypes(name):
     """Everything in the widest, float32 at least; results in the dtype of each tensor."""
     for dtype in (torch.float32, torch.float64):
@@ -110,7 +138,7 @@ def test_tensors_of_several_dtypes(name):
             torch.testing.assert_close(target.double(), exact, rtol=eps, atol=4 * eps)
 
 
-@pytest.mark.parametrize("name", ["torch", "numba"])
+@pytest.mark.parametrize("name", BACKENDS)
 @pytest.mark.parametrize("scale", [1e-200, 1e200])
 def test_scales_beyond_the_squares_of_float64(name, scale):
     """Of the parts some are scaled and some are not."""
@@ -158,6 +186,20 @@ class Largest:
     ids=["combination", "one row", "median", "trimmed", "nothing", "own"],
 )
 def test_what_is_written_is_origin_plus_step(step, formula, name, checked):
+    check_what_is_written(step, formula, name, checked)
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("step", "formula"),
+    [STEPS[0], STEPS[2], (Largest(), lambda x: -2 * x.mean(0))],
+    ids=["combination", "median", "own"],
+)
+def test_what_is_written_through_a_table_is_origin_plus_step(step, formula):
+    check_what_is_written(step, formula, "triton", checked=False)
+
+
+def check_what_is_written(step, formula, name, checked):
     for strided in ((), ("long", "deep")):
         origin, clients = parameters(0), [parameters(k) for k in range(1, M + 1)]
         expected = flat(origin) + formula(np.array([flat(c) - flat(origin) for c in clients]))

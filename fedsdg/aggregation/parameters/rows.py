@@ -9,6 +9,7 @@ from fedsdg.aggregation.backends import backend, backend_for, has_addresses
 from fedsdg.aggregation.parameters.addressed_rows import AddressedRows
 from fedsdg.aggregation.parameters.checks import StateDict
 from fedsdg.aggregation.parameters.formed_rows import FormedRows
+from fedsdg.aggregation.parameters.tabled_rows import TabledRows, tabled_groups
 from fedsdg.aggregation.parameters.writing import check_results
 from fedsdg.aggregation.plans import Combination, Nothing, OrderStatistics, Plan, Step
 from fedsdg.aggregation.rows import (
@@ -30,8 +31,9 @@ class ParameterRows:
     """x_k = theta_k - theta_g, or theta_k itself: rows of d columns in the order of theta_g.
 
     In float64 if any tensor is float64, else in float32. The parameters are read anew at every
-    pass: large tensors by the kernels where they lie (`AddressedRows`), others a block of columns
-    at a time (`FormedRows`). Nothing of size d is allocated but the results [d] asked for.
+    pass: by the kernels where they lie, large tensors on the CPU (`AddressedRows`), all on a GPU
+    (`TabledRows`); others a block of columns at a time (`FormedRows`). Nothing of size d is
+    allocated but the results [d] asked for.
     """
 
     def __init__(
@@ -56,13 +58,17 @@ class ParameterRows:
         self.backend = backend_for(self.shape[0] * self.shape[1], device)
         if large is None:
             large = [name for name in origin if self.backend == "numba" and self._by_address(name)]
-        self.large = large
-        small = [name for name in origin if name not in large]
-        self.parts: list[FormedRows | AddressedRows] = []
-        if small or not large:
+        in_place: type[AddressedRows | TabledRows] = AddressedRows
+        groups = [[name] for name in large]
+        if self.backend == "triton":
+            in_place, groups = TabledRows, tabled_groups(origin, clients)
+        self.large = [name for group in groups for name in group]
+        small = [name for name in origin if name not in self.large]
+        self.parts: list[FormedRows | AddressedRows | TabledRows] = []
+        if small or not groups:
             self.parts.append(FormedRows(*self._only(small), self.dtype, subtract=subtract))
         self.parts += [
-            AddressedRows(*self._only([name]), self.dtype, subtract=subtract) for name in large
+            in_place(*self._only(group), self.dtype, subtract=subtract) for group in groups
         ]
 
     def measure(self, coefficients: np.ndarray | None = None) -> Statistics:
