@@ -45,11 +45,22 @@ DISORDERLY = {
     *("aten::_embedding_bag", "aten::upsample_bilinear2d_backward", "aten::_adaptive_avg_pool2d"),
     *("aten::grid_sampler_2d_backward", "aten::reflection_pad2d_backward", "aten::max_unpool2d"),
 }
+#: What makes room or another view: no work for the device.
+_FREE = {
+    _aten.empty_like.default,
+    _aten.new_empty.default,
+    _aten.empty.memory_format,
+    _aten._unsafe_view.default,
+}
 _MAKES = {torch.tensor, torch.as_tensor, torch.Tensor.new_tensor}
 
 
 class Machine:
-    """Where storages are, and how often host and device have met."""
+    """Where storages are, how often host and device have met, and what the device had to do.
+
+    ``operations`` are all there were; ``launches`` those of them that are work for the device,
+    neither views nor room for a result.
+    """
 
     def __init__(self) -> None:
         # Held, so that no address stands for two.
@@ -154,6 +165,8 @@ class _Operations(TorchDispatchMode):
         there = [x for x in tensors if machine.is_there(x)]
         if there:
             machine.operations[func.name()] += 1
+            if not func.is_view and func not in _FREE:
+                machine.launches[func.name()] += 1
             here = [x for x in tensors if x.dim() and not machine.is_there(x)]
             bits = [x for x in tensors[1:] if x.dtype in (torch.bool, torch.uint8)]
             if func in _WAITS or (func in _INDEXED and (here or bits)):

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from fedsdg.federation.local_training import LocalResult, Model, Samples
 from fedsdg.federation.passes import budget, bytes_of_a_client
 from fedsdg.federation.probes import Measured, Probe, Scene
-from fedsdg.models.parameters import Layout, leaves, views
+from fedsdg.models.parameters import Layout, leaves
 
 #: Samples in one backward pass where memory allows more; longer ones are no faster.
 MOST = 128
@@ -61,7 +61,7 @@ def diagonal_fisher(
         gradients = torch.zeros_like(values)
         parameters = {
             **leaves(values, gradients, layout.communicated),
-            **views(private[rows], layout.private),
+            **leaves(private[rows], None, layout.private),
         }
         logits = model.logits(samples.images[part], [1] * len(part), parameters)
         # Every row meets one sample, so the gradient of the sum is the gradient of each.

@@ -26,7 +26,7 @@ from fedsdg.federation.rows import ROWS, PrivateColumns, Rows
 from fedsdg.federation.steps import Steps, by_epochs, longest_first
 from fedsdg.federation.stopping import Inexactness
 from fedsdg.federation.terms import Term, gate_penalty, private_penalty
-from fedsdg.models.parameters import Layout, leaves, offsets, views
+from fedsdg.models.parameters import Layout, leaves, offsets
 
 
 class Model(Protocol):
@@ -515,7 +515,8 @@ class _Training:
         named: dict[str, Tensor] = {}
         specs = {"shared": self._layout.communicated, "private": self._layout.private}
         for row, own in specs.items():
-            named |= leaves(*rows.of(row), own) if row in moves else views(rows.of(row)[0], own)
+            values, gradients = rows.of(row)
+            named |= leaves(values, gradients if row in moves else None, own)
         return named
 
     def _note(self, steps: Steps, means: np.ndarray, trace: list[dict[str, Any]]) -> None:

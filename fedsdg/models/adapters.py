@@ -255,10 +255,11 @@ def gates(private: Tensor, layout: Layout) -> Tensor:
 
 
 def _gate(layer: str, parameters: Mapping[str, Tensor], config: AdapterConfig) -> Tensor | float:
-    """m of an adapted layer, [M, 1, 1] or one number for all."""
+    """m of an adapted layer, [M, 1, 1] or one number for all; [M, L or 1, 1, 1] of L layers."""
     if config.gate_fixed is not None:
         return config.gate_fixed
-    return torch.sigmoid(parameters[gate_name(layer, config)])[:, None, None]
+    gate = torch.sigmoid(parameters[gate_name(layer, config)])
+    return gate.view(*gate.shape, *[1] * (parameters[f"{layer}.lora_B"].dim() - gate.dim()))
 
 
 def merge(
@@ -276,12 +277,31 @@ def merge(
     return torch.baddbmm(weight.expand(a.shape[0], -1, -1), b, a, alpha=config.scale)
 
 
+def merge_blocks(
+    weights: Tensor,
+    layer: str,
+    parameters: Mapping[str, Tensor],
+    config: AdapterConfig,
+    private: bool,
+) -> Tensor:
+    """As `merge`, of L layers at once in as many operations as of one: [M, L, out, in].
+
+    `weights` [L, out, in] are the frozen ones of `layer`, such as `blocks.*.attn.proj`, whose
+    `parameters` are those of `of_every_block`.
+    """
+    a, b = composed(layer, parameters, config, private)
+    # The scale goes into the smallest factor, and the frozen weights need no copy for each client.
+    product = torch.bmm((config.scale * b).flatten(0, 1), a.flatten(0, 1))
+    return weights + product.view(a.shape[0], *weights.shape)
+
+
 def composed(
     layer: str, parameters: Mapping[str, Tensor], config: AdapterConfig, private: bool
 ) -> tuple[Tensor, Tensor]:
     """Factors A [M, R, in] and B [M, out, R] of both branches together: ΔW = s · B A (Eq. 4).
 
-    R is 2r where the private branch has an A of its own, not added to the shared one, else r.
+    R is 2r where the private branch has an A of its own, not added to the shared one, else r. Of
+    `blocks.*` layers [M, L, …].
     """
     a, b = parameters[f"{layer}.lora_A"], parameters[f"{layer}.lora_B"]
     if private and config.branch == "dual":
@@ -296,8 +316,8 @@ def composed(
             b = b + gated
         else:
             # One product over the concatenated ranks instead of two.
-            a = torch.cat((a, parameters[f"{layer}.lora_A_private"]), dim=1)
-            b = torch.cat((b, gated), dim=2)
+            a = torch.cat((a, parameters[f"{layer}.lora_A_private"]), dim=-2)
+            b = torch.cat((b, gated), dim=-1)
     return a, b
 
 
@@ -347,7 +367,8 @@ def side_by_side(
 
     No entry is a sum of a shared and a private one, so that rounding keeps each to its own
     relative accuracy: R is r, 2r with a private branch, 4r where `composition` is "factors",
-    (B_g + m B_p)(A_g + m A_p) = B_g A_g + m B_g A_p + m B_p A_g + m² B_p A_p.
+    (B_g + m B_p)(A_g + m A_p) = B_g A_g + m B_g A_p + m B_p A_g + m² B_p A_p. Of `blocks.*` layers
+    [M, L, …].
     """
     a, b = parameters[f"{layer}.lora_A"], config.scale * parameters[f"{layer}.lora_B"]
     if not private or config.branch == "none":
@@ -357,9 +378,9 @@ def side_by_side(
     if config.composition == "mixture":
         b = (1 - gate) * b
     if config.private_subspace == "shared-a":
-        return torch.cat((a, a), dim=1), torch.cat((b, gated), dim=2)
+        return torch.cat((a, a), dim=-2), torch.cat((b, gated), dim=-1)
     a_private = parameters[f"{layer}.lora_A_private"]
     if config.composition == "factors":
-        ranks = torch.cat((a, a_private, a, a_private), dim=1)
-        return ranks, torch.cat((b, gate * b, gated, gate * gated), dim=2)
-    return torch.cat((a, a_private), dim=1), torch.cat((b, gated), dim=2)
+        ranks = torch.cat((a, a_private, a, a_private), dim=-2)
+        return ranks, torch.cat((b, gate * b, gated, gate * gated), dim=-1)
+    return torch.cat((a, a_private), dim=-2), torch.cat((b, gated), dim=-1)

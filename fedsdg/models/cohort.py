@@ -7,26 +7,29 @@ whose weights differ per client, are multiplied client by client.
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedsdg.models.adapters import (
+    TARGETS,
     AdapterConfig,
     adapted_layers,
     branch_norms,
     composed,
     make_layout,
     merge,
+    merge_blocks,
     side_by_side,
 )
 from fedsdg.models.backbones import Backbone
-from fedsdg.models.forward import class_tokens, in_bfloat16
+from fedsdg.models.forward import ClientWeight, class_tokens, in_bfloat16
 from fedsdg.models.low_rank import Factors
-from fedsdg.models.parameters import Layout
+from fedsdg.models.parameters import EVERY, Layout
 from fedsdg.models.portable import HEAD, Portable
 from fedsdg.models.products import client_linear, even_pays
 
@@ -88,7 +91,8 @@ class CohortModel:
         """Every client's own weights, by layer name: θ̃ = θ_g + m·θ_p (Eq. 4).
 
         Args:
-            parameters: tensors [M, *shape] by the layout's names.
+            parameters: tensors [M, *shape] by the layout's names, or what all blocks have
+                together (`of_every_block`), which is then merged together.
             private: False leaves the private branch out: θ_g alone.
 
         Returns:
@@ -97,15 +101,46 @@ class CohortModel:
             once for a whole evaluation.
         """
         weights: dict[str, Any] = {}
-        for layer in self._adapted:
-            if self.bfloat16:
-                weights[layer] = Factors(*side_by_side(layer, parameters, self.config, private))
-            else:
-                frozen = self.model.get_submodule(layer).weight
-                weights[layer] = merge(frozen, layer, parameters, self.config, private)
+        if any(name.startswith(EVERY) for name in parameters):
+            for target in TARGETS[self.config.targets]:
+                layers = [layer for layer in self._adapted if layer.endswith(f".{target}")]
+                own = self._of_every_block(target, parameters, private)
+                weights |= zip(layers, own, strict=True)
+        else:
+            for layer in self._adapted:
+                weights[layer] = self._of_layer(layer, parameters, private)
         weights["head.weight"] = parameters["head.weight"]
         weights["head.bias"] = parameters["head.bias"]
         return weights
+
+    def _of_layer(
+        self, layer: str, parameters: Mapping[str, Tensor], private: bool
+    ) -> ClientWeight:
+        """The clients' own weights of one adapted layer."""
+        if self.bfloat16:
+            return Factors(*side_by_side(layer, parameters, self.config, private))
+        frozen = self.model.get_submodule(layer).weight
+        return merge(frozen, layer, parameters, self.config, private)
+
+    def _of_every_block(
+        self, target: str, parameters: Mapping[str, Tensor], private: bool
+    ) -> Iterable[ClientWeight]:
+        """The clients' own weights of all layers of a kind, block by block."""
+        layer = f"{EVERY}.{target}"
+        # All at once: picked one by one, each would have a matrix of zeros in the backward pass.
+        if self.bfloat16:
+            factors = side_by_side(layer, parameters, self.config, private)
+            return map(Factors, *(factor.unbind(1) for factor in factors))
+        frozen = self._frozen[target]
+        return merge_blocks(frozen, layer, parameters, self.config, private).unbind(1)
+
+    @functools.cached_property
+    def _frozen(self) -> dict[str, Tensor]:
+        """The frozen weights of every kind of adapted layer, [blocks, out, in]."""
+        return {
+            target: torch.stack([block.get_submodule(target).weight for block in self.model.blocks])
+            for target in TARGETS[self.config.targets]
+        }
 
     def branch_norms(self, parameters: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """‖m B_p A_p‖ and ‖B_g A_g‖ of every block, [M, blocks] each (see `adapters`).

@@ -74,7 +74,7 @@ class MixedModel:
         return self.inner.logits(images, counts, self._mixed(parameters, private))
 
     def _mixed(self, parameters: Mapping[str, Tensor], private: bool) -> dict[str, Tensor]:
-        common = {spec.name: parameters[spec.name] for spec in self.inner.layout.communicated}
+        common = {name: x for name, x in parameters.items() if not name.endswith(_END)}
         if not private:
             return common
         return {

@@ -7,6 +7,7 @@ every named tensor is a view of it, so an update is ready for the server without
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,10 @@ from torch import Tensor
 warnings.filterwarnings("ignore", message="grad and param do not obey the gradient layout contract")
 
 Group = Literal["shared", "private", "gate", "own", "frozen", "measured"]
+
+#: Stands for the number of a block in the names of what all blocks have: `blocks.*.attn.proj`.
+EVERY = "blocks.*"
+_BLOCK = re.compile(r"^blocks\.\d+(?=\.)")
 
 
 @dataclass(frozen=True)
@@ -128,30 +133,83 @@ def views(matrix: Tensor, specs: Sequence[ParameterSpec]) -> dict[str, Tensor]:
     return {s.name: matrix[:, columns[s.name]].view(matrix.shape[0], *s.shape) for s in specs}
 
 
-def leaves(matrix: Tensor, gradients: Tensor, specs: Sequence[ParameterSpec]) -> dict[str, Tensor]:
+def of_every_block(
+    matrix: Tensor, specs: Sequence[ParameterSpec]
+) -> tuple[dict[str, Tensor], tuple[ParameterSpec, ...]]:
+    """As `views`, but what all blocks have is one view: `blocks.*.{name}` [M, blocks, *shape].
+
+    Blocks are alike, so one parameter of each stands equally far from the next, and the view
+    copies nothing.
+
+    Returns:
+        The views by name, and the parameters that have those names, with the shape of one block.
+
+    Raises:
+        ValueError: as `views`, or parameters of one name differ or are not equally far apart.
+    """
+    named = views(matrix, specs)
+    columns = offsets(specs)
+    kinds: dict[ParameterSpec, list[ParameterSpec]] = {}
+    for spec in specs:
+        kinds.setdefault(replace(spec, name=_BLOCK.sub(EVERY, spec.name)), []).append(spec)
+    for kind, own in kinds.items():
+        if kind.name in columns:
+            continue
+        first, last = (columns[spec.name] for spec in (own[0], own[-1]))
+        step = (last.start - first.start) // max(1, len(own) - 1) or kind.size
+        windows = matrix[:, first.start : last.stop].unfold(1, kind.size, step)
+        even = [columns[spec.name].start for spec in own] == [
+            first.start + step * number for number in range(len(own))
+        ]
+        if not even or kind.name in named:
+            raise ValueError(
+                f"the parameters {kind.name} of the blocks differ or are not equally far apart: "
+                "make the layout with make_layout"
+            )
+        named[kind.name] = windows.view(matrix.shape[0], len(own), *kind.shape)
+    return {kind.name: named[kind.name] for kind in kinds}, tuple(kinds)
+
+
+def leaves(
+    matrix: Tensor, gradients: Tensor | None, specs: Sequence[ParameterSpec]
+) -> dict[str, Tensor]:
     """Named leaf tensors that share the storage of `matrix`, their `.grad` that of `gradients`.
 
-    `backward()` then accumulates straight into `gradients` [M, d]. Zero it with
-    `gradients.zero_()`: an optimiser's `zero_grad()` would sever the views. Slicing one leaf matrix
-    inside autograd would allocate a zero matrix for every slice instead.
+    `backward()` then accumulates straight into `gradients` [M, d]; with None nothing gets one. Zero
+    it with `gradients.zero_()`: an optimiser's `zero_grad()` would sever the views. Slicing one
+    leaf matrix inside autograd would allocate a zero matrix for every slice instead.
+
+    The names are those of `views`. On a GPU, where whatever is done to a tensor is a launch however
+    small it is, they are those of `of_every_block`.
 
     Raises:
         ValueError: the two matrices differ in shape, type or device, or do not fit `specs`.
     """
-    same = matrix.shape == gradients.shape and matrix.dtype == gradients.dtype
-    if not same or matrix.device != gradients.device:
-        raise ValueError(
-            f"parameters {tuple(matrix.shape)} {matrix.dtype} and gradients "
-            f"{tuple(gradients.shape)} {gradients.dtype} must agree in shape, type and device: "
-            "make one with torch.zeros_like of the other"
-        )
-    values = views(matrix.detach(), specs)
-    slopes = views(gradients.detach(), specs)
-    for spec in specs:
-        if spec.trainable:
-            values[spec.name].requires_grad_()
-            values[spec.name].grad = slopes[spec.name]
+    if gradients is not None:
+        same = matrix.shape == gradients.shape and matrix.dtype == gradients.dtype
+        if not same or matrix.device != gradients.device:
+            raise ValueError(
+                f"parameters {tuple(matrix.shape)} {matrix.dtype} and gradients "
+                f"{tuple(gradients.shape)} {gradients.dtype} must agree in shape, type and device: "
+                "make one with torch.zeros_like of the other"
+            )
+    values, named = _arranged(matrix, specs)
+    if gradients is not None:
+        slopes, _ = _arranged(gradients, specs)
+        for spec in named:
+            if spec.trainable:
+                values[spec.name].requires_grad_()
+                values[spec.name].grad = slopes[spec.name]
     return values
+
+
+def _arranged(
+    matrix: Tensor, specs: Sequence[ParameterSpec]
+) -> tuple[dict[str, Tensor], Sequence[ParameterSpec]]:
+    """The views that training works on, and the parameters that have their names."""
+    if matrix.device.type == "cpu":
+        return views(matrix.detach(), specs), specs
+    return of_every_block(matrix.detach(), specs)
 
 
 def only_trained(matrix: Tensor, layout: Layout) -> Tensor:
