@@ -244,4 +244,5 @@ class _Places(TorchFunctionMode):
             elif isinstance(x, Tensor):
                 there, dtype = self.machine.is_there(x), x.dtype
         late = kwargs.get("non_blocking", False)
-        return self.machine.moved(tensor, there, dtype, non_blocking=late)
+        found = self.machine.moved(tensor, there, dtype, non_blocking=late)
+        return found.clone() if kwargs.get("copy") and found is tensor else found

@@ -579,3 +579,29 @@ def test_a_run_keeps_every_tensor_where_it_is_worked_with(
             assert mine[exactly] == other[exactly]
         assert mine["train_loss"] == pytest.approx(other["train_loss"], rel=1e-2)
     assert distance(gpu, cpu) < 1e-2
+
+
+@pytest.mark.parametrize("method", ["fedsdg", "scaffold"])
+def test_the_host_waits_as_often_for_many_clients_and_tensors_as_for_few(
+    config, partition, method, monkeypatch
+):
+    """In a round without evaluation, gates and messages included."""
+    monkeypatch.setattr("fedsdg.federation.passes.budget", lambda device: 1 << 34)
+    waits = []
+    for clients, depth in ((2, 1), (6, 3)):
+        architecture = Architecture(8, 4, 1, 16, depth, 2, (0.5,), (0.5,))
+        backbone = freeze(build_backbone(architecture), architecture, "tiny", {})
+        material = prepare_material("digits", backbone, "cpu")
+        federation = dataclasses.replace(
+            config.federation, clients_per_round=clients, rounds=3, evaluate_every=3
+        )
+        changed = dataclasses.replace(config, federation=federation)
+        with pretended_cuda() as machine:
+            samples = Samples(material.samples.images.cuda(), material.samples.labels.cuda())
+            there = dataclasses.replace(material, samples=samples)
+            one = build(changed.run("digits", SKEW, method_entry(method), 0), there, partition)
+            one.step(1)
+            before = machine.waits.total()
+            one.step(2)
+            waits.append(machine.waits.total() - before)
+    assert waits[0] == waits[1] > 0

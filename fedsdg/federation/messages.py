@@ -29,10 +29,11 @@ def serialise(
     tensors = {name: rows.detach().cpu().contiguous() for name, rows in (measured or {}).items()}
     sent = [spec.name for spec in layout.communicated if spec.trainable]
     for vector_name, vector in vectors.items():
-        named = views(vector[None], layout.communicated)
+        # In one copy from the device, and not one for each tensor.
+        named = views(vector.detach().cpu()[None], layout.communicated)
         for name in sent:
             key = f"{vector_name}.{name}" if vector_name else name
-            tensors[key] = named[name][0].detach().cpu().contiguous()
+            tensors[key] = named[name][0].contiguous()
     return save(tensors) if tensors else b""
 
 

@@ -15,7 +15,7 @@ class ClientModel(Protocol):
     """`CohortModel` (adapters of a frozen backbone) and `SmallCnn` (all parameters) are such.
 
     Images stand client by client, `counts[k]` of them of client k; parameters are tensors
-    [M, *shape] by the layout's names; scores are [B, classes].
+    [M, *shape] by the layout's names, or as `leaves` names them; scores are [B, classes].
     """
 
     layout: Layout

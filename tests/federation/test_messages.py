@@ -7,6 +7,7 @@ from safetensors.torch import load
 from fedsdg.federation.messages import serialise
 from fedsdg.federation.traffic import traffic
 from fedsdg.models.parameters import views
+from tests.pretended_cuda import pretended_cuda
 
 
 def test_round_trip_and_no_private_or_gate_tensor(setting):
@@ -19,6 +20,18 @@ def test_round_trip_and_no_private_or_gate_tensor(setting):
     for name, tensor in views(s.theta[None], s.layout.communicated).items():
         assert torch.equal(sent[name], tensor[0])
         assert torch.equal(sent[f"control.{name}"], 2 * tensor[0])
+
+
+def test_a_message_is_fetched_in_one_copy_of_each_vector(setting):
+    """Not one of each tensor, of which there are ten; its bytes are the same."""
+    s = setting(torch.float32, branch="dual")
+    assert len(s.layout.communicated) == 10
+    with pretended_cuda() as machine:
+        theta = s.theta.cuda()
+        vectors, before = {"": theta, "control": theta * 2}, machine.waits.total()
+        message = serialise(vectors, s.layout)
+        assert machine.waits.total() - before == 2
+    assert message == serialise({"": s.theta, "control": s.theta * 2}, s.layout)
 
 
 def test_private_values_are_nowhere_in_the_bytes(setting):
