@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,6 +23,9 @@ STEPS = "steps"
 class RowOptimiser:
     """Moves rows that have taken equally many steps, each by its own gradient."""
 
+    #: Whether ``move`` takes rows with unequal numbers of steps too, as ``step`` [n, 1] float64.
+    takes_unequal: ClassVar[bool] = False
+
     @property
     def memory(self) -> tuple[str, ...]:
         """Names of the numbers that are remembered of every parameter, 0 at the beginning."""
@@ -33,7 +37,7 @@ class RowOptimiser:
         gradients: Tensor,
         rate: Tensor | float,
         memory: Mapping[str, Tensor],
-        step: int,
+        step: int | Tensor,
     ) -> None:
         """The ``step``-th step (from 1) of ``parameters`` [n, d] by ``gradients`` [n, d], in place.
 
@@ -59,6 +63,8 @@ class Sgd(RowOptimiser):
     momentum Nesterov's changes nothing.
     """
 
+    takes_unequal: ClassVar[bool] = True
+
     momentum: float = 0.0
     nesterov: bool = False
     weight_decay: float = 0.0
@@ -73,7 +79,7 @@ class Sgd(RowOptimiser):
         gradients: Tensor,
         rate: Tensor | float,
         memory: Mapping[str, Tensor],
-        step: int,
+        step: int | Tensor,
     ) -> None:
         if self.weight_decay:
             gradients = gradients.add(parameters, alpha=self.weight_decay)
@@ -89,6 +95,8 @@ class Sgd(RowOptimiser):
 class Adam(RowOptimiser):
     """Adam (Kingma & Ba 2015) without weight decay: θ ← θ − η m̂ / (√v̂ + ε)."""
 
+    takes_unequal: ClassVar[bool] = True
+
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
@@ -103,13 +111,14 @@ class Adam(RowOptimiser):
         gradients: Tensor,
         rate: Tensor | float,
         memory: Mapping[str, Tensor],
-        step: int,
+        step: int | Tensor,
     ) -> None:
         beta1, beta2 = self.beta1, self.beta2
         mean = memory["mean"].lerp_(gradients, 1 - beta1)
         square = memory["square"].mul_(beta2).addcmul_(gradients, gradients, value=1 - beta2)
-        # Worked out in float64 and on the host, so that no number travels to the device.
-        counted = torch.tensor(step, dtype=torch.float64)
+        # Worked out in float64 where the number of steps is: of one for all rows on the host, so
+        # that it is no work for the device, and travels there with the launch that it is for.
+        counted = torch.as_tensor(step, dtype=torch.float64)
         root = (1 - beta2**counted).sqrt()
         size = (root / (1 - beta1**counted)).to(parameters.dtype)
         root = root.to(parameters.dtype)
@@ -130,7 +139,7 @@ class AdamW(Adam):
         gradients: Tensor,
         rate: Tensor | float,
         memory: Mapping[str, Tensor],
-        step: int,
+        step: int | Tensor,
     ) -> None:
         if self.weight_decay:
             parameters.mul_(1 - rate * self.weight_decay)
@@ -140,6 +149,8 @@ class AdamW(Adam):
 @dataclass(frozen=True)
 class Adagrad(RowOptimiser):
     """θ ← θ − η g / (√s + ε) with s ← s + g² (Duchi et al. 2011)."""
+
+    takes_unequal: ClassVar[bool] = True
 
     epsilon: float = 1e-10
 
@@ -153,7 +164,7 @@ class Adagrad(RowOptimiser):
         gradients: Tensor,
         rate: Tensor | float,
         memory: Mapping[str, Tensor],
-        step: int,
+        step: int | Tensor,
     ) -> None:
         squares = memory["squares"].addcmul_(gradients, gradients)
         descend(parameters, gradients / squares.sqrt().add_(self.epsilon), rate)
@@ -171,10 +182,17 @@ class Mover:
         self._optimiser, self._rate = optimiser, rate
         self._memory = {name: torch.zeros_like(parameters) for name in optimiser.memory}
         self._steps = [0] * parameters.shape[0]
+        # The same [M, 1] on a GPU where rows have come with steps of their own, or None.
+        self._there: Tensor | None = None
 
     def step(self, parameters: Tensor, gradients: Tensor) -> None:
         """Move the first n rows, given as [n, d] with their gradients [n, d], in place."""
         n = parameters.shape[0]
+        if self._there is not None:
+            memory = {name: rows_of_all[:n] for name, rows_of_all in self._memory.items()}
+            counts = self._there[:n].add_(1)
+            self._optimiser.move(parameters, gradients, self._rate, memory, counts)
+            return
         self._steps[:n] = [count + 1 for count in self._steps[:n]]
         begin = 0
         # Rows with equally many steps go together; in a cohort those that train all have.
@@ -187,20 +205,32 @@ class Mover:
     def keep(self, rows: Tensor) -> None:
         """Go on with the clients in the rows ``rows`` (int64) alone, in that order."""
         self._memory = {name: value[rows] for name, value in self._memory.items()}
-        self._steps = [self._steps[row] for row in rows.tolist()]
+        if self._there is not None:
+            self._there = self._there[rows]
+        else:
+            self._steps = [self._steps[row] for row in rows.tolist()]
 
     def remembered(self) -> dict[str, Tensor]:
         """What is remembered of every row under the names of ``kept_widths``: [M, d], or [M, 1]."""
         if not self._memory:
             return {}
         like = next(iter(self._memory.values()))
-        steps = torch.tensor(self._steps, dtype=like.dtype, device=like.device)[:, None]
-        return {f"{KEPT}{name}": value for name, value in {**self._memory, STEPS: steps}.items()}
+        steps = self._there
+        if steps is None:
+            steps = torch.tensor(self._steps, dtype=like.dtype, device=like.device)[:, None]
+        named = {**self._memory, STEPS: steps.to(like.dtype, copy=True)}
+        return {f"{KEPT}{name}": value for name, value in named.items()}
 
     def resume(self, remembered: Mapping[str, Tensor]) -> None:
         """Go on from what ``remembered`` returned; zeros are a fresh start."""
         self._memory = {name: remembered[f"{KEPT}{name}"].clone() for name in self._memory}
-        self._steps = [int(count) for count in remembered[f"{KEPT}{STEPS}"].flatten().tolist()]
+        steps = remembered[f"{KEPT}{STEPS}"]
+        # Clients that have trained unequally often would each be a group of its own. On a GPU,
+        # where that is as many launches, they go together instead, and no number is fetched.
+        if steps.device.type != "cpu" and self._optimiser.takes_unequal:
+            self._there = steps.to(torch.float64, copy=True)
+        else:
+            self._steps = [int(count) for count in steps.flatten().tolist()]
 
 
 def kept_widths(optimiser: RowOptimiser, width: int) -> dict[str, int]:

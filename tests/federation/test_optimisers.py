@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fedsdg.federation.optimisers import OPTIMISERS, Adagrad, Adam, AdamW, Mover, Sgd
+from tests.pretended_cuda import pretended_cuda
 
 CASES = {
     "adam": (Adam(), lambda p: torch.optim.Adam(p, lr=0.03)),
@@ -107,6 +108,46 @@ def test_what_is_remembered_can_be_put_down_and_taken_up(name):
     for step in range(3, 6):
         second.step(broken, gradients[step])
     assert torch.equal(whole, broken)
+
+
+@BY_TORCH
+def test_clients_with_unequal_numbers_of_steps_move_together_on_a_gpu(name):
+    """After 5, 0, 2 and 1 steps of their own in as many launches as after 3 each; the host waits
+    for nothing, also where clients leave, and numbers are those of torch for each."""
+    optimiser, make = CASES[name]
+    start, gradients = drawn(4, 7), drawn(8, 4, 7)
+    launched = []
+    for counts in ((5, 0, 2, 1), (3, 3, 3, 3)):
+        matrix, remembered = start.clone(), []
+        for k, count in enumerate(counts):
+            alone = Mover(optimiser, start[k : k + 1], 0.03)
+            for step in range(count):
+                alone.step(matrix[k : k + 1], gradients[step, k : k + 1])
+            remembered.append(alone.remembered())
+        kept = {key: torch.cat([one[key] for one in remembered]) for key in remembered[0]}
+        with pretended_cuda() as machine:
+            there, pulls = matrix.cuda(), gradients.cuda()
+            kept = {key: value.cuda() for key, value in kept.items()}
+            rows = torch.tensor([0, 2, 3]).cuda()
+            mover = Mover(optimiser, there, 0.03)
+            before = machine.launches.total(), machine.waits.total()
+            if kept:
+                mover.resume(kept)
+            mover.step(there, pulls[5])
+            mover.step(there[:3], pulls[6, :3])
+            launched.append(machine.launches.total() - before[0])
+            if kept:
+                mover.keep(rows)
+                ended = mover.remembered()
+                mover.step(there[rows], pulls[7, rows])
+                assert machine.waits.total() == before[1]
+                steps = ended["private.steps"].cpu().flatten().tolist()
+                assert steps == [counts[0] + 2, counts[2] + 2, counts[3] + 1]
+            found = there.cpu()
+        for k, count in enumerate(counts):
+            own = [*gradients[:count, k], *gradients[5 : 7 if k < 3 else 6, k]]
+            torch.testing.assert_close(found[k], by_torch(make, start[k], own), rtol=1e-9, atol=0)
+    assert launched[0] == launched[1]
 
 
 def test_names_stand_for_what_torch_does_by_itself():
