@@ -23,11 +23,10 @@ import yaml
 
 import fedsdg.analysis.plots
 import fedsdg.analysis.tables  # noqa: F401
-from fedsdg import workers
+from fedsdg import resuming, workers
 from fedsdg.cli import main
 from fedsdg.config import parse_config
 from fedsdg.federation import bank, checkpoints, prefixes
-from fedsdg.federation.rounds import Federation
 from fedsdg.models.backbones import load_backbone
 from fedsdg.reach import source_hash
 from fedsdg.runs import execute, make_partition, prepare_material
@@ -114,7 +113,7 @@ def grid(name, *, slowly=False):
             bank.MEMORY_LIMIT = 0  # what clients keep lies in a file; undisturbed, in memory
         if slowly:
             checkpoints.open = prefixes.open = slow_open
-            Federation.step = slow_step  # Or there would be few checkpoints on a fast machine.
+            resuming.step_together = slow_step  # Or a fast machine would keep few checkpoints.
         status = main(["run", "--grid", "config/config.yaml"])
     except KeyboardInterrupt:  # before the command was called, or after
         status = 128 + signal.SIGINT
@@ -169,7 +168,7 @@ class InPieces:
             time.sleep(0.002)
 
 
-def slow_step(*arguments, step=Federation.step):
+def slow_step(*arguments, step=resuming.step_together):
     time.sleep(0.05)
     return step(*arguments)
 

@@ -58,8 +58,8 @@ _MAKES = {torch.tensor, torch.as_tensor, torch.Tensor.new_tensor}
 class Machine:
     """Where storages are, how often host and device have met, and what the device had to do.
 
-    ``operations`` are all there were; ``launches`` those of them that are work for the device,
-    neither views nor room for a result.
+    ``operations`` are all there were; ``work`` those of them that the device has to do something
+    for, neither views nor room for a result; ``launches`` are kernels of our own.
     """
 
     def __init__(self) -> None:
@@ -67,6 +67,7 @@ class Machine:
         self._there: dict[int, torch.UntypedStorage] = {}
         self.waits: Counter[str] = Counter()
         self.operations: Counter[str] = Counter()
+        self.work: Counter[str] = Counter()
         self.launches: Counter[str] = Counter()
         self.crossing = False
         # Memory that stays where it is: what is copied from it, nobody has to wait for.
@@ -166,7 +167,7 @@ class _Operations(TorchDispatchMode):
         if there:
             machine.operations[func.name()] += 1
             if not func.is_view and func not in _FREE:
-                machine.launches[func.name()] += 1
+                machine.work[func.name()] += 1
             here = [x for x in tensors if x.dim() and not machine.is_there(x)]
             bits = [x for x in tensors[1:] if x.dtype in (torch.bool, torch.uint8)]
             if func in _WAITS or (func in _INDEXED and (here or bits)):

@@ -98,7 +98,8 @@ def go_ahead(rows: Mapping[str, TensorRows], ask: Callable[[Mapping[str, Ahead]]
 
     Only where all of them go to the kernels of a GPU; elsewhere the host waits for nobody.
     """
-    if any(kernels_for(each.tensor) != "triton" for each in rows.values()):
+    there = (isinstance(each, TensorRows) for each in rows.values())
+    if not all(there) or any(kernels_for(each.tensor) != "triton" for each in rows.values()):
         return
     from fedsdg.aggregation.kernels.cuda.statistics import moments_in_range
 

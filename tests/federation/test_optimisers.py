@@ -130,12 +130,12 @@ def test_clients_with_unequal_numbers_of_steps_move_together_on_a_gpu(name):
             kept = {key: value.cuda() for key, value in kept.items()}
             rows = torch.tensor([0, 2, 3]).cuda()
             mover = Mover(optimiser, there, 0.03)
-            before = machine.launches.total(), machine.waits.total()
+            before = machine.work.total(), machine.waits.total()
             if kept:
                 mover.resume(kept)
             mover.step(there, pulls[5])
             mover.step(there[:3], pulls[6, :3])
-            launched.append(machine.launches.total() - before[0])
+            launched.append(machine.work.total() - before[0])
             if kept:
                 mover.keep(rows)
                 ended = mover.remembered()

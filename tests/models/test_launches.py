@@ -174,7 +174,7 @@ def launches(depth, options, step):
             parameters |= leaves(matrix, torch.zeros_like(matrix), specs)
         labels, counted = torch.zeros(6, dtype=torch.int64).cuda(), []
         for _ in range(2):  # the first time frozen weights are laid together
-            before = machine.launches.total()
+            before = machine.work.total()
             if step:
                 logits = model.logits(torch.zeros(6, 1, 8, 8).cuda(), [2] * 3, parameters)
                 F.cross_entropy(logits, labels, reduction="sum").backward()
@@ -183,7 +183,7 @@ def launches(depth, options, step):
                 adapted = [x for name, x in weights.items() if name.startswith("blocks.")]
                 torch.autograd.backward(adapted, [torch.ones_like(x.detach()) for x in adapted])
                 before += len(adapted)  # the ones
-            counted.append(machine.launches.total() - before)
+            counted.append(machine.work.total() - before)
     return counted[1]
 
 
