@@ -41,13 +41,13 @@ def wait(task, note):
 
 def orphaned(task, note):
     from fedsdg.interruption import Stopped, stopped_by_signals
-    parent = os.getppid()
-    os.kill(parent, signal.SIGKILL)
-    while os.getppid() == parent:
-        time.sleep(0.01)
     outcome = "nothing"
     try:
         with stopped_by_signals(at_once=False) as check:
+            parent = os.getppid()
+            os.kill(parent, signal.SIGKILL)
+            while os.getppid() == parent:
+                time.sleep(0.01)
             note("unheard")
             check()
     except (Stopped, Exception) as end:

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -131,7 +132,7 @@ def test_runs_that_were_stopped_after_each_first_round_come_out_the_same(tmp_pat
 
 def test_an_unknown_commit_is_an_error_in_one_sentence(tmp_path):
     done = subprocess.run(
-        ["python", "-m", "benchmarks.same_bytes", "no-such-commit", "--work", str(tmp_path)],
+        [sys.executable, "-m", "benchmarks.same_bytes", "no-such-commit", "--work", str(tmp_path)],
         cwd=same_bytes.ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 2
