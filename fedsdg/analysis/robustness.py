@@ -23,7 +23,8 @@ ARENA = [*PLACE, "attack", "share", "method"]
 def under_attack(summary: Summary) -> pd.DataFrame:
     """The finished runs with ``attack`` and ``share``; share 0 stands under every attack.
 
-    A run without attackers is the same whatever the attack, so that it is repeated for each.
+    A run without attackers is the same whatever the attack, so that it is repeated for each that
+    is carried out under its other conditions.
     """
     runs = finished(summary)
     own = [_attack(settings) for settings in runs["settings"].tolist()]
@@ -33,11 +34,14 @@ def under_attack(summary: Summary) -> pd.DataFrame:
     runs = runs.assign(
         attack=pd.Series([titles.get(_kind(attack)) for attack in own], runs.index, object),
         share=[float(attack.get("share", 0.0)) for attack in own],
+        around=[_around(settings) for settings in runs["settings"].tolist()],
     )
     clean = runs[runs["share"] == 0]
-    attacks = sorted({title for title in runs["attack"].tolist() if title})
-    parts = [runs[runs["share"] > 0], *(clean.assign(attack=attack) for attack in attacks)]
-    both = pd.concat(parts).drop_duplicates([*ARENA, "seed"])
+    named = runs[runs["attack"].notna()]
+    parts = [runs[runs["share"] > 0]]
+    for attack, under_it in named.groupby("attack"):
+        parts.append(clean[clean["around"].isin(set(under_it["around"]))].assign(attack=attack))
+    both = pd.concat(parts).drop(columns="around").drop_duplicates([*ARENA, "seed"])
     return both.sort_values(["attack", "share"], kind="stable", ignore_index=True)
 
 
@@ -47,6 +51,17 @@ def _attack(settings: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in settings.items()
         if key.startswith(_ATTACK) and value is not None
     }
+
+
+def _around(settings: Mapping[str, Any]) -> str:
+    """What a run has to cope with beside an attack, as something that can be compared."""
+    groups_of_keys = ("conditions.", "federation.")
+    kept = {
+        key: setting(value)
+        for key, value in settings.items()
+        if key.startswith(groups_of_keys) and not key.startswith(_ATTACK) and value is not None
+    }
+    return repr(sorted(kept.items()))
 
 
 def _kind(attack: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

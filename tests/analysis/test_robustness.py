@@ -192,3 +192,18 @@ def test_without_attacks_and_blocks_tables_say_so(summary_dir, tmp_path) -> None
     for name, note in (("byzantine", "was attacked"), ("detection", "blocks clients")):
         _, markdown, _ = write_table(summary_dir, name, tmp_path / name)
         assert note in markdown.read_text("utf-8")
+
+
+def test_runs_without_attackers_but_under_other_conditions_are_no_beginning(summary_of):
+    """Scenarios in alphabetical order: one with slow clients comes before the clean one."""
+    slow = replace(
+        run("krum", 0, "a-slow"),
+        config={"conditions": {"compute": {"slowest": 1.0, "fastest": 16.0}}},
+        last={GLOBAL.key: 0.123},
+    )
+    runs = [slow, run("krum", 0, "clean"), run("krum", 0, "flip-0.2", "flip", 0.2)]
+    rows = accuracy_by_share(Summary(summary_of(runs)))
+    assert rows["share"].tolist() == [0.0, 0.2]
+    assert rows["mean"].tolist() == pytest.approx(
+        [accuracy("krum", "none", 0.0, 0), accuracy("krum", "flip", 0.2, 0)]
+    )
