@@ -503,7 +503,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
 def _sources_to_evaluate(arguments: argparse.Namespace) -> list[Source]:
     """Data sets by name; one's own, which a config describes, and by default all of a config."""
     from fedsdg.plugins import offered_datasets
-    from fedsdg.sections import hint
+    from fedsdg.results import hint
 
     if not (arguments.config or arguments.plugin):
         if not arguments.data:

@@ -1,7 +1,8 @@
 """What a method is made of: parts named by reference, and the parameters that a config may set.
 
 Parts are resolved only when a run is built, so that reading the table of methods, checking a
-config or printing help never imports torch.
+config or printing help never imports torch. Sections of a config are frozen dataclasses whose
+fields are made by :func:`checked`: closed keys, and errors that name the remedy.
 """
 
 from __future__ import annotations
@@ -9,8 +10,12 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
+
+from fedsdg.results import hint
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -194,3 +199,32 @@ class Method:
     def complete(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """A run's parameters, with the quiet ones that its config leaves out."""
         return {**{key: one.default for key, one in self.parameters.items()}, **parameters}
+
+
+# --- Sections of a config: closed keys, checked values --------------------------------------------
+
+
+def checked(default: Any, **bounds: Any) -> Any:
+    """A dataclass field whose value is validated by a ``Parameter``."""
+    return field(default=default, metadata={"parameter": Parameter(default, **bounds)})
+
+
+def mapping(value: Any, where: str) -> Mapping[str, Any]:
+    """``value`` if it is a mapping, else ``ValueError``."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where} is {value!r}, but must be a mapping of keys to values")
+    return value
+
+
+def values(given: Mapping[str, Any], known: Mapping[str, Parameter], where: str) -> dict[str, Any]:
+    """The checked values of ``given``, or ``ValueError`` for an unknown key or a bad value."""
+    for key in given:
+        if key not in known:
+            raise ValueError(f"{where}: unknown key {key!r}{hint(key, known)}")
+    return {key: known[key].check(value, f"{where}.{key}") for key, value in given.items()}
+
+
+def section(cls: type[T], value: Any, where: str) -> T:
+    """The dataclass ``cls`` with what a mapping says of its fields, defaults for the others."""
+    known = {entry.name: entry.metadata["parameter"] for entry in fields(cls)}  # type: ignore[arg-type]
+    return cls(**values(mapping(value, where), known, where))

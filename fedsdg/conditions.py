@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from fedsdg.composition import Key, Parameter, Part
+from fedsdg.composition import Key, Parameter, Part, checked, mapping, section, values
 from fedsdg.data.client_shares import clients_in
-from fedsdg.sections import checked, hint, mapping, section, values
+from fedsdg.results import hint
 
 if TYPE_CHECKING:
     from fedsdg.plugins import Plugin

@@ -16,7 +16,8 @@ from typing import Any
 
 import yaml
 
-from fedsdg.composition import Method, Parameter
+from fedsdg.composition import Method, Parameter, checked, section, values
+from fedsdg.composition import mapping as mapping_of
 from fedsdg.conditions import Conditions, parse_conditions
 from fedsdg.contribution import check_players
 from fedsdg.data.client_shares import clients_in
@@ -38,10 +39,8 @@ from fedsdg.plugins import (
     offered_datasets,
 )
 from fedsdg.primary import PrimaryComparison, parse_primary
-from fedsdg.results import sha256_json
+from fedsdg.results import hint, sha256_json
 from fedsdg.search_space import Axis, SearchConfig, parse_axis
-from fedsdg.sections import checked, hint, section, values
-from fedsdg.sections import mapping as mapping_of
 from fedsdg.starts import Start, StartParameter
 
 #: Keys of ``training`` that a method's entry may set for itself.

@@ -8,7 +8,6 @@ finished is never done again; and what was not run stands in the tables as such.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from fedsdg.devices import WORKSPACE, named_devices
 from fedsdg.federation.store import MODELS, Address
 from fedsdg.progress import GridProgress
 from fedsdg.reach import source_hash
+from fedsdg.results import hint
 from fedsdg.workers import Failed, Workers
 
 if TYPE_CHECKING:
@@ -156,9 +156,7 @@ def _kinds(config: Config, only: Sequence[str]) -> list[set[str]]:
     known = [word for kind in kinds for word in kind]
     for word in only:
         if word not in known:
-            close = difflib.get_close_matches(word, known, n=1, cutoff=0.4)
-            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
-            raise ValueError(f"--only: {word!r} names nothing of the grid; {hint}")
+            raise ValueError(f"--only: {word!r} names nothing of the grid{hint(word, known)}")
     return [{word for word in only if word in kind} for kind in kinds]
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedsdg.results import METRICS, METRICS_OF_GROUPS
-from fedsdg.sections import hint, mapping
+from fedsdg.composition import mapping
+from fedsdg.results import METRICS, METRICS_OF_GROUPS, hint
 
 #: More than these, adjusted for one another, would decide nothing.
 MOST = 6

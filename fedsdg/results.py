@@ -1,4 +1,4 @@
-"""Schemas of the records, atomic writing, hashes, provenance: what training and analysis share.
+"""Schemas of the records, atomic writing, hashes, provenance, and the name that was meant.
 
 Training writes these files and analysis reads them; nothing else passes between the two.
 """
@@ -6,6 +6,7 @@ Training writes these files and analysis reads them; nothing else passes between
 from __future__ import annotations
 
 import contextlib
+import difflib
 import hashlib
 import json
 import os
@@ -13,7 +14,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -248,6 +249,15 @@ def differences(there: Any, here: Any, place: str = "") -> Iterator[str]:
             yield from differences(there.get(key), here.get(key), inner)
     elif there != here:
         yield f"{place} is {there!r} in it, but {here!r} here"
+
+
+def hint(word: str, known: Iterable[str]) -> str:
+    """The end of an error's sentence: the known name closest to a word, else all of them."""
+    names = [str(name) for name in known]
+    close = difflib.get_close_matches(str(word), names, n=1, cutoff=0.4)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known are {', '.join(names)}" if names else "; there are none"
 
 
 def source_hash(*relative_paths: str, package: Path = Path(__file__).parent) -> str:

@@ -20,8 +20,8 @@ from fedsdg import results
 from fedsdg.config import Config, MethodConfig, PartitionConfig, RunConfig
 from fedsdg.grid import ALLOCATOR, THREADS, loaded_images, loaded_material
 from fedsdg.loading import Source
+from fedsdg.results import hint
 from fedsdg.search_space import expected_best, points
-from fedsdg.sections import hint
 from fedsdg.workers import Failed, Workers
 
 #: A trial's score, as the file says it.

@@ -108,7 +108,7 @@ def test_a_loss_that_explodes_is_an_error(tmp_path):
         ({**QUICK, "precision": "float8"}, "precision 'float8'"),
         ({**QUICK, "device": "tpu"}, "device 'tpu'"),
         ({**QUICK, "ema": 1.0}, "ema 1.0 must be at least 0 and below 1"),
-        ({**QUICK, "probe": "digit"}, "unknown data set 'digit', did you mean 'digits'"),
+        ({**QUICK, "probe": "digit"}, "unknown data set 'digit'; did you mean 'digits'"),
         ({**QUICK, "images": None}, "images must be a number"),
         ({**QUICK, "patch_size": 3}, "patch_size 3"),
         ({"source": "checkpoint", **SHAPE, "mean": [0.5], "std": [0.5]}, "needs file"),

@@ -1,7 +1,6 @@
 """The aggregation rules by name, with the parameters that a row of a config may set."""
 
-import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, fields
 from types import MappingProxyType
 from typing import Any, NamedTuple, get_args
@@ -21,6 +20,7 @@ from fedsdg.aggregation.rules.scaffold import Scaffold
 from fedsdg.aggregation.rules.screened import Screened
 from fedsdg.aggregation.rules.trimmed_mean import TrimmedMean
 from fedsdg.aggregation.types import Rule
+from fedsdg.results import hint
 
 
 class Row(NamedTuple):
@@ -148,14 +148,14 @@ def _from_row(given: Mapping[Any, Any]) -> Rule:
     if name in ELSEWHERE:
         raise ValueError(f"rule {name!r} {ELSEWHERE[name]}; `fedsdg run` has it")
     if name not in RULES:
-        raise ValueError(f"there is no rule {shown(name)}{_hint(name, RULES)}")
+        raise ValueError(f"there is no rule {shown(name)}{hint(name, RULES)}")
     row, arguments = RULES[name], {}
     for key, value in given.items():
         if key in ("type", "name"):
             continue
         if key not in row.settable:
             raise ValueError(
-                f"rule {name!r} has no parameter {shown(key)}{_hint(key, row.settable)}"
+                f"rule {name!r} has no parameter {shown(key)}{hint(key, row.settable)}"
             )
         where = f"parameter {key!r} of rule {name!r}"
         arguments[key] = _typed(value, row.field(key), where)
@@ -182,11 +182,3 @@ def _typed(value: Any, field: Field[Any], where: str) -> Any:
     if not number.is_integer():
         raise ValueError(f"{where} is {shown(value)}, but must be a whole number")
     return int(number)
-
-
-def _hint(word: Any, known: Iterable[str]) -> str:
-    names = list(known)
-    close = difflib.get_close_matches(str(word), names, n=1, cutoff=0.4)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; there are: {', '.join(names)}" if names else "; it has none"

@@ -10,7 +10,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from fedsdg.analysis.horizon import SETTLED, horizons
 from fedsdg.analysis.judgement import OPEN, REFUTED, SUPPORTED, UNDECIDED, Threshold, judge
 from fedsdg.analysis.measures import MEASURES, Case, LackingError, Record, Values
 from fedsdg.analysis.summary import Summary
-from fedsdg.results import read_json, write_json
+from fedsdg.results import hint, read_json, write_json
 
 #: In the order of the page: what is refuted is not to be looked for.
 VERDICTS = (REFUTED, SUPPORTED, UNDECIDED, OPEN)
@@ -160,7 +159,7 @@ def _claim(given: Any, number: int, grids: Mapping[str, Grid]) -> Claim:
     allowed = (*_TEXTS, *own, "note", *(_OPTIONAL if not kind else ()))
     for key in given:
         if key not in allowed:
-            raise ValueError(f"{where} has an unknown key {key!r}{_hint(key, allowed)}")
+            raise ValueError(f"{where} has an unknown key {key!r}{hint(key, allowed)}")
     texts: dict[str, Any] = {
         name: str(given[name]).strip() for name in (*_TEXTS, "note") if given.get(name)
     }
@@ -199,12 +198,12 @@ def _check(claim: Claim, where: str, grids: Mapping[str, Grid]) -> None:
     for experiment in (str(claim.experiment), claim.other_experiment):
         if experiment not in grids:
             raise ValueError(
-                f"{where} names the unknown experiment {experiment!r}{_hint(experiment, grids)}; "
-                "correct it, or set it to null and say what it needs"
+                f"{where} names the unknown experiment {experiment!r}{hint(experiment, grids)}, "
+                "or set it to null and say what it needs"
             )
     if claim.measure not in MEASURES:
         raise ValueError(
-            f"{where} names the unknown measure {claim.measure!r}{_hint(claim.measure, MEASURES)}"
+            f"{where} names the unknown measure {claim.measure!r}{hint(claim.measure, MEASURES)}"
         )
     _check_place(where, grids[str(claim.experiment)], claim.cell, (claim.method,))
     _check_place(where, grids[claim.other_experiment], claim.other_cell, claim.others)
@@ -237,14 +236,8 @@ def _check_place(where: str, grid: Grid, cell: str, methods: Sequence[str]) -> N
     for method in methods:
         if method not in grid.rows:
             raise ValueError(
-                f"{where}: {grid.experiment} has no row {method!r}{_hint(method, grid.rows)}; "
-                f"its rows are {', '.join(grid.rows)}"
+                f"{where}: {grid.experiment} has no row {method!r}{hint(method, grid.rows)}"
             )
-
-
-def _hint(word: str, known: Iterable[str]) -> str:
-    found = get_close_matches(word, list(known), n=1)
-    return f" (did you mean {found[0]!r}?)" if found else ""
 
 
 def judge_claims(claims: Sequence[Claim], records: str | Path) -> list[Entry]:

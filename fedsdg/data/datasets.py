@@ -9,7 +9,6 @@ found; nothing is guessed.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import os
@@ -20,6 +19,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from fedsdg.results import hint
 
 FOLDER_VARIABLE = "FEDSDG_DATA"
 
@@ -182,9 +183,7 @@ def image_data(
 def dataset_spec(name: str) -> DatasetSpec:
     """The row of the table, or a ValueError that lists the known names."""
     if name not in DATASETS:
-        close = difflib.get_close_matches(name, DATASETS, n=1, cutoff=0.4)
-        hint = f", did you mean {close[0]!r}?" if close else ";"
-        raise ValueError(f"unknown data set {name!r}{hint} known are {', '.join(DATASETS)}")
+        raise ValueError(f"unknown data set {name!r}{hint(name, DATASETS)}")
     return DATASETS[name]
 
 

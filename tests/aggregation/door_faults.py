@@ -170,7 +170,7 @@ def junk_rule(case):
 
 def unknown_rule(case):
     case.rule = case.pick(["krumm", "FedSDG", "", "fed avg", "median", "\n"])
-    return re.escape(f"there is no rule {case.rule!r}; ") + "(did you mean|there are)"
+    return re.escape(f"there is no rule {case.rule!r}; ") + "(did you mean|known are)"
 
 
 def bad_row(case, which):
@@ -180,7 +180,7 @@ def bad_row(case, which):
             ({"type": 3}, "rule has the type 3"),
             ({"type": "krum", "F": 1}, "rule 'krum' has no parameter 'F'"),
             ({"type": "krum", 3: 1}, "rule 'krum' has no parameter 3"),
-            ({"type": "fedavg", "f": 1}, "rule 'fedavg' has no parameter 'f'; there are: weights"),
+            ({"type": "fedavg", "f": 1}, "rule 'fedavg' has no parameter 'f'; known are weights"),
             ({"type": "krum", "f": "1"}, "'f' of rule 'krum' is '1', but must be a number"),
             ({"type": "cgsv", "floor": None}, "is None, but must be a number"),
             ({"type": "cgsv", "gamma0": float("nan")}, "gamma0=nan must be in"),

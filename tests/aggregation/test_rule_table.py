@@ -147,11 +147,14 @@ def test_values_are_taken_in_their_type():
     ("row", "message"),
     [
         ("Fedsdg", "there is no rule 'Fedsdg'; did you mean 'fedsdg'?"),
-        ("xyz", "there is no rule 'xyz'; there are: fedsdg, fedavg"),
-        ({"type": "krum", "g": 1}, "rule 'krum' has no parameter 'g'; there are: f"),
+        ("xyz", "there is no rule 'xyz'; known are fedsdg, fedavg"),
+        ({"type": "krum", "g": 1}, "rule 'krum' has no parameter 'g'; known are f"),
         ({"type": "fedsdg", "epsilom": 1}, "has no parameter 'epsilom'; did you mean 'epsilon'?"),
-        ({"type": "fedsdg", "lambda1": 1}, "'fedsdg' has no parameter 'lambda1'; there are: eps"),
-        ({"type": "fedavg-uniform", "weights": "samples"}, "no parameter 'weights'; it has none"),
+        ({"type": "fedsdg", "lambda1": 1}, "'fedsdg' has no parameter 'lambda1'; known are eps"),
+        (
+            {"type": "fedavg-uniform", "weights": "samples"},
+            "no parameter 'weights'; there are none",
+        ),
         ({"f": 1}, "rule has the type None; name one of fedsdg"),
         ({"type": ["krum"]}, "rule has the type"),
         ({"type": "krum", "f": "1"}, "parameter 'f' of rule 'krum' is '1', but must be a number"),

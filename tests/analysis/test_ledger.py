@@ -201,9 +201,9 @@ def test_few_seeds_decide_nothing(place):
 @pytest.mark.parametrize(
     ("claim", "said"),
     [
-        (changed(experiment="arenas"), "better names the unknown experiment 'arenas' .*'arena'"),
-        (changed(measure="acuracy"), "better names the unknown measure 'acuracy' .*'accuracy'"),
-        (changed(method="fedsgd"), "better: arena has no row 'fedsgd' .*rows are fedsdg, fed"),
+        (changed(experiment="arenas"), "better names the unknown experiment 'arenas'; .*'arena'"),
+        (changed(measure="acuracy"), "better names the unknown measure 'acuracy'; .*'accuracy'"),
+        (changed(method="fedsgd"), "better: arena has no row 'fedsgd'; did you mean 'fedsdg'"),
         (changed(minus={"method": "krumm"}), "better: arena has no row 'krumm'"),
         (changed(cell="iid@half"), "better: arena has no cell 'iid@half'; its cells are iid"),
         (changed(minus={"cell": "x"}), "better: arena has no cell 'x'"),

@@ -114,11 +114,11 @@ def test_colour_and_declared_columns(tmp_path, monkeypatch):
 
 
 def test_unknown_name_suggests_a_known_one():
-    with pytest.raises(ValueError, match="did you mean 'cifar100'") as caught:
+    with pytest.raises(ValueError, match="did you mean 'cifar100'"):
         load_dataset("cifar-100")
-    assert all(name in str(caught.value) for name in DATASETS)
-    with pytest.raises(ValueError, match="known are digits"):
+    with pytest.raises(ValueError, match="known are digits") as caught:
         load_dataset("qqqqqq")
+    assert all(name in str(caught.value) for name in DATASETS)
 
 
 def test_missing_column_names_those_found(usps):
