@@ -1,0 +1,1 @@
+"""Frozen backbones: how they are pretrained."""

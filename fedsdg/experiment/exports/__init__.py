@@ -1,0 +1,1 @@
+"""The models of a run, as other libraries read them."""

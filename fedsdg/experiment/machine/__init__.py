@@ -1,0 +1,1 @@
+"""Processes, GPUs, signals and progress on one machine."""

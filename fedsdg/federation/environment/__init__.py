@@ -1,0 +1,1 @@
+"""Client-side conditions: who attacks, leaves, is late, sends less, or names things otherwise."""
