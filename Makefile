@@ -68,8 +68,8 @@ GRID = $(BIN)/fedsdg run --grid
 EVERYTHING = config $(ARENAS) needs-controls verification ablation $(SMALL)
 CLAIMS ?= $(basename $(notdir $(wildcard config/claims/*.yaml)))
 everything: $(INSTALLED)
-	FEDSDG_TESTS=everything $(PYTEST) tests/test_bad_inputs.py tests/test_resuming.py \
-	  tests/aggregation/test_distributed.py -k "test_files or generated or kills"
+	FEDSDG_TESTS=everything $(PYTEST) tests/bad_inputs/test_bad_inputs.py tests/experiment/test_resuming.py \
+	  tests/aggregation/engines/test_distributed.py -k "test_files or generated or kills"
 	set -e; for name in $(EVERYTHING) $(addprefix claims/,$(CLAIMS)); do \
 	  $(GRID) config/$$name.yaml --jobs $(GRID_JOBS); \
 	done

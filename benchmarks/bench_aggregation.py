@@ -23,7 +23,7 @@ from benchmarks.quiet import Watch, refusal
 from benchmarks.rivals import works
 from benchmarks.rules import RULES, least_bytes, ours
 from benchmarks.timing import in_turns, seconds, turns
-from fedsdg.aggregation.backends import backend
+from fedsdg.aggregation.engines.backends import backend
 
 SHORT = [(10, 130_000), (10, 1_000_000), (100, 150_000)]
 SIZES = [*SHORT, (10, 10_000_000), (100, 2_000_000)]

@@ -17,7 +17,7 @@ from benchmarks.federations import federation
 from benchmarks.gate import Bar, TrainingBar, judge, one_thread
 from benchmarks.plain_loop import PlainLoop
 from benchmarks.rules import ours
-from fedsdg.aggregation.backends import backend
+from fedsdg.aggregation.engines.backends import backend
 
 SIZE = (10, 1_000_000)
 """40 MB: beyond the cache of most machines, and a second for all repetitions."""

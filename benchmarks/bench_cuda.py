@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks.copying import GOAL, SIZES, WORKS, against_a_copy, cohort, draw
-from fedsdg.aggregation.backends import kernels_for
+from fedsdg.aggregation.engines.backends import kernels_for
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -5,7 +5,7 @@
 Real federations of the default experiment's model and cohort on scikit-learn's digits; clients
 share the samples, 24 each. All K take turns in one process, so that whatever else the machine does
 meets them alike. A round must not take longer with more clients; that it touches no more bytes is
-counted in tests/test_scale.py.
+counted in tests/experiment/test_scale.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedsdg.config import load_config, method_entry
+from fedsdg.experiment.config import load_config, method_entry
+from fedsdg.experiment.runs import build, make_partition, prepare_material
 from fedsdg.federation import bank
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.cohorts import Shards
@@ -27,7 +28,6 @@ from fedsdg.federation.rounds import Federation
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze
-from fedsdg.runs import build, make_partition, prepare_material
 
 CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
 ARCHITECTURE = Architecture(8, 4, 1, 64, 6, 4, (0.5,), (0.5,))

@@ -26,8 +26,8 @@ from benchmarks.gate import one_thread
 from benchmarks.plain_loop import PlainLoop, adapt_by_peft
 from benchmarks.quiet import Watch, refusal
 from benchmarks.timing import Work, finished, in_turns
+from fedsdg.experiment.machine.gpu import repeatable
 from fedsdg.federation.cohorts import draw_cohort
-from fedsdg.gpu import repeatable
 
 METHODS = ("fedsdg", "fedavg")
 FLOWER_ROUNDS = 6

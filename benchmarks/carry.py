@@ -13,7 +13,7 @@ import re
 import shutil
 from pathlib import Path
 
-from fedsdg.results import atomic_path
+from fedsdg.files import atomic_path
 
 MOST_MIB = 29.0
 _CUT = re.compile(r"(?P<name>.+\.safetensors)-\d{5}-of-(?P<total>\d{5})")

@@ -14,7 +14,7 @@ from benchmarks import machine, rivals
 from benchmarks.aims import reached
 from benchmarks.floor import Memory
 from benchmarks.round_aims import rounds_reached
-from fedsdg.results import write_json
+from fedsdg.files import write_json
 
 MEASURED: pytest.StashKey[dict[str, list[dict[str, Any]]]] = pytest.StashKey()
 TABLES = ("timings", "accuracy", "bars", "rounds", "round_bars", "files")

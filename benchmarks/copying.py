@@ -17,14 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsdg.aggregation.backends import backend, kernels_for
-from fedsdg.aggregation.door import aggregate
+from fedsdg.aggregation.api import aggregate
+from fedsdg.aggregation.engines.backends import backend, kernels_for
+from fedsdg.aggregation.engines.statistics import measure, weighted_sum
 from fedsdg.aggregation.rules.alignment import Alignment
 from fedsdg.aggregation.rules.geometric_median import GeometricMedian
 from fedsdg.aggregation.rules.krum import Krum
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.rules.median import CoordinateMedian
-from fedsdg.aggregation.statistics import measure, weighted_sum
 from fedsdg.aggregation.types import Context
 
 

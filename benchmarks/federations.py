@@ -13,14 +13,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from fedsdg.config import Config, RunConfig, TrainingConfig, load_config
 from fedsdg.data.datasets import ImageData, image_data
+from fedsdg.experiment.config import Config, RunConfig, TrainingConfig, load_config
+from fedsdg.experiment.runs import build, make_partition, prepare_material
 from fedsdg.federation.records import Records
 from fedsdg.federation.rounds import Federation
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze
-from fedsdg.runs import build, make_partition, prepare_material
 
 CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
 NEVER = 10**9

@@ -27,8 +27,8 @@ def environment(device: str, small: bool) -> tuple[dict[str, Any], str, bool]:
     """Versions, the machine, what is missing."""
     import torch
 
-    from fedsdg.gpu import gpu_facts
-    from fedsdg.results import provenance
+    from fedsdg.experiment.machine.gpu import gpu_facts
+    from fedsdg.files import provenance
 
     missing = [name for name in PACKAGES if find_spec(name) is None]
     there = device == "cpu" or torch.cuda.is_available()
@@ -46,7 +46,7 @@ def digest(device: str, small: bool) -> tuple[dict[str, Any], str, bool]:
     import torch
 
     from benchmarks.federations import federation
-    from fedsdg.gpu import repeatable
+    from fedsdg.experiment.machine.gpu import repeatable
 
     found = {}
     for model, precision in CASES[: 1 if small else None]:
@@ -109,7 +109,7 @@ def main() -> int:
     arguments = parser.parse_args()
     found, said, well = PARTS[arguments.part](arguments.device, arguments.small)
     if arguments.out:
-        from fedsdg.results import write_json
+        from fedsdg.files import write_json
 
         write_json(arguments.out, found)
     print(said, flush=True)

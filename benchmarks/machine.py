@@ -11,7 +11,7 @@ from typing import Any
 import fedsdg
 from benchmarks.allocator import SETTINGS
 from benchmarks.quiet import cores
-from fedsdg.results import provenance, source_hash
+from fedsdg.files import provenance, source_hash
 
 VERSIONS = ("numba", "numpy", "torch", "timm", "peft", "byzfl", "flwr", "ray")
 

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.carry import joined
-from fedsdg.interruption import Stopped, stopped_by_signals
-from fedsdg.results import atomic_path, read_json, write_json
+from fedsdg.experiment.machine.interruption import Stopped, stopped_by_signals
+from fedsdg.files import atomic_path, read_json, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_BYTES = 16_000_000
@@ -80,10 +80,14 @@ def _ours(name: str, writes: str) -> Command:
 
 def _tests(place: Place, seconds: float) -> list[str]:
     """All tests of what differs on a GPU."""
-    files = ["tests/test_gpu.py"]
+    files = ["tests/experiment/machine/test_gpu.py"]
     if not place.small:
-        files += ["tests/aggregation/test_cuda_kernels.py", "tests/aggregation/test_door.py"]
-        files += ["tests/federation/test_passes.py", "tests/test_runs.py", "tests/test_devices.py"]
+        files += ["tests/aggregation/engines/test_cuda_kernels.py", "tests/aggregation/test_api.py"]
+        files += [
+            "tests/federation/test_passes.py",
+            "tests/experiment/test_runs.py",
+            "tests/experiment/machine/test_devices.py",
+        ]
     chosen = "not real_memory and (gpu or cuda or triton or kernel or device or memory)"
     options = ["-q", "-rfE", "-p", "no:cacheprovider", "-k", chosen]
     return [sys.executable, "-m", "pytest", *options, *(str(ROOT / file) for file in files)]

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from fedsdg import __version__
 
 if TYPE_CHECKING:
-    from fedsdg.config import Config
-    from fedsdg.loading import Source
+    from fedsdg.experiment.config import Config
+    from fedsdg.experiment.loading import Source
 
 #: What bad input or a failing run raises; anything else is a defect and keeps its traceback.
 FORESEEN = (ValueError, FloatingPointError, OSError)
@@ -37,7 +37,7 @@ def _checkpoints() -> Path:
 
 
 def _load(arguments: argparse.Namespace) -> Config:
-    from fedsdg.config import load_config
+    from fedsdg.experiment.config import load_config
 
     return load_config(arguments.config or (), arguments.set or (), arguments.plugin or ())
 
@@ -50,8 +50,8 @@ def _one_of(value: str | None, known: Sequence[str], what: str) -> str:
 
 def check(arguments: argparse.Namespace) -> int:
     """Validate the config and print the size of its grid, and whether its rounds suffice."""
-    from fedsdg.declared_data import class_count
-    from fedsdg.horizon import findings
+    from fedsdg.experiment.declared_data import class_count
+    from fedsdg.experiment.horizon import findings
 
     config = _load(arguments)
     for name in config.datasets:
@@ -78,7 +78,7 @@ def check(arguments: argparse.Namespace) -> int:
 
 def _say_remarks(config: Config) -> None:
     """What a person should know of images of their own and the backbone that they meet."""
-    from fedsdg.declared_data import remarks
+    from fedsdg.experiment.declared_data import remarks
 
     if config.trainable == "adapters":
         for remark in remarks(config.own, config.backbone, config.backbones[config.backbone]):
@@ -87,12 +87,12 @@ def _say_remarks(config: Config) -> None:
 
 def methods(arguments: argparse.Namespace) -> int:
     """Print the table of methods."""
-    from fedsdg.plugins import find_method, find_plugin, offered
+    from fedsdg.methods.plugins import find_method, find_plugin, offered
 
     plugins = [find_plugin(place) for place in arguments.plugin or ()]
     table = {name: find_method(name, plugin) for name, plugin in offered(plugins).items()}
     if arguments.markdown:
-        from fedsdg.method_page import method_page
+        from fedsdg.methods.page import method_page
 
         print(method_page(table), end="")
         return 0
@@ -112,8 +112,8 @@ def methods(arguments: argparse.Namespace) -> int:
 def partition(arguments: argparse.Namespace) -> int:
     """Divide a data set among clients."""
     from fedsdg.data.partition_files import write_partition
-    from fedsdg.loading import load_images
-    from fedsdg.runs import make_partition
+    from fedsdg.experiment.loading import load_images
+    from fedsdg.experiment.runs import make_partition
 
     config = _load(arguments)
     clients = arguments.clients or config.federation.clients
@@ -136,7 +136,7 @@ def partition(arguments: argparse.Namespace) -> int:
 
 def pretrain(arguments: argparse.Namespace) -> int:
     """Make a backbone as the config describes it."""
-    from fedsdg import pretraining
+    from fedsdg.experiment.backbones import pretraining
 
     config = _load(arguments)
     name = arguments.backbone or config.backbone
@@ -155,12 +155,12 @@ def pretrain(arguments: argparse.Namespace) -> int:
 
 def train(arguments: argparse.Namespace) -> int:
     """Train all seeds of one cell of the grid in one process; a failed seed is a row."""
-    from fedsdg.continuing import is_asked_for, take_from_record
     from fedsdg.data.partition_files import read_partition
-    from fedsdg.loading import load_images
+    from fedsdg.experiment.continuing import is_asked_for, take_from_record
+    from fedsdg.experiment.loading import load_images
+    from fedsdg.experiment.machine.progress import round_progress
+    from fedsdg.experiment.runs import address, execute, prepare_material, record_failure
     from fedsdg.models.backbones import load_backbone
-    from fedsdg.progress import round_progress
-    from fedsdg.runs import address, execute, prepare_material, record_failure
 
     config = _load(arguments)
     method = config.method(arguments.method)
@@ -216,13 +216,13 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_grid(arguments)
     if arguments.method is None:
         raise ValueError("name a method with --method, or a whole grid with --grid")
-    from fedsdg import pretraining
-    from fedsdg.grid import backbone_file, division_of, kept_or_made, partition_file
-    from fedsdg.loading import load_images
+    from fedsdg.experiment.backbones import pretraining
+    from fedsdg.experiment.grid import backbone_file, division_of, kept_or_made, partition_file
+    from fedsdg.experiment.loading import load_images
+    from fedsdg.experiment.machine.progress import round_progress
+    from fedsdg.experiment.runs import execute, prepare_material, require_start
+    from fedsdg.files import read_json
     from fedsdg.models.backbones import load_backbone
-    from fedsdg.progress import round_progress
-    from fedsdg.results import read_json
-    from fedsdg.runs import execute, prepare_material, require_start
 
     config = _load(arguments)
     grid = [one.label for one in config.methods]
@@ -285,9 +285,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_grid(arguments: argparse.Namespace) -> int:
-    from fedsdg.config import load_config
-    from fedsdg.continuing import is_asked_for
-    from fedsdg.grid import run_grid
+    from fedsdg.experiment.config import load_config
+    from fedsdg.experiment.continuing import is_asked_for
+    from fedsdg.experiment.grid import run_grid
 
     for option in ("method", "dataset", "skew", "seed", "output"):
         if getattr(arguments, option) is not None:
@@ -319,8 +319,8 @@ def _run_grid(arguments: argparse.Namespace) -> int:
 
 def search(arguments: argparse.Namespace) -> int:
     """Search hyper-parameters on seeds outside the grid, equally long for every method."""
-    from fedsdg import search as searching
-    from fedsdg.grid import backbone_file
+    from fedsdg.experiment import search as searching
+    from fedsdg.experiment.grid import backbone_file
 
     if arguments.found:
         print(searching.found_entries(searching.read_found(Path(arguments.found))))
@@ -420,8 +420,8 @@ def ledger(arguments: argparse.Namespace) -> int:
 def record(arguments: argparse.Namespace) -> int:
     """Keep what tables and figures are made from, to be committed, in results/reference."""
     from fedsdg.analysis.record import keep_record
-    from fedsdg.config import OVERRIDES
-    from fedsdg.methods import METHODS
+    from fedsdg.experiment.config import OVERRIDES
+    from fedsdg.methods.table import METHODS
 
     def own_training(kind: str) -> frozenset[str]:
         """A plugin's method, whose row is not at hand, may have prescribed any of them."""
@@ -446,7 +446,7 @@ def agree(arguments: argparse.Namespace) -> int:
 def verify(arguments: argparse.Namespace) -> int:
     """Fail, naming them, when runs failed; otherwise write the flag."""
     from fedsdg.analysis.summarise import failed_runs
-    from fedsdg.results import atomic_path
+    from fedsdg.files import atomic_path
 
     failed = failed_runs(Path(arguments.summary))
     if failed:
@@ -467,7 +467,7 @@ def verify(arguments: argparse.Namespace) -> int:
 
 def export(arguments: argparse.Namespace) -> int:
     """Write the models of a run for peft and timm, each with a card."""
-    from fedsdg.export import export_run
+    from fedsdg.experiment.exports.export import export_run
 
     done = export_run(
         Path(arguments.run),
@@ -483,8 +483,8 @@ def export(arguments: argparse.Namespace) -> int:
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """Say how well an exported model does on data sets."""
-    from fedsdg.evaluate import evaluate_model
-    from fedsdg.loading import load_images
+    from fedsdg.experiment.exports.evaluate import evaluate_model
+    from fedsdg.experiment.loading import load_images
 
     found = evaluate_model(
         Path(arguments.model),
@@ -502,8 +502,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
 
 def _sources_to_evaluate(arguments: argparse.Namespace) -> list[Source]:
     """Data sets by name; one's own, which a config describes, and by default all of a config."""
-    from fedsdg.plugins import offered_datasets
-    from fedsdg.results import hint
+    from fedsdg.files import hint
+    from fedsdg.methods.plugins import offered_datasets
 
     if not (arguments.config or arguments.plugin):
         if not arguments.data:
@@ -522,11 +522,11 @@ def _sources_to_evaluate(arguments: argparse.Namespace) -> list[Source]:
 
 def aggregate(arguments: argparse.Namespace) -> int:
     """Aggregate clients' safetensors files into one, in little memory."""
-    from fedsdg.aggregation.files.door import aggregate_files, read_state
-    from fedsdg.aggregation.files.inputs import check_no_input
-    from fedsdg.aggregation.files.new_files import check_target, new_file
-    from fedsdg.progress import byte_progress
-    from fedsdg.results import read_json
+    from fedsdg.aggregation.engines.files.inputs import check_no_input
+    from fedsdg.aggregation.engines.files.new_files import check_target, new_file
+    from fedsdg.aggregation.engines.files.streaming import aggregate_files, read_state
+    from fedsdg.experiment.machine.progress import byte_progress
+    from fedsdg.files import read_json
 
     def counts(path: str | None) -> Any:
         return None if path is None else read_json(path)

@@ -180,6 +180,21 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def flush(path: Path) -> None:
+    """Wait until a file's contents, or the names in a folder, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def flush_folder(folder: Path) -> None:
+    """Wait until a folder of files is on the disk, with its own name."""
+    for path in (*folder.iterdir(), folder, folder.parent):
+        flush(path)
+
+
 def canonical_json(obj: Any) -> str:
     """JSON with sorted keys and no spare spaces; NaN is refused, since it is not JSON."""
     return json.dumps(obj, sort_keys=True, separators=(",", ":"), allow_nan=False)

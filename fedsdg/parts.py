@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
-from fedsdg.results import hint
+from fedsdg.files import hint
 
 T = TypeVar("T")
 

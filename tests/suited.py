@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from fedsdg.config import Config
-from fedsdg.methods import METHODS
+from fedsdg.experiment.config import Config
+from fedsdg.methods.table import METHODS
 
 
 def suited(config: Config, name: str) -> Config:

@@ -10,10 +10,10 @@ import torch.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedsdg.aggregation.distributed import aggregate_by_client, aggregate_sharded
-    from fedsdg.aggregation.door import Aggregated, aggregate
-    from fedsdg.aggregation.files.door import AggregatedFiles, aggregate_files
-    from fedsdg.aggregation.state_dicts import fedsdg_server_aggregate
+    from fedsdg.aggregation.api import Aggregated, aggregate
+    from fedsdg.aggregation.engines.distributed import aggregate_by_client, aggregate_sharded
+    from fedsdg.aggregation.engines.files.streaming import AggregatedFiles, aggregate_files
+    from fedsdg.aggregation.engines.memory.state_dicts import fedsdg_server_aggregate
     from fedsdg.aggregation.weights import weight_summary
 
 __all__ = [
@@ -28,13 +28,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Aggregated": "fedsdg.aggregation.door",
-    "AggregatedFiles": "fedsdg.aggregation.files.door",
-    "aggregate": "fedsdg.aggregation.door",
-    "aggregate_by_client": "fedsdg.aggregation.distributed",
-    "aggregate_files": "fedsdg.aggregation.files.door",
-    "aggregate_sharded": "fedsdg.aggregation.distributed",
-    "fedsdg_server_aggregate": "fedsdg.aggregation.state_dicts",
+    "Aggregated": "fedsdg.aggregation.api",
+    "AggregatedFiles": "fedsdg.aggregation.engines.files.streaming",
+    "aggregate": "fedsdg.aggregation.api",
+    "aggregate_by_client": "fedsdg.aggregation.engines.distributed",
+    "aggregate_files": "fedsdg.aggregation.engines.files.streaming",
+    "aggregate_sharded": "fedsdg.aggregation.engines.distributed",
+    "fedsdg_server_aggregate": "fedsdg.aggregation.engines.memory.state_dicts",
     "weight_summary": "fedsdg.aggregation.weights",
 }
 

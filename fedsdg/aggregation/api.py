@@ -10,7 +10,7 @@ import torch
 from fedsdg.aggregation.arguments import check_on_nonfinite
 from fedsdg.aggregation.calls import Call
 from fedsdg.aggregation.cohort import Cohort
-from fedsdg.aggregation.parameters.kinds import (
+from fedsdg.aggregation.engines.memory.kinds import (
     clients_of,
     global_tensors,
     new_like,
@@ -18,9 +18,9 @@ from fedsdg.aggregation.parameters.kinds import (
     tensors_like,
     views,
 )
-from fedsdg.aggregation.parameters.rounding import check_differences
-from fedsdg.aggregation.parameters.screening import further_uploads, screened, who
-from fedsdg.aggregation.parameters.writing import write_copies
+from fedsdg.aggregation.engines.memory.rounding import check_differences
+from fedsdg.aggregation.engines.memory.screening import further_uploads, screened, who
+from fedsdg.aggregation.engines.memory.writing import write_copies
 from fedsdg.aggregation.plans import Plan
 from fedsdg.aggregation.rule_table import make_rule
 from fedsdg.aggregation.types import Aggregate, Context, Rule

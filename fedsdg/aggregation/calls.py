@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fedsdg.aggregation.parameters.checks import StateDict
-from fedsdg.aggregation.parameters.rounding import ParameterNorm, Rounding
-from fedsdg.aggregation.parameters.rows import ParameterRows, form_matrix
-from fedsdg.aggregation.parameters.writing import apart, write_sums
+from fedsdg.aggregation.engines.memory.checks import StateDict
+from fedsdg.aggregation.engines.memory.parameter_rows import ParameterRows, form_matrix
+from fedsdg.aggregation.engines.memory.rounding import ParameterNorm, Rounding
+from fedsdg.aggregation.engines.memory.writing import apart, write_sums
+from fedsdg.aggregation.engines.rows import TensorRows
 from fedsdg.aggregation.plans import Plan, PlannedRule, planned
-from fedsdg.aggregation.rows import TensorRows
 from fedsdg.aggregation.types import Aggregate, Context, Rule
 from fedsdg.aggregation.uploads import require_finite
 

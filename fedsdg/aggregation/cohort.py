@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fedsdg.aggregation.arguments import shown
-from fedsdg.aggregation.parameters.checks import kind
+from fedsdg.aggregation.engines.memory.checks import kind
 from fedsdg.aggregation.types import Context, Rule
 
 LARGEST_COUNT = 2**53

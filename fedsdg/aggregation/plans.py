@@ -22,8 +22,8 @@ from typing import ClassVar, Protocol
 import numpy as np
 import torch
 
-from fedsdg.aggregation.ahead import Ahead, go_ahead
-from fedsdg.aggregation.rows import Rows, TensorRows
+from fedsdg.aggregation.engines.ahead import Ahead, go_ahead
+from fedsdg.aggregation.engines.rows import Rows, TensorRows
 from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
 from fedsdg.aggregation.uploads import checked_upload, require_finite, required
 

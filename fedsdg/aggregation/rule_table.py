@@ -20,7 +20,7 @@ from fedsdg.aggregation.rules.scaffold import Scaffold
 from fedsdg.aggregation.rules.screened import Screened
 from fedsdg.aggregation.rules.trimmed_mean import TrimmedMean
 from fedsdg.aggregation.types import Rule
-from fedsdg.results import hint
+from fedsdg.files import hint
 
 
 class Row(NamedTuple):

@@ -6,7 +6,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from fedsdg.aggregation.rows import Rows, TensorRows
+from fedsdg.aggregation.engines.rows import Rows, TensorRows
 from fedsdg.aggregation.types import Context
 
 Upload = TypeVar("Upload")

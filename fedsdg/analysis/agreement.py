@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedsdg.analysis.comparisons import Comparison, comparisons
 from fedsdg.analysis.formatting import points
-from fedsdg.analysis.statistics import Interval
+from fedsdg.analysis.inference import Interval
 from fedsdg.analysis.summary import Summary
 
 AGREES, DIFFERS, NO_TELLING = "they agree", "they do not agree", "too little to tell"

@@ -14,10 +14,10 @@ from typing import Any
 from fedsdg.analysis.comparisons import SEEDS, Comparison, Difference, comparisons, facts
 from fedsdg.analysis.formatting import p_value, points
 from fedsdg.analysis.horizon import horizon_label
+from fedsdg.analysis.inference import SHOWN_FROM
 from fedsdg.analysis.names import BASELINES, SUBJECT, method_title, skew_title
-from fedsdg.analysis.statistics import SHOWN_FROM
 from fedsdg.analysis.summary import Cell, Setting, Summary
-from fedsdg.results import atomic_path, write_json
+from fedsdg.files import atomic_path, write_json
 
 #: With whom the subject is compared in sentences; the table of differences has everybody.
 _DESCRIBED = (*BASELINES, "fine-tune", "local-only")

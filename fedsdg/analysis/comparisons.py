@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedsdg.analysis.names import Metric, metric_named
-from fedsdg.analysis.statistics import (
+from fedsdg.analysis.inference import (
     Interval,
     equivalence,
     holm,
     paired_difference,
     smallest_visible,
 )
+from fedsdg.analysis.names import Metric, metric_named
 from fedsdg.analysis.summary import Cell, Setting, Summary
 
 #: Differences below this, in shares of 1, are as good as none.

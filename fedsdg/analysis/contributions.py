@@ -7,7 +7,7 @@ from itertools import product
 import pandas as pd
 
 from fedsdg.analysis.frames import PLACE, RUN, groups, split_scenario
-from fedsdg.analysis.statistics import correlation_interval, pearson, spearman
+from fedsdg.analysis.inference import correlation_interval, pearson, spearman
 from fedsdg.analysis.summary import Summary
 
 #: What a method may say a client is worth, in the order shown.

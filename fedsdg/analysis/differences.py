@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from fedsdg.analysis.inference import holm, paired_difference
 from fedsdg.analysis.names import SUBJECT, method_order, reported_metrics, reported_rounds
-from fedsdg.analysis.statistics import holm, paired_difference
 
 #: ``mean``, ``low``, ``high``, ``half_width`` and the means are shares of 1; ``rival_method`` is
 #: the method compared with (it differs from ``rival`` for the better FedAvg of older records).

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedsdg.analysis.inference import mean_interval
 from fedsdg.analysis.names import dataset_title, skew_order, skew_title, split_skew
-from fedsdg.analysis.statistics import mean_interval
 from fedsdg.analysis.summary import Summary
 
 #: Where runs are compared; ``skew`` is without the scenario here.

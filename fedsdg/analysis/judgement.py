@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedsdg.analysis.statistics import (
+from fedsdg.analysis.inference import (
     SHOWN_FROM,
     correlation_interval,
     mean_interval,

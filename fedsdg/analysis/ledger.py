@@ -20,7 +20,7 @@ from fedsdg.analysis.horizon import SETTLED, horizons
 from fedsdg.analysis.judgement import OPEN, REFUTED, SUPPORTED, UNDECIDED, Threshold, judge
 from fedsdg.analysis.measures import MEASURES, Case, LackingError, Record, Values
 from fedsdg.analysis.summary import Summary
-from fedsdg.results import hint, read_json, write_json
+from fedsdg.files import hint, read_json, write_json
 
 #: In the order of the page: what is refuted is not to be looked for.
 VERDICTS = (REFUTED, SUPPORTED, UNDECIDED, OPEN)

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedsdg.analysis.formatting import MISSING
 from fedsdg.analysis.judgement import LEAST_SEEDS
 from fedsdg.analysis.ledger import VERDICTS, Entry
-from fedsdg.results import atomic_path
+from fedsdg.files import atomic_path
 
 _SOURCES = {
     "000": "Specification 000: the server's aggregation",

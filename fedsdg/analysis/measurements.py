@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsdg.analysis.names import method_title
-from fedsdg.results import read_json
+from fedsdg.files import read_json
 
 #: Rules whose name as a method says more than the rule does, or that no method uses.
 _TITLES = {"fedavg": "Weighted mean", "trimmed-mean": "Trimmed mean"}

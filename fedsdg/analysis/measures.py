@@ -18,9 +18,9 @@ import numpy as np
 import pandas as pd
 
 from fedsdg.analysis.differences import by_seed
-from fedsdg.analysis.statistics import spearman
+from fedsdg.analysis.inference import spearman
 from fedsdg.analysis.summary import Summary
-from fedsdg.results import read_json
+from fedsdg.files import read_json
 
 
 class LackingError(LookupError):

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedsdg.analysis.names import NOT_RUN, split_skew
 from fedsdg.analysis.summarise import IDENTITY_SCHEMA, Gathered
-from fedsdg.results import differences
+from fedsdg.files import differences
 
 #: Type of a method -> the keys of ``training`` that it may have for itself.
 OwnTraining = Callable[[str], frozenset[str]]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedsdg.results import canonical_json, read_json
+from fedsdg.files import canonical_json, read_json
 
 FILE = "provenance.json"
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fedsdg.analysis.frames import groups
-from fedsdg.analysis.statistics import mean_interval
+from fedsdg.analysis.inference import mean_interval
 from fedsdg.analysis.summary import Summary
 
 _CELL = ["dataset", "clients", "skew"]

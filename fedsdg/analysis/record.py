@@ -29,7 +29,7 @@ from fedsdg.analysis.summarise import (
 )
 from fedsdg.analysis.summary import PRIMARY_FILE, Summary
 from fedsdg.analysis.tables import write_table
-from fedsdg.results import read_json, write_json
+from fedsdg.files import read_json, write_json
 
 #: Kinds of pages, and the files that say which there are.
 _PAGES = {"tables": "csv", "figures": "json"}

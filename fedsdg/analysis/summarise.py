@@ -16,7 +16,7 @@ import pyarrow as pa
 from fedsdg.analysis.differences import DIFFERENCES_SCHEMA, differences
 from fedsdg.analysis.names import NOT_RUN, method_order, skew_order
 from fedsdg.analysis.summary import PRIMARY_FILE, read_table
-from fedsdg.results import (
+from fedsdg.files import (
     CLIENTS_MORE,
     CLIENTS_SCHEMA,
     METRICS,

@@ -29,7 +29,7 @@ from fedsdg.analysis.names import (
     skew_order,
     skew_title,
 )
-from fedsdg.results import read_json
+from fedsdg.files import read_json
 
 #: The comparisons that the config named beforehand; records from before lack the file.
 PRIMARY_FILE = "primary.json"

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsdg.results import hint
+from fedsdg.files import hint
 
 FOLDER_VARIABLE = "FEDSDG_DATA"
 

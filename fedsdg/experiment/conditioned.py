@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedsdg.conditions import ComputeConfig
-from fedsdg.config import RunConfig
 from fedsdg.data.benchmark_set import take_benchmark
 from fedsdg.data.images import Pictures
 from fedsdg.data.partition_record import TRAIN, VAL, Partition
-from fedsdg.differing import as_seen, groups_of, label_tables, views_of
-from fedsdg.federation.attackers import choose_attackers
-from fedsdg.federation.circumstances import Circumstances, Dropout
+from fedsdg.experiment.config import RunConfig
+from fedsdg.experiment.differing import as_seen, groups_of, label_tables, views_of
 from fedsdg.federation.cohorts import Shards, draw_held_out
+from fedsdg.federation.environment.attackers import choose_attackers
+from fedsdg.federation.environment.circumstances import Circumstances, Dropout
+from fedsdg.federation.environment.timing import Clock
 from fedsdg.federation.local_training import Samples
 from fedsdg.federation.seen import Seen, class_weights
-from fedsdg.federation.timing import Clock
+from fedsdg.methods.conditions import ComputeConfig
 from fedsdg.rng import stream
 
 #: Skews under which clients hold the classes in shares of their own.

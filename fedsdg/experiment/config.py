@@ -16,17 +16,19 @@ from typing import Any
 
 import yaml
 
-from fedsdg.composition import Method, Parameter, checked, section, values
-from fedsdg.composition import mapping as mapping_of
-from fedsdg.conditions import Conditions, parse_conditions
-from fedsdg.contribution import check_players
 from fedsdg.data.client_shares import clients_in
 from fedsdg.data.own_data import OwnData
 from fedsdg.data.skew import parse_skew
-from fedsdg.declared_data import ALL, natural_clients, parse_datasets
-from fedsdg.loading import Source
-from fedsdg.local_parts import LOSSES, OPTIMISERS, WEIGHT_DECAY, Chosen, name_of, undecayed
-from fedsdg.plugins import (
+from fedsdg.experiment.declared_data import ALL, natural_clients, parse_datasets
+from fedsdg.experiment.loading import Source
+from fedsdg.experiment.primary import PrimaryComparison, parse_primary
+from fedsdg.experiment.search_space import Axis, SearchConfig, parse_axis
+from fedsdg.experiment.starts import Start, StartParameter
+from fedsdg.federation.contribution import check_players
+from fedsdg.files import hint, sha256_json
+from fedsdg.methods.conditions import Conditions, parse_conditions
+from fedsdg.methods.local_parts import LOSSES, OPTIMISERS, WEIGHT_DECAY, Chosen, name_of, undecayed
+from fedsdg.methods.plugins import (
     CHOICES,
     OfferedData,
     Plugin,
@@ -38,10 +40,8 @@ from fedsdg.plugins import (
     offered_choices,
     offered_datasets,
 )
-from fedsdg.primary import PrimaryComparison, parse_primary
-from fedsdg.results import hint, sha256_json
-from fedsdg.search_space import Axis, SearchConfig, parse_axis
-from fedsdg.starts import Start, StartParameter
+from fedsdg.parts import Method, Parameter, checked, section, values
+from fedsdg.parts import mapping as mapping_of
 
 #: Keys of ``training`` that a method's entry may set for itself.
 OVERRIDES = ("optimiser", "loss", "eta_g", "eta_p", "eta_m", "private_optimiser", "refresh")
@@ -99,7 +99,7 @@ class TrainingConfig:
     epochs: int = checked(2, minimum=1, integer=True)
     batch_size: int | None = checked(16, minimum=1, integer=True, optional=True)
     clip_norm: float = checked(1.0, minimum=1e-12)
-    #: Rows of the tables in fedsdg.local_parts, in their shortest form (``Chosen``).
+    #: Rows of the tables in fedsdg.methods.local_parts, in their shortest form (``Chosen``).
     optimiser: Any = field(default="adam", metadata={"parameter": Chosen("adam", table=OPTIMISERS)})
     loss: Any = field(
         default="cross-entropy",
@@ -799,9 +799,13 @@ def _setting(text: str) -> dict[str, Any]:
     return dict(setting)
 
 
+#: Beside all rooms, since whoever installs the package wants it.
+DEFAULT_FILE = Path(__file__).parents[1] / "default_config.yaml"
+
+
 def default_file() -> Path:
     """The config that all others are laid over: $FEDSDG_CONFIG, else the package's own."""
-    return Path(os.environ.get("FEDSDG_CONFIG") or Path(__file__).with_name("default_config.yaml"))
+    return Path(os.environ.get("FEDSDG_CONFIG") or DEFAULT_FILE)
 
 
 def load_config(

@@ -17,10 +17,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from fedsdg import results
+from fedsdg import files
 from fedsdg.analysis.origins import read_origins
 from fedsdg.analysis.summarise import Gathered, read_summary
-from fedsdg.federation.store import Address, keep_or_reuse, together_key
+from fedsdg.experiment.store import Address, keep_or_reuse, together_key
 
 #: Where records lie; each in a folder named as its experiment.
 RECORDS = Path("results/reference")
@@ -79,20 +79,20 @@ def _put_back(
 
     def write(place: Path) -> None:
         for name, schema, more in (
-            ("rounds", results.ROUNDS_SCHEMA, results.ROUNDS_MORE),
-            ("clients", results.CLIENTS_SCHEMA, results.CLIENTS_MORE),
+            ("rounds", files.ROUNDS_SCHEMA, files.ROUNDS_MORE),
+            ("clients", files.CLIENTS_SCHEMA, files.CLIENTS_MORE),
         ):
             rows = getattr(run, name).to_pylist()
-            results.write_parquet(place / f"{name}.parquet", rows, schema, more)
-        results.write_parquet(place / "timings.parquet", _timings(run), results.TIMINGS_SCHEMA)
-        results.write_json(place / "result.json", _outcome(run))
-        results.write_json(place / "provenance.json", {**facts, "taken_from": record.as_posix()})
+            files.write_parquet(place / f"{name}.parquet", rows, schema, more)
+        files.write_parquet(place / "timings.parquet", _timings(run), files.TIMINGS_SCHEMA)
+        files.write_json(place / "result.json", _outcome(run))
+        files.write_json(place / "provenance.json", {**facts, "taken_from": record.as_posix()})
 
     keep_or_reuse(store, key, write)
 
 
 def _timings(run: Gathered) -> list[dict[str, Any]]:
-    names: list[str] = results.TIMINGS_SCHEMA.names
+    names: list[str] = files.TIMINGS_SCHEMA.names
     table: pa.Table = run.timings.select(names)
     return [row for row in table.to_pylist() if row["round"] is not None]
 

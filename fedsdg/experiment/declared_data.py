@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from fedsdg.composition import mapping
 from fedsdg.data.datasets import DATASETS, dataset_spec
 from fedsdg.data.own_data import OwnData
-from fedsdg.loading import Source, load_images, survey_of
-from fedsdg.recipe import LETTERS
-from fedsdg.results import hint
+from fedsdg.experiment.backbones.recipe import LETTERS
+from fedsdg.experiment.loading import Source, load_images, survey_of
+from fedsdg.files import hint
+from fedsdg.parts import mapping
 
 #: As many clients as a column has values with enough samples.
 ALL = "all"

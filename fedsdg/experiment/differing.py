@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsdg.config import RunConfig
 from fedsdg.data.client_groups import client_groups
 from fedsdg.data.client_shares import clients_in
 from fedsdg.data.images import Pictures
+from fedsdg.experiment.config import RunConfig
 from fedsdg.rng import stream
 
 if TYPE_CHECKING:

@@ -16,21 +16,21 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsdg import results
-from fedsdg.config import Config, PartitionConfig, RunConfig
-from fedsdg.continuing import take_from_record
-from fedsdg.devices import WORKSPACE, named_devices
-from fedsdg.federation.store import MODELS, Address
-from fedsdg.progress import GridProgress
-from fedsdg.reach import source_hash
-from fedsdg.results import hint
-from fedsdg.workers import Failed, Workers
+from fedsdg import files
+from fedsdg.experiment.config import Config, PartitionConfig, RunConfig
+from fedsdg.experiment.continuing import take_from_record
+from fedsdg.experiment.machine.devices import WORKSPACE, named_devices
+from fedsdg.experiment.machine.processes import Failed, Workers
+from fedsdg.experiment.machine.progress import GridProgress
+from fedsdg.experiment.reach import source_hash
+from fedsdg.experiment.store import MODELS, Address
+from fedsdg.files import hint
 
 if TYPE_CHECKING:
     from fedsdg.data.datasets import ImageData
     from fedsdg.data.partition_record import Partition
-    from fedsdg.loading import Source
-    from fedsdg.runs import Material
+    from fedsdg.experiment.loading import Source
+    from fedsdg.experiment.runs import Material
 
 Note = Callable[[Any], None]
 
@@ -176,11 +176,11 @@ def grouped(runs: Sequence[Run], size: int) -> list[tuple[Run, ...]]:
 
 def is_finished(run: Run, partition: str, backbone: str | None) -> bool:
     """Whether the records of this very run are in place: config, data, backbone and code."""
-    files = (*RECORDS, *((MODELS,) if run.config.training.save else ()))
-    if not all((run.folder / file).is_file() for file in files):
+    records = (*RECORDS, *((MODELS,) if run.config.training.save else ()))
+    if not all((run.folder / file).is_file() for file in records):
         return False
     try:
-        found = results.read_json(run.folder / "result.json")
+        found = files.read_json(run.folder / "result.json")
     except ValueError:
         return False
     wanted = {**run.identity, "status": "ok", **asdict(_address(run, partition, backbone))}
@@ -316,7 +316,7 @@ def _train(
         if isinstance(outcome, Failed):
             if outcome.kind != "killed":
                 raise GridError(f"{group[0].title}: {outcome}")
-            from fedsdg.runs import record_failure
+            from fedsdg.experiment.runs import record_failure
 
             error = RuntimeError(outcome.message)
             outcome = [record_failure(run.config, error, run.folder, run.identity) for run in group]
@@ -358,7 +358,7 @@ def _write_pages(config: Config, workers: Workers, progress: GridProgress) -> li
     missing = failed_runs(summary)
     failed = [run for run in missing if run.error != NOT_RUN]
     if not missing:
-        with results.atomic_path(verified) as temporary:
+        with files.atomic_path(verified) as temporary:
             temporary.write_text("all runs succeeded\n")
     progress.say(f"tables in results/tables/{name}, figures in results/figures/{name}")
     if len(missing) > len(failed):
@@ -376,12 +376,12 @@ def _needed(outcome: Any, what: str) -> Any:
 
 
 def _backbone(task: tuple[Mapping[str, Any], Path, Mapping[str, Any]], note: Note) -> str:
-    from fedsdg import pretraining
+    from fedsdg.experiment.backbones import pretraining
 
     options, file, keeping = task
     if not pretraining.is_made(options, file):
         pretraining.pretrain(options, file, **keeping)
-    return str(results.read_json(file.with_suffix(".json"))["sha256"])
+    return str(files.read_json(file.with_suffix(".json"))["sha256"])
 
 
 def _partition(task: Division, note: Note) -> str:
@@ -402,7 +402,7 @@ def kept_or_made(task: Division, load: Callable[[Source], ImageData] | None = No
     ``load`` gives the images, ``loaded_images`` where it is left out.
     """
     from fedsdg.data.partition_files import read_partition, write_partition
-    from fedsdg.runs import make_partition
+    from fedsdg.experiment.runs import make_partition
 
     load = load or loaded_images
     with contextlib.suppress(FileNotFoundError, ValueError):  # none, or a damaged one
@@ -422,7 +422,7 @@ def kept_or_made(task: Division, load: Callable[[Source], ImageData] | None = No
 def _execute(group: tuple[Run, ...], note: Note) -> list[str | None]:
     """For each run None, or the sentence of its failure, which is recorded."""
     from fedsdg.data.partition_files import read_partition
-    from fedsdg.runs import Assignment, execute_together
+    from fedsdg.experiment.runs import Assignment, execute_together
 
     def progress(number: int, round_: int, record: Any) -> None:
         shown = ("evaluated", "train_loss", "personal_accuracy", "global_accuracy")
@@ -456,7 +456,7 @@ def _page(page: Page, note: Note) -> None:
 @lru_cache(maxsize=1)
 def loaded_images(source: Source) -> ImageData:
     """A data set, which a process keeps until it needs another."""
-    from fedsdg.loading import load_images
+    from fedsdg.experiment.loading import load_images
 
     return load_images(source)
 
@@ -464,8 +464,8 @@ def loaded_images(source: Source) -> ImageData:
 @lru_cache(maxsize=1)
 def loaded_material(source: Source, backbone: Path | None, device: str) -> Material:
     """Prepared images and backbone, which a process keeps until it needs others."""
+    from fedsdg.experiment.runs import prepare_material
     from fedsdg.models.backbones import load_backbone
-    from fedsdg.runs import prepare_material
 
     frozen = load_backbone(backbone) if backbone else None
     return prepare_material(loaded_images(source), frozen, device)

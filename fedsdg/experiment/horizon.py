@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsdg.config import Config, FederationConfig, MethodConfig
 from fedsdg.data.datasets import FOLDER_VARIABLE, dataset_spec
 from fedsdg.data.natural import large_enough
 from fedsdg.data.own_data import OwnData
 from fedsdg.data.partition import parse_skew, partition_clients
 from fedsdg.data.partition_record import TRAIN, PartitionSpec
-from fedsdg.loading import load_images, survey_of
-from fedsdg.local_parts import name_of
+from fedsdg.experiment.config import Config, FederationConfig, MethodConfig
+from fedsdg.experiment.loading import load_images, survey_of
+from fedsdg.methods.local_parts import name_of
 from fedsdg.rng import stream
 
 #: Adam moves a gate's logit by about η_m a step. From m = 1/2 (logit 0) to m = 0.1 or 0.9 it has

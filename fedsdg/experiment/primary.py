@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedsdg.composition import mapping
-from fedsdg.results import METRICS, METRICS_OF_GROUPS, hint
+from fedsdg.files import METRICS, METRICS_OF_GROUPS, hint
+from fedsdg.parts import mapping
 
 #: More than these, adjusted for one another, would decide nothing.
 MOST = 6

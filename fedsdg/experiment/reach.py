@@ -16,17 +16,17 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsdg.composition import Key, Method, Parameter, Part
-from fedsdg.conditions import Conditions
-from fedsdg.methods import METHODS
+from fedsdg.methods.conditions import Conditions
+from fedsdg.methods.table import METHODS
+from fedsdg.parts import Key, Method, Parameter, Part
 
 if TYPE_CHECKING:
-    from fedsdg.config import RunConfig
+    from fedsdg.experiment.config import RunConfig
 
-PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parents[1]
 
 #: What every run begins with.
-ROOT = "fedsdg.runs"
+ROOT = "fedsdg.experiment.runs"
 
 #: Modules whose work is in the address by other means, so that neither they nor what they import
 #: count unless something else reaches it: what a config says (its hash), the tables (the rows),
@@ -34,13 +34,13 @@ ROOT = "fedsdg.runs"
 #: holds that of the data set), and this one (its outcome).
 ELSEWHERE = frozenset(
     {
-        "fedsdg.conditions",
-        "fedsdg.config",
+        "fedsdg.methods.conditions",
+        "fedsdg.experiment.config",
         "fedsdg.data.datasets",
         "fedsdg.data.partition",
-        "fedsdg.methods",
-        "fedsdg.plugins",
-        "fedsdg.reach",
+        "fedsdg.methods.table",
+        "fedsdg.methods.plugins",
+        "fedsdg.experiment.reach",
     }
 )
 
@@ -49,7 +49,7 @@ def source_hash(run: RunConfig) -> str:
     """The hash of all code that a run can reach; a plugin's own is in the run's config."""
     if run.plugin is None and not run.borrowed:
         return code_hash(METHODS[run.method], run.conditions)
-    from fedsdg.plugins import plugin_sources
+    from fedsdg.methods.plugins import plugin_sources
 
     lent = [file for plugin in run.borrowed.values() for file in plugin_sources(plugin.place)]
     if run.plugin is None:
@@ -90,7 +90,7 @@ def reached(
     else:
         files += method
     if conditions.attack is not None and conditions.attack.plugin is not None:
-        from fedsdg.plugins import plugin_sources
+        from fedsdg.methods.plugins import plugin_sources
 
         files += plugin_sources(conditions.attack.plugin.place)
     for file in files:

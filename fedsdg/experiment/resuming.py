@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from fedsdg.experiment.machine.interruption import Stopped, stopped_by_signals
 from fedsdg.federation.checkpoints import Checkpoints, InUse
 from fedsdg.federation.rounds import Federation
 from fedsdg.federation.together import require_alike, step_together
-from fedsdg.interruption import Stopped, stopped_by_signals
 
 
 class Effort:

@@ -16,8 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedsdg import results
-from fedsdg.conditioned import (
+from fedsdg import files
+from fedsdg.data.datasets import ImageData, load_dataset
+from fedsdg.data.images import Pictures
+from fedsdg.data.partition_record import TEST, TRAIN, VAL, Partition, PartitionSpec
+from fedsdg.experiment.conditioned import (
     circumstances,
     conditioned_rule,
     conditioned_samples,
@@ -25,12 +28,22 @@ from fedsdg.conditioned import (
     seen_samples,
     server_samples,
 )
-from fedsdg.config import PartitionConfig, RunConfig
-from fedsdg.data.datasets import ImageData, load_dataset
-from fedsdg.data.images import Pictures
-from fedsdg.data.partition_record import TEST, TRAIN, VAL, Partition, PartitionSpec
-from fedsdg.devices import take_device
-from fedsdg.differing import groups_of
+from fedsdg.experiment.config import PartitionConfig, RunConfig
+from fedsdg.experiment.differing import groups_of
+from fedsdg.experiment.machine.devices import take_device
+from fedsdg.experiment.machine.gpu import gpu_facts, repeatable
+from fedsdg.experiment.reach import source_hash
+from fedsdg.experiment.resuming import Journey
+from fedsdg.experiment.starts import find_start, require_backbone
+from fedsdg.experiment.store import (
+    MODELS,
+    Address,
+    checkpoints_of,
+    keep_or_reuse,
+    made_otherwise,
+    require_writable,
+    together_key,
+)
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.fingerprint import fingerprint
@@ -40,17 +53,7 @@ from fedsdg.federation.personalisation import Personalisation
 from fedsdg.federation.pooling import Pooling
 from fedsdg.federation.records import last_and_selected, last_quarter
 from fedsdg.federation.rounds import Federation, Schedule
-from fedsdg.federation.store import (
-    MODELS,
-    Address,
-    checkpoints_of,
-    flush_folder,
-    keep_or_reuse,
-    made_otherwise,
-    require_writable,
-    together_key,
-)
-from fedsdg.gpu import gpu_facts, repeatable
+from fedsdg.methods.plugins import build_choice, find_method
 from fedsdg.models import small_cnn
 from fedsdg.models.adapters import AdapterConfig, initial_values, make_layout
 from fedsdg.models.backbones import Backbone
@@ -61,11 +64,7 @@ from fedsdg.models.mixture import MixedModel
 from fedsdg.models.parameters import Layout, offsets
 from fedsdg.models.peft_exchange import load_peft, start_from
 from fedsdg.models.small_cnn import CnnArchitecture, SmallCnn
-from fedsdg.plugins import build_choice, find_method
-from fedsdg.reach import source_hash
-from fedsdg.resuming import Journey
 from fedsdg.rng import stream
-from fedsdg.starts import find_start, require_backbone
 
 Progress = Callable[[int, Mapping[str, Any]], None]
 
@@ -491,7 +490,7 @@ def _carry_out(
         # Only when all are stored: until then they could not go on without one another.
         for place, key in zip(checkpoints, keys, strict=True):
             if place.folder.is_dir():
-                flush_folder(store / key)
+                files.flush_folder(store / key)
                 place.remove()
     for one, key in zip(assignments, keys, strict=True):
         _deliver(one, material, store / key)
@@ -506,11 +505,11 @@ def _deliver(one: Assignment, material: Material, done: Path) -> None:
         (folder / MODELS).unlink(missing_ok=True)
     for source in sorted(done.iterdir()):
         if source.name != "result.json":
-            with results.atomic_path(folder / source.name) as temporary:
+            with files.atomic_path(folder / source.name) as temporary:
                 shutil.copyfile(source, temporary)
-    outcome = results.read_json(done / "result.json")
+    outcome = files.read_json(done / "result.json")
     described = {**_described(one.run), **one.identity, **_hashes(one, material)}
-    results.write_json(
+    files.write_json(
         folder / "result.json", {**described, "status": "ok", "error": None, **outcome}
     )
 
@@ -538,8 +537,8 @@ def record_failure(
     message = f"{type(error).__name__}: {error}"
     (folder / MODELS).unlink(missing_ok=True)
     _write_tables(folder, getattr(error, "federation", None))
-    results.write_json(folder / "provenance.json", results.provenance())
-    results.write_json(
+    files.write_json(folder / "provenance.json", files.provenance())
+    files.write_json(
         folder / "result.json",
         {**_described(run), **identity, "status": "failed", "error": message},
     )
@@ -620,7 +619,7 @@ def _write_run(
         federation.saved.write(place / MODELS, facts)
     records = federation.records
     last, selected = last_and_selected(records.rounds)
-    results.write_json(
+    files.write_json(
         place / "result.json",
         {
             "last": last,
@@ -636,10 +635,10 @@ def _write_run(
         },
     )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    results.write_json(
+    files.write_json(
         place / "provenance.json",
         {
-            **results.provenance(),
+            **files.provenance(),
             "device": str(material.samples.images.device),
             **gpu_facts(material.samples.images.device),
             "threads": run.training.threads,
@@ -675,15 +674,15 @@ def _model_facts(run: RunConfig, material: Material) -> dict[str, Any]:
 def _write_tables(folder: Path, federation: Federation | None) -> None:
     records = federation.records if federation is not None else None
     tables: dict[str, tuple[Any, ...]] = {
-        "rounds": (records.rounds if records else [], results.ROUNDS_SCHEMA, results.ROUNDS_MORE),
+        "rounds": (records.rounds if records else [], files.ROUNDS_SCHEMA, files.ROUNDS_MORE),
         "clients": (
             records.clients if records else [],
-            results.CLIENTS_SCHEMA,
-            results.CLIENTS_MORE,
+            files.CLIENTS_SCHEMA,
+            files.CLIENTS_MORE,
         ),
-        "timings": (records.timings if records else [], results.TIMINGS_SCHEMA),
+        "timings": (records.timings if records else [], files.TIMINGS_SCHEMA),
     }
     if records and records.trace:
-        tables["trace"] = (records.trace, results.TRACE_SCHEMA)
+        tables["trace"] = (records.trace, files.TRACE_SCHEMA)
     for name, table in tables.items():
-        results.write_parquet(folder / f"{name}.parquet", *table)
+        files.write_parquet(folder / f"{name}.parquet", *table)

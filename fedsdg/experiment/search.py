@@ -16,13 +16,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedsdg import results
-from fedsdg.config import Config, MethodConfig, PartitionConfig, RunConfig
-from fedsdg.grid import ALLOCATOR, THREADS, loaded_images, loaded_material
-from fedsdg.loading import Source
-from fedsdg.results import hint
-from fedsdg.search_space import expected_best, points
-from fedsdg.workers import Failed, Workers
+from fedsdg import files
+from fedsdg.experiment.config import Config, MethodConfig, PartitionConfig, RunConfig
+from fedsdg.experiment.grid import ALLOCATOR, THREADS, loaded_images, loaded_material
+from fedsdg.experiment.loading import Source
+from fedsdg.experiment.machine.processes import Failed, Workers
+from fedsdg.experiment.search_space import expected_best, points
+from fedsdg.files import hint
 
 #: A trial's score, as the file says it.
 CRITERION = (
@@ -204,14 +204,14 @@ def search(
             outcomes[run.key] = outcome
             progress.finished(run.title, outcome)
             found = _found(config, planned, outcomes)
-            results.write_json(output, found)
+            files.write_json(output, found)
     if left := len(todo) - done:
         why = f", {killed} of them because their process was ended" if killed else ""
         print(
             f"search: {left} of {len(todo)} runs are left{why}; give the same command to go on",
             file=sys.stderr,
         )
-    results.write_json(output, found)
+    files.write_json(output, found)
     return found
 
 
@@ -251,7 +251,7 @@ def _known(output: Path, planned: Sequence[TrialRun]) -> dict[tuple[Any, ...], O
         return {}
     wanted = {run.key for run in planned}
     known: dict[tuple[Any, ...], Outcome] = {}
-    for label, method in results.read_json(output).get("methods", {}).items():
+    for label, method in files.read_json(output).get("methods", {}).items():
         # Files of an older form hold no runs that could be taken over.
         for trial in method.get("trials", ()) if isinstance(method, Mapping) else ():
             for run in trial["runs"]:
@@ -398,7 +398,7 @@ def read_found(file: Path) -> dict[str, Any]:
     """What a search wrote, or an error that says what the file is instead."""
     if not file.is_file():
         raise FileNotFoundError(f"there is no search in {file}; make it with 'fedsdg search'")
-    found = results.read_json(file)
+    found = files.read_json(file)
     if not isinstance(found, dict) or "criterion" not in found:
         raise ValueError(f"{file} is not the outcome of a search; make it with 'fedsdg search'")
     return found
@@ -413,7 +413,7 @@ def _score(run: TrialRun, note: Callable[[Any], None]) -> Outcome:
     Raises ``ValueError`` where clients have no validation samples: there is nothing to search by.
     """
     from fedsdg.data.partition_record import VAL
-    from fedsdg.runs import execute
+    from fedsdg.experiment.runs import execute
 
     config = _judged_late(run.config)
     material = loaded_material(run.source, run.backbone, config.training.device)
@@ -437,7 +437,7 @@ def _score(run: TrialRun, note: Callable[[Any], None]) -> Outcome:
         )
         if failure:
             return {"score": 0.0, "error": failure}
-        result = results.read_json(Path(place) / "result.json")
+        result = files.read_json(Path(place) / "result.json")
     # Of a run from before there was a quarter, the last round.
     at = result.get("quarter") or result["last"]
     if at.get("val_accuracy") is None:
@@ -460,6 +460,6 @@ def partition_of(
     source: Source, skew: str, seed: int, clients: int, settings: PartitionConfig
 ) -> Any:
     """The partition, made once by each process."""
-    from fedsdg.runs import make_partition
+    from fedsdg.experiment.runs import make_partition
 
     return make_partition(loaded_images(source), skew, seed, clients, settings)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsdg.composition import Parameter
-from fedsdg.results import read_json, sha256_file, sha256_json
+from fedsdg.files import read_json, sha256_file, sha256_json
+from fedsdg.parts import Parameter
 
 #: What a peft checkpoint consists of.
 FILES = ("adapter_config.json", "adapter_model.safetensors")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsdg.results import sha256_json
+from fedsdg.files import sha256_json
 
 #: In the folder of a run that keeps its models.
 MODELS = "models.safetensors"
@@ -27,7 +27,7 @@ class Address:
     partition_hash: str
     #: None where all parameters are trained.
     backbone_hash: str | None
-    #: Of the code that the run can reach (``fedsdg.reach``).
+    #: Of the code that the run can reach (``fedsdg.experiment.reach``).
     source_hash: str
 
     @property
@@ -72,21 +72,6 @@ def require_writable(store: Path) -> None:
 def checkpoints_of(store: Path, key: str) -> Path:
     """The folder of an unfinished run's checkpoints, beside the store, under the same address."""
     return store.parent / "checkpoints" / key
-
-
-def flush(path: Path) -> None:
-    """Wait until a file's contents, or the names in a folder, are on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def flush_folder(folder: Path) -> None:
-    """Wait until a folder of files is on the disk, with its own name."""
-    for path in (*folder.iterdir(), folder, folder.parent):
-        flush(path)
 
 
 def keep_or_reuse(store: Path, key: str, make: Callable[[Path], None]) -> Path:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsdg.federation.rows import PrivateColumns
+from fedsdg.federation.step_rows import PrivateColumns
 from fedsdg.federation.terms import gate_penalty, private_penalty
 from fedsdg.models.parameters import Layout, offsets, views
 

@@ -36,11 +36,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from fedsdg import results
+from fedsdg import files
 from fedsdg.federation.bank import ClientBank
 from fedsdg.federation.prefixes import Damaged, Prefix, checked
 from fedsdg.federation.rounds import Federation
-from fedsdg.federation.store import flush
+from fedsdg.files import flush
 
 #: Raise it when a checkpoint of today could not be read any more.
 FORMAT = 2
@@ -81,7 +81,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, made_for: Mapping[str, Any]) -> None:
         self.folder = folder
-        self._made_for = json.loads(results.canonical_json(made_for))
+        self._made_for = json.loads(files.canonical_json(made_for))
         self._lock: int | None = None
         # By the hashes of their manifests: a save that is broken off may or may not have come to
         # the renaming, and only the folder can tell.
@@ -114,7 +114,7 @@ class Checkpoints:
                     "records": written.records.entry(),
                 },
             }
-            manifest["sha256"] = results.sha256_json(manifest)
+            manifest["sha256"] = files.sha256_json(manifest)
             self._written = {newest: before, manifest["sha256"]: written}
             text = json.dumps(manifest, sort_keys=True, indent=2) + "\n"
             _write(self.folder / f"{name}.json", text.encode())
@@ -211,7 +211,7 @@ class Checkpoints:
         newest = ""
         with contextlib.suppress(ValueError):
             for manifest in self._manifests()[:1]:
-                newest = results.sha256_json(_read_manifest(manifest))
+                newest = files.sha256_json(_read_manifest(manifest))
         before = self._written.get(newest)
         known = before is not None and before.of is bank
         if before is None or not (known and before.bank.is_there() and before.records.is_there()):
@@ -259,7 +259,7 @@ class Checkpoints:
 
     def _read(self, file: Path, federation: Federation) -> dict[str, Any]:
         manifest = _read_manifest(file)
-        if differences := list(results.differences(manifest["made_for"], self._made_for)):
+        if differences := list(files.differences(manifest["made_for"], self._made_for)):
             more = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
             raise ValueError(
                 f"the checkpoint {file} was not made for this run: {differences[0]}{more}; run "
@@ -273,7 +273,7 @@ class Checkpoints:
                 f"the checkpoint {file} does not fit this run: {misfit}; delete the folder "
                 f"{self.folder} to start anew"
             ) from None
-        self._written = {results.sha256_json(manifest): written}
+        self._written = {files.sha256_json(manifest): written}
         return dict(manifest["facts"])
 
 
@@ -363,7 +363,7 @@ def _read_manifest(file: Path) -> dict[str, Any]:
             f"the checkpoint {file} has format {found}, but this version reads format {FORMAT}; "
             f"use the version that wrote it, or delete the folder {file.parent} to start anew"
         )
-    if manifest.pop("sha256", None) != results.sha256_json(manifest):
+    if manifest.pop("sha256", None) != files.sha256_json(manifest):
         raise Damaged(f"{file.name} has other contents than were written")
     if not _is_manifest(manifest):
         raise Damaged(f"{file.name} is no manifest of a checkpoint")

@@ -11,18 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsdg.aggregation.statistics import measure
+from fedsdg.aggregation.engines.statistics import measure
 from fedsdg.aggregation.types import Aggregate
 from fedsdg.aggregation.weights import weight_summary
 from fedsdg.federation.bank import ClientBank
 from fedsdg.federation.cohorts import Shards
+from fedsdg.federation.environment.timing import Updates
 from fedsdg.federation.evaluation import ClientAccuracies
 from fedsdg.federation.local_training import LocalResult
-from fedsdg.federation.rows import PrivateColumns
+from fedsdg.federation.step_rows import PrivateColumns
 from fedsdg.federation.terms import gate_penalty, private_penalty
-from fedsdg.federation.timing import Updates
+from fedsdg.files import METRICS, METRICS_OF_GROUPS
 from fedsdg.models.parameters import Layout
-from fedsdg.results import METRICS, METRICS_OF_GROUPS
 
 #: What a rule may say of each client (diagnostics [M]).
 PER_CLIENT = ("alignment", "credibility", "cluster", "contribution", "blocked")

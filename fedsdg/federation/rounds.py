@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from fedsdg.aggregation.types import Aggregate, Context, Rule
-from fedsdg.federation.attackers import AttackView
 from fedsdg.federation.bank import ClientBank
 from fedsdg.federation.branches import Branches
-from fedsdg.federation.circumstances import Attendance, Circumstances
 from fedsdg.federation.cohorts import Shards, cohort_batches, draw_batches, draw_cohort
+from fedsdg.federation.environment.attackers import AttackView
+from fedsdg.federation.environment.circumstances import Attendance, Circumstances
+from fedsdg.federation.environment.timing import Ending, Updates, end_of_round, everything_arrives
 from fedsdg.federation.evaluation import (
     global_metrics,
     losses,
@@ -35,7 +36,6 @@ from fedsdg.federation.saved_models import SavedModels, take_models
 from fedsdg.federation.seen import Seen
 from fedsdg.federation.shapley import client_contributions
 from fedsdg.federation.terms import Term
-from fedsdg.federation.timing import Ending, Updates, end_of_round, everything_arrives
 from fedsdg.federation.together import step_together
 from fedsdg.federation.traffic import Traffic, traffic
 from fedsdg.federation.trajectories import Trajectory

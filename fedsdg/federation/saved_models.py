@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from fedsdg.federation.judged_models import JudgedModels
+from fedsdg.files import atomic_path, canonical_json
 from fedsdg.models.parameters import views
 from fedsdg.models.portable import Portable
-from fedsdg.results import atomic_path, canonical_json
 
 if TYPE_CHECKING:
     from fedsdg.federation.rounds import Federation

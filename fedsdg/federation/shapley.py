@@ -13,7 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsdg.contribution import Utility, coalitions, shapley_values, truncated_monte_carlo
+from fedsdg.federation.contribution import (
+    Utility,
+    coalitions,
+    shapley_values,
+    truncated_monte_carlo,
+)
 from fedsdg.federation.evaluation import CHUNK, CLIENTS_PER_PASS
 from fedsdg.federation.local_training import Samples
 from fedsdg.models.interface import ClientModel

@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedsdg.federation.rows import PrivateColumns, Rows
+from fedsdg.federation.step_rows import PrivateColumns, Rows
 
 
 class Term:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsdg.federation.circumstances import Attendance
+from fedsdg.federation.environment.circumstances import Attendance
 from fedsdg.federation.local_training import Clients, LocalResult
 
 if TYPE_CHECKING:

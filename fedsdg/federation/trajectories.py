@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsdg.trajectories import principal_plane
+from fedsdg.federation.plane import principal_plane
 
 _SERVER = -1
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from fedsdg.composition import Choice, Key, Parameter, Part, mapping, values
-from fedsdg.results import hint
+from fedsdg.files import hint
+from fedsdg.parts import Choice, Key, Parameter, Part, mapping, values
 
 #: The parameter of an optimiser that a method may forbid.
 WEIGHT_DECAY = "weight_decay"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedsdg.composition import Method, Parameter
+from fedsdg.parts import Method, Parameter
 
 _HEAD = """\
 # The methods
 
-Made by `fedsdg methods --markdown` from the table in `fedsdg/methods.py`; not to be edited here.
+Made by `fedsdg methods --markdown` from `fedsdg/methods/table.py`; not to be edited here.
 A test compares the two, and measures what is sent and how often the server reads the updates.
 
 θ is the server's model with its d communicated parameters, θ_k what client k makes of it,

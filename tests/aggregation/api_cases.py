@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from fedsdg.aggregation.door import aggregate
+from fedsdg.aggregation.api import aggregate
 from fedsdg.aggregation.plans import PlannedRule
 from fedsdg.aggregation.rule_table import RULES, make_rule
 from fedsdg.aggregation.rules.alignment import Alignment

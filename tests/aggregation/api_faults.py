@@ -21,7 +21,7 @@ from fedsdg.aggregation.rules.krum import Krum, MultiKrum
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.rules.scaffold import Scaffold
 
-from .door_cases import draw, form, needs
+from .api_cases import draw, form, needs
 
 JUNK = [None, 3, 2.5, "text", b"bytes", object(), {1, 2}, True, 1j, lambda: None]
 

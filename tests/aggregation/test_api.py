@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-import fedsdg.aggregation.door
+import fedsdg.aggregation.api
 from fedsdg.aggregation import Aggregated, aggregate
-from fedsdg.aggregation.parameters.checks import check_storage
+from fedsdg.aggregation.engines.memory.checks import check_storage
 from fedsdg.aggregation.rules.cgsv import Cgsv
 from fedsdg.aggregation.rules.compensated import Compensated
 from fedsdg.aggregation.rules.fedcurv import FedCurv
@@ -18,13 +18,13 @@ from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.rules.screened import Screened
 from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
 
-from .door_cases import EVERY_RULE, KINDS, call, draw, flat, form, needs
+from .api_cases import EVERY_RULE, KINDS, call, draw, flat, form, needs
 
 THETA, CLIENTS = draw(0, 6)
 
 
 def test_docstring_examples():
-    result = doctest.testmod(fedsdg.aggregation.door)
+    result = doctest.testmod(fedsdg.aggregation.api)
     assert result.attempted >= 10
     assert result.failed == 0
 

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import save_file
 
 from fedsdg.aggregation import aggregate, aggregate_files, fedsdg_server_aggregate
-from fedsdg.aggregation.files.door import read_state
-from fedsdg.aggregation.files.new_files import new_file
+from fedsdg.aggregation.engines.files.new_files import new_file
+from fedsdg.aggregation.engines.files.streaming import read_state
 from fedsdg.cli import main
 
 # --- buffers that overlap ---

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from fedsdg.aggregation import aggregate
 
-from .door_cases import EVERY_RULE, KINDS, flat, form
-from .door_faults import FAULTS, make_case
+from .api_cases import EVERY_RULE, KINDS, flat, form
+from .api_faults import FAULTS, make_case
 
 cases = st.tuples(
     st.integers(0, 10**6), st.sampled_from(EVERY_RULE), st.sampled_from(KINDS), st.booleans()

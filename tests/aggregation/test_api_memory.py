@@ -8,13 +8,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedsdg.aggregation import aggregate, fedsdg_server_aggregate
-from fedsdg.aggregation.backends import backend
-from fedsdg.aggregation.parameters.rounding import ParameterNorm, Rounding
-from fedsdg.aggregation.parameters.rows import ParameterRows
+from fedsdg.aggregation.engines.backends import backend
+from fedsdg.aggregation.engines.memory.parameter_rows import ParameterRows
+from fedsdg.aggregation.engines.memory.rounding import ParameterNorm, Rounding
 from fedsdg.aggregation.rule_table import make_rule
 from fedsdg.aggregation.rules.alignment import Alignment
 
-from .door_cases import EVERY_RULE, draw, flat, form, leaves, needs
+from .api_cases import EVERY_RULE, draw, flat, form, leaves, needs
 
 each_rule = pytest.mark.parametrize("rule", EVERY_RULE, ids=str)
 each_size = pytest.mark.parametrize("d", [9, 220_000])

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedsdg.aggregation import fedsdg_server_aggregate
-from fedsdg.aggregation.door import aggregate
+from fedsdg.aggregation.api import aggregate
 from fedsdg.aggregation.rule_table import make_rule
 from fedsdg.aggregation.types import Context
 
-from .door_cases import EVERY_RULE, KINDS, call, draw, flat, form, leaves, needs
+from .api_cases import EVERY_RULE, KINDS, call, draw, flat, form, leaves, needs
 
 each_rule = pytest.mark.parametrize("rule", EVERY_RULE, ids=str)
 cohorts = st.tuples(st.integers(0, 10**6), st.integers(5, 8), st.integers(8, 12))

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedsdg.aggregation.backends import backend
-from fedsdg.aggregation.order_statistics import SORTED_NUMBERS
+from fedsdg.aggregation.engines.backends import backend
+from fedsdg.aggregation.engines.order_statistics import SORTED_NUMBERS
+from fedsdg.aggregation.engines.rows import BlockRows
+from fedsdg.aggregation.engines.statistics import BLOCK_BYTES
 from fedsdg.aggregation.plans import step_of
-from fedsdg.aggregation.rows import BlockRows
 from fedsdg.aggregation.rule_table import make_rule
-from fedsdg.aggregation.statistics import BLOCK_BYTES
 
 SIZE = 10
 RULES = {

@@ -14,7 +14,7 @@ def test_importing_the_package_does_not_import_torch():
 
 
 def test_names_are_exported_lazily():
-    from fedsdg.aggregation.state_dicts import fedsdg_server_aggregate
+    from fedsdg.aggregation.engines.memory.state_dicts import fedsdg_server_aggregate
 
     assert fedsdg.aggregation.fedsdg_server_aggregate is fedsdg_server_aggregate
     assert "weight_summary" in dir(fedsdg.aggregation)

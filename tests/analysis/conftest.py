@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedsdg.analysis.summarise import summarise
-from fedsdg.results import (
+from fedsdg.files import (
     CLIENTS_SCHEMA,
     ROUNDS_SCHEMA,
     TIMINGS_SCHEMA,

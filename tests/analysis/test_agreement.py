@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from fedsdg.analysis.agreement import agrees
-from fedsdg.analysis.statistics import mean_interval
+from fedsdg.analysis.inference import mean_interval
 from fedsdg.analysis.summarise import summarise
 from fedsdg.cli import main
 

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from fedsdg.analysis.comparisons import comparisons
-from fedsdg.analysis.statistics import holm
+from fedsdg.analysis.inference import holm
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables import write_table
 

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from fedsdg.analysis.contributions import correlations, measures
-from fedsdg.analysis.statistics import pearson, spearman
+from fedsdg.analysis.inference import pearson, spearman
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables import write_table
 

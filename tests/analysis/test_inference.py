@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedsdg.analysis.statistics import (
+from fedsdg.analysis.inference import (
     correlation_interval,
     equivalence,
     holm,

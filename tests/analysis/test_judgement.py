@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from fedsdg.analysis.inference import mean_interval
 from fedsdg.analysis.judgement import (
     REFUTED,
     SUPPORTED,
@@ -12,7 +13,6 @@ from fedsdg.analysis.judgement import (
     Threshold,
     judge,
 )
-from fedsdg.analysis.statistics import mean_interval
 
 #: Mean 3, s = √2.5, t_{.975, 4} = 2.7764: the interval is 3 ± 1.9632.
 FIVE = [1.0, 2.0, 3.0, 4.0, 5.0]

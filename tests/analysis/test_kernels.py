@@ -11,7 +11,7 @@ from fedsdg.analysis.measurements import CODES, Measurements
 from fedsdg.analysis.plots import roofline
 from fedsdg.analysis.plots.style import styled
 from fedsdg.cli import main
-from fedsdg.results import sha256_file, write_json
+from fedsdg.files import sha256_file, write_json
 
 MACHINE = {
     "processor": "Abacus 2000",

@@ -7,7 +7,7 @@ import pytest
 
 from fedsdg.analysis.measures import MEASURES, Case, LackingError, Record
 from fedsdg.analysis.summary import Summary
-from fedsdg.results import write_json
+from fedsdg.files import write_json
 
 from .conftest import Run
 

@@ -17,7 +17,7 @@ from fedsdg.analysis.plots.style import looks, styled
 from fedsdg.analysis.plots.weights import entropy
 from fedsdg.analysis.summarise import summarise
 from fedsdg.analysis.summary import Summary
-from fedsdg.results import sha256_file
+from fedsdg.files import sha256_file
 
 from .conftest import METHODS as METHODS_OF_GRID
 from .conftest import Run

@@ -10,7 +10,7 @@ from fedsdg.analysis.plots import FIGURES, write_figure
 from fedsdg.analysis.summarise import summarise
 from fedsdg.analysis.tables import TABLES, write_table
 from fedsdg.cli import main
-from fedsdg.results import write_json
+from fedsdg.files import write_json
 
 CELLS = ("dirichlet~0.1", "dirichlet~1.0")
 

@@ -10,10 +10,10 @@ import pytest
 from scipy import stats
 
 from fedsdg.analysis.differences import differences
-from fedsdg.analysis.statistics import worst_decile
+from fedsdg.analysis.inference import worst_decile
 from fedsdg.analysis.summarise import failed_runs, run_order, summarise
 from fedsdg.analysis.summary import Summary
-from fedsdg.results import METRICS
+from fedsdg.files import METRICS
 
 from .conftest import Run
 

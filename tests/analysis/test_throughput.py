@@ -7,7 +7,7 @@ import pytest
 
 from fedsdg.analysis.throughput import write_throughput
 from fedsdg.cli import main
-from fedsdg.results import write_json
+from fedsdg.files import write_json
 
 MACHINE = {
     "processor": "Abacus 2000",

@@ -12,7 +12,7 @@ from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables import TABLES
 from fedsdg.analysis.tables.render import to_csv, to_markdown
 from fedsdg.analysis.tuning import curves
-from fedsdg.search_space import expected_best
+from fedsdg.experiment.search_space import expected_best
 
 
 def method(scores, **more):

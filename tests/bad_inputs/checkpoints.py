@@ -9,13 +9,13 @@ from pathlib import Path
 import torch
 import yaml
 
-from fedsdg.config import method_entry, parse_config
+from fedsdg.experiment.config import method_entry, parse_config
+from fedsdg.experiment.runs import build, make_partition, prepare_material
 from fedsdg.federation.checkpoints import Checkpoints
+from fedsdg.files import sha256_json
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze
-from fedsdg.results import sha256_json
-from fedsdg.runs import build, make_partition, prepare_material
 from tests.suited import suited
 
 from .outcomes import documented, pick

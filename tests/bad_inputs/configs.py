@@ -10,11 +10,11 @@ import torch
 
 from fedsdg.aggregation import aggregate
 from fedsdg.aggregation.rule_table import RULES
-from fedsdg.conditions import ATTACKS
-from fedsdg.config import OVERRIDES, load_config, parse_config
 from fedsdg.data.skew import parse_skew
-from fedsdg.methods import METHODS
-from fedsdg.results import canonical_json
+from fedsdg.experiment.config import OVERRIDES, load_config, parse_config
+from fedsdg.files import canonical_json
+from fedsdg.methods.conditions import ATTACKS
+from fedsdg.methods.table import METHODS
 
 from .outcomes import documented, pick
 

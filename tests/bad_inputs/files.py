@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
 
-from fedsdg.aggregation.files.door import aggregate_files, read_state
+from fedsdg.aggregation.engines.files.streaming import aggregate_files, read_state
 
 from . import references
 from .outcomes import documented, pick

@@ -3,7 +3,7 @@
 Each gives the error that the door documents, one sentence of it, or the right answer, computed
 another way; no input is altered, nothing is left half-written, and nothing hangs. The numbers are
 fixed: a case that fails is `outcomes.generator(door, number)`. `make everything` runs as many again
-through the doors for files and checkpoints; over ranks see tests/aggregation/test_distributed.py.
+through the doors for files and checkpoints; over ranks see `test_distributed.py`.
 """
 
 import pytest

@@ -13,14 +13,14 @@ from benchmarks.bench_bars import BARS
 from benchmarks.cohorts import Cohort
 from benchmarks.gate import Bar, Verdict, judge, one_thread
 from benchmarks.rules import RULES, ours
-from fedsdg.aggregation.backends import backend
+from fedsdg.aggregation.engines.backends import backend
 
 ROOT = Path(__file__).parents[2]
 FEDSDG = next(bar for bar in BARS if bar.rule == "fedsdg")
 
 # A defect in the kernels, put into them from outside: every pass is made six times.
 SLOWING = """
-from fedsdg.aggregation.kernels import statistics, sums
+from fedsdg.aggregation.engines.kernels import statistics, sums
 
 def often(kernel):
     def slowed(*arguments, **more):

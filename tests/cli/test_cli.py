@@ -13,7 +13,7 @@ import yaml
 
 from fedsdg.cli import main
 
-CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
+CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 
 
 def run_command(*command, **options):

@@ -12,7 +12,7 @@ from PIL import Image
 from fedsdg.data.datasets import Column, image_data
 from fedsdg.data.own_data import OwnData
 from fedsdg.data.own_images import square, survey
-from fedsdg.loading import load_images
+from fedsdg.experiment.loading import load_images
 from tests.own_images import (
     PHOTO_CLASSES,
     PHOTO_DOMAINS,

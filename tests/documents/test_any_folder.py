@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from fedsdg.cli import main
-from fedsdg.config import PATIENCE, load_config
-from fedsdg.results import read_json
+from fedsdg.experiment.config import PATIENCE, load_config
+from fedsdg.files import read_json
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 #: No backbone to be made first, and one round of little work.
 BRIEF = ["trainable=full", "methods=[fedavg]", "federation.rounds=1"]
 

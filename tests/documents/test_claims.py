@@ -9,9 +9,9 @@ import pytest
 from fedsdg.analysis.grids import published_grids
 from fedsdg.analysis.ledger import judge_claims, read_claims, read_ledger
 from fedsdg.analysis.ledger_page import page
-from fedsdg.config import load_config
+from fedsdg.experiment.config import load_config
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "results/reference"
 
 

@@ -24,7 +24,7 @@ import pytest
 from fedsdg.analysis.comparisons import comparisons, facts
 from fedsdg.analysis.summary import Summary
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/findings.md")
 LEDGER = "results/reference/ledger.json"
 #: Records of experiments whose config names comparisons beforehand, each by an id.

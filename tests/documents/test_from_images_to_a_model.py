@@ -17,24 +17,24 @@ import torch
 import yaml
 
 from fedsdg.cli import main
-from fedsdg.config import load_config
 from fedsdg.data.own_images import survey
 from fedsdg.data.partition_files import read_partition
+from fedsdg.experiment.config import load_config
+from fedsdg.experiment.loading import load_images
+from fedsdg.experiment.runs import build, prepare_material
+from fedsdg.experiment.starts import find_start
 from fedsdg.federation.judged_models import judged_models
-from fedsdg.loading import load_images
 from fedsdg.models.backbones import load_backbone
 from fedsdg.models.parameters import views
 from fedsdg.models.torchvision_schemas import declare_torchvision_operators
 from fedsdg.rng import stream
-from fedsdg.runs import build, prepare_material
-from fedsdg.starts import find_start
 from tests.own_images import PHOTO_CLASSES, stamped, write_image, write_photographs
 
 declare_torchvision_operators()
 import peft  # noqa: E402, F401
 import timm  # noqa: E402, F401
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/from-images-to-a-model.md"
 FILES = ["config/config.yaml", "photos.yaml"]
 RUN = "results/runs/photos/photos/clients~8/domains/fedsdg/seed~0"

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedsdg import results
-from fedsdg.conditions import ATTACKS
-from fedsdg.local_parts import LOSSES, OPTIMISERS
-from fedsdg.methods import METHODS
+from fedsdg import files
+from fedsdg.methods.conditions import ATTACKS
+from fedsdg.methods.local_parts import LOSSES, OPTIMISERS
+from fedsdg.methods.table import METHODS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/specifications.md").read_text()
 ROWS = re.findall(r"^\| (?!asked for|---)(.+?) \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)
 
@@ -33,7 +33,7 @@ def known_names():
     for section in schema["$defs"]["conditions"]["properties"].values():
         found |= set(section.get("properties", {}))
     found |= {file.stem for file in (ROOT / "config").rglob("*.yaml")}
-    return found | {"rounds.parquet", "clients.parquet"} | set(results.ROUNDS_SCHEMA.names)
+    return found | {"rounds.parquet", "clients.parquet"} | set(files.ROUNDS_SCHEMA.names)
 
 
 def test_every_specification_has_rows_and_none_is_open():

@@ -23,13 +23,14 @@ import yaml
 
 import fedsdg.analysis.plots
 import fedsdg.analysis.tables  # noqa: F401
-from fedsdg import resuming, workers
 from fedsdg.cli import main
-from fedsdg.config import parse_config
+from fedsdg.experiment import resuming
+from fedsdg.experiment.config import parse_config
+from fedsdg.experiment.machine import processes
+from fedsdg.experiment.reach import source_hash
+from fedsdg.experiment.runs import execute, make_partition, prepare_material
 from fedsdg.federation import bank, checkpoints, prefixes
 from fedsdg.models.backbones import load_backbone
-from fedsdg.reach import source_hash
-from fedsdg.runs import execute, make_partition, prepare_material
 
 SKEW = "dirichlet~1.0"
 #: FedSDG has a private bank, SCAFFOLD one of control variates and state of the server, Ditto models
@@ -42,7 +43,7 @@ MOMENTS = ("anything", "anything", "a new file", "a growing file", "after a rene
 CHECKPOINT_SECONDS = 0.2
 
 place, kills = Path(sys.argv[1]), int(sys.argv[2])
-raw = yaml.safe_load((Path(__file__).parents[1] / "config/config.yaml").read_text())
+raw = yaml.safe_load((Path(__file__).parents[2] / "config/config.yaml").read_text())
 raw["federation"] |= {"clients": 7, "clients_per_round": 3, "rounds": 24, "evaluate_every": 6}
 raw["training"] |= {"epochs": 1, "batch_size": 64}
 raw["adapters"] |= {"rank": 2, "alpha": 4}
@@ -82,7 +83,7 @@ class Forks:
         return self.context.Process(target=begin, args=args, daemon=daemon)
 
 
-workers.get_context = lambda _: Forks()
+processes.get_context = lambda _: Forks()
 
 
 def grid(name, *, slowly=False):

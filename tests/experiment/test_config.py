@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedsdg.config import load_config, parse_config
-from fedsdg.methods import METHODS
+from fedsdg.experiment.config import load_config, parse_config
+from fedsdg.methods.table import METHODS
 
-DEFAULT = Path(__file__).parents[1] / "config" / "config.yaml"
+DEFAULT = Path(__file__).parents[2] / "config" / "config.yaml"
 
 
 @pytest.fixture

@@ -12,16 +12,16 @@ import torch
 from fedsdg.analysis.record import keep_record
 from fedsdg.analysis.summarise import summarise
 from fedsdg.cli import main
-from fedsdg.conditions import parse_conditions
-from fedsdg.config import load_config, method_entry
-from fedsdg.continuing import take_from_record
+from fedsdg.experiment.config import load_config, method_entry
+from fedsdg.experiment.continuing import take_from_record
+from fedsdg.experiment.runs import address, execute, make_partition, prepare_material
+from fedsdg.files import write_json
+from fedsdg.methods.conditions import parse_conditions
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze
-from fedsdg.results import write_json
-from fedsdg.runs import address, execute, make_partition, prepare_material
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SETTINGS = [
     "federation.rounds=2",
     "federation.evaluate_every=1",
@@ -106,7 +106,7 @@ def no_training(*_, **__):
 def test_what_comes_back_is_what_was_computed(computed, here, monkeypatch):
     place, made, folders = computed
     assert take_from_record("tried", made.addresses(), here / "runs") == len(CASES)
-    monkeypatch.setattr("fedsdg.runs._train", no_training)
+    monkeypatch.setattr("fedsdg.experiment.runs._train", no_training)
     extras = set()
     for number, folder in enumerate(folders):
         made.execute(number, here / folder, here / "runs")

@@ -8,19 +8,19 @@ import pytest
 import torch
 import yaml
 
-from fedsdg.conditioned import seen_samples
-from fedsdg.config import method_entry, parse_config
 from fedsdg.data.datasets import image_data
 from fedsdg.data.partition_record import TEST, TRAIN, VAL
+from fedsdg.experiment.conditioned import seen_samples
+from fedsdg.experiment.config import method_entry, parse_config
+from fedsdg.experiment.runs import build, make_partition, prepare_material
 from fedsdg.federation.cohorts import draw_cohort, draw_held_out
 from fedsdg.federation.knowledge import difference_clusters
 from fedsdg.federation.seen import class_weights
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze
-from fedsdg.runs import build, make_partition, prepare_material
 
-CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
+CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 CLIENTS = 8
 CONFLICT = {"share": 0.5, "classes": 4}
 
@@ -193,7 +193,7 @@ def test_a_shifted_client_sees_all_its_images_so_and_the_test_set_too(make, kind
 def test_a_view_is_of_the_images_as_they_are_stored(make):
     """Turned back and prepared they are what the view of the client's own images shows."""
     from fedsdg.data.transforms import rotated
-    from fedsdg.differing import views_of
+    from fedsdg.experiment.differing import views_of
 
     run, material, partition, made = make({"feature_shift": {"kind": "rotate"}})
     client = int(np.flatnonzero(made.circumstances.facts["conflicts"])[0])

@@ -10,15 +10,15 @@ import torch
 import yaml
 
 from fedsdg.cli import main
-from fedsdg.config import load_config, parse_config
 from fedsdg.data.partition_files import read_partition
-from fedsdg.grid import grid_runs, is_finished
-from fedsdg.methods import METHODS
+from fedsdg.experiment.config import load_config, parse_config
+from fedsdg.experiment.grid import grid_runs, is_finished
+from fedsdg.experiment.runs import build, execute, make_partition, prepare_material
+from fedsdg.files import read_json
+from fedsdg.methods.table import METHODS
 from fedsdg.models.small_cnn import CnnArchitecture, SmallCnn, make_layout
-from fedsdg.results import read_json
-from fedsdg.runs import build, execute, make_partition, prepare_material
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CONFIGS = [ROOT / "config" / "config.yaml", ROOT / "config" / "extended" / "full.yaml"]
 BRIEF = [
     "federation.clients=8",

@@ -15,11 +15,11 @@ import yaml
 from fedsdg.analysis.plots import USUAL_FIGURES
 from fedsdg.analysis.tables import USUAL_TABLES
 from fedsdg.cli import main
-from fedsdg.config import load_config, parse_config
-from fedsdg.grid import grid_runs, grouped, shown_pages
-from fedsdg.results import read_json
+from fedsdg.experiment.config import load_config, parse_config
+from fedsdg.experiment.grid import grid_runs, grouped, shown_pages
+from fedsdg.files import read_json
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "config" / "config.yaml"
 TINY = {
     "experiment": "tiny",

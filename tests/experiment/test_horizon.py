@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from fedsdg.cli import main
-from fedsdg.config import FederationConfig, parse_config
 from fedsdg.data.partition_record import TRAIN
-from fedsdg.horizon import (
+from fedsdg.experiment.config import FederationConfig, parse_config
+from fedsdg.experiment.horizon import (
     EVALUATIONS,
     evaluations,
     findings,
@@ -22,9 +22,9 @@ from fedsdg.horizon import (
     training_sizes,
     unreachable,
 )
-from fedsdg.runs import make_partition
+from fedsdg.experiment.runs import make_partition
 
-CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
+CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 
 
 def config(**sections):

@@ -10,7 +10,8 @@ import pytest
 import torch
 import yaml
 
-from fedsdg.config import method_entry, parse_config
+from fedsdg.experiment.config import method_entry, parse_config
+from fedsdg.experiment.runs import build, execute, make_partition, prepare_material
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.cohorts import cohort_batches
 from fedsdg.federation.judged_models import judged_models
@@ -20,9 +21,8 @@ from fedsdg.federation.together import step_together
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze
-from fedsdg.runs import build, execute, make_partition, prepare_material
 
-CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
+CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 SKEW = "dirichlet~1.0"
 CLIENTS = 6
 NOBODY = np.zeros(CLIENTS, dtype=bool)

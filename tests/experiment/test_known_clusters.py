@@ -7,14 +7,14 @@ import pytest
 import torch
 import yaml
 
-from fedsdg.config import method_entry, parse_config
 from fedsdg.data.partition_record import TRAIN
+from fedsdg.experiment.config import method_entry, parse_config
+from fedsdg.experiment.runs import build, make_partition, prepare_material
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze
-from fedsdg.runs import build, make_partition, prepare_material
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def federation(dataset, skew, clusters, clients=8, **parameters):

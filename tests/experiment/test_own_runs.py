@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from fedsdg.cli import main
-from fedsdg.config import parse_config
 from fedsdg.data.own_data import OwnData
 from fedsdg.data.partition import read_partition
-from fedsdg.declared_data import remarks
-from fedsdg.loading import load_images
-from fedsdg.results import read_json
+from fedsdg.experiment.config import parse_config
+from fedsdg.experiment.declared_data import remarks
+from fedsdg.experiment.loading import load_images
+from fedsdg.files import read_json
 from tests.own_images import (
     PHOTO_CLASSES,
     PHOTO_DOMAINS,
@@ -23,7 +23,7 @@ from tests.own_images import (
     write_table,
 )
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "config" / "config.yaml"
 TINY = {
     "source": "pretrain",

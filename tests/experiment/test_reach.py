@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from fedsdg import reach
-from fedsdg.composition import Method, Parameter, Part
-from fedsdg.conditions import Conditions, parse_conditions
-from fedsdg.config import load_config, method_entry
-from fedsdg.methods import METHODS
-from fedsdg.plugins import find_plugin
+from fedsdg.experiment import reach
+from fedsdg.experiment.config import load_config, method_entry
+from fedsdg.methods.conditions import Conditions, parse_conditions
+from fedsdg.methods.plugins import find_plugin
+from fedsdg.methods.table import METHODS
+from fedsdg.parts import Method, Parameter, Part
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 ATTACKED = {"attack": {"type": "sign-flip", "share": 0.2}}
 CACHED = ("closure", "_file", "_tree", "_imports_of", "_digest")
 
@@ -87,7 +87,12 @@ def test_a_rule_within_a_rule_is_reached(package):
 
 @pytest.mark.parametrize(
     "file",
-    ["federation/local_training.py", "models/cohort.py", "runs.py", "federation/__init__.py"],
+    [
+        "federation/local_training.py",
+        "models/cohort.py",
+        "experiment/runs.py",
+        "federation/__init__.py",
+    ],
 )
 def test_what_every_run_does_is_reached_by_all(package, file):
     before = hashes()
@@ -97,7 +102,14 @@ def test_what_every_run_does_is_reached_by_all(package, file):
 
 @pytest.mark.parametrize(
     "file",
-    ["grid.py", "cli.py", "analysis/summarise.py", "methods.py", "conditions.py", "config.py"],
+    [
+        "experiment/grid.py",
+        "cli.py",
+        "analysis/summarise.py",
+        "methods/table.py",
+        "methods/conditions.py",
+        "experiment/config.py",
+    ],
 )
 def test_what_no_run_does_or_its_config_says_is_reached_by_none(package, file):
     before = hashes()
@@ -123,7 +135,7 @@ def test_a_new_import_is_followed_wherever_it_stands(package):
 def test_what_is_imported_for_types_alone_is_not_reached(package):
     (package / "federation/types_alone.py").write_text("ONE = 1\n")
     append(
-        package / "runs.py",
+        package / "experiment/runs.py",
         "\nfrom typing import TYPE_CHECKING\n"
         "if TYPE_CHECKING:\n    from fedsdg.federation import types_alone\n",
     )
@@ -135,7 +147,7 @@ def test_what_is_imported_for_types_alone_is_not_reached(package):
 @pytest.mark.parametrize(
     ("conditions", "file"),
     [
-        (ATTACKED, "federation/attacks.py"),
+        (ATTACKED, "federation/environment/attacks.py"),
         ({"label_noise": {}}, "data/label_noise.py"),
         ({"label_conflict": {}}, "data/label_conflict.py"),
         ({"feature_shift": {}}, "data/transforms.py"),
@@ -153,7 +165,9 @@ def test_the_code_of_a_condition_is_reached_under_it_alone(package, conditions, 
 def test_a_conditions_own_class_counts_under_it_alone(package):
     before, under = hashes(), hashes(ATTACKED)
     replaced(
-        package / "conditions.py", "self.share * num_clients + 0.5", "self.share * num_clients"
+        package / "methods/conditions.py",
+        "self.share * num_clients + 0.5",
+        "self.share * num_clients",
     )
     assert changed(before) == set()
     assert changed(under, ATTACKED) == set(METHODS)
@@ -163,7 +177,7 @@ def test_so_does_the_class_that_it_is_a_kind_of(package):
     differing = {"feature_shift": {"share": 0.5, "kind": "rotate"}}
     under, other = hashes(differing), hashes(ATTACKED)
     base = "\nclass DifferenceConfig:\n"
-    replaced(package / "conditions.py", base, base + "    edited = True\n")
+    replaced(package / "methods/conditions.py", base, base + "    edited = True\n")
     assert changed(under, differing) == set(METHODS)
     assert changed(other, ATTACKED) == set()
 
@@ -215,7 +229,7 @@ def test_the_hash_of_a_run_is_that_of_its_method_and_conditions(tmp_path, monkey
     attacked = replace(run, conditions=parse_conditions(ATTACKED))
     assert reach.source_hash(attacked) == reach.code_hash(METHODS["krum"], attacked.conditions)
     Path("own.py").write_text(
-        "from fedsdg.methods import METHODS as ROWS\nMETHODS = {'own': ROWS['krum']}\n"
+        "from fedsdg.methods.table import METHODS as ROWS\nMETHODS = {'own': ROWS['krum']}\n"
     )
     plugin = find_plugin("own.py")
     entry = method_entry("own", [plugin])
@@ -231,9 +245,9 @@ def test_a_row_that_names_no_module_is_an_error():
 RUN = """
 import dataclasses, json, sys
 from pathlib import Path
-from fedsdg.conditions import parse_conditions
-from fedsdg.config import load_config, method_entry
-from fedsdg.runs import build, make_partition, prepare_material
+from fedsdg.methods.conditions import parse_conditions
+from fedsdg.experiment.config import load_config, method_entry
+from fedsdg.experiment.runs import build, make_partition, prepare_material
 import torch
 from fedsdg.models.architecture import Architecture
 from fedsdg.models import backbones
@@ -294,16 +308,16 @@ def test_every_part_of_every_method_is_in_its_closure(name):
 def test_the_common_core_holds_no_rule_and_no_attack():
     core = reach.closure(reach.ROOT)
     assert not [name for name in core if name.startswith("fedsdg.aggregation.rules.")]
-    assert "fedsdg.federation.attacks" not in core
+    assert "fedsdg.federation.environment.attacks" not in core
     assert "fedsdg.federation.local_training" in core
 
 
 def test_it_is_found_quickly_and_without_the_libraries_of_training():
     code = (
         "import sys, time; begun = time.process_time()\n"
-        "from fedsdg.reach import code_hash\n"
-        "from fedsdg.conditions import Conditions\n"
-        "from fedsdg.methods import METHODS\n"
+        "from fedsdg.experiment.reach import code_hash\n"
+        "from fedsdg.methods.conditions import Conditions\n"
+        "from fedsdg.methods.table import METHODS\n"
         "code_hash(METHODS['fedsdg'], Conditions())\n"
         "print(time.process_time() - begun, {'torch', 'numpy', 'pyarrow'} & set(sys.modules))"
     )

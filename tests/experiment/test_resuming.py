@@ -17,22 +17,22 @@ import torch
 import yaml
 from safetensors.torch import load
 
-from fedsdg.config import method_entry, parse_config
+from fedsdg.experiment.config import method_entry, parse_config
+from fedsdg.experiment.machine.interruption import Stopped, stopped_by_signals
+from fedsdg.experiment.runs import build, execute, make_partition, prepare_material
 from fedsdg.federation import bank, passes, together
 from fedsdg.federation.checkpoints import Checkpoints, InUse
 from fedsdg.federation.cohorts import draw_cohort
 from fedsdg.federation.local_training import Samples
-from fedsdg.interruption import Stopped, stopped_by_signals
-from fedsdg.methods import METHODS
+from fedsdg.files import sha256_json
+from fedsdg.methods.table import METHODS
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze, save_backbone
-from fedsdg.results import sha256_json
-from fedsdg.runs import build, execute, make_partition, prepare_material
 from tests.bad_inputs.outcomes import EVERYTHING
 from tests.suited import suited
 
-CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
+CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 SKEW = "dirichlet~1.0"
 ROUNDS = 3
 ARCHITECTURE = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
@@ -606,7 +606,7 @@ def command(tmp_path):
     save_backbone(build_backbone(ARCHITECTURE), ARCHITECTURE, place, {})
     arguments = [sys.executable, "-m", "fedsdg", "run", "--config", "config.yaml",
                  "--method", "fedsdg", "--output", "out"]  # fmt: skip
-    package = str(Path(__file__).parents[1])
+    package = str(Path(__file__).parents[2])
     environment = {**os.environ, "PYTHONPATH": package, "FEDSDG_STORE": str(tmp_path / "store")}
     return arguments, {"cwd": tmp_path, "env": environment, "stderr": subprocess.PIPE, "text": True}
 

@@ -10,22 +10,22 @@ import pytest
 import torch
 import yaml
 
-from fedsdg.conditions import Conditions
-from fedsdg.config import method_entry, parse_config
 from fedsdg.data.partition_record import TRAIN
+from fedsdg.experiment.config import method_entry, parse_config
+from fedsdg.experiment.machine.gpu import repeatable
+from fedsdg.experiment.runs import build, execute, make_partition, prepare_material
 from fedsdg.federation.cohorts import cohort_batches, draw_cohort
 from fedsdg.federation.evaluation import global_metrics
 from fedsdg.federation.local_training import Samples
-from fedsdg.gpu import repeatable
-from fedsdg.methods import METHODS
+from fedsdg.methods.conditions import Conditions
+from fedsdg.methods.table import METHODS
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze
-from fedsdg.runs import build, execute, make_partition, prepare_material
 from tests.pretended_cuda import DISORDERLY, pretended_cuda
 from tests.suited import suited
 
-CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
+CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 SKEW = "dirichlet~1.0"
 OWN_WORK = {
     *("fedsgd", "fedprox-inexact", "fedrep", "ditto", "fedsdg-official", "fedsdg-official-aligned"),

@@ -17,16 +17,16 @@ import yaml
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fedsdg.config import method_entry, parse_config
+from fedsdg.experiment.config import method_entry, parse_config
+from fedsdg.experiment.runs import build, make_partition, prepare_material
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.records import Records
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze
-from fedsdg.runs import build, make_partition, prepare_material
 
-CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
+CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 SKEW = "dirichlet~1.0"
 ARCHITECTURE = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
 FEW, MANY, COHORT = 100, 10_000, 5
@@ -195,7 +195,7 @@ import numpy as np, torch
 sys.path.insert(0, sys.argv[1])
 from fedsdg.federation import bank
 from fedsdg.federation.checkpoints import Checkpoints
-from tests.test_scale import LARGE, MANY, federations
+from tests.experiment.test_scale import LARGE, MANY, federations
 
 def anonymous():
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -245,7 +245,7 @@ json.dump({"grown": max(peak, anonymous()) - base, "same": same,
 @pytest.mark.parametrize("name", ["fedsdg", "scaffold"])
 def test_ten_thousand_clients_need_less_memory_than_the_limit(tmp_path, name):
     limit = 64 << 20
-    root = str(Path(__file__).parents[1])
+    root = str(Path(__file__).parents[2])
     done = subprocess.run(
         [sys.executable, "-c", MEASURED, root, name, str(tmp_path), str(limit)],
         capture_output=True, text=True, env={**os.environ, "PYTHONPATH": root},

@@ -8,15 +8,15 @@ import pytest
 import torch
 import yaml
 
-from fedsdg import search as searching
 from fedsdg.cli import main
-from fedsdg.config import load_config, method_entry, parse_config
+from fedsdg.experiment import search as searching
+from fedsdg.experiment.config import load_config, method_entry, parse_config
+from fedsdg.experiment.runs import execute, make_partition, prepare_material
+from fedsdg.experiment.search import found_entries, search, summary_lines, trial_runs, trials
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build, load_backbone, save_backbone
-from fedsdg.runs import execute, make_partition, prepare_material
-from fedsdg.search import found_entries, search, summary_lines, trial_runs, trials
 
-CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
+CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 SEARCH = {
     "seeds": [50],
     "space": {"fedprox": {"mu": [0.0, 5.0]}, "fedavg": {"eta_g": [0.001, 0.01]}},

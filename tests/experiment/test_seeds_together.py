@@ -11,16 +11,10 @@ import pytest
 import torch
 import yaml
 
-from fedsdg.config import method_entry, parse_config
 from fedsdg.data.partition_record import TRAIN
-from fedsdg.federation.local_training import Samples
-from fedsdg.federation.together import require_alike, step_together
-from fedsdg.interruption import Stopped
-from fedsdg.methods import METHODS
-from fedsdg.models.architecture import Architecture
-from fedsdg.models.backbones import build as build_backbone
-from fedsdg.models.backbones import freeze
-from fedsdg.runs import (
+from fedsdg.experiment.config import method_entry, parse_config
+from fedsdg.experiment.machine.interruption import Stopped
+from fedsdg.experiment.runs import (
     Assignment,
     build,
     execute,
@@ -28,9 +22,15 @@ from fedsdg.runs import (
     make_partition,
     prepare_material,
 )
+from fedsdg.federation.local_training import Samples
+from fedsdg.federation.together import require_alike, step_together
+from fedsdg.methods.table import METHODS
+from fedsdg.models.architecture import Architecture
+from fedsdg.models.backbones import build as build_backbone
+from fedsdg.models.backbones import freeze
 from tests.suited import suited
 
-CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
+CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 SKEW = "dirichlet~1.0"
 SEEDS = (0, 1, 2)
 ROUNDS = 3
@@ -288,7 +288,7 @@ def test_rounds_that_are_done_again_are_saved_again(assigned, material, tmp_path
 
 def test_killed_while_the_runs_were_being_stored(assigned, material, tmp_path, monkeypatch):
     """One run is in the store and the others are not: they go on together, and the bytes agree."""
-    from fedsdg import runs
+    from fedsdg.experiment import runs
 
     stored = []
 

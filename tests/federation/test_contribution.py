@@ -5,7 +5,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from fedsdg.contribution import (
+from fedsdg.federation.contribution import (
     MAX_PLAYERS,
     coalition_values,
     coalitions,

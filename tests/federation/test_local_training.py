@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedsdg.federation.local_training import LocalWork, Samples, train_cohort
-from fedsdg.federation.rows import PrivateColumns
+from fedsdg.federation.step_rows import PrivateColumns
 from fedsdg.federation.terms import (
     GatePenalty,
     PrivatePenalty,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedsdg.trajectories import principal_plane
+from fedsdg.federation.plane import principal_plane
 
 
 def distances(points):

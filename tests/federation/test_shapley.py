@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedsdg.contribution import coalition_values, coalitions, truncated_monte_carlo
 from fedsdg.federation import shapley
+from fedsdg.federation.contribution import coalition_values, coalitions, truncated_monte_carlo
 from fedsdg.federation.evaluation import global_metrics
 from fedsdg.models.small_cnn import CnnArchitecture, SmallCnn, initial_values, make_layout
 

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from fedsdg.federation.local_training import Clients, LocalWork, Samples, train_clients
 from fedsdg.federation.passes import Passes
-from fedsdg.federation.rows import PrivateColumns
+from fedsdg.federation.step_rows import PrivateColumns
 from fedsdg.federation.steps import by_epochs
 from fedsdg.federation.stopping import Inexactness
 from fedsdg.federation.terms import (

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedsdg.federation.rows import PrivateColumns, Rows
+from fedsdg.federation.step_rows import PrivateColumns, Rows
 from fedsdg.federation.terms import ControlVariates, GatePenalty, PrivatePenalty, Proximal
 
 TERMS = [

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from fedsdg.federation.local_training import Clients, LocalWork, train_clients
 from fedsdg.federation.passes import Passes
 from fedsdg.federation.personalisation import own_head
-from fedsdg.federation.rows import PrivateColumns
+from fedsdg.federation.step_rows import PrivateColumns
 from fedsdg.federation.terms import PrivatePenalty, Proximal
 from fedsdg.models.parameters import views
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import yaml
 
-from fedsdg.config import load_config, parse_config
-from fedsdg.local_parts import LOSSES, OPTIMISERS, parameters_of
+from fedsdg.experiment.config import load_config, parse_config
+from fedsdg.methods.local_parts import LOSSES, OPTIMISERS, parameters_of
 
-DEFAULT = Path(__file__).parents[1] / "config" / "config.yaml"
+DEFAULT = Path(__file__).parents[2] / "config" / "config.yaml"
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_multikrum_takes_no_more_than_there_are(raw):
 
 PLUGIN = """
 from dataclasses import dataclass
-from fedsdg.composition import Choice, Key, Parameter, Part
+from fedsdg.parts import Choice, Key, Parameter, Part
 from fedsdg.federation.losses import Loss
 from fedsdg.federation.optimisers import RowOptimiser, descend
 
@@ -209,8 +209,8 @@ def outside(raw, tmp_path, monkeypatch):
 
 
 def test_a_plugin_brings_an_optimiser_and_a_loss(outside):
-    from fedsdg.plugins import build_choice
-    from fedsdg.reach import source_hash
+    from fedsdg.experiment.reach import source_hash
+    from fedsdg.methods.plugins import build_choice
 
     one = run(outside)
     assert one.training.optimiser == {"type": "sign", "share": 0.5}
@@ -261,10 +261,10 @@ def built(raw):
     """Puts a run together: six clients, a tiny backbone."""
     import torch
 
+    from fedsdg.experiment.runs import build, make_partition, prepare_material
     from fedsdg.models.architecture import Architecture
     from fedsdg.models.backbones import build as backbone
     from fedsdg.models.backbones import freeze
-    from fedsdg.runs import build, make_partition, prepare_material
 
     shape = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
     torch.manual_seed(0)

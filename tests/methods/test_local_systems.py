@@ -8,16 +8,16 @@ import pytest
 import torch
 import yaml
 
-from fedsdg.conditions import parse_conditions
-from fedsdg.config import method_entry, parse_config
+from fedsdg.experiment.config import method_entry, parse_config
+from fedsdg.experiment.runs import build, make_partition, prepare_material
 from fedsdg.federation.fisher import diagonal_fisher
 from fedsdg.federation.together import step_together
+from fedsdg.methods.conditions import parse_conditions
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze
-from fedsdg.runs import build, make_partition, prepare_material
 
-CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
+CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 SKEW = "dirichlet~1.0"
 ROUNDS, CLIENTS = 3, 8
 NAMES = ("fedsgd", "fedprox-inexact", "fedcurv", "fedrep", "ditto", "interpolate")

@@ -8,20 +8,20 @@ import torch
 import yaml
 
 from fedsdg.aggregation import plans
+from fedsdg.aggregation.engines.rows import BlockRows
 from fedsdg.aggregation.plans import PlannedRule
-from fedsdg.aggregation.rows import BlockRows
 from fedsdg.cli import main
-from fedsdg.composition import Method, Parameter, Part
-from fedsdg.config import method_entry, parse_config
+from fedsdg.experiment.config import method_entry, parse_config
+from fedsdg.experiment.runs import build, make_partition, prepare_material
 from fedsdg.federation.messages import serialise
-from fedsdg.method_page import method_page
-from fedsdg.methods import METHODS
+from fedsdg.methods.page import method_page
+from fedsdg.methods.table import METHODS
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze
-from fedsdg.runs import build, make_partition, prepare_material
+from fedsdg.parts import Method, Parameter, Part
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CLIENTS, EPOCHS = 5, 2
 ROWS = pytest.mark.parametrize("name", METHODS)
 

@@ -21,12 +21,12 @@ from fedsdg.analysis import tables
 from fedsdg.analysis.names import learn_titles, method_title
 from fedsdg.analysis.summarise import summarise
 from fedsdg.cli import main
-from fedsdg.config import load_config, parse_config
+from fedsdg.experiment.config import load_config, parse_config
+from fedsdg.experiment.loading import load_images
 from fedsdg.federation.evaluation import losses
-from fedsdg.loading import load_images
-from fedsdg.plugins import find_plugin, plugin_methods
+from fedsdg.methods.plugins import find_plugin, plugin_methods
 
-CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
+CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 
 FLTRUST = """
 from dataclasses import dataclass
@@ -35,10 +35,10 @@ import numpy as np
 import torch
 
 from fedsdg.aggregation.types import Aggregate, StatelessRule
-from fedsdg.composition import Key, Method, Parameter, Part
-from fedsdg.conditions import AttackKind
+from fedsdg.parts import Key, Method, Parameter, Part
+from fedsdg.methods.conditions import AttackKind
 from fedsdg.data.datasets import image_data
-from fedsdg.federation.attacks import UpdateAttack
+from fedsdg.federation.environment.attacks import UpdateAttack
 from trust import scores
 
 
@@ -119,10 +119,10 @@ def raw(**changed):
 
 def made(config, label, **changed):
     """The federation of one cell of the config on a tiny backbone, before its first round."""
+    from fedsdg.experiment.runs import build, make_partition, prepare_material
     from fedsdg.models.architecture import Architecture
     from fedsdg.models.backbones import build as build_backbone
     from fedsdg.models.backbones import freeze
-    from fedsdg.runs import build, make_partition, prepare_material
 
     architecture = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
     torch.manual_seed(0)
@@ -175,7 +175,7 @@ def test_without_samples_of_its_own_the_server_cannot_judge(place):
 
 
 def test_method_attack_and_data_of_a_plugin_run_and_are_called_by_their_titles(place):
-    from fedsdg.runs import execute
+    from fedsdg.experiment.runs import execute
 
     Path("config.yaml").write_text(yaml.safe_dump(raw()))
     config = load_config(["config.yaml"])
@@ -248,7 +248,7 @@ def test_a_broken_sibling_is_named(place, capsys):
         ("DATASETS = {'a/b': dict}", "the data set 'a/b' must have a name of letters, digits"),
         ("DATASETS = {'digits': dict}", "defines 'digits', which the table of data sets has"),
         (
-            "from fedsdg.conditions import ATTACKS",
+            "from fedsdg.methods.conditions import ATTACKS",
             "defines 'gaussian', which the table of attacks has already",
         ),
     ],

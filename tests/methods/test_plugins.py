@@ -9,18 +9,18 @@ import pytest
 import torch
 import yaml
 
-from fedsdg import results
+from fedsdg import files
 from fedsdg.cli import main
-from fedsdg.config import load_config, parse_config
-from fedsdg.methods import METHODS
-from fedsdg.plugins import Plugin, find_method, find_plugin, offered, plugin_methods
+from fedsdg.experiment.config import load_config, parse_config
+from fedsdg.methods.plugins import Plugin, find_method, find_plugin, offered, plugin_methods
+from fedsdg.methods.table import METHODS
 
-CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
+CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 
 #: A method of a plugin that does what fedavg-uniform does.
 TWIN = """
 from fedsdg.aggregation.rules.mean import Mean
-from fedsdg.composition import Key, Method, Parameter, Part
+from fedsdg.parts import Key, Method, Parameter, Part
 
 METHODS = {
     "twin": Method(
@@ -30,7 +30,7 @@ METHODS = {
     )
 }
 """
-IMPORTS = "from fedsdg.composition import Key, Method, Parameter, Part\n"
+IMPORTS = "from fedsdg.parts import Key, Method, Parameter, Part\n"
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_the_content_of_the_file_makes_the_run_and_not_its_folder(place):
     assert one_run(parse_config(raw()), "twin").hash != before.hash
     assert before.to_dict()["plugin"] == {
         "name": "twin.py",
-        "sha256": results.sha256_file("sub/twin.py"),
+        "sha256": files.sha256_file("sub/twin.py"),
     }
 
 
@@ -136,9 +136,9 @@ def test_a_file_that_is_edited_in_the_middle_of_a_grid_is_refused(place):
 
 
 def test_a_run_of_a_plugin_equals_that_of_the_same_rule_and_an_edited_one_is_another(place):
+    from fedsdg.experiment.runs import execute, make_partition, prepare_material
     from fedsdg.models.architecture import Architecture
     from fedsdg.models.backbones import build, freeze
-    from fedsdg.runs import execute, make_partition, prepare_material
 
     architecture = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
     torch.manual_seed(0)
@@ -163,7 +163,7 @@ def test_a_run_of_a_plugin_equals_that_of_the_same_rule_and_an_edited_one_is_ano
     (place / "twin.py").write_text(TWIN + "\n# edited\n")
     assert run("twin", "edited") == 3
     assert run("fedavg-uniform", "table-again") == 3
-    hashes = [results.read_json(f"{f}/result.json")["config_hash"] for f in ("again", "edited")]
+    hashes = [files.read_json(f"{f}/result.json")["config_hash"] for f in ("again", "edited")]
     assert hashes[0] != hashes[1]
 
 

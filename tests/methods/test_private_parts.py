@@ -9,7 +9,8 @@ import pytest
 import torch
 import yaml
 
-from fedsdg.config import method_entry, parse_config
+from fedsdg.experiment.config import method_entry, parse_config
+from fedsdg.experiment.runs import build, make_partition, prepare_material
 from fedsdg.federation.evaluation import personal_accuracies
 from fedsdg.federation.judged_models import private_as_judged
 from fedsdg.federation.messages import serialise
@@ -24,9 +25,8 @@ from fedsdg.models.instance_mixture import InstanceMixture
 from fedsdg.models.mixture import MixedModel
 from fedsdg.models.parameters import offsets, views
 from fedsdg.rng import stream
-from fedsdg.runs import build, make_partition, prepare_material
 
-CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
+CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 SKEW = "dirichlet~1.0"
 ROUNDS, CLIENTS, RANK = 3, 8, 2
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fedsdg.aggregation.types import Context
-from fedsdg.plugins import OfferedData, contents, find_plugin, plugin_methods
+from fedsdg.methods.plugins import OfferedData, contents, find_plugin, plugin_methods
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs/add-a-method.md"
 TABLE = "results/tables/clipped/main.md"

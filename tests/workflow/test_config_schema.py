@@ -10,10 +10,10 @@ import yaml
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import update_config, validate
 
-from fedsdg import conditions
-from fedsdg.config import OVERRIDES, load_config
 from fedsdg.data.datasets import DATASETS
-from fedsdg.methods import METHODS
+from fedsdg.experiment.config import OVERRIDES, load_config
+from fedsdg.methods import conditions
+from fedsdg.methods.table import METHODS
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = ROOT / "workflow/schemas/config.schema.yaml"

@@ -10,7 +10,7 @@ from snakemake.exceptions import WorkflowError
 from snakemake.utils import validate
 
 from fedsdg.data.own_data import FIT, RESIZE, OwnData
-from fedsdg.declared_data import own_data
+from fedsdg.experiment.declared_data import own_data
 from tests.own_images import stamped, write_table
 from tests.workflow.test_config_schema import DEFAULT, ROOT, SCHEMA, set_at
 

@@ -45,7 +45,7 @@ def test_everything_lies_apart_from_what_is_compared_byte_by_byte(measured_once)
     ("file", "expected"),
     [
         ("fedsdg/analysis/plots/roofline.py", {"report_kernels": 1}),
-        ("fedsdg/aggregation/statistics.py", BOTH),
+        ("fedsdg/aggregation/engines/statistics.py", BOTH),
         ("benchmarks/floor.py", BOTH),
         ("fedsdg/federation/rounds.py", {}),
     ],

@@ -52,7 +52,7 @@ def test_the_profile_for_slurm_plans_the_whole_grid(project):
 TRAIN = """#!{python}
 import json, os, subprocess, sys, time
 sys.path.insert(0, {root!r})
-from fedsdg.devices import take_device
+from fedsdg.experiment.machine.devices import take_device
 if sys.argv[1] == "train":
     take_device()
     began = time.time()

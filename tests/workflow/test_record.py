@@ -241,7 +241,7 @@ def same_kind_of_machine() -> bool:
 
 
 def _processor() -> str:
-    from fedsdg.results import provenance
+    from fedsdg.files import provenance
 
     return str(provenance()["processor"])
 

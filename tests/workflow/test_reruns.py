@@ -23,11 +23,11 @@ LESS_LIKELY = [
     ("analysis/tables/render.py", {"render_table": TABLES, "verify_runs": 1}),
     ("analysis/summarise.py", AFTER_TRAINING),
     ("models/cohort.py", ALL_CELLS),
-    ("methods.py", {}),
-    ("federation/attacks.py", {}),
+    ("methods/table.py", {}),
+    ("federation/environment/attacks.py", {}),
     ("data/skew.py", {"partition_clients": 15, **ALL_CELLS}),
     ("data/glyphs.py", {"pretrain_backbone": 1, **ALL_CELLS}),
-    ("pretraining.py", {"pretrain_backbone": 1, **ALL_CELLS}),
+    ("experiment/backbones/pretraining.py", {"pretrain_backbone": 1, **ALL_CELLS}),
     ("cli.py", {}),
 ]
 

@@ -11,25 +11,25 @@ from fedsdg.analysis.plots import FIGURES, USUAL_FIGURES
 from fedsdg.analysis.tables import TABLES, USUAL_TABLES
 
 ROOT = Path(__file__).resolve().parents[2]
-# What the command of each rule imports first. Training is not among them: fedsdg.reach finds out.
+# What the command of each rule imports first. Training is not among them: `reach` finds out.
 DOORS = {
     "partition": [
         "fedsdg.data.datasets",
         "fedsdg.data.partition",
         "fedsdg.data.partition_files",
-        "fedsdg.loading",
+        "fedsdg.experiment.loading",
         "fedsdg.rng",
     ],
-    "pretrain": ["fedsdg.pretraining"],
+    "pretrain": ["fedsdg.experiment.backbones.pretraining"],
     "summarise": ["fedsdg.analysis.summarise"],
     "tables": ["fedsdg.analysis.tables"],
     "figures": ["fedsdg.analysis.plots"],
     "claims": ["fedsdg.analysis.claims"],
     "measure": [
-        "fedsdg.aggregation.backends",
+        "fedsdg.aggregation.engines.backends",
         "fedsdg.aggregation.rule_table",
         "fedsdg.aggregation.types",
-        "fedsdg.results",
+        "fedsdg.files",
     ],
     "kernels": ["fedsdg.analysis.kernels"],
 }

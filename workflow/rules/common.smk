@@ -19,14 +19,14 @@ validate(config, "../schemas/config.schema.yaml")
 ROOT = Path(workflow.basedir)
 ROOT = ROOT.parent if ROOT.name == "workflow" else ROOT
 sys.path.insert(0, str(ROOT))
-from fedsdg.conditions import ATTACKS, parse_conditions
+from fedsdg.methods.conditions import ATTACKS, parse_conditions
 from fedsdg.data.datasets import DATASETS as DATA_TABLE
-from fedsdg.declared_data import ALL, all_clients, description, parse_datasets
-from fedsdg.local_parts import LOSSES, OPTIMISERS
-from fedsdg.methods import METHODS as METHOD_TABLE
-from fedsdg.plugins import find_plugin, plugin_sources
-from fedsdg.reach import code_hash
-from fedsdg.starts import FILES as START_FILES
+from fedsdg.experiment.declared_data import ALL, all_clients, description, parse_datasets
+from fedsdg.methods.local_parts import LOSSES, OPTIMISERS
+from fedsdg.methods.table import METHODS as METHOD_TABLE
+from fedsdg.methods.plugins import find_plugin, plugin_sources
+from fedsdg.experiment.reach import code_hash
+from fedsdg.experiment.starts import FILES as START_FILES
 
 # --- The grid -------------------------------------------------------------------------------
 
@@ -270,8 +270,10 @@ def memory(data, attempt):
 
 SOURCES = {
     "partition": [
-        "loading.py",
+        "files.py",
         "rng.py",
+        "experiment/__init__.py",
+        "experiment/loading.py",
         "data/__init__.py",
         "data/allocation.py",
         "data/datasets.py",
@@ -286,14 +288,14 @@ SOURCES = {
     ],
     "pretrain": [
         "compiling.py",
-        "devices.py",
-        "gpu.py",
-        "interruption.py",
-        "pretraining.py",
-        "recipe.py",
-        "results.py",
+        "files.py",
         "rng.py",
-        "snapshots.py",
+        "experiment/__init__.py",
+        "experiment/backbones/*.py",
+        "experiment/machine/__init__.py",
+        "experiment/machine/devices.py",
+        "experiment/machine/gpu.py",
+        "experiment/machine/interruption.py",
         "data/__init__.py",
         "data/datasets.py",
         "data/domains.py",
@@ -313,14 +315,14 @@ SOURCES = {
         "models/torchvision_schemas.py",
         "models/training.py",
     ],
-    "summarise": ["results.py", "analysis/*.py"],
-    "tables": ["results.py", "analysis/*.py", "analysis/tables/**/*.py"],
-    "figures": ["__init__.py", "results.py", "analysis/*.py", "analysis/plots/**/*.py"],
-    "claims": ["results.py", "analysis/*.py"],
-    "measure": ["__init__.py", "compiling.py", "results.py", "aggregation/**/*.py"],
+    "summarise": ["files.py", "analysis/*.py"],
+    "tables": ["files.py", "analysis/*.py", "analysis/tables/**/*.py"],
+    "figures": ["__init__.py", "files.py", "analysis/*.py", "analysis/plots/**/*.py"],
+    "claims": ["files.py", "analysis/*.py"],
+    "measure": ["__init__.py", "compiling.py", "files.py", "aggregation/**/*.py"],
     "kernels": [
         "__init__.py",
-        "results.py",
+        "files.py",
         "analysis/*.py",
         "analysis/plots/**/*.py",
         "analysis/tables/**/*.py",

@@ -1,1 +1,1 @@
-"""Where updates lie and how they are read: in memory, in files, over processes; and who computes."""
+"""Where updates lie and how they are read: in memory, in files, over processes, by kernels."""

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsdg.aggregation.backends import kernels_for
-from fedsdg.aggregation.rows import Measured, Summed, TensorRows
-from fedsdg.aggregation.statistics import from_moments
+from fedsdg.aggregation.engines.backends import kernels_for
+from fedsdg.aggregation.engines.rows import Measured, Summed, TensorRows
+from fedsdg.aggregation.engines.statistics import from_moments
 
 
 class There(NamedTuple):
@@ -48,7 +48,7 @@ class Ahead:
     """The rows of a tensor [M, d], asked in tensors; nothing here waits for an answer."""
 
     def __init__(self, rows: Tensor) -> None:
-        from fedsdg.aggregation.kernels.cuda.rows import as_rows
+        from fedsdg.aggregation.engines.kernels.cuda.tables import as_rows
 
         self.rows = as_rows(rows)
         self.real = np.float64 if rows.dtype == torch.float64 else np.float32
@@ -64,13 +64,13 @@ class Ahead:
 
     def sent(self, numbers: np.ndarray) -> Tensor:
         """Numbers of the host in float64, where the rows are."""
-        from fedsdg.aggregation.kernels.cuda.launching import sent
+        from fedsdg.aggregation.engines.kernels.cuda.launching import sent
 
         return sent(np.asarray(numbers, dtype=np.float64), self.device)
 
     def measure(self, coefficients: Tensor | None = None) -> There:
         """As `rows.Rows.measure`, in the precision that is tried first."""
-        from fedsdg.aggregation.kernels.cuda.statistics import moments_there
+        from fedsdg.aggregation.engines.kernels.cuda.moments import moments_there
 
         c = coefficients
         if c is None:
@@ -86,7 +86,7 @@ class Ahead:
 
     def weighted_sum(self, weights: Tensor) -> None:
         """As `rows.Rows.weighted_sum`."""
-        from fedsdg.aggregation.kernels.cuda.sums import weighted_sum_there
+        from fedsdg.aggregation.engines.kernels.cuda.sums import weighted_sum_there
 
         total = torch.empty(self.rows.d, dtype=self.rows.dtype, device=self.device)
         finite = weighted_sum_there(self.rows, weights, total)
@@ -101,7 +101,7 @@ def go_ahead(rows: Mapping[str, TensorRows], ask: Callable[[Mapping[str, Ahead]]
     there = (isinstance(each, TensorRows) for each in rows.values())
     if not all(there) or any(kernels_for(each.tensor) != "triton" for each in rows.values()):
         return
-    from fedsdg.aggregation.kernels.cuda.statistics import moments_in_range
+    from fedsdg.aggregation.engines.kernels.cuda.moments import moments_in_range
 
     ahead = {name: Ahead(each.tensor) for name, each in rows.items()}
     ask(ahead)

@@ -105,7 +105,7 @@ def _check_interpreter(device: torch.device) -> None:
         raise RuntimeError(
             "backend 'triton': triton is not installed; on Linux, pip install triton"
         )
-    from fedsdg.aggregation.kernels.cuda.launching import is_interpreted
+    from fedsdg.aggregation.engines.kernels.cuda.launching import is_interpreted
 
     if device.type != "cpu" or not is_interpreted():
         raise RuntimeError(

@@ -5,7 +5,7 @@ Here stands the plain reference, for any device and dtype; large rows go to the 
 
 import torch
 
-from fedsdg.aggregation.backends import kernels_for
+from fedsdg.aggregation.engines.backends import kernels_for
 
 SORTED_NUMBERS = 1 << 18
 """Numbers that are sorted at a time."""
@@ -27,11 +27,11 @@ def looked_at_mean(rows: torch.Tensor, trim: int) -> tuple[torch.Tensor, bool | 
         raise ValueError(f"of {size} numbers, {trim} cannot be left out at both ends")
     result = torch.empty(d, dtype=rows.dtype, device=rows.device)
     if name := kernels_for(rows):
-        from fedsdg.aggregation.kernels.packages import load
+        from fedsdg.aggregation.engines.kernels.packages import load
 
         kernels = load(name)
-        if size <= kernels.order_statistics.MOST_ROWS:
-            finite = kernels.order_statistics.trimmed_mean(kernels.as_rows(rows), trim, result)
+        if size <= kernels.trimmed_means.MOST_ROWS:
+            finite = kernels.trimmed_means.trimmed_mean(kernels.as_rows(rows), trim, result)
             return result, finite
     width = max(256, SORTED_NUMBERS // size)
     for start in range(0, d, width):

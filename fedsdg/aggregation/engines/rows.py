@@ -14,10 +14,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 
-from fedsdg.aggregation import statistics
-from fedsdg.aggregation.backends import backend_for, kernels_for
-from fedsdg.aggregation.order_statistics import looked_at_mean, trimmed_mean
-from fedsdg.aggregation.statistics import Statistics
+from fedsdg.aggregation.engines import statistics
+from fedsdg.aggregation.engines.backends import backend_for, kernels_for
+from fedsdg.aggregation.engines.order_statistics import looked_at_mean, trimmed_mean
+from fedsdg.aggregation.engines.statistics import Statistics
 
 Blocks = Iterator[tuple[slice, torch.Tensor]]
 

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fedsdg.aggregation.backends import kernels_for
+from fedsdg.aggregation.engines.backends import kernels_for
 
 if TYPE_CHECKING:
-    from fedsdg.aggregation.kernels import columns, cuda
+    from fedsdg.aggregation.engines.kernels import columns, cuda
 
-    Rows = columns.Rows | cuda.rows.Rows | cuda.rows.TabledRows
+    Rows = columns.Rows | cuda.tables.Rows | cuda.tables.TabledRows
 
 BLOCK_BYTES = 1 << 21
 """Size of one float64 block: about a core's share of the last-level cache."""
@@ -192,7 +192,7 @@ def looked_at_sum(rows: torch.Tensor, weights: np.ndarray) -> tuple[torch.Tensor
     """`weighted_sum`, and whether all of it is finite, if that came to light: else None."""
     total = torch.empty(rows.shape[1], dtype=rows.dtype, device=rows.device)
     if name := kernels_for(rows):
-        from fedsdg.aggregation.kernels.packages import load
+        from fedsdg.aggregation.engines.kernels.packages import load
 
         kernels = load(name)
         finite = kernels.sums.weighted_sum(kernels.as_rows(rows), np.asarray(weights, float), total)
@@ -210,9 +210,9 @@ def measured_by_kernels(
 
     on: whose kernels, "numba" or "triton".
     """
-    from fedsdg.aggregation.kernels.packages import load
+    from fedsdg.aggregation.engines.kernels.packages import load
 
-    statistics = load(on).statistics
+    statistics = load(on).moments
     # Coefficients at most 1: their scale comes back in at the end, in float64. One that vanishes
     # in float32 (< 2^-149) is of no account where all |x| < 2^64 and z is in range.
     c = np.ones(rows.size) if coefficients is None else np.asarray(coefficients, dtype=np.float64)
@@ -248,9 +248,9 @@ def from_moments(
 
 def distances_by_kernels(rows: Rows, *, on: str = "numba") -> np.ndarray | None:
     """[M, M] ||x_i - x_j||^2, of rows as kernels want them; None where float64 is too narrow."""
-    from fedsdg.aggregation.kernels.packages import load
+    from fedsdg.aggregation.engines.kernels.packages import load
 
-    statistics = load(on).statistics
+    statistics = load(on).moments
     for real in _precisions(rows):
         found = statistics.distances(rows, real)
         if statistics.distances_in_range(rows, found, real):
@@ -259,7 +259,7 @@ def distances_by_kernels(rows: Rows, *, on: str = "numba") -> np.ndarray | None:
 
 
 def _laid_out(rows: torch.Tensor, kernels: str) -> Rows:
-    from fedsdg.aggregation.kernels.packages import load
+    from fedsdg.aggregation.engines.kernels.packages import load
 
     laid_out: Rows = load(kernels).as_rows(rows)
     return laid_out

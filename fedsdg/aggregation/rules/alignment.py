@@ -7,11 +7,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from fedsdg.aggregation.ahead import Ahead, There
 from fedsdg.aggregation.arguments import check_number, check_word
+from fedsdg.aggregation.engines.ahead import Ahead, There
+from fedsdg.aggregation.engines.rows import Rows
+from fedsdg.aggregation.engines.statistics import Statistics
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
-from fedsdg.aggregation.rows import Rows
-from fedsdg.aggregation.statistics import Statistics
 from fedsdg.aggregation.types import Context, Norm
 from fedsdg.aggregation.uploads import require_finite
 from fedsdg.aggregation.weights import capped

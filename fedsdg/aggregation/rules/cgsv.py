@@ -7,10 +7,10 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 
-from fedsdg.aggregation.ahead import Ahead
 from fedsdg.aggregation.arguments import check_number, check_word
+from fedsdg.aggregation.engines.ahead import Ahead
+from fedsdg.aggregation.engines.rows import Rows
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
-from fedsdg.aggregation.rows import Rows
 from fedsdg.aggregation.types import Context
 from fedsdg.aggregation.uploads import require_finite
 

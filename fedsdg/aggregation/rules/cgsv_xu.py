@@ -7,9 +7,9 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from fedsdg.aggregation.ahead import Ahead, go_ahead
 from fedsdg.aggregation.arguments import check_number
-from fedsdg.aggregation.rows import TensorRows
+from fedsdg.aggregation.engines.ahead import Ahead, go_ahead
+from fedsdg.aggregation.engines.rows import TensorRows
 from fedsdg.aggregation.rules.cgsv import ask_for_directions, check_shares, contributions
 from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
 from fedsdg.aggregation.uploads import checked_upload, require_finite

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from fedsdg.aggregation.engines.rows import Rows, TensorRows
 from fedsdg.aggregation.plans import Combination, Nothing, Plan, PlannedRule
-from fedsdg.aggregation.rows import Rows, TensorRows
 from fedsdg.aggregation.types import Context
 
 

@@ -7,8 +7,8 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from fedsdg.aggregation.engines.rows import Rows
 from fedsdg.aggregation.plans import Plan, PlannedRule
-from fedsdg.aggregation.rows import Rows
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.types import Context
 from fedsdg.aggregation.uploads import require_finite

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from fedsdg.aggregation.arguments import check_number
+from fedsdg.aggregation.engines.rows import Rows
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
-from fedsdg.aggregation.rows import Rows
 from fedsdg.aggregation.types import Context
 from fedsdg.aggregation.uploads import require_finite
 from fedsdg.aggregation.weights import Weights, check_weights, client_counts, needed_counts

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from fedsdg.aggregation.arguments import check_whole_number
+from fedsdg.aggregation.engines.rows import Rows, squares_suffice
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
-from fedsdg.aggregation.rows import Rows, squares_suffice
 from fedsdg.aggregation.types import Context
 from fedsdg.aggregation.uploads import require_finite
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
+from fedsdg.aggregation.engines.rows import Rows
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
-from fedsdg.aggregation.rows import Rows
 from fedsdg.aggregation.types import Context
 from fedsdg.aggregation.uploads import require_finite
 from fedsdg.aggregation.weights import Weights, check_weights, client_counts, needed_counts

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
+from fedsdg.aggregation.engines.rows import Rows
 from fedsdg.aggregation.plans import OrderStatistics, Plan, PlannedRule
-from fedsdg.aggregation.rows import Rows
 from fedsdg.aggregation.types import Context
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from fedsdg.aggregation.arguments import check_whole_number
-from fedsdg.aggregation.rows import TensorRows
+from fedsdg.aggregation.engines.rows import TensorRows
 from fedsdg.aggregation.server_models import checked_scores, server_models
 from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
 from fedsdg.aggregation.uploads import checked_upload

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from fedsdg.aggregation.arguments import check_number, check_whole_number
-from fedsdg.aggregation.rows import Rows, TensorRows
+from fedsdg.aggregation.engines.rows import Rows, TensorRows
 from fedsdg.aggregation.rules.geometric_median import geometric_median
 from fedsdg.aggregation.types import Aggregate, Context, Rule
 from fedsdg.aggregation.uploads import NonFiniteError, checked_upload, require_finite

@@ -20,7 +20,7 @@ from fedsdg import __version__
 from fedsdg.analysis.formatting import printed
 from fedsdg.analysis.hyperparameters import hyperparameters
 from fedsdg.analysis.summary import Summary
-from fedsdg.results import atomic_path, sha256_file, source_hash, write_json
+from fedsdg.files import atomic_path, sha256_file, source_hash, write_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -308,7 +308,7 @@ def save_figure(
     sidecar = Path(f"{output_stem}.json")
     made_from = {
         "inputs": {_shown(path): sha256_file(path) for path in inputs},
-        "source_sha256": source_hash("analysis", "results.py"),
+        "source_sha256": source_hash("analysis", "files.py"),
         "version": __version__,
     }
     write_json(sidecar, {**facts, **made_from})

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fedsdg.analysis.inference import mean_interval
 from fedsdg.analysis.names import GLOBAL, Metric, dirichlet_alpha, method_title
 from fedsdg.analysis.plots.cast import cast, merit_of
 from fedsdg.analysis.plots.style import (
@@ -21,7 +22,6 @@ from fedsdg.analysis.plots.style import (
     panels,
     say,
 )
-from fedsdg.analysis.statistics import mean_interval
 from fedsdg.analysis.summary import Cell, Setting, Summary
 
 #: The methods of one α share this part of its place.

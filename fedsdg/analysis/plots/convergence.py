@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fedsdg.analysis.inference import mean_interval
 from fedsdg.analysis.names import GLOBAL, Metric
 from fedsdg.analysis.plots.cast import cast, merit_of
 from fedsdg.analysis.plots.style import (
@@ -19,7 +20,6 @@ from fedsdg.analysis.plots.style import (
     say,
     ticks_within,
 )
-from fedsdg.analysis.statistics import mean_interval
 from fedsdg.analysis.summary import Summary
 
 _COLUMNS = ["dataset", "clients", "skew", "method", "seed", "round", "evaluated"]

@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 
 from fedsdg.analysis.frames import groups
 from fedsdg.analysis.gate_dynamics import CORRELATION, MEASURES
+from fedsdg.analysis.inference import Interval, mean_interval
 from fedsdg.analysis.names import dataset_title, skew_order, skew_title
 from fedsdg.analysis.plots.style import (
     BAND_SEEDS,
@@ -27,7 +28,6 @@ from fedsdg.analysis.plots.style import (
     shared_legend,
     ticks_within,
 )
-from fedsdg.analysis.statistics import Interval, mean_interval
 
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)))
 #: Panels from top to bottom: label, measures (a dash each), logarithmic, limits.

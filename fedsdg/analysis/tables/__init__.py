@@ -31,7 +31,7 @@ from fedsdg.analysis.tables.sensitivity import sensitivity
 from fedsdg.analysis.tables.stragglers import stragglers
 from fedsdg.analysis.tables.tuning import tuning
 from fedsdg.analysis.tables.verification import verification
-from fedsdg.results import atomic_path
+from fedsdg.files import atomic_path
 
 TABLES: Mapping[str, Callable[[Summary], Table]] = MappingProxyType(
     {

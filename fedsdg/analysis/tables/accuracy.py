@@ -10,6 +10,7 @@ import pandas as pd
 from fedsdg.analysis.formatting import CUT, MISSING, few_seeds, is_cut, percent
 from fedsdg.analysis.horizon import horizon_notes
 from fedsdg.analysis.hyperparameters import hyperparameters, ranges
+from fedsdg.analysis.inference import SHOWN_FROM, mean_interval, shown_half_width
 from fedsdg.analysis.names import (
     AGREEING,
     DIFFERING,
@@ -27,7 +28,6 @@ from fedsdg.analysis.names import (
     method_title,
     skew_title,
 )
-from fedsdg.analysis.statistics import SHOWN_FROM, mean_interval, shown_half_width
 from fedsdg.analysis.summary import Cell, Setting, Summary
 from fedsdg.analysis.tables.layout import Block, Entry, Table, block, mark_best
 

@@ -8,9 +8,9 @@ from fedsdg.analysis.formatting import CUT, MISSING, few_seeds, is_cut, percent
 from fedsdg.analysis.frames import PLACE, groups, places
 from fedsdg.analysis.horizon import horizon_notes
 from fedsdg.analysis.hyperparameters import hyperparameters
+from fedsdg.analysis.inference import SHOWN_FROM
 from fedsdg.analysis.names import is_ceiling, method_order, method_title, natural_order
 from fedsdg.analysis.robustness import accuracy_by_share, detections
-from fedsdg.analysis.statistics import SHOWN_FROM
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables.layout import Block, Entry, Table, block, mark_best
 

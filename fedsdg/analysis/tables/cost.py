@@ -9,8 +9,8 @@ import pandas as pd
 from fedsdg.analysis.formatting import MISSING, amount
 from fedsdg.analysis.frames import groups
 from fedsdg.analysis.hyperparameters import hyperparameters
+from fedsdg.analysis.inference import mean_interval
 from fedsdg.analysis.names import method_title
-from fedsdg.analysis.statistics import mean_interval
 from fedsdg.analysis.summary import Setting, Summary
 from fedsdg.analysis.tables.layout import Block, Entry, Table
 

@@ -8,6 +8,7 @@ from typing import Any
 from fedsdg.analysis.formatting import MISSING, few_seeds, points
 from fedsdg.analysis.horizon import horizon_notes
 from fedsdg.analysis.hyperparameters import hyperparameters
+from fedsdg.analysis.inference import SHOWN_FROM
 from fedsdg.analysis.names import (
     BETTER_BASELINE,
     SUBJECT,
@@ -15,7 +16,6 @@ from fedsdg.analysis.names import (
     method_title,
     skew_title,
 )
-from fedsdg.analysis.statistics import SHOWN_FROM
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables.layout import Block, Entry, Table
 

@@ -11,8 +11,8 @@ from fedsdg.analysis.contributions import MEASURES, YARDSTICKS, correlations, me
 from fedsdg.analysis.formatting import MISSING, few_seeds
 from fedsdg.analysis.frames import groups, places
 from fedsdg.analysis.hyperparameters import hyperparameters
+from fedsdg.analysis.inference import SHOWN_FROM
 from fedsdg.analysis.names import method_order, method_title
-from fedsdg.analysis.statistics import SHOWN_FROM
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables.layout import Table, block
 

@@ -8,8 +8,8 @@ from fedsdg.analysis.comparisons import LEVEL, SEEDS, Comparison, Difference, co
 from fedsdg.analysis.formatting import MISSING, few_seeds, p_value, points
 from fedsdg.analysis.horizon import horizon_label
 from fedsdg.analysis.hyperparameters import hyperparameters
+from fedsdg.analysis.inference import SHOWN_FROM
 from fedsdg.analysis.names import method_title
-from fedsdg.analysis.statistics import SHOWN_FROM
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables.layout import Table, block
 

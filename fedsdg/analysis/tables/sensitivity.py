@@ -10,8 +10,8 @@ from fedsdg.analysis.formatting import CUT, MISSING, few_seeds, is_cut, percent
 from fedsdg.analysis.frames import groups
 from fedsdg.analysis.horizon import horizon_notes
 from fedsdg.analysis.hyperparameters import hyperparameters, symbol
+from fedsdg.analysis.inference import SHOWN_FROM
 from fedsdg.analysis.names import GLOBAL, Metric, method_order, method_title
-from fedsdg.analysis.statistics import SHOWN_FROM
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.sweeps import panels, sweeps
 from fedsdg.analysis.tables.layout import Table, block

@@ -25,17 +25,17 @@ from torch import Tensor, nn
 from fedsdg.data.datasets import ImageData, load_dataset
 from fedsdg.data.glyphs import render_letters
 from fedsdg.data.images import prepare
-from fedsdg.gpu import repeatable
-from fedsdg.interruption import Stopped, stopped_by_signals
+from fedsdg.experiment.backbones.recipe import LETTERS, Recipe, check_keys, parse_recipe
+from fedsdg.experiment.backbones.snapshots import Snapshot
+from fedsdg.experiment.machine.gpu import repeatable
+from fedsdg.experiment.machine.interruption import Stopped, stopped_by_signals
+from fedsdg.files import sha256_json, source_hash
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import Backbone, build, from_checkpoint, from_timm, save_backbone
 from fedsdg.models.forward import class_tokens
 from fedsdg.models.probe import linear_probe
 from fedsdg.models.training import Training, progress_report, shift_and_mirror
-from fedsdg.recipe import LETTERS, Recipe, check_keys, parse_recipe
-from fedsdg.results import sha256_json, source_hash
 from fedsdg.rng import stream
-from fedsdg.snapshots import Snapshot
 
 ALPHABET = 26  # the labels count one case, then the other
 
@@ -45,10 +45,10 @@ _DATA, _WEIGHTS, _BATCHES, _AUGMENT, _PROBE = range(5)
 #: The parts of the package that make the weights. How data were loaded is in their hash.
 SOURCES = (
     "data/images.py",
-    "gpu.py",
+    "experiment/backbones/pretraining.py",
+    "experiment/backbones/recipe.py",
+    "experiment/machine/gpu.py",
     "models",
-    "pretraining.py",
-    "recipe.py",
     "rng.py",
 )
 

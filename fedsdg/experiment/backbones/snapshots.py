@@ -17,8 +17,8 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from fedsdg.files import atomic_path, canonical_json, differences
 from fedsdg.models.backbones import weights_sha256
-from fedsdg.results import atomic_path, canonical_json, differences
 
 #: Raise it when a snapshot of today could not be read any more.
 FORMAT = "1"

@@ -12,10 +12,10 @@ import torch
 from fedsdg.data.datasets import ImageData
 from fedsdg.data.images import prepare
 from fedsdg.data.partition_files import read_partition
-from fedsdg.model_folders import MERGED, accuracy_and_loss, load_model
+from fedsdg.experiment.exports.model_folders import MERGED, accuracy_and_loss, load_model
+from fedsdg.experiment.starts import facts_of
 from fedsdg.models.backbones import Backbone, load_backbone
 from fedsdg.models.peft_exchange import CONFIG as ADAPTERS
-from fedsdg.starts import facts_of
 
 
 @dataclass(frozen=True)

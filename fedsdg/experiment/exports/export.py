@@ -12,15 +12,15 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from fedsdg import results
+from fedsdg import files
+from fedsdg.experiment.exports.model_card import card
+from fedsdg.experiment.exports.model_folders import MERGED, write_timm, write_weights
+from fedsdg.experiment.starts import FACTS
+from fedsdg.experiment.store import MODELS, Address
 from fedsdg.federation.saved_models import SavedModels, read_saved
-from fedsdg.federation.store import MODELS, Address
-from fedsdg.model_card import card
-from fedsdg.model_folders import MERGED, write_timm, write_weights
 from fedsdg.models.backbones import Backbone, load_backbone
 from fedsdg.models.peft_exchange import save_peft
 from fedsdg.models.portable import Portable
-from fedsdg.starts import FACTS
 
 #: Raise it when what is written today could not be read any more.
 FORMAT = 1
@@ -57,7 +57,7 @@ def export_run(
             f"{run} is no run: it has no result.json; name a folder such as "
             "results/runs/EXPERIMENT/DATASET/clients~K/SKEW/METHOD/seed~0"
         )
-    result = results.read_json(run / "result.json")
+    result = files.read_json(run / "result.json")
     if not isinstance(result, dict) or "status" not in result:
         raise ValueError(f"{run / 'result.json'} is no record of a run; run it again")
     if result["status"] != "ok":
@@ -81,7 +81,7 @@ def export_run(
     about = {
         "result": result,
         "facts": facts,
-        "provenance": results.read_json(run / "provenance.json"),
+        "provenance": files.read_json(run / "provenance.json"),
         "clients": _client_rows(run, saved.round),
     }
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def export_run(
         if backbone is not None:
             own: Any = backbone.model.state_dict()
             write_timm(own, backbone, temporary / BACKBONE, ())
-            results.write_json(temporary / BACKBONE / FACTS, _facts(facts, result))
+            files.write_json(temporary / BACKBONE / FACTS, _facts(facts, result))
         for name, model in chosen.items():
             _write_model(temporary / name, name, saved, model, backbone, about)
         temporary.chmod(0o755)
@@ -192,11 +192,11 @@ def _write_model(
         save_peft(model, folder, base_model=backbone.name)
         state: Any = backbone.model.state_dict()
         write_timm(model.merged(state), backbone, folder / MERGED, facts["classes"])
-        results.write_json(folder / MERGED / FACTS, beside)
+        files.write_json(folder / MERGED / FACTS, beside)
         if base is not None:
             save_peft(model.own(), folder / OWN, base_model=backbone.name)
-            results.write_json(folder / OWN / FACTS, beside)
-    results.write_json(folder / FACTS, beside)
+            files.write_json(folder / OWN / FACTS, beside)
+    files.write_json(folder / FACTS, beside)
     text = card(name, base, saved.round, model, backbone is not None, **about)
-    with results.atomic_path(folder / "README.md") as temporary:
+    with files.atomic_path(folder / "README.md") as temporary:
         temporary.write_text(text, encoding="utf-8")

@@ -19,6 +19,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from fedsdg.experiment.starts import FACTS, facts_of, require_backbone
+from fedsdg.files import write_json
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import Backbone, build
 from fedsdg.models.peft_exchange import CONFIG as ADAPTERS
@@ -26,8 +28,6 @@ from fedsdg.models.peft_exchange import load_peft
 from fedsdg.models.portable import HEAD, Portable
 from fedsdg.models.small_cnn import CnnArchitecture, make_layout, scores_of_one
 from fedsdg.models.torchvision_schemas import declare_torchvision_operators
-from fedsdg.results import write_json
-from fedsdg.starts import FACTS, facts_of, require_backbone
 
 WEIGHTS = "model.safetensors"
 TIMM = "config.json"

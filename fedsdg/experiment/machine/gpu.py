@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fedsdg.devices import WORKSPACE
+from fedsdg.experiment.machine.devices import WORKSPACE
 
 
 @contextlib.contextmanager

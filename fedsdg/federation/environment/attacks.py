@@ -5,7 +5,7 @@ updates [M, d] in which the honest rows are those that came in, bit for bit. Att
 like everybody else, so their own rows are honest updates on their data. One that poisons data
 changes ``labels`` and leaves updates alone.
 
-The table of names and parameters is in ``fedsdg.conditions``, which needs no torch.
+The table of names and parameters is in ``fedsdg.methods.conditions``, which needs no torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsdg.federation.attackers import AttackView
+from fedsdg.federation.environment.attackers import AttackView
 
 
 @dataclass(frozen=True, eq=False)

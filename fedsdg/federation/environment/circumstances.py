@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsdg.federation.attackers import Attack, AttackView
-from fedsdg.federation.dropout import dropouts
-from fedsdg.federation.timing import Clock, Ending
+from fedsdg.federation.environment.attackers import Attack, AttackView
+from fedsdg.federation.environment.dropout import dropouts
+from fedsdg.federation.environment.timing import Clock, Ending
 from fedsdg.models.parameters import Layout
 from fedsdg.rng import stream
 

@@ -21,8 +21,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from fedsdg.aggregation.kernels.cuda import order_statistics, statistics, sums
-from fedsdg.aggregation.kernels.cuda.rows import Rows, TabledRows
+from fedsdg.aggregation.engines.kernels.cuda import moments, sums, trimmed_means
+from fedsdg.aggregation.engines.kernels.cuda.tables import Rows, TabledRows
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
@@ -98,12 +98,12 @@ def compile_tables(d: int) -> None:
     """The kernels through a table, of tensors that lie at multiples of 16 where d is one."""
     lists = [[torch.zeros(d), torch.zeros(16)] for _ in range(11)]
     table = TabledRows(lists[1:], lists[0], torch.float32)
-    statistics.moments(table, np.ones(10), np.float32)
-    statistics.distances(table, np.float32)
+    moments.moments(table, np.ones(10), np.float32)
+    moments.distances(table, np.float32)
     sums.write_weighted_sums(table, np.ones(10), lists[0], lists[0])
     for size in (10, 40):
         many = TabledRows((lists[1:] * 4)[:size], lists[0], torch.float32)
-        order_statistics.write_trimmed_means(many, 4, lists[0], lists[0])
+        trimmed_means.write_trimmed_means(many, 4, lists[0], lists[0])
 
 
 def compile_others(rows: torch.Tensor, out: torch.Tensor) -> None:
@@ -111,9 +111,9 @@ def compile_others(rows: torch.Tensor, out: torch.Tensor) -> None:
     weights = np.ones(len(rows))
     reals = [np.float64] if rows.dtype == torch.float64 else [np.float32, np.float64]
     for real in reals:
-        statistics.moments(Rows(rows), weights, real)
-        statistics.distances(Rows(rows), real)
-    statistics.moments(Rows(rows, out), weights, reals[0])
+        moments.moments(Rows(rows), weights, real)
+        moments.distances(Rows(rows), real)
+    moments.moments(Rows(rows, out), weights, reals[0])
     for other in (None, out):
         sums.weighted_sum(Rows(rows, other), weights, out, other)
 
@@ -123,7 +123,7 @@ if __name__ == "__main__":
     for size, dtype, d in CASES + SELECTED:
         rows, out = torch.zeros(size, d, dtype=dtype), torch.zeros(d, dtype=dtype)
         for other in (None, out) if (size, dtype, d) in CASES else (out,):
-            order_statistics.trimmed_mean(Rows(rows, other), (size - 1) // 2, out, other)
+            trimmed_means.trimmed_mean(Rows(rows, other), (size - 1) // 2, out, other)
         if (size, dtype, d) in CASES:
             compile_others(rows, out)
         report({"size": size, "dtype": str(dtype), "d": d})

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedsdg.aggregation.ahead import Ahead
-from fedsdg.aggregation.backends import backend
-from fedsdg.aggregation.rows import TensorRows
+from fedsdg.aggregation.engines.ahead import Ahead
+from fedsdg.aggregation.engines.backends import backend
+from fedsdg.aggregation.engines.rows import TensorRows
 from fedsdg.aggregation.rules.alignment import Alignment
 from fedsdg.aggregation.rules.cgsv import Cgsv
 from fedsdg.aggregation.rules.cgsv_xu import CgsvXu
@@ -169,7 +169,7 @@ def test_rows_on_the_host_wait_for_nobody(cohort):
 def test_a_known_answer_is_given_for_its_own_coefficients_alone():
     rows = TensorRows(updates())
     with backend("triton"):
-        from fedsdg.aggregation.ahead import go_ahead
+        from fedsdg.aggregation.engines.ahead import go_ahead
 
         c = np.arange(1.0, SIZE + 1)
         go_ahead({"x": rows}, lambda there: _ask(there["x"], c))

@@ -6,7 +6,13 @@ import sys
 import pytest
 import torch
 
-from fedsdg.aggregation.backends import AUTO_NUMBERS, VARIABLE, backend, chosen_backend, kernels_for
+from fedsdg.aggregation.engines.backends import (
+    AUTO_NUMBERS,
+    VARIABLE,
+    backend,
+    chosen_backend,
+    kernels_for,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +67,7 @@ def test_small_problems_never_load_the_compiler():
     """So the runs of a grid, whose cohorts are small, give the bytes they gave without kernels."""
     code = """
 import sys, numpy as np, torch
-from fedsdg.aggregation.statistics import measure, squared_distances, weighted_sum
+from fedsdg.aggregation.engines.statistics import measure, squared_distances, weighted_sum
 rows = torch.randn(10, 90_000)
 measure(rows, gram=True), squared_distances(rows), weighted_sum(rows, np.ones(10))
 sys.exit("numba" in sys.modules)

@@ -13,22 +13,17 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedsdg.aggregation.backends import AUTO_NUMBERS, backend, kernels_for
-from fedsdg.aggregation.order_statistics import trimmed_mean
+from fedsdg.aggregation.engines.backends import AUTO_NUMBERS, backend, kernels_for
+from fedsdg.aggregation.engines.order_statistics import trimmed_mean
+from fedsdg.aggregation.engines.statistics import measure, squared_distances, weighted_sum
 from fedsdg.aggregation.rules.geometric_median import GeometricMedian
-from fedsdg.aggregation.statistics import measure, squared_distances, weighted_sum
 
 from .large_attackers import attacked, true_residual
 
 pytest.importorskip("triton", reason="there is no triton for this system")
 
-from fedsdg.aggregation.kernels.cuda import (
-    launching,
-    order_statistics,
-    statistics,
-    sums,
-)
-from fedsdg.aggregation.kernels.cuda.rows import Rows
+from fedsdg.aggregation.engines.kernels.cuda import launching, moments, sums, trimmed_means
+from fedsdg.aggregation.engines.kernels.cuda.tables import Rows
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
@@ -78,7 +73,7 @@ def exact(rows):
 
 
 def check_moments(rows, c, real, origin=None):
-    squares, dots = statistics.moments(Rows(rows, origin), c, real)
+    squares, dots = moments.moments(Rows(rows, origin), c, real)
     x, lost = exact(rows), 0.0
     if origin is not None:
         lost = np.linalg.norm(np.abs(x).max(0) + np.abs(exact(origin)))
@@ -93,7 +88,7 @@ def check_moments(rows, c, real, origin=None):
 
 def check_distances(rows, real):
     x = exact(rows)
-    between = statistics.distances(Rows(rows), real)
+    between = moments.distances(Rows(rows), real)
     expected = ((x[:, None] - x[None]) ** 2).sum(-1)
     np.testing.assert_allclose(between, expected, rtol=EPS[real])
     np.testing.assert_array_equal(between, between.T)
@@ -114,7 +109,7 @@ def check_weighted_sum(rows, w, base=None, origin=None):
 
 def check_trimmed_mean(rows, trim, base=None, origin=None):
     out = torch.empty_like(rows[0])
-    assert order_statistics.trimmed_mean(Rows(rows, origin), trim, out, base)
+    assert trimmed_means.trimmed_mean(Rows(rows, origin), trim, out, base)
     x = np.sort(exact(rows) - (0 if origin is None else exact(origin)), axis=0)
     expected = x[trim : len(x) - trim].mean(0)
     start = np.zeros_like(expected) if base is None else exact(base)
@@ -152,16 +147,16 @@ def test_no_column_is_dropped_or_taken_twice_at_the_border_of_a_block(d):
     """Small whole numbers: every result is exact, so one column more or less shows."""
     x = np.random.default_rng(d).integers(-4, 5, size=(3, d)).astype(np.float32)
     rows, c = torch.tensor(x, device=DEVICE), np.array([1.0, -2.0, 3.0])
-    squares, dots = statistics.moments(Rows(rows), c, np.float32)
+    squares, dots = moments.moments(Rows(rows), c, np.float32)
     z = c @ x
     np.testing.assert_array_equal(squares, [*(x * x).sum(1), z @ z])
     np.testing.assert_array_equal(dots, x @ z)
-    between = statistics.distances(Rows(rows), np.float32)
+    between = moments.distances(Rows(rows), np.float32)
     np.testing.assert_array_equal(between, ((x[:, None] - x[None]) ** 2).sum(-1))
     out = torch.full((d + 2,), torch.nan, device=DEVICE)
     for work, expected in [
         (lambda part: sums.weighted_sum(Rows(rows), c, part), z),
-        (lambda part: order_statistics.trimmed_mean(Rows(rows), 1, part), np.median(x, axis=0)),
+        (lambda part: trimmed_means.trimmed_mean(Rows(rows), 1, part), np.median(x, axis=0)),
     ]:
         work(out[1:-1])
         np.testing.assert_array_equal(out[1:-1].cpu().numpy(), expected)
@@ -170,17 +165,17 @@ def test_no_column_is_dropped_or_taken_twice_at_the_border_of_a_block(d):
 
 def test_a_program_that_takes_many_blocks_leaves_none_out(monkeypatch):
     """A few programs, so that each goes round its loops several times, the last not in full."""
-    monkeypatch.setattr(statistics, "PROGRAMS", 2)
-    monkeypatch.setattr(statistics, "MOST_STEPS", 3)
-    monkeypatch.setattr(statistics, "PAIRED_STEPS", 2)
+    monkeypatch.setattr(moments, "PROGRAMS", 2)
+    monkeypatch.setattr(moments, "MOST_STEPS", 3)
+    monkeypatch.setattr(moments, "PAIRED_STEPS", 2)
     for size, d in [(2, 10_000), (10, 8 * 512 + 16), (10, 7 * 128 + 5), (17, 1999)]:
         x = np.random.default_rng(d).integers(-4, 5, size=(size, d)).astype(np.float32)
         rows, c = torch.tensor(x, device=DEVICE), np.arange(size) - 1.0
-        squares, dots = statistics.moments(Rows(rows), c, np.float32)
+        squares, dots = moments.moments(Rows(rows), c, np.float32)
         z = c @ x
         np.testing.assert_array_equal(squares, [*(x * x).sum(1), z @ z])
         np.testing.assert_array_equal(dots, x @ z)
-        between = statistics.distances(Rows(rows), np.float32)
+        between = moments.distances(Rows(rows), np.float32)
         np.testing.assert_array_equal(between, ((x[:, None] - x[None]) ** 2).sum(-1))
 
 
@@ -261,12 +256,12 @@ def test_the_median_is_numpys(size, d, dtype, ties, layout, seed):
     x = np.random.default_rng(seed).normal(size=(size, d))
     rows = laid_out(torch.tensor(np.round(x) if ties else x).to(dtype).to(DEVICE), layout)
     out = torch.empty_like(rows[0])
-    assert order_statistics.trimmed_mean(Rows(rows), (size - 1) // 2, out)
+    assert trimmed_means.trimmed_mean(Rows(rows), (size - 1) // 2, out)
     expected = torch.tensor(np.median(exact(rows), axis=0)).to(dtype)
     assert torch.equal(out.cpu(), expected)
 
 
-@pytest.mark.parametrize("size", range(1, order_statistics.NETWORK_ROWS + 2))
+@pytest.mark.parametrize("size", range(1, trimmed_means.NETWORK_ROWS + 2))
 def test_the_middle_ranks_of_every_number_of_rows(size):
     """Against sorting, with many equal numbers and columns that are not finite; beyond the last
     number of rows that a network takes, too."""
@@ -281,7 +276,7 @@ def test_the_middle_ranks_of_every_number_of_rows(size):
             expected = ordered[trim : size - trim].mean(0)
             expected[[7, 11, 13]] = torch.nan
             out = torch.empty_like(rows[0])
-            assert not order_statistics.trimmed_mean(Rows(rows), trim, out)
+            assert not trimmed_means.trimmed_mean(Rows(rows), trim, out)
             near = {"rtol": torch.finfo(kind).eps, "atol": 1e-15, "equal_nan": True}
             torch.testing.assert_close(out.double().cpu(), expected, **near)
 
@@ -322,8 +317,8 @@ def test_the_order_of_the_clients_changes_no_bit_of_what_is_of_pairs_or_columns(
 def test_from_run_to_run_no_bit_changes(d):
     rows, c = draw(10, d), np.arange(10.0)
     for work in (
-        lambda: np.concatenate(statistics.moments(Rows(rows), c, np.float32)),
-        lambda: statistics.distances(Rows(rows[:4]), np.float32),
+        lambda: np.concatenate(moments.moments(Rows(rows), c, np.float32)),
+        lambda: moments.distances(Rows(rows[:4]), np.float32),
     ):
         np.testing.assert_array_equal(work(), work())
 
@@ -361,7 +356,7 @@ def test_numbers_that_are_not_finite_are_never_silent(value, dtype):
     assert not torch.isfinite(weighted_sum(rows, np.full(5, 0.2))[123])
     assert not sums.weighted_sum(Rows(rows), np.full(5, 0.2), torch.empty_like(rows[0]))
     out = torch.empty_like(rows[0])
-    assert not order_statistics.trimmed_mean(Rows(rows), 2, out)
+    assert not trimmed_means.trimmed_mean(Rows(rows), 2, out)
     assert out.isnan().nonzero().tolist() == [[123]]
 
 
@@ -403,7 +398,7 @@ def test_by_itself_triton_takes_large_rows_on_a_gpu_alone():
 def test_forced_without_a_gpu_and_without_the_interpreter_it_says_so():
     code = """
 import numpy as np, torch
-from fedsdg.aggregation.statistics import measure
+from fedsdg.aggregation.engines.statistics import measure
 measure(torch.ones(2, 3))
 """
     done = run([sys.executable, "-c", code], FEDSDG_AGGREGATION_BACKEND="triton")
@@ -416,7 +411,7 @@ def run(command, **variables):
     """In a process where triton compiles."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | variables
     # Where the package is not installed, its folder is all there is.
-    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+    environment["PYTHONPATH"] = str(Path(__file__).parents[3])
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -478,10 +473,10 @@ def test_large_rows_on_a_gpu(size, d, dtype):
 def test_positions_beyond_32_bits():
     rows = torch.zeros(3, 1_200_000_000, device=DEVICE, dtype=torch.bfloat16)
     rows[2, -1] = 3
-    assert statistics.moments(Rows(rows), np.ones(3), np.float32)[0].tolist() == [0, 0, 9, 9]
+    assert moments.moments(Rows(rows), np.ones(3), np.float32)[0].tolist() == [0, 0, 9, 9]
     assert weighted_sum(rows, np.ones(3))[-1] == 3
     assert trimmed_mean(rows, 1)[-1] == 0
-    assert statistics.distances(Rows(rows), np.float32)[0].tolist() == [0, 0, 9]
+    assert moments.distances(Rows(rows), np.float32)[0].tolist() == [0, 0, 9]
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

@@ -9,7 +9,7 @@ from fedsdg.aggregation.rules.krum import Krum
 from fedsdg.aggregation.rules.trimmed_mean import TrimmedMean
 from tests.bad_inputs.outcomes import EVERYTHING
 
-from .door_cases import EVERY_RULE, draw, flat, needs
+from ..api_cases import EVERY_RULE, draw, flat, needs
 from .large_attackers import attacked, true_residual
 from .world import World
 from .world_cases import Fragile, bounds, mixed, own_clients

@@ -11,13 +11,13 @@ import torch
 import torch.distributed as dist
 
 from fedsdg.aggregation import aggregate, aggregate_by_client, aggregate_sharded
-from fedsdg.aggregation.distributed import Peers, ShardedRows
-from fedsdg.aggregation.distributed.columns import Layout
-from fedsdg.aggregation.rows import TensorRows
+from fedsdg.aggregation.engines.distributed import Peers, ShardedRows
+from fedsdg.aggregation.engines.distributed.exchange import Layout
+from fedsdg.aggregation.engines.rows import TensorRows
 
-from .door_cases import EVERY_RULE, KINDS, draw, flat, form, needs
+from ..api_cases import EVERY_RULE, KINDS, draw, flat, form, needs
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 THETA, CLIENTS = draw(0, 6, 11)
 
 

@@ -10,15 +10,15 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from fedsdg.aggregation.door import aggregate
-from fedsdg.aggregation.files.door import aggregate_files, read_state
-from fedsdg.aggregation.files.rows import Meter, block_width, finite_norm
-from fedsdg.aggregation.parameters.rounding import Rounding
+from fedsdg.aggregation.api import aggregate
+from fedsdg.aggregation.engines.files.file_rows import Meter, block_width, finite_norm
+from fedsdg.aggregation.engines.files.streaming import aggregate_files, read_state
+from fedsdg.aggregation.engines.memory.rounding import Rounding
 from fedsdg.aggregation.rule_table import make_rule
 from fedsdg.aggregation.rules.alignment import Alignment
 from fedsdg.aggregation.types import Aggregate, StatelessRule
 
-from .door_cases import EVERY_RULE, needs
+from ..api_cases import EVERY_RULE, needs
 
 SMALLEST = 1 << 20
 """Of memory; with it the parameters of `written` with 40 clients come in several blocks."""

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from fedsdg.aggregation.door import aggregate
-from fedsdg.aggregation.files.door import aggregate_files, read_state
-from fedsdg.aggregation.files.new_files import new_file
+from fedsdg.aggregation.api import aggregate
+from fedsdg.aggregation.engines.files.new_files import new_file
+from fedsdg.aggregation.engines.files.streaming import aggregate_files, read_state
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.rules.scaffold import Scaffold
 from fedsdg.aggregation.uploads import NonFiniteError
@@ -460,7 +460,7 @@ def test_a_name_taken_meanwhile_is_not_replaced(tmp_path):
 
 SLOWLY = """
 import sys, time
-from fedsdg.aggregation.files.door import aggregate_files
+from fedsdg.aggregation.engines.files.streaming import aggregate_files
 def progress(title, done, total):
     if title.startswith("pass 2") and done:
         print("writing", flush=True)

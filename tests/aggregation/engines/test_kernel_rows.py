@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsdg.aggregation.kernels import columns, order_statistics, sums
-from fedsdg.aggregation.kernels.columns import as_rows, parameter_rows
+from fedsdg.aggregation.engines.kernels import columns, sums, trimmed_means
+from fedsdg.aggregation.engines.kernels.columns import as_rows, parameter_rows
+from fedsdg.aggregation.engines.statistics import distances_by_kernels, measured_by_kernels
 from fedsdg.aggregation.rules.krum import krum_scores
-from fedsdg.aggregation.statistics import distances_by_kernels, measured_by_kernels
 
 STORAGES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 PLACES = st.sampled_from([1, 63, 64, 65, 127, 128, 129, 255, 257, 511, 513, 1025, 4095, 4097])
@@ -81,7 +81,7 @@ def test_everything_on_parameters(size, d, storage, wide, with_origin, scale, se
     kept = np.sort(x, axis=0)[trim : size - trim]
     for base in (None, origin):
         out = torch.empty(d, dtype=storage)
-        assert order_statistics.trimmed_mean(rows, trim, out, base)
+        assert trimmed_means.trimmed_mean(rows, trim, out, base)
         start = 0 if base is None else base.double().numpy()
         close(out, start + kept.mean(axis=0), np.abs(start) + np.abs(kept).max(axis=0))
 
@@ -101,12 +101,12 @@ def test_written_over_the_origin_itself(storage, size):
     expected = torch.empty_like(origin)
     sums.weighted_sum(rows, weights, expected, origin)
     median = torch.empty_like(origin)
-    order_statistics.trimmed_mean(rows, 1, median, origin)
+    trimmed_means.trimmed_mean(rows, 1, median, origin)
     again = origin.clone()
     sums.weighted_sum(parameter_rows(clients, again), weights, again, again)
     assert torch.equal(again, expected)
     again = origin.clone()
-    order_statistics.trimmed_mean(parameter_rows(clients, again), 1, again, again)
+    trimmed_means.trimmed_mean(parameter_rows(clients, again), 1, again, again)
     assert torch.equal(again, median)
 
 
@@ -181,7 +181,7 @@ def test_what_is_not_finite_is_seen_anywhere(storage, value):
         assert found is None or not np.isfinite(found.norms[k])
         assert not sums.weighted_sum(rows, np.full(5, 0.2), out)
         assert not torch.isfinite(out[j])
-        assert not order_statistics.trimmed_mean(rows, 1, out)
+        assert not trimmed_means.trimmed_mean(rows, 1, out)
         assert torch.isnan(out).nonzero().tolist() == [[j]]
 
 
@@ -198,7 +198,7 @@ def everything(rows):
     weights, d = np.arange(1, rows.size + 1) / rows.size**2, rows.d
     total, trimmed = torch.empty(d, dtype=rows.storage), torch.empty(d, dtype=rows.storage)
     sums.weighted_sum(rows, weights, total)
-    order_statistics.trimmed_mean(rows, 1, trimmed)
+    trimmed_means.trimmed_mean(rows, 1, trimmed)
     found = measured_by_kernels(rows)
     numbers = [found.norms, found.dots, found.reference_norm, distances_by_kernels(rows)]
     return numbers, [total.double().numpy(), trimmed.double().numpy()]
@@ -245,5 +245,5 @@ def test_the_order_of_the_clients_changes_no_distance_and_no_median():
     np.testing.assert_array_equal(distances_by_kernels(shuffled), between[np.ix_(order, order)])
     results = [torch.empty(5000), torch.empty(5000)]
     for some, out in zip((rows, shuffled), results, strict=True):
-        order_statistics.trimmed_mean(some, 6, out)
+        trimmed_means.trimmed_mean(some, 6, out)
     assert torch.equal(*results)

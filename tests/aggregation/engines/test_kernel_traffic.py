@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedsdg.aggregation.backends import backend
-from fedsdg.aggregation.kernels import columns, loops, order_statistics, sums, traffic
-from fedsdg.aggregation.kernels.columns import as_rows, over_parts, parameter_rows
+from fedsdg.aggregation.engines.backends import backend
+from fedsdg.aggregation.engines.kernels import columns, loops, sums, traffic, trimmed_means
+from fedsdg.aggregation.engines.kernels.columns import as_rows, over_parts, parameter_rows
+from fedsdg.aggregation.engines.statistics import distances_by_kernels, measured_by_kernels
 from fedsdg.aggregation.rules.alignment import Alignment
 from fedsdg.aggregation.rules.cgsv import Cgsv
 from fedsdg.aggregation.rules.geometric_median import GeometricMedian
@@ -18,7 +19,6 @@ from fedsdg.aggregation.rules.krum import Krum
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.rules.median import CoordinateMedian
 from fedsdg.aggregation.rules.trimmed_mean import TrimmedMean
-from fedsdg.aggregation.statistics import distances_by_kernels, measured_by_kernels
 
 
 @pytest.mark.parametrize("backwards", [False, True])
@@ -107,7 +107,7 @@ def test_nothing_of_size_d_is_allocated(storage, with_origin):
         measured_by_kernels(rows)
         distances_by_kernels(rows)
         sums.weighted_sum(rows, weights, out, origin)
-        order_statistics.trimmed_mean(rows, 3, out, origin)
+        trimmed_means.trimmed_mean(rows, 3, out, origin)
 
     everything(rows._replace(d=1000))  # Compiled, and their tables laid out.
     tracemalloc.start()

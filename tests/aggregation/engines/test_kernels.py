@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsdg import compiling
-from fedsdg.aggregation.backends import backend
-from fedsdg.aggregation.kernels import columns
+from fedsdg.aggregation.engines.backends import backend
+from fedsdg.aggregation.engines.kernels import columns
+from fedsdg.aggregation.engines.statistics import measure, squared_distances, weighted_sum
 from fedsdg.aggregation.rules.mean import Mean
-from fedsdg.aggregation.statistics import measure, squared_distances, weighted_sum
 from fedsdg.aggregation.uploads import NonFiniteError
 
 PRECISION = {torch.float64: 1e-13}
@@ -166,7 +166,7 @@ def test_the_number_of_threads_changes_no_bit(size, monkeypatch):
 def test_a_forked_child_has_threads_of_its_own():
     code = """
 import os, numpy as np, torch
-from fedsdg.aggregation.kernels import columns, sums
+from fedsdg.aggregation.engines.kernels import columns, sums
 torch.set_num_threads(2)
 columns.PART_BYTES = 1 << 10
 rows, out = columns.as_rows(torch.ones(3, 20_000)), torch.empty(20_000)

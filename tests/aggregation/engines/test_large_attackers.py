@@ -6,8 +6,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fedsdg.aggregation import aggregate, aggregate_files
-from fedsdg.aggregation.backends import backend
-from fedsdg.aggregation.rows import TensorRows
+from fedsdg.aggregation.engines.backends import backend
+from fedsdg.aggregation.engines.rows import TensorRows
 from fedsdg.aggregation.rules.geometric_median import GeometricMedian
 from fedsdg.aggregation.rules.screened import outlier_scores
 

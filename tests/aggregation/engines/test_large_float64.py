@@ -7,8 +7,8 @@ import torch
 from mpmath import mp, mpf, sqrt
 
 from fedsdg.aggregation import aggregate, fedsdg_server_aggregate
-from fedsdg.aggregation.backends import backend
-from fedsdg.aggregation.rows import BlockRows, TensorRows
+from fedsdg.aggregation.engines.backends import backend
+from fedsdg.aggregation.engines.rows import BlockRows, TensorRows
 from fedsdg.aggregation.rules.alignment import Alignment
 from fedsdg.aggregation.rules.krum import MultiKrum
 

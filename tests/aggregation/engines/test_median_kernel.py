@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsdg.aggregation.backends import backend
-from fedsdg.aggregation.kernels import columns
-from fedsdg.aggregation.kernels.networks import selection_network, sorting_network
-from fedsdg.aggregation.order_statistics import trimmed_mean
+from fedsdg.aggregation.engines.backends import backend
+from fedsdg.aggregation.engines.kernels import columns
+from fedsdg.aggregation.engines.kernels.networks import selection_network, sorting_network
+from fedsdg.aggregation.engines.order_statistics import trimmed_mean
 from fedsdg.aggregation.rules.median import CoordinateMedian
 from fedsdg.aggregation.uploads import NonFiniteError
 

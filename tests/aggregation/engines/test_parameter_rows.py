@@ -9,14 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsdg.aggregation.backends import backend
-from fedsdg.aggregation.parameters import formed_rows
-from fedsdg.aggregation.parameters import rows as parameter_rows
-from fedsdg.aggregation.parameters.addressed_rows import AddressedRows
-from fedsdg.aggregation.parameters.blocks import cut
-from fedsdg.aggregation.parameters.formed_rows import FormedRows
-from fedsdg.aggregation.parameters.rows import ParameterRows, form_matrix
-from fedsdg.aggregation.parameters.tabled_rows import TabledRows
+from fedsdg.aggregation.engines.backends import backend
+from fedsdg.aggregation.engines.memory import formed_rows, parameter_rows
+from fedsdg.aggregation.engines.memory.addressed_rows import AddressedRows
+from fedsdg.aggregation.engines.memory.blocks import cut
+from fedsdg.aggregation.engines.memory.formed_rows import FormedRows
+from fedsdg.aggregation.engines.memory.parameter_rows import ParameterRows, form_matrix
+from fedsdg.aggregation.engines.memory.tabled_rows import TabledRows
 from fedsdg.aggregation.plans import Combination, Nothing, OrderStatistics, Plan
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]

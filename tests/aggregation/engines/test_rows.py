@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedsdg.aggregation.engines.rows import BlockRows, TensorRows
 from fedsdg.aggregation.plans import Combination, Nothing, OrderStatistics, PlannedRule
-from fedsdg.aggregation.rows import BlockRows, TensorRows
 from fedsdg.aggregation.rule_table import RULES, make_rule
 
 

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import fedsdg.aggregation.state_dicts
+import fedsdg.aggregation.engines.memory.state_dicts
 from fedsdg.aggregation import fedsdg_server_aggregate
-from fedsdg.aggregation.backends import backend
+from fedsdg.aggregation.engines.backends import backend
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
@@ -36,7 +36,7 @@ def flat(params):
 
 
 def test_docstring_examples():
-    result = doctest.testmod(fedsdg.aggregation.state_dicts)
+    result = doctest.testmod(fedsdg.aggregation.engines.memory.state_dicts)
     assert result.attempted >= 5
     assert result.failed == 0
 

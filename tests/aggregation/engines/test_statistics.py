@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedsdg.aggregation.backends import backend
-from fedsdg.aggregation.statistics import measure, squared_distances, weighted_sum
+from fedsdg.aggregation.engines.backends import backend
+from fedsdg.aggregation.engines.statistics import measure, squared_distances, weighted_sum
 
 
 @pytest.fixture(autouse=True)

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from fedsdg.aggregation.backends import backend
-from fedsdg.aggregation.door import aggregate
-from fedsdg.aggregation.parameters.formed_rows import FormedRows
-from fedsdg.aggregation.parameters.tabled_rows import tabled_groups
-from fedsdg.aggregation.state_dicts import fedsdg_server_aggregate
+from fedsdg.aggregation.api import aggregate
+from fedsdg.aggregation.engines.backends import backend
+from fedsdg.aggregation.engines.memory.formed_rows import FormedRows
+from fedsdg.aggregation.engines.memory.state_dicts import fedsdg_server_aggregate
+from fedsdg.aggregation.engines.memory.tabled_rows import tabled_groups
 from fedsdg.aggregation.uploads import NonFiniteError
 from tests.pretended_cuda import interpreted_there, pretended_cuda
 
 pytest.importorskip("triton", reason="there is no triton for this system")
 
-from fedsdg.aggregation.kernels.cuda import order_statistics, statistics, sums
-from fedsdg.aggregation.kernels.cuda.rows import TabledRows
+from fedsdg.aggregation.engines.kernels.cuda import moments, sums, trimmed_means
+from fedsdg.aggregation.engines.kernels.cuda.tables import TabledRows
 
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="for triton's interpreter"),
@@ -66,19 +66,19 @@ def test_kernels_read_every_number_where_it_lies(shapes, size, dtype):
     assert table.aligned == (shapes == ALIGNED)
     x, theta = np.array([flat(c) for c in clients]), flat(origin)
     y, c = x - theta, np.linspace(-1, 2, size)
-    squares, dots = statistics.moments(table, c, real)
+    squares, dots = moments.moments(table, c, real)
     lengths, z = np.linalg.norm(y, axis=1), c @ y
     reach = np.abs(c) @ lengths
     np.testing.assert_allclose(squares[:-1], lengths**2, rtol=near)
     assert (np.abs(dots - y @ z) <= near * (lengths + 1) * reach).all()
     assert abs(squares[-1] - z @ z) <= near * (1 + reach**2)
-    between = statistics.distances(table, real)
+    between = moments.distances(table, real)
     expected = ((x[:, None] - x[None]) ** 2).sum(-1)
     np.testing.assert_allclose(between, expected, rtol=near, atol=near)
     eps = torch.finfo(dtype).eps
     for work, told, step in [
         (sums.write_weighted_sums, c, z),
-        (order_statistics.write_trimmed_means, (size - 1) // 2, np.median(y, axis=0)),
+        (trimmed_means.write_trimmed_means, (size - 1) // 2, np.median(y, axis=0)),
     ]:
         for base in (bases, None):
             outs = [torch.full_like(tensor, 7) for tensor in bases]
@@ -102,16 +102,16 @@ def test_no_column_is_dropped_or_taken_twice_at_the_border_of_a_tensor():
     table = TabledRows(rows[1:], rows[0], torch.float32)
     x = np.array([np.concatenate([part.numpy() for part in row]) for row in rows])
     y, c = x[1:] - x[0], np.array([1.0, -2.0, 3.0])
-    squares, dots = statistics.moments(table, c, np.float32)
+    squares, dots = moments.moments(table, c, np.float32)
     z = c @ y
     np.testing.assert_array_equal(squares, [*(y * y).sum(1), z @ z])
     np.testing.assert_array_equal(dots, y @ z)
-    between = statistics.distances(table, np.float32)
+    between = moments.distances(table, np.float32)
     np.testing.assert_array_equal(between, ((y[:, None] - y[None]) ** 2).sum(-1))
     for work, expected in [
         (lambda outs: sums.write_weighted_sums(table, c, outs, rows[0]), x[0] + z),
         (
-            lambda outs: order_statistics.write_trimmed_means(table, 1, outs, rows[0]),
+            lambda outs: trimmed_means.write_trimmed_means(table, 1, outs, rows[0]),
             np.median(x[1:], axis=0),
         ),
     ]:
@@ -208,9 +208,9 @@ def test_results_beyond_float16_are_refused():
     outs = [torch.zeros(3).half(), torch.zeros(5).half()]
     assert sums.write_weighted_sums(table, np.ones(2), outs, None) == [1]
     assert outs[1].isinf().all()
-    assert order_statistics.write_trimmed_means(table, 0, outs, None) == []
+    assert trimmed_means.write_trimmed_means(table, 0, outs, None) == []
     assert torch.equal(outs[1], large)
-    assert order_statistics.write_trimmed_means(table, 0, outs, [small, large]) == [1]
+    assert trimmed_means.write_trimmed_means(table, 0, outs, [small, large]) == [1]
 
 
 def test_which_tensors_share_a_table():

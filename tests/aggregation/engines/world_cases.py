@@ -11,15 +11,16 @@ import torch
 import torch.distributed as dist
 
 from fedsdg.aggregation import aggregate_by_client, aggregate_sharded
-from fedsdg.aggregation.distributed import Peers, ShardedRows, columns
-from fedsdg.aggregation.distributed.rows import ShardedNorm
-from fedsdg.aggregation.parameters.rounding import Rounding
+from fedsdg.aggregation.engines.distributed import Peers, ShardedRows
+from fedsdg.aggregation.engines.distributed import exchange as columns
+from fedsdg.aggregation.engines.distributed.sharded_rows import ShardedNorm
+from fedsdg.aggregation.engines.memory.rounding import Rounding
+from fedsdg.aggregation.engines.rows import TensorRows
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
-from fedsdg.aggregation.rows import TensorRows
 from fedsdg.aggregation.rules.scaffold import Scaffold
 from fedsdg.aggregation.types import StatelessRule
 
-from .door_cases import draw, flat, leaves, needs
+from ..api_cases import draw, flat, leaves, needs
 
 
 def bounds(d, ranks):
@@ -367,7 +368,7 @@ def strided(rank, size, d):
 
 def failing(rank, size, where):
     """One rank fails while it packs or unpacks; the seconds until all know of it."""
-    from fedsdg.aggregation.distributed import columns
+    from fedsdg.aggregation.engines.distributed import exchange as columns
 
     real, calls = getattr(columns, where), []
 

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedsdg.aggregation.engines.rows import BlockRows
 from fedsdg.aggregation.plans import planned, step_of
-from fedsdg.aggregation.rows import BlockRows
 from fedsdg.aggregation.rules.alignment import Alignment
 from fedsdg.aggregation.rules.cgsv import Cgsv
 from fedsdg.aggregation.rules.compensated import Compensated

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.stats import median_abs_deviation
 
-from fedsdg.aggregation.rows import TensorRows
+from fedsdg.aggregation.engines.rows import TensorRows
 from fedsdg.aggregation.rules.alignment import Alignment
 from fedsdg.aggregation.rules.cgsv import Cgsv
 from fedsdg.aggregation.rules.compensated import Compensated

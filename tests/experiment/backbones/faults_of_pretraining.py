@@ -16,9 +16,9 @@ from pathlib import Path
 import sklearn.datasets
 import sklearn.linear_model  # noqa: F401
 
+from fedsdg.experiment.backbones.pretraining import pretrain
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build
-from fedsdg.pretraining import pretrain
 
 build(Architecture(8, 4, 1, 16, 1, 1, (0.5,), (0.5,)))  # imports timm
 

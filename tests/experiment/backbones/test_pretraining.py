@@ -10,13 +10,13 @@ import pytest
 import safetensors.torch
 import torch
 
-import fedsdg.pretraining as pretraining
+import fedsdg.experiment.backbones.pretraining as pretraining
 from fedsdg.data.datasets import image_data, load_dataset
+from fedsdg.experiment.backbones.pretraining import is_made, pretrain
+from fedsdg.experiment.backbones.recipe import parse_recipe
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build, load_backbone, save_backbone
 from fedsdg.models.probe import linear_probe
-from fedsdg.pretraining import is_made, pretrain
-from fedsdg.recipe import parse_recipe
 
 SHAPE = {"image_size": 8, "patch_size": 4, "channels": 1, "dim": 16, "depth": 2, "heads": 2}
 QUICK = {**SHAPE, "images": 256, "held_out": 64, "epochs": 2, "batch_size": 32, "threads": 1}

@@ -18,11 +18,11 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from fedsdg.interruption import Stopped, stopped_by_signals
+from fedsdg.experiment.backbones.pretraining import pretrain
+from fedsdg.experiment.machine.interruption import Stopped, stopped_by_signals
 from fedsdg.models.backbones import weights_sha256
-from fedsdg.pretraining import pretrain
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 FILES = ("tiny.safetensors", "tiny.json")
 OPTIONS = {
     "image_size": 8, "patch_size": 4, "channels": 1, "dim": 16, "depth": 2, "heads": 2,

@@ -19,30 +19,30 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from fedsdg.cli import main
-from fedsdg.config import method_entry, parse_config
 from fedsdg.data.datasets import image_data
 from fedsdg.data.partition_files import write_partition
-from fedsdg.export import export_run
+from fedsdg.experiment.config import method_entry, parse_config
+from fedsdg.experiment.exports.export import export_run
+from fedsdg.experiment.exports.model_folders import write_timm
+from fedsdg.experiment.runs import build, execute, make_partition, prepare_material
+from fedsdg.experiment.starts import find_start
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.judged_models import judged_models
 from fedsdg.federation.saved_models import read_saved
-from fedsdg.model_folders import write_timm
+from fedsdg.files import sha256_json
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze, save_backbone
 from fedsdg.models.parameters import views
 from fedsdg.models.small_cnn import scores_of_one
 from fedsdg.models.torchvision_schemas import declare_torchvision_operators
-from fedsdg.results import sha256_json
-from fedsdg.runs import build, execute, make_partition, prepare_material
-from fedsdg.starts import find_start
 from tests.suited import suited
 
 declare_torchvision_operators()
 import peft  # noqa: E402
 import timm  # noqa: E402
 
-CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
+CONFIG = Path(__file__).parents[3] / "config" / "config.yaml"
 RECORD = CONFIG.parents[1] / "results/reference/label-skew/runs.parquet"
 SKEW = "dirichlet~1.0"
 CLIENTS = 8
@@ -550,7 +550,7 @@ def test_evaluate_refuses_in_a_sentence(done, place, tmp_path, capsys, monkeypat
     save_file(weights | {"conv2.bias": torch.zeros(3)}, cnn / "model.safetensors")
     assert "conv2.bias is (3,), but should be (32,)" in sentence(cnn)
     few = image_data("few", np.zeros((4, 8, 8), np.uint8), np.arange(4), 4)
-    monkeypatch.setattr("fedsdg.loading.load_dataset", lambda name: few)
+    monkeypatch.setattr("fedsdg.experiment.loading.load_dataset", lambda name: few)
     assert "tells 10 classes apart, but few has 4" in sentence(out / "global", *own, data="few")
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from fedsdg.cli import main
-from fedsdg.devices import named_devices
+from fedsdg.experiment.machine.devices import named_devices
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 # Takes a device, says which, keeps it for as long as its input stays open.
 HOLD = """
 import os, sys
-from fedsdg.devices import take_device
+from fedsdg.experiment.machine.devices import take_device
 assert take_device() == take_device()
 print(os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
 sys.stdin.read()
@@ -67,7 +67,7 @@ def test_two_processes_see_two_devices_and_a_third_waits_for_one_of_them(hold):
 def test_without_the_variable_nothing_is_chosen(monkeypatch):
     monkeypatch.delenv("FEDSDG_DEVICES", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
-    from fedsdg.devices import take_device
+    from fedsdg.experiment.machine.devices import take_device
 
     assert named_devices() == () and take_device() is None
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "5"

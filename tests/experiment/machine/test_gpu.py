@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fedsdg import results
-from fedsdg.devices import WORKSPACE
-from fedsdg.gpu import gpu_facts, repeatable
+from fedsdg import files
+from fedsdg.experiment.machine.devices import WORKSPACE
+from fedsdg.experiment.machine.gpu import gpu_facts, repeatable
 
 
 def settings():
@@ -72,5 +72,5 @@ def test_without_a_history_the_commit_is_taken_from_the_environment(monkeypatch)
         return asked(command, **options)
 
     monkeypatch.setattr(subprocess, "run", without_git)
-    found = results.provenance()
+    found = files.provenance()
     assert (found["commit"], found["dirty"]) == ("abc", None)

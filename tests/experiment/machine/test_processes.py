@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsdg.workers import Failed, Workers
+from fedsdg.experiment.machine.processes import Failed, Workers
 
 TASKS = """
 import os, signal, time
@@ -40,7 +40,7 @@ def wait(task, note):
         open(f"{task}/cleaned", "w").close()
 
 def orphaned(task, note):
-    from fedsdg.interruption import Stopped, stopped_by_signals
+    from fedsdg.experiment.machine.interruption import Stopped, stopped_by_signals
     outcome = "nothing"
     try:
         with stopped_by_signals(at_once=False) as check:
@@ -135,14 +135,15 @@ def start_parent(tmp_path, task):
     place = tmp_path / "place"
     place.mkdir()
     code = (
-        "import tasks_of_the_test as work\nfrom fedsdg.workers import Workers\n"
+        "import tasks_of_the_test as work\n"
+        "from fedsdg.experiment.machine.processes import Workers\n"
         "if __name__ == '__main__':\n"
         "    with Workers(1, {}) as workers:\n"
         f"        list(workers.map(work.{task}, [{str(place)!r}]))\n"
     )
     script = tmp_path / "script.py"
     script.write_text(code)
-    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[1])])
+    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[3])])
     parent = subprocess.Popen(
         [sys.executable, script], env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.DEVNULL
     )

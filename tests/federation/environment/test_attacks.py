@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from fedsdg.aggregation.types import Context
-from fedsdg.conditions import ATTACKS, AttackConfig, parse_conditions
-from fedsdg.federation.attackers import AttackView, choose_attackers
-from fedsdg.federation.attacks import z_max
+from fedsdg.federation.environment.attackers import AttackView, choose_attackers
+from fedsdg.federation.environment.attacks import z_max
+from fedsdg.methods.conditions import ATTACKS, AttackConfig, parse_conditions
 
 
 def built(kind, **given):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsdg.federation.dropout import dropouts
+from fedsdg.federation.environment.dropout import dropouts
 
 EVERYONE = np.arange(400)
 

@@ -5,14 +5,14 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from fedsdg.federation.messages import serialise as whole_message
-from fedsdg.federation.quantisation import (
+from fedsdg.federation.environment.quantisation import (
     Quantisation,
     quantise,
     restore,
     serialise,
     trained_columns,
 )
+from fedsdg.federation.messages import serialise as whole_message
 from fedsdg.federation.traffic import traffic
 from fedsdg.models.parameters import Layout, ParameterSpec, offsets
 from fedsdg.rng import stream

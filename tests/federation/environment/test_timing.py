@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsdg.federation.timing import Clock, Updates, end_of_round, everything_arrives
+from fedsdg.federation.environment.timing import Clock, Updates, end_of_round, everything_arrives
 
 D = 3
 

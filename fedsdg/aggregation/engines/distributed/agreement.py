@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from fedsdg.aggregation.distributed.columns import bytes_of
-from fedsdg.aggregation.distributed.peers import Peers
+from fedsdg.aggregation.engines.distributed.exchange import bytes_of
+from fedsdg.aggregation.engines.distributed.peers import Peers
 from fedsdg.aggregation.types import Rule
 
 ITEMS = 12

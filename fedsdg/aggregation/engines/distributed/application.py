@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedsdg.aggregation.distributed.peers import Peers
-from fedsdg.aggregation.distributed.rows import ShardedNorm, ShardedRows
-from fedsdg.aggregation.parameters.checks import StateDict
-from fedsdg.aggregation.parameters.rounding import Rounding, check_differences
-from fedsdg.aggregation.parameters.rows import ParameterRows
+from fedsdg.aggregation.engines.distributed.peers import Peers
+from fedsdg.aggregation.engines.distributed.sharded_rows import ShardedNorm, ShardedRows
+from fedsdg.aggregation.engines.memory.checks import StateDict
+from fedsdg.aggregation.engines.memory.parameter_rows import ParameterRows
+from fedsdg.aggregation.engines.memory.rounding import Rounding, check_differences
 from fedsdg.aggregation.plans import Plan, PlannedRule, planned
 from fedsdg.aggregation.rule_table import make_rule
 from fedsdg.aggregation.types import Context

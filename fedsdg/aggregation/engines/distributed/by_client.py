@@ -8,32 +8,32 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from fedsdg.aggregation.api import Aggregated, reported
 from fedsdg.aggregation.arguments import check_on_nonfinite
 from fedsdg.aggregation.cohort import Cohort
-from fedsdg.aggregation.distributed.agreement import check_agreement, content, fingerprint
-from fedsdg.aggregation.distributed.application import (
+from fedsdg.aggregation.engines.distributed.agreement import check_agreement, content, fingerprint
+from fedsdg.aggregation.engines.distributed.application import (
     apply,
     planned_rule,
     sharded_state,
 )
-from fedsdg.aggregation.distributed.columns import Layout, join_columns, shard_by_columns
-from fedsdg.aggregation.distributed.peers import DEFAULT_TIMEOUT, Peers
-from fedsdg.aggregation.door import Aggregated, reported
-from fedsdg.aggregation.parameters.checks import kind
-from fedsdg.aggregation.parameters.kinds import (
+from fedsdg.aggregation.engines.distributed.exchange import Layout, join_columns, shard_by_columns
+from fedsdg.aggregation.engines.distributed.peers import DEFAULT_TIMEOUT, Peers
+from fedsdg.aggregation.engines.memory.checks import kind
+from fedsdg.aggregation.engines.memory.kinds import (
     global_tensors,
     new_like,
     out_tensors,
     tensors_like,
     views,
 )
-from fedsdg.aggregation.parameters.screening import (
+from fedsdg.aggregation.engines.memory.screening import (
     check_some_left,
     further_uploads,
     nonfinite_by_client,
     who,
 )
-from fedsdg.aggregation.parameters.writing import write_copies
+from fedsdg.aggregation.engines.memory.writing import write_copies
 from fedsdg.aggregation.types import Rule
 
 

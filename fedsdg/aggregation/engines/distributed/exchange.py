@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from fedsdg.aggregation.distributed.peers import Peers
-from fedsdg.aggregation.parameters.checks import StateDict
+from fedsdg.aggregation.engines.distributed.peers import Peers
+from fedsdg.aggregation.engines.memory.checks import StateDict
 
 BUFFER_BYTES = 1 << 25
 """About what a round sends, and what it receives."""

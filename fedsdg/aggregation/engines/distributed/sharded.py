@@ -6,18 +6,18 @@ from typing import Any, Literal
 
 import torch
 
+from fedsdg.aggregation.api import Aggregated, reported
 from fedsdg.aggregation.arguments import check_on_nonfinite
 from fedsdg.aggregation.cohort import Cohort
-from fedsdg.aggregation.distributed.agreement import check_agreement, content, fingerprint
-from fedsdg.aggregation.distributed.application import (
+from fedsdg.aggregation.engines.distributed.agreement import check_agreement, content, fingerprint
+from fedsdg.aggregation.engines.distributed.application import (
     apply,
     planned_rule,
     sharded_state,
 )
-from fedsdg.aggregation.distributed.peers import DEFAULT_TIMEOUT, Peers
-from fedsdg.aggregation.door import Aggregated, reported
-from fedsdg.aggregation.parameters.checks import StateDict
-from fedsdg.aggregation.parameters.kinds import (
+from fedsdg.aggregation.engines.distributed.peers import DEFAULT_TIMEOUT, Peers
+from fedsdg.aggregation.engines.memory.checks import StateDict
+from fedsdg.aggregation.engines.memory.kinds import (
     clients_of,
     global_tensors,
     new_like,
@@ -25,13 +25,13 @@ from fedsdg.aggregation.parameters.kinds import (
     tensors_like,
     views,
 )
-from fedsdg.aggregation.parameters.screening import (
+from fedsdg.aggregation.engines.memory.screening import (
     check_some_left,
     further_uploads,
     nonfinite_by_client,
     who,
 )
-from fedsdg.aggregation.parameters.writing import write_copies
+from fedsdg.aggregation.engines.memory.writing import write_copies
 from fedsdg.aggregation.types import Rule
 
 

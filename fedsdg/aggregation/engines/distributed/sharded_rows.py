@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
-from fedsdg.aggregation.distributed.peers import Peers
-from fedsdg.aggregation.parameters.checks import FLOATING
-from fedsdg.aggregation.parameters.rounding import Rounding
-from fedsdg.aggregation.rows import (
+from fedsdg.aggregation.engines.distributed.peers import Peers
+from fedsdg.aggregation.engines.memory.checks import FLOATING
+from fedsdg.aggregation.engines.memory.rounding import Rounding
+from fedsdg.aggregation.engines.rows import (
     Rows,
     distance_error,
     merged,
@@ -17,7 +17,7 @@ from fedsdg.aggregation.rows import (
     merged_logs,
     merged_products,
 )
-from fedsdg.aggregation.statistics import Statistics
+from fedsdg.aggregation.engines.statistics import Statistics
 
 
 class ShardedRows:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from fedsdg.aggregation.files.tensor_files import FileVector
-from fedsdg.aggregation.rows import BlockRows, Blocks
-from fedsdg.aggregation.statistics import Statistics
+from fedsdg.aggregation.engines.files.tensor_files import FileVector
+from fedsdg.aggregation.engines.rows import BlockRows, Blocks
+from fedsdg.aggregation.engines.statistics import Statistics
 
 WIDEST = 1 << 20
 """Columns of a block at most: longer reads are no faster."""

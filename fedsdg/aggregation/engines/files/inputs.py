@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from fedsdg.aggregation.arguments import shown
-from fedsdg.aggregation.files.tensor_files import TensorFile
-from fedsdg.aggregation.parameters.checks import check_storage, check_structure, kind
-from fedsdg.aggregation.parameters.screening import who
+from fedsdg.aggregation.engines.files.tensor_files import TensorFile
+from fedsdg.aggregation.engines.memory.checks import check_storage, check_structure, kind
+from fedsdg.aggregation.engines.memory.screening import who
 
 
 def further_files(uploads: Any, size: int) -> dict[str, list[TensorFile]]:

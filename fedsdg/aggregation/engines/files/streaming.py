@@ -17,7 +17,8 @@ from safetensors.torch import load_file, save
 
 from fedsdg.aggregation.arguments import check_on_nonfinite, shown
 from fedsdg.aggregation.cohort import Cohort
-from fedsdg.aggregation.files.inputs import (
+from fedsdg.aggregation.engines.files.file_rows import FileRows, Meter, NonFinite, PassedNorm
+from fedsdg.aggregation.engines.files.inputs import (
     check_alike,
     check_distinct,
     check_ids,
@@ -27,12 +28,11 @@ from fedsdg.aggregation.files.inputs import (
     number_of,
     samples_of,
 )
-from fedsdg.aggregation.files.new_files import NewFile, check_target, new_file
-from fedsdg.aggregation.files.rows import FileRows, Meter, NonFinite, PassedNorm
-from fedsdg.aggregation.files.tensor_files import READ_BYTES, FileVector, TensorFile, opened
-from fedsdg.aggregation.parameters.screening import who
+from fedsdg.aggregation.engines.files.new_files import NewFile, check_target, new_file
+from fedsdg.aggregation.engines.files.tensor_files import READ_BYTES, FileVector, TensorFile, opened
+from fedsdg.aggregation.engines.memory.screening import who
+from fedsdg.aggregation.engines.rows import TensorRows, all_finite
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
-from fedsdg.aggregation.rows import TensorRows, all_finite
 from fedsdg.aggregation.rule_table import make_rule
 from fedsdg.aggregation.types import Context
 from fedsdg.aggregation.uploads import NonFiniteError

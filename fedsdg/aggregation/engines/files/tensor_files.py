@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from safetensors import SafetensorError, safe_open
 
-from fedsdg.aggregation.parameters.checks import StateDict
+from fedsdg.aggregation.engines.memory.checks import StateDict
 
 DTYPES = {
     "F16": torch.float16,

@@ -6,6 +6,6 @@ by their addresses (`columns.Rows`): the rows of a tensor, or vectors anywhere i
 origin, which are never formed as a whole. Expected use::
 
     rows = parameter_rows(clients, origin)          # Delta_k = theta_k - theta_g
-    found = measured_by_kernels(rows)               # in aggregation.statistics
+    found = measured_by_kernels(rows)               # in engines.statistics
     sums.weighted_sum(rows, weights, out, origin)   # out = theta_g + sum_k w_k Delta_k
 """

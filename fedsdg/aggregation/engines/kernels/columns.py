@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fedsdg.aggregation.kernels import loops
+from fedsdg.aggregation.engines.kernels import loops
 
 PART_BYTES = 1 << 22
 """Size of a part: long against the start of a kernel, short against the whole."""

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedsdg.aggregation.kernels import loops, ranges
-from fedsdg.aggregation.kernels.columns import (
+from fedsdg.aggregation.engines.kernels import loops, ranges
+from fedsdg.aggregation.engines.kernels.columns import (
     LONGEST_BLOCK,
     Rows,
     block_width,

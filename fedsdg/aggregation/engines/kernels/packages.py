@@ -7,21 +7,22 @@ class Kernels(NamedTuple):
     """What `as_rows` makes of a tensor [M, d], the functions of the three modules take."""
 
     as_rows: Any
-    statistics: Any
+    moments: Any
     sums: Any
-    order_statistics: Any
+    trimmed_means: Any
 
 
 def load(name: str) -> Kernels:
     """ "numba" or "triton"; imports the compiler."""
+    # Both are written out, for `reach` finds imports by reading.
     if name == "triton":
-        from fedsdg.aggregation.kernels.cuda import order_statistics, statistics, sums
-        from fedsdg.aggregation.kernels.cuda.rows import as_rows
+        from fedsdg.aggregation.engines.kernels.cuda import moments, sums, tables, trimmed_means
 
-        return Kernels(as_rows, statistics, sums, order_statistics)
-    from fedsdg.aggregation.kernels import columns
-    from fedsdg.aggregation.kernels import order_statistics as on_cpu
-    from fedsdg.aggregation.kernels import statistics as statistics_on_cpu
-    from fedsdg.aggregation.kernels import sums as sums_on_cpu
+        return Kernels(tables.as_rows, moments, sums, trimmed_means)
+    return _on_cpu()
 
-    return Kernels(columns.as_rows, statistics_on_cpu, sums_on_cpu, on_cpu)
+
+def _on_cpu() -> Kernels:
+    from fedsdg.aggregation.engines.kernels import columns, moments, sums, trimmed_means
+
+    return Kernels(columns.as_rows, moments, sums, trimmed_means)

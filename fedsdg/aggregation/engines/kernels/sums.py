@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedsdg.aggregation.kernels import loops
-from fedsdg.aggregation.kernels.columns import (
+from fedsdg.aggregation.engines.kernels import loops
+from fedsdg.aggregation.engines.kernels.columns import (
     FEW_ROWS,
     LONGEST_BLOCK,
     STORAGES,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from fedsdg.aggregation.kernels.columns import Rows
+from fedsdg.aggregation.engines.kernels.columns import Rows
 
 
 class Traffic(NamedTuple):

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedsdg.aggregation.kernels import loops
-from fedsdg.aggregation.kernels.columns import STORAGES, Rows, block_width, over_parts
-from fedsdg.aggregation.kernels.networks import selection_network
+from fedsdg.aggregation.engines.kernels import loops
+from fedsdg.aggregation.engines.kernels.columns import STORAGES, Rows, block_width, over_parts
+from fedsdg.aggregation.engines.kernels.networks import selection_network
 
 MOST_ROWS = 1024
 """A network of more comparators than for these takes long to lay out."""

@@ -5,10 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from fedsdg.aggregation.parameters.checks import StateDict
-from fedsdg.aggregation.parameters.formed_rows import FormedRows
+from fedsdg.aggregation.engines.memory.checks import StateDict
+from fedsdg.aggregation.engines.memory.formed_rows import FormedRows
+from fedsdg.aggregation.engines.statistics import (
+    Statistics,
+    distances_by_kernels,
+    measured_by_kernels,
+)
 from fedsdg.aggregation.plans import Combination, OrderStatistics, Step
-from fedsdg.aggregation.statistics import Statistics, distances_by_kernels, measured_by_kernels
 
 REHEARSED_NUMBERS = 1 << 20
 """Results that are formed at a time only to see whether they are finite."""
@@ -29,7 +33,7 @@ class AddressedRows:
         *,
         subtract: bool,
     ) -> None:
-        from fedsdg.aggregation.kernels.columns import parameter_rows
+        from fedsdg.aggregation.engines.kernels.columns import parameter_rows
 
         ((self.name, tensor),) = origin.items()
         self.origin = origin
@@ -92,7 +96,7 @@ class AddressedRows:
         columns: slice = slice(None),
     ) -> bool | None:
         """out <- base + step at these columns, and whether it is finite; None: no such kernel."""
-        from fedsdg.aggregation.kernels import order_statistics, sums
+        from fedsdg.aggregation.engines.kernels import sums, trimmed_means
 
         rows = self.rows
         if columns.start:
@@ -103,6 +107,6 @@ class AddressedRows:
         rows = rows._replace(d=len(out))
         if isinstance(step, Combination):
             return sums.weighted_sum(rows, step.coefficients, out, base)
-        if isinstance(step, OrderStatistics) and rows.size <= order_statistics.MOST_ROWS:
-            return order_statistics.trimmed_mean(rows, step.trim, out, base)
+        if isinstance(step, OrderStatistics) and rows.size <= trimmed_means.MOST_ROWS:
+            return trimmed_means.trimmed_mean(rows, step.trim, out, base)
         return None

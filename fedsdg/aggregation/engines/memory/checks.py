@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from fedsdg.aggregation.rows import all_finite
+from fedsdg.aggregation.engines.rows import all_finite
 from fedsdg.aggregation.uploads import NonFiniteError
 
 StateDict = Mapping[str, torch.Tensor]

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import torch
 
-from fedsdg.aggregation.parameters.blocks import Block, cut
-from fedsdg.aggregation.parameters.checks import StateDict
-from fedsdg.aggregation.parameters.writing import place
+from fedsdg.aggregation.engines.memory.blocks import Block, cut
+from fedsdg.aggregation.engines.memory.checks import StateDict
+from fedsdg.aggregation.engines.memory.writing import place
+from fedsdg.aggregation.engines.rows import BlockRows, Blocks, TensorRows
 from fedsdg.aggregation.plans import Step
-from fedsdg.aggregation.rows import BlockRows, Blocks, TensorRows
 
 BLOCK_NUMBERS = 1 << 18
 """Numbers of a block: they stay in the cache while they are used."""

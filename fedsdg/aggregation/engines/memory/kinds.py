@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedsdg.aggregation.parameters.checks import (
+from fedsdg.aggregation.engines.memory.checks import (
     StateDict,
     check_storage,
     check_structure,
     kind,
     named_clients,
 )
-from fedsdg.aggregation.parameters.checks import check_global as check_tensors
-from fedsdg.aggregation.parameters.writing import check_disjoint
+from fedsdg.aggregation.engines.memory.checks import check_global as check_tensors
+from fedsdg.aggregation.engines.memory.writing import check_disjoint
 
 ALONE = "parameters"
 """The name of an array or tensor that is all there is."""

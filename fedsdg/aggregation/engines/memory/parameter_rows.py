@@ -5,14 +5,13 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import torch
 
-from fedsdg.aggregation.backends import backend, backend_for, has_addresses
-from fedsdg.aggregation.parameters.addressed_rows import AddressedRows
-from fedsdg.aggregation.parameters.checks import StateDict
-from fedsdg.aggregation.parameters.formed_rows import FormedRows
-from fedsdg.aggregation.parameters.tabled_rows import TabledRows, tabled_groups
-from fedsdg.aggregation.parameters.writing import check_results
-from fedsdg.aggregation.plans import Combination, Nothing, OrderStatistics, Plan, Step
-from fedsdg.aggregation.rows import (
+from fedsdg.aggregation.engines.backends import backend, backend_for, has_addresses
+from fedsdg.aggregation.engines.memory.addressed_rows import AddressedRows
+from fedsdg.aggregation.engines.memory.checks import StateDict
+from fedsdg.aggregation.engines.memory.formed_rows import FormedRows
+from fedsdg.aggregation.engines.memory.tabled_rows import TabledRows, tabled_groups
+from fedsdg.aggregation.engines.memory.writing import check_results
+from fedsdg.aggregation.engines.rows import (
     TensorRows,
     all_finite,
     distance_error,
@@ -21,7 +20,8 @@ from fedsdg.aggregation.rows import (
     merged_logs,
     merged_products,
 )
-from fedsdg.aggregation.statistics import Statistics
+from fedsdg.aggregation.engines.statistics import Statistics
+from fedsdg.aggregation.plans import Combination, Nothing, OrderStatistics, Plan, Step
 
 LARGE_NUMBERS = 1 << 18
 """Tensors of at least so many numbers, over all clients, are worth a kernel call of their own."""

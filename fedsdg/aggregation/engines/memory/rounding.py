@@ -6,9 +6,9 @@ from functools import cache, cached_property
 import numpy as np
 import torch
 
-from fedsdg.aggregation.backends import backend, backend_for
-from fedsdg.aggregation.parameters.checks import StateDict
-from fedsdg.aggregation.parameters.rows import ParameterRows
+from fedsdg.aggregation.engines.backends import backend, backend_for
+from fedsdg.aggregation.engines.memory.checks import StateDict
+from fedsdg.aggregation.engines.memory.parameter_rows import ParameterRows
 
 SLACK = 1 + 1e-4
 """Norms are good to five digits at least."""

@@ -3,8 +3,8 @@
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from fedsdg.aggregation.parameters.checks import StateDict, check_finite, kind, nonfinite_counts
-from fedsdg.aggregation.parameters.kinds import clients_of
+from fedsdg.aggregation.engines.memory.checks import StateDict, check_finite, kind, nonfinite_counts
+from fedsdg.aggregation.engines.memory.kinds import clients_of
 from fedsdg.aggregation.uploads import NonFiniteError
 
 

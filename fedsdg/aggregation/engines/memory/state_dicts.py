@@ -8,20 +8,20 @@ import numpy as np
 import torch
 
 from fedsdg.aggregation.arguments import check_number
-from fedsdg.aggregation.parameters.checks import (
+from fedsdg.aggregation.engines.memory.checks import (
     StateDict,
     check_finite,
     check_global,
     check_structure,
     named_clients,
 )
-from fedsdg.aggregation.parameters.kinds import new_like, views
-from fedsdg.aggregation.parameters.rounding import Rounding, check_differences
-from fedsdg.aggregation.parameters.rows import ParameterRows
-from fedsdg.aggregation.parameters.writing import write_copies
+from fedsdg.aggregation.engines.memory.kinds import new_like, views
+from fedsdg.aggregation.engines.memory.parameter_rows import ParameterRows
+from fedsdg.aggregation.engines.memory.rounding import Rounding, check_differences
+from fedsdg.aggregation.engines.memory.writing import write_copies
+from fedsdg.aggregation.engines.statistics import Statistics
 from fedsdg.aggregation.plans import Combination, Plan
 from fedsdg.aggregation.rules.alignment import Alignment, Weighing
-from fedsdg.aggregation.statistics import Statistics
 
 
 def fedsdg_server_aggregate(

@@ -6,11 +6,15 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from fedsdg.aggregation.backends import DTYPES, MOST_TRITON_ROWS, has_tables
-from fedsdg.aggregation.parameters.checks import StateDict
-from fedsdg.aggregation.parameters.formed_rows import FormedRows
+from fedsdg.aggregation.engines.backends import DTYPES, MOST_TRITON_ROWS, has_tables
+from fedsdg.aggregation.engines.memory.checks import StateDict
+from fedsdg.aggregation.engines.memory.formed_rows import FormedRows
+from fedsdg.aggregation.engines.statistics import (
+    Statistics,
+    distances_by_kernels,
+    measured_by_kernels,
+)
 from fedsdg.aggregation.plans import Combination, OrderStatistics, Step
-from fedsdg.aggregation.statistics import Statistics, distances_by_kernels, measured_by_kernels
 
 ALIGNED = 16
 """Addresses and numbers that are multiples of it let a thread read 16 bytes at once."""
@@ -32,7 +36,7 @@ class TabledRows:
         *,
         subtract: bool,
     ) -> None:
-        from fedsdg.aggregation.kernels.cuda.rows import TabledRows as Table
+        from fedsdg.aggregation.engines.kernels.cuda.tables import TabledRows as Table
 
         self.names, self.dtype = list(origin), dtype
         self.origin, self.clients, self.subtract = origin, clients, subtract
@@ -67,7 +71,7 @@ class TabledRows:
         self, step: Step, targets: StateDict, *, add: bool = True, rehearse: bool = False
     ) -> set[str]:
         """As `FormedRows.put`."""
-        from fedsdg.aggregation.kernels.cuda import order_statistics, sums
+        from fedsdg.aggregation.engines.kernels.cuda import sums, trimmed_means
 
         outs = [targets[name] for name in self.names]
         bases, rows = self.base if add else None, self.rows
@@ -76,9 +80,7 @@ class TabledRows:
         if isinstance(step, Combination):
             bad = sums.write_weighted_sums(rows, step.coefficients, outs, bases, rehearse=rehearse)
         elif isinstance(step, OrderStatistics):
-            bad = order_statistics.write_trimmed_means(
-                rows, step.trim, outs, bases, rehearse=rehearse
-            )
+            bad = trimmed_means.write_trimmed_means(rows, step.trim, outs, bases, rehearse=rehearse)
         else:
             return self.formed.put(step, targets, add=add, rehearse=rehearse)
         return {self.names[position] for position in bad}

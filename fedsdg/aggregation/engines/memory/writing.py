@@ -7,9 +7,9 @@ from itertools import accumulate
 import numpy as np
 import torch
 
-from fedsdg.aggregation.parameters.blocks import Block, cut
-from fedsdg.aggregation.parameters.checks import StateDict
-from fedsdg.aggregation.rows import all_finite
+from fedsdg.aggregation.engines.memory.blocks import Block, cut
+from fedsdg.aggregation.engines.memory.checks import StateDict
+from fedsdg.aggregation.engines.rows import all_finite
 from fedsdg.aggregation.uploads import NonFiniteError
 
 BLOCK_NUMBERS = 1 << 16

@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from fedsdg.aggregation.kernels.cuda.rows import Rows, TabledRows
+from fedsdg.aggregation.engines.kernels.cuda.tables import Rows, TabledRows
 
 AnyRows = Rows | TabledRows
 

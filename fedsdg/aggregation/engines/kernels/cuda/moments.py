@@ -12,8 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from fedsdg.aggregation.kernels import ranges
-from fedsdg.aggregation.kernels.cuda.launching import (
+from fedsdg.aggregation.engines.kernels import ranges
+from fedsdg.aggregation.engines.kernels.cuda.launching import (
     PROGRAMS,
     REALS,
     AnyRows,
@@ -22,7 +22,12 @@ from fedsdg.aggregation.kernels.cuda.launching import (
     sent,
     tile,
 )
-from fedsdg.aggregation.kernels.cuda.places import ORIGIN, columns_of, row_starts, vector_start
+from fedsdg.aggregation.engines.kernels.cuda.places import (
+    ORIGIN,
+    columns_of,
+    row_starts,
+    vector_start,
+)
 
 MOST_STEPS = 32
 """So many blocks of columns a program takes one after another, at most."""

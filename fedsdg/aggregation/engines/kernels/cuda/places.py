@@ -6,7 +6,7 @@ See `rows.Layout`. `table` is None, which the compiler knows, or the table.
 import triton
 import triton.language as tl
 
-from fedsdg.aggregation.kernels.cuda.rows import HEAD as _HEAD
+from fedsdg.aggregation.engines.kernels.cuda.tables import HEAD as _HEAD
 
 HEAD = tl.constexpr(_HEAD)
 ORIGIN = tl.constexpr(1)

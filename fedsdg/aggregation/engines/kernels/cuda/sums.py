@@ -12,8 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from fedsdg.aggregation.kernels.cuda.launching import AnyRows, on_device, sent
-from fedsdg.aggregation.kernels.cuda.places import (
+from fedsdg.aggregation.engines.kernels.cuda.launching import AnyRows, on_device, sent
+from fedsdg.aggregation.engines.kernels.cuda.places import (
     BASE,
     ORIGIN,
     RESULT,
@@ -21,8 +21,8 @@ from fedsdg.aggregation.kernels.cuda.places import (
     row_start,
     vector_start,
 )
-from fedsdg.aggregation.kernels.cuda.rounding import rounded
-from fedsdg.aggregation.kernels.cuda.rows import Layout, Rows, TabledRows
+from fedsdg.aggregation.engines.kernels.cuda.rounding import rounded
+from fedsdg.aggregation.engines.kernels.cuda.tables import Layout, Rows, TabledRows
 
 
 @triton.jit(do_not_specialize=["blocks", "size"])

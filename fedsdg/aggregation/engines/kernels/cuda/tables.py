@@ -148,7 +148,7 @@ class TabledRows:
     def laid_out(self, columns: int) -> Layout:
         """In blocks of so many columns; the host does not wait for anything."""
         if columns not in self._sent:
-            from fedsdg.aggregation.kernels.cuda.launching import sent
+            from fedsdg.aggregation.engines.kernels.cuda.launching import sent
 
             device = self.tensor.device
             blocks = -(-self.numbers // columns)

@@ -14,8 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
-from fedsdg.aggregation.backends import MOST_TRITON_ROWS
-from fedsdg.aggregation.kernels.cuda.launching import (
+from fedsdg.aggregation.engines.backends import MOST_TRITON_ROWS
+from fedsdg.aggregation.engines.kernels.cuda.launching import (
     REALS,
     AnyRows,
     Tile,
@@ -23,7 +23,7 @@ from fedsdg.aggregation.kernels.cuda.launching import (
     on_device,
     tile,
 )
-from fedsdg.aggregation.kernels.cuda.places import (
+from fedsdg.aggregation.engines.kernels.cuda.places import (
     BASE,
     ORIGIN,
     RESULT,
@@ -32,9 +32,9 @@ from fedsdg.aggregation.kernels.cuda.places import (
     row_starts,
     vector_start,
 )
-from fedsdg.aggregation.kernels.cuda.rounding import rounded
-from fedsdg.aggregation.kernels.cuda.rows import Layout, Rows, TabledRows
-from fedsdg.aggregation.kernels.networks import selection_network
+from fedsdg.aggregation.engines.kernels.cuda.rounding import rounded
+from fedsdg.aggregation.engines.kernels.cuda.tables import Layout, Rows, TabledRows
+from fedsdg.aggregation.engines.kernels.networks import selection_network
 
 MOST_ROWS = MOST_TRITON_ROWS
 NETWORK_ROWS = 32

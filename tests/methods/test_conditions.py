@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsdg.conditions import ATTACKS, Conditions, parse_conditions
+from fedsdg.methods.conditions import ATTACKS, Conditions, parse_conditions
 
 FULL = {
     "attack": {"type": "sign-flip", "share": 0.2, "scale": 3},
@@ -158,9 +158,9 @@ def test_what_differences_cannot_be_or_are_worth_a_remark():
 
 def test_reading_needs_no_torch():
     program = (
-        "import sys; from fedsdg.conditions import parse_conditions;"
+        "import sys; from fedsdg.methods.conditions import parse_conditions;"
         "parse_conditions({'attack': {'type': 'alie', 'share': 0.2}});"
         "assert 'torch' not in sys.modules"
     )
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)

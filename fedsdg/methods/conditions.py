@@ -19,12 +19,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from fedsdg.composition import Key, Parameter, Part, checked, mapping, section, values
 from fedsdg.data.client_shares import clients_in
-from fedsdg.results import hint
+from fedsdg.files import hint
+from fedsdg.parts import Key, Parameter, Part, checked, mapping, section, values
 
 if TYPE_CHECKING:
-    from fedsdg.plugins import Plugin
+    from fedsdg.methods.plugins import Plugin
 
 # Beyond it float32 would overflow, and an attack is to be an attack and no infinity.
 _LARGEST = 1e6
@@ -41,7 +41,7 @@ class AttackKind:
 
 
 def _attack(name: str, *keys: str) -> Part:
-    return Part(f"fedsdg.federation.attacks:{name}", {key: Key(key) for key in keys})
+    return Part(f"fedsdg.federation.environment.attacks:{name}", {key: Key(key) for key in keys})
 
 
 def _scale(default: float, meaning: str) -> Parameter:
@@ -141,7 +141,7 @@ class AttackConfig:
     @property
     def kind(self) -> AttackKind:
         """Its row."""
-        from fedsdg.plugins import find_attack
+        from fedsdg.methods.plugins import find_attack
 
         return find_attack(self.type, self.plugin)
 
@@ -169,7 +169,7 @@ class AttackConfig:
         return (self.kind.part,)
 
     def build(self) -> Any:
-        """The attack itself (``fedsdg.federation.attacks``); imports torch."""
+        """The attack itself (``fedsdg.federation.environment.attacks``); imports torch."""
         return self.kind.part.build(self.parameters)
 
 
@@ -313,7 +313,7 @@ class QuantisationConfig:
     bits: int = checked(4, minimum=1, maximum=16, integer=True)
     who: str = checked("chance", choices=("chance", "slowest"))
 
-    part: ClassVar = Part("fedsdg.federation.quantisation:Quantisation")
+    part: ClassVar = Part("fedsdg.federation.environment.quantisation:Quantisation")
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -468,7 +468,7 @@ def _attack_section(value: Any, where: str, plugins: Sequence[Plugin]) -> Attack
     kind = str(given.pop("type"))
     attacks: Mapping[str, Plugin | None] = dict.fromkeys(ATTACKS)
     if plugins:
-        from fedsdg.plugins import offered_attacks
+        from fedsdg.methods.plugins import offered_attacks
 
         attacks = offered_attacks(plugins)
     if kind not in attacks:
