@@ -1,230 +1,380 @@
-"""What a method is made of: parts named by reference, and the parameters that a config may set.
+"""What a declared part is: a frozen dataclass whose fields are its parameters.
 
-Parts are resolved only when a run is built, so that reading the table of methods, checking a
-config or printing help never imports torch. Sections of a config are frozen dataclasses whose
-fields are made by :func:`checked`: closed keys, and errors that name the remedy.
+A rule, a term, a personalisation, an attack, a section of the config are all declared by the same
+means::
+
+    @part
+    class Krum(PlannedRule):
+        \"\"\"step = the update whose n − f − 2 nearest neighbours are nearest.\"\"\"
+
+        f: Annotated[int, Range(0)] = 1
+        \"f, Byzantine clients per round tolerated\"
+
+The field *is* the parameter: its type, its default, its range, and as the string below it what it
+means. Nothing of it is stated anywhere else. Values are checked when a part is made, in Python or
+from a config (:func:`make`), and what is wrong is one sentence. Never imports torch.
 """
 
 from __future__ import annotations
 
-import importlib
+import ast
+import dataclasses
+import linecache
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+)
 
 from fedsdg.files import hint
 
 T = TypeVar("T")
 
+#: What a field may hold besides other parts.
+PLAIN = (int, float, str, bool)
+#: Letters of a value in an error.
+LONGEST = 100
+#: In place of the default of a field that has none.
+REQUIRED = type("Required", (), {"__repr__": lambda self: "required"})()
+
 
 @dataclass(frozen=True)
-class Parameter:
-    """A key that a config may set for a method: its default, its kind and its range.
+class Range:
+    """From which number to which, both included; None: as far as a float reaches."""
 
-    ``quiet``: left out of a run's config at its default, so that runs from before the parameter
-    came keep their hash and their records. ``several``: a list of such values, checked one by one,
-    becomes a tuple; with ``span`` it may also be a mapping ``{low, high}`` of two of them.
+    least: float | None = None
+    most: float | None = None
+
+
+class Ends(NamedTuple):
+    """Two ends, where a field may hold a list of numbers or these: ``{low: 0, high: 1}``."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A field as everybody reads it: what a config may set, a page shows, a schema checks.
+
+    ``kind``: int, float, str or bool, or the type of a part that the field holds. ``choices``: the
+    words, or None. ``several``: a list of such values; ``ends``: or a mapping of low and high.
     """
 
-    default: Any
-    minimum: float | None = None
-    maximum: float | None = None
-    choices: tuple[Any, ...] = ()
-    integer: bool = False
-    optional: bool = False
+    name: str
+    kind: Any
+    default: Any = REQUIRED
     meaning: str = ""
-    quiet: bool = False
+    range: Range = Range()
+    choices: tuple[Any, ...] | None = None
+    optional: bool = False
     several: bool = False
-    span: bool = False
+    ends: bool = False
+
+    @property
+    def holds_part(self) -> bool:
+        """Whether the value is itself a part, whose fields count as this part's own."""
+        return self.kind not in PLAIN
+
+    @property
+    def required(self) -> bool:
+        """Whether there is no default."""
+        return self.default is REQUIRED
 
     def check(self, value: Any, where: str) -> Any:
         """Return ``value`` in its proper type, or raise ``ValueError`` saying what it should be."""
         if value is None and self.optional:
             return None
         if self.several:
-            one = replace(self, several=False, optional=False)
-            if self.span and isinstance(value, Mapping) and set(value) == {"low", "high"}:
-                low, high = (one.check(value[end], f"{where}.{end}") for end in ("low", "high"))
-                if low > high:
-                    raise ValueError(f"{where}: low = {low} is above high = {high}; exchange them")
-                return {"low": low, "high": high}
-            if not isinstance(value, list | tuple) or not value:
-                span = ", or a mapping of low and high" if self.span else ""
-                raise ValueError(f"{where} is {value!r}, but must be a list of numbers{span}")
-            return tuple(one.check(entry, f"{where}[{k}]") for k, entry in enumerate(value))
-        if self.choices:
-            if value not in self.choices:
-                allowed = ", ".join(map(str, self.choices))
-                raise ValueError(f"{where} is {value!r}, but must be one of {allowed}")
+            return self._list(value, where)
+        if self.choices is not None:
+            return self._word(value, where)
+        if self.holds_part:
             return value
+        if self.kind is bool:
+            if not isinstance(value, bool):
+                raise ValueError(f"{where} is {shown(value)}, but must be true or false")
+            return value
+        if self.kind is str:
+            if not isinstance(value, str):
+                raise ValueError(f"{where} is {shown(value)}, but must be a text")
+            return value
+        return self._number(value, where)
+
+    def _list(self, value: Any, where: str) -> Any:
+        one = dataclasses.replace(self, several=False, optional=False)
+        if self.ends and isinstance(value, Mapping) and set(value) == {"low", "high"}:
+            value = Ends(value["low"], value["high"])
+        if self.ends and isinstance(value, Ends):
+            low, high = (one.check(getattr(value, e), f"{where}.{e}") for e in ("low", "high"))
+            if low > high:
+                raise ValueError(f"{where}: low = {low} is above high = {high}; exchange them")
+            return Ends(low, high)
+        if not isinstance(value, list | tuple) or not value:
+            ends = ", or a mapping of low and high" if self.ends else ""
+            raise ValueError(f"{where} is {shown(value)}, but must be a list of numbers{ends}")
+        return tuple(one.check(entry, f"{where}[{k}]") for k, entry in enumerate(value))
+
+    def _word(self, value: Any, where: str) -> Any:
+        assert self.choices is not None
+        for choice in self.choices:  # 1 == True, but would be another run.
+            if type(choice) is type(value) and choice == value:
+                return choice
+        allowed = ", ".join(map(_said, self.choices))
+        raise ValueError(f"{where} is {shown(value)}, but must be one of {allowed}")
+
+    def _number(self, value: Any, where: str) -> int | float:
         if isinstance(value, str):
             raise ValueError(
-                f"{where} is the text {value!r}, but must be a number "
+                f"{where} is the text {shown(value)}, but must be a number "
                 "(YAML reads 1e-4 as text: write 0.0001 or 1.0e-4)"
             )
+        value = value.item() if type(value).__module__ == "numpy" else value
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"{where} is {value!r}, but must be a number")
+            raise ValueError(f"{where} is {shown(value)}, but must be a number")
         finite = abs(value) <= sys.float_info.max
-        if self.integer and finite and value != int(value):
+        if self.kind is int and finite and value != int(value):
             raise ValueError(f"{where} is {value}, but must be a whole number")
-        if self.minimum is not None and not value >= self.minimum:
-            raise ValueError(f"{where} is {value}, but must be at least {self.minimum}")
-        if self.maximum is not None and value > self.maximum:
-            raise ValueError(f"{where} is {value}, but must be at most {self.maximum}")
+        if self.range.least is not None and not value >= self.range.least:
+            raise ValueError(f"{where} is {shown(value)}, but must be at least {self.range.least}")
+        if self.range.most is not None and value > self.range.most:
+            raise ValueError(f"{where} is {shown(value)}, but must be at most {self.range.most}")
         if not finite:
-            raise ValueError(f"{where} is {value}, but must be a finite number")
-        return int(value) if self.integer else float(value)
+            raise ValueError(f"{where} is {shown(value)}, but must be a finite number")
+        return int(value) if self.kind is int else float(value)
 
 
-@dataclass(frozen=True)
-class Key:
-    """Stands in a part's arguments for the value of the method's parameter ``name``."""
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def part(cls: type[T]) -> type[T]:
+    """Declare a class as a part: a frozen dataclass that checks its fields when it is made.
 
-    name: str
-
-
-@dataclass(frozen=True)
-class Part:
-    """A callable, and the arguments that a method calls it with.
-
-    ``reference`` is "module:name", imported only when it is wanted. A plugin, which is imported in
-    any case, may give the callable itself.
+    Reading the declaration raises ``TypeError`` for a number without a range and for a field
+    without a meaning.
     """
-
-    reference: str | Callable[..., Any]
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """The callable's own name, without an import."""
-        if isinstance(self.reference, str):
-            return self.reference.rpartition(":")[2]
-        return getattr(self.reference, "__name__", repr(self.reference))
-
-    def resolve(self) -> Callable[..., Any]:
-        """The callable; a ``ValueError`` says what of the reference cannot be found."""
-        if not isinstance(self.reference, str):
-            return self.reference
-        module, _, name = self.reference.partition(":")
-        if not (module and name):
-            raise ValueError(f"{self.reference!r} names no part; write 'module:name'")
-        try:
-            place = importlib.import_module(module)
-        except ImportError as error:
-            raise ValueError(f"{self.reference!r} cannot be imported: {error}") from error
-        if not hasattr(place, name):
-            raise ValueError(f"{self.reference!r} cannot be imported: {module} has no {name!r}")
-        return getattr(place, name)
-
-    def build(self, parameters: Mapping[str, Any]) -> Any:
-        """Call the callable, with every ``Key`` replaced by its value and every ``Part`` built."""
-
-        def real(value: Any) -> Any:
-            if isinstance(value, Key):
-                return parameters[value.name]
-            return value.build(parameters) if isinstance(value, Part) else value
-
-        return self.resolve()(**{name: real(value) for name, value in self.arguments.items()})
+    _add_check(cls)
+    made = dataclass(frozen=True)(cls)
+    frame = sys._getframe(1)
+    file, names = frame.f_code.co_filename, frame.f_globals
+    # Read when it is first asked for: a field may be of a type that is defined further down.
+    made.__declaring__ = staticmethod(lambda: _read(made, file, names))  # type: ignore[attr-defined]
+    return made
 
 
-@dataclass(frozen=True)
-class Choice:
-    """One row of a table of parts that a config chooses from, such as an optimiser."""
-
-    title: str
-    part: Part
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
-    source: str = ""
+def is_part(value: Any) -> bool:
+    """Whether a value, or a class, is declared by :func:`part`."""
+    return hasattr(value, "__declaring__")
 
 
-#: Marks the fields of a method that are words about it and change no run.
-_WORDS = {"words": True}
-
-#: Every client uses the global model.
-SHARED = Part("fedsdg.federation.personalisation:shared")
-
-
-@dataclass(frozen=True)
-class Method:
-    """One row of the table."""
-
-    title: str = field(metadata=_WORDS)
-    rule: Part
-    objective: tuple[Part, ...] = ()
-    personalisation: Part = SHARED
-    #: The optimiser a method prescribes; None takes what the config says.
-    optimiser: str | None = None
-    #: Whether it forbids weight decay: optimisers that have some then run without.
-    undecayed: bool = False
-    #: Whether it treats the factors of adapters apart, so that it cannot train all parameters.
-    needs_adapters: bool = False
-    #: Other keys of the config's ``training`` that a method prescribes; ``batch_size`` None is a
-    #: client's whole shard.
-    training: Mapping[str, Any] = field(default_factory=dict)
-    #: When clients stop before their epochs are used up; None lets them use all.
-    stopping: Part | None = None
-    #: Whether all clients take part in every round.
-    everybody: bool = False
-    #: Where the rule withstands f attackers, it needs 2f and so many clients per round.
-    beyond_attackers: int = 3
-    #: What the server is told of its clients before the first round; None: nothing.
-    knowledge: Part | None = None
-    #: Whether the server's models, where it has several, start with heads of their own.
-    heads_apart: bool = False
-    #: Which data leave their clients; None: none do.
-    pooling: Part | None = None
-    #: What clients measure for the rule to decide by.
-    probes: tuple[Part, ...] = ()
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
-    #: What follows stands in docs/methods.md, in whose notation the formula is.
-    formula: str = field(default="", metadata=_WORDS)
-    source: str = field(default="", metadata=_WORDS)
-    #: What one client sends and receives in a round: "0" or a multiple of the d communicated
-    #: parameters, "≤ " before it where it depends on the data, " + …" after it for what is small.
-    up: str = field(default="d", metadata=_WORDS)
-    down: str = field(default="d", metadata=_WORDS)
-    #: What one client computes in a round; "E epochs" are those of ``training.epochs``.
-    client_cost: str = field(default="E epochs", metadata=_WORDS)
-    #: How often the server reads the updates in a round: "2 passes".
-    server_cost: str = field(default="", metadata=_WORDS)
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """All that the method is made of."""
-        optional = (self.stopping, self.knowledge, self.pooling)
-        some = [part for part in optional if part is not None]
-        return (self.rule, *self.objective, self.personalisation, *some, *self.probes)
-
-    def complete(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """A run's parameters, with the quiet ones that its config leaves out."""
-        return {**{key: one.default for key, one in self.parameters.items()}, **parameters}
+def declared(of: Any) -> Mapping[str, Declared]:
+    """The fields of a part, or of its class, by name, in their order."""
+    cls = of if isinstance(of, type) else type(of)
+    found: Mapping[str, Declared] | None = cls.__dict__.get("__declared__")
+    if found is None:
+        found = types.MappingProxyType(cls.__declaring__())  # type: ignore[attr-defined]
+        cls.__declared__ = found  # type: ignore[attr-defined]
+    return found
 
 
-# --- Sections of a config: closed keys, checked values --------------------------------------------
+def parameters(*parts: Any) -> dict[str, Declared]:
+    """What may be set of parts and of the parts within them, each with its value as the default.
+
+    Raises ``ValueError`` where two parts own a parameter of the same name.
+    """
+    found: dict[str, Declared] = {}
+    owners: dict[str, str] = {}
+    for one in parts:
+        for owner, entry in _owned(one):
+            if entry.name in found:
+                raise ValueError(
+                    f"both {owners[entry.name]} and {owner} own a parameter {entry.name!r}; "
+                    "rename one of them"
+                )
+            owners[entry.name], found[entry.name] = owner, entry
+    return found
 
 
-def checked(default: Any, **bounds: Any) -> Any:
-    """A dataclass field whose value is validated by a ``Parameter``."""
-    return field(default=default, metadata={"parameter": Parameter(default, **bounds)})
+def _owned(one: Any) -> Iterator[tuple[str, Declared]]:
+    for name, entry in declared(one).items():
+        value = getattr(one, name)
+        if is_part(value):
+            yield from _owned(value)
+        elif not entry.holds_part:
+            yield type(one).__name__, dataclasses.replace(entry, default=value)
+
+
+def replaced(one: T, values: Mapping[str, Any]) -> T:
+    """A part with other values of its parameters, and of those of the parts within it."""
+    changed = {}
+    for name, entry in declared(one).items():
+        value = getattr(one, name)
+        if is_part(value) and (inner := replaced(value, values)) is not value:
+            changed[name] = inner
+        elif not entry.holds_part and name in values:
+            changed[name] = values[name]
+    return dataclasses.replace(one, **changed) if changed else one  # type: ignore[type-var]
+
+
+def checked(given: Mapping[str, Any], known: Mapping[str, Declared], where: str) -> dict[str, Any]:
+    """The values of ``given`` in their proper types.
+
+    Raises ``ValueError``, with the place, for an unknown key and for a value out of range.
+    """
+    for key in given:
+        if key not in known:
+            raise ValueError(f"{where}: unknown key {shown(key)}{hint(key, known)}")
+    return {key: known[key].check(value, f"{where}.{key}") for key, value in given.items()}
+
+
+def make(cls: type[T], given: Any, where: str) -> T:
+    """A part from what a config says of its fields, defaults for the others.
+
+    A field that holds a part takes a mapping. Raises ``ValueError``, with the place, for what is no
+    mapping, an unknown or a lacking key, and a value out of range.
+    """
+    known = declared(cls)
+    values = dict(mapping(given, where))
+    for key, entry in known.items():
+        if entry.holds_part and is_part(entry.kind) and isinstance(values.get(key), Mapping):
+            values[key] = make(entry.kind, values[key], f"{where}.{key}")
+        if entry.required and key not in values:
+            raise ValueError(f"{where} lacks the key {key!r}: {entry.meaning}")
+    found = checked(values, known, where)
+    try:
+        return cls(**found)
+    except ValueError as error:  # Of fields that do not go together.
+        raise ValueError(f"{where}: {error}") from error
 
 
 def mapping(value: Any, where: str) -> Mapping[str, Any]:
     """``value`` if it is a mapping, else ``ValueError``."""
     if not isinstance(value, Mapping):
-        raise ValueError(f"{where} is {value!r}, but must be a mapping of keys to values")
+        raise ValueError(f"{where} is {shown(value)}, but must be a mapping of keys to values")
     return value
 
 
-def values(given: Mapping[str, Any], known: Mapping[str, Parameter], where: str) -> dict[str, Any]:
-    """The checked values of ``given``, or ``ValueError`` for an unknown key or a bad value."""
-    for key in given:
-        if key not in known:
-            raise ValueError(f"{where}: unknown key {key!r}{hint(key, known)}")
-    return {key: known[key].check(value, f"{where}.{key}") for key, value in given.items()}
+def shown(value: Any) -> str:
+    """A value as part of a sentence: on one line, and not too long."""
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # A whole number of thousands of digits.
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
-def section(cls: type[T], value: Any, where: str) -> T:
-    """The dataclass ``cls`` with what a mapping says of its fields, defaults for the others."""
-    known = {entry.name: entry.metadata["parameter"] for entry in fields(cls)}  # type: ignore[arg-type]
-    return cls(**values(mapping(value, where), known, where))
+def _said(choice: Any) -> str:
+    """A choice as YAML writes it."""
+    return {True: "true", False: "false", None: "null"}.get(choice, str(choice))
+
+
+# --- Reading a declaration ------------------------------------------------------------------------
+
+
+def _add_check(cls: type) -> None:
+    """Let ``__post_init__`` begin with the check of all fields."""
+    own = cls.__dict__.get("__post_init__")
+
+    def __post_init__(self: Any) -> None:
+        for one in declared(self).values():
+            given = getattr(self, one.name)
+            value = one.check(given, one.name)
+            if value is not given:
+                object.__setattr__(self, one.name, value)
+        if own is not None:
+            own(self)
+        elif (inherited := getattr(super(cls, self), "__post_init__", None)) is not None:
+            inherited()
+
+    cls.__post_init__ = __post_init__  # type: ignore[attr-defined]
+
+
+def _read(cls: type, file: str, names: Mapping[str, Any]) -> dict[str, Declared]:
+    own = vars(cls).get("__annotations__", {})
+    inherited: dict[str, Declared] = {}
+    for kind in reversed(cls.__mro__[1:]):
+        inherited |= declared(kind) if "__declaring__" in vars(kind) else {}
+    meanings = _meanings(file, cls.__name__)
+    found = {}
+    for entry in dataclasses.fields(cls):  # type: ignore[arg-type]
+        if entry.name in own:
+            said = own[entry.name]
+            said = eval(said, dict(names), dict(vars(cls))) if isinstance(said, str) else said
+            one = _field(f"{cls.__name__}.{entry.name}", said, meanings.get(entry.name, ""))
+        else:
+            one = inherited[entry.name]
+        found[entry.name] = dataclasses.replace(one, name=entry.name, default=_default(entry))
+    return found
+
+
+def _field(place: str, annotation: Any, meaning: str) -> Declared:
+    """What an annotation says of a field."""
+    said: tuple[Any, ...] = ()
+    if get_origin(annotation) is Annotated:
+        annotation, *rest = get_args(annotation)
+        said = tuple(rest)
+    union = get_origin(annotation) in (Union, types.UnionType)
+    kinds = get_args(annotation) if union else (annotation,)
+    optional = type(None) in kinds
+    ends = Ends in kinds
+    (kind,) = (one for one in kinds if one not in (type(None), Ends))
+    several = get_origin(kind) is tuple
+    kind = get_args(kind)[0] if several else kind
+    choices = get_args(kind) if get_origin(kind) is Literal else None
+    kind = str if choices is not None else kind
+    limits = next((one for one in said if isinstance(one, Range)), None)
+    if kind in (int, float) and limits is None:
+        raise TypeError(f"{place} has no range; write Annotated[{kind.__name__}, Range(…)]")
+    if kind in PLAIN and not meaning:
+        raise TypeError(f"{place} has no meaning; write it as a string below the field")
+    return Declared(
+        name="",
+        kind=kind,
+        meaning=meaning,
+        range=limits or Range(),
+        choices=choices,
+        optional=optional,
+        several=several,
+        ends=ends,
+    )
+
+
+def _default(entry: Any) -> Any:
+    if entry.default_factory is not dataclasses.MISSING:
+        return entry.default_factory()
+    return REQUIRED if entry.default is dataclasses.MISSING else entry.default
+
+
+def _meanings(file: str, name: str) -> dict[str, str]:
+    """The strings below the fields of a class, by field; read from its source."""
+    found = [node for node in _classes(file) if node.name == name]
+    return _strings_below(found[-1]) if found else {}
+
+
+@cache
+def _classes(file: str) -> tuple[ast.ClassDef, ...]:
+    tree = ast.parse("".join(linecache.getlines(file)))
+    return tuple(node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+
+
+def _strings_below(node: ast.ClassDef) -> dict[str, str]:
+    found = {}
+    for above, below in zip(node.body, node.body[1:], strict=False):
+        if (
+            isinstance(above, ast.AnnAssign)
+            and isinstance(above.target, ast.Name)
+            and isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+            and isinstance(below.value.value, str)
+        ):
+            found[above.target.id] = " ".join(below.value.value.split())
+    return found

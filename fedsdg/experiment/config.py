@@ -26,6 +26,8 @@ from fedsdg.experiment.search_space import Axis, SearchConfig, parse_axis
 from fedsdg.experiment.starts import Start, StartParameter
 from fedsdg.federation.contribution import check_players
 from fedsdg.files import hint, sha256_json
+from fedsdg.methods.composition import Method, Parameter, checked, section, values
+from fedsdg.methods.composition import mapping as mapping_of
 from fedsdg.methods.conditions import Conditions, parse_conditions
 from fedsdg.methods.local_parts import LOSSES, OPTIMISERS, WEIGHT_DECAY, Chosen, name_of, undecayed
 from fedsdg.methods.plugins import (
@@ -40,8 +42,6 @@ from fedsdg.methods.plugins import (
     offered_choices,
     offered_datasets,
 )
-from fedsdg.parts import Method, Parameter, checked, section, values
-from fedsdg.parts import mapping as mapping_of
 
 #: Keys of ``training`` that a method's entry may set for itself.
 OVERRIDES = ("optimiser", "loss", "eta_g", "eta_p", "eta_m", "private_optimiser", "refresh")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsdg.files import METRICS, METRICS_OF_GROUPS, hint
-from fedsdg.parts import mapping
+from fedsdg.methods.composition import mapping
 
 #: More than these, adjusted for one another, would decide nothing.
 MOST = 6

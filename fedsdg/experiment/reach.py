@@ -16,9 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedsdg.methods.composition import Key, Method, Parameter, Part
 from fedsdg.methods.conditions import Conditions
 from fedsdg.methods.table import METHODS
-from fedsdg.parts import Key, Method, Parameter, Part
 
 if TYPE_CHECKING:
     from fedsdg.experiment.config import RunConfig

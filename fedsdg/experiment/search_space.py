@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsdg.parts import Parameter
+from fedsdg.methods.composition import Parameter
 from fedsdg.rng import stream
 
 #: What ends a range, ``[low, high, log]``; a list without it is a list of choices.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsdg.files import read_json, sha256_file, sha256_json
-from fedsdg.parts import Parameter
+from fedsdg.methods.composition import Parameter
 
 #: What a peft checkpoint consists of.
 FILES = ("adapter_config.json", "adapter_model.safetensors")

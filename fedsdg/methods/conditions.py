@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from fedsdg.data.client_shares import clients_in
 from fedsdg.files import hint
-from fedsdg.parts import Key, Parameter, Part, checked, mapping, section, values
+from fedsdg.methods.composition import Key, Parameter, Part, checked, mapping, section, values
 
 if TYPE_CHECKING:
     from fedsdg.methods.plugins import Plugin

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fedsdg.files import hint
-from fedsdg.parts import Choice, Key, Parameter, Part, mapping, values
+from fedsdg.methods.composition import Choice, Key, Parameter, Part, mapping, values
 
 #: The parameter of an optimiser that a method may forbid.
 WEIGHT_DECAY = "weight_decay"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedsdg.parts import Method, Parameter
+from fedsdg.methods.composition import Method, Parameter
 
 _HEAD = """\
 # The methods

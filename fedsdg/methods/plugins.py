@@ -22,11 +22,11 @@ from typing import Any
 
 from fedsdg.data.datasets import DATASETS, ImageData
 from fedsdg.files import source_hash
+from fedsdg.methods.composition import Choice, Key, Method
 from fedsdg.methods.conditions import ATTACKS, AttackKind
 from fedsdg.methods.local_parts import LOSSES, OPTIMISERS, name_of, parameters_of
 from fedsdg.methods.plugin_files import PluginFiles, read_plugin
 from fedsdg.methods.table import METHODS
-from fedsdg.parts import Choice, Key, Method
 
 #: The group of entry points that other packages offer methods and all else in.
 GROUP = "fedsdg.methods"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from fedsdg.parts import Key, Method, Parameter, Part
+from fedsdg.methods.composition import Key, Method, Parameter, Part
 
 
 def _part(place: str, /, **arguments: Any) -> Part:

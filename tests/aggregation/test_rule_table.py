@@ -22,8 +22,8 @@ from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.rules.scaffold import Scaffold
 from fedsdg.aggregation.rules.screened import Screened
 from fedsdg.aggregation.rules.trimmed_mean import TrimmedMean
+from fedsdg.methods.composition import Key, Part
 from fedsdg.methods.table import METHODS
-from fedsdg.parts import Key, Part
 
 
 def test_docstring_examples():

@@ -12,10 +12,10 @@ import pytest
 
 from fedsdg.experiment import reach
 from fedsdg.experiment.config import load_config, method_entry
+from fedsdg.methods.composition import Method, Parameter, Part
 from fedsdg.methods.conditions import Conditions, parse_conditions
 from fedsdg.methods.plugins import find_plugin
 from fedsdg.methods.table import METHODS
-from fedsdg.parts import Method, Parameter, Part
 
 ROOT = Path(__file__).parents[2]
 ATTACKED = {"attack": {"type": "sign-flip", "share": 0.2}}

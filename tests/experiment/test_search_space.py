@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedsdg.experiment.search_space import Choices, Range, expected_best, parse_axis, points
-from fedsdg.parts import Parameter
+from fedsdg.methods.composition import Parameter
 
 RATE = Parameter(0.1, minimum=0)
 EPOCHS = Parameter(2, minimum=1, integer=True)

@@ -163,7 +163,7 @@ def test_multikrum_takes_no_more_than_there_are(raw):
 
 PLUGIN = """
 from dataclasses import dataclass
-from fedsdg.parts import Choice, Key, Parameter, Part
+from fedsdg.methods.composition import Choice, Key, Parameter, Part
 from fedsdg.federation.losses import Loss
 from fedsdg.federation.optimisers import RowOptimiser, descend
 

@@ -14,12 +14,12 @@ from fedsdg.cli import main
 from fedsdg.experiment.config import method_entry, parse_config
 from fedsdg.experiment.runs import build, make_partition, prepare_material
 from fedsdg.federation.messages import serialise
+from fedsdg.methods.composition import Method, Parameter, Part
 from fedsdg.methods.page import method_page
 from fedsdg.methods.table import METHODS
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze
-from fedsdg.parts import Method, Parameter, Part
 
 ROOT = Path(__file__).parents[2]
 CLIENTS, EPOCHS = 5, 2

@@ -35,7 +35,7 @@ import numpy as np
 import torch
 
 from fedsdg.aggregation.types import Aggregate, StatelessRule
-from fedsdg.parts import Key, Method, Parameter, Part
+from fedsdg.methods.composition import Key, Method, Parameter, Part
 from fedsdg.methods.conditions import AttackKind
 from fedsdg.data.datasets import image_data
 from fedsdg.federation.environment.attacks import UpdateAttack

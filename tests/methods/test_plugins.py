@@ -20,7 +20,7 @@ CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 #: A method of a plugin that does what fedavg-uniform does.
 TWIN = """
 from fedsdg.aggregation.rules.mean import Mean
-from fedsdg.parts import Key, Method, Parameter, Part
+from fedsdg.methods.composition import Key, Method, Parameter, Part
 
 METHODS = {
     "twin": Method(
@@ -30,7 +30,7 @@ METHODS = {
     )
 }
 """
-IMPORTS = "from fedsdg.parts import Key, Method, Parameter, Part\n"
+IMPORTS = "from fedsdg.methods.composition import Key, Method, Parameter, Part\n"
 
 
 @pytest.fixture

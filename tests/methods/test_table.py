@@ -2,8 +2,8 @@
 
 import pytest
 
+from fedsdg.methods.composition import Key, Part
 from fedsdg.methods.table import METHODS
-from fedsdg.parts import Key, Part
 
 ROWS = pytest.mark.parametrize("name", METHODS)
 
