@@ -140,7 +140,8 @@ class Declared:
                 f"{where} is the text {shown(value)}, but must be a number "
                 "(YAML reads 1e-4 as text: write 0.0001 or 1.0e-4)"
             )
-        value = value.item() if type(value).__module__ == "numpy" else value
+        if type(value).__module__ == "numpy" and not getattr(value, "ndim", 0):
+            value = value.item()
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{where} is {shown(value)}, but must be a number")
         finite = abs(value) <= sys.float_info.max

@@ -81,6 +81,7 @@ def test_values_take_their_proper_type():
         ({"f": 1.5}, "^f is 1.5, but must be a whole number$"),
         ({"f": True}, "^f is True, but must be a number$"),
         ({"f": None}, "^f is None, but must be a number$"),
+        ({"f": np.array([1, 2])}, r"^f is array\(\[1, 2\]\), but must be a number$"),
         ({"share": "1e-4"}, r"^share is the text '1e-4', but must be a number \(YAML reads"),
         ({"share": 2}, "^share is 2, but must be at most 1$"),
         ({"share": float("nan")}, "^share is nan, but must be at least 0$"),
