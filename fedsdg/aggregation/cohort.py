@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedsdg.aggregation.arguments import shown
 from fedsdg.aggregation.engines.memory.checks import kind
 from fedsdg.aggregation.types import Context, Rule
+from fedsdg.parts import shown
 
 LARGEST_COUNT = 2**53
 

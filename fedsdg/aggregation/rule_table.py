@@ -1,13 +1,9 @@
 """The aggregation rules by name, with the parameters that a row of a config may set."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import Field, fields
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from fedsdg.aggregation.arguments import shown
 from fedsdg.aggregation.rules.alignment import Alignment
 from fedsdg.aggregation.rules.cgsv import Cgsv
 from fedsdg.aggregation.rules.fedcurv import FedCurv
@@ -21,62 +17,45 @@ from fedsdg.aggregation.rules.screened import Screened
 from fedsdg.aggregation.rules.trimmed_mean import TrimmedMean
 from fedsdg.aggregation.types import Rule
 from fedsdg.files import hint
+from fedsdg.parts import Declared, checked, parameters, replaced, shown
 
 
-class Row(NamedTuple):
-    """A rule, the fields that a row may set, and those that the name fixes or defaults."""
+class Named(NamedTuple):
+    """What a name stands for: a rule, and the parameters that it fixes."""
 
-    rule: Callable[..., Rule]
-    free: tuple[str, ...] = ()
-    preset: Mapping[str, Any] = MappingProxyType({})
-    inner: "Row | None" = None
-    """Of the rule in its field `inner`; a row may set what is free in either."""
+    rule: Rule
+    fixed: tuple[str, ...] = ()
 
     @property
-    def settable(self) -> tuple[str, ...]:
-        """All that a row may set."""
-        return (*self.free, *(self.inner.settable if self.inner else ()))
-
-    def make(self, arguments: Mapping[str, Any]) -> Rule:
-        """The rule with these settable arguments."""
-        own = {name: value for name, value in arguments.items() if name in self.free}
-        if self.inner:
-            others = {name: value for name, value in arguments.items() if name not in self.free}
-            own["inner"] = self.inner.make(others)
-        return self.rule(**{**self.preset, **own})
-
-    def field(self, key: str) -> Field[Any]:
-        """Of a settable argument."""
-        if self.inner and key not in self.free:
-            return self.inner.field(key)
-        return next(f for f in fields(self.rule) if f.name == key)  # type: ignore[arg-type]
+    def settable(self) -> dict[str, Declared]:
+        """All that a row may set, with the rule's own values as defaults."""
+        known = parameters(self.rule)
+        return {name: one for name, one in known.items() if name not in self.fixed}
 
 
-_BY_SAMPLES = Row(Mean, ("weights",), {"weights": "samples"})
-_UNIFORM = Row(Mean, ("weights",), {"weights": "uniform"})
-_FEDSDG = Row(
-    Alignment,
-    ("epsilon", "reference", "transform", "temperature", "max_weight", "smoothing", "scope"),
-)
+_BY_SAMPLES = Named(Mean())
+_UNIFORM = Named(Mean("uniform"))
+_FEDSDG = Named(Alignment())
+_MEDIAN = Named(GeometricMedian())
 
-RULES: Mapping[str, Row] = MappingProxyType(
+RULES: Mapping[str, Named] = MappingProxyType(
     {
         "fedsdg": _FEDSDG,
         "fedavg": _BY_SAMPLES,
-        "fedavg-uniform": Row(Mean, preset={"weights": "uniform"}),
+        "fedavg-uniform": Named(Mean("uniform"), fixed=("weights",)),
         "fedavg-sgd": _UNIFORM,
         "fine-tune": _BY_SAMPLES,
         "fedprox": _BY_SAMPLES,
-        "scaffold": Row(Scaffold, ("server_rate",)),
-        "krum": Row(Krum, ("f",)),
-        "multikrum": Row(MultiKrum, ("f", "m")),
-        "geometric-median": Row(GeometricMedian, ("tolerance",), {"tolerance": 1e-6}),
-        "coordinate-median": Row(CoordinateMedian),
-        "trimmed-mean": Row(TrimmedMean, ("f",)),
-        "cgsv": Row(Cgsv, ("gamma0", "floor", "step_scale")),
+        "scaffold": Named(Scaffold()),
+        "krum": Named(Krum()),
+        "multikrum": Named(MultiKrum()),
+        "geometric-median": _MEDIAN,
+        "coordinate-median": Named(CoordinateMedian()),
+        "trimmed-mean": Named(TrimmedMean()),
+        "cgsv": Named(Cgsv()),
         "fedsgd": _BY_SAMPLES,
         "fedprox-inexact": _BY_SAMPLES,
-        "fedcurv": Row(FedCurv, ("weights",)),
+        "fedcurv": Named(FedCurv()),
         "fedrep": _BY_SAMPLES,
         "ditto": _BY_SAMPLES,
         "interpolate": _BY_SAMPLES,
@@ -88,16 +67,17 @@ RULES: Mapping[str, Row] = MappingProxyType(
         "apfl": _UNIFORM,
         "feddpa": _UNIFORM,
         "fedsdg-official": _UNIFORM,
-        "fedsdg-official-aligned": Row(
-            Alignment, ("temperature",), {"reference": "leave_one_out", "transform": "softmax"}
+        "fedsdg-official-aligned": Named(
+            Alignment(reference="leave_one_out", transform="softmax"),
+            fixed=("epsilon", "reference", "transform", "max_weight", "smoothing", "scope"),
         ),
-        "screened": Row(Screened, ("strikes", "threshold"), inner=_UNIFORM),
-        "fedsdg+screened": Row(Screened, ("strikes", "threshold"), inner=_FEDSDG),
-        "fedsdg+geometric-median": Row(GeometricMedian, ("tolerance",), {"tolerance": 1e-6}),
-        "fedsdg+multikrum": Row(MultiKrum, ("f", "m")),
+        "screened": Named(Screened(Mean("uniform"))),
+        "fedsdg+screened": Named(Screened(Alignment())),
+        "fedsdg+geometric-median": _MEDIAN,
+        "fedsdg+multikrum": Named(MultiKrum()),
         "data-sharing": _BY_SAMPLES,
-        "centralised": Row(Mean, preset={"weights": "samples"}),
-        "local-only": Row(NoAggregation),
+        "centralised": Named(Mean(), fixed=("weights",)),
+        "local-only": Named(NoAggregation()),
     }
 )
 
@@ -149,36 +129,10 @@ def _from_row(given: Mapping[Any, Any]) -> Rule:
         raise ValueError(f"rule {name!r} {ELSEWHERE[name]}; `fedsdg run` has it")
     if name not in RULES:
         raise ValueError(f"there is no rule {shown(name)}{hint(name, RULES)}")
-    row, arguments = RULES[name], {}
-    for key, value in given.items():
-        if key in ("type", "name"):
-            continue
-        if key not in row.settable:
-            raise ValueError(
-                f"rule {name!r} has no parameter {shown(key)}{hint(key, row.settable)}"
-            )
-        where = f"parameter {key!r} of rule {name!r}"
-        arguments[key] = _typed(value, row.field(key), where)
-    return row.make(arguments)
-
-
-def _typed(value: Any, field: Field[Any], where: str) -> Any:
-    """The value in the type of the field; its range is the rule's own business."""
-    default = field.default
-    if value is None and default is None:
-        return None
-    if isinstance(default, str):
-        if not isinstance(value, str):
-            raise ValueError(f"{where} is {shown(value)}, but must be a text such as {default!r}")
-        return value
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise ValueError(f"{where} is {shown(value)}, but must be a number")
+    named, where = RULES[name], f"rule {name}"
+    values = {key: value for key, value in given.items() if key not in ("type", "name")}
+    values = checked(values, named.settable, where)
     try:
-        number = float(value)
-    except OverflowError as error:
-        raise ValueError(f"{where} is beyond the largest float") from error
-    if not isinstance(default, int) and int not in get_args(field.type):
-        return number
-    if not number.is_integer():
-        raise ValueError(f"{where} is {shown(value)}, but must be a whole number")
-    return int(number)
+        return replaced(named.rule, values)
+    except ValueError as error:  # Of parameters that do not go together.
+        raise ValueError(f"{where}: {error}") from error

@@ -15,7 +15,7 @@ Expected use::
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -77,9 +77,45 @@ class Aggregate(NamedTuple):
     """Numbers to record: arrays [M] per client, or one float for the round."""
 
 
+@dataclass(frozen=True)
+class Ask:
+    """What a rule asks clients to measure, in words: a rule knows no data, the federation does."""
+
+    kind: Literal["scores", "losses", "fisher"]
+    """Which uploads come of it. "scores": `scores` [M, C], before training, the loss of each model
+    of the server on a client's training samples, NaN where it was not measured. "losses":
+    `global_loss` [M, 1], of the downloaded model on a client's training samples, and
+    `benchmark_loss` [M, 1], of its trained model on the samples of the server. "fisher": `fisher`
+    [M, d], the diagonal I_k of the Fisher information at the trained theta_k, and `fisher_theta`
+    [M, d], I_k theta_k."""
+    sample: int | None = None
+    """Of how many models, other than its own, a client measures scores; None: of all models."""
+    rounds: int | None = None
+    """In how many rounds, from the first; None: in all."""
+
+
+Known = Literal["clusters", "labels"]
+"""What a rule may be told of all clients before the first round: in which cluster each is, or how
+many training samples of every class it holds."""
+
+
 @runtime_checkable
 class Rule(Protocol):
     """A server aggregation rule. Rules never modify uploads or state."""
+
+    @property
+    def probes(self) -> tuple[Ask, ...]:
+        """What clients are to measure for it; () for most rules."""
+        ...
+
+    @property
+    def knowledge(self) -> tuple[Known, ...]:
+        """What it is to be told before the first round; () for most rules."""
+        ...
+
+    def require(self, cohort: int, clients: int) -> None:
+        """ValueError where it cannot work with so many of so many clients in a round."""
+        ...
 
     def init(self, d: int, client_samples: np.ndarray) -> dict[str, torch.Tensor]:
         """State before the first round, for d communicated parameters and client_samples [K]."""
@@ -121,7 +157,19 @@ class Rule(Protocol):
 
 
 class StatelessRule:
-    """What a rule has by default: nothing kept between rounds, one model for all, only it sent."""
+    """What a rule has by default: nothing kept between rounds, one model for all, only it sent,
+    nothing asked of clients but their updates, and no bound on how many they are."""
+
+    @property
+    def probes(self) -> tuple[Ask, ...]:
+        return ()
+
+    @property
+    def knowledge(self) -> tuple[Known, ...]:
+        return ()
+
+    def require(self, cohort: int, clients: int) -> None:
+        return None
 
     def init(self, d: int, client_samples: np.ndarray) -> dict[str, torch.Tensor]:
         return {}

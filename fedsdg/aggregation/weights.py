@@ -1,46 +1,57 @@
-"""Weights of clients: a cap on the largest, and the summary that every round records."""
+"""Weights of clients: what they count by, a cap on the largest, and the summary of a round."""
 
 from typing import Literal
 
 import numpy as np
 
-from fedsdg.aggregation.arguments import check_word
 from fedsdg.aggregation.types import Context
-
-WEIGHTS = ("samples", "uniform", "batches")
-"""What clients may count by."""
-Weights = Literal["samples", "uniform", "batches"]
+from fedsdg.parts import part
 
 ZERO_WEIGHT = 1e-6
 """A weight below this counts as zero."""
 
 
-def check_weights(weights: str) -> None:
-    """ValueError unless the word is one of WEIGHTS."""
-    check_word("weights", weights, WEIGHTS)
+@part
+class Weighed:
+    """Part of a rule that weighs clients: n_k, what client k counts by.
 
-
-def needed_counts(weights: Weights) -> str | None:
-    """The field of a context without which clients cannot be counted so."""
-    return None if weights == "uniform" else f"num_{weights}"
-
-
-def client_counts(context: Context, weights: Weights) -> np.ndarray:
-    """[M] float64 by what the cohort's clients count: samples, 1, or local steps per epoch.
-
-    Raises ValueError where they are not all >= 0 with a positive sum.
+    "samples": its training samples (McMahan et al. 2017); "uniform": 1; "batches": its local steps
+    per epoch.
     """
-    size = len(context.clients)
-    if weights == "uniform":
-        return np.ones(size)
-    source = context.num_samples if weights == "samples" else context.num_batches
-    counts = np.asarray(source, dtype=np.float64)
-    if counts.shape != (size,) or not (counts >= 0).all() or not counts.sum() > 0:
+
+    weights: Literal["samples", "uniform", "batches"] = "samples"
+    "a client counts by its samples n_k, as all others do, or by its steps"
+
+    @property
+    def needs(self) -> str | None:
+        """The field of a context without which clients cannot be counted so."""
+        return None if self.weights == "uniform" else f"num_{self.weights}"
+
+    def counts(self, context: Context) -> np.ndarray:
+        """[M] float64 n_k of the cohort's clients.
+
+        Raises ValueError where they are not all >= 0 with a positive sum.
+        """
+        size = len(context.clients)
+        if self.weights == "uniform":
+            return np.ones(size)
+        source = context.num_samples if self.weights == "samples" else context.num_batches
+        counts = np.asarray(source, dtype=np.float64)
+        if counts.shape != (size,) or not (counts >= 0).all() or not counts.sum() > 0:
+            raise ValueError(
+                f"cannot weigh by {self.weights}: the counts {counts.tolist()} must be {size} "
+                f"numbers >= 0 with a positive sum; use weights='uniform'"
+            )
+        return counts
+
+
+def require_cap(max_weight: float, size: int) -> None:
+    """ValueError where no weights of `size` clients are at most `max_weight` and sum to 1."""
+    if not max_weight * size >= 1.0 - 1e-9:
         raise ValueError(
-            f"cannot weigh by {weights}: the counts {counts.tolist()} must be {size} "
-            f"numbers >= 0 with a positive sum; use weights='uniform'"
+            f"max_weight={max_weight} is below 1/{size}: the weights of {size} clients could not "
+            f"sum to 1; use at least {1 / size:.6g}"
         )
-    return counts
 
 
 def capped(weights: np.ndarray, max_weight: float) -> np.ndarray:
@@ -53,11 +64,7 @@ def capped(weights: np.ndarray, max_weight: float) -> np.ndarray:
     size = len(weights)
     if not max_weight <= 1.0:
         raise ValueError(f"max_weight={max_weight} must be at most 1; use None for no cap")
-    if not max_weight * size >= 1.0 - 1e-9:
-        raise ValueError(
-            f"max_weight={max_weight} is below 1/{size}: the weights of {size} clients could not "
-            f"sum to 1; use at least {1 / size:.6g}"
-        )
+    require_cap(max_weight, size)
     result = np.array(weights, dtype=np.float64)
     at_cap = np.zeros(size, dtype=bool)
     while True:

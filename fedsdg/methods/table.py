@@ -608,7 +608,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             title="Clusters",
             rule=_rule(
                 "clusters:Clustered",
-                count=Key("clusters"),
+                clusters=Key("clusters"),
                 assignment=Key("assignment"),
                 weights=Key("weights"),
             ),
@@ -628,7 +628,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             title="Semi-global models",
             rule=_rule(
                 "clusters:Clustered",
-                count=Key("clusters"),
+                clusters=Key("clusters"),
                 assignment=Key("assignment"),
                 beta=Key("beta"),
                 weights=Key("weights"),
@@ -671,7 +671,12 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         "pens": Method(
             title="PENS",
-            rule=_rule("neighbours:Pens", phase_one=Key("phase_one"), top=Key("top")),
+            rule=_rule(
+                "neighbours:Pens",
+                phase_one=Key("phase_one"),
+                sample=Key("sample"),
+                top=Key("top"),
+            ),
             probes=(
                 _part(
                     "federation.probes:ModelScores", sample=Key("sample"), rounds=Key("phase_one")

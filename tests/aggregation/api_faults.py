@@ -178,14 +178,23 @@ def bad_row(case, which):
         [
             ({}, "rule has the type None"),
             ({"type": 3}, "rule has the type 3"),
-            ({"type": "krum", "F": 1}, "rule 'krum' has no parameter 'F'"),
-            ({"type": "krum", 3: 1}, "rule 'krum' has no parameter 3"),
-            ({"type": "fedavg", "f": 1}, "rule 'fedavg' has no parameter 'f'; known are weights"),
-            ({"type": "krum", "f": "1"}, "'f' of rule 'krum' is '1', but must be a number"),
+            ({"type": "krum", "F": 1}, "rule krum: unknown key 'F'"),
+            ({"type": "krum", 3: 1}, "rule krum: unknown key 3"),
+            ({"type": "fedavg", "f": 1}, "rule fedavg: unknown key 'f'; known are weights"),
+            ({"type": "krum", "f": "1"}, "rule krum.f is the text '1', but must be a number"),
             ({"type": "cgsv", "floor": None}, "is None, but must be a number"),
-            ({"type": "cgsv", "gamma0": float("nan")}, "gamma0=nan must be in"),
-            ({"type": "fedsdg", "temperature": 0}, "temperature=0.0 must be positive"),
-            ({"type": "geometric-median", "tolerance": 1}, "tolerance=1.0 must be in"),
+            (
+                {"type": "cgsv", "gamma0": float("nan")},
+                "rule cgsv.gamma0 is nan, but must be at le",
+            ),
+            (
+                {"type": "fedsdg", "temperature": 0},
+                "fedsdg.temperature is 0, but must be at least 1e-06",
+            ),
+            (
+                {"type": "geometric-median", "tolerance": 1},
+                "tolerance is 1, but must be at most",
+            ),
         ]
     )[which]
     return message

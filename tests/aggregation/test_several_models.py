@@ -18,7 +18,7 @@ RULES = [
     CgsvXu(beta=1e7),
     Clustered(),
     Clustered(beta=0.5),
-    Clustered(count=2, assignment="known", beta=1.0),
+    Clustered(clusters=2, assignment="known", beta=1.0),
     Pens(),
     Pens(phase_one=2, top=1),
 ]
@@ -151,7 +151,7 @@ def test_models_of_which_no_one_took_part_stay(rule, cohort):
         idle = np.setdiff1d(np.arange(K), context.clients)
     else:
         members = state["assignment"].numpy()[context.clients]
-        idle = np.setdiff1d(np.arange(rule.count), members)
+        idle = np.setdiff1d(np.arange(rule.clusters), members)
     assert not aggregate.steps[idle].any()
     assert len(mine) == 5
 

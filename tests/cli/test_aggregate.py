@@ -97,7 +97,7 @@ def test_rounds_of_a_rule_with_state(federation, capsys, tmp_path):
     ("arguments", "rule", "sentence"),
     [
         ([], "krun", "there is no rule 'krun'; did you mean 'krum'?"),
-        ([], "{type: krum, g: 2}", "rule 'krum' has no parameter 'g'; known are f"),
+        ([], "{type: krum, g: 2}", "rule krum: unknown key 'g'; known are f"),
         ([], "{type: krum", "--rule '{type: krum' is neither a name nor a row {type: …}"),
         ([], "3", "--rule '3' is neither a name nor a row {type: …}"),
         (["--out", "g.safetensors"], "fedsdg", "g.safetensors exists; choose another name, or"),

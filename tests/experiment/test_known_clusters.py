@@ -63,5 +63,5 @@ def test_clients_of_like_labels_share_a_cluster():
 def test_another_number_of_clusters_than_of_domains_is_refused():
     with pytest.raises(ValueError, match="must be 8 numbers from 0 to 2, one for each client"):
         federation("digits_domains", "domains", 3)
-    with pytest.raises(ValueError, match="cluster 4 of 5 has no client; lower count"):
+    with pytest.raises(ValueError, match="cluster 4 of 5 has no client; lower clusters"):
         federation("digits_domains", "domains", 5)

@@ -92,7 +92,7 @@ def test_pens_keeps_what_each_client_came_back_with(federation):
 
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 def test_a_cluster_is_the_mean_of_the_models_that_its_clients_trained(federation, beta):
-    made = federation(Clustered(count=2, beta=beta), [ModelScores()], theta=apart(2))
+    made = federation(Clustered(clusters=2, beta=beta), [ModelScores()], theta=apart(2))
     for round_ in range(1, 5):
         before = made.models.clone()
         members = made.state["assignment"].numpy().copy()
@@ -112,7 +112,7 @@ def test_a_cluster_is_the_mean_of_the_models_that_its_clients_trained(federation
 
 
 def test_scores_send_clients_to_the_model_of_lowest_loss(federation):
-    made = federation(Clustered(count=3), [ModelScores()], theta=apart(3))
+    made = federation(Clustered(clusters=3), [ModelScores()], theta=apart(3))
     cohort, before = made.cohort(1), made.models.clone()
     private = made.private.expand(3, -1)
     made.step(1)
@@ -150,8 +150,8 @@ def test_models_are_downloaded_for_scores_only_where_scores_are_asked_for(federa
     scoring = ModelScores(sample=3, rounds=2)
     sent = bytes_down(federation(Pens(phase_one=2, top=1), [scoring]), 4)
     assert sent[0] == sent[1] == 4 * sent[2] == 4 * sent[3]
-    by_loss = federation(Clustered(count=2), [cluster_scores("loss")], theta=apart(2))
-    known = Clustered(count=2, assignment="known")
+    by_loss = federation(Clustered(clusters=2), [cluster_scores("loss")], theta=apart(2))
+    known = Clustered(clusters=2, assignment="known")
     told = federation(known, [cluster_scores("known")], theta=apart(2))
     told.state = known.with_clusters(told.state, [0, 1, 0, 1, 0, 1])
     assert bytes_down(by_loss, 1)[0] == 3 * bytes_down(told, 1)[0] == 3 * sent[2]
@@ -218,7 +218,7 @@ def test_a_wrapper_changes_nothing_where_nothing_is_wrong(federation, wrapped):
 @pytest.mark.parametrize(
     ("rule", "probes", "count"),
     [
-        (Clustered(count=2), [ModelScores()], 2),
+        (Clustered(clusters=2), [ModelScores()], 2),
         (Pens(phase_one=2), [ModelScores(sample=3)], None),
         (Screened(Mean("samples")), [], None),
     ],

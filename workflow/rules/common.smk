@@ -319,7 +319,7 @@ SOURCES = {
     "tables": ["files.py", "analysis/*.py", "analysis/tables/**/*.py"],
     "figures": ["__init__.py", "files.py", "analysis/*.py", "analysis/plots/**/*.py"],
     "claims": ["files.py", "analysis/*.py"],
-    "measure": ["__init__.py", "compiling.py", "files.py", "aggregation/**/*.py"],
+    "measure": ["__init__.py", "compiling.py", "files.py", "parts.py", "aggregation/**/*.py"],
     "kernels": [
         "__init__.py",
         "files.py",

@@ -1,1 +1,1 @@
-"""Aggregation rules, one concept per file; each is a frozen dataclass (see `types.Rule`)."""
+"""Aggregation rules, one concept per file; each is a part (see `types.Rule`)."""

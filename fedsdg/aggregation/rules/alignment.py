@@ -1,20 +1,19 @@
 """FedSDG's server rule: a client weighs as much as its update is aligned with the mean update."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 
-from fedsdg.aggregation.arguments import check_number, check_word
 from fedsdg.aggregation.engines.ahead import Ahead, There
 from fedsdg.aggregation.engines.rows import Rows
 from fedsdg.aggregation.engines.statistics import Statistics
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
 from fedsdg.aggregation.types import Context, Norm
 from fedsdg.aggregation.uploads import require_finite
-from fedsdg.aggregation.weights import capped
+from fedsdg.aggregation.weights import capped, require_cap
+from fedsdg.parts import Range, part
 
 DEGENERATE_SUM = 1e-6
 """Below this sum of alignments the weights are uniform."""
@@ -36,7 +35,7 @@ class Weighing(NamedTuple):
     """Whether the weights fell back to uniform."""
 
 
-@dataclass(frozen=True)
+@part
 class Alignment(PlannedRule):
     """step = sum_k w_k Delta_k with w_k = alpha_k / sum_j alpha_j (FedSDG, Eq. 10 and 11).
 
@@ -45,49 +44,43 @@ class Alignment(PlannedRule):
     updates were formed from, 1/2 eps(dtype) max_k ||theta_k||: its direction then means nothing.
     With updates so small that ||Delta|| ||mean|| is far below epsilon, all alphas vanish: uniform.
 
-    epsilon: in (0, 0.01], only inside the cosine, so that weights sum to 1.
-    reference: "mean" of all updates | "leave_one_out", the mean of the other clients' updates.
-    transform: "relu" (Eq. 10) | "softmax": w = softmax(cosine / temperature).
-    smoothing: s in [0, 1], w <- (1 - s) w + s / M.
-    max_weight: cap on a weight, at least 1/M; the excess is spread over the others in proportion.
-    scope: "all" parameters are compared | "adapters", the columns that come as upload `adapters`
-    [M, a]: the head, whose gradient is largest, then has no say in the weights.
+    epsilon stands only inside the cosine, so that weights sum to 1. With reference "leave_one_out"
+    the mean is that of the other clients' updates; with transform "softmax" (not Eq. 10) w =
+    softmax(cosine / temperature). Then w <- (1 - s) w + s / M with s = smoothing, and what exceeds
+    max_weight (ValueError if below 1/M) is spread over the others in proportion. With scope
+    "adapters" the columns are compared that come as upload `adapters` [M, a]: the head, whose
+    gradient is largest, has no say in the weights.
     Diagnostics: alignment [M], cosine [M], update_norm [M], mean_norm, degenerate (0 or 1).
     """
 
-    epsilon: float = 1e-8
+    epsilon: Annotated[float, Range(1e-300, 0.01)] = 1e-8
+    "ε of Eq. 10"
     reference: Literal["mean", "leave_one_out"] = "mean"
+    "direction aligned to"
     transform: Literal["relu", "softmax"] = "relu"
-    temperature: float = 0.05
-    max_weight: float | None = None
-    smoothing: float = 0.0
+    "scores to weights"
+    temperature: Annotated[float, Range(1e-6)] = 0.05
+    "τ of the softmax transform"
+    max_weight: Annotated[float | None, Range(0, 1)] = None
+    "largest weight"
+    smoothing: Annotated[float, Range(0, 1)] = 0.0
+    "share of uniform weights mixed in"
     scope: Literal["all", "adapters"] = "all"
+    "what of θ_g alignment compares"
 
     @property
     def reads(self) -> tuple[str, ...]:  # type: ignore[override]
         return ("update",) if self.scope == "all" else ("update", "adapters")
 
-    def __post_init__(self) -> None:
-        for name in ("epsilon", "temperature", "smoothing"):
-            check_number(name, getattr(self, name))
+    def require(self, cohort: int, clients: int) -> None:
         if self.max_weight is not None:
-            check_number("max_weight", self.max_weight)
-        check_word("reference", self.reference, ("mean", "leave_one_out"))
-        check_word("transform", self.transform, ("relu", "softmax"))
-        check_word("scope", self.scope, ("all", "adapters"))
-        if not 0 < self.epsilon <= 0.01:
-            raise ValueError(f"epsilon={self.epsilon} must be in (0, 0.01]; the default is 1e-8")
-        if not 0 < self.temperature < float("inf"):
-            raise ValueError(f"temperature={self.temperature} must be positive and finite")
-        if self.max_weight is not None and not 0 < self.max_weight <= 1:
-            raise ValueError(f"max_weight={self.max_weight} must be in (0, 1], or None for no cap")
-        if not 0 <= self.smoothing <= 1:
-            raise ValueError(f"smoothing={self.smoothing} must be in [0, 1]; 0 is none")
+            require_cap(self.max_weight, cohort)
 
     def plan(
         self, rows: Mapping[str, Rows], context: Context, state: Mapping[str, torch.Tensor]
     ) -> Plan:
         updates = rows[self._compared]
+        self.require(updates.shape[0], context.num_clients)
         statistics = updates.measure()
         require_finite(updates, statistics.norms, context)
         noise = _noise(statistics, context.parameter_norm, torch.finfo(updates.dtype).eps)

@@ -1,21 +1,20 @@
 """Contribution-weighted aggregation by cosine gradient Shapley values (CGSV)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
 
-from fedsdg.aggregation.arguments import check_number, check_word
 from fedsdg.aggregation.engines.ahead import Ahead
 from fedsdg.aggregation.engines.rows import Rows
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
 from fedsdg.aggregation.types import Context
 from fedsdg.aggregation.uploads import require_finite
+from fedsdg.parts import Range, part
 
 
-@dataclass(frozen=True)
+@part
 class Cgsv(PlannedRule):
     """Weights r that follow the cosine between a client's update and the aggregate.
 
@@ -28,8 +27,8 @@ class Cgsv(PlannedRule):
     Clients outside the cohort keep their r.
 
     psi is 0 for a zero update, and for all when ||U|| <= 1/2 eps(dtype): unit vectors that cancel
-    leave only rounding. gamma0 in [0, 1]; gamma0 = 1 keeps the shares of data.
-    step_scale: "mean-norm" step = U times the cohort's mean ||Delta||; "unit" step = U.
+    leave only rounding. gamma0 = 1 keeps the shares of data.
+    step = U times the cohort's mean ||Delta|| ("mean-norm"), or U ("unit").
     State: r [K] float64, participations [K] int64. The weights returned are w, of the unit updates.
     Diagnostics: alignment [M] (psi), update_norm [M], gamma [M].
     Source: Xu et al. 2021 (cosine gradient Shapley value), with the decaying trade-off gamma_t.
@@ -37,18 +36,12 @@ class Cgsv(PlannedRule):
 
     needs: ClassVar[str] = "client_samples"
 
-    gamma0: float = 0.5
-    floor: float = 1e-3
+    gamma0: Annotated[float, Range(0, 1)] = 0.5
+    "γ₀ of γ_t = 1 − (1 − γ₀)/t"
+    floor: Annotated[float, Range(0, 0.999)] = 1e-3
+    "least contribution r_n"
     step_scale: Literal["mean-norm", "unit"] = "mean-norm"
-
-    def __post_init__(self) -> None:
-        check_number("gamma0", self.gamma0)
-        check_number("floor", self.floor)
-        check_word("step_scale", self.step_scale, ("mean-norm", "unit"))
-        if not 0 <= self.gamma0 <= 1:
-            raise ValueError(f"gamma0={self.gamma0} must be in [0, 1]; the default is 0.5")
-        if not 0 <= self.floor < 1:
-            raise ValueError(f"floor={self.floor} must be in [0, 1); the default is 0.001")
+    "length of the step"
 
     def init(self, d: int, client_samples: np.ndarray) -> dict[str, torch.Tensor]:
         samples = np.asarray(client_samples, dtype=np.float64)

@@ -1,21 +1,20 @@
 """CGSV as published: whoever contributes more downloads more of the aggregate (Xu et al. 2021)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 
-from fedsdg.aggregation.arguments import check_number
 from fedsdg.aggregation.engines.ahead import Ahead, go_ahead
 from fedsdg.aggregation.engines.rows import TensorRows
 from fedsdg.aggregation.rules.cgsv import ask_for_directions, check_shares, contributions
 from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
 from fedsdg.aggregation.uploads import checked_upload, require_finite
+from fedsdg.parts import Range, part
 
 
-@dataclass(frozen=True)
+@part
 class CgsvXu(StatelessRule):
     """One model per client; model n moves by the q_n largest entries of the aggregate U.
 
@@ -32,31 +31,29 @@ class CgsvXu(StatelessRule):
 
     psi is 0 for all when ||U|| is rounding noise. If no alpha r + (1 - alpha) psi is positive
     before the clamp, r is kept; as long as r is 0, w stays the share of the data and q_n = d.
-    gamma: Gamma > 0, length of a normalised update; the authors have 0.5 (MNIST), 0.15 (CIFAR).
-    alpha in [0, 1), 0.95 in the paper; floor in [0, 1), 1e-3 in the code. beta > 0, the altruism:
-    0.5 … 2 in the paper, and so large a beta that all get everything (tanh = 1).
+    The authors have Gamma = 0.5 (MNIST), 0.15 (CIFAR), alpha = 0.95, a floor of 1e-3 (in the code),
+    beta from 0.5 to 2, and so large a beta that all get everything (tanh = 1).
     State: r [K] float64. Weights: w. Diagnostics: alignment [M] (psi), contribution [M] (r after
     the round), reward [M] (q / d), update_norm [M].
     """
 
     needs: ClassVar[str] = "client_samples"
 
-    gamma: float = 0.5
-    alpha: float = 0.95
-    beta: float = 1.0
-    floor: float = 1e-3
+    gamma: Annotated[float, Range(1e-6)] = 0.5
+    "Γ, length of a normalised update"
+    alpha: Annotated[float, Range(0, 0.999)] = 0.95
+    "α of r ← α r + (1 − α) cos(Δ, U)"
+    beta: Annotated[float, Range(1e-6)] = 1.0
+    "β, altruism of the rewards"
+    floor: Annotated[float, Range(0, 0.999)] = 1e-3
+    "least contribution r_n"
 
-    def __post_init__(self) -> None:
-        for name in ("gamma", "alpha", "beta", "floor"):
-            check_number(name, getattr(self, name))
-        if not 0 < self.gamma < float("inf"):
-            raise ValueError(f"gamma={self.gamma} must be positive and finite; the default is 0.5")
-        if not 0 <= self.alpha < 1:
-            raise ValueError(f"alpha={self.alpha} must be in [0, 1); the default is 0.95")
-        if not 0 < self.beta < float("inf"):
-            raise ValueError(f"beta={self.beta} must be positive and finite; the default is 1")
-        if not 0 <= self.floor < 1:
-            raise ValueError(f"floor={self.floor} must be in [0, 1); the default is 0.001")
+    def require(self, cohort: int, clients: int) -> None:
+        if cohort < clients:
+            raise ValueError(
+                f"cgsv-xu weighs all clients in every round, but {cohort} of the {clients} take "
+                f"part; set clients_per_round to the number of clients, or use 'cgsv'"
+            )
 
     def init(self, d: int, client_samples: np.ndarray) -> dict[str, torch.Tensor]:
         samples = np.asarray(client_samples, dtype=np.float64)
@@ -85,12 +82,7 @@ class CgsvXu(StatelessRule):
         updates = TensorRows(checked_upload(uploads, context, finite=False))
         check_shares(state)
         cohort = context.clients
-        if sorted(cohort.tolist()) != list(range(context.num_clients)):
-            raise ValueError(
-                f"cgsv-xu weighs all clients in every round, but {len(set(cohort.tolist()))} of "
-                f"the {context.num_clients} take part; set clients_per_round to the number of "
-                f"clients, or use 'cgsv'"
-            )
+        self.require(len(set(cohort.tolist())), context.num_clients)
         r = state["r"].numpy(force=True)[cohort]
         samples = np.asarray(context.client_samples, dtype=np.float64)[cohort]
         weights = r if r.any() else samples / samples.sum()

@@ -1,18 +1,17 @@
 """Clusters of clients, each with a model of its own, and semi-global models between them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 
-from fedsdg.aggregation.arguments import check_number, check_whole_number, check_word
 from fedsdg.aggregation.engines.rows import TensorRows
 from fedsdg.aggregation.server_models import checked_scores, server_models
-from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
+from fedsdg.aggregation.types import Aggregate, Ask, Context, Known, StatelessRule
 from fedsdg.aggregation.uploads import checked_upload
-from fedsdg.aggregation.weights import Weights, check_weights, client_counts
+from fedsdg.aggregation.weights import Weighed
+from fedsdg.parts import Range, part
 
 
 def nearest_groups(distances: np.ndarray, count: int) -> np.ndarray:
@@ -34,31 +33,35 @@ def nearest_groups(distances: np.ndarray, count: int) -> np.ndarray:
     return members
 
 
-@dataclass(frozen=True)
-class Clustered(StatelessRule):
+def dealt(size: int, clusters: int, seed: int = 0) -> np.ndarray:
+    """[size] int64: a random cluster for every client, as many in each as can be."""
+    return np.random.default_rng(seed).permutation(np.arange(size) % clusters)
+
+
+@part
+class Clustered(Weighed, StatelessRule):
     """C cluster models; theta_c <- sum_k (n_k / sum n) theta_k over the cohort's members of c.
 
     A client of cluster c starts from s_c = (1 - beta) theta_c + beta mean_{j in G(c)} theta_j, a
     row of mixing; theta_k = s_c + Delta_k. beta = 0 gives plain clusters, whose clients never meet,
     beta in (0, 1] semi-global models. A cluster without a member in the cohort keeps its model.
 
-    partials: P, how many partial aggregates there are. With 1 each G(c) is all clusters. With more
-    the C clusters are divided into P groups of those nearest to each other (`nearest_groups`), G(c)
-    is the group of c, and beta = 1 leaves P models, each over a subset of the cluster models.
-    nearness: by the distance of "models", anew after each round (until the first one every cluster
-    is by itself), or by that of the "labels" that a cluster's clients hold, see `with_labels`.
+    With one partial aggregate each G(c) is all clusters. With more, P, the C clusters are divided
+    into P groups of those nearest to each other (`nearest_groups`), G(c) is the group of c, and
+    beta = 1 leaves P models, each over a subset of the cluster models. Nearness is by the distance
+    of the models, anew after each round (until the first one every cluster is by itself), or by
+    that of the labels that a cluster's clients hold, see `with_labels`.
 
-    assignment: "loss": upload `scores` [M, C] holds the loss of each of the server's models on a
+    Assignment by loss: upload `scores` [M, C] holds the loss of each of the server's models on a
     client's training data, NaN where it was not measured; the client goes to the lowest, and stays
     where its own cluster's is as low or no score is there. Its update of this round counts for the
     cluster that it started from; it trains for the new one when it is next drawn. First assignments
-    are random and as even as can be, so that no cluster starts empty. If all C models start equal,
-    all losses tie and this first assignment stays until updates have told the models apart: start
-    them apart. "known": the clusters are given up front, see `with_clusters`, and no scores are
-    read. ValueError where they were not.
+    are random and as even as can be (`dealt`), so that no cluster starts empty. If all C models
+    start equal, all losses tie and this first assignment stays until updates have told the models
+    apart: start them apart. Known assignment: the clusters are given up front, see `with_clusters`,
+    and no scores are read. ValueError where they were not.
 
-    weights: what n_k is, as in `Mean`. seed: of the random first assignment. Raises ValueError for
-    fewer clients than clusters, and for members without samples.
+    Raises ValueError for fewer clients than clusters, and for members without samples.
     State: assignment [K] int64, -1 where it is not known; where partials > 1, group [C] int64, and
     labels [K, classes] where they are known. Weights: n_k / sum n over the cohort.
     Diagnostics: cluster [M], after this round.
@@ -66,42 +69,56 @@ class Clustered(StatelessRule):
     chapter on aggregation.
     """
 
-    count: int = 3
+    clusters: Annotated[int, Range(2)] = 3
+    "C, models of the server"
     assignment: Literal["loss", "known"] = "loss"
-    beta: float = 0.0
-    seed: int = 0
-    weights: Weights = "samples"
-    partials: int = 1
+    "who is in which: by loss, or by known data"
+    beta: Annotated[float, Range(0, 1)] = 0.0
+    "β, share of the mean of all clusters"
+    partials: Annotated[int, Range(1)] = 1
+    "P, partial aggregates, each over the nearest clusters; 1: over all"
     nearness: Literal["models", "labels"] = "models"
+    "clusters are near by their models, or by the labels of their clients"
 
     def __post_init__(self) -> None:
-        check_weights(self.weights)
-        check_whole_number("count", self.count, 1)
-        check_whole_number("partials", self.partials, 1)
-        check_whole_number("seed", self.seed, 0)
-        check_number("beta", self.beta)
-        check_word("assignment", self.assignment, ("loss", "known"))
-        check_word("nearness", self.nearness, ("models", "labels"))
-        if self.partials > self.count:
+        if self.partials > self.clusters:
             raise ValueError(
-                f"partials={self.partials} must be from 1 to the {self.count} clusters that there "
-                f"are; lower it or raise count"
+                f"partials is {self.partials}, but must be at most clusters = {self.clusters}; "
+                f"lower partials or raise clusters"
             )
-        if not 0 <= self.beta <= 1:
-            raise ValueError(f"beta={self.beta} must be in [0, 1]; 0 gives plain clusters")
+
+    @property
+    def needs(self) -> None:
+        """Nothing: no door serves it, and whoever attacks it takes all clients for alike."""
+
+    @property
+    def probes(self) -> tuple[Ask, ...]:
+        return (Ask("scores"),) if self.assignment == "loss" else ()
+
+    @property
+    def knowledge(self) -> tuple[Known, ...]:
+        clusters: tuple[Known, ...] = ("clusters",) if self.assignment == "known" else ()
+        return (*clusters, "labels") if self._labels_tell else clusters
+
+    @property
+    def _labels_tell(self) -> bool:
+        """Whether it is the labels that clients hold that tell which clusters are near."""
+        return self.partials > 1 and self.nearness == "labels"
+
+    def require(self, cohort: int, clients: int) -> None:
+        if clients < self.clusters:
+            raise ValueError(
+                f"{clients} clients cannot fill {self.clusters} clusters: one would start empty; "
+                f"lower clusters to at most {clients}"
+            )
 
     def init(self, d: int, client_samples: np.ndarray) -> dict[str, torch.Tensor]:
         size = len(client_samples)
-        if size < self.count:
-            raise ValueError(
-                f"{size} clients cannot fill {self.count} clusters: one would start empty; lower "
-                f"count to at most {size}"
-            )
-        alone = {} if self.partials == 1 else {"group": torch.arange(self.count)}
+        self.require(size, size)
+        alone = {} if self.partials == 1 else {"group": torch.arange(self.clusters)}
         if self.assignment == "known":
             return {"assignment": torch.full((size,), -1, dtype=torch.int64), **alone}
-        dealt = np.random.default_rng(self.seed).permutation(np.arange(size) % self.count)
-        return {"assignment": torch.from_numpy(dealt), **alone}
+        return {"assignment": torch.from_numpy(dealt(size, self.clusters)), **alone}
 
     def with_clusters(
         self, state: Mapping[str, torch.Tensor], clusters: Sequence[int] | np.ndarray
@@ -109,14 +126,14 @@ class Clustered(StatelessRule):
         """The state with a given cluster 0 … C-1 for every client; ValueError if one is empty."""
         given = np.asarray(clusters)
         expected = tuple(state["assignment"].shape)
-        if given.shape != expected or not np.isin(given, np.arange(self.count)).all():
+        if given.shape != expected or not np.isin(given, np.arange(self.clusters)).all():
             raise ValueError(
                 f"the clusters {given.tolist()} must be {expected[0]} numbers from 0 to "
-                f"{self.count - 1}, one for each client"
+                f"{self.clusters - 1}, one for each client"
             )
-        if empty := sorted(set(range(self.count)) - set(given.tolist())):
+        if empty := sorted(set(range(self.clusters)) - set(given.tolist())):
             raise ValueError(
-                f"cluster {empty[0]} of {self.count} has no client; lower count or move clients"
+                f"cluster {empty[0]} of {self.clusters} has no client; lower clusters or move some"
             )
         return {**state, "assignment": torch.from_numpy(given.astype(np.int64))}
 
@@ -127,13 +144,13 @@ class Clustered(StatelessRule):
 
         They alone tell which clusters are near, where `nearness` says so; else they are let go.
         """
-        if self.partials == 1 or self.nearness == "models":
+        if not self._labels_tell:
             return dict(state)
         told = {**state, "labels": torch.from_numpy(np.asarray(labels, dtype=np.float64))}
         return {**told, "group": self._groups(told, told["labels"])}
 
     def models(self, num_clients: int) -> int:
-        return self.count
+        return self.clusters
 
     def mixing(self, state: Mapping[str, torch.Tensor], clients: np.ndarray) -> np.ndarray:
         members = self._members(state, clients)
@@ -148,11 +165,11 @@ class Clustered(StatelessRule):
     ) -> Aggregate:
         updates = checked_upload(uploads, context)
         members = self._members(state, context.clients)
-        models = server_models(context, self.count, updates)
-        samples = client_counts(context, self.weights)
+        models = server_models(context, self.clusters, updates)
+        samples = self.counts(context)
         rows, servers = TensorRows(updates), TensorRows(models)
         # theta_c moves by s_c - theta_c, which is 0 for beta = 0, and the mean of the updates.
-        apart = self._starts(state) - np.eye(self.count)
+        apart = self._starts(state) - np.eye(self.clusters)
         steps = torch.zeros_like(models)
         for cluster in np.unique(members):
             weights = np.where(members == cluster, samples, 0.0)
@@ -181,11 +198,11 @@ class Clustered(StatelessRule):
     def _starts(self, state: Mapping[str, torch.Tensor]) -> np.ndarray:
         """[C, C]: a client of cluster c starts from row c times the models."""
         if self.partials == 1:
-            return (1 - self.beta) * np.eye(self.count) + self.beta / self.count
+            return (1 - self.beta) * np.eye(self.clusters) + self.beta / self.clusters
         group = state["group"].numpy(force=True)
         together = group[:, None] == group[None]
         means = together / together.sum(axis=1, keepdims=True)
-        starts: np.ndarray = (1 - self.beta) * np.eye(self.count) + self.beta * means
+        starts: np.ndarray = (1 - self.beta) * np.eye(self.clusters) + self.beta * means
         return starts
 
     def _groups(self, state: Mapping[str, torch.Tensor], models: torch.Tensor) -> torch.Tensor:
@@ -205,7 +222,7 @@ class Clustered(StatelessRule):
     def _label_distances(self, state: Mapping[str, torch.Tensor]) -> np.ndarray:
         """[C, C] total variation between the clusters' shares of the classes; 1 to an empty one."""
         held, member = (state[name].numpy(force=True) for name in ("labels", "assignment"))
-        counts = np.array([held[member == cluster].sum(axis=0) for cluster in range(self.count)])
+        counts = np.array([held[member == cluster].sum(axis=0) for cluster in range(self.clusters)])
         totals = counts.sum(axis=1, keepdims=True)
         shares = counts / np.where(totals > 0, totals, 1)
         distances = np.abs(shares[:, None] - shares[None]).sum(axis=2) / 2
@@ -229,7 +246,7 @@ class Clustered(StatelessRule):
     ) -> np.ndarray:
         if self.assignment == "known":
             return members
-        scores = checked_scores(uploads, context, self.count)
+        scores = checked_scores(uploads, context, self.clusters)
         losses = np.where(np.isnan(scores), np.inf, scores)
         stays = losses[np.arange(len(members)), members] <= losses.min(axis=1)
         return np.where(stays, members, losses.argmin(axis=1))

@@ -1,17 +1,18 @@
 """Any rule that weighs clients, with late updates weighing less."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from fedsdg.aggregation.engines.rows import Rows, TensorRows
 from fedsdg.aggregation.plans import Combination, Nothing, Plan, PlannedRule
-from fedsdg.aggregation.types import Context
+from fedsdg.aggregation.types import Ask, Context
+from fedsdg.parts import part
 
 
-@dataclass(frozen=True)
+@part
 class Compensated(PlannedRule):
     """Weights w'_k in proportion to w_k / (1 + tau_k), summing to 1, w being the inner rule's.
 
@@ -48,6 +49,13 @@ class Compensated(PlannedRule):
     def needs(self) -> str | None:
         needed: str | None = getattr(self.inner, "needs", None)
         return needed
+
+    @property
+    def probes(self) -> tuple[Ask, ...]:
+        return self.inner.probes
+
+    def require(self, cohort: int, clients: int) -> None:
+        self.inner.require(cohort, clients)
 
     def init(self, d: int, client_samples: np.ndarray) -> dict[str, torch.Tensor]:
         return self.inner.init(d, client_samples)

@@ -1,7 +1,6 @@
 """FedCurv's server: the mean update, and what the clients' quadratic penalties sum to."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -10,16 +9,17 @@ import torch
 from fedsdg.aggregation.engines.rows import Rows
 from fedsdg.aggregation.plans import Plan, PlannedRule
 from fedsdg.aggregation.rules.mean import Mean
-from fedsdg.aggregation.types import Context
+from fedsdg.aggregation.types import Ask, Context
 from fedsdg.aggregation.uploads import require_finite
-from fedsdg.aggregation.weights import Weights, check_weights, needed_counts
+from fedsdg.aggregation.weights import Weighed
+from fedsdg.parts import part
 
 SUMS = ("fisher", "fisher_theta")
 """I_j and I_j theta_j, element by element: of client j, and summed over the cohort."""
 
 
-@dataclass(frozen=True)
-class FedCurv(PlannedRule):
+@part
+class FedCurv(Weighed, PlannedRule):
     """step = sum_k (n_k / sum n) Delta_k; the two sums of the last cohort go to every client.
 
     Client k trains on F_k(theta) + lambda sum_{j != k} (theta - theta_j)' diag(I_j) (theta -
@@ -31,22 +31,12 @@ class FedCurv(PlannedRule):
     fisher_theta (I_k theta_k), each [M, d]. State: fisher [d] and fisher_theta [d], the sums over
     the last cohort, 0 before the first round; both are broadcast, so a model costs three times its
     bytes in either direction. A cohort's sums replace the last one's: curvature at old parameters
-    does not pile up. weights: by what clients count in the mean, as in `Mean`. Raises ValueError
-    when the numbers of samples sum to zero.
+    does not pile up. Raises ValueError when the counts n_k sum to zero.
     Source: Shoham et al. 2019, equations 6 and 7.
     """
 
     reads: ClassVar[tuple[str, ...]] = ("update", *SUMS)
-
-    weights: Weights = "samples"
-
-    def __post_init__(self) -> None:
-        check_weights(self.weights)
-
-    @property
-    def needs(self) -> str | None:
-        """The counts without which there are no weights."""
-        return needed_counts(self.weights)
+    probes: ClassVar[tuple[Ask, ...]] = (Ask("fisher"),)
 
     def init(self, d: int, client_samples: np.ndarray) -> dict[str, torch.Tensor]:
         return {name: torch.zeros(d) for name in SUMS}

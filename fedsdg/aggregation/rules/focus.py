@@ -1,24 +1,23 @@
 """FOCUS: a client weighs the less, the less its labels agree with those of the server."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 
-from fedsdg.aggregation.arguments import check_number
 from fedsdg.aggregation.engines.rows import Rows
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
-from fedsdg.aggregation.types import Context
+from fedsdg.aggregation.types import Ask, Context
 from fedsdg.aggregation.uploads import require_finite
-from fedsdg.aggregation.weights import Weights, check_weights, client_counts, needed_counts
+from fedsdg.aggregation.weights import Weighed
+from fedsdg.parts import Range, part
 
 LOSSES = ("benchmark_loss", "global_loss")
 
 
-@dataclass(frozen=True)
-class Focus(PlannedRule):
+@part
+class Focus(Weighed, PlannedRule):
     """step = sum_k w_k Delta_k with w_k = n_k C_k / sum_j n_j C_j.
 
     C_k = 1 - exp(a E_k) / sum_j exp(a E_j), over the cohort, with the mutual cross-entropy E_k =
@@ -26,29 +25,18 @@ class Focus(PlannedRule):
     set, and that of the server's model on the client's data. Wrong labels raise both. Credibilities
     sum to M - 1, so a single client has none: where all n_k C_k are 0, the weights are uniform.
 
-    temperature: a >= 0, as the paper calls what multiplies E; 0 weighs by samples alone. No value
-    of the paper is known here; 1 is the plain softmax.
-    weights: what n_k is, as in `Mean`.
+    The paper calls a, which multiplies E, a temperature: the smaller, the more counts n_k alone. No
+    value of the paper is known here; 1 is the plain softmax.
     Uploads: update [M, d], benchmark_loss [M, 1] and global_loss [M, 1], means over samples.
     Diagnostics: credibility [M] (C), mutual_loss [M] (E).
     Source: Chen et al. 2020, FOCUS.
     """
 
     reads: ClassVar[tuple[str, ...]] = ("update", *LOSSES)
+    probes: ClassVar[tuple[Ask, ...]] = (Ask("losses"),)
 
-    temperature: float = 1.0
-    weights: Weights = "samples"
-
-    @property
-    def needs(self) -> str | None:
-        """The counts without which there are no weights."""
-        return needed_counts(self.weights)
-
-    def __post_init__(self) -> None:
-        check_weights(self.weights)
-        check_number("temperature", self.temperature)
-        if not 0 <= self.temperature < float("inf"):
-            raise ValueError(f"temperature={self.temperature} must be >= 0 and finite")
+    temperature: Annotated[float, Range(1e-6)] = 1.0
+    "a of the credibility 1 − softmax(a E)"
 
     def plan(
         self, rows: Mapping[str, Rows], context: Context, state: Mapping[str, torch.Tensor]
@@ -56,7 +44,7 @@ class Focus(PlannedRule):
         benchmark, served = (_losses(rows[name], context, name) for name in LOSSES)
         mutual = benchmark + served
         credibility = 1 - _softmax(self.temperature * mutual)
-        weights = client_counts(context, self.weights) * credibility
+        weights = self.counts(context) * credibility
         total = weights.sum()
         weights = weights / total if total > 0 else np.full(len(weights), 1 / len(weights))
         hides = not weights.all()  # A weight of zero may hide what is not finite.

@@ -9,17 +9,17 @@ a few passes more (`centred_median`).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 
-from fedsdg.aggregation.arguments import check_number, check_whole_number
 from fedsdg.aggregation.engines.centred_median import Solution, centred_median, middle_point
 from fedsdg.aggregation.engines.rows import Rows, squares_suffice
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
 from fedsdg.aggregation.types import Context
 from fedsdg.aggregation.uploads import require_finite
+from fedsdg.parts import Range, part
 
 DOUBT = 1e-8
 """So much, or `MARGIN` times their error if that is more, a residual may be off that squared
@@ -181,28 +181,22 @@ def _newton(pairs: np.ndarray, weights: np.ndarray, reach: np.ndarray) -> list[n
     return [weights + t * (weights * b.sum() - b) for t in (1.0, 0.5)]
 
 
-@dataclass(frozen=True)
+@part
 class GeometricMedian(PlannedRule):
     """step = argmin_z sum_k ||z - Delta_k||, a convex combination of the updates.
 
-    tolerance: bound on the relative excess of the objective. max_iterations: of the M-weight
-    iteration. Withstands fewer than half of the clients being arbitrary, at every finite scale.
+    The objective exceeds its minimum by at most the tolerance, relatively. Withstands fewer than
+    half of the clients being arbitrary, at every finite scale.
     Diagnostics: objective (units of the updates), residual, iterations.
     """
 
-    tolerance: float = 1e-9
-    max_iterations: int = 1000
-
-    def __post_init__(self) -> None:
-        check_number("tolerance", self.tolerance)
-        check_whole_number("max_iterations", self.max_iterations, 1)
-        if not 0 < self.tolerance < 1:
-            raise ValueError(f"tolerance={self.tolerance} must be in (0, 1); the default is 1e-9")
+    tolerance: Annotated[float, Range(1e-12, 0.1)] = 1e-6
+    "relative subgradient residual"
 
     def plan(
         self, rows: Mapping[str, Rows], context: Context, state: Mapping[str, torch.Tensor]
     ) -> Plan:
-        solution = geometric_median(rows["update"], context, self.tolerance, self.max_iterations)
+        solution = geometric_median(rows["update"], context, self.tolerance)
         return Plan(
             Combination(solution.weights),
             solution.weights,

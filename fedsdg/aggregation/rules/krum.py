@@ -1,16 +1,16 @@
 """Krum and Multi-Krum: the updates whose nearest neighbours are nearest (Blanchard et al. 2017)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 
-from fedsdg.aggregation.arguments import check_whole_number
 from fedsdg.aggregation.engines.rows import Rows, squares_suffice
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
 from fedsdg.aggregation.types import Context
 from fedsdg.aggregation.uploads import require_finite
+from fedsdg.parts import Range, part
 
 TIE = 1e-11
 """Scores that differ by less, relatively, are equal up to rounding: the lower index wins."""
@@ -63,32 +63,31 @@ def best_scored(scores: np.ndarray, count: int, *, logs: bool = False) -> np.nda
     return np.array(chosen, dtype=np.int64)
 
 
-@dataclass(frozen=True)
-class MultiKrum(PlannedRule):
-    """step = the unweighted mean of the m best-scored updates (Blanchard et al. 2017, section 4).
+@part
+class Krum(PlannedRule):
+    """step = the best-scored update (Blanchard et al. 2017, section 3).
 
-    f: number of Byzantine clients to withstand per round, n >= 2f + 3, else ValueError (f is never
-    clamped). m: how many to average, 1 <= m <= n - f; None for n - f.
+    Raises ValueError unless n >= 2f + 3 (f is never clamped).
     Diagnostics: score [n] (squared units of the updates), winner (client id of the best).
     """
 
-    f: int = 1
-    m: int | None = None
+    f: Annotated[int, Range(0)] = 1
+    "f, Byzantine clients per round tolerated"
 
-    def __post_init__(self) -> None:
-        check_whole_number("f", self.f, 0)
-        if self.m is not None:  # n - f
-            check_whole_number("m", self.m, 1)
+    def taken(self, n: int) -> int:
+        """Of how many of n updates the mean is the step."""
+        return 1
+
+    def require(self, cohort: int, clients: int) -> None:
+        _check_size(cohort, self.f)
 
     def plan(
         self, rows: Mapping[str, Rows], context: Context, state: Mapping[str, torch.Tensor]
     ) -> Plan:
         updates = rows["update"]
         n = updates.shape[0]
-        _check_size(n, self.f)  # Before the distances, which may take long.
-        count = n - self.f if self.m is None else self.m
-        if count > n - self.f:
-            raise ValueError(f"m={count} must be at most n - f = {n - self.f}; lower m or f")
+        self.require(n, context.num_clients)  # Before the distances, which may take long.
+        count = self.taken(n)
         distances, unit = updates.squared_distances()
         require_finite(updates, distances, context)
         with np.errstate(over="ignore"):  # Of updates beyond 1e154 the squares are infinite.
@@ -111,16 +110,20 @@ class MultiKrum(PlannedRule):
         )
 
 
-@dataclass(frozen=True)
-class Krum(PlannedRule):
-    """step = the best-scored update: Multi-Krum with m = 1 (Blanchard et al. 2017, section 3)."""
+@part
+class MultiKrum(Krum):
+    """step = the unweighted mean of the m best-scored updates (Blanchard et al. 2017, section 4).
 
-    f: int = 1
+    Raises ValueError unless n >= 2f + 3 and m <= n - f. Diagnostics as of Krum.
+    """
 
-    def __post_init__(self) -> None:
-        MultiKrum(self.f, 1)
+    m: Annotated[int | None, Range(1)] = None
+    "m, updates that are averaged; none: M − f"
 
-    def plan(
-        self, rows: Mapping[str, Rows], context: Context, state: Mapping[str, torch.Tensor]
-    ) -> Plan:
-        return MultiKrum(self.f, 1).plan(rows, context, state)
+    def taken(self, n: int) -> int:
+        return n - self.f if self.m is None else self.m
+
+    def require(self, cohort: int, clients: int) -> None:
+        super().require(cohort, clients)
+        if self.taken(cohort) > cohort - self.f:
+            raise ValueError(f"m={self.m} must be at most n - f = {cohort - self.f}; lower m or f")

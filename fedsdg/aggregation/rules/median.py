@@ -1,16 +1,16 @@
 """The coordinate-wise median of the updates (Yin et al. 2018)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 
 from fedsdg.aggregation.engines.rows import Rows
 from fedsdg.aggregation.plans import OrderStatistics, Plan, PlannedRule
 from fedsdg.aggregation.types import Context
+from fedsdg.parts import part
 
 
-@dataclass(frozen=True)
+@part
 class CoordinateMedian(PlannedRule):
     """step_j = median_k Delta_kj; of an even number of clients the mean of the two middle values.
 

@@ -1,25 +1,25 @@
 """PENS: clients average with those whose models do well on their own data."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 
-from fedsdg.aggregation.arguments import check_whole_number
 from fedsdg.aggregation.engines.rows import TensorRows
 from fedsdg.aggregation.server_models import checked_scores, server_models
-from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
+from fedsdg.aggregation.types import Aggregate, Ask, Context, StatelessRule
 from fedsdg.aggregation.uploads import checked_upload
+from fedsdg.parts import Range, part
 
 
-@dataclass(frozen=True)
+@part
 class Pens(StatelessRule):
     """The server keeps every client's latest model; a client starts from an average of some.
 
     theta_k, the model that client k comes back with, replaces row k of the bank [K, d].
-    Phase 1, the first `phase_one` rounds: a client in the cohort scores some models of the bank on
-    its own training data and picks the `top` of lowest loss; the next time that it takes part it
+    Phase 1, the first `phase_one` rounds: a client in the cohort scores `sample` models of the bank
+    on its own training data and picks the `top` of lowest loss; the next time that it takes part it
     starts from the uniform mean of its own latest model and of the latest of those it picked last.
     Afterwards, phase 2: from the uniform mean of its own and of all its neighbours' latest models.
     Client j is a neighbour of k if k picked it more often than chance would have: more often than
@@ -32,19 +32,23 @@ class Pens(StatelessRule):
     stands between them, which also brings together clients that are never drawn for the same round.
 
     Uploads: update; in phase 1 scores [M, K], the loss of model j on client k's training data, NaN
-    for models that were not scored. top: 2 in the paper, of 10 scored.
+    for models that were not scored. In the paper 10 are scored and 2 picked.
     State: rounds [1] (done so far), trained [K], picked [K, K] (how often), expected [K, K] (by
     chance), latest [K, K] (1 where k picked j last). No weights.
     Diagnostics: neighbours [M], how many other models the client's next start averages.
     Source: Onoszko et al. 2021.
     """
 
-    phase_one: int = 10
-    top: int = 2
+    phase_one: Annotated[int, Range(0)] = 10
+    "rounds in which neighbours are sought"
+    sample: Annotated[int, Range(1)] = 5
+    "l, models that a client tries in a round"
+    top: Annotated[int, Range(1)] = 2
+    "m, models of them that it picks"
 
-    def __post_init__(self) -> None:
-        check_whole_number("phase_one", self.phase_one, 0)
-        check_whole_number("top", self.top, 1)
+    @property
+    def probes(self) -> tuple[Ask, ...]:
+        return (Ask("scores", sample=self.sample, rounds=self.phase_one),)
 
     def init(self, d: int, client_samples: np.ndarray) -> dict[str, torch.Tensor]:
         size = len(client_samples)

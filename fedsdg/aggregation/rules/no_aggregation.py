@@ -1,7 +1,6 @@
 """No aggregation: the server's model stays as it is (local-only training)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 
@@ -9,9 +8,10 @@ from fedsdg.aggregation.engines.rows import Rows
 from fedsdg.aggregation.plans import Nothing, Plan, PlannedRule
 from fedsdg.aggregation.types import Aggregate, Context
 from fedsdg.aggregation.uploads import require_finite
+from fedsdg.parts import part
 
 
-@dataclass(frozen=True)
+@part
 class NoAggregation(PlannedRule):
     """step = 0, no weights. `update` may be [M, 0], or absent where nothing is communicated."""
 

@@ -1,20 +1,19 @@
 """SCAFFOLD's server: the mean update, and the mean of all clients' control variates."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 
-from fedsdg.aggregation.arguments import check_number
 from fedsdg.aggregation.engines.rows import Rows
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
 from fedsdg.aggregation.types import Context
 from fedsdg.aggregation.uploads import require_finite
+from fedsdg.parts import Range, part
 
 
-@dataclass(frozen=True)
+@part
 class Scaffold(PlannedRule):
     """x += server_rate (1/M) sum_S Delta_i and c += (1/K) sum_S Delta c_i.
 
@@ -28,12 +27,8 @@ class Scaffold(PlannedRule):
 
     reads: ClassVar[tuple[str, ...]] = ("update", "control")
 
-    server_rate: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_number("server_rate", self.server_rate)
-        if not 0 < self.server_rate < float("inf"):
-            raise ValueError(f"server_rate={self.server_rate} must be positive and finite")
+    server_rate: Annotated[float, Range(1e-6, 1e6)] = 1.0
+    "η_g of SCAFFOLD's server, which multiplies the step"
 
     def init(self, d: int, client_samples: np.ndarray) -> dict[str, torch.Tensor]:
         return {"control": torch.zeros(d)}

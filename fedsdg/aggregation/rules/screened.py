@@ -1,16 +1,17 @@
 """Any rule, behind a watch that blocks clients whose updates stay outliers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Annotated
 
 import numpy as np
 import torch
 
-from fedsdg.aggregation.arguments import check_number, check_whole_number
 from fedsdg.aggregation.engines.rows import Rows, TensorRows
 from fedsdg.aggregation.rules.geometric_median import geometric_median
-from fedsdg.aggregation.types import Aggregate, Context, Rule
+from fedsdg.aggregation.types import Aggregate, Ask, Context, Rule, StatelessRule
 from fedsdg.aggregation.uploads import NonFiniteError, checked_upload, require_finite
+from fedsdg.parts import Range, part
 
 FEWEST = 4
 """Of fewer clients, the spread of the others says too little of one."""
@@ -20,8 +21,8 @@ INNER = "inner."
 """What the names of the inner rule's state begin with."""
 
 
-@dataclass(frozen=True)
-class Screened:
+@part
+class Screened(StatelessRule):
     """The inner rule on the updates of the clients that are not blocked.
 
     Each round, the clients of the cohort that are not blocked are compared: how far is an update
@@ -43,20 +44,18 @@ class Screened:
     Weights: the inner rule's, 0 for blocked clients. Diagnostics: blocked [M] (bool, after this
     round), outlier [M] (the score; NaN where not judged), and the inner rule's, NaN for blocked
     clients.
-    threshold: in robust standard deviations; 3.5 as in Iglewicz and Hoaglin 1993.
+    The threshold of 3.5 is that of Iglewicz and Hoaglin 1993.
     """
 
     inner: Rule
-    strikes: int = 2
-    threshold: float = 3.5
+    strikes: Annotated[int, Range(1)] = 2
+    "rounds in a row until a client is blocked"
+    threshold: Annotated[float, Range(1e-3)] = 3.5
+    "robust standard deviations that are too many"
 
     def __post_init__(self) -> None:
         if not isinstance(self.inner, Rule):
             raise ValueError(f"inner={self.inner!r} is no rule; give one such as Mean()")
-        check_whole_number("strikes", self.strikes, 1)
-        check_number("threshold", self.threshold)
-        if not 0 < self.threshold < float("inf"):
-            raise ValueError(f"threshold={self.threshold} must be positive and finite")
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -67,6 +66,13 @@ class Screened:
     def needs(self) -> str | None:
         needed: str | None = getattr(self.inner, "needs", None)
         return needed
+
+    @property
+    def probes(self) -> tuple[Ask, ...]:
+        return self.inner.probes
+
+    def require(self, cohort: int, clients: int) -> None:
+        self.inner.require(cohort, clients)
 
     def init(self, d: int, client_samples: np.ndarray) -> dict[str, torch.Tensor]:
         none = torch.zeros(len(client_samples), dtype=torch.int64)

@@ -23,7 +23,7 @@ KINDS = ["alike", "apart", "of all sizes"]
 
 def run(x, cohort, dtype, **options):
     rows = torch.tensor(x, dtype=getattr(torch, dtype))
-    found = GeometricMedian(**options)({"update": rows}, cohort(len(x)), {})
+    found = GeometricMedian(**{"tolerance": 1e-9, **options})({"update": rows}, cohort(len(x)), {})
     return found, rows.double().numpy()
 
 

@@ -130,8 +130,9 @@ def test_leave_one_out_without_direction_has_cosine_zero(cohort):
 def test_max_weight_and_smoothing(cohort):
     np.testing.assert_allclose(run(EXAMPLE, cohort, max_weight=0.4).weights, [0.4, 0.4, 0.2])
     np.testing.assert_allclose(run(EXAMPLE, cohort, smoothing=1.0).weights, np.full(3, 1 / 3))
-    with pytest.raises(ValueError, match=r"below 1/3.*use at least 0.333"):
-        run(EXAMPLE, cohort, max_weight=0.3)
+    for cap in (0.3, 0.0):
+        with pytest.raises(ValueError, match=r"below 1/3.*use at least 0.333"):
+            run(EXAMPLE, cohort, max_weight=cap)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,7 @@ def test_max_weight_and_smoothing(cohort):
         {"reference": "median"},
         {"transform": "none"},
         {"temperature": 0.0},
-        {"max_weight": 0.0},
+        {"max_weight": -0.1},
         {"max_weight": 1.1},
         {"smoothing": -0.1},
         {"smoothing": 1.1},
@@ -171,5 +172,5 @@ def test_adapters_alone_may_decide_over_the_whole_update(cohort):
     broken[2, -1] = torch.nan  # outside the adapters
     with pytest.raises(ValueError, match="finite"):
         rule({"update": broken, "adapters": broken[:, :25]}, context, {})
-    with pytest.raises(ValueError, match="scope='head'"):
+    with pytest.raises(ValueError, match="scope is 'head', but must be one of all, adapters"):
         Alignment(scope="head")

@@ -115,7 +115,13 @@ def test_clients_without_data_share_evenly(cohort):
 
 
 def test_impossible_options_are_refused():
-    for options in ({"gamma0": 1.1}, {"gamma0": -0.1}, {"floor": -1.0}, {"step_scale": "none"}):
+    for options in (
+        {"gamma0": 1.1},
+        {"gamma0": -0.1},
+        {"floor": -1.0},
+        {"floor": 1.0},
+        {"step_scale": "none"},
+    ):
         with pytest.raises(ValueError, match=next(iter(options))):
             Cgsv(**options)
     with pytest.raises(ValueError, match="client_samples"):

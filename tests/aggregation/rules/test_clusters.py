@@ -8,7 +8,7 @@ import torch
 from scipy.cluster.hierarchy import cut_tree, linkage
 from scipy.spatial.distance import squareform
 
-from fedsdg.aggregation.rules.clusters import Clustered, nearest_groups
+from fedsdg.aggregation.rules.clusters import Clustered, dealt, nearest_groups
 from fedsdg.aggregation.rules.mean import Mean
 
 SAMPLES = 10 + 7 * np.arange(9)
@@ -27,13 +27,13 @@ def drawn(*shape, seed=0):
     return torch.tensor(np.random.default_rng(seed).normal(size=shape))
 
 
-def test_one_cluster_is_fedavg(cohort):
-    updates, models = drawn(5, 8), drawn(1, 8, seed=1)
+def test_a_cohort_of_one_cluster_is_fedavg(cohort):
+    updates, models = drawn(5, 8), drawn(2, 8, seed=1)
     context = context_of(cohort, [0, 2, 3, 5, 8], models)
-    rule = Clustered(count=1, assignment="known")
-    aggregate = rule({"update": updates}, context, known(rule, [0] * 9, 8))
+    rule = Clustered(clusters=2, assignment="known")
+    aggregate = rule({"update": updates}, context, known(rule, [0, 1, 0, 0, 1, 0, 1, 1, 0], 8))
     mean = Mean("samples")({"update": updates}, context, {})
-    assert torch.equal(aggregate.steps, mean.steps)
+    assert torch.equal(aggregate.steps[0], mean.steps[0]) and not aggregate.steps[1].any()
     np.testing.assert_allclose(aggregate.weights, mean.weights, rtol=1e-15)
 
 
@@ -43,7 +43,7 @@ def test_a_cluster_becomes_the_mean_of_its_members_models(cohort, beta):
     clusters = np.array([0, 2, 1, 1, 0, 2, 2, 0, 1])
     models, updates = drawn(3, 6, seed=2), drawn(5, 6, seed=3)
     clients = np.array([7, 1, 4, 5, 0])  # No one of cluster 1.
-    rule = Clustered(count=3, assignment="known", beta=beta)
+    rule = Clustered(clusters=3, assignment="known", beta=beta)
     state = known(rule, clusters, 6)
     rows = rule.mixing(state, clients)
     np.testing.assert_allclose(rows.sum(1), 1)
@@ -70,7 +70,7 @@ def test_known_clusters_are_federations_that_never_meet(cohort):
     """Two groups in one federation, against each group alone, over rounds of sampled cohorts."""
     clusters, target = np.array([0, 1, 1, 0, 1, 0]), drawn(6, 4, seed=4)
     generator = np.random.default_rng(5)
-    rule = Clustered(count=2, assignment="known")
+    rule = Clustered(clusters=2, assignment="known")
     state = known(rule, clusters, 4)
     models = drawn(2, 4, seed=6)
     alone = models.clone()
@@ -93,19 +93,20 @@ def test_known_clusters_are_federations_that_never_meet(cohort):
 @pytest.mark.parametrize("count", [1, 3, 8])
 def test_no_cluster_starts_empty(count):
     for seed in range(20):
-        rule = Clustered(count=count, seed=seed)
-        assignment = rule.init(4, np.ones(8))["assignment"].numpy()
+        assignment = dealt(8, count, seed)
         sizes = np.bincount(assignment, minlength=count)
         assert sizes.min() >= 1
         assert sizes.max() - sizes.min() <= 1
-        assert rule.init(4, np.ones(8))["assignment"].tolist() == assignment.tolist()
-    others = {tuple(Clustered(seed=s).init(4, np.ones(8))["assignment"].tolist()) for s in range(9)}
-    assert len(others) > 5
+        assert dealt(8, count, seed).tolist() == assignment.tolist()
+    assert len({tuple(dealt(8, 3, seed)) for seed in range(9)}) > 5
+    if count > 1:
+        begun = Clustered(clusters=count).init(4, np.ones(8))["assignment"]
+        assert begun.tolist() == dealt(8, count).tolist()
 
 
 def test_scores_reassign_those_who_sent_them(cohort):
     nan, inf = np.nan, np.inf
-    rule = Clustered(count=3)
+    rule = Clustered(clusters=3)
     state = {"assignment": torch.tensor([0, 0, 1, 2, 1, 2, 0, 1, 2])}
     scores = {
         0: [2.0, 1.0, 3.0],  # to 1
@@ -146,8 +147,8 @@ def test_groups_are_found_by_loss(cohort, seed):
     points = 10 * np.eye(3, 5)
     targets = torch.tensor(points[groups] + 0.1 * generator.normal(size=(12, 5)))
     models = torch.tensor(points + 3 * generator.normal(size=(3, 5)))
-    rule = Clustered(count=3, seed=seed)
-    state = rule.init(5, np.ones(12))
+    rule = Clustered(clusters=3)
+    state = rule.with_clusters(rule.init(5, np.ones(12)), dealt(12, 3, seed))
     for _ in range(60):
         clients = generator.choice(12, 6, replace=False)
         start = torch.as_tensor(rule.mixing(state, clients)) @ models
@@ -167,7 +168,7 @@ def test_groups_are_found_by_loss(cohort, seed):
 
 
 def test_equal_models_leave_the_first_assignment_until_they_differ(cohort):
-    rule = Clustered(count=3)
+    rule = Clustered(clusters=3)
     state = rule.init(4, np.ones(9))
     models, targets = torch.zeros(3, 4).double(), drawn(9, 4)
     uploads = {"update": 0.5 * targets, "scores": losses_of(models, targets)}
@@ -177,9 +178,9 @@ def test_equal_models_leave_the_first_assignment_until_they_differ(cohort):
 
 
 def test_a_cluster_left_empty_is_an_error_or_was_never_one():
-    rule = Clustered(count=3, assignment="known")
+    rule = Clustered(clusters=3, assignment="known")
     state = rule.init(4, np.ones(5))
-    with pytest.raises(ValueError, match="cluster 1 of 3 has no client; lower count"):
+    with pytest.raises(ValueError, match="cluster 1 of 3 has no client; lower clusters"):
         rule.with_clusters(state, [0, 0, 2, 2, 0])
     with pytest.raises(ValueError, match="2 clients cannot fill 3 clusters"):
         rule.init(4, np.ones(2))
@@ -189,7 +190,7 @@ def test_a_cluster_left_empty_is_an_error_or_was_never_one():
 
 
 def test_clusters_that_are_not_known_are_asked_for(cohort):
-    rule = Clustered(count=2, assignment="known")
+    rule = Clustered(clusters=2, assignment="known")
     state = rule.init(4, np.ones(9))
     with pytest.raises(ValueError, match="the cluster of client 3 is not known; give the clust"):
         rule.mixing(state, np.array([3, 1]))
@@ -198,7 +199,7 @@ def test_clusters_that_are_not_known_are_asked_for(cohort):
 
 
 def test_what_is_missing_is_named(cohort):
-    rule = Clustered(count=2)
+    rule = Clustered(clusters=2)
     state, update = rule.init(4, np.ones(9)), {"update": torch.zeros(2, 4)}
     made = context_of(cohort, [0, 1], torch.zeros(2, 4))
     with pytest.raises(ValueError, match="upload 'scores' is missing"):
@@ -218,7 +219,7 @@ def test_what_is_missing_is_named(cohort):
 
 
 def test_impossible_options_are_refused():
-    for options in ({"count": 0}, {"assignment": "loos"}, {"beta": -0.1}, {"beta": 1.1}):
+    for options in ({"clusters": 1}, {"assignment": "loos"}, {"beta": -0.1}, {"beta": 1.1}):
         with pytest.raises(ValueError, match=next(iter(options))):
             Clustered(**options)
 
@@ -261,7 +262,7 @@ PAIRS = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 1.0], [10.0, 2.0]], dtype=t
 @pytest.mark.parametrize("beta", [0.0, 0.25, 1.0])
 def test_clusters_with_near_models_share_a_partial_aggregate(cohort, beta):
     """0 and 2 are near, 1 and 3: from the second round on each starts towards its pair's mean."""
-    rule = Clustered(count=4, assignment="known", beta=beta, partials=2)
+    rule = Clustered(clusters=4, assignment="known", beta=beta, partials=2)
     state, aggregate, models = rounds(cohort, rule, PAIRS, torch.zeros_like(PAIRS))
     members = np.arange(4)
     assert np.array_equal(rule.mixing(state, members), np.eye(4)), "nothing is known of it yet"
@@ -280,7 +281,7 @@ def test_clusters_with_near_models_share_a_partial_aggregate(cohort, beta):
 
 def test_groups_follow_the_models_of_the_last_round(cohort):
     """The updates carry cluster 2 from the side of 0 to that of 1 and 3."""
-    rule = Clustered(count=4, assignment="known", beta=1.0, partials=2)
+    rule = Clustered(clusters=4, assignment="known", beta=1.0, partials=2)
     update = torch.zeros_like(PAIRS)
     update[2] = torch.tensor([10.0, 0.0])
     _, aggregate, _ = rounds(cohort, rule, PAIRS, update)
@@ -290,7 +291,7 @@ def test_groups_follow_the_models_of_the_last_round(cohort):
 def test_clusters_whose_clients_hold_alike_labels_share_a_partial_aggregate(cohort):
     """By hand: shares (1, 0), (.9, .1), (0, 1), (.2, .8), whatever the models and the sizes are."""
     labels = np.array([[7, 0], [90, 10], [0, 3], [1, 4]])
-    rule = Clustered(count=4, assignment="known", beta=1.0, partials=2, nearness="labels")
+    rule = Clustered(clusters=4, assignment="known", beta=1.0, partials=2, nearness="labels")
     state, aggregate, _ = rounds(cohort, rule, PAIRS, torch.zeros_like(PAIRS), labels)
     for known in (state, aggregate.state):
         assert known["group"].tolist() == [0, 0, 1, 1]
@@ -300,7 +301,7 @@ def test_clusters_whose_clients_hold_alike_labels_share_a_partial_aggregate(coho
 
 def test_clients_that_move_take_their_labels_with_them(cohort):
     """Clusters 0 and 1 hold other classes until client 1, whose loss is lowest there, joins 2."""
-    rule = Clustered(count=3, partials=2, nearness="labels", beta=1.0)
+    rule = Clustered(clusters=3, partials=2, nearness="labels", beta=1.0)
     state = {**rule.init(2, np.ones(4)), "assignment": torch.tensor([0, 1, 2, 1])}
     state = rule.with_labels(state, np.array([[9, 0], [0, 18], [0, 9], [9, 0]]))
     before = state["group"].tolist()
@@ -321,7 +322,7 @@ def test_one_partial_aggregate_is_the_mixture_and_one_for_each_cluster_plain_clu
     members = np.arange(4)
 
     def twice(**options):
-        rule = Clustered(count=4, assignment="known", **options)
+        rule = Clustered(clusters=4, assignment="known", **options)
         _, first, models = rounds(cohort, rule, PAIRS, update)
         second = rule({"update": update}, context_of(cohort, members, models), first.state)
         return models + second.steps
@@ -332,10 +333,10 @@ def test_one_partial_aggregate_is_the_mixture_and_one_for_each_cluster_plain_clu
 
 
 def test_partial_aggregates_that_cannot_be_are_refused(cohort):
-    with pytest.raises(ValueError, match="partials=5 must be from 1 to the 4 clusters that there"):
-        Clustered(count=4, partials=5)
-    with pytest.raises(ValueError, match="nearness='label': use 'models' or 'labels'"):
+    with pytest.raises(ValueError, match="partials is 5, but must be at most clusters = 4; lower"):
+        Clustered(clusters=4, partials=5)
+    with pytest.raises(ValueError, match="nearness is 'label', but must be one of models, labels"):
         Clustered(nearness="label")
-    rule = Clustered(count=4, assignment="known", partials=2, nearness="labels")
+    rule = Clustered(clusters=4, assignment="known", partials=2, nearness="labels")
     with pytest.raises(ValueError, match="the labels that clients hold are not known; give them"):
         rounds(cohort, rule, PAIRS, torch.zeros_like(PAIRS))

@@ -34,19 +34,20 @@ def test_two_clients_by_hand(cohort):
 
 
 @settings(max_examples=50, deadline=None)
-@given(seed=st.integers(0, 10**6), temperature=st.floats(0, 20))
+@given(seed=st.integers(0, 10**6), temperature=st.floats(1e-6, 20))
 def test_random_cases_against_the_formula(cohort, seed, temperature):
     generator = np.random.default_rng(seed)
     size = int(generator.integers(2, 9))
     losses = generator.uniform(0, 5, size=(size, 2))
     samples = generator.integers(1, 100, size)
-    aggregate = run(Focus(temperature), losses, cohort, samples)
+    rule = Focus(temperature=temperature)
+    aggregate = run(rule, losses, cohort, samples)
     credibility = 1 - softmax(temperature * losses.sum(1))
     np.testing.assert_allclose(aggregate.diagnostics["credibility"], credibility, atol=1e-12)
     assert aggregate.diagnostics["credibility"].sum() == pytest.approx(size - 1)
     weights = samples * credibility
     np.testing.assert_allclose(aggregate.weights, weights / weights.sum(), atol=1e-12)
-    shifted = run(Focus(temperature), losses + 3.0, cohort, samples)
+    shifted = run(rule, losses + 3.0, cohort, samples)
     np.testing.assert_allclose(shifted.weights, aggregate.weights, atol=1e-9)
 
 
@@ -56,12 +57,13 @@ def test_a_higher_loss_of_either_kind_means_a_lower_weight(cohort):
     assert weights[2] > weights[3]
 
 
-def test_temperature_zero_weighs_by_samples_alone(cohort):
-    updates = torch.randn(4, 6)
-    aggregate = run(Focus(0.0), np.arange(8).reshape(4, 2), cohort, [3, 1, 4, 2], updates)
+def test_at_the_least_temperature_samples_count_alone(cohort):
+    updates = torch.randn(4, 6).double()
+    rule = Focus(temperature=1e-6)
+    aggregate = run(rule, np.arange(8).reshape(4, 2), cohort, [3, 1, 4, 2], updates)
     mean = Mean("samples")({"update": updates}, cohort(4, samples=np.array([3, 1, 4, 2])), {})
-    np.testing.assert_allclose(aggregate.weights, mean.weights, rtol=1e-12)
-    torch.testing.assert_close(aggregate.steps, mean.steps)
+    np.testing.assert_allclose(aggregate.weights, mean.weights, rtol=1e-5)
+    torch.testing.assert_close(aggregate.steps, mean.steps, rtol=1e-4, atol=1e-5)
 
 
 def test_a_single_client_has_no_credibility_and_all_the_weight(cohort):
@@ -97,6 +99,6 @@ def test_bad_losses_and_options_are_refused(cohort):
         Focus()(uploads, cohort(2), {})
     with pytest.raises(ValueError, match="upload 'benchmark_loss' is missing"):
         Focus()({"update": torch.ones(2, 2)}, cohort(2), {})
-    for temperature in (-1.0, float("nan"), float("inf")):
+    for temperature in (0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="temperature"):
-            Focus(temperature)
+            Focus(temperature=temperature)

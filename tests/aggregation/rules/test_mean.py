@@ -28,5 +28,7 @@ def test_counts_without_mass_are_refused(cohort):
     context = dataclasses.replace(cohort(2), num_samples=np.zeros(2))
     with pytest.raises(ValueError, match="cannot weigh by samples"):
         Mean()({"update": UPDATES}, context, {})
-    with pytest.raises(ValueError, match="weights='size'"):
+    with pytest.raises(
+        ValueError, match="weights is 'size', but must be one of samples, uniform, batches"
+    ):
         Mean("size")

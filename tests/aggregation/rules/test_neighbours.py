@@ -169,7 +169,7 @@ def test_who_can_score_nothing_keeps_the_last_picks(cohort):
 
 
 def test_bad_options_and_models_are_refused(cohort):
-    for options in ({"phase_one": -1}, {"top": 0}):
+    for options in ({"phase_one": -1}, {"sample": 0}, {"top": 0}):
         with pytest.raises(ValueError, match=next(iter(options))):
             Pens(**options)
     rule = Pens()

@@ -62,5 +62,5 @@ def test_a_trimmed_value_that_is_not_finite_is_an_error_still(value, cohort):
 def test_too_few_clients(cohort):
     with pytest.raises(ValueError, match=r"f=2 needs at least 2f\+1 = 5 clients .* at most 1"):
         step(TrimmedMean(2), np.ones((4, 3)), cohort)
-    with pytest.raises(ValueError, match="f=-1"):
+    with pytest.raises(ValueError, match="f is -1, but must be at least 0"):
         TrimmedMean(-1)

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedsdg.aggregation.arguments import shown
 from fedsdg.aggregation.engines.files.tensor_files import TensorFile
 from fedsdg.aggregation.engines.memory.checks import check_storage, check_structure, kind
 from fedsdg.aggregation.engines.memory.screening import who
+from fedsdg.parts import shown
 
 
 def further_files(uploads: Any, size: int) -> dict[str, list[TensorFile]]:

@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from fedsdg.aggregation.arguments import check_on_nonfinite, shown
+from fedsdg.aggregation.arguments import check_on_nonfinite
 from fedsdg.aggregation.cohort import Cohort
 from fedsdg.aggregation.engines.files.file_rows import FileRows, Meter, NonFinite, PassedNorm
 from fedsdg.aggregation.engines.files.inputs import (
@@ -36,6 +36,7 @@ from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
 from fedsdg.aggregation.rule_table import make_rule
 from fedsdg.aggregation.types import Context
 from fedsdg.aggregation.uploads import NonFiniteError
+from fedsdg.parts import shown
 
 READERS = 4
 """Files that are read at a time."""
