@@ -2,6 +2,9 @@
 
 import pytest
 
+from fedsdg.aggregation.types import Ask
+from fedsdg.federation.fisher import FisherInformation
+from fedsdg.federation.probes import CrossLosses, ModelScores, Probe
 from fedsdg.methods.composition import Key, Part
 from fedsdg.methods.table import METHODS
 
@@ -36,6 +39,23 @@ def test_parameters_are_exactly_those_the_parts_ask_for(name):
 def test_defaults_pass_their_own_checks(name):
     for key, parameter in METHODS[name].parameters.items():
         assert parameter.check(parameter.default, key) == parameter.default
+
+
+def measured(ask: Ask) -> Probe:
+    """What the federation has for what a rule asks."""
+    if ask.kind == "scores":
+        return ModelScores(ask.sample, ask.rounds)
+    return {"losses": CrossLosses, "fisher": FisherInformation}[ask.kind]()
+
+
+@ROWS
+def test_a_rule_asks_for_what_its_row_has_measured(name):
+    row, defaults = METHODS[name], {k: p.default for k, p in METHODS[name].parameters.items()}
+    for others in ({}, {"assignment": "known"}, {"sample": 3, "phase_one": 7}):
+        given = {**defaults, **{key: v for key, v in others.items() if key in defaults}}
+        built = [part.build(given) for part in row.probes]
+        asked = row.rule.build(given).probes
+        assert [measured(ask) for ask in asked] == [one for one in built if type(one) is not Probe]
 
 
 @ROWS
