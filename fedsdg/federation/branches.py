@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsdg.federation.objectives.term import gate_penalty, private_penalty
 from fedsdg.federation.step_rows import PrivateColumns
-from fedsdg.federation.terms import gate_penalty, private_penalty
 from fedsdg.models.parameters import Layout, offsets, views
 
 #: Clients whose rows are looked at together.

@@ -19,8 +19,8 @@ from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.environment.timing import Updates
 from fedsdg.federation.evaluation import ClientAccuracies
 from fedsdg.federation.local_training import LocalResult
+from fedsdg.federation.objectives.term import gate_penalty, private_penalty
 from fedsdg.federation.step_rows import PrivateColumns
-from fedsdg.federation.terms import gate_penalty, private_penalty
 from fedsdg.files import METRICS, METRICS_OF_GROUPS
 from fedsdg.models.parameters import Layout
 

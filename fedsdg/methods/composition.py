@@ -142,7 +142,7 @@ class Choice:
 _WORDS = {"words": True}
 
 #: Every client uses the global model.
-SHARED = Part("fedsdg.federation.personalisation:shared")
+SHARED = Part("fedsdg.federation.personalisation.personalisation:shared")
 
 
 @dataclass(frozen=True)

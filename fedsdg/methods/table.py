@@ -104,11 +104,15 @@ _ALIGNMENT = _rule(
     scope=Key("scope"),
 )
 _FEDSDG_OBJECTIVE = (
-    _part("federation.terms:GatePenalty", strength=Key("lambda1")),
-    _part("federation.terms:PrivatePenalty", strength=Key("lambda2"), norm=Key("private_norm")),
+    _part("federation.objectives.term:GatePenalty", strength=Key("lambda1")),
+    _part(
+        "federation.objectives.term:PrivatePenalty",
+        strength=Key("lambda2"),
+        norm=Key("private_norm"),
+    ),
 )
 _FEDSDG_BRANCH = _part(
-    "federation.personalisation:dual_path",
+    "federation.personalisation.personalisation:dual_path",
     gate=Key("gate"),
     gate_init=Key("gate_init"),
     gate_fixed=Key("gate_fixed"),
@@ -138,11 +142,11 @@ _SCREENED = {
 }
 
 _OFFICIAL_OBJECTIVE = (
-    _part("federation.terms:GatePenalty", strength=Key("lambda1")),
-    _part("federation.terms:PrivatePenalty", strength=Key("lambda2")),
+    _part("federation.objectives.term:GatePenalty", strength=Key("lambda1")),
+    _part("federation.objectives.term:PrivatePenalty", strength=Key("lambda2")),
 )
 _OFFICIAL_BRANCH = _part(
-    "federation.personalisation:dual_path",
+    "federation.personalisation.personalisation:dual_path",
     gate="layer",
     gate_init=Key("gate_init"),
     private_init="official",
@@ -196,7 +200,8 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             title="FedAvg + fine-tuning",
             rule=_MEAN,
             personalisation=_part(
-                "federation.personalisation:fine_tune", epochs=Key("personal_epochs")
+                "federation.personalisation.personalisation:fine_tune",
+                epochs=Key("personal_epochs"),
             ),
             parameters={
                 **_SAMPLES,
@@ -212,7 +217,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "fedprox": Method(
             title="FedProx",
             rule=_MEAN,
-            objective=(_part("federation.terms:Proximal", mu=Key("mu")),),
+            objective=(_part("federation.objectives.term:Proximal", mu=Key("mu")),),
             parameters={
                 **_SAMPLES,
                 "mu": Parameter(0.1, minimum=0, meaning="μ of the proximal term μ/2 ‖θ − θ_t‖²"),
@@ -224,7 +229,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "scaffold": Method(
             title="SCAFFOLD",
             rule=_rule("scaffold:Scaffold", server_rate=Key("server_rate")),
-            objective=(_part("federation.terms:ControlVariates"),),
+            objective=(_part("federation.objectives.term:ControlVariates"),),
             optimiser="sgd",
             parameters={
                 "server_rate": Parameter(
@@ -318,7 +323,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "fedprox-inexact": Method(
             title="FedProx (γ-inexact)",
             rule=_MEAN,
-            objective=(_part("federation.terms:Proximal", mu=Key("mu")),),
+            objective=(_part("federation.objectives.term:Proximal", mu=Key("mu")),),
             stopping=_part(
                 "federation.stopping:Inexactness",
                 gammas=Key("gamma"),
@@ -356,7 +361,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "fedcurv": Method(
             title="FedCurv",
             rule=_rule("fedcurv:FedCurv", weights=Key("weights")),
-            objective=(_part("federation.terms:Curvature", strength=Key("strength")),),
+            objective=(_part("federation.objectives.term:Curvature", strength=Key("strength")),),
             probes=(_part("federation.fisher:FisherInformation"),),
             parameters={
                 **_SAMPLES,
@@ -376,7 +381,8 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             title="FedRep",
             rule=_MEAN,
             personalisation=_part(
-                "federation.personalisation:own_head", head_epochs=Key("head_epochs")
+                "federation.personalisation.personalisation:own_head",
+                head_epochs=Key("head_epochs"),
             ),
             parameters={
                 **_SAMPLES,
@@ -395,7 +401,9 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "ditto": Method(
             title="Ditto",
             rule=_MEAN,
-            personalisation=_part("federation.personalisation:ditto", strength=Key("strength")),
+            personalisation=_part(
+                "federation.personalisation.personalisation:ditto", strength=Key("strength")
+            ),
             parameters={
                 **_SAMPLES,
                 "strength": Parameter(
@@ -411,7 +419,9 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "interpolate": Method(
             title="Running mix",
             rule=_MEAN,
-            personalisation=_part("federation.personalisation:interpolate", weight=Key("weight")),
+            personalisation=_part(
+                "federation.personalisation.personalisation:interpolate", weight=Key("weight")
+            ),
             parameters={
                 **_SAMPLES,
                 "weight": Parameter(
@@ -431,7 +441,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             title="FedPer",
             rule=_MEAN,
             parameters=_SAMPLES,
-            personalisation=_part("federation.personalisation:private_head"),
+            personalisation=_part("federation.personalisation.personalisation:private_head"),
             formula=f"{_BY_SAMPLES}, all but the head; a client trains its own head and the rest "
             "together",
             source="Arivazhagan et al. 2019",
@@ -453,7 +463,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             title="FFA-LoRA",
             rule=_MEAN,
             parameters=_ALIKE,
-            personalisation=_part("federation.personalisation:frozen_a"),
+            personalisation=_part("federation.personalisation.personalisation:frozen_a"),
             needs_adapters=True,
             formula=f"{_UNIFORM}; A is drawn once and never trained, B and the head are",
             source="Sun et al. 2024",
@@ -462,7 +472,9 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "fedsa-lora": Method(
             title="FedSA-LoRA",
             rule=_MEAN,
-            personalisation=_part("federation.personalisation:private_b", head=Key("head")),
+            personalisation=_part(
+                "federation.personalisation.personalisation:private_b", head=Key("head")
+            ),
             parameters={**_ALIKE, "head": _HEAD},
             needs_adapters=True,
             formula=f"{_UNIFORM}, of A and the head; a client has W + (α/r) B_k A with a B_k of "
@@ -474,7 +486,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             title="RoLoRA",
             rule=_MEAN,
             parameters=_ALIKE,
-            personalisation=_part("federation.personalisation:alternating"),
+            personalisation=_part("federation.personalisation.personalisation:alternating"),
             needs_adapters=True,
             formula=f"{_UNIFORM}, of B and the head in odd rounds, of A and the head in even ones, "
             "in which the other factor rests",
@@ -486,7 +498,9 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "apfl": Method(
             title="APFL",
             rule=_MEAN,
-            personalisation=_part("federation.personalisation:apfl", weight=Key("weight")),
+            personalisation=_part(
+                "federation.personalisation.personalisation:apfl", weight=Key("weight")
+            ),
             parameters={
                 **_ALIKE,
                 "weight": Parameter(0.5, minimum=0, maximum=1, meaning="a of v̂ = a v + (1 − a) w"),
@@ -501,7 +515,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             title="FedDPA-T",
             rule=_MEAN,
             personalisation=_part(
-                "federation.personalisation:dual_adapter",
+                "federation.personalisation.personalisation:dual_adapter",
                 weight=Key("weight"),
                 personal_epochs=Key("personal_epochs"),
                 mixture=Key("mixture"),
@@ -772,7 +786,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "local-only": Method(
             title="Local only",
             rule=_rule("no_aggregation:NoAggregation"),
-            personalisation=_part("federation.personalisation:local_only"),
+            personalisation=_part("federation.personalisation.personalisation:local_only"),
             formula="step = 0; every client trains a model of its own",
             source="no federation: the floor",
             up="0",

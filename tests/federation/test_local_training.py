@@ -6,14 +6,14 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedsdg.federation.local_training import LocalWork, Samples, train_cohort
-from fedsdg.federation.step_rows import PrivateColumns
-from fedsdg.federation.terms import (
+from fedsdg.federation.objectives.term import (
     GatePenalty,
     PrivatePenalty,
     Proximal,
     gate_penalty,
     private_penalty,
 )
+from fedsdg.federation.step_rows import PrivateColumns
 from fedsdg.models.parameters import views
 
 SIZES = [3, 17, 8, 1, 16]

@@ -12,9 +12,9 @@ import torch
 
 from fedsdg.federation.bank import ClientBank
 from fedsdg.federation.local_training import Clients, LocalWork, Samples, train_clients
-from fedsdg.federation.own_models import GRID, Ditto, Interpolation, OwnModel
+from fedsdg.federation.objectives.term import ControlVariates, Proximal
+from fedsdg.federation.own_models.own_model import GRID, Ditto, Interpolation, OwnModel
 from fedsdg.federation.passes import Passes
-from fedsdg.federation.terms import ControlVariates, Proximal
 from fedsdg.models.parameters import Layout, ParameterSpec
 
 D, RATE, STEPS, CLIENTS = 2, 0.05, 4, 5

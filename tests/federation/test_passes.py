@@ -20,10 +20,10 @@ from fedsdg.federation.local_training import (
     train_cohort,
 )
 from fedsdg.federation.memory import halving, is_out_of_memory
+from fedsdg.federation.objectives.term import ControlVariates, GatePenalty, PrivatePenalty, Proximal
 from fedsdg.federation.passes import Passes, budget, bytes_of_a_client
 from fedsdg.federation.steps import Steps
 from fedsdg.federation.stopping import Inexactness
-from fedsdg.federation.terms import ControlVariates, GatePenalty, PrivatePenalty, Proximal
 from tests.pretended_cuda import pretended_cuda
 
 SIZES = [3, 17, 8, 1, 16, 9, 4]

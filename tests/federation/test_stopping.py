@@ -9,11 +9,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedsdg.federation.local_training import Clients, LocalWork, Samples, train_clients
-from fedsdg.federation.passes import Passes
-from fedsdg.federation.step_rows import PrivateColumns
-from fedsdg.federation.steps import by_epochs
-from fedsdg.federation.stopping import Inexactness
-from fedsdg.federation.terms import (
+from fedsdg.federation.objectives.term import (
     ControlVariates,
     GatePenalty,
     PrivatePenalty,
@@ -21,6 +17,10 @@ from fedsdg.federation.terms import (
     gate_penalty,
     private_penalty,
 )
+from fedsdg.federation.passes import Passes
+from fedsdg.federation.step_rows import PrivateColumns
+from fedsdg.federation.steps import by_epochs
+from fedsdg.federation.stopping import Inexactness
 from fedsdg.models.parameters import Layout, ParameterSpec, views
 from fedsdg.rng import stream
 

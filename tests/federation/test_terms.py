@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from fedsdg.federation.objectives.term import ControlVariates, GatePenalty, PrivatePenalty, Proximal
 from fedsdg.federation.step_rows import PrivateColumns, Rows
-from fedsdg.federation.terms import ControlVariates, GatePenalty, PrivatePenalty, Proximal
 
 TERMS = [
     GatePenalty(0.3),

@@ -8,10 +8,10 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedsdg.federation.local_training import Clients, LocalWork, train_clients
+from fedsdg.federation.objectives.term import PrivatePenalty, Proximal
 from fedsdg.federation.passes import Passes
-from fedsdg.federation.personalisation import own_head
+from fedsdg.federation.personalisation.personalisation import own_head
 from fedsdg.federation.step_rows import PrivateColumns
-from fedsdg.federation.terms import PrivatePenalty, Proximal
 from fedsdg.models.parameters import views
 
 SIZES = [3, 17, 8, 1, 16]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedsdg.federation.own_models import Ditto, Interpolation, OwnModel
+from fedsdg.federation.own_models.own_model import Ditto, Interpolation, OwnModel
 
 
 @dataclass(frozen=True)

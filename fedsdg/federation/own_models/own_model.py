@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedsdg.federation.local_training import Clients, LocalResult
-from fedsdg.federation.terms import Proximal, Term
+from fedsdg.federation.objectives.term import Proximal, Term
 
 #: Trains clients as their federation does, but on these terms.
 Train = Callable[[Clients, tuple[Term, ...]], LocalResult]
