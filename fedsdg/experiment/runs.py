@@ -155,8 +155,8 @@ def _model(
     ``number``: of a further initialisation, beside the one that all methods share.
     """
     model, theta, private = _plain_model(run, material, personalisation, *number)
-    if personalisation.mixture is not None:
-        return MixedModel(model, personalisation.mixture), theta, theta.clone()
+    if personalisation.mixed_weight is not None:
+        return MixedModel(model, personalisation.mixed_weight), theta, theta.clone()
     if personalisation.anchors and isinstance(model, CohortModel):
         whole = InstanceMixture(model)
         missing = whole.layout.d_private - model.layout.d_private
@@ -267,7 +267,8 @@ def build(
             eta_p=training.eta_p,
             eta_m=training.eta_m,
             clip_norm=training.clip_norm,
-            terms=tuple(part.build(parameters) for part in row.objective),
+            # In this order: sums of gradients depend on it in rounding.
+            terms=(*personalisation.terms, *(part.build(parameters) for part in row.objective)),
             trace_every=run.federation.trace_every,
             loss=loss,
             private_first=personalisation.private_first,

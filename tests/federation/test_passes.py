@@ -20,7 +20,10 @@ from fedsdg.federation.local_training import (
     train_cohort,
 )
 from fedsdg.federation.memory import halving, is_out_of_memory
-from fedsdg.federation.objectives.term import ControlVariates, GatePenalty, PrivatePenalty, Proximal
+from fedsdg.federation.objectives.control_variates import ControlVariates
+from fedsdg.federation.objectives.gate_penalty import GatePenalty
+from fedsdg.federation.objectives.private_penalty import PrivatePenalty
+from fedsdg.federation.objectives.proximal import Proximal
 from fedsdg.federation.passes import Passes, budget, bytes_of_a_client
 from fedsdg.federation.steps import Steps
 from fedsdg.federation.stopping import Inexactness
