@@ -98,7 +98,7 @@ def methods(arguments: argparse.Namespace) -> int:
         return 0
     rows = [("method", "rule", "objective", "personalisation", "optimiser", "parameters")]
     for name, row in table.items():
-        terms = " + ".join(["cross-entropy", *(part.name for part in row.objective)])
+        terms = " + ".join(["cross-entropy", *row.term_names])
         parameters = ", ".join(f"{k}={p.default}" for k, p in row.parameters.items())
         optimiser = row.optimiser or "adam"
         rows.append((name, row.rule.name, terms, row.personalisation.name, optimiser, parameters))

@@ -49,7 +49,7 @@ from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.fingerprint import fingerprint
 from fedsdg.federation.local_training import LocalWork, Samples
 from fedsdg.federation.losses import Loss
-from fedsdg.federation.personalisation import Personalisation
+from fedsdg.federation.personalisation.personalisation import Personalisation
 from fedsdg.federation.pooling import Pooling
 from fedsdg.federation.records import last_and_selected, last_quarter
 from fedsdg.federation.rounds import Federation, Schedule
@@ -155,8 +155,8 @@ def _model(
     ``number``: of a further initialisation, beside the one that all methods share.
     """
     model, theta, private = _plain_model(run, material, personalisation, *number)
-    if personalisation.mixture is not None:
-        return MixedModel(model, personalisation.mixture), theta, theta.clone()
+    if personalisation.mixed_weight is not None:
+        return MixedModel(model, personalisation.mixed_weight), theta, theta.clone()
     if personalisation.anchors and isinstance(model, CohortModel):
         whole = InstanceMixture(model)
         missing = whole.layout.d_private - model.layout.d_private
@@ -267,7 +267,8 @@ def build(
             eta_p=training.eta_p,
             eta_m=training.eta_m,
             clip_norm=training.clip_norm,
-            terms=tuple(part.build(parameters) for part in row.objective),
+            # In this order: sums of gradients depend on it in rounding.
+            terms=(*personalisation.terms, *(part.build(parameters) for part in row.objective)),
             trace_every=run.federation.trace_every,
             loss=loss,
             private_first=personalisation.private_first,

@@ -13,11 +13,20 @@ import torch
 from torch import Tensor
 
 from fedsdg.federation.step_rows import PrivateColumns
-from fedsdg.federation.terms import gate_penalty, private_penalty
 from fedsdg.models.parameters import Layout, offsets, views
 
 #: Clients whose rows are looked at together.
 AT_ONCE = 64
+
+
+def gate_penalty(private: Tensor, columns: PrivateColumns) -> Tensor:
+    """Σ_l |m_l| with m = σ(a), per client: [a, d_p] -> [a] (Eq. 5, second term without λ₁)."""
+    return torch.sigmoid(private[:, columns.gates]).sum(1)
+
+
+def private_penalty(private: Tensor, columns: PrivateColumns) -> Tensor:
+    """‖θ_p‖²: Σ of squares of all ``_private`` entries, per client (Eq. 5 without λ₂)."""
+    return (private.square() * columns.factors).sum(1)
 
 
 class Branches:

@@ -20,12 +20,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fedsdg.federation.branches import gate_penalty, private_penalty
 from fedsdg.federation.losses import Loss
+from fedsdg.federation.objectives.term import Term
 from fedsdg.federation.optimisers import OPTIMISERS, Mover, RowOptimiser, kept_widths
 from fedsdg.federation.step_rows import ROWS, PrivateColumns, Rows
 from fedsdg.federation.steps import Steps, by_epochs, longest_first
 from fedsdg.federation.stopping import Inexactness
-from fedsdg.federation.terms import Term, gate_penalty, private_penalty
 from fedsdg.models.parameters import Layout, leaves, offsets
 
 

@@ -15,12 +15,12 @@ from fedsdg.aggregation.engines.statistics import measure
 from fedsdg.aggregation.types import Aggregate
 from fedsdg.aggregation.weights import weight_summary
 from fedsdg.federation.bank import ClientBank
+from fedsdg.federation.branches import gate_penalty, private_penalty
 from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.environment.timing import Updates
 from fedsdg.federation.evaluation import ClientAccuracies
 from fedsdg.federation.local_training import LocalResult
 from fedsdg.federation.step_rows import PrivateColumns
-from fedsdg.federation.terms import gate_penalty, private_penalty
 from fedsdg.files import METRICS, METRICS_OF_GROUPS
 from fedsdg.models.parameters import Layout
 

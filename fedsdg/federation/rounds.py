@@ -27,7 +27,8 @@ from fedsdg.federation.evaluation import (
 )
 from fedsdg.federation.judged_models import JudgedModels, judged_models
 from fedsdg.federation.local_training import Clients, LocalResult, LocalWork, Samples
-from fedsdg.federation.own_models import OwnModel, Score
+from fedsdg.federation.objectives.term import Term
+from fedsdg.federation.own_models.own_model import OwnModel, Score
 from fedsdg.federation.passes import Passes
 from fedsdg.federation.pooling import Pooling, pooled_batches
 from fedsdg.federation.probes import Measured, Probe, Scene
@@ -35,7 +36,6 @@ from fedsdg.federation.records import Records, Scribe, local_steps
 from fedsdg.federation.saved_models import SavedModels, take_models
 from fedsdg.federation.seen import Seen
 from fedsdg.federation.shapley import client_contributions
-from fedsdg.federation.terms import Term
 from fedsdg.federation.together import step_together
 from fedsdg.federation.traffic import Traffic, traffic
 from fedsdg.federation.trajectories import Trajectory

@@ -89,11 +89,13 @@ class Part:
     """A callable, and the arguments that a method calls it with.
 
     ``reference`` is "module:name", imported only when it is wanted. A plugin, which is imported in
-    any case, may give the callable itself.
+    any case, may give the callable itself. ``brings``: the names of the terms that a
+    personalisation adds to the objective, for whoever lists them without importing it.
     """
 
     reference: str | Callable[..., Any]
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    brings: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -142,7 +144,7 @@ class Choice:
 _WORDS = {"words": True}
 
 #: Every client uses the global model.
-SHARED = Part("fedsdg.federation.personalisation:shared")
+SHARED = Part("fedsdg.federation.personalisation.shared:Shared")
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,7 @@ class Method:
 
     title: str = field(metadata=_WORDS)
     rule: Part
+    #: Terms beside the cross-entropy and those that the personalisation brings itself.
     objective: tuple[Part, ...] = ()
     personalisation: Part = SHARED
     #: The optimiser a method prescribes; None takes what the config says.
@@ -195,6 +198,11 @@ class Method:
         optional = (self.stopping, self.knowledge, self.pooling)
         some = [part for part in optional if part is not None]
         return (self.rule, *self.objective, self.personalisation, *some, *self.probes)
+
+    @property
+    def term_names(self) -> tuple[str, ...]:
+        """The names of all terms of the objective in their order, without an import."""
+        return (*self.personalisation.brings, *(part.name for part in self.objective))
 
     def complete(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """A run's parameters, with the quiet ones that its config leaves out."""

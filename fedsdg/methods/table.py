@@ -6,6 +6,7 @@ A method is a composition and nothing else; adding one is adding a row.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -18,6 +19,19 @@ def _part(place: str, /, **arguments: Any) -> Part:
 
 def _rule(place: str, /, **arguments: Any) -> Part:
     return _part(f"aggregation.rules.{place}", **arguments)
+
+
+def _term(place: str, /, **arguments: Any) -> Part:
+    return _part(f"federation.objectives.{place}", **arguments)
+
+
+def _personal(place: str, /, **arguments: Any) -> Part:
+    return _part(f"federation.personalisation.{place}", **arguments)
+
+
+def _dual_path(**arguments: Any) -> Part:
+    branch = _personal("dual_path:DualPath", **arguments)
+    return replace(branch, brings=("GatePenalty", "PrivatePenalty"))
 
 
 _MEAN = _rule("mean:Mean", weights=Key("weights"))
@@ -103,27 +117,23 @@ _ALIGNMENT = _rule(
     smoothing=Key("smoothing"),
     scope=Key("scope"),
 )
-_FEDSDG_OBJECTIVE = (
-    _part("federation.terms:GatePenalty", strength=Key("lambda1")),
-    _part("federation.terms:PrivatePenalty", strength=Key("lambda2"), norm=Key("private_norm")),
-)
-_FEDSDG_BRANCH = _part(
-    "federation.personalisation:dual_path",
+_FEDSDG_BRANCH = _dual_path(
+    lambda1=Key("lambda1"),
+    lambda2=Key("lambda2"),
+    private_norm=Key("private_norm"),
     gate=Key("gate"),
     gate_init=Key("gate_init"),
     gate_fixed=Key("gate_fixed"),
     composition=Key("composition"),
     private_subspace=Key("private_subspace"),
-    private_norm=Key("private_norm"),
     head=Key("head"),
 )
-_FEDSDG_PRIVATE_HEAD = Part(
-    _FEDSDG_BRANCH.reference, MappingProxyType({**_FEDSDG_BRANCH.arguments, "head": "private"})
+_FEDSDG_PRIVATE_HEAD = replace(
+    _FEDSDG_BRANCH, arguments=MappingProxyType({**_FEDSDG_BRANCH.arguments, "head": "private"})
 )
 _FEDSDG_LOCAL = {
     value.name: _FEDSDG_PARAMETERS[value.name]
-    for part in (*_FEDSDG_OBJECTIVE, _FEDSDG_BRANCH)
-    for value in part.arguments.values()
+    for value in _FEDSDG_BRANCH.arguments.values()
     if isinstance(value, Key)
 }
 
@@ -137,12 +147,9 @@ _SCREENED = {
     ),
 }
 
-_OFFICIAL_OBJECTIVE = (
-    _part("federation.terms:GatePenalty", strength=Key("lambda1")),
-    _part("federation.terms:PrivatePenalty", strength=Key("lambda2")),
-)
-_OFFICIAL_BRANCH = _part(
-    "federation.personalisation:dual_path",
+_OFFICIAL_BRANCH = _dual_path(
+    lambda1=Key("lambda1"),
+    lambda2=Key("lambda2"),
     gate="layer",
     gate_init=Key("gate_init"),
     private_init="official",
@@ -158,7 +165,6 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "fedsdg": Method(
             title="FedSDG",
             rule=_ALIGNMENT,
-            objective=_FEDSDG_OBJECTIVE,
             undecayed=True,
             personalisation=_FEDSDG_BRANCH,
             parameters=_FEDSDG_PARAMETERS,
@@ -195,9 +201,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "fine-tune": Method(
             title="FedAvg + fine-tuning",
             rule=_MEAN,
-            personalisation=_part(
-                "federation.personalisation:fine_tune", epochs=Key("personal_epochs")
-            ),
+            personalisation=_personal("fine_tune:FineTune", personal_epochs=Key("personal_epochs")),
             parameters={
                 **_SAMPLES,
                 "personal_epochs": Parameter(
@@ -212,7 +216,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "fedprox": Method(
             title="FedProx",
             rule=_MEAN,
-            objective=(_part("federation.terms:Proximal", mu=Key("mu")),),
+            objective=(_term("proximal:Proximal", mu=Key("mu")),),
             parameters={
                 **_SAMPLES,
                 "mu": Parameter(0.1, minimum=0, meaning="μ of the proximal term μ/2 ‖θ − θ_t‖²"),
@@ -224,7 +228,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "scaffold": Method(
             title="SCAFFOLD",
             rule=_rule("scaffold:Scaffold", server_rate=Key("server_rate")),
-            objective=(_part("federation.terms:ControlVariates"),),
+            objective=(_term("control_variates:ControlVariates"),),
             optimiser="sgd",
             parameters={
                 "server_rate": Parameter(
@@ -318,7 +322,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "fedprox-inexact": Method(
             title="FedProx (γ-inexact)",
             rule=_MEAN,
-            objective=(_part("federation.terms:Proximal", mu=Key("mu")),),
+            objective=(_term("proximal:Proximal", mu=Key("mu")),),
             stopping=_part(
                 "federation.stopping:Inexactness",
                 gammas=Key("gamma"),
@@ -356,7 +360,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "fedcurv": Method(
             title="FedCurv",
             rule=_rule("fedcurv:FedCurv", weights=Key("weights")),
-            objective=(_part("federation.terms:Curvature", strength=Key("strength")),),
+            objective=(_term("curvature:Curvature", strength=Key("strength")),),
             probes=(_part("federation.fisher:FisherInformation"),),
             parameters={
                 **_SAMPLES,
@@ -375,9 +379,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "fedrep": Method(
             title="FedRep",
             rule=_MEAN,
-            personalisation=_part(
-                "federation.personalisation:own_head", head_epochs=Key("head_epochs")
-            ),
+            personalisation=_personal("own_head:OwnHead", head_epochs=Key("head_epochs")),
             parameters={
                 **_SAMPLES,
                 "head_epochs": Parameter(
@@ -395,7 +397,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "ditto": Method(
             title="Ditto",
             rule=_MEAN,
-            personalisation=_part("federation.personalisation:ditto", strength=Key("strength")),
+            personalisation=_personal("ditto:Ditto", strength=Key("strength")),
             parameters={
                 **_SAMPLES,
                 "strength": Parameter(
@@ -411,7 +413,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "interpolate": Method(
             title="Running mix",
             rule=_MEAN,
-            personalisation=_part("federation.personalisation:interpolate", weight=Key("weight")),
+            personalisation=_personal("interpolate:Interpolate", weight=Key("weight")),
             parameters={
                 **_SAMPLES,
                 "weight": Parameter(
@@ -431,7 +433,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             title="FedPer",
             rule=_MEAN,
             parameters=_SAMPLES,
-            personalisation=_part("federation.personalisation:private_head"),
+            personalisation=_personal("private_head:PrivateHead"),
             formula=f"{_BY_SAMPLES}, all but the head; a client trains its own head and the rest "
             "together",
             source="Arivazhagan et al. 2019",
@@ -440,7 +442,6 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "fedsdg+head": Method(
             title="FedSDG, own heads",
             rule=_ALIGNMENT,
-            objective=_FEDSDG_OBJECTIVE,
             undecayed=True,
             personalisation=_FEDSDG_PRIVATE_HEAD,
             parameters={k: one for k, one in _FEDSDG_PARAMETERS.items() if k != "head"},
@@ -453,7 +454,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             title="FFA-LoRA",
             rule=_MEAN,
             parameters=_ALIKE,
-            personalisation=_part("federation.personalisation:frozen_a"),
+            personalisation=_personal("frozen_a:FrozenA"),
             needs_adapters=True,
             formula=f"{_UNIFORM}; A is drawn once and never trained, B and the head are",
             source="Sun et al. 2024",
@@ -462,7 +463,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "fedsa-lora": Method(
             title="FedSA-LoRA",
             rule=_MEAN,
-            personalisation=_part("federation.personalisation:private_b", head=Key("head")),
+            personalisation=_personal("private_b:PrivateB", head=Key("head")),
             parameters={**_ALIKE, "head": _HEAD},
             needs_adapters=True,
             formula=f"{_UNIFORM}, of A and the head; a client has W + (α/r) B_k A with a B_k of "
@@ -474,7 +475,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             title="RoLoRA",
             rule=_MEAN,
             parameters=_ALIKE,
-            personalisation=_part("federation.personalisation:alternating"),
+            personalisation=_personal("alternating:Alternating"),
             needs_adapters=True,
             formula=f"{_UNIFORM}, of B and the head in odd rounds, of A and the head in even ones, "
             "in which the other factor rests",
@@ -486,7 +487,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "apfl": Method(
             title="APFL",
             rule=_MEAN,
-            personalisation=_part("federation.personalisation:apfl", weight=Key("weight")),
+            personalisation=_personal("apfl:Apfl", weight=Key("weight")),
             parameters={
                 **_ALIKE,
                 "weight": Parameter(0.5, minimum=0, maximum=1, meaning="a of v̂ = a v + (1 − a) w"),
@@ -500,8 +501,8 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "feddpa": Method(
             title="FedDPA-T",
             rule=_MEAN,
-            personalisation=_part(
-                "federation.personalisation:dual_adapter",
+            personalisation=_personal(
+                "dual_adapter:DualAdapter",
                 weight=Key("weight"),
                 personal_epochs=Key("personal_epochs"),
                 mixture=Key("mixture"),
@@ -529,7 +530,6 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "fedsdg-official": Method(
             title="FedSDG (authors' code)",
             rule=_MEAN,
-            objective=_OFFICIAL_OBJECTIVE,
             undecayed=True,
             personalisation=_OFFICIAL_BRANCH,
             needs_adapters=True,
@@ -547,7 +547,6 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 transform="softmax",
                 temperature=Key("temperature"),
             ),
-            objective=_OFFICIAL_OBJECTIVE,
             undecayed=True,
             personalisation=_OFFICIAL_BRANCH,
             needs_adapters=True,
@@ -714,7 +713,6 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "fedsdg+screened": Method(
             title="FedSDG (screened)",
             rule=_rule("screened:Screened", inner=_ALIGNMENT, **_SCREEN),
-            objective=_FEDSDG_OBJECTIVE,
             undecayed=True,
             personalisation=_FEDSDG_BRANCH,
             parameters={**_FEDSDG_PARAMETERS, **_SCREENED},
@@ -726,7 +724,6 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "fedsdg+geometric-median": Method(
             title="FedSDG + geometric median",
             rule=_rule("geometric_median:GeometricMedian", tolerance=Key("tolerance")),
-            objective=_FEDSDG_OBJECTIVE,
             undecayed=True,
             personalisation=_FEDSDG_BRANCH,
             parameters={**_FEDSDG_LOCAL, "tolerance": _TOLERANCE},
@@ -738,7 +735,6 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "fedsdg+multikrum": Method(
             title="FedSDG + Multi-Krum",
             rule=_rule("krum:MultiKrum", f=Key("f"), m=Key("m")),
-            objective=_FEDSDG_OBJECTIVE,
             undecayed=True,
             personalisation=_FEDSDG_BRANCH,
             parameters={**_FEDSDG_LOCAL, "f": _BYZANTINE, "m": _TAKEN},
@@ -777,7 +773,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "local-only": Method(
             title="Local only",
             rule=_rule("no_aggregation:NoAggregation"),
-            personalisation=_part("federation.personalisation:local_only"),
+            personalisation=_personal("local_only:LocalOnly"),
             formula="step = 0; every client trains a model of its own",
             source="no federation: the floor",
             up="0",

@@ -19,6 +19,7 @@ from fedsdg.methods.table import METHODS
 
 ROOT = Path(__file__).parents[2]
 ATTACKED = {"attack": {"type": "sign-flip", "share": 0.2}}
+FEDSDG = {name for name in METHODS if name.startswith("fedsdg")}
 CACHED = ("closure", "_file", "_tree", "_imports_of", "_digest")
 
 
@@ -76,6 +77,37 @@ def test_an_edited_rule_is_reached_by_its_methods_alone(package):
         name for name, row in METHODS.items() if row.rule.name in ("Krum", "MultiKrum")
     }
     assert "fedsdg+multikrum" in changed(before) and "fedsdg" not in changed(before)
+
+
+@pytest.mark.parametrize(
+    ("module", "methods"),
+    [
+        ("objectives.proximal", {"fedprox", "fedprox-inexact", "ditto"}),
+        ("objectives.curvature", {"fedcurv"}),
+        ("objectives.control_variates", {"scaffold"}),
+        ("objectives.gate_penalty", FEDSDG),
+        ("objectives.private_penalty", FEDSDG),
+        ("own_models.ditto", {"ditto"}),
+        ("own_models.interpolation", {"interpolate"}),
+        ("personalisation.dual_path", FEDSDG),
+        ("personalisation.ditto", {"ditto"}),
+        ("personalisation.interpolate", {"interpolate"}),
+        ("personalisation.fine_tune", {"fine-tune"}),
+        ("personalisation.own_head", {"fedrep"}),
+        ("personalisation.private_head", {"fedper"}),
+        ("personalisation.frozen_a", {"ffa-lora"}),
+        ("personalisation.private_b", {"fedsa-lora"}),
+        ("personalisation.alternating", {"rolora"}),
+        ("personalisation.apfl", {"apfl"}),
+        ("personalisation.dual_adapter", {"feddpa"}),
+        ("personalisation.local_only", {"local-only"}),
+    ],
+)
+def test_a_part_of_training_is_reached_by_its_methods_alone(module, methods):
+    """Terms that a personalisation brings, and those that an own model trains on, too."""
+    module = f"fedsdg.federation.{module}"
+    reaching = {n for n, row in METHODS.items() if module in reach.reached(row, Conditions())}
+    assert reaching == methods
 
 
 def test_a_rule_within_a_rule_is_reached(package):
@@ -309,6 +341,10 @@ def test_the_common_core_holds_no_rule_and_no_attack():
     core = reach.closure(reach.ROOT)
     assert not [name for name in core if name.startswith("fedsdg.aggregation.rules.")]
     assert "fedsdg.federation.environment.attacks" not in core
+    for room in ("objectives.term", "own_models.own_model", "personalisation.personalisation"):
+        place, _, neutral = f"fedsdg.federation.{room}".rpartition(".")
+        held = [name for name in core if name.startswith(f"{place}.")]
+        assert held == [f"{place}.{neutral}"]
     assert "fedsdg.federation.local_training" in core
 
 

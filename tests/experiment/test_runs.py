@@ -17,6 +17,10 @@ from fedsdg.experiment.runs import build, execute, make_partition, prepare_mater
 from fedsdg.federation.cohorts import cohort_batches, draw_cohort
 from fedsdg.federation.evaluation import global_metrics
 from fedsdg.federation.local_training import Samples
+from fedsdg.federation.objectives.gate_penalty import GatePenalty
+from fedsdg.federation.objectives.private_penalty import PrivatePenalty
+from fedsdg.federation.objectives.proximal import Proximal
+from fedsdg.methods.composition import Part
 from fedsdg.methods.conditions import Conditions
 from fedsdg.methods.table import METHODS
 from fedsdg.models.architecture import Architecture
@@ -78,6 +82,17 @@ def finished(config, material, partition):
         return cache[key]
 
     return run
+
+
+def test_terms_that_the_personalisation_brings_come_first(config, material, partition, monkeypatch):
+    """In another order gradients would round otherwise."""
+    near = Part("fedsdg.federation.objectives.proximal:Proximal", {"mu": 0.5})
+    row = dataclasses.replace(METHODS["fedsdg"], objective=(near,))
+    monkeypatch.setattr("fedsdg.experiment.runs.find_method", lambda *_: row)
+    entry = method_entry({"type": "fedsdg", "lambda1": 0.25, "private_norm": "residual"})
+    made = build(config.run("digits", SKEW, entry, 0), material, partition)
+    brought = (GatePenalty(0.25), PrivatePenalty(1e-4, "residual"))
+    assert made.work.terms == (*brought, Proximal(0.5))
 
 
 def test_global_images_are_a_random_part_of_the_test_set_the_same_for_all_methods(

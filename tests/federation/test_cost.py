@@ -14,7 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedsdg.federation.local_training import LocalWork, train_cohort
-from fedsdg.federation.terms import GatePenalty, PrivatePenalty
+from fedsdg.federation.objectives.gate_penalty import GatePenalty
+from fedsdg.federation.objectives.private_penalty import PrivatePenalty
 from fedsdg.models import attention
 
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")

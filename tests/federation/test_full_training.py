@@ -10,8 +10,9 @@ from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.types import Context
 from fedsdg.federation.evaluation import global_metrics, personal_accuracies
 from fedsdg.federation.local_training import LocalWork, Samples, train_cohort
+from fedsdg.federation.objectives.control_variates import ControlVariates
+from fedsdg.federation.objectives.proximal import Proximal
 from fedsdg.federation.passes import bytes_of_a_client
-from fedsdg.federation.terms import ControlVariates, Proximal
 from fedsdg.models.parameters import views
 from fedsdg.models.small_cnn import CnnArchitecture, SmallCnn, initial_values, make_layout
 from fedsdg.rng import stream

@@ -5,15 +5,12 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from fedsdg.federation.branches import gate_penalty, private_penalty
 from fedsdg.federation.local_training import LocalWork, Samples, train_cohort
+from fedsdg.federation.objectives.gate_penalty import GatePenalty
+from fedsdg.federation.objectives.private_penalty import PrivatePenalty
+from fedsdg.federation.objectives.proximal import Proximal
 from fedsdg.federation.step_rows import PrivateColumns
-from fedsdg.federation.terms import (
-    GatePenalty,
-    PrivatePenalty,
-    Proximal,
-    gate_penalty,
-    private_penalty,
-)
 from fedsdg.models.parameters import views
 
 SIZES = [3, 17, 8, 1, 16]

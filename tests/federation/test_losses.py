@@ -9,9 +9,9 @@ from torch.nn.functional import cross_entropy
 
 from fedsdg.federation.local_training import Clients, LocalWork, Samples, train_clients
 from fedsdg.federation.losses import CrossEntropy, Focal
+from fedsdg.federation.objectives.proximal import Proximal
 from fedsdg.federation.optimisers import Sgd
 from fedsdg.federation.stopping import Inexactness
-from fedsdg.federation.terms import Proximal
 from fedsdg.models.parameters import Layout, ParameterSpec
 
 CLASSES, FEATURES = 3, 4

@@ -12,9 +12,12 @@ import torch
 
 from fedsdg.federation.bank import ClientBank
 from fedsdg.federation.local_training import Clients, LocalWork, Samples, train_clients
-from fedsdg.federation.own_models import GRID, Ditto, Interpolation, OwnModel
+from fedsdg.federation.objectives.control_variates import ControlVariates
+from fedsdg.federation.objectives.proximal import Proximal
+from fedsdg.federation.own_models.ditto import Ditto
+from fedsdg.federation.own_models.interpolation import GRID, Interpolation
+from fedsdg.federation.own_models.own_model import OwnModel
 from fedsdg.federation.passes import Passes
-from fedsdg.federation.terms import ControlVariates, Proximal
 from fedsdg.models.parameters import Layout, ParameterSpec
 
 D, RATE, STEPS, CLIENTS = 2, 0.05, 4, 5
@@ -166,8 +169,16 @@ def test_a_loss_that_is_not_a_number_never_wins():
 
 
 def test_a_weight_outside_the_unit_interval_is_refused():
-    with pytest.raises(ValueError, match=r"weight 1.5 must lie in \[0, 1\]"):
+    with pytest.raises(ValueError, match="^weight is 1.5, but must be at most 1$"):
         Interpolation(1.5)
+    with pytest.raises(ValueError, match="^strength is -1, but must be at least 0$"):
+        Ditto(-1)
+
+
+def test_own_models_are_the_same_by_what_they_are():
+    """Federations train in common only where theirs are."""
+    assert OwnModel() == OwnModel() and Ditto(0.5) == Ditto(0.5) != Ditto(0.1)
+    assert Interpolation(None) == Interpolation(None) != Interpolation(0.5)
 
 
 # --- Beginning elsewhere than at the downloaded model ---------------------------------------------

@@ -20,10 +20,13 @@ from fedsdg.federation.local_training import (
     train_cohort,
 )
 from fedsdg.federation.memory import halving, is_out_of_memory
+from fedsdg.federation.objectives.control_variates import ControlVariates
+from fedsdg.federation.objectives.gate_penalty import GatePenalty
+from fedsdg.federation.objectives.private_penalty import PrivatePenalty
+from fedsdg.federation.objectives.proximal import Proximal
 from fedsdg.federation.passes import Passes, budget, bytes_of_a_client
 from fedsdg.federation.steps import Steps
 from fedsdg.federation.stopping import Inexactness
-from fedsdg.federation.terms import ControlVariates, GatePenalty, PrivatePenalty, Proximal
 from tests.pretended_cuda import pretended_cuda
 
 SIZES = [3, 17, 8, 1, 16, 9, 4]

@@ -12,7 +12,7 @@ from fedsdg.aggregation.rules.scaffold import Scaffold
 from fedsdg.aggregation.types import Context
 from fedsdg.federation.bank import ClientBank
 from fedsdg.federation.local_training import LocalWork, Samples, train_cohort
-from fedsdg.federation.terms import ControlVariates
+from fedsdg.federation.objectives.control_variates import ControlVariates
 from fedsdg.models.parameters import Layout, ParameterSpec
 
 LAYOUT = Layout((ParameterSpec("w", (1,), "shared"),), ())

@@ -8,19 +8,16 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from fedsdg.federation.branches import gate_penalty, private_penalty
 from fedsdg.federation.local_training import Clients, LocalWork, Samples, train_clients
+from fedsdg.federation.objectives.control_variates import ControlVariates
+from fedsdg.federation.objectives.gate_penalty import GatePenalty
+from fedsdg.federation.objectives.private_penalty import PrivatePenalty
+from fedsdg.federation.objectives.proximal import Proximal
 from fedsdg.federation.passes import Passes
 from fedsdg.federation.step_rows import PrivateColumns
 from fedsdg.federation.steps import by_epochs
 from fedsdg.federation.stopping import Inexactness
-from fedsdg.federation.terms import (
-    ControlVariates,
-    GatePenalty,
-    PrivatePenalty,
-    Proximal,
-    gate_penalty,
-    private_penalty,
-)
 from fedsdg.models.parameters import Layout, ParameterSpec, views
 from fedsdg.rng import stream
 

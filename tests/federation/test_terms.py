@@ -3,8 +3,12 @@
 import pytest
 import torch
 
+from fedsdg.federation.objectives.control_variates import ControlVariates
+from fedsdg.federation.objectives.curvature import Curvature
+from fedsdg.federation.objectives.gate_penalty import GatePenalty
+from fedsdg.federation.objectives.private_penalty import PrivatePenalty
+from fedsdg.federation.objectives.proximal import Proximal
 from fedsdg.federation.step_rows import PrivateColumns, Rows
-from fedsdg.federation.terms import ControlVariates, GatePenalty, PrivatePenalty, Proximal
 
 TERMS = [
     GatePenalty(0.3),
@@ -13,6 +17,21 @@ TERMS = [
     PrivatePenalty(0.2, "b-only"),
     Proximal(0.7),
 ]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: GatePenalty(-1), "lambda1 is -1, but must be at least 0"),
+        (lambda: PrivatePenalty(-1), "lambda2 is -1, but must be at least 0"),
+        (lambda: PrivatePenalty(1, "b"), "private_norm is 'b', but must be one of factors, resid"),
+        (lambda: Proximal(float("nan")), "mu is nan, but must be at least 0"),
+        (lambda: Curvature(-1), "strength is -1, but must be at least 0"),
+    ],
+)
+def test_a_value_out_of_range_is_refused(make, said):
+    with pytest.raises(ValueError, match=f"^{said}"):
+        make()
 
 
 def random_rows(s, clients=3):

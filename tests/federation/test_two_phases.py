@@ -8,10 +8,11 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedsdg.federation.local_training import Clients, LocalWork, train_clients
+from fedsdg.federation.objectives.private_penalty import PrivatePenalty
+from fedsdg.federation.objectives.proximal import Proximal
 from fedsdg.federation.passes import Passes
-from fedsdg.federation.personalisation import own_head
+from fedsdg.federation.personalisation.own_head import OwnHead
 from fedsdg.federation.step_rows import PrivateColumns
-from fedsdg.federation.terms import PrivatePenalty, Proximal
 from fedsdg.models.parameters import views
 
 SIZES = [3, 17, 8, 1, 16]
@@ -117,7 +118,7 @@ def test_a_trace_numbers_the_steps_through_both_phases(setting, batches_of):
 
 
 def test_the_first_epochs_are_added_to_the_usual_ones():
-    chosen = own_head(2)
+    chosen = OwnHead(2)
     assert chosen.adapters == {"head": "private"} and chosen.private_first == 2
     work = LocalWork("adam", 1.0, 1.0, 1.0, 1.0, private_first=chosen.private_first)
     assert work.epochs(5) == 7

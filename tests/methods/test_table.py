@@ -4,6 +4,8 @@ import pytest
 
 from fedsdg.aggregation.types import Ask
 from fedsdg.federation.fisher import FisherInformation
+from fedsdg.federation.objectives.gate_penalty import GatePenalty
+from fedsdg.federation.objectives.private_penalty import PrivatePenalty
 from fedsdg.federation.probes import CrossLosses, ModelScores, Probe
 from fedsdg.methods.composition import Key, Part
 from fedsdg.methods.table import METHODS
@@ -61,6 +63,29 @@ def test_a_rule_asks_for_what_its_row_has_measured(name):
 @ROWS
 def test_terms_that_need_an_optimiser_get_it(name):
     parameters = {key: parameter.default for key, parameter in METHODS[name].parameters.items()}
-    for part in METHODS[name].objective:
-        wanted = part.build(parameters).optimiser
-        assert wanted is None or wanted == METHODS[name].optimiser
+    brought = METHODS[name].personalisation.build(parameters).terms
+    for term in (*brought, *(part.build(parameters) for part in METHODS[name].objective)):
+        assert term.optimiser in (None, METHODS[name].optimiser)
+
+
+@ROWS
+def test_the_terms_that_are_listed_are_those_that_clients_train_with(name):
+    """The list is made without torch, so it cannot ask the personalisation."""
+    row = METHODS[name]
+    parameters = {key: parameter.default for key, parameter in row.parameters.items()}
+    terms = [type(term).__name__ for term in row.personalisation.build(parameters).terms]
+    terms += [type(part.build(parameters)).__name__ for part in row.objective]
+    assert list(row.term_names) == terms
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name.startswith("fedsdg")])
+def test_every_fedsdg_brings_its_penalties_with_the_configs_values(name):
+    row = METHODS[name]
+    given = {"lambda1": 0.25, "lambda2": 0.5}
+    if "private_norm" in row.parameters:
+        given["private_norm"] = "residual"
+    parameters = row.complete(given)
+    branch = row.personalisation.build(parameters)
+    norm = given.get("private_norm", "factors")
+    assert branch.terms == (GatePenalty(0.25), PrivatePenalty(0.5, norm))
+    assert row.objective == ()

@@ -1,0 +1,61 @@
+"""FedSDG's personalisation: a gated private branch beside the shared one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from fedsdg.federation.objectives.gate_penalty import GatePenalty
+from fedsdg.federation.objectives.private_penalty import PrivatePenalty
+from fedsdg.federation.objectives.term import Term
+from fedsdg.federation.personalisation.personalisation import Personalisation
+from fedsdg.parts import Range, part
+
+
+@part
+class DualPath(Personalisation):
+    """FedSDG: a private LoRA branch behind a learned gate, θ_g + m · θ_p (Eq. 3-4).
+
+    It brings the penalties of Eq. 5 on gates and branch. With heads of their own clients have no
+    global model.
+    """
+
+    lambda1: Annotated[float, Range(0)] = 1e-4
+    "λ₁ of Eq. 5, weight of Σ_l |m_l|"
+    lambda2: Annotated[float, Range(0)] = 1e-4
+    "λ₂ of Eq. 5, weight of ‖θ_p‖²"
+    gate: Literal["block", "layer", "client"] = "block"
+    "one gate per …"
+    gate_init: Annotated[float, Range()] = 0.0
+    "initial gate logit a; m = σ(a)"
+    gate_fixed: Annotated[float | None, Range(0, 1)] = None
+    "a gate that is not learned"
+    composition: Literal["residual", "factors"] = "residual"
+    "Eq. 4"
+    private_subspace: Literal["own", "shared-a"] = "own"
+    "whose A_p"
+    private_norm: Literal["factors", "residual", "b-only"] = "factors"
+    "what λ₂ penalises"
+    head: Literal["shared", "private"] = "shared"
+    "whose head"
+    private_init: Literal["near-zero", "lora", "official"] | None = None
+    "first values of the branch; none: near zero where λ₂ penalises factors, else as LoRA's"
+
+    @property
+    def adapters(self) -> Mapping[str, Any]:
+        usual = "near-zero" if self.private_norm == "factors" else "lora"
+        return {
+            "branch": "dual",
+            "gate": self.gate,
+            "gate_init": self.gate_init,
+            "gate_fixed": self.gate_fixed,
+            "composition": self.composition,
+            "private_subspace": self.private_subspace,
+            "private_init": self.private_init or usual,
+            "private_a_trainable": self.private_norm != "b-only",
+            "head": self.head,
+        }
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        return (GatePenalty(self.lambda1), PrivatePenalty(self.lambda2, self.private_norm))
