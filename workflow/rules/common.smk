@@ -270,7 +270,7 @@ def memory(data, attempt):
 
 SOURCES = {
     "partition": [
-        "files.py",
+        "files/*.py",
         "rng.py",
         "experiment/__init__.py",
         "experiment/loading.py",
@@ -288,7 +288,7 @@ SOURCES = {
     ],
     "pretrain": [
         "compiling.py",
-        "files.py",
+        "files/*.py",
         "rng.py",
         "experiment/__init__.py",
         "experiment/backbones/*.py",
@@ -315,14 +315,14 @@ SOURCES = {
         "models/torchvision_schemas.py",
         "models/training.py",
     ],
-    "summarise": ["files.py", "analysis/*.py"],
-    "tables": ["files.py", "analysis/*.py", "analysis/tables/**/*.py"],
-    "figures": ["__init__.py", "files.py", "analysis/*.py", "analysis/plots/**/*.py"],
-    "claims": ["files.py", "analysis/*.py"],
-    "measure": ["__init__.py", "compiling.py", "files.py", "aggregation/**/*.py"],
+    "summarise": ["files/*.py", "analysis/*.py"],
+    "tables": ["files/*.py", "analysis/*.py", "analysis/tables/**/*.py"],
+    "figures": ["__init__.py", "files/*.py", "analysis/*.py", "analysis/plots/**/*.py"],
+    "claims": ["files/*.py", "analysis/*.py"],
+    "measure": ["__init__.py", "compiling.py", "files/*.py", "aggregation/**/*.py"],
     "kernels": [
         "__init__.py",
-        "files.py",
+        "files/*.py",
         "analysis/*.py",
         "analysis/plots/**/*.py",
         "analysis/tables/**/*.py",
