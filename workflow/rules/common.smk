@@ -264,7 +264,7 @@ def memory(data, attempt):
 # --- The sources behind each rule -----------------------------------------------------------
 # They are inputs, compared by checksum: an edited plot draws figures again and trains nothing,
 # an edited trainer trains again and neither partitions nor pretrains. A test compares these
-# lists with what the modules import. The command line (cli.py) only passes arguments on.
+# lists with what the modules import. The command line (cli/) only passes arguments on.
 # Training is not among them: its rule carries the hash of the code that its runs can reach, as
 # the store does, so that Snakemake runs a cell again exactly when its runs have other addresses.
 
