@@ -16,7 +16,8 @@ import pyarrow as pa
 from fedsdg.analysis.differences import DIFFERENCES_SCHEMA, differences
 from fedsdg.analysis.names import NOT_RUN, method_order, skew_order
 from fedsdg.analysis.summary import PRIMARY_FILE, read_table
-from fedsdg.files import (
+from fedsdg.files import canonical_json, read_json, write_json
+from fedsdg.files.records import (
     CLIENTS_MORE,
     CLIENTS_SCHEMA,
     METRICS,
@@ -24,9 +25,6 @@ from fedsdg.files import (
     ROUNDS_MORE,
     ROUNDS_SCHEMA,
     TIMINGS_SCHEMA,
-    canonical_json,
-    read_json,
-    write_json,
     write_parquet,
 )
 

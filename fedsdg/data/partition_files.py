@@ -24,6 +24,7 @@ from fedsdg.data.partition_record import (
     PartitionSpec,
     canonical_json,
 )
+from fedsdg.files import atomic_path
 
 METADATA_KEY = b"fedsdg"
 _COLUMNS = ("sample", "label", "client", "split")
@@ -50,13 +51,8 @@ def write_partition(partition: Partition, path: str | os.PathLike[str]) -> None:
             "split": split,
         }
     ).replace_schema_metadata({METADATA_KEY: canonical_json(facts)})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with atomic_path(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read_partition(

@@ -21,6 +21,14 @@ from fedsdg import files
 from fedsdg.analysis.origins import read_origins
 from fedsdg.analysis.summarise import Gathered, read_summary
 from fedsdg.experiment.store import Address, keep_or_reuse, together_key
+from fedsdg.files.records import (
+    CLIENTS_MORE,
+    CLIENTS_SCHEMA,
+    ROUNDS_MORE,
+    ROUNDS_SCHEMA,
+    TIMINGS_SCHEMA,
+    write_parquet,
+)
 
 #: Where records lie; each in a folder named as its experiment.
 RECORDS = Path("results/reference")
@@ -79,12 +87,12 @@ def _put_back(
 
     def write(place: Path) -> None:
         for name, schema, more in (
-            ("rounds", files.ROUNDS_SCHEMA, files.ROUNDS_MORE),
-            ("clients", files.CLIENTS_SCHEMA, files.CLIENTS_MORE),
+            ("rounds", ROUNDS_SCHEMA, ROUNDS_MORE),
+            ("clients", CLIENTS_SCHEMA, CLIENTS_MORE),
         ):
             rows = getattr(run, name).to_pylist()
-            files.write_parquet(place / f"{name}.parquet", rows, schema, more)
-        files.write_parquet(place / "timings.parquet", _timings(run), files.TIMINGS_SCHEMA)
+            write_parquet(place / f"{name}.parquet", rows, schema, more)
+        write_parquet(place / "timings.parquet", _timings(run), TIMINGS_SCHEMA)
         files.write_json(place / "result.json", _outcome(run))
         files.write_json(place / "provenance.json", {**facts, "taken_from": record.as_posix()})
 
@@ -92,7 +100,7 @@ def _put_back(
 
 
 def _timings(run: Gathered) -> list[dict[str, Any]]:
-    names: list[str] = files.TIMINGS_SCHEMA.names
+    names: list[str] = TIMINGS_SCHEMA.names
     table: pa.Table = run.timings.select(names)
     return [row for row in table.to_pylist() if row["round"] is not None]
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedsdg.files import METRICS, METRICS_OF_GROUPS, hint
+from fedsdg.files import hint
+from fedsdg.files.records import METRICS, METRICS_OF_GROUPS
 from fedsdg.methods.composition import mapping
 
 #: More than these, adjusted for one another, would decide nothing.

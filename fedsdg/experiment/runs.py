@@ -53,6 +53,15 @@ from fedsdg.federation.personalisation.personalisation import Personalisation
 from fedsdg.federation.pooling import Pooling
 from fedsdg.federation.records import last_and_selected, last_quarter
 from fedsdg.federation.rounds import Federation, Schedule
+from fedsdg.files.records import (
+    CLIENTS_MORE,
+    CLIENTS_SCHEMA,
+    ROUNDS_MORE,
+    ROUNDS_SCHEMA,
+    TIMINGS_SCHEMA,
+    TRACE_SCHEMA,
+    write_parquet,
+)
 from fedsdg.methods.plugins import build_choice, find_method
 from fedsdg.models import small_cnn
 from fedsdg.models.adapters import AdapterConfig, initial_values, make_layout
@@ -675,15 +684,15 @@ def _model_facts(run: RunConfig, material: Material) -> dict[str, Any]:
 def _write_tables(folder: Path, federation: Federation | None) -> None:
     records = federation.records if federation is not None else None
     tables: dict[str, tuple[Any, ...]] = {
-        "rounds": (records.rounds if records else [], files.ROUNDS_SCHEMA, files.ROUNDS_MORE),
+        "rounds": (records.rounds if records else [], ROUNDS_SCHEMA, ROUNDS_MORE),
         "clients": (
             records.clients if records else [],
-            files.CLIENTS_SCHEMA,
-            files.CLIENTS_MORE,
+            CLIENTS_SCHEMA,
+            CLIENTS_MORE,
         ),
-        "timings": (records.timings if records else [], files.TIMINGS_SCHEMA),
+        "timings": (records.timings if records else [], TIMINGS_SCHEMA),
     }
     if records and records.trace:
-        tables["trace"] = (records.trace, files.TRACE_SCHEMA)
+        tables["trace"] = (records.trace, TRACE_SCHEMA)
     for name, table in tables.items():
-        files.write_parquet(folder / f"{name}.parquet", *table)
+        write_parquet(folder / f"{name}.parquet", *table)

@@ -97,7 +97,7 @@ class Checkpoints:
         try:
             newest, before = self._before(federation.bank)
             server = _tensors({**_server(federation), **_memory(federation)})
-            _write(self.folder / f"{name}.server.safetensors", server)
+            files.write_bytes(self.folder / f"{name}.server.safetensors", server, durable=True)
             written = self._append(before, federation)
             manifest = {
                 "format": FORMAT,
@@ -117,7 +117,7 @@ class Checkpoints:
             manifest["sha256"] = files.sha256_json(manifest)
             self._written = {newest: before, manifest["sha256"]: written}
             text = json.dumps(manifest, sort_keys=True, indent=2) + "\n"
-            _write(self.folder / f"{name}.json", text.encode())
+            files.write_bytes(self.folder / f"{name}.json", text.encode(), durable=True)
             flush(self.folder)
         finally:
             self._prune()
@@ -383,16 +383,3 @@ def _is_manifest(found: Mapping[str, Any]) -> bool:
         isinstance(entry, dict) and all(isinstance(entry.get(k), kind) for k, kind in whole.items())
         for entry in entries
     ) and all(entry["bytes"] >= 0 for entry in entries)
-
-
-def _write(file: Path, content: bytes) -> None:
-    """Write a file so that it has its name only with its whole contents on the disk."""
-    temporary = file.with_name(f".{file.name}")
-    try:
-        with open(temporary, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, file)
-    finally:
-        temporary.unlink(missing_ok=True)

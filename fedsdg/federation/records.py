@@ -21,7 +21,7 @@ from fedsdg.federation.environment.timing import Updates
 from fedsdg.federation.evaluation import ClientAccuracies
 from fedsdg.federation.local_training import LocalResult
 from fedsdg.federation.step_rows import PrivateColumns
-from fedsdg.files import METRICS, METRICS_OF_GROUPS
+from fedsdg.files.records import METRICS, METRICS_OF_GROUPS
 from fedsdg.models.parameters import Layout
 
 #: What a rule may say of each client (diagnostics [M]).

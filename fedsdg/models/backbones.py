@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from fedsdg.files import write_bytes
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.torchvision_schemas import declare_torchvision_operators
 
@@ -120,8 +120,8 @@ def save_backbone(
     record = {"name": path.stem, "sha256": sha256, "architecture": described, **facts}
     text = json.dumps(record, sort_keys=True, indent=2, allow_nan=False) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
-    _write(path, safetensors.torch.save(state))
-    _write(path.with_suffix(".json"), text.encode())
+    write_bytes(path, safetensors.torch.save(state))
+    write_bytes(path.with_suffix(".json"), text.encode())
     return load_backbone(path)
 
 
@@ -224,16 +224,6 @@ def _weights_path(path: Path | str) -> Path:
     if path.suffix != ".safetensors":
         raise ValueError(f"a backbone's file name must end in .safetensors: {path}")
     return path
-
-
-def _write(path: Path, content: bytes) -> None:
-    # Written beside the target and renamed, so that no reader ever sees half a file.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _read_state(path: Path) -> dict[str, Tensor]:

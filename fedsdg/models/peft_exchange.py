@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from fedsdg.files import write_bytes
 from fedsdg.models.parameters import Layout, offsets
 from fedsdg.models.portable import HEAD, Portable
 
@@ -60,8 +60,8 @@ def save_peft(model: Portable, folder: Path | str, *, base_model: str | None = N
         "modules_to_save": ["head"] if model.weights else None,
     }
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / WEIGHTS, safetensors.torch.save(state, {"format": "pt"}))
-    _write(folder / CONFIG, (json.dumps(record, indent=2, sort_keys=True) + "\n").encode())
+    write_bytes(folder / WEIGHTS, safetensors.torch.save(state, {"format": "pt"}))
+    write_bytes(folder / CONFIG, (json.dumps(record, indent=2, sort_keys=True) + "\n").encode())
 
 
 def load_peft(folder: Path | str) -> Portable:
@@ -192,12 +192,3 @@ def _scale(record: Any, folder: Path) -> float:
             f"the peft checkpoint in {folder} is damaged: {CONFIG} has no r and lora_alpha above 0"
         )
     return scale
-
-
-def _write(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -12,14 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedsdg.analysis.summarise import summarise
-from fedsdg.files import (
-    CLIENTS_SCHEMA,
-    ROUNDS_SCHEMA,
-    TIMINGS_SCHEMA,
-    sha256_json,
-    write_json,
-    write_parquet,
-)
+from fedsdg.files import sha256_json, write_json
+from fedsdg.files.records import CLIENTS_SCHEMA, ROUNDS_SCHEMA, TIMINGS_SCHEMA, write_parquet
 
 #: Method → (personal accuracy at α = 0.1, gain per decade of α, global accuracy at α = 0.1).
 LEVELS = {

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-_MODULES = ["summarise", "tables", "plots", "claims", "differences", "statistics"]
+_MODULES = ["summarise", "tables", "plots", "claims", "differences", "inference"]
 _PROBE = """
 import importlib, sys
 importlib.import_module(sys.argv[1])

@@ -12,7 +12,8 @@ from fedsdg.analysis.claims import write_claims
 from fedsdg.analysis.summarise import read_summary, summarise, write_summary
 from fedsdg.analysis.tables import write_table
 from fedsdg.cli import main
-from fedsdg.files import ROUNDS_MORE, ROUNDS_SCHEMA, sha256_json, write_json, write_parquet
+from fedsdg.files import sha256_json, write_json
+from fedsdg.files.records import ROUNDS_MORE, ROUNDS_SCHEMA, write_parquet
 
 TABLES = ("main", "bytes", "seconds")
 METHODS = ("fedsdg", "fedavg", "krum", "local-only")

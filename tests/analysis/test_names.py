@@ -2,8 +2,8 @@
 
 import pytest
 
-from fedsdg import files
 from fedsdg.analysis import names
+from fedsdg.files.records import METRICS, METRICS_OF_GROUPS
 from fedsdg.methods import conditions
 from fedsdg.methods.table import METHODS
 
@@ -75,4 +75,4 @@ def test_a_scenario_follows_its_skew() -> None:
 
 
 def test_the_metrics_of_tables_are_recorded() -> None:
-    assert set(names.METRIC_KEYS) <= {*files.METRICS, *files.METRICS_OF_GROUPS}
+    assert set(names.METRIC_KEYS) <= {*METRICS, *METRICS_OF_GROUPS}

@@ -13,7 +13,7 @@ from fedsdg.analysis.differences import differences
 from fedsdg.analysis.inference import worst_decile
 from fedsdg.analysis.summarise import failed_runs, run_order, summarise
 from fedsdg.analysis.summary import Summary
-from fedsdg.files import METRICS
+from fedsdg.files.records import METRICS
 
 from .conftest import Run
 

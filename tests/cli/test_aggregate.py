@@ -154,7 +154,7 @@ def test_a_terminal_has_a_bar(federation):
 
 SLOWLY = """
 import contextlib, sys, time
-from fedsdg import progress
+from fedsdg.experiment.machine import progress
 from fedsdg.cli import main
 
 @contextlib.contextmanager

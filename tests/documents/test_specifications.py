@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedsdg import files
+from fedsdg.files.records import ROUNDS_SCHEMA
 from fedsdg.methods.conditions import ATTACKS
 from fedsdg.methods.local_parts import LOSSES, OPTIMISERS
 from fedsdg.methods.table import METHODS
@@ -33,7 +33,7 @@ def known_names():
     for section in schema["$defs"]["conditions"]["properties"].values():
         found |= set(section.get("properties", {}))
     found |= {file.stem for file in (ROOT / "config").rglob("*.yaml")}
-    return found | {"rounds.parquet", "clients.parquet"} | set(files.ROUNDS_SCHEMA.names)
+    return found | {"rounds.parquet", "clients.parquet"} | set(ROUNDS_SCHEMA.names)
 
 
 def test_every_specification_has_rows_and_none_is_open():

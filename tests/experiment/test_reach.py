@@ -136,7 +136,7 @@ def test_what_every_run_does_is_reached_by_all(package, file):
     "file",
     [
         "experiment/grid.py",
-        "cli.py",
+        "cli/training.py",
         "analysis/summarise.py",
         "methods/table.py",
         "methods/conditions.py",

@@ -28,7 +28,7 @@ LESS_LIKELY = [
     ("data/skew.py", {"partition_clients": 15, **ALL_CELLS}),
     ("data/glyphs.py", {"pretrain_backbone": 1, **ALL_CELLS}),
     ("experiment/backbones/pretraining.py", {"pretrain_backbone": 1, **ALL_CELLS}),
-    ("cli.py", {}),
+    ("cli/training.py", {}),
 ]
 
 

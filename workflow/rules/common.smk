@@ -264,13 +264,13 @@ def memory(data, attempt):
 # --- The sources behind each rule -----------------------------------------------------------
 # They are inputs, compared by checksum: an edited plot draws figures again and trains nothing,
 # an edited trainer trains again and neither partitions nor pretrains. A test compares these
-# lists with what the modules import. The command line (cli.py) only passes arguments on.
+# lists with what the modules import. The command line (cli/) only passes arguments on.
 # Training is not among them: its rule carries the hash of the code that its runs can reach, as
 # the store does, so that Snakemake runs a cell again exactly when its runs have other addresses.
 
 SOURCES = {
     "partition": [
-        "files.py",
+        "files/*.py",
         "rng.py",
         "experiment/__init__.py",
         "experiment/loading.py",
@@ -288,7 +288,7 @@ SOURCES = {
     ],
     "pretrain": [
         "compiling.py",
-        "files.py",
+        "files/*.py",
         "rng.py",
         "experiment/__init__.py",
         "experiment/backbones/*.py",
@@ -315,14 +315,14 @@ SOURCES = {
         "models/torchvision_schemas.py",
         "models/training.py",
     ],
-    "summarise": ["files.py", "analysis/*.py"],
-    "tables": ["files.py", "analysis/*.py", "analysis/tables/**/*.py"],
-    "figures": ["__init__.py", "files.py", "analysis/*.py", "analysis/plots/**/*.py"],
-    "claims": ["files.py", "analysis/*.py"],
-    "measure": ["__init__.py", "compiling.py", "files.py", "parts.py", "aggregation/**/*.py"],
+    "summarise": ["files/*.py", "analysis/*.py"],
+    "tables": ["files/*.py", "analysis/*.py", "analysis/tables/**/*.py"],
+    "figures": ["__init__.py", "files/*.py", "analysis/*.py", "analysis/plots/**/*.py"],
+    "claims": ["files/*.py", "analysis/*.py"],
+    "measure": ["__init__.py", "compiling.py", "files/*.py", "parts.py", "aggregation/**/*.py"],
     "kernels": [
         "__init__.py",
-        "files.py",
+        "files/*.py",
         "analysis/*.py",
         "analysis/plots/**/*.py",
         "analysis/tables/**/*.py",

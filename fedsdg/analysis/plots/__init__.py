@@ -308,7 +308,7 @@ def save_figure(
     sidecar = Path(f"{output_stem}.json")
     made_from = {
         "inputs": {_shown(path): sha256_file(path) for path in inputs},
-        "source_sha256": source_hash("analysis", "files.py"),
+        "source_sha256": source_hash("analysis", "files"),
         "version": __version__,
     }
     write_json(sidecar, {**facts, **made_from})

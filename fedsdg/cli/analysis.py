@@ -1,0 +1,203 @@
+"""Commands that judge and show what has been recorded: files in, files out."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from fedsdg.cli.command import Command
+from fedsdg.cli.options import add_config_options, load
+
+
+def summarise(arguments: argparse.Namespace) -> int:
+    """Gather the records of all runs of an experiment."""
+    from fedsdg.analysis import summarise as analysis
+
+    wanted, primary = None, []
+    if arguments.config or arguments.set or "FEDSDG_CONFIG" in os.environ:
+        config = load(arguments)
+        wanted = config.run_folders()
+        primary = [comparison.to_dict() for comparison in config.primary]
+    search = Path(arguments.search) if arguments.search else None
+    analysis.summarise(Path(arguments.runs), Path(arguments.output), wanted, search, primary)
+    return 0
+
+
+def _summarise_options(sub: argparse.ArgumentParser) -> None:
+    add_config_options(sub)
+    sub.add_argument("--runs", required=True)
+    sub.add_argument("--output", required=True)
+    sub.add_argument("--search", metavar="FILE", help="what `fedsdg search` wrote")
+
+
+def table(arguments: argparse.Namespace) -> int:
+    """Render a table as csv, md and tex."""
+    from fedsdg.analysis import tables
+
+    tables.write_table(Path(arguments.summary), arguments.table, Path(arguments.output))
+    return 0
+
+
+def _table_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--summary", required=True)
+    sub.add_argument("--table", required=True)
+    sub.add_argument("--output", required=True)
+
+
+def figure(arguments: argparse.Namespace) -> int:
+    """Draw a figure as pdf, svg and png, with its sources beside it."""
+    from fedsdg.analysis import plots
+
+    plots.write_figure(
+        Path(arguments.summary),
+        arguments.figure,
+        Path(arguments.output),
+        partitions=tuple(Path(p) for p in arguments.partitions),
+    )
+    return 0
+
+
+def _figure_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--summary", required=True)
+    sub.add_argument("--figure", required=True)
+    sub.add_argument("--partitions", nargs="*", default=[])
+    sub.add_argument("--output", required=True)
+
+
+def kernels(arguments: argparse.Namespace) -> int:
+    """Table and roofline figure of the aggregation benchmarks; prints the table."""
+    from fedsdg.analysis.kernels import write_kernels
+
+    written = write_kernels(arguments.measured, arguments.table, arguments.figure)
+    print(next(path for path in written if path.suffix == ".md").read_text(encoding="utf-8"))
+    return 0
+
+
+def _kernels_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--measured", required=True, help="file of measurements: see make bench")
+    sub.add_argument("--table", required=True)
+    sub.add_argument("--figure", required=True)
+
+
+def throughput(arguments: argparse.Namespace) -> int:
+    """Table of the benchmarks of training; prints it."""
+    from fedsdg.analysis.throughput import write_throughput
+
+    written = write_throughput(arguments.measured, arguments.table)
+    print(next(path for path in written if path.suffix == ".md").read_text(encoding="utf-8"))
+    return 0
+
+
+def _throughput_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--measured", required=True, help="file of measurements: see make bench")
+    sub.add_argument("--table", required=True)
+
+
+def claims(arguments: argparse.Namespace) -> int:
+    """State the primary comparisons with their verdicts, and describe the others."""
+    from fedsdg.analysis.claims import write_claims
+
+    write_claims(Path(arguments.summary), Path(arguments.output))
+    return 0
+
+
+def _claims_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--summary", required=True)
+    sub.add_argument("--output", required=True)
+
+
+def ledger(arguments: argparse.Namespace) -> int:
+    """Judge every claim of the specifications by the record."""
+    from fedsdg.analysis.ledger import VERDICTS, write_ledger
+
+    entries = write_ledger(arguments.claims, arguments.configs, arguments.records, arguments.output)
+    counts = {v: sum(entry.verdict == v for entry in entries) for v in VERDICTS}
+    print(f"{len(entries)} claims: {', '.join(f'{n} {v}' for v, n in counts.items())}")
+    return 0
+
+
+def _ledger_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--claims", default="claims.yaml", help="default: %(default)s")
+    sub.add_argument("--configs", default="config", help="their folder (default: %(default)s)")
+    sub.add_argument("--records", default="results/reference", help="default: %(default)s")
+    sub.add_argument("--output", default="docs/claims.md", help="default: %(default)s")
+
+
+def record(arguments: argparse.Namespace) -> int:
+    """Keep what tables and figures are made from, to be committed, in results/reference."""
+    from fedsdg.analysis.record import keep_record
+    from fedsdg.experiment.config import OVERRIDES
+    from fedsdg.methods.table import METHODS
+
+    def own_training(kind: str) -> frozenset[str]:
+        """A plugin's method, whose row is not at hand, may have prescribed any of them."""
+        row = METHODS.get(kind)
+        return frozenset([*OVERRIDES, *(row.training if row else ("epochs", "batch_size"))])
+
+    for experiment in arguments.experiment:
+        print(keep_record(experiment, merge=arguments.merge, own_training=own_training))
+    return 0
+
+
+def _record_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("experiment", nargs="+", help="as its config names it: default")
+    sub.add_argument(
+        "--merge", action="store_true", help="keep the runs of the record that are not here"
+    )
+
+
+def agree(arguments: argparse.Namespace) -> int:
+    """Say whether the primary comparisons come out here as in the record."""
+    from fedsdg.analysis.agreement import agreement
+
+    for experiment in arguments.experiment:
+        for line in agreement(experiment):
+            print(line)
+    return 0
+
+
+def _agree_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("experiment", nargs="+", help="as its config names it: needs")
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Fail, naming them, when runs failed; otherwise write the flag."""
+    from fedsdg.analysis.summarise import failed_runs
+    from fedsdg.files import atomic_path
+
+    failed = failed_runs(Path(arguments.summary))
+    if failed:
+        print(f"fedsdg: error: {len(failed)} run(s) failed:", file=sys.stderr)
+        for entry in failed:
+            print(f"  {entry}", file=sys.stderr)
+        print(
+            "mend the cause, delete these folders, and run "
+            "'snakemake --cores all --forcerun summarise_runs'",
+            file=sys.stderr,
+        )
+        return 1
+    if arguments.output:
+        with atomic_path(arguments.output) as temporary:
+            temporary.write_text("all runs succeeded\n")
+    return 0
+
+
+def _verify_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--summary", required=True)
+    sub.add_argument("--output")
+
+
+COMMANDS = (
+    Command(summarise, _summarise_options),
+    Command(table, _table_options),
+    Command(figure, _figure_options),
+    Command(kernels, _kernels_options),
+    Command(throughput, _throughput_options),
+    Command(claims, _claims_options),
+    Command(ledger, _ledger_options),
+    Command(record, _record_options),
+    Command(agree, _agree_options),
+    Command(verify, _verify_options),
+)

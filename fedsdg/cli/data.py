@@ -1,0 +1,75 @@
+"""Commands that make what training begins with: partitions and backbones."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fedsdg.cli.command import Command
+from fedsdg.cli.options import add_config_options, load, whole_number
+from fedsdg.cli.places import checkpoints
+
+
+def partition(arguments: argparse.Namespace) -> int:
+    """Divide a data set among clients."""
+    from fedsdg.data.partition_files import write_partition
+    from fedsdg.experiment.loading import load_images
+    from fedsdg.experiment.runs import make_partition
+
+    config = load(arguments)
+    clients = arguments.clients or config.federation.clients
+    images = load_images(config.source(arguments.dataset))
+    made = make_partition(images, arguments.skew, arguments.seed, clients, config.partition)
+    write_partition(made, arguments.output)
+    sizes = made.sizes().sum(1)
+    print(
+        f"{arguments.output}: {made.num_clients} clients with {sizes.min()} to {sizes.max()} "
+        f"samples after {made.attempts} draw(s)"
+    )
+    if made.natural is not None:
+        left = made.natural
+        print(
+            f"left out: {left.too_small} clients with fewer than {config.partition.min_samples} "
+            f"samples and {left.not_drawn} that were not drawn, {left.samples_left_out} samples"
+        )
+    return 0
+
+
+def _partition_options(sub: argparse.ArgumentParser) -> None:
+    add_config_options(sub)
+    sub.add_argument("--dataset", required=True)
+    sub.add_argument("--clients", type=int, help="default: the config's")
+    sub.add_argument("--skew", required=True)
+    sub.add_argument("--seed", type=whole_number, required=True)
+    sub.add_argument("--output", required=True)
+
+
+def pretrain(arguments: argparse.Namespace) -> int:
+    """Make a backbone as the config describes it."""
+    from fedsdg.experiment.backbones import pretraining
+
+    config = load(arguments)
+    name = arguments.backbone or config.backbone
+    if name not in config.backbones:
+        raise ValueError(
+            f"backbone {name!r} is not described under backbones: {', '.join(config.backbones)}"
+        )
+    pretraining.pretrain(
+        config.backbones[name],
+        Path(arguments.output),
+        checkpoints=checkpoints(),
+        checkpoint_seconds=config.checkpoint_seconds,
+    )
+    return 0
+
+
+def _pretrain_options(sub: argparse.ArgumentParser) -> None:
+    add_config_options(sub)
+    sub.add_argument("--backbone", help="default: the config's")
+    sub.add_argument("--output", required=True)
+
+
+COMMANDS = (
+    Command(partition, _partition_options),
+    Command(pretrain, _pretrain_options),
+)

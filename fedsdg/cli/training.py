@@ -1,0 +1,272 @@
+"""Commands that train: a cell of the grid, one run, a whole grid, a search."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedsdg.cli.command import FORESEEN, Command
+from fedsdg.cli.options import add_config_options, load, say_remarks, whole_number
+from fedsdg.cli.places import checkpoints, store
+
+
+def train(arguments: argparse.Namespace) -> int:
+    """Train all seeds of one cell of the grid in one process; a failed seed is a row."""
+    from fedsdg.data.partition_files import read_partition
+    from fedsdg.experiment.continuing import is_asked_for, take_from_record
+    from fedsdg.experiment.loading import load_images
+    from fedsdg.experiment.machine.progress import round_progress
+    from fedsdg.experiment.runs import address, execute, prepare_material, record_failure
+    from fedsdg.models.backbones import load_backbone
+
+    config = load(arguments)
+    method = config.method(arguments.method)
+    if len(arguments.partitions) != len(config.seeds):
+        raise ValueError(
+            f"--partitions names {len(arguments.partitions)} files, but the config has "
+            f"{len(config.seeds)} seeds; name one file a seed, in the config's order"
+        )
+    runs = [config.run(arguments.dataset, arguments.skew, method, seed) for seed in config.seeds]
+    identities = [
+        config.identity(arguments.dataset, arguments.skew, method, seed) for seed in config.seeds
+    ]
+    folders = [Path(arguments.output) / f"seed~{seed}" for seed in config.seeds]
+    try:
+        backbone = load_backbone(arguments.backbone) if arguments.backbone else None
+        images = load_images(config.source(arguments.dataset))
+        material = prepare_material(images, backbone, config.training.device)
+    except FORESEEN as error:
+        for one, folder, identity in zip(runs, folders, identities, strict=True):
+            failure = record_failure(one, error, folder, identity)
+        print(f"fedsdg: error: all seeds failed: {failure}", file=sys.stderr)
+        return 0
+    for one, folder, identity, path in zip(
+        runs, folders, identities, arguments.partitions, strict=True
+    ):
+        title = f"{arguments.dataset} {arguments.skew} {method.label} seed {one.seed}"
+        with round_progress(title, config.federation.rounds) as progress:
+            try:
+                shares = read_partition(path)
+            except FORESEEN as error:
+                outcome: str | None = record_failure(one, error, folder, identity)
+            else:
+                if is_asked_for():
+                    wanted = address(one, material, shares)
+                    take_from_record(config.experiment, [wanted], store())
+                outcome = execute(
+                    one,
+                    material,
+                    shares,
+                    folder,
+                    store=store(),
+                    identity=identity,
+                    progress=progress,
+                    checkpoint_seconds=config.checkpoint_seconds,
+                )
+        print(f"{title}: {outcome or 'ok'}", file=sys.stderr, flush=True)
+    return 0
+
+
+def _train_options(sub: argparse.ArgumentParser) -> None:
+    add_config_options(sub)
+    sub.add_argument("--dataset", required=True)
+    sub.add_argument("--skew", required=True)
+    sub.add_argument("--method", required=True)
+    sub.add_argument("--backbone", help="not with trainable: full")
+    sub.add_argument("--partitions", nargs="+", required=True)
+    sub.add_argument("--output", required=True)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """One run alone, or a whole grid, making the partitions and the backbone they lack."""
+    if arguments.grid is not None:
+        return _run_grid(arguments)
+    if arguments.method is None:
+        raise ValueError("name a method with --method, or a whole grid with --grid")
+    from fedsdg.experiment.backbones import pretraining
+    from fedsdg.experiment.grid import backbone_file, division_of, kept_or_made, partition_file
+    from fedsdg.experiment.loading import load_images
+    from fedsdg.experiment.machine.progress import round_progress
+    from fedsdg.experiment.runs import execute, prepare_material, require_start
+    from fedsdg.files import read_json
+    from fedsdg.models.backbones import load_backbone
+
+    config = load(arguments)
+    grid = [one.label for one in config.methods]
+    config = config.including(arguments.method, arguments.dataset, arguments.skew)
+    method = config.method(arguments.method)
+    dataset = _one_of(arguments.dataset, config.datasets, "dataset")
+    skew = _one_of(arguments.skew, config.settings, "skew")
+    seed = config.seeds[0] if arguments.seed is None else arguments.seed
+    if method.label not in grid:
+        values = ", ".join(f"{key}={value}" for key, value in method.parameters.items())
+        print(
+            f"fedsdg: {method.label} is not in the config: it runs with its defaults"
+            f"{f' ({values})' if values else ''} and the rates of the config",
+            file=sys.stderr,
+        )
+    # First of all, so that what cannot be had or divided is known before anything is trained.
+    images = load_images(config.source(dataset))
+    say_remarks(config)
+    clients = config.federation.clients
+    wanted, source = config.run(dataset, skew, method, seed), config.source(dataset)
+    needed = division_of(wanted, source, partition_file(config, dataset, skew, seed))
+    shares = kept_or_made(needed, lambda _: images)
+    weights_file = backbone_file(config)
+    if weights_file and not weights_file.is_file():
+        pretraining.pretrain(
+            config.backbones[config.backbone],
+            weights_file,
+            checkpoints=checkpoints(),
+            checkpoint_seconds=config.checkpoint_seconds,
+        )
+    backbone = load_backbone(weights_file) if weights_file else None
+    material = prepare_material(images, backbone, config.training.device)
+    require_start(wanted, material)
+    title = f"{dataset} {skew} {method.label} seed {seed}"
+    output = Path(
+        arguments.output
+        or f"results/runs/{config.experiment}/{dataset}/clients~{clients}/{skew}/{method.label}"
+        f"/seed~{seed}"
+    )
+    with round_progress(title, config.federation.rounds) as progress:
+        failure = execute(
+            wanted,
+            material,
+            shares,
+            output,
+            store=store(),
+            identity=config.identity(dataset, skew, method, seed),
+            progress=progress,
+            checkpoint_seconds=config.checkpoint_seconds,
+        )
+    if failure:
+        print(f"fedsdg: error: {title} failed: {failure}", file=sys.stderr)
+        return 1
+    last = read_json(output / "result.json")["last"]
+    for name, value in last.items():
+        if value is not None:
+            print(f"{name:28s}{value:.4f}" if name != "round" else f"{name:28s}{value}")
+    print(f"records in {output}")
+    return 0
+
+
+def _run_options(sub: argparse.ArgumentParser) -> None:
+    add_config_options(sub)
+    one = sub.add_argument_group("one run")
+    one.add_argument("--method", help="a label of the config, or any method of `fedsdg methods`")
+    one.add_argument("--dataset", help="of the config, or any that the benchmark knows")
+    one.add_argument("--skew", help="of the config, or any: dirichlet~0.05, classes~2, iid")
+    one.add_argument("--seed", type=whole_number, help="default: the config's first")
+    one.add_argument("--output", help="default: where the grid would have it")
+    many = sub.add_argument_group("a whole grid, with summary, tables, figures and claims")
+    many.add_argument("--grid", nargs="*", metavar="FILE", help="files laid over the config")
+    many.add_argument("--jobs", type=int, default=1, help="runs side by side (default: 1)")
+    many.add_argument(
+        "--seeds-together",
+        type=int,
+        default=1,
+        metavar="N",
+        help="seeds of a cell trained in one pass, meant for a GPU (default: 1)",
+    )
+    many.add_argument(
+        "--only", nargs="+", metavar="NAME", help="data sets, skews, methods, seed~N; others wait"
+    )
+    many.add_argument(
+        "--continue-record",
+        action="store_true",
+        help="take runs of the committed record that are the very ones (or FEDSDG_CONTINUE=1)",
+    )
+    many.add_argument(
+        "--minutes", type=float, help="start no run after so many; 0: tables of what is there"
+    )
+
+
+def _one_of(value: str | None, known: Sequence[str], what: str) -> str:
+    if value is None and len(known) != 1:
+        raise ValueError(f"name one {what} with --{what}: {', '.join(known)}")
+    return known[0] if value is None else value
+
+
+def _run_grid(arguments: argparse.Namespace) -> int:
+    from fedsdg.experiment.config import load_config
+    from fedsdg.experiment.continuing import is_asked_for
+    from fedsdg.experiment.grid import run_grid
+
+    for option in ("method", "dataset", "skew", "seed", "output"):
+        if getattr(arguments, option) is not None:
+            raise ValueError(f"--{option} is for one run; choose runs of a grid with --only")
+    if arguments.jobs < 1:
+        raise ValueError(f"--jobs is {arguments.jobs}, but must be at least 1")
+    if arguments.seeds_together < 1:
+        raise ValueError(f"--seeds-together is {arguments.seeds_together}, but must be at least 1")
+    files = [*(arguments.config or ()), *arguments.grid]
+    config = load_config(files, arguments.set or (), arguments.plugin or ())
+    say_remarks(config)
+    failed = run_grid(
+        config,
+        store(),
+        jobs=arguments.jobs,
+        only=arguments.only or (),
+        minutes=arguments.minutes,
+        seeds_together=arguments.seeds_together,
+        continue_record=arguments.continue_record or is_asked_for(),
+    )
+    if failed:
+        print(f"fedsdg: error: {len(failed)} run(s) failed:", file=sys.stderr)
+        for entry in failed:
+            print(f"  {entry}", file=sys.stderr)
+        print("mend the cause, and give the same command again", file=sys.stderr)
+        return 1
+    return 0
+
+
+def search(arguments: argparse.Namespace) -> int:
+    """Search hyper-parameters on seeds outside the grid, equally long for every method."""
+    from fedsdg.experiment import search as searching
+    from fedsdg.experiment.grid import backbone_file
+
+    if arguments.found:
+        print(searching.found_entries(searching.read_found(Path(arguments.found))))
+        return 0
+    config = load(arguments)
+    output = Path(arguments.output or f"results/search/{config.experiment}.json")
+    if arguments.show:
+        found = searching.read_found(output)
+    else:
+        if arguments.jobs is not None and arguments.jobs < 1:
+            raise ValueError(f"--jobs is {arguments.jobs}, but must be at least 1")
+        backbone = Path(arguments.backbone) if arguments.backbone else backbone_file(config)
+        found = searching.search(
+            config,
+            store(),
+            backbone,
+            output,
+            jobs=arguments.jobs,
+            only=arguments.only or (),
+            minutes=arguments.minutes,
+        )
+    print("\n".join(searching.summary_lines(found)))
+    return 0
+
+
+def _search_options(sub: argparse.ArgumentParser) -> None:
+    add_config_options(sub)
+    sub.add_argument("--backbone", help="default: results/backbones/<backbone>.safetensors")
+    sub.add_argument("--output", help="default: results/search/<experiment>.json")
+    sub.add_argument("--jobs", type=int, help="runs side by side (default: a processor each)")
+    sub.add_argument("--only", nargs="+", metavar="METHOD", help="labels; others wait")
+    sub.add_argument("--minutes", type=float, help="start no run after so many")
+    sub.add_argument("--show", action="store_true", help="run nothing: show what is known")
+    sub.add_argument(
+        "--found", metavar="FILE", help="run nothing: print the values in FILE as methods entries"
+    )
+
+
+COMMANDS = (
+    Command(train, _train_options),
+    Command(run, _run_options),
+    Command(search, _search_options),
+)

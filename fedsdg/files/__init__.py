@@ -1,0 +1,175 @@
+"""Files as everybody here writes them: whole or not at all, with their hashes and where from.
+
+The schemas of the records, which take pyarrow, are in `records.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGE = Path(__file__).parents[1]
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path beside ``path`` that takes its name only if the block succeeds."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o644)
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: str | Path, content: bytes, *, durable: bool = False) -> None:
+    """Write a file, atomically; ``durable``: it has its name only with its bytes on the disk."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)
+        if durable:
+            flush(temporary)
+
+
+def flush(path: Path) -> None:
+    """Wait until a file's contents, or the names in a folder, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def flush_folder(folder: Path) -> None:
+    """Wait until a folder of files is on the disk, with its own name."""
+    for path in (*folder.iterdir(), folder, folder.parent):
+        flush(path)
+
+
+def canonical_json(obj: Any) -> str:
+    """JSON with sorted keys and no spare spaces; NaN is refused, since it is not JSON."""
+    return json.dumps(obj, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def write_json(path: str | Path, obj: Any) -> None:
+    """Write ``obj`` as sorted, indented JSON, atomically."""
+    text = json.dumps(obj, sort_keys=True, indent=2, allow_nan=False, ensure_ascii=False)
+    with atomic_path(path) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def read_json(path: str | Path) -> Any:
+    """Read a JSON file; a damaged one raises ``ValueError`` naming it."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid JSON ({error}); delete it and run again") from error
+
+
+def sha256_file(path: str | Path) -> str:
+    """SHA-256 of a file's bytes, in hex."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_json(obj: Any) -> str:
+    """SHA-256 of the canonical JSON of ``obj``, in hex."""
+    return hashlib.sha256(canonical_json(obj).encode()).hexdigest()
+
+
+def differences(there: Any, here: Any, place: str = "") -> Iterator[str]:
+    """Where two trees of plain JSON differ, one sentence a value: what stands in a file, and here.
+
+    >>> list(differences({"a": {"b": 1}, "c": 2}, {"a": {"b": 3}, "c": 2}))
+    ['a.b is 1 in it, but 3 here']
+    """
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in sorted({*there, *here}):
+            inner = f"{place}.{key}" if place else key
+            yield from differences(there.get(key), here.get(key), inner)
+    elif there != here:
+        yield f"{place} is {there!r} in it, but {here!r} here"
+
+
+def hint(word: str, known: Iterable[str]) -> str:
+    """The end of an error's sentence: the known name closest to a word, else all of them."""
+    names = [str(name) for name in known]
+    close = difflib.get_close_matches(str(word), names, n=1, cutoff=0.4)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known are {', '.join(names)}" if names else "; there are none"
+
+
+def source_hash(*relative_paths: str, package: Path = PACKAGE) -> str:
+    """SHA-256 over Python sources of a package, this one's own or another's.
+
+    ``relative_paths``: files or folders, relative to the folder ``package``. Contents and names
+    count, times do not.
+    """
+    files: list[Path] = []
+    for relative in relative_paths:
+        place = package / relative
+        files += sorted(place.rglob("*.py")) if place.is_dir() else [place]
+    digest = hashlib.sha256()
+    for file in sorted(set(files)):
+        digest.update(file.relative_to(package).as_posix().encode() + b"\0")
+        digest.update(file.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(PACKAGE), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def provenance() -> dict[str, Any]:
+    """Where and with what a result is made: commit, versions, machine. Differs between runs."""
+    versions = {}
+    for name in ("fedsdg-bench", "torch", "timm", "peft", "numpy", "scipy", "pyarrow", "pandas"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    status = _git("status", "--porcelain", "--untracked-files=no")
+    return {
+        # Sources that were copied without their history have it from whoever copied them.
+        "commit": _git("rev-parse", "HEAD") or os.environ.get("FEDSDG_COMMIT"),
+        "dirty": None if status is None else bool(status),
+        "python": sys.version.split()[0],
+        "versions": versions,
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "host": platform.node(),
+        "cpu_count": os.cpu_count(),
+    }
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor()

@@ -1,0 +1,179 @@
+"""What the records of a run hold: training writes these columns, analysis reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fedsdg.files import atomic_path
+
+#: What evaluation yields for one round; also the keys of ``last`` and ``selected``.
+METRICS = (
+    "personal_accuracy",
+    "personal_std",
+    "personal_worst_decile",
+    "personal_accuracy_weighted",
+    "global_accuracy",
+    "global_loss",
+    "val_accuracy",
+    "expected_accuracy",
+    "expected_std",
+    "expected_worst_decile",
+    "global_val_accuracy",
+)
+
+#: Of those, what is reported only where clients differ so: over the clients that agree (a) and
+#: that conflict (b), and over those that never train (new).
+METRICS_OF_GROUPS = ("expected_accuracy_a", "expected_accuracy_b", "expected_accuracy_new")
+
+ROUNDS_SCHEMA = pa.schema(
+    [
+        ("round", pa.int32()),
+        ("train_loss", pa.float64()),
+        ("gate_penalty", pa.float64()),
+        ("private_penalty", pa.float64()),
+        ("update_norm_mean", pa.float64()),
+        ("update_norm_max", pa.float64()),
+        ("drift", pa.float64()),
+        ("weight_mean", pa.float64()),
+        ("weight_std", pa.float64()),
+        ("weight_min", pa.float64()),
+        ("weight_max", pa.float64()),
+        ("weight_zeros", pa.float64()),
+        ("weight_entropy", pa.float64()),
+        ("alignment_mean", pa.float64()),
+        ("alignment_min", pa.float64()),
+        ("alignment_max", pa.float64()),
+        ("degenerate", pa.float64()),
+        ("bytes_up", pa.int64()),
+        ("bytes_down", pa.int64()),
+        ("local_steps", pa.int64()),
+        ("samples_processed", pa.int64()),
+        ("evaluated", pa.bool_()),
+        *((name, pa.float64()) for name in METRICS),
+    ]
+)
+
+CLIENTS_SCHEMA = pa.schema(
+    [
+        ("round", pa.int32()),
+        ("client", pa.int32()),
+        ("participated", pa.bool_()),
+        ("weight", pa.float64()),
+        ("alignment", pa.float64()),
+        ("update_norm", pa.float64()),
+        ("train_loss", pa.float64()),
+        ("local_steps", pa.int64()),
+        ("samples_processed", pa.int64()),
+        ("val_accuracy", pa.float64()),
+        ("test_accuracy", pa.float64()),
+        ("n_train", pa.int32()),
+        ("n_val", pa.int32()),
+        ("n_test", pa.int32()),
+        ("gates", pa.list_(pa.float64())),
+        ("expected_accuracy", pa.float64()),
+        ("drawn", pa.bool_()),
+        ("steps", pa.int64()),
+    ]
+)
+
+#: Columns of rounds and clients that a file has only where they say something.
+ROUNDS_MORE = pa.schema(
+    [
+        ("attackers", pa.int32()),
+        ("honest_distance", pa.float64()),
+        ("dropped", pa.int32()),
+        ("simulated_seconds", pa.float64()),
+        ("idle_seconds", pa.float64()),
+        ("arrived", pa.int32()),
+        ("late", pa.int32()),
+        ("discarded", pa.int32()),
+        ("passed_over", pa.int32()),
+        ("model_x", pa.float64()),
+        ("model_y", pa.float64()),
+        ("plane_share", pa.float64()),
+        *((name, pa.float64()) for name in METRICS_OF_GROUPS),
+    ]
+)
+
+CLIENTS_MORE = pa.schema(
+    [
+        ("attacker", pa.bool_()),
+        ("weak", pa.bool_()),
+        ("blocked", pa.bool_()),
+        ("noise_rate", pa.float64()),
+        ("conflicts", pa.bool_()),
+        ("relabelled", pa.float64()),
+        ("group", pa.int32()),
+        ("held_out", pa.bool_()),
+        ("domain", pa.int32()),
+        ("speed", pa.float64()),
+        ("gamma", pa.float64()),
+        ("age", pa.int32()),
+        ("cluster", pa.int32()),
+        ("credibility", pa.float64()),
+        ("contribution", pa.float64()),
+        ("shapley", pa.float64()),
+        ("shapley_estimate", pa.float64()),
+        ("disclosed", pa.float64()),
+        ("path_x", pa.list_(pa.float64())),
+        ("path_y", pa.list_(pa.float64())),
+        ("gate_penalty", pa.float64()),
+        ("private_penalty", pa.float64()),
+        ("private_shares", pa.list_(pa.float64())),
+        ("private_ratio", pa.float64()),
+    ]
+)
+
+TRACE_SCHEMA = pa.schema(
+    [
+        ("round", pa.int32()),
+        ("client", pa.int32()),
+        ("step", pa.int32()),
+        ("task_loss", pa.float64()),
+        ("gate_penalty", pa.float64()),
+        ("private_penalty", pa.float64()),
+        ("gate_min", pa.float64()),
+        ("gate_mean", pa.float64()),
+        ("gate_max", pa.float64()),
+    ]
+)
+
+TIMINGS_SCHEMA = pa.schema(
+    [
+        ("round", pa.int32()),
+        ("train_seconds", pa.float64()),
+        ("aggregate_seconds", pa.float64()),
+        ("evaluate_seconds", pa.float64()),
+    ]
+)
+
+
+def write_parquet(
+    path: str | Path,
+    rows: Sequence[Mapping[str, Any]] | Mapping[str, Any],
+    schema: pa.Schema,
+    more: pa.Schema | None = None,
+) -> None:
+    """Write records (a list of rows, or a mapping of columns) with ``schema``, atomically.
+
+    Columns of ``more`` follow where at least one row has a value there.
+    """
+    said = [rows] if isinstance(rows, Mapping) else rows
+    for column in more or ():
+        if any(row.get(column.name) is not None for row in said):
+            schema = schema.append(column)
+    if isinstance(rows, Mapping):
+        table = pa.Table.from_pydict(dict(rows), schema=schema)
+    else:
+        known = set(schema.names)
+        for row in rows:
+            if unknown := set(row) - known:
+                raise ValueError(f"{path}: columns {sorted(unknown)} are not in the schema")
+        table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+    with atomic_path(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd")
