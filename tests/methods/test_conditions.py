@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsdg.methods.conditions import (
@@ -44,6 +44,7 @@ def test_all_of_them():
     assert conditions.benchmark_images == 100
 
 
+@settings(deadline=None)
 @given(st.sets(st.sampled_from(sorted(FULL))))
 def test_what_is_written_is_read_back_without_what_is_absent(keys):
     conditions = parse_conditions({key: FULL[key] for key in keys})
