@@ -1,9 +1,10 @@
 """Which code a run can reach, and its hash: a part of the run's address in the store.
 
-Reached is what the run's own modules import, directly or not, and what the parts of its method and
-of its conditions import besides. Modules count as syntax trees without comments and docstrings, so
-that words may be edited freely. Of the tables of methods and conditions a run reaches the rows that
-it is made of. Found by reading files: neither torch nor any of these modules is imported.
+Reached is what the run's own modules import, directly or not, and what the parts of its method, of
+its conditions and of its training (optimiser and loss) import besides. Modules count as syntax
+trees without comments and docstrings, so that words may be edited freely. Of the tables of methods
+and conditions a run reaches the rows that it is made of. Found by reading files: neither torch nor
+any of these modules is imported.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedsdg.methods.composition import Key, Method, Parameter, Part
 from fedsdg.methods.conditions import Conditions
+from fedsdg.methods.local_parts import LOSSES, OPTIMISERS, name_of
 from fedsdg.methods.table import METHODS
 
 if TYPE_CHECKING:
@@ -47,25 +49,40 @@ ELSEWHERE = frozenset(
 
 def source_hash(run: RunConfig) -> str:
     """The hash of all code that a run can reach; a plugin's own is in the run's config."""
+    training = training_parts(run)
     if run.plugin is None and not run.borrowed:
-        return code_hash(METHODS[run.method], run.conditions)
+        return code_hash(METHODS[run.method], run.conditions, training)
     from fedsdg.methods.plugins import plugin_sources
 
     lent = [file for plugin in run.borrowed.values() for file in plugin_sources(plugin.place)]
     if run.plugin is None:
-        return code_hash(METHODS[run.method], run.conditions, lent)
-    return code_hash(plugin_sources(run.plugin.place), run.conditions, lent)
+        return code_hash(METHODS[run.method], run.conditions, training, lent)
+    return code_hash(plugin_sources(run.plugin.place), run.conditions, training, lent)
+
+
+def training_parts(run: RunConfig) -> tuple[Part, ...]:
+    """The optimiser and the loss that a run trains with, where they are the package's own."""
+    tables = {"optimiser": OPTIMISERS, "loss": LOSSES}
+    return tuple(
+        table[name_of(getattr(run.training, key))].part
+        for key, table in tables.items()
+        if key not in run.borrowed
+    )
 
 
 def code_hash(
-    method: Method | Iterable[Path], conditions: Conditions, borrowed: Iterable[Path] = ()
+    method: Method | Iterable[Path],
+    conditions: Conditions,
+    training: Iterable[Part] = (),
+    borrowed: Iterable[Path] = (),
 ) -> str:
     """The hash of the code behind a method under some conditions.
 
-    ``method``: its row of the table, or the files of the plugin that it comes from. ``borrowed``:
-    the files of plugins that its optimiser or its loss comes from.
+    ``method``: its row of the table, or the files of the plugin that it comes from. ``training``:
+    the package's own optimiser and loss, as far as it trains with them. ``borrowed``: the files of
+    plugins that the others come from.
     """
-    modules = reached(method, conditions, borrowed)
+    modules = reached(method, conditions, training, borrowed)
     digest = hashlib.sha256()
     for name in sorted(modules):
         digest.update(f"{name} {_digest(name)}\0".encode())
@@ -79,10 +96,13 @@ def code_hash(
 
 
 def reached(
-    method: Method | Iterable[Path], conditions: Conditions, borrowed: Iterable[Path] = ()
+    method: Method | Iterable[Path],
+    conditions: Conditions,
+    training: Iterable[Part] = (),
+    borrowed: Iterable[Path] = (),
 ) -> frozenset[str]:
     """The names of all modules of the package that such a run may import and that count."""
-    parts = list(conditions.parts)
+    parts = [*conditions.parts, *training]
     roots = {ROOT}
     files = [*borrowed]
     if isinstance(method, Method):

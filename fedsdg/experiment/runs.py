@@ -48,7 +48,7 @@ from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.fingerprint import fingerprint
 from fedsdg.federation.local_training import LocalWork, Samples
-from fedsdg.federation.losses import Loss
+from fedsdg.federation.losses.loss import Loss
 from fedsdg.federation.personalisation.personalisation import Personalisation
 from fedsdg.federation.pooling import Pooling
 from fedsdg.federation.records import last_and_selected, last_quarter

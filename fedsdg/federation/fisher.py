@@ -8,7 +8,6 @@ sample is a client of its own for the length of one backward pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from fedsdg.federation.local_training import LocalResult, Model, Samples
 from fedsdg.federation.passes import budget, bytes_of_a_client
 from fedsdg.federation.probes import Measured, Probe, Scene
 from fedsdg.models.parameters import Layout, leaves
+from fedsdg.parts import part
 
 #: Samples in one backward pass where memory allows more; longer ones are no faster.
 MOST = 128
@@ -75,7 +75,7 @@ def diagonal_fisher(
     return fisher / counts[:, None]
 
 
-@dataclass(frozen=True)
+@part
 class FisherInformation(Probe):
     """FedCurv's uploads: ``fisher`` I_k [M, d] at the trained θ_k, and ``fisher_theta`` I_k θ_k.
 

@@ -16,9 +16,9 @@ from fedsdg.data.partition_record import TRAIN, Partition
 Knowledge = Callable[[Rule, Mapping[str, Tensor], Partition, np.ndarray | None], dict[str, Tensor]]
 
 
-def known_clusters(count: int, assignment: str, nearness: str = "models") -> Knowledge:
-    """The cluster of every client where ``assignment`` is "known", its labels where ``nearness`` is
-    "labels"; else nothing.
+def known_clusters(clusters: int, assignment: str, nearness: str = "models") -> Knowledge:
+    """Which of ``clusters`` every client is in where ``assignment`` is "known", its labels where
+    ``nearness`` is "labels"; else nothing.
 
     The groups of clients that differ where there are some (``difference_clusters``), else its
     domain where every client has one, else clusters of the shares of true training labels. Labels
@@ -34,9 +34,9 @@ def known_clusters(count: int, assignment: str, nearness: str = "models") -> Kno
         told = dict(state)
         if assignment == "known":
             if group is None or (group < 0).all():
-                known = clusters(partition, count)
+                known = natural_clusters(partition, clusters)
             else:
-                known = difference_clusters(group, count)
+                known = difference_clusters(group, clusters)
             told = rule.with_clusters(told, known)  # type: ignore[attr-defined]
         if nearness == "labels":
             told = rule.with_labels(told, label_counts(partition))  # type: ignore[attr-defined]
@@ -51,8 +51,8 @@ def label_counts(partition: Partition) -> np.ndarray:
     return np.array([np.bincount(labels, minlength=partition.num_classes) for labels in own])
 
 
-def clusters(partition: Partition, count: int) -> np.ndarray:
-    """[K] the cluster of every client."""
+def natural_clusters(partition: Partition, count: int) -> np.ndarray:
+    """[K] the cluster of every client: its domain, else one by its shares of the labels."""
     if partition.client_domain is not None:
         return partition.client_domain
     return label_clusters(partition.label, partition.shards(TRAIN), count, partition.num_classes)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -21,13 +21,17 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedsdg.federation.branches import gate_penalty, private_penalty
-from fedsdg.federation.losses import Loss
+from fedsdg.federation.losses.loss import Loss
 from fedsdg.federation.objectives.term import Term
-from fedsdg.federation.optimisers import OPTIMISERS, Mover, RowOptimiser, kept_widths
+from fedsdg.federation.optimisers.mover import Mover, kept_widths
+from fedsdg.federation.optimisers.optimiser import RowOptimiser
 from fedsdg.federation.step_rows import ROWS, PrivateColumns, Rows
 from fedsdg.federation.steps import Steps, by_epochs, longest_first
 from fedsdg.federation.stopping import Inexactness
 from fedsdg.models.parameters import Layout, leaves, offsets
+
+if TYPE_CHECKING:
+    from fedsdg.federation.stopping import Inexactness
 
 
 class Model(Protocol):
@@ -46,7 +50,6 @@ class Model(Protocol):
 class LocalWork:
     """How clients train: optimiser, learning rates of Eq. 6-8, clipping, objective terms.
 
-    ``optimiser``: one of ``fedsdg.federation.optimisers``; a name stands for one with its defaults.
     ``loss(logits, labels, reduction="none")`` is the task loss per sample; a ``Loss`` may weigh the
     samples of a batch. ``private_first``: epochs in which the private row alone moves, before the
     usual ones, in which the shared row alone does (FedRep); 0 moves both at once. ``interleaved``:
@@ -59,7 +62,7 @@ class LocalWork:
     that arrives.
     """
 
-    optimiser: str | RowOptimiser
+    optimiser: RowOptimiser
     eta_g: float
     eta_p: float
     eta_m: float
@@ -85,17 +88,11 @@ class LocalWork:
             trace_every=0,
         )
 
-    @property
-    def mover(self) -> RowOptimiser:
-        """The optimiser itself."""
-        one = self.optimiser
-        return OPTIMISERS[one] if isinstance(one, str) else one
-
     def moments(self, layout: Layout) -> dict[str, int]:
         """How many numbers a client keeps of its optimiser, by name: none where it restarts."""
         if self.private_optimiser != "keep" or not layout.trains_private:
             return {}
-        return kept_widths(self.mover, layout.d_private)
+        return kept_widths(self.optimiser, layout.d_private)
 
     def __post_init__(self) -> None:
         if sum((self.private_first > 0, self.interleaved, self.stopping is not None)) > 1:
@@ -105,7 +102,7 @@ class LocalWork:
 
     def epochs(self, usual: int) -> int:
         """How many epochs of batches a client is given where ``usual`` are asked for."""
-        return self.private_first + (usual if self.stopping is None else self.stopping.most)
+        return self.private_first + (usual if self.stopping is None else self.stopping.most_epochs)
 
 
 @dataclass(frozen=True)
@@ -577,7 +574,6 @@ def _clip(rows: Rows, limit: float) -> None:
 
 def _optimisers(work: LocalWork, layout: Layout, theta: Tensor, mine: Tensor) -> dict[str, Mover]:
     """What moves each of the two rows, where there is something to move."""
-    optimiser = work.mover
     rates = {"shared": work.eta_g, "private": work.eta_p, "gate": work.eta_m}
     rates |= {"own": work.eta_g, "frozen": 0.0, "measured": 0.0}
     # A factor that is not trained has no gradient, and a rate of 0 keeps it where it is.
@@ -592,9 +588,9 @@ def _optimisers(work: LocalWork, layout: Layout, theta: Tensor, mine: Tensor) ->
             shared = torch.full((layout.d,), work.eta_g, dtype=torch.float64).to(theta)
             for spec in still:
                 shared[offsets(layout.communicated)[spec.name]] = 0.0
-        movers["shared"] = Mover(optimiser, theta, shared)
+        movers["shared"] = Mover(work.optimiser, theta, shared)
     if layout.d_private:
-        movers["private"] = Mover(optimiser, mine, rate)
+        movers["private"] = Mover(work.optimiser, mine, rate)
     return movers
 
 

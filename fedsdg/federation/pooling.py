@@ -7,11 +7,13 @@ training without any would reach.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Annotated
 
 import numpy as np
 
 from fedsdg.federation.cohorts import Shards, draw_cohort
+from fedsdg.parts import Range, part
 from fedsdg.rng import stream
 
 
@@ -33,18 +35,15 @@ class Pooling:
         return None
 
 
-@dataclass(frozen=True)
+@part
 class SharedSamples(Pooling):
-    """Every client gives ``share`` of its training samples, drawn at random, to all others.
+    """Every client gives a share of its training samples, drawn at random, to all others.
 
     ⌈share · n_k⌉ samples of client k join the pool; every client trains on its own and on the pool.
     """
 
-    share: float = 0.05
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"share={self.share} must lie in [0, 1]")
+    share: Annotated[float, Range(0, 1)] = 0.05
+    "share of its data a client gives to all"
 
     def shards(self, shards: Shards, generator: np.random.Generator) -> Shards:
         counts = self._counts(np.array([len(own) for own in shards.train]))
@@ -64,7 +63,7 @@ class SharedSamples(Pooling):
         return counts
 
 
-@dataclass(frozen=True)
+@part
 class Central(Pooling):
     """One place holds all training samples; it processes as many in a round as the cohort would."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from fedsdg.federation.evaluation import losses
 from fedsdg.federation.local_training import LocalResult, Samples
 from fedsdg.models.interface import ClientModel
 from fedsdg.models.parameters import Layout
+from fedsdg.parts import Range, part
 from fedsdg.rng import stream
 
 
@@ -75,17 +76,18 @@ class Probe:
         return Measured()
 
 
-@dataclass(frozen=True)
+@part
 class ModelScores(Probe):
     """Every client's training loss under models of the server: ``scores`` [M, C].
 
-    ``sample``: how many models, other than its own, each client tries, drawn in each round; the
-    others have no score (NaN). None: all of them.
-    ``rounds``: in how many rounds, from the first; later ones cost nothing. None: in all.
+    Which models a client tries, other than its own, is drawn in each round; the others have no
+    score (NaN). Rounds in which nothing is tried cost nothing.
     """
 
-    sample: int | None = None
-    rounds: int | None = None
+    sample: Annotated[int | None, Range(1)] = None
+    "l, models that a client tries in a round; null: all"
+    rounds: Annotated[int | None, Range(0)] = None
+    "rounds in which models are tried, from the first; null: all"
 
     def before(self, scene: Scene) -> Measured:
         if self.rounds is not None and scene.round > self.rounds:
@@ -114,7 +116,7 @@ def cluster_scores(assignment: str) -> Probe:
     return ModelScores() if assignment == "loss" else Probe()
 
 
-@dataclass(frozen=True)
+@part
 class CrossLosses(Probe):
     """Each side's model on the other side's data (FOCUS, Chen et al. 2020).
 

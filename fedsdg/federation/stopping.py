@@ -7,40 +7,30 @@ plus the terms of its objective. A small γ asks for much work: γ stands for a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
 
+from fedsdg.parts import Ends, Range, part
 
-@dataclass(frozen=True)
+
+@part
 class Inexactness:
-    """Train until the solution is γ-inexact: looked at after each epoch, ``most`` epochs at most.
+    """Train until the solution is γ-inexact: looked at after each epoch.
 
-    ``gammas``: the values of γ among clients, or ``low`` and ``high``, between which they lie.
-    ``follows``: "chance" draws every client's γ, each value equally likely; "speed" gives the
-    slowest client the largest γ and so the least work, the fastest the smallest, and the others
-    one by where the logarithm of their speed lies between these. Gradients are full ones, before
-    clipping, over all parameters that the client trains. γ = 1 stops as soon as the gradient is no
-    longer than at the start; γ = 0 stops at an exact optimum alone.
+    By chance every client's γ is drawn, each value equally likely; by speed the slowest client has
+    the largest γ and so the least work, the fastest the smallest, and the others one by where the
+    logarithm of their speed lies between these. Gradients are full ones, before clipping, over all
+    parameters that the client trains. γ = 1 stops as soon as the gradient is no longer than at the
+    start; γ = 0 stops at an exact optimum alone.
     """
 
-    gammas: tuple[float, ...] | Mapping[str, float] = (0.9, 0.7, 0.5)
-    most: int = 10
-    follows: str = "chance"
-
-    def __post_init__(self) -> None:
-        spread = isinstance(self.gammas, Mapping)
-        values = list(self.gammas.values()) if isinstance(self.gammas, Mapping) else self.gammas
-        wrong = [gamma for gamma in values if not 0 <= gamma <= 1]
-        if wrong or not values:
-            raise ValueError(f"gammas {self.gammas} must be one or more numbers in [0, 1]")
-        if spread and not self.gammas["low"] <= self.gammas["high"]:  # type: ignore[call-overload]
-            raise ValueError(f"gammas {self.gammas}: low is above high; exchange them")
-        if self.follows not in ("chance", "speed"):
-            raise ValueError(f"follows is {self.follows!r}; use 'chance' or 'speed'")
-        if self.most < 1:
-            raise ValueError(f"most is {self.most}, but clients train at least 1 epoch; raise it")
+    gamma: Annotated[tuple[float, ...] | Ends, Range(0, 1)] = (0.9, 0.7, 0.5)
+    "γ of the clients: one of these for each, or between low and high"
+    most_epochs: Annotated[int, Range(1)] = 10
+    "epochs after which a client stops anyway"
+    gamma_by: Literal["chance", "speed"] = "chance"
+    "a client's γ is drawn, or the larger the slower it is"
 
     def draw(
         self,
@@ -53,18 +43,18 @@ class Inexactness:
         ``speeds`` [K]: steps per second. Raises ``ValueError`` where γ follows them and there are
         none, or all are equal.
         """
-        if self.follows == "speed":
+        if self.gamma_by == "speed":
             return self._between(_slowness(speeds))
-        if isinstance(self.gammas, Mapping):
+        if isinstance(self.gamma, Ends):
             return self._between(generator.random(num_clients))
-        return generator.choice(np.array(self.gammas, dtype=np.float64), size=num_clients)
+        return generator.choice(np.array(self.gamma, dtype=np.float64), size=num_clients)
 
     def _between(self, shares: np.ndarray) -> np.ndarray:
         """The γ at each share of the way [K] from the smallest to the largest."""
-        if isinstance(self.gammas, Mapping):
-            low, high = self.gammas["low"], self.gammas["high"]
+        if isinstance(self.gamma, Ends):
+            low, high = self.gamma
             return low + shares * (high - low)
-        ascending = np.sort(np.array(self.gammas, dtype=np.float64))
+        ascending = np.sort(np.array(self.gamma, dtype=np.float64))
         places = np.minimum((shares * len(ascending)).astype(np.int64), len(ascending) - 1)
         return np.asarray(ascending[places])
 

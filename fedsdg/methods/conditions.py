@@ -15,13 +15,14 @@ Each is optional, and one that is absent leaves no trace in the config of a run:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from fedsdg.data.client_shares import clients_in
 from fedsdg.files import hint
-from fedsdg.methods.composition import Key, Parameter, Part, checked, mapping, section, values
+from fedsdg.methods.composition import Key, Parameter, Part, mapping, values
+from fedsdg.parts import Range, declared, is_part, make, part
 
 if TYPE_CHECKING:
     from fedsdg.methods.plugins import Plugin
@@ -40,8 +41,8 @@ class AttackKind:
     source: str = ""
 
 
-def _attack(name: str, *keys: str) -> Part:
-    return Part(f"fedsdg.federation.environment.attacks:{name}", {key: Key(key) for key in keys})
+def _attack(place: str, *keys: str) -> Part:
+    return Part(f"fedsdg.federation.environment.attacks.{place}", {key: Key(key) for key in keys})
 
 
 def _scale(default: float, meaning: str) -> Parameter:
@@ -51,25 +52,25 @@ def _scale(default: float, meaning: str) -> Parameter:
 ATTACKS: Mapping[str, AttackKind] = {
     "gaussian": AttackKind(
         "Gaussian noise",
-        _attack("Gaussian", "scale"),
+        _attack("gaussian:Gaussian", "scale"),
         {"scale": _scale(1.0, "length of the noise, in median lengths of the honest updates")},
         "chapter on aggregation; Blanchard et al. 2017",
     ),
     "sign-flip": AttackKind(
         "Sign flip",
-        _attack("SignFlip", "scale"),
+        _attack("sign_flip:SignFlip", "scale"),
         {"scale": _scale(1.0, "−scale · own update")},
         "Li et al. 2019 (RSA)",
     ),
     "scaling": AttackKind(
         "Scaling",
-        _attack("Scaling", "scale"),
+        _attack("scaling:Scaling", "scale"),
         {"scale": _scale(10.0, "scale · own update")},
         "Bagdasaryan et al. 2020",
     ),
     "alie": AttackKind(
         "ALIE",
-        _attack("LittleIsEnough", "z"),
+        _attack("little_is_enough:LittleIsEnough", "z"),
         {
             "z": Parameter(
                 None,
@@ -83,25 +84,25 @@ ATTACKS: Mapping[str, AttackKind] = {
     ),
     "inner-product": AttackKind(
         "Inner product",
-        _attack("InnerProduct", "epsilon"),
+        _attack("inner_product:InnerProduct", "epsilon"),
         {"epsilon": _scale(0.5, "−ε · mean of the honest updates")},
         "Xie et al. 2019",
     ),
     "replacement": AttackKind(
         "Model replacement",
-        _attack("Replacement", "scale"),
+        _attack("replacement:Replacement", "scale"),
         {"scale": _scale(1.0, "the weighted mean becomes −scale · mean of the honest")},
         "chapter on aggregation; Bagdasaryan et al. 2020",
     ),
     "replacement-blind": AttackKind(
         "Model replacement, blind",
-        _attack("BlindReplacement", "scale"),
+        _attack("blind_replacement:BlindReplacement", "scale"),
         {"scale": _scale(1.0, "wanted step: −scale · mean of the attackers' own updates")},
         "chapter on aggregation; Bagdasaryan et al. 2020",
     ),
     "corruption": AttackKind(
         "Corrupted transmission",
-        _attack("Corruption", "entries", "damage", "scale"),
+        _attack("corruption:Corruption", "entries", "damage", "scale"),
         {
             "entries": Parameter(
                 0.01, minimum=0, maximum=1, meaning="share of the entries that are damaged"
@@ -117,7 +118,7 @@ ATTACKS: Mapping[str, AttackKind] = {
     ),
     "label-flip": AttackKind(
         "Label flip",
-        _attack("LabelFlip", "to"),
+        _attack("label_flip:LabelFlip", "to"),
         {
             "to": Parameter(
                 "opposite", choices=("opposite", "next"), meaning="y → C − 1 − y, or y → y + 1"
@@ -128,22 +129,14 @@ ATTACKS: Mapping[str, AttackKind] = {
 }
 
 
-@dataclass(frozen=True)
-class AttackConfig:
+@part
+class Attackers:
     """A share of the clients attacks; the same clients in every round."""
 
     type: str
-    share: float
-    parameters: Mapping[str, Any]
-    #: Where the attack is from; None for those of the table.
-    plugin: Plugin | None = None
-
-    @property
-    def kind(self) -> AttackKind:
-        """Its row."""
-        from fedsdg.methods.plugins import find_attack
-
-        return find_attack(self.type, self.plugin)
+    "which attack"
+    share: Annotated[float, Range(0, 1)]
+    "share of the clients, rounded to whole clients (halves up)"
 
     def count(self, num_clients: int) -> int:
         """How many of the clients attack: share · K, halves rounded up.
@@ -163,6 +156,22 @@ class AttackConfig:
             )
         return attackers
 
+
+@dataclass(frozen=True)
+class AttackConfig(Attackers):
+    """Who attacks, and the parameters of the attack."""
+
+    parameters: Mapping[str, Any]
+    #: Where the attack is from; None for those of the table.
+    plugin: Plugin | None = None
+
+    @property
+    def kind(self) -> AttackKind:
+        """Its row."""
+        from fedsdg.methods.plugins import find_attack
+
+        return find_attack(self.type, self.plugin)
+
     @property
     def parts(self) -> tuple[Part, ...]:
         """What this condition alone imports."""
@@ -173,26 +182,32 @@ class AttackConfig:
         return self.kind.part.build(self.parameters)
 
 
-@dataclass(frozen=True)
+@part
 class DropoutConfig:
-    """A client that takes part leaves in mid-round with this probability.
+    """Clients leave before they send anything."""
 
-    ``lasting``: it never comes back; every client, drawn or not, then leaves with this probability
-    in each round.
-    """
-
-    probability: float = checked(0.1, minimum=0, maximum=1)
-    lasting: bool = checked(False, choices=(False, True))
+    probability: Annotated[float, Range(0, 1)] = 0.1
+    "of leaving in mid-round, for each client of a cohort"
+    lasting: bool = False
+    "for good; every client, drawn or not, then leaves with this probability in each round"
 
 
-@dataclass(frozen=True)
+@part
 class LabelNoiseConfig:
-    """Share of wrong labels: a rate for each client, uniform in [low, high]."""
+    """Wrong labels: a rate for each client, drawn uniformly."""
 
-    low: float = checked(0.0, minimum=0, maximum=1)
-    high: float = checked(0.4, minimum=0, maximum=1)
+    low: Annotated[float, Range(0, 1)] = 0.0
+    "least share of wrong labels of a client"
+    high: Annotated[float, Range(0, 1)] = 0.4
+    "greatest share of wrong labels of a client"
 
     part: ClassVar = Part("fedsdg.data.label_noise:noisy_labels")
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise ValueError(
+                f"low = {self.low} is above high = {self.high}; exchange them, or set low"
+            )
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -200,13 +215,24 @@ class LabelNoiseConfig:
         return (self.part,)
 
 
-@dataclass(frozen=True)
+@part
 class DifferenceConfig:
-    """A share of the clients differ from the others: each in its way, or in groups."""
+    """A share of the clients differ from the others."""
 
-    share: float = checked(0.5, minimum=0, maximum=1)
-    per: str = checked("client", choices=("client", "group"))
-    groups: int = checked(1, minimum=1, integer=True)
+    share: Annotated[float, Range(0, 1)] = 0.5
+    """share of the clients that differ, rounded to whole clients (halves up); those of a smaller
+    share are among those of a larger one, and 0, which is nobody, is allowed as a control"""
+    per: Literal["client", "group"] = "client"
+    "each differs in its own way, or in the way of its group"
+    groups: Annotated[int, Range(1)] = 1
+    "how many groups there are, as equal in size as can be"
+
+    def __post_init__(self) -> None:
+        if self.per == "client" and self.groups != 1:
+            raise ValueError(
+                f"groups is {self.groups}, but per: client makes every client a group of its own; "
+                "write per: group, or remove groups"
+            )
 
     def count(self, num_clients: int) -> int:
         """How many of the clients differ: share · K, halves rounded up."""
@@ -222,15 +248,16 @@ class DifferenceConfig:
             )
 
 
-@dataclass(frozen=True)
+@part
 class LabelConflictConfig(DifferenceConfig):
-    """A share of the clients name ``classes`` of the labels otherwise, in a cycle.
+    """A share of the clients name some of the classes otherwise, in a cycle.
 
-    The cycle is each client's own (``per`` client), or that of its group. Training, validation and
-    test labels follow it; the global test set keeps the common labels.
+    Training, validation and test labels follow it; the global test set keeps the common labels.
     """
 
-    classes: int = checked(2, minimum=2, integer=True)
+    classes: Annotated[int, Range(2)] = 2
+    """over so many labels, drawn at random, goes a cycle in random order, in which each becomes the
+    next"""
 
     part: ClassVar = Part("fedsdg.data.label_conflict:label_cycle")
 
@@ -248,15 +275,14 @@ class LabelConflictConfig(DifferenceConfig):
             )
 
 
-@dataclass(frozen=True)
+@part
 class FeatureShiftConfig(DifferenceConfig):
-    """A share of the clients see other images: inverted, turned, or with noise.
+    """A share of the clients see other images; the global test set stays as it is."""
 
-    The angle and the noise are each client's own (``per`` client), or those of its group; inverted
-    images are the same to all. The global test set stays as it is.
-    """
-
-    kind: str = checked("invert", choices=("invert", "rotate", "noise"))
+    kind: Literal["invert", "rotate", "noise"] = "invert"
+    """255 − x, the same for everybody; turned by an angle between 15° and 60° either way, bilinear;
+    or with noise of standard deviation 0.25 of full ink, drawn once for an image and whoever sees
+    it"""
 
     part: ClassVar = Part("fedsdg.data.transforms:View")
 
@@ -266,29 +292,47 @@ class FeatureShiftConfig(DifferenceConfig):
         return (self.part,)
 
 
-@dataclass(frozen=True)
+@part
 class ComputeConfig:
     """Clients of different speed, on a simulated clock.
 
-    ``slowest``, ``fastest``: local steps in a simulated second; a client's speed is drawn
-    log-uniformly between them. ``local_seconds``: train so long, at most ``max_epochs`` epochs,
-    instead of a fixed number of epochs. A round ends when all updates of its cohort are there, or
-    earlier, after ``deadline`` seconds or with the ``arrivals``-th update. ``late``: an update that
-    comes later joins the round in which it arrives, at most ``max_age`` rounds after it began
-    (``compensate``), or is thrown away (``discard``).
+    A round ends when all updates of its cohort are there, or earlier, after so many seconds or with
+    so many updates.
     """
 
-    slowest: float = checked(1.0, minimum=1e-6, maximum=_LARGEST)
-    fastest: float = checked(4.0, minimum=1e-6, maximum=_LARGEST)
-    local_seconds: float | None = checked(None, minimum=1e-6, maximum=1e9, optional=True)
-    max_epochs: int = checked(10, minimum=1, integer=True)
-    deadline: float | None = checked(None, minimum=1e-6, maximum=1e9, optional=True)
-    arrivals: int | None = checked(None, minimum=1, integer=True, optional=True)
-    late: str = checked("compensate", choices=("compensate", "discard"))
-    max_age: int = checked(5, minimum=1, integer=True)
+    slowest: Annotated[float, Range(1e-6, _LARGEST)] = 1.0
+    """local steps in a simulated second of the slowest; a client's speed is drawn log-uniformly
+    between this and the fastest"""
+    fastest: Annotated[float, Range(1e-6, _LARGEST)] = 4.0
+    "local steps in a simulated second of the fastest"
+    local_seconds: Annotated[float | None, Range(1e-6, 1e9)] = None
+    "clients train for so many seconds; null: training.epochs"
+    max_epochs: Annotated[int, Range(1)] = 10
+    "at most so many epochs, where they train by the clock"
+    deadline: Annotated[float | None, Range(1e-6, 1e9)] = None
+    "a round ends after so many seconds; null: when all updates are there"
+    arrivals: Annotated[int | None, Range(1)] = None
+    "a round ends with so many updates; null: with all of them"
+    late: Literal["compensate", "discard"] = "compensate"
+    "an update that comes later joins the round in which it arrives, or is thrown away"
+    max_age: Annotated[int, Range(1)] = 5
+    "rounds after which a late update is thrown away all the same"
 
     #: The rule around the method's own, where late updates are compensated for.
     part: ClassVar = Part("fedsdg.aggregation.rules.compensated:Compensated")
+
+    def __post_init__(self) -> None:
+        if self.slowest > self.fastest:
+            raise ValueError(
+                f"slowest = {self.slowest} is above fastest = {self.fastest} steps in a second; "
+                "exchange them"
+            )
+        seconds, deadline = self.local_seconds, self.deadline
+        if seconds is not None and deadline is not None and seconds > deadline:
+            raise ValueError(
+                f"clients train for local_seconds = {seconds}, after the deadline = {deadline} of "
+                "the round; no update could ever be in time"
+            )
 
     @property
     def compensates(self) -> bool:
@@ -302,16 +346,18 @@ class ComputeConfig:
         return (self.part,) if self.compensates else ()
 
 
-@dataclass(frozen=True)
+@part
 class QuantisationConfig:
-    """A share of the clients are weak: of every number of an update they send ``bits`` bits.
+    """A share of the clients are weak: of each number of an update they send a few bits."""
 
-    ``who``: drawn by ``chance``, or the ``slowest`` clients. Attackers are never weak.
-    """
-
-    share: float = checked(0.5, minimum=0, maximum=1)
-    bits: int = checked(4, minimum=1, maximum=16, integer=True)
-    who: str = checked("chance", choices=("chance", "slowest"))
+    share: Annotated[float, Range(0, 1)] = 0.5
+    """share of the clients, rounded to whole clients (halves up); those of a smaller share are
+    among those of a larger one, and attackers are never among them"""
+    bits: Annotated[int, Range(1, 16)] = 4
+    """bits for each number: 2^bits levels, equally far apart between the least and the greatest
+    number of the update"""
+    who: Literal["chance", "slowest"] = "chance"
+    "drawn by chance, or the slowest clients (needs compute)"
 
     part: ClassVar = Part("fedsdg.federation.environment.quantisation:Quantisation")
 
@@ -325,22 +371,44 @@ class QuantisationConfig:
         return clients_in(self.share, num_clients)
 
 
-Difference = TypeVar("Difference", bound=DifferenceConfig)
-
-
-@dataclass(frozen=True)
+@part
 class Conditions:
     """What a run has to cope with; None for what it is spared."""
 
     attack: AttackConfig | None = None
+    """a share of the clients attacks; they are the same in every round, and those of a smaller
+    share are among those of a larger one"""
     dropout: DropoutConfig | None = None
+    "clients leave before they send anything"
     label_noise: LabelNoiseConfig | None = None
+    "wrong labels on clients' training and validation samples, never on tests"
     label_conflict: LabelConflictConfig | None = None
+    """a share of the clients name some of the classes otherwise, in all their labels: training,
+    validation and test"""
     feature_shift: FeatureShiftConfig | None = None
+    "a share of the clients see other images: inverted, turned, or with noise"
     compute: ComputeConfig | None = None
+    "clients of different speed, on a simulated clock"
     quantisation: QuantisationConfig | None = None
-    #: Samples that the server takes out of the global test set for a set of its own.
-    benchmark_images: int | None = None
+    """a share of the clients are weak: of each number of an update they send a few bits, rounded
+    up or down by chance so that its expectation is right; the bytes of a run are those that are
+    sent"""
+    benchmark_images: Annotated[int | None, Range(1)] = None
+    """so many samples are taken out of the global test set, for a server that judges by data of its
+    own (FOCUS)"""
+
+    def __post_init__(self) -> None:
+        if self.label_conflict is not None and self.feature_shift is not None:
+            raise ValueError(
+                "label_conflict and feature_shift each divide the clients into those that agree "
+                "and those that differ; choose one of them, or make two scenarios of them"
+            )
+        weak = self.quantisation
+        if weak is not None and weak.who == "slowest" and self.compute is None:
+            raise ValueError(
+                "quantisation.who is slowest, but without compute nobody is slower than others; "
+                "add it, or write who: chance"
+            )
 
     def __bool__(self) -> bool:
         """Whether there is any condition."""
@@ -351,25 +419,17 @@ class Conditions:
 
         Of an attack that is from a plugin they say so, which no config does.
         """
-        plain: dict[str, Any] = {}
-        for name in (
-            "dropout",
-            "label_noise",
-            "label_conflict",
-            "feature_shift",
-            "compute",
-            "quantisation",
-        ):
-            part = getattr(self, name)
-            if part is not None:
-                plain[name] = asdict(part)
+        given = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        plain = {
+            name: asdict(value) if is_part(value) else value
+            for name, value in given.items()
+            if value is not None
+        }
         if self.attack is not None:
             kept = {"type": self.attack.type, "share": self.attack.share}
             plain["attack"] = {**kept, **self.attack.parameters}
             if self.attack.plugin is not None:
                 plain["attack"]["plugin"] = self.attack.plugin.facts()
-        if self.benchmark_images is not None:
-            plain["benchmark_images"] = self.benchmark_images
         return plain
 
     @property
@@ -379,7 +439,7 @@ class Conditions:
         A condition that needs code of its own has a property ``parts``, and resolves them late.
         """
         given = (getattr(self, entry.name) for entry in fields(self))
-        return tuple(part for one in given for part in getattr(one, "parts", ()))
+        return tuple(one for value in given for one in getattr(value, "parts", ()))
 
     def differences(self) -> dict[str, DifferenceConfig]:
         """In what a share of the clients differ from the others, by key; at most one."""
@@ -430,93 +490,30 @@ def parse_conditions(
 
     Raises ``ValueError`` that names the place and the remedy.
     """
-    readers: Mapping[str, Callable[[Any, str], Any]] = {
-        "attack": lambda value, place: _attack_section(value, place, plugins),
-        "dropout": _dropout,
-        "label_noise": _label_noise,
-        "label_conflict": lambda *given: _difference(LabelConflictConfig, *given),
-        "feature_shift": lambda *given: _difference(FeatureShiftConfig, *given),
-        "compute": _compute,
-        "quantisation": lambda *given: section(QuantisationConfig, *given),
-        "benchmark_images": Parameter(None, minimum=1, integer=True).check,
-    }
-    found = {}
-    for key, value in mapping({} if given is None else given, where).items():
-        if key not in readers:
-            raise ValueError(f"{where}: unknown key {key!r}{hint(key, readers)}")
-        if value is not None:
-            found[key] = readers[key](value, f"{where}.{key}")
-    if {"label_conflict", "feature_shift"} <= set(found):
-        raise ValueError(
-            f"{where}: label_conflict and feature_shift each divide the clients into those that "
-            "agree and those that differ; choose one of them, or make two scenarios of them"
-        )
-    quantised, compute = found.get("quantisation"), found.get("compute")
-    if quantised is not None and quantised.who == "slowest" and compute is None:
-        raise ValueError(
-            f"{where}.quantisation.who is slowest, but without {where}.compute nobody is slower "
-            "than others; add it, or write who: chance"
-        )
-    return Conditions(**found)
+    found = dict(mapping({} if given is None else given, where))
+    for key, entry in declared(Conditions).items():
+        if entry.holds_part and found.get(key) is not None:
+            place = f"{where}.{key}"
+            if entry.kind is AttackConfig:
+                found[key] = _attacked(found[key], place, plugins)
+            else:
+                found[key] = make(entry.kind, found[key], place)
+    return make(Conditions, found, where)
 
 
-def _attack_section(value: Any, where: str, plugins: Sequence[Plugin]) -> AttackConfig:
+def _attacked(value: Any, where: str, plugins: Sequence[Plugin]) -> AttackConfig:
+    """Who attacks; the other keys are those of the attack itself."""
     given = dict(mapping(value, where))
-    for key in ("type", "share"):
-        if key not in given:
-            raise ValueError(f"{where} lacks the key {key!r}")
-    kind = str(given.pop("type"))
+    own = {key: given.pop(key) for key in declared(Attackers) if key in given}
+    asked = make(Attackers, own, where)
     attacks: Mapping[str, Plugin | None] = dict.fromkeys(ATTACKS)
     if plugins:
         from fedsdg.methods.plugins import offered_attacks
 
         attacks = offered_attacks(plugins)
-    if kind not in attacks:
-        raise ValueError(f"{where}: unknown attack {kind!r}{hint(kind, attacks)}")
-    share = Parameter(0.0, minimum=0, maximum=1).check(given.pop("share"), f"{where}.share")
-    found = AttackConfig(kind, share, {}, attacks[kind])
+    if asked.type not in attacks:
+        raise ValueError(f"{where}: unknown attack {asked.type!r}{hint(asked.type, attacks)}")
+    found = AttackConfig(asked.type, asked.share, {}, attacks[asked.type])
     known = found.kind.parameters
     parameters = {key: parameter.default for key, parameter in known.items()}
     return replace(found, parameters=parameters | values(given, known, where))
-
-
-def _dropout(value: Any, where: str) -> DropoutConfig:
-    dropout = section(DropoutConfig, value, where)
-    if not isinstance(dropout.lasting, bool):  # 1 == True, but would have another hash
-        raise ValueError(f"{where}.lasting is {dropout.lasting!r}, but must be true or false")
-    return dropout
-
-
-def _label_noise(value: Any, where: str) -> LabelNoiseConfig:
-    noise = section(LabelNoiseConfig, value, where)
-    if noise.low > noise.high:
-        raise ValueError(
-            f"{where}: low = {noise.low} is above high = {noise.high}; exchange them, or set low"
-        )
-    return noise
-
-
-def _difference(kind: type[Difference], value: Any, where: str) -> Difference:
-    difference = section(kind, value, where)
-    if difference.per == "client" and difference.groups != 1:
-        raise ValueError(
-            f"{where}: groups is {difference.groups}, but per: client makes every client a group "
-            "of its own; write per: group, or remove groups"
-        )
-    return difference
-
-
-def _compute(value: Any, where: str) -> ComputeConfig:
-    compute = section(ComputeConfig, value, where)
-    if compute.slowest > compute.fastest:
-        raise ValueError(
-            f"{where}: slowest = {compute.slowest} is above fastest = {compute.fastest} steps in a "
-            "second; exchange them"
-        )
-    late = (compute.local_seconds, compute.deadline)
-    if late[0] is not None and late[1] is not None and late[0] > late[1]:
-        raise ValueError(
-            f"{where}: clients train for local_seconds = {late[0]}, after the deadline = {late[1]} "
-            "of the round; no update could ever be in time"
-        )
-    return compute

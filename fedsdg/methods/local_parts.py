@@ -33,19 +33,19 @@ OPTIMISERS: Mapping[str, Choice] = MappingProxyType(
     {
         "adam": Choice(
             "Adam",
-            _part("optimisers:Adam", *_BETAS),
+            _part("optimisers.adam:Adam", *_BETAS),
             _BETAS,
             "Kingma & Ba 2015",
         ),
         "adamw": Choice(
             "AdamW",
-            _part("optimisers:AdamW", *_BETAS, WEIGHT_DECAY),
+            _part("optimisers.adamw:AdamW", *_BETAS, WEIGHT_DECAY),
             {**_BETAS, WEIGHT_DECAY: Parameter(0.01, minimum=0, maximum=1e3, meaning=_DECAY)},
             "Loshchilov & Hutter 2019",
         ),
         "sgd": Choice(
             "SGD",
-            _part("optimisers:Sgd", "momentum", "nesterov", WEIGHT_DECAY),
+            _part("optimisers.sgd:Sgd", "momentum", "nesterov", WEIGHT_DECAY),
             {
                 "momentum": Parameter(0.0, minimum=0, maximum=0.999999, meaning="μ of v ← μ v + g"),
                 "nesterov": Parameter(
@@ -57,7 +57,7 @@ OPTIMISERS: Mapping[str, Choice] = MappingProxyType(
         ),
         "adagrad": Choice(
             "Adagrad",
-            _part("optimisers:Adagrad", "epsilon"),
+            _part("optimisers.adagrad:Adagrad", "epsilon"),
             {"epsilon": Parameter(1e-10, minimum=1e-12, maximum=1, meaning="ε beside √Σ g²")},
             "Duchi et al. 2011",
         ),
@@ -68,7 +68,7 @@ LOSSES: Mapping[str, Choice] = MappingProxyType(
     {
         "cross-entropy": Choice(
             "Cross-entropy",
-            _part("losses:CrossEntropy", "label_smoothing", "class_weights"),
+            _part("losses.cross_entropy:CrossEntropy", "label_smoothing", "class_weights"),
             {
                 "label_smoothing": Parameter(
                     0.0, minimum=0, maximum=1, meaning="ε, share of all classes in every label"
@@ -85,7 +85,7 @@ LOSSES: Mapping[str, Choice] = MappingProxyType(
         ),
         "focal": Choice(
             "Focal loss",
-            _part("losses:Focal", "gamma"),
+            _part("losses.focal:Focal", "gamma"),
             {"gamma": Parameter(2.0, minimum=0, maximum=100, meaning="γ of (1 − p)^γ")},
             "Lin et al. 2017",
         ),

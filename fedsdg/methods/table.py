@@ -75,7 +75,7 @@ _CLUSTERS = {
     ),
 }
 _KNOWN_CLUSTERS = _part(
-    "federation.knowledge:known_clusters", count=Key("clusters"), assignment=Key("assignment")
+    "federation.knowledge:known_clusters", clusters=Key("clusters"), assignment=Key("assignment")
 )
 _CLUSTER_SCORES = _part("federation.probes:cluster_scores", assignment=Key("assignment"))
 
@@ -325,9 +325,9 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             objective=(_term("proximal:Proximal", mu=Key("mu")),),
             stopping=_part(
                 "federation.stopping:Inexactness",
-                gammas=Key("gamma"),
-                most=Key("most_epochs"),
-                follows=Key("gamma_by"),
+                gamma=Key("gamma"),
+                most_epochs=Key("most_epochs"),
+                gamma_by=Key("gamma_by"),
             ),
             parameters={
                 **_SAMPLES,

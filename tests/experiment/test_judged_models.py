@@ -16,7 +16,8 @@ from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.cohorts import cohort_batches
 from fedsdg.federation.judged_models import judged_models
 from fedsdg.federation.local_training import train_cohort
-from fedsdg.federation.optimisers import Adam, kept_widths
+from fedsdg.federation.optimisers.adam import Adam
+from fedsdg.federation.optimisers.mover import kept_widths
 from fedsdg.federation.together import step_together
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone

@@ -14,6 +14,7 @@ from fedsdg.experiment import reach
 from fedsdg.experiment.config import load_config, method_entry
 from fedsdg.methods.composition import Method, Parameter, Part
 from fedsdg.methods.conditions import Conditions, parse_conditions
+from fedsdg.methods.local_parts import LOSSES, OPTIMISERS
 from fedsdg.methods.plugins import find_plugin
 from fedsdg.methods.table import METHODS
 
@@ -39,14 +40,14 @@ def package(tmp_path, monkeypatch):
     forget()
 
 
-def hashes(conditions=None):
+def hashes(conditions=None, training=()):
     forget()
     given = parse_conditions(conditions)
-    return {name: reach.code_hash(row, given) for name, row in METHODS.items()}
+    return {name: reach.code_hash(row, given, training) for name, row in METHODS.items()}
 
 
-def changed(before, conditions=None):
-    after = hashes(conditions)
+def changed(before, conditions=None, training=()):
+    after = hashes(conditions, training)
     return {name for name in before if before[name] != after[name]}
 
 
@@ -179,7 +180,8 @@ def test_what_is_imported_for_types_alone_is_not_reached(package):
 @pytest.mark.parametrize(
     ("conditions", "file"),
     [
-        (ATTACKED, "federation/environment/attacks.py"),
+        (ATTACKED, "federation/environment/attacks/sign_flip.py"),
+        (ATTACKED, "federation/environment/attacks/attack.py"),
         ({"label_noise": {}}, "data/label_noise.py"),
         ({"label_conflict": {}}, "data/label_conflict.py"),
         ({"feature_shift": {}}, "data/transforms.py"),
@@ -192,6 +194,31 @@ def test_the_code_of_a_condition_is_reached_under_it_alone(package, conditions, 
     append(package / file)
     assert changed(before) == set()
     assert changed(under, conditions) == set(METHODS)
+
+
+def test_an_attack_is_reached_by_runs_under_it_alone(package):
+    under = hashes(ATTACKED)
+    append(package / "federation/environment/attacks/scaling.py")
+    assert changed(under, ATTACKED) == set()
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "file"),
+    [
+        (OPTIMISERS, "adam", "optimisers/adam.py"),
+        (OPTIMISERS, "adamw", "optimisers/adam.py"),
+        (OPTIMISERS, "sgd", "optimisers/sgd.py"),
+        (LOSSES, "cross-entropy", "losses/cross_entropy.py"),
+        (LOSSES, "focal", "losses/focal.py"),
+    ],
+)
+def test_an_optimiser_or_a_loss_is_reached_by_runs_that_train_with_it(package, table, name, file):
+    training = (table[name].part,)
+    other = (OPTIMISERS["adagrad"].part,)
+    before, without = hashes(None, training), hashes(None, other)
+    append(package / "federation" / file)
+    assert changed(without, None, other) == set()
+    assert changed(before, None, training) == set(METHODS)
 
 
 def test_a_conditions_own_class_counts_under_it_alone(package):
@@ -257,15 +284,20 @@ def test_the_hash_of_a_run_is_that_of_its_method_and_conditions(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     config = load_config([ROOT / "config/config.yaml"])
     run = config.run("digits", "iid", method_entry("krum"), 0)
-    assert reach.source_hash(run) == reach.code_hash(METHODS["krum"], Conditions())
+    training = (OPTIMISERS["adam"].part, LOSSES["cross-entropy"].part)
+    assert reach.training_parts(run) == training
+    assert reach.source_hash(run) == reach.code_hash(METHODS["krum"], Conditions(), training)
     attacked = replace(run, conditions=parse_conditions(ATTACKED))
-    assert reach.source_hash(attacked) == reach.code_hash(METHODS["krum"], attacked.conditions)
+    code = reach.code_hash(METHODS["krum"], attacked.conditions, training)
+    assert reach.source_hash(attacked) == code
+    scaffold = config.run("digits", "iid", method_entry("scaffold"), 0)
+    assert reach.training_parts(scaffold) == (OPTIMISERS["sgd"].part, LOSSES["cross-entropy"].part)
     Path("own.py").write_text(
         "from fedsdg.methods.table import METHODS as ROWS\nMETHODS = {'own': ROWS['krum']}\n"
     )
     plugin = find_plugin("own.py")
     entry = method_entry("own", [plugin])
-    code = reach.code_hash([Path("own.py")], Conditions())
+    code = reach.code_hash([Path("own.py")], Conditions(), training)
     assert reach.source_hash(config.run("digits", "iid", entry, 0)) == code
 
 
@@ -322,7 +354,9 @@ def test_whatever_a_real_run_imports_is_reached(method, conditions):
     )
     assert done.returncode == 0, done.stderr
     imported = set(json.loads(done.stdout.splitlines()[-1]))
-    inside = reach.reached(METHODS[method], parse_conditions(conditions))
+    optimiser = OPTIMISERS[METHODS[method].optimiser or "adam"]
+    training = (optimiser.part, LOSSES["cross-entropy"].part)
+    inside = reach.reached(METHODS[method], parse_conditions(conditions), training)
     aside = frozenset().union(*(reach.closure(n, frozenset()) for n in reach.ELSEWHERE))
     assert METHODS[method].rule.reference.split(":")[0] in imported & inside
     assert imported - inside <= aside
@@ -340,7 +374,11 @@ def test_every_part_of_every_method_is_in_its_closure(name):
 def test_the_common_core_holds_no_rule_and_no_attack():
     core = reach.closure(reach.ROOT)
     assert not [name for name in core if name.startswith("fedsdg.aggregation.rules.")]
-    assert "fedsdg.federation.environment.attacks" not in core
+    federation = "fedsdg.federation"
+    parts = [f"{federation}.{place}" for place in ("environment.attacks", "stopping", "fisher")]
+    parts += [f"{federation}.optimisers.{name}" for name in ("adam", "adamw", "sgd", "adagrad")]
+    parts += [f"{federation}.losses.{name}" for name in ("cross_entropy", "focal")]
+    assert not [name for name in core if name.startswith(tuple(parts))]
     for room in ("objectives.term", "own_models.own_model", "personalisation.personalisation"):
         place, _, neutral = f"fedsdg.federation.{room}".rpartition(".")
         held = [name for name in core if name.startswith(f"{place}.")]

@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedsdg.federation.local_training import LocalWork, train_cohort
 from fedsdg.federation.objectives.gate_penalty import GatePenalty
 from fedsdg.federation.objectives.private_penalty import PrivatePenalty
+from fedsdg.federation.optimisers.adam import Adam
 from fedsdg.models import attention
 
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
@@ -65,7 +66,7 @@ def train(setting):
         ]
         m = len(sizes)
         start, private = s.theta.expand(m, -1), s.private.expand(m, -1)
-        work = LocalWork("adam", 3e-3, 3e-3, 5e-3, 1.0, TERMS if branch == "dual" else ())
+        work = LocalWork(Adam(), 3e-3, 3e-3, 5e-3, 1.0, TERMS if branch == "dual" else ())
         with counting if counting is not None else Dispatched() as counting:
             train_cohort(s.model, s.layout, s.samples, batches, start, private, work)
         return counting

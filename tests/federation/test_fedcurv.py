@@ -9,6 +9,7 @@ from fedsdg.federation import fisher
 from fedsdg.federation.fisher import diagonal_fisher
 from fedsdg.federation.local_training import LocalWork, Samples, train_cohort
 from fedsdg.federation.objectives.curvature import Curvature
+from fedsdg.federation.optimisers.sgd import Sgd
 from fedsdg.federation.step_rows import PrivateColumns, Rows
 from fedsdg.models.parameters import Layout, ParameterSpec, views
 
@@ -194,7 +195,7 @@ def test_fedcurv_on_quadratics_in_closed_form():
     loss = quadratic(curvature)(points)
     shards = list(np.arange(len(points)).reshape(clients, each))
     empty = torch.zeros(clients, 0).double()
-    work = LocalWork("sgd", 0.05, 0.0, 0.0, 1e9, (Curvature(strength),), loss=loss)
+    work = LocalWork(Sgd(), 0.05, 0.0, 0.0, 1e9, (Curvature(strength),), loss=loss)
 
     x, a = points.numpy().reshape(clients, each, d), curvature.numpy()
     b, variance = x.mean(1), x.var(1)
@@ -231,7 +232,7 @@ def test_one_step_in_closed_form():
     points = torch.tensor([[1.0, -1.0], [0.0, 2.0]], dtype=torch.float64)
     layout = Layout((ParameterSpec("w", (2,), "shared"),), ())
     work = LocalWork(
-        "sgd", 0.1, 0.0, 0.0, 1e9, (Curvature(0.2),), loss=quadratic(curvature)(points)
+        Sgd(), 0.1, 0.0, 0.0, 1e9, (Curvature(0.2),), loss=quadratic(curvature)(points)
     )
     local = train_cohort(
         Identity(), layout, Samples(torch.zeros(2, 1), torch.arange(2)),

@@ -9,9 +9,11 @@ from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.types import Context
 from fedsdg.federation.cohorts import cohort_batches
 from fedsdg.federation.local_training import LocalWork, train_cohort
+from fedsdg.federation.optimisers.sgd import Sgd
 from fedsdg.models.parameters import views
 
 SIZES = [3, 17, 8, 1, 16]
+SGD = Sgd()
 
 
 def shards():
@@ -26,7 +28,7 @@ def batches(batch_size, epochs=1):
     )  # fmt: skip
 
 
-def one_round(s, drawn, optimiser="sgd", clip=1e9):
+def one_round(s, drawn, optimiser=SGD, clip=1e9):
     work = LocalWork(optimiser, 0.3, 0.0, 0.0, clip)
     m = len(SIZES)
     local = train_cohort(

@@ -12,6 +12,8 @@ from fedsdg.federation.evaluation import global_metrics, personal_accuracies
 from fedsdg.federation.local_training import LocalWork, Samples, train_cohort
 from fedsdg.federation.objectives.control_variates import ControlVariates
 from fedsdg.federation.objectives.proximal import Proximal
+from fedsdg.federation.optimisers.adam import Adam
+from fedsdg.federation.optimisers.sgd import Sgd
 from fedsdg.federation.passes import bytes_of_a_client
 from fedsdg.models.parameters import views
 from fedsdg.models.small_cnn import CnnArchitecture, SmallCnn, initial_values, make_layout
@@ -74,7 +76,7 @@ def relative(a, b):
 
 
 @pytest.mark.parametrize("local", [False, True])
-@pytest.mark.parametrize("optimiser, rate", [("adam", 3e-3), ("sgd", 0.1)])
+@pytest.mark.parametrize("optimiser, rate", [(Adam(), 3e-3), (Sgd(), 0.1)])
 @pytest.mark.parametrize("dtype, bound", [(torch.float64, 1e-9), (torch.float32, 1e-3)])
 def test_cohort_equals_one_at_a_time(batches_of, local, optimiser, rate, dtype, bound):
     full = Full(dtype, local=local)
@@ -92,14 +94,14 @@ def test_cohort_equals_one_at_a_time(batches_of, local, optimiser, rate, dtype, 
         assert together.loss[k] == pytest.approx(alone.loss[0], rel=1e-4)
 
 
-@pytest.mark.parametrize("optimiser, rate", [("adam", 3e-3), ("sgd", 0.1)])
+@pytest.mark.parametrize("optimiser, rate", [(Adam(), 3e-3), (Sgd(), 0.1)])
 def test_a_client_is_trained_as_torch_trains_its_own_layers(batches_of, optimiser, rate):
     full = Full()
     batches = batches_of([17, 9])
     ours = full.train(batches, LocalWork(optimiser, rate, rate, rate, 0.5))
     for k, own in enumerate(batches):
         theirs = network(full.theta)
-        made = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[optimiser]
+        made = {Adam(): torch.optim.Adam, Sgd(): torch.optim.SGD}[optimiser]
         mover = made(theirs.parameters(), lr=rate)
         for batch in own:
             mover.zero_grad()
@@ -114,7 +116,7 @@ def test_one_full_batch_step_a_client_is_one_step_on_all_the_data():
     full, rate = Full(), 0.3
     edges = np.cumsum([0, *SIZES])
     batches = [[np.arange(edges[k], edges[k + 1])] for k in range(len(SIZES))]
-    local = full.train(batches, LocalWork("sgd", rate, rate, rate, NO_CLIPPING))
+    local = full.train(batches, LocalWork(Sgd(), rate, rate, rate, NO_CLIPPING))
     sizes = np.array(SIZES)
     context = Context(
         round=1,
@@ -141,14 +143,14 @@ def test_scaffolds_correction_is_none_for_clients_that_are_alike(batches_of):
     full, rate = Full(), 0.1
     own = batches_of([16])[0]
     control = torch.randn(full.layout.d, dtype=torch.float64)
-    work = LocalWork("sgd", rate, rate, rate, NO_CLIPPING, (ControlVariates(),))
+    work = LocalWork(Sgd(), rate, rate, rate, NO_CLIPPING, (ControlVariates(),))
     ours = full.train(
         [own, own],
         work,
         state={"control": control.expand(2, -1).clone()},
         received={"control": control},
     )
-    theirs = full.train([own], LocalWork("sgd", rate, rate, rate, NO_CLIPPING))
+    theirs = full.train([own], LocalWork(Sgd(), rate, rate, rate, NO_CLIPPING))
     torch.testing.assert_close(ours.theta[0], theirs.theta[0], rtol=0, atol=1e-12)
     mean = (full.theta - theirs.theta[0]) / (len(own) * rate)
     torch.testing.assert_close(ours.state["control"][1], mean, rtol=0, atol=1e-9)
@@ -209,7 +211,7 @@ def test_it_learns(batches_of):
     for k in range(len(images)):
         images[k, 0] += 2 * (stripes[:, None] if labels[k] else stripes[None])
     full.samples = Samples(images, labels)
-    work = LocalWork("adam", 3e-3, 3e-3, 3e-3, 1.0)
+    work = LocalWork(Adam(), 3e-3, 3e-3, 3e-3, 1.0)
     trained = full.train(batches_of([60], batch_size=10, epochs=4), work)
     with torch.no_grad():
         parameters = views(trained.theta, full.layout.communicated)

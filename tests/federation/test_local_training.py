@@ -10,11 +10,13 @@ from fedsdg.federation.local_training import LocalWork, Samples, train_cohort
 from fedsdg.federation.objectives.gate_penalty import GatePenalty
 from fedsdg.federation.objectives.private_penalty import PrivatePenalty
 from fedsdg.federation.objectives.proximal import Proximal
+from fedsdg.federation.optimisers.adam import Adam
+from fedsdg.federation.optimisers.sgd import Sgd
 from fedsdg.federation.step_rows import PrivateColumns
 from fedsdg.models.parameters import views
 
 SIZES = [3, 17, 8, 1, 16]
-WORK = LocalWork("adam", 3e-3, 3e-3, 5e-3, 1.0)
+WORK = LocalWork(Adam(), 3e-3, 3e-3, 5e-3, 1.0)
 DUAL_TERMS = (GatePenalty(1e-2), PrivatePenalty(1e-2), Proximal(0.1))
 
 
@@ -23,7 +25,7 @@ def relative(a, b):
 
 
 @pytest.mark.parametrize("branch", ["none", "dual"])
-@pytest.mark.parametrize("optimiser", ["adam", "sgd"])
+@pytest.mark.parametrize("optimiser", [Adam(), Sgd()])
 @pytest.mark.parametrize("dtype, bound", [(torch.float64, 1e-9), (torch.float32, 1e-3)])
 def test_cohort_equals_one_at_a_time(setting, batches_of, branch, optimiser, dtype, bound):
     s = setting(dtype, branch=branch)
@@ -67,7 +69,7 @@ def test_one_client_equals_pytorch_adam_and_clipping(setting, batches_of):
     """The oracle is torch: Adam, clip_grad_norm_ and autograd of the whole of Eq. 5."""
     s = setting(branch="dual")
     lambda1, lambda2 = 0.02, 0.03
-    work = LocalWork("adam", 3e-3, 2e-3, 5e-3, 0.1, (GatePenalty(lambda1), PrivatePenalty(lambda2)))
+    work = LocalWork(Adam(), 3e-3, 2e-3, 5e-3, 0.1, (GatePenalty(lambda1), PrivatePenalty(lambda2)))
     batches = batches_of([11])
     ours = train_cohort(s.model, s.layout, s.samples, batches, s.theta[None], s.private[None], work)
     shared = {
@@ -112,7 +114,7 @@ def test_inputs_are_not_modified(setting, batches_of):
 def test_specification_start_values(setting, batches_of):
     """gate_penalty = L/2 and private_penalty < 0.01 before the first step, as traced."""
     s = setting(branch="dual")
-    work = LocalWork("adam", 3e-3, 3e-3, 5e-3, 1.0, trace_every=2)
+    work = LocalWork(Adam(), 3e-3, 3e-3, 5e-3, 1.0, trace_every=2)
     result = train_cohort(
         s.model, s.layout, s.samples, batches_of([9]), s.theta[None], s.private[None], work
     )
@@ -175,7 +177,7 @@ def test_clipping_bounds_the_whole_gradient(setting, batches_of):
     """With SGD at rate 1, one step moves a client by its clipped gradient: at most the limit."""
     s = setting(branch="dual")
     limit = 1e-3
-    work = LocalWork("sgd", 1.0, 1.0, 1.0, limit)
+    work = LocalWork(Sgd(), 1.0, 1.0, 1.0, limit)
     result = train_cohort(
         s.model, s.layout, s.samples, [own[:1] for own in batches_of([4, 4])],
         s.theta.expand(2, -1), s.private.expand(2, -1), work,

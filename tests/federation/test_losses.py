@@ -8,9 +8,10 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedsdg.federation.local_training import Clients, LocalWork, Samples, train_clients
-from fedsdg.federation.losses import CrossEntropy, Focal
+from fedsdg.federation.losses.cross_entropy import CrossEntropy
+from fedsdg.federation.losses.focal import Focal
 from fedsdg.federation.objectives.proximal import Proximal
-from fedsdg.federation.optimisers import Sgd
+from fedsdg.federation.optimisers.sgd import Sgd
 from fedsdg.federation.stopping import Inexactness
 from fedsdg.models.parameters import Layout, ParameterSpec
 
@@ -93,7 +94,7 @@ def test_a_stopping_rule_looks_at_the_same_loss():
         return float(w.grad.norm())
 
     loss = CrossEntropy(class_weights=WEIGHTS)
-    work = LocalWork("sgd", 0.1, 0.1, 0.1, 1e9, (Proximal(mu),), loss=loss)
+    work = LocalWork(Sgd(), 0.1, 0.1, 0.1, 1e9, (Proximal(mu),), loss=loss)
 
     def train(work, epochs, gamma=None):
         clients = Clients([BATCHES[0] * epochs], start[None], start.new_zeros(1, 0), gamma=gamma)
@@ -140,3 +141,17 @@ def test_weights_for_other_classes_are_refused():
         CrossEntropy(class_weights=WEIGHTS).require_classes(10)
     CrossEntropy(class_weights=WEIGHTS).require_classes(3)
     Focal().require_classes(10)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: CrossEntropy(label_smoothing=1.5), "^label_smoothing is 1.5, but must be at most"),
+        (lambda: CrossEntropy(class_weights=[1, 0]), r"^class_weights\[1\] is 0, but must be at l"),
+        (lambda: CrossEntropy(class_weights=2), "^class_weights is 2, but must be a list of numb"),
+        (lambda: Focal(-1), "^gamma is -1, but must be at least 0$"),
+    ],
+)
+def test_what_a_loss_cannot_be_is_refused(make, said):
+    with pytest.raises(ValueError, match=said):
+        make()

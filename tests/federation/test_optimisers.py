@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from fedsdg.federation.optimisers import OPTIMISERS, Adagrad, Adam, AdamW, Mover, Sgd
+from fedsdg.federation.optimisers.adagrad import Adagrad
+from fedsdg.federation.optimisers.adam import Adam
+from fedsdg.federation.optimisers.adamw import AdamW
+from fedsdg.federation.optimisers.mover import Mover
+from fedsdg.federation.optimisers.sgd import Sgd
+from fedsdg.methods.local_parts import OPTIMISERS
+from fedsdg.methods.plugins import build_choice
+from fedsdg.parts import declared
 from tests.pretended_cuda import pretended_cuda
 
 CASES = {
@@ -156,7 +163,7 @@ def test_names_stand_for_what_torch_does_by_itself():
     assert set(makers) == set(OPTIMISERS)
     start, gradients = drawn(1, 4), drawn(5, 1, 4)
     for name, make in makers.items():
-        matrix, mover = start.clone(), Mover(OPTIMISERS[name], start, 0.01)
+        matrix, mover = start.clone(), Mover(build_choice("optimiser", name, None), start, 0.01)
         for gradient in gradients:
             mover.step(matrix, gradient)
         theirs = by_torch(lambda p, make=make: make(p, lr=0.01), start, gradients)
@@ -167,3 +174,17 @@ def test_sgd_is_a_step_down_the_gradient():
     matrix = torch.tensor([[1.0, 2.0]], dtype=torch.float64)
     Mover(Sgd(), matrix, 0.25).step(matrix, torch.tensor([[4.0, -8.0]], dtype=torch.float64))
     assert matrix.tolist() == [[0.0, 4.0]]
+
+
+def test_an_optimiser_says_what_it_takes_and_refuses_the_rest():
+    assert list(declared(AdamW)) == [*declared(Adam), "weight_decay"]
+    for made, said in (
+        (lambda: Adam(beta2=1), "^beta2 is 1, but must be at most 0.999999$"),
+        (lambda: AdamW(epsilon=0), "^epsilon is 0, but must be at least 1e-12$"),
+        (lambda: AdamW(weight_decay=-1), "^weight_decay is -1, but must be at least 0$"),
+        (lambda: Sgd(momentum="0.9"), "^momentum is the text '0.9', but must be a number"),
+        (lambda: Sgd(nesterov=1), "^nesterov is 1, but must be true or false$"),
+        (lambda: Adagrad(float("nan")), "^epsilon is nan, but must be at least 1e-12$"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            made()

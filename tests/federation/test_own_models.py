@@ -14,6 +14,7 @@ from fedsdg.federation.bank import ClientBank
 from fedsdg.federation.local_training import Clients, LocalWork, Samples, train_clients
 from fedsdg.federation.objectives.control_variates import ControlVariates
 from fedsdg.federation.objectives.proximal import Proximal
+from fedsdg.federation.optimisers.sgd import Sgd
 from fedsdg.federation.own_models.ditto import Ditto
 from fedsdg.federation.own_models.interpolation import GRID, Interpolation
 from fedsdg.federation.own_models.own_model import OwnModel
@@ -45,7 +46,7 @@ def no_score(_):
 
 def federate(own, cohorts, score=no_score, start=0.3):
     """FedAvg over the given cohorts with an own model; (server, what clients use) after each."""
-    work = LocalWork("sgd", RATE, 0.0, 0.0, 1e9, loss=loss)
+    work = LocalWork(Sgd(), RATE, 0.0, 0.0, 1e9, loss=loss)
     server = torch.full((D,), start, dtype=torch.float64)
     bank = ClientBank(CLIENTS, server.new_zeros(0), own.keeps, D)
     history = []
@@ -194,7 +195,7 @@ def elsewhere(m=4):
 
 def test_terms_refer_to_the_downloaded_model_wherever_training_begins():
     clients = elsewhere()
-    work = LocalWork("sgd", RATE, 0.0, 0.0, 1e9, (Proximal(0.7), ControlVariates()), loss=loss)
+    work = LocalWork(Sgd(), RATE, 0.0, 0.0, 1e9, (Proximal(0.7), ControlVariates()), loss=loss)
     result = train_clients(Identity(), LAYOUT, SAMPLES, clients, work)
     for k in range(4):
         start, v = clients.start[k].numpy(), clients.begin[k].numpy()
@@ -207,7 +208,7 @@ def test_terms_refer_to_the_downloaded_model_wherever_training_begins():
 
 def test_where_training_begins_goes_with_its_client():
     clients = elsewhere()
-    work = LocalWork("sgd", RATE, 0.0, 0.0, 1e9, loss=loss)
+    work = LocalWork(Sgd(), RATE, 0.0, 0.0, 1e9, loss=loss)
     whole = train_clients(Identity(), LAYOUT, SAMPLES, clients, work)
     chosen = np.array([2, 0])
     part = train_clients(Identity(), LAYOUT, SAMPLES, clients[chosen], work)

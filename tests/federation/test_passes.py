@@ -24,6 +24,8 @@ from fedsdg.federation.objectives.control_variates import ControlVariates
 from fedsdg.federation.objectives.gate_penalty import GatePenalty
 from fedsdg.federation.objectives.private_penalty import PrivatePenalty
 from fedsdg.federation.objectives.proximal import Proximal
+from fedsdg.federation.optimisers.adam import Adam
+from fedsdg.federation.optimisers.sgd import Sgd
 from fedsdg.federation.passes import Passes, budget, bytes_of_a_client
 from fedsdg.federation.steps import Steps
 from fedsdg.federation.stopping import Inexactness
@@ -32,12 +34,12 @@ from tests.pretended_cuda import pretended_cuda
 SIZES = [3, 17, 8, 1, 16, 9, 4]
 #: The objectives of the table of methods, with the optimiser that each is used with.
 OBJECTIVES = {
-    "none": ("adam", ()),
-    "fedprox": ("adam", (Proximal(0.1),)),
-    "scaffold": ("sgd", (ControlVariates(),)),
-    "fedsdg": ("adam", (GatePenalty(1e-2), PrivatePenalty(1e-2))),
-    "fedsdg-residual": ("adam", (GatePenalty(1e-2), PrivatePenalty(1e-2, "residual"))),
-    "fedsdg-b-only": ("sgd", (GatePenalty(1e-2), PrivatePenalty(1e-2, "b-only"))),
+    "none": (Adam(), ()),
+    "fedprox": (Adam(), (Proximal(0.1),)),
+    "scaffold": (Sgd(), (ControlVariates(),)),
+    "fedsdg": (Adam(), (GatePenalty(1e-2), PrivatePenalty(1e-2))),
+    "fedsdg-residual": (Adam(), (GatePenalty(1e-2), PrivatePenalty(1e-2, "residual"))),
+    "fedsdg-b-only": (Sgd(), (GatePenalty(1e-2), PrivatePenalty(1e-2, "b-only"))),
 }
 
 
@@ -290,6 +292,7 @@ SCRIPT = """
 import resource, sys
 import numpy as np, torch
 from fedsdg.federation.local_training import Clients, LocalWork, Samples
+from fedsdg.federation.optimisers.sgd import Sgd
 from fedsdg.federation.passes import Passes
 from fedsdg.models.parameters import Layout, ParameterSpec
 
@@ -301,7 +304,7 @@ class Wide:  # keeps 40 MB for the backward pass of one client
 layout = Layout((ParameterSpec("w", (5,), "shared"),), ())
 samples = Samples(torch.zeros(8, 1), torch.zeros(8, dtype=torch.int64))
 clients = Clients([[np.array([k])] for k in range(8)], torch.ones(8, 5), torch.zeros(8, 0))
-work = LocalWork("sgd", 0.1, 0.1, 0.1, 1.0)
+work = LocalWork(Sgd(), 0.1, 0.1, 0.1, 1.0)
 expected = Passes(1, 1).train(Wide(), layout, samples, clients, work)  # and every library is loaded
 now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 limit = now + int(float(sys.argv[1]) * 1e6)

@@ -36,7 +36,7 @@ def test_what_is_given_away_is_known_beforehand():
 
 
 def test_a_share_outside_0_and_1_is_refused():
-    with pytest.raises(ValueError, match="share=1.5"):
+    with pytest.raises(ValueError, match="^share is 1.5, but must be at most 1$"):
         SharedSamples(1.5)
 
 

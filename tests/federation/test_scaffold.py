@@ -13,6 +13,7 @@ from fedsdg.aggregation.types import Context
 from fedsdg.federation.bank import ClientBank
 from fedsdg.federation.local_training import LocalWork, Samples, train_cohort
 from fedsdg.federation.objectives.control_variates import ControlVariates
+from fedsdg.federation.optimisers.sgd import Sgd
 from fedsdg.models.parameters import Layout, ParameterSpec
 
 LAYOUT = Layout((ParameterSpec("w", (1,), "shared"),), ())
@@ -40,7 +41,7 @@ def run(curvature, centre, *, scaffold, rounds, steps=5, rate=0.05, cohort_size=
     clients = len(curvature)
     rule = Scaffold() if scaffold else Mean("uniform")
     terms = (ControlVariates(),) if scaffold else ()
-    work = LocalWork("sgd", rate, rate, rate, 1e9, terms, loss=loss)
+    work = LocalWork(Sgd(), rate, rate, rate, 1e9, terms, loss=loss)
     state = {k: v.double() for k, v in rule.init(1, np.ones(clients)).items()}
     bank = ClientBank(clients, torch.zeros(0).double(), [n for t in terms for n in t.keeps], 1)
     generator = np.random.default_rng(seed)

@@ -22,6 +22,7 @@ from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.evaluation import losses as losses_of
 from fedsdg.federation.local_training import LocalWork
 from fedsdg.federation.messages import serialise, serialise_entries
+from fedsdg.federation.optimisers.adam import Adam
 from fedsdg.federation.probes import CrossLosses, ModelScores, cluster_scores
 from fedsdg.federation.rounds import Federation, Schedule
 
@@ -48,7 +49,7 @@ def federation(setting) -> Callable[..., Federation]:
             samples=made.samples,
             shards=shards,
             rule=rule,
-            work=LocalWork("adam", 0.01, 0.01, 0.01, 1.0),
+            work=LocalWork(Adam(), 0.01, 0.01, 0.01, 1.0),
             schedule=Schedule(rounds, clients_per_round, 1, 4, rounds),
             seed=0,
             theta=made.theta if theta is None else theta(made.theta),

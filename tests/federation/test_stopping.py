@@ -14,6 +14,8 @@ from fedsdg.federation.objectives.control_variates import ControlVariates
 from fedsdg.federation.objectives.gate_penalty import GatePenalty
 from fedsdg.federation.objectives.private_penalty import PrivatePenalty
 from fedsdg.federation.objectives.proximal import Proximal
+from fedsdg.federation.optimisers.adam import Adam
+from fedsdg.federation.optimisers.sgd import Sgd
 from fedsdg.federation.passes import Passes
 from fedsdg.federation.step_rows import PrivateColumns
 from fedsdg.federation.steps import by_epochs
@@ -23,6 +25,7 @@ from fedsdg.rng import stream
 
 LAYOUT = Layout((ParameterSpec("w", (1,), "shared"),), ())
 SIZES = [3, 17, 8, 1, 16]
+ADAM = Adam()
 
 
 class Identity:
@@ -45,7 +48,7 @@ def train_quadratics(gamma, curvature, centre, *, mu, rate, most=10, terms=(), s
     """One sample a client, one step an epoch: gradient descent on h."""
     samples, loss = quadratics(curvature, centre)
     m = len(curvature)
-    work = LocalWork("sgd", rate, rate, rate, 1e9, (Proximal(mu), *terms), loss=loss,
+    work = LocalWork(Sgd(), rate, rate, rate, 1e9, (Proximal(mu), *terms), loss=loss,
                      stopping=Inexactness((0.5,), most))  # fmt: skip
     zeros = {name: torch.zeros(m, 1).double() for term in terms for name in term.keeps}
     clients = Clients(
@@ -105,7 +108,7 @@ def test_scaffold_divides_by_the_steps_that_were_taken():
 TERMS = (GatePenalty(1e-2), PrivatePenalty(1e-2), Proximal(0.5))
 
 
-def real(setting, batches_of, gamma, optimiser="adam", most=5):
+def real(setting, batches_of, gamma, optimiser=ADAM, most=5):
     s = setting(branch="dual")
     m = len(SIZES)
     work = LocalWork(optimiser, 3e-3, 3e-3, 5e-3, 1.0, TERMS, stopping=Inexactness((0.5,), most))
@@ -130,11 +133,11 @@ def norm_by_autograd(s, indices, theta, private):
     return float(torch.cat([theta.grad[0], private.grad[0]]).norm())
 
 
-@pytest.mark.parametrize("optimiser", ["adam", "sgd"])
+@pytest.mark.parametrize("optimiser", [Adam(), Sgd()])
 def test_every_client_stops_where_brute_force_says(setting, batches_of, optimiser):
     """Plain training for e epochs, the full gradient by autograd, the first e that is inexact."""
     most = 5
-    rate = {"adam": 3e-3, "sgd": 0.3}[optimiser]
+    rate = {Adam(): 3e-3, Sgd(): 0.3}[optimiser]
     s, clients, work = real(setting, batches_of, [0.0] * 5, optimiser, most)
     work = dataclasses.replace(work, eta_g=rate, eta_p=rate)
     plain = dataclasses.replace(work, stopping=None)
@@ -171,7 +174,7 @@ def test_every_client_stops_where_brute_force_says(setting, batches_of, optimise
         assert result.loss[k] == pytest.approx(end.loss[k], rel=1e-12)
 
 
-@pytest.mark.parametrize("optimiser", ["adam", "sgd"])
+@pytest.mark.parametrize("optimiser", [Adam(), Sgd()])
 def test_where_gamma_is_never_reached_it_is_plain_fedprox(setting, batches_of, optimiser):
     s, clients, work = real(setting, batches_of, [0.0] * 5, optimiser)
     work = dataclasses.replace(work, trace_every=2)
@@ -261,9 +264,12 @@ def test_epochs_are_cut_where_every_sample_was_drawn_once_more(batches_of):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"gammas": ()}, "one or more numbers"),
-        ({"gammas": (0.5, 1.2)}, r"\[0, 1\]"),
-        ({"most": 0}, "at least 1 epoch"),
+        ({"gamma": ()}, r"^gamma is \(\), but must be a list of numbers, or a mapping of low and"),
+        ({"gamma": (0.5, 1.2)}, r"^gamma\[1\] is 1.2, but must be at most 1$"),
+        ({"gamma": {"low": 0.5, "high": -1}}, "^gamma.high is -1, but must be at least 0$"),
+        ({"gamma": {"low": 0.9, "high": 0.5}}, "^gamma: low = 0.9 is above high = 0.5; exchange"),
+        ({"most_epochs": 0}, "^most_epochs is 0, but must be at least 1$"),
+        ({"gamma_by": "luck"}, "^gamma_by is 'luck', but must be one of chance, speed$"),
     ],
 )
 def test_impossible_rules_are_refused(options, message):
@@ -296,16 +302,16 @@ def test_gammas_lie_between_two_ends():
 def test_the_slower_a_client_the_looser_its_gamma():
     """Speeds that double are equally far apart, so γ falls by equal steps, or by thirds."""
     speeds, draw = np.array([2.0, 16.0, 1.0, 4.0, 8.0]), stream("stopping", 0)
-    between = Inexactness({"low": 0.5, "high": 0.9}, follows="speed").draw(5, draw, speeds)
+    between = Inexactness({"low": 0.5, "high": 0.9}, gamma_by="speed").draw(5, draw, speeds)
     assert between == pytest.approx([0.8, 0.5, 0.9, 0.7, 0.6], abs=1e-12)
-    some = Inexactness((0.9, 0.5, 0.7), follows="speed").draw(5, draw, speeds)
+    some = Inexactness((0.9, 0.5, 0.7), gamma_by="speed").draw(5, draw, speeds)
     assert some.tolist() == [0.9, 0.5, 0.9, 0.7, 0.5]
-    shifted = Inexactness((0.9, 0.5, 0.7), follows="speed").draw(5, draw, 7 * speeds)
+    shifted = Inexactness((0.9, 0.5, 0.7), gamma_by="speed").draw(5, draw, 7 * speeds)
     assert np.array_equal(some, shifted)
 
 
 @pytest.mark.parametrize("speeds", [None, np.full(4, 3.0)])
 def test_without_slow_clients_gamma_cannot_follow_speed(speeds):
-    rule = Inexactness(follows="speed")
+    rule = Inexactness(gamma_by="speed")
     with pytest.raises(ValueError, match="they have none or all the same; set conditions.compute"):
         rule.draw(4, stream("stopping", 0), speeds)

@@ -10,16 +10,19 @@ from torch.nn.functional import cross_entropy
 from fedsdg.federation.local_training import Clients, LocalWork, train_clients
 from fedsdg.federation.objectives.private_penalty import PrivatePenalty
 from fedsdg.federation.objectives.proximal import Proximal
+from fedsdg.federation.optimisers.adam import Adam
+from fedsdg.federation.optimisers.sgd import Sgd
 from fedsdg.federation.passes import Passes
 from fedsdg.federation.personalisation.own_head import OwnHead
 from fedsdg.federation.step_rows import PrivateColumns
 from fedsdg.models.parameters import views
 
 SIZES = [3, 17, 8, 1, 16]
+ADAM = Adam()
 HEAD, BODY = 2, 3
 
 
-def task(setting, batches_of, optimiser="adam", clip=0.05, terms=(), **options):
+def task(setting, batches_of, optimiser=ADAM, clip=0.05, terms=(), **options):
     s = setting(**{"head": "private", **options})
     m = len(SIZES)
     work = LocalWork(optimiser, 3e-3, 2e-3, 5e-3, clip, terms, private_first=HEAD)
@@ -41,7 +44,7 @@ def by_torch(s, clients, k, optimiser, clip, rate):
         (s.layout.communicated, slice(HEAD, None)),
     ):
         chosen = [named[spec.name].requires_grad_() for spec in moving]
-        mover = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[optimiser](chosen, lr=rate)
+        mover = {Adam(): torch.optim.Adam, Sgd(): torch.optim.SGD}[optimiser](chosen, lr=rate)
         begin, stop, _ = epochs.indices(HEAD + BODY)
         for batch in clients.batches[k][begin * per_epoch : stop * per_epoch]:
             mover.zero_grad()
@@ -58,7 +61,7 @@ def by_torch(s, clients, k, optimiser, clip, rate):
     )
 
 
-@pytest.mark.parametrize("optimiser", ["adam", "sgd"])
+@pytest.mark.parametrize("optimiser", [Adam(), Sgd()])
 def test_head_then_body_equals_torch_with_frozen_parameters(setting, batches_of, optimiser):
     """The head is a shared-group parameter and moves with η_g; clipping is over what moves."""
     s, clients, work = task(setting, batches_of, optimiser)
@@ -120,5 +123,5 @@ def test_a_trace_numbers_the_steps_through_both_phases(setting, batches_of):
 def test_the_first_epochs_are_added_to_the_usual_ones():
     chosen = OwnHead(2)
     assert chosen.adapters == {"head": "private"} and chosen.private_first == 2
-    work = LocalWork("adam", 1.0, 1.0, 1.0, 1.0, private_first=chosen.private_first)
+    work = LocalWork(Adam(), 1.0, 1.0, 1.0, 1.0, private_first=chosen.private_first)
     assert work.epochs(5) == 7

@@ -7,10 +7,21 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsdg.methods.conditions import ATTACKS, Conditions, parse_conditions
+from fedsdg.methods.conditions import (
+    ATTACKS,
+    ComputeConfig,
+    Conditions,
+    DropoutConfig,
+    FeatureShiftConfig,
+    LabelConflictConfig,
+    LabelNoiseConfig,
+    QuantisationConfig,
+    parse_conditions,
+)
+from fedsdg.parts import declared
 
 FULL = {
     "attack": {"type": "sign-flip", "share": 0.2, "scale": 3},
@@ -33,6 +44,7 @@ def test_all_of_them():
     assert conditions.benchmark_images == 100
 
 
+@settings(deadline=None)
 @given(st.sets(st.sampled_from(sorted(FULL))))
 def test_what_is_written_is_read_back_without_what_is_absent(keys):
     conditions = parse_conditions({key: FULL[key] for key in keys})
@@ -62,10 +74,10 @@ def test_no_conditions():
         ([], "conditions is \\[\\], but must be a mapping"),
         ({"atack": {}}, "unknown key 'atack'; did you mean 'attack'"),
         ({"attack": "alie"}, "conditions.attack is 'alie', but must be a mapping"),
-        ({"attack": {"share": 0.2}}, "conditions.attack lacks the key 'type'"),
+        ({"attack": {"share": 0.2}}, "conditions.attack lacks the key 'type': which attack"),
         ({"attack": {"type": "alie"}}, "conditions.attack lacks the key 'share'"),
         ({"attack": {"type": "aile", "share": 0.2}}, "attack 'aile'; did you mean 'alie'"),
-        ({"attack": {"type": [], "share": 0.2}}, "unknown attack"),
+        ({"attack": {"type": [], "share": 0.2}}, r"attack.type is \[\], but must be a text"),
         ({"attack": {"type": "alie", "share": 1.2}}, "share is 1.2, but must be at most 1"),
         ({"attack": {"type": "alie", "share": 0.2, "scale": 1}}, "unknown key 'scale'"),
         ({"attack": {"type": "scaling", "share": 0.2, "scale": -1}}, "at least 0"),
@@ -76,7 +88,9 @@ def test_no_conditions():
         ({"dropout": {"p": 0.1}}, "conditions.dropout: unknown key 'p'"),
         ({"dropout": {"probability": 1.5}}, "at most 1"),
         ({"dropout": {"lasting": 1}}, "lasting is 1, but must be true or false"),
-        ({"dropout": {"lasting": "yes"}}, "one of False, True"),
+        ({"dropout": {"lasting": "yes"}}, "lasting is 'yes', but must be true or false"),
+        ({"dropout": 3}, "conditions.dropout is 3, but must be a mapping of keys to values"),
+        ({"quantisation": {"who": "slowest"}}, "conditions: quantisation.who is slowest, but"),
         ({"label_noise": {"low": 0.5, "high": 0.2}}, "low = 0.5 is above high = 0.2"),
         ({"label_noise": {"high": 1.1}}, "at most 1"),
         ({"compute": {"slowest": 5, "fastest": 2}}, "slowest = 5.0 is above fastest = 2.0"),
@@ -102,6 +116,34 @@ def test_no_conditions():
 def test_nonsense_is_named(given, message):
     with pytest.raises(ValueError, match=message):
         parse_conditions(given)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DropoutConfig(2), "^probability is 2, but must be at most 1$"),
+        (lambda: LabelNoiseConfig(0.5, 0.2), "^low = 0.5 is above high = 0.2; exchange them"),
+        (lambda: LabelConflictConfig(groups=2), "^groups is 2, but per: client makes every client"),
+        (lambda: FeatureShiftConfig(share=-1), "^share is -1, but must be at least 0$"),
+        (lambda: ComputeConfig(slowest=5), "^slowest = 5.0 is above fastest = 4.0 steps in a seco"),
+        (lambda: ComputeConfig(local_seconds=9, deadline=5), "no update could ever be in time$"),
+        (lambda: QuantisationConfig(bits=17), "^bits is 17, but must be at most 16$"),
+        (lambda: Conditions(benchmark_images=0), "^benchmark_images is 0, but must be at least 1$"),
+        (
+            lambda: Conditions(quantisation=QuantisationConfig(who="slowest")),
+            "^quantisation.who is slowest, but without compute nobody is slower than others; add",
+        ),
+    ],
+)
+def test_what_is_made_in_python_is_checked_as_in_a_config(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_every_condition_and_every_key_of_it_says_what_it_means():
+    for name, entry in declared(Conditions).items():
+        keys = declared(entry.kind).values() if entry.holds_part else [entry]
+        assert entry.meaning and all(key.meaning for key in keys), name
 
 
 def test_the_place_is_that_of_the_scenario():

@@ -164,8 +164,8 @@ def test_multikrum_takes_no_more_than_there_are(raw):
 PLUGIN = """
 from dataclasses import dataclass
 from fedsdg.methods.composition import Choice, Key, Parameter, Part
-from fedsdg.federation.losses import Loss
-from fedsdg.federation.optimisers import RowOptimiser, descend
+from fedsdg.federation.losses.loss import Loss
+from fedsdg.federation.optimisers.optimiser import RowOptimiser, descend
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from fedsdg.aggregation.types import Aggregate, StatelessRule
 from fedsdg.methods.composition import Key, Method, Parameter, Part
 from fedsdg.methods.conditions import AttackKind
 from fedsdg.data.datasets import image_data
-from fedsdg.federation.environment.attacks import UpdateAttack
+from fedsdg.federation.environment.attacks.attack import UpdateAttack
 from trust import scores
 
 

@@ -24,7 +24,7 @@ LESS_LIKELY = [
     ("analysis/summarise.py", AFTER_TRAINING),
     ("models/cohort.py", ALL_CELLS),
     ("methods/table.py", {}),
-    ("federation/environment/attacks.py", {}),
+    ("federation/environment/attacks/scaling.py", {}),
     ("data/skew.py", {"partition_clients": 15, **ALL_CELLS}),
     ("data/glyphs.py", {"pretrain_backbone": 1, **ALL_CELLS}),
     ("experiment/backbones/pretraining.py", {"pretrain_backbone": 1, **ALL_CELLS}),

@@ -371,16 +371,22 @@ def outside_attack(conditions):
     return attack is not None and attack["type"] not in ATTACKS
 
 
-def lent_parts(wildcards):
-    """Optimiser and loss of a cell, as far as they are no rows of the package."""
+def trained_with(wildcards):
+    """Optimiser and loss of a cell by name, each with the package's table of such."""
     scenario = SCENARIOS.get(wildcards.setting.partition("@")[2]) or {}
     given = {**config["training"], **(scenario.get("training") or {}), **METHODS[wildcards.method]}
+    row = METHOD_TABLE.get(METHODS[wildcards.method]["type"])
+    prescribed = None if row is None else row.optimiser
     chosen = [
-        (given.get("optimiser", "adam"), OPTIMISERS),
+        (prescribed or given.get("optimiser", "adam"), OPTIMISERS),
         (given.get("loss", "cross-entropy"), LOSSES),
     ]
-    names = [(one if isinstance(one, str) else one["type"], table) for one, table in chosen]
-    return [name for name, table in names if name not in table]
+    return [(one if isinstance(one, str) else one["type"], table) for one, table in chosen]
+
+
+def lent_parts(wildcards):
+    """Optimiser and loss of a cell, as far as they are no rows of the package."""
+    return [name for name, table in trained_with(wildcards) if name not in table]
 
 
 def code(wildcards):
@@ -392,7 +398,10 @@ def code(wildcards):
     parsed = parse_conditions(conditions, plugins=[find_plugin(place) for place in places])
     outside = [Path(file) for file in plugin_files(wildcards)]
     lent = outside if lent_parts(wildcards) else []
-    return code_hash(METHOD_TABLE.get(method, outside), parsed, lent)
+    training = [table[name].part for name, table in trained_with(wildcards) if name in table]
+    if method not in METHOD_TABLE:  # It may prescribe an optimiser; which, only its import tells.
+        training += [row.part for row in OPTIMISERS.values()]
+    return code_hash(METHOD_TABLE.get(method, outside), parsed, training, lent)
 
 
 def suites():

@@ -1,6 +1,6 @@
 """Who attacks, and what every attack is called with: all that a round knows of attacks.
 
-The attacks themselves (``attacks.py``) are imported by the runs that have one.
+The attacks themselves (``attacks``) are imported by the runs that have one.
 """
 
 from __future__ import annotations

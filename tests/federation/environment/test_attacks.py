@@ -14,7 +14,10 @@ from scipy.stats import norm
 
 from fedsdg.aggregation.types import Context
 from fedsdg.federation.environment.attackers import AttackView, choose_attackers
-from fedsdg.federation.environment.attacks import z_max
+from fedsdg.federation.environment.attacks.corruption import Corruption
+from fedsdg.federation.environment.attacks.label_flip import LabelFlip
+from fedsdg.federation.environment.attacks.little_is_enough import LittleIsEnough, z_max
+from fedsdg.federation.environment.attacks.sign_flip import SignFlip
 from fedsdg.methods.conditions import ATTACKS, AttackConfig, parse_conditions
 
 
@@ -346,3 +349,19 @@ def test_every_row_of_the_table_builds_with_its_defaults():
         assert AttackConfig(kind, 0.2, parameters).build() == built(kind)
         assert row.title and row.source
         assert all(parameter.meaning for parameter in row.parameters.values())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SignFlip(-1), "^scale is -1, but must be at least 0$"),
+        (lambda: SignFlip(1e7), "^scale is 10000000.0, but must be at most 1000000.0$"),
+        (lambda: LittleIsEnough(float("nan")), "^z is nan, but must be at least -1000000.0$"),
+        (lambda: Corruption(entries=2), "^entries is 2, but must be at most 1$"),
+        (lambda: Corruption(damage="bit"), "^damage is 'bit', but must be one of noise, bits$"),
+        (lambda: LabelFlip("any"), "^to is 'any', but must be one of opposite, next$"),
+    ],
+)
+def test_what_an_attack_cannot_be_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

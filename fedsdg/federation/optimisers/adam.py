@@ -1,0 +1,55 @@
+"""Adam."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedsdg.federation.optimisers.optimiser import RowOptimiser, descend
+from fedsdg.parts import Range, part
+
+
+@part
+class Adam(RowOptimiser):
+    """θ ← θ − η m̂ / (√v̂ + ε), without weight decay (Kingma & Ba 2015).
+
+    m ← β₁ m + (1 − β₁) g and v ← β₂ v + (1 − β₂) g², both 0 at the beginning; after t steps
+    m̂ = m / (1 − β₁ᵗ) and v̂ = v / (1 − β₂ᵗ).
+    """
+
+    takes_unequal: ClassVar[bool] = True
+
+    beta1: Annotated[float, Range(0, 0.999999)] = 0.9
+    "β₁, share of the past in m"
+    beta2: Annotated[float, Range(0, 0.999999)] = 0.999
+    "β₂, share of the past in v"
+    epsilon: Annotated[float, Range(1e-12, 1)] = 1e-8
+    "ε beside √v̂"
+
+    @property
+    def memory(self) -> tuple[str, ...]:
+        return ("mean", "square")
+
+    def move(
+        self,
+        parameters: Tensor,
+        gradients: Tensor,
+        rate: Tensor | float,
+        memory: Mapping[str, Tensor],
+        step: int | Tensor,
+    ) -> None:
+        beta1, beta2 = self.beta1, self.beta2
+        mean = memory["mean"].lerp_(gradients, 1 - beta1)
+        square = memory["square"].mul_(beta2).addcmul_(gradients, gradients, value=1 - beta2)
+        # Worked out in float64 where the number of steps is: of one for all rows on the host, so
+        # that it is no work for the device, and travels there with the launch that it is for.
+        counted = torch.as_tensor(step, dtype=torch.float64)
+        root = (1 - beta2**counted).sqrt()
+        size = (root / (1 - beta1**counted)).to(parameters.dtype)
+        root = root.to(parameters.dtype)
+        # m̂ / (√v̂ + ε) = m · (root / (1 − β1ᵗ)) / (√v + ε · root)
+        move = square.sqrt().add_(self.epsilon * root).reciprocal_().mul_(mean).mul_(size)
+        descend(parameters, move, rate)
