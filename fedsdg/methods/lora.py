@@ -1,0 +1,65 @@
+"""Rivals that treat the two factors of an adapter apart."""
+
+from __future__ import annotations
+
+from fedsdg.aggregation.rules.mean import Mean
+from fedsdg.federation.personalisation.alternating import Alternating
+from fedsdg.federation.personalisation.dual_adapter import DualAdapter
+from fedsdg.federation.personalisation.frozen_a import FrozenA
+from fedsdg.federation.personalisation.private_b import PrivateB
+from fedsdg.methods.method import Method
+
+FAMILY = "Within LoRA"
+
+ROWS = {
+    "ffa-lora": Method(
+        title="FFA-LoRA",
+        rule=Mean(weights="uniform"),
+        personalisation=FrozenA(),
+        needs_adapters=True,
+        formula=("step = (1/M) Σ_k Δ_k; A is drawn once and never trained, B and the head are"),
+        source="Sun et al. 2024",
+        server_cost="1 pass",
+    ),
+    "fedsa-lora": Method(
+        title="FedSA-LoRA",
+        rule=Mean(weights="uniform"),
+        personalisation=PrivateB(),
+        needs_adapters=True,
+        formula=(
+            "step = (1/M) Σ_k Δ_k, of A and the head; a client has W + (α/r) B_k A with a"
+            " B_k of its own, trained together with the rest"
+        ),
+        source="Guo et al. 2025",
+        server_cost="1 pass",
+    ),
+    "rolora": Method(
+        title="RoLoRA",
+        rule=Mean(weights="uniform"),
+        personalisation=Alternating(),
+        needs_adapters=True,
+        formula=(
+            "step = (1/M) Σ_k Δ_k, of B and the head in odd rounds, of A and the head in "
+            "even ones, in which the other factor rests"
+        ),
+        source="Chen et al. 2025",
+        up="≤ d",
+        down="≤ d",
+        server_cost="1 pass",
+    ),
+    "feddpa": Method(
+        title="FedDPA-T",
+        rule=Mean(weights="uniform"),
+        personalisation=DualAdapter(),
+        needs_adapters=True,
+        formula=(
+            "step = (1/M) Σ_k Δ_k; a client trains an adapter v_k of its own in W + (1 − "
+            "λ) u + λ v_k, which it uses, then u and the head without v_k; per sample it "
+            "uses λ times the mean cosine of an image's and five own training images' "
+            "features"
+        ),
+        source="Yang et al. 2024, FedDPA-T",
+        client_cost="E epochs, and personal_epochs of v",
+        server_cost="1 pass",
+    ),
+}

@@ -1,0 +1,94 @@
+"""What a method is: an aggregation rule, terms of an objective, a personalisation, and a few words.
+
+The rows stand one family a file beside this module; :mod:`fedsdg.methods.table` has them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fedsdg.aggregation.types import Rule
+from fedsdg.federation.objectives.term import Term
+from fedsdg.federation.personalisation.personalisation import Personalisation
+from fedsdg.federation.personalisation.shared import Shared
+from fedsdg.federation.pooling import Pooling
+from fedsdg.federation.stopping import Inexactness
+from fedsdg.parts import Declared, parameters, replaced
+
+#: Marks the fields that are words about a method and change no run.
+_WORDS = {"words": True}
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of the table. Its parameters are the fields of its parts, but those it fixes."""
+
+    title: str = field(metadata=_WORDS)
+    rule: Rule
+    #: Terms beside the cross-entropy and those that the personalisation brings itself.
+    objective: tuple[Term, ...] = ()
+    personalisation: Personalisation = field(default_factory=Shared)
+    #: When clients stop before their epochs are used up; None lets them use all.
+    stopping: Inexactness | None = None
+    #: Which data leave their clients.
+    pooling: Pooling = field(default_factory=Pooling)
+    #: The optimiser a method prescribes; None takes what the config says.
+    optimiser: str | None = None
+    #: Whether it forbids weight decay: optimisers that have some then run without.
+    undecayed: bool = False
+    #: Whether it treats the factors of adapters apart, so that it cannot train all parameters.
+    needs_adapters: bool = False
+    #: Whether the server's models, where it has several, start with heads of their own.
+    heads_apart: bool = False
+    #: Other keys of the config's ``training`` that a method prescribes; ``batch_size`` None is a
+    #: client's whole shard.
+    training: Mapping[str, Any] = field(default_factory=dict)
+    #: Parameters of its parts that no config may set.
+    fixed: tuple[str, ...] = ()
+    #: What follows stands in docs/methods.md, in whose notation the formula is.
+    formula: str = field(default="", metadata=_WORDS)
+    source: str = field(default="", metadata=_WORDS)
+    #: What one client sends and receives in a round: "0" or a multiple of the d communicated
+    #: parameters, "≤ " before it where it depends on the data, " + …" after it for what is small.
+    up: str = field(default="d", metadata=_WORDS)
+    down: str = field(default="d", metadata=_WORDS)
+    #: What one client computes in a round; "E epochs" are those of ``training.epochs``.
+    client_cost: str = field(default="E epochs", metadata=_WORDS)
+    #: How often the server reads the updates in a round: "2 passes".
+    server_cost: str = field(default="", metadata=_WORDS)
+
+    def __post_init__(self) -> None:
+        if lacking := set(self.fixed) - set(parameters(*self.parts)):
+            raise ValueError(
+                f"{self.title} fixes {', '.join(sorted(lacking))}, which none of its parts has; "
+                "correct `fixed`"
+            )
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """All that the method is made of and that has parameters."""
+        possible = (*self.objective, self.personalisation, self.stopping, self.pooling)
+        return (self.rule, *(one for one in possible if hasattr(one, "__declaring__")))
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """All terms of the objective beside the cross-entropy, in their order."""
+        return (*self.personalisation.terms, *self.objective)
+
+    @property
+    def parameters(self) -> dict[str, Declared]:
+        """What a config may set, each with this row's value as its default."""
+        known = parameters(*self.parts)
+        return {name: one for name, one in known.items() if name not in self.fixed}
+
+    def with_values(self, values: Mapping[str, Any]) -> Method:
+        """The row with other values of its parameters; raises ``ValueError`` out of range."""
+        changed = {
+            name: replaced(getattr(self, name), values)
+            for name in ("rule", "personalisation", "stopping", "pooling")
+            if getattr(self, name) in self.parts
+        }
+        objective = tuple(replaced(term, values) for term in self.objective)
+        return replace(self, objective=objective, **changed)

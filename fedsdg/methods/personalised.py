@@ -1,0 +1,84 @@
+"""A model of its own for every client, whatever is trained."""
+
+from __future__ import annotations
+
+from fedsdg.aggregation.rules.mean import Mean
+from fedsdg.federation.personalisation.apfl import Apfl
+from fedsdg.federation.personalisation.ditto import Ditto
+from fedsdg.federation.personalisation.fine_tune import FineTune
+from fedsdg.federation.personalisation.interpolate import Interpolate
+from fedsdg.federation.personalisation.own_head import OwnHead
+from fedsdg.federation.personalisation.private_head import PrivateHead
+from fedsdg.methods.method import Method
+
+FAMILY = "Personal models"
+
+ROWS = {
+    "fine-tune": Method(
+        title="FedAvg + fine-tuning",
+        rule=Mean(),
+        personalisation=FineTune(),
+        formula=("step = Σ_k n_k Δ_k / Σ_j n_j; a client is evaluated after e epochs of its own"),
+        source="Yu et al. 2020",
+        client_cost="E epochs, and e before an evaluation",
+        server_cost="1 pass",
+    ),
+    "fedrep": Method(
+        title="FedRep",
+        rule=Mean(),
+        personalisation=OwnHead(),
+        formula=(
+            "step = Σ_k n_k Δ_k / Σ_j n_j, all but the head; a client trains its own "
+            "head, then the rest"
+        ),
+        source="Collins et al. 2021",
+        client_cost="E epochs, and head_epochs of the head",
+        server_cost="1 pass",
+    ),
+    "fedper": Method(
+        title="FedPer",
+        rule=Mean(),
+        personalisation=PrivateHead(),
+        formula=(
+            "step = Σ_k n_k Δ_k / Σ_j n_j, all but the head; a client trains its own head"
+            " and the rest together"
+        ),
+        source="Arivazhagan et al. 2019",
+        server_cost="1 pass",
+    ),
+    "ditto": Method(
+        title="Ditto",
+        rule=Mean(),
+        personalisation=Ditto(),
+        formula=(
+            "step = Σ_k n_k Δ_k / Σ_j n_j; clients use v_k, trained beside θ_k to "
+            "minimise the cross-entropy + λ/2 ‖v_k − θ‖²"
+        ),
+        source="Li et al. 2021",
+        client_cost="2E epochs, of θ_k and of v_k",
+        server_cost="1 pass",
+    ),
+    "interpolate": Method(
+        title="Running mix",
+        rule=Mean(),
+        personalisation=Interpolate(),
+        formula=(
+            "step = Σ_k n_k Δ_k / Σ_j n_j; clients use, and begin at, a v_k + (1 − a) θ, "
+            "v_k what they trained last"
+        ),
+        source="the chapter on personalisation; mixture as Deng et al. 2020",
+        server_cost="1 pass",
+    ),
+    "apfl": Method(
+        title="APFL",
+        rule=Mean(weights="uniform"),
+        personalisation=Apfl(),
+        formula=(
+            "step = (1/M) Σ_k Δ_k; clients use a v_k + (1 − a) θ, v_k trained beside θ_k "
+            "along −∇_v of the cross-entropy of a v_k + (1 − a) θ_k, step by step"
+        ),
+        source="Deng et al. 2020",
+        client_cost="2E epochs, of θ_k and of v_k",
+        server_cost="1 pass",
+    ),
+}

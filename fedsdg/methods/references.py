@@ -1,0 +1,48 @@
+"""No federation, or less of it: lines to measure by."""
+
+from __future__ import annotations
+
+from fedsdg.aggregation.rules.mean import Mean
+from fedsdg.aggregation.rules.no_aggregation import NoAggregation
+from fedsdg.federation.personalisation.local_only import LocalOnly
+from fedsdg.federation.pooling import Central, SharedSamples
+from fedsdg.methods.method import Method
+
+FAMILY = "References"
+
+ROWS = {
+    "data-sharing": Method(
+        title="Data sharing",
+        rule=Mean(),
+        pooling=SharedSamples(),
+        formula=(
+            "step = Σ_k n_k Δ_k / Σ_j n_j; every client trains on its own samples and on "
+            "a share of everybody else's: no privacy for these"
+        ),
+        source="Zhao et al. 2018; the chapter on aggregation",
+        client_cost="E epochs, of its own samples and the shared ones",
+        server_cost="1 pass",
+    ),
+    "centralised": Method(
+        title="Centralised",
+        rule=Mean(),
+        pooling=Central(),
+        fixed=("weights",),
+        formula="one place trains on all samples, as many in a round as the cohort would",
+        source="no federation: the ceiling",
+        up="0",
+        down="0",
+        client_cost="E epochs of the cohort's samples, one after another",
+        server_cost="1 pass",
+    ),
+    "local-only": Method(
+        title="Local only",
+        rule=NoAggregation(),
+        personalisation=LocalOnly(),
+        formula="step = 0; every client trains a model of its own",
+        source="no federation: the floor",
+        up="0",
+        down="0",
+        server_cost="0 passes",
+    ),
+}
