@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 
 from fedsdg.analysis.inference import mean_interval
-from fedsdg.analysis.names import dataset_title, skew_order, skew_title, split_skew
+from fedsdg.analysis.names import dataset_title, skew_order, skew_title
 from fedsdg.analysis.summary import Summary
+from fedsdg.files.places import split_setting
 
 #: Where runs are compared; ``skew`` is without the scenario here.
 PLACE = ["dataset", "clients", "skew"]
@@ -21,7 +22,7 @@ RUN = [*PLACE, "scenario", "method", "seed"]
 
 def split_scenario(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with ``skew`` alone, and its scenario in a column of its own."""
-    parts = {skew: split_skew(skew) for skew in frame["skew"].unique()}
+    parts = {skew: split_setting(skew) for skew in frame["skew"].unique()}
     return frame.assign(
         skew=frame["skew"].map(lambda skew: parts[skew][0]),
         scenario=frame["skew"].map(lambda skew: parts[skew][1]),

@@ -21,6 +21,7 @@ from fedsdg.analysis.judgement import OPEN, REFUTED, SUPPORTED, UNDECIDED, Thres
 from fedsdg.analysis.measures import MEASURES, Case, LackingError, Record, Values
 from fedsdg.analysis.summary import Summary
 from fedsdg.files import hint, read_json, write_json
+from fedsdg.files.places import split_setting
 
 #: In the order of the page: what is refuted is not to be looked for.
 VERDICTS = (REFUTED, SUPPORTED, UNDECIDED, OPEN)
@@ -429,7 +430,7 @@ def _setting(claim: Claim, record: Record) -> dict[str, float]:
         "rounds": federation["rounds"],
         "epochs": settings["training"]["epochs"],
     }
-    number = claim.cell.partition("@")[0].partition("~")[2]
+    number = split_setting(claim.cell)[0].partition("~")[2]
     return facts | ({"skew": float(number)} if number else {})
 
 

@@ -6,9 +6,10 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from fedsdg.analysis.names import NOT_RUN, split_skew
+from fedsdg.analysis.names import NOT_RUN
 from fedsdg.analysis.summarise import IDENTITY_SCHEMA, Gathered
 from fedsdg.files import differences
+from fedsdg.files.places import split_setting
 
 #: Type of a method -> the keys of ``training`` that it may have for itself.
 OwnTraining = Callable[[str], frozenset[str]]
@@ -53,7 +54,7 @@ def _require_alike(kept: list[Gathered], here: list[Gathered], own_training: Own
     def facts(run: Gathered) -> Iterator[tuple[tuple[Any, ...], str, Any]]:
         """(what it is of, its name, its value) of all that may stand in one record only once."""
         row, config = run.row, _config(run)
-        skew, scenario = split_skew(row["skew"])
+        skew, scenario = split_setting(row["skew"])
         for name in sorted(sections):
             yield (scenario,), name, config.get(name)
         for name in sorted(training - own_training(row["type"])):

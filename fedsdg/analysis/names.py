@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedsdg.files.places import split_setting
+
 #: The method whose lead over the others is examined.
 SUBJECT = "fedsdg"
 
@@ -222,15 +224,6 @@ def attack_title(attack: str) -> str:
     return ATTACKS.get(attack) or _LEARNED["attack"].get(attack, attack)
 
 
-def split_skew(skew: str) -> tuple[str, str]:
-    """The skew and the scenario of a place in the grid: ``iid@late`` → (iid, late).
-
-    The scenario is empty where an experiment has none.
-    """
-    plain, _, scenario = skew.partition("@")
-    return plain, scenario
-
-
 def dirichlet_alpha(skew: str) -> float | None:
     """α of ``dirichlet~α``, None for any other skew and for one under a scenario."""
     kind, _, value = skew.partition("~")
@@ -242,7 +235,7 @@ def skew_title(skew: str, short: bool = False) -> str:
 
     Its scenario follows: ``iid@late`` → "IID, late".
     """
-    plain, scenario = split_skew(skew)
+    plain, scenario = split_setting(skew)
     kind, _, value = plain.partition("~")
     part, _, rest = value.partition("~")
     titles = {
@@ -265,7 +258,7 @@ def skew_order(skew: str) -> tuple[int, float, str, tuple[str | float, ...]]:
 
     Scenarios of one skew stand together, numbers in their names by value.
     """
-    plain, scenario = split_skew(skew)
+    plain, scenario = split_setting(skew)
     kind, _, value = plain.partition("~")
     kinds = ("dirichlet", "mixed", "classes", "quantity", "domains", "iid")
     if kind not in kinds:

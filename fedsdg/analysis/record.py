@@ -16,24 +16,23 @@ from typing import Any
 
 from fedsdg.analysis.claims import write_claims
 from fedsdg.analysis.merging import OwnTraining, merged
-from fedsdg.analysis.names import NOT_RUN, split_skew
+from fedsdg.analysis.names import NOT_RUN
 from fedsdg.analysis.origins import FILE as ORIGINS
 from fedsdg.analysis.origins import joined, origins_of, read_origins
 from fedsdg.analysis.summarise import (
     Gathered,
     failed_runs,
     read_summary,
-    run_folder,
     search_file,
     write_summary,
 )
-from fedsdg.analysis.summary import PRIMARY_FILE, Summary
+from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables import write_table
 from fedsdg.files import read_json, write_json
+from fedsdg.files.places import DIVISION, NAMED, SUMMARY_TABLES, run_below, split_setting
 
 #: Kinds of pages, and the files that say which there are.
 _PAGES = {"tables": "csv", "figures": "json"}
-_SUMMARY = ("runs", "rounds", "clients", "timings", "differences")
 
 
 def keep_record(
@@ -97,7 +96,7 @@ def keep_record(
 
 def _done(runs: Iterable[Mapping[str, Any]]) -> list[str]:
     """The folders of the runs that went well."""
-    return [run_folder(run) for run in runs if run["status"] == "ok"]
+    return [run_below(run) for run in runs if run["status"] == "ok"]
 
 
 def _make_again(
@@ -142,10 +141,10 @@ def _contents(experiment: str, results: Path, places: list[Path]) -> Iterator[tu
     ``places`` have the partitions and the backbones, and the first of them the search.
     """
     summary = results / "summary" / experiment
-    for name in _SUMMARY:
+    for name in SUMMARY_TABLES:
         yield summary / f"{name}.parquet", Path(f"{name}.parquet")
-    if (summary / PRIMARY_FILE).is_file():
-        yield summary / PRIMARY_FILE, Path(PRIMARY_FILE)
+    if (summary / NAMED).is_file():
+        yield summary / NAMED, Path(NAMED)
     for suffix in ("csv", "md"):
         for table in sorted((results / "tables" / experiment).glob(f"*.{suffix}")):
             yield table, Path(table.name)
@@ -154,7 +153,7 @@ def _contents(experiment: str, results: Path, places: list[Path]) -> Iterator[tu
         yield search, Path("search.json")
     runs = Summary(summary).runs
     first = min(run["seed"] for run in runs)
-    for place in sorted({f"{_division(run)}/seed~{first}.parquet" for run in runs}):
+    for place in sorted({_division(run, first) for run in runs}):
         if file := _first(places, Path("partitions", place)):
             yield file, Path("partitions", place)
     done = [run for run in runs if run["status"] == "ok"]
@@ -169,10 +168,7 @@ def _first(places: list[Path], file: Path) -> Path | None:
     return next((place / file for place in places if (place / file).is_file()), None)
 
 
-def _division(run: dict[str, Any]) -> str:
-    """Where the partition lies: scenarios divide the data alike."""
-    return _setting(run | {"skew": split_skew(run["skew"])[0]})
-
-
-def _setting(run: dict[str, Any]) -> str:
-    return f"{run['dataset']}/clients~{run['clients']}/{run['skew']}"
+def _division(run: dict[str, Any], seed: int) -> str:
+    """Where the partition lies, below the folder of partitions."""
+    skew, _ = split_setting(run["skew"])
+    return DIVISION.format_map({**run, "skew": skew, "seed": seed})

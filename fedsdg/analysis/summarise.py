@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from fedsdg.analysis.differences import DIFFERENCES_SCHEMA, differences
 from fedsdg.analysis.names import NOT_RUN, method_order, skew_order
-from fedsdg.analysis.summary import PRIMARY_FILE, read_table
+from fedsdg.analysis.summary import read_table
 from fedsdg.files import canonical_json, read_json, write_json
+from fedsdg.files.places import ANY_RUN, NAMED, RECORD, RUN_BELOW, SEARCH, filled, run_below
 from fedsdg.files.records import (
     CLIENTS_MORE,
     CLIENTS_SCHEMA,
@@ -94,7 +95,7 @@ class FailedRun:
     error: str
 
     def __str__(self) -> str:
-        return f"{run_folder(vars(self))}: {self.error}"
+        return f"{run_below(vars(self))}: {self.error}"
 
 
 @dataclass(frozen=True)
@@ -120,12 +121,7 @@ class Gathered:
     @property
     def folder(self) -> str:
         """Where its files lie below ``results/runs/{experiment}``."""
-        return run_folder(self.row)
-
-
-def run_folder(identity: Mapping[str, Any]) -> str:
-    """Where a run lies below ``results/runs/{experiment}``."""
-    return "{dataset}/clients~{clients}/{skew}/{method}/seed~{seed}".format_map(identity)
+        return run_below(self.row)
 
 
 def summarise(
@@ -155,7 +151,7 @@ def summarise(
         found.unlink(missing_ok=True)
     else:
         write_json(found, read_json(search))
-    write_json(Path(output_dir) / PRIMARY_FILE, list(primary))
+    write_json(Path(output_dir) / NAMED, list(primary))
 
 
 def write_summary(runs: Iterable[Gathered], output_dir: str | Path) -> None:
@@ -179,8 +175,8 @@ def write_summary(runs: Iterable[Gathered], output_dir: str | Path) -> None:
 
 def search_file(experiment: str, results: Path = Path("results")) -> Path | None:
     """The search of an experiment: the one made here, else the committed one, else None."""
-    made = results / "search" / f"{experiment}.json"
-    places = (made, results / "reference" / experiment / "search.json")
+    made = results.parent / filled(SEARCH, experiment=experiment)
+    places = (made, results.parent / filled(RECORD, experiment=experiment) / "search.json")
     return next((file for file in places if file.is_file()), None)
 
 
@@ -286,7 +282,7 @@ def failed_runs(summary_dir: str | Path) -> list[FailedRun]:
 def find_runs(runs_dir: Path, wanted: Iterable[str] | None = None) -> list[_Run]:
     """The runs below ``runs_dir`` in the fixed order: data set, K, skew, method, seed."""
     runs = []
-    there = [place for place in runs_dir.glob("*/clients~*/*/*/seed~*") if place.is_dir()]
+    there = [place for place in runs_dir.glob(ANY_RUN) if place.is_dir()]
     for folder in there if wanted is None else [runs_dir / place for place in wanted]:
         dataset, clients, skew, method, seed = folder.relative_to(runs_dir).parts
         file = folder / "result.json"
@@ -301,10 +297,7 @@ def find_runs(runs_dir: Path, wanted: Iterable[str] | None = None) -> list[_Run]
         }
         runs.append(_Run(folder, identity, result))
     if not runs:
-        raise FileNotFoundError(
-            f"no run below {runs_dir}: expected "
-            "{dataset}/clients~{K}/{skew}/{method}/seed~{seed}/; train first"
-        )
+        raise FileNotFoundError(f"no run below {runs_dir}: expected {RUN_BELOW}/; train first")
     return sorted(runs, key=lambda run: run_order(run.identity))
 
 

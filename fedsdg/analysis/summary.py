@@ -30,9 +30,9 @@ from fedsdg.analysis.names import (
     skew_title,
 )
 from fedsdg.files import read_json
+from fedsdg.files.places import NAMED
 
 #: The comparisons that the config named beforehand; records from before lack the file.
-PRIMARY_FILE = "primary.json"
 
 
 @dataclass(frozen=True, order=True)
@@ -83,8 +83,8 @@ class Summary:
         learn_titles(self.runs)
 
     def primary(self) -> list[dict[str, Any]]:
-        """The definitions in ``PRIMARY_FILE``; none where the folder has no such file."""
-        path = self.folder / PRIMARY_FILE
+        """The definitions in ``NAMED``; none where the folder has no such file."""
+        path = self.folder / NAMED
         if not path.exists():
             return []
         if path not in self.inputs:

@@ -86,11 +86,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.method is None:
         raise ValueError("name a method with --method, or a whole grid with --grid")
     from fedsdg.experiment.backbones import pretraining
-    from fedsdg.experiment.grid import backbone_file, division_of, kept_or_made, partition_file
+    from fedsdg.experiment.grid import backbone_file, division_of, kept_or_made
     from fedsdg.experiment.loading import load_images
     from fedsdg.experiment.machine.progress import round_progress
     from fedsdg.experiment.runs import execute, prepare_material, require_start
     from fedsdg.files import read_json
+    from fedsdg.files.places import RUN, filled, partition_of
     from fedsdg.models.backbones import load_backbone
 
     config = load(arguments)
@@ -112,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
     say_remarks(config)
     clients = config.federation.clients
     wanted, source = config.run(dataset, skew, method, seed), config.source(dataset)
-    needed = division_of(wanted, source, partition_file(config, dataset, skew, seed))
+    needed = division_of(wanted, source, partition_of(dataset, clients, skew, seed))
     shares = kept_or_made(needed, lambda _: images)
     weights_file = backbone_file(config)
     if weights_file and not weights_file.is_file():
@@ -128,8 +129,15 @@ def run(arguments: argparse.Namespace) -> int:
     title = f"{dataset} {skew} {method.label} seed {seed}"
     output = Path(
         arguments.output
-        or f"results/runs/{config.experiment}/{dataset}/clients~{clients}/{skew}/{method.label}"
-        f"/seed~{seed}"
+        or filled(
+            RUN,
+            experiment=config.experiment,
+            dataset=dataset,
+            clients=clients,
+            setting=skew,
+            method=method.label,
+            seed=seed,
+        )
     )
     with round_progress(title, config.federation.rounds) as progress:
         failure = execute(
@@ -227,12 +235,13 @@ def search(arguments: argparse.Namespace) -> int:
     """Search hyper-parameters on seeds outside the grid, equally long for every method."""
     from fedsdg.experiment import search as searching
     from fedsdg.experiment.grid import backbone_file
+    from fedsdg.files.places import SEARCH, filled
 
     if arguments.found:
         print(searching.found_entries(searching.read_found(Path(arguments.found))))
         return 0
     config = load(arguments)
-    output = Path(arguments.output or f"results/search/{config.experiment}.json")
+    output = Path(arguments.output or filled(SEARCH, experiment=config.experiment))
     if arguments.show:
         found = searching.read_found(output)
     else:

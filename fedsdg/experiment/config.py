@@ -26,6 +26,7 @@ from fedsdg.experiment.search_space import Axis, SearchConfig, parse_axis
 from fedsdg.experiment.starts import Start, StartParameter
 from fedsdg.federation.contribution import check_players
 from fedsdg.files import hint, sha256_json
+from fedsdg.files.places import RUN_BELOW, joined_setting, split_setting
 from fedsdg.methods.composition import Method, Parameter, checked, section, values
 from fedsdg.methods.composition import mapping as mapping_of
 from fedsdg.methods.conditions import Conditions, parse_conditions
@@ -257,11 +258,11 @@ class Config:
         """The skews, each under each scenario as ``{skew}@{scenario}`` where there are any."""
         if not self.scenarios:
             return self.skews
-        return tuple(f"{skew}@{name}" for skew in self.skews for name in self.scenarios)
+        return tuple(joined_setting(skew, name) for skew in self.skews for name in self.scenarios)
 
     def scenario(self, setting: str) -> Scenario:
         """What is the case in a setting."""
-        name = setting.partition("@")[2]
+        _, name = split_setting(setting)
         if not name:
             return Scenario(self.federation, self.training, self.conditions, {})
         return self.scenarios[name]
@@ -297,9 +298,9 @@ class Config:
                 raise ValueError(f"unknown data set {dataset!r}{hint(dataset, known_data)}")
             added = replace(added, datasets=(*self.datasets, dataset))
         if setting is not None and setting not in self.settings:
-            skew, _, scenario = setting.partition("@")
+            skew, scenario = split_setting(setting)
             if scenario not in (self.scenarios or ("",)):
-                ways = [f"{skew}@{name}" for name in self.scenarios] or [skew]
+                ways = [joined_setting(skew, name) for name in self.scenarios] or [skew]
                 raise ValueError(f"--skew is {setting!r}, but must be one of {', '.join(ways)}")
             _skews([skew])
             if skew not in self.skews:
@@ -318,7 +319,13 @@ class Config:
         """The folders of all runs of the grid, below ``results/runs/{experiment}``."""
         cells = itertools.product(self.datasets, self.settings, self.methods, self.seeds)
         return [
-            f"{dataset}/clients~{self.federation.clients}/{setting}/{method.label}/seed~{seed}"
+            RUN_BELOW.format(
+                dataset=dataset,
+                clients=self.federation.clients,
+                setting=setting,
+                method=method.label,
+                seed=seed,
+            )
             for dataset, setting, method, seed in cells
         ]
 
@@ -326,7 +333,7 @@ class Config:
         self, dataset: str, setting: str, method: MethodConfig, seed: int
     ) -> dict[str, Any]:
         """What names one run of the grid in its ``result.json``."""
-        scenario = setting.partition("@")[2]
+        _, scenario = split_setting(setting)
         return {
             "experiment": self.experiment,
             "dataset": dataset,
@@ -362,7 +369,7 @@ class Config:
         return RunConfig(
             dataset=dataset,
             backbone=self.backbone,
-            skew=setting.partition("@")[0],
+            skew=split_setting(setting)[0],
             seed=seed,
             federation=case.federation,
             partition=self.partition,

@@ -21,6 +21,7 @@ from fedsdg import files
 from fedsdg.analysis.origins import read_origins
 from fedsdg.analysis.summarise import Gathered, read_summary
 from fedsdg.experiment.store import Address, keep_or_reuse, together_key
+from fedsdg.files.places import RECORD, filled
 from fedsdg.files.records import (
     CLIENTS_MORE,
     CLIENTS_SCHEMA,
@@ -31,7 +32,6 @@ from fedsdg.files.records import (
 )
 
 #: Where records lie; each in a folder named as its experiment.
-RECORDS = Path("results/reference")
 
 _ADDRESS = tuple(entry.name for entry in fields(Address))
 #: What ``result.json`` says of a run beside its outcome, which alone is in the store.
@@ -48,7 +48,7 @@ def take_from_record(experiment: str, wanted: Iterable[Address], store: Path) ->
 
     Nothing where there is no record. Raises ``ValueError`` where it is damaged.
     """
-    record = RECORDS / experiment
+    record = filled(RECORD, experiment=experiment)
     if not (record / "runs.parquet").is_file():
         return 0
     addresses = {astuple(one): one for one in wanted}

@@ -25,6 +25,19 @@ from fedsdg.experiment.machine.progress import GridProgress
 from fedsdg.experiment.reach import source_hash
 from fedsdg.experiment.store import MODELS, Address
 from fedsdg.files import hint
+from fedsdg.files.places import (
+    BACKBONE,
+    CLAIMS,
+    FIGURE,
+    RUN_FILES,
+    RUNS,
+    SUMMARY,
+    TABLE,
+    VERIFIED,
+    filled,
+    partition_of,
+    run_below,
+)
 
 if TYPE_CHECKING:
     from fedsdg.data.datasets import ImageData
@@ -33,14 +46,6 @@ if TYPE_CHECKING:
     from fedsdg.experiment.runs import Material
 
 Note = Callable[[Any], None]
-
-RECORDS = (
-    "rounds.parquet",
-    "clients.parquet",
-    "result.json",
-    "provenance.json",
-    "timings.parquet",
-)
 
 #: As in workflow/rules/common.smk, which says why; threads are those of a process.
 ALLOCATOR = {
@@ -105,14 +110,7 @@ def backbone_file(config: Config) -> Path | None:
     """Where the backbone of an experiment lies; None where all parameters are trained."""
     if config.trainable == "full":
         return None
-    return Path("results/backbones") / f"{config.backbone}.safetensors"
-
-
-def partition_file(config: Config, dataset: str, setting: str, seed: int) -> Path:
-    """Where a partition lies; it is the same in all scenarios."""
-    clients = config.federation.clients
-    skew = setting.partition("@")[0]
-    return Path("results/partitions", dataset, f"clients~{clients}", skew, f"seed~{seed}.parquet")
+    return filled(BACKBONE, backbone=config.backbone)
 
 
 def grid_runs(config: Config, store: Path, only: Sequence[str] = ()) -> list[Run]:
@@ -122,22 +120,23 @@ def grid_runs(config: Config, store: Path, only: Sequence[str] = ()) -> list[Run
     one kind are alternatives, kinds restrict each other. Raises ``ValueError`` for other words.
     """
     clients = config.federation.clients
-    places = Path("results/runs", config.experiment)
+    folder = filled(RUNS, experiment=config.experiment)
     named = _kinds(config, only)
     runs = []
     for seed, method, dataset, setting in itertools.product(
         config.seeds, config.methods, config.datasets, config.settings
     ):
         place = (dataset, setting, method.label, f"seed~{seed}")
+        identity = config.identity(dataset, setting, method, seed)
         if all(not words or part in words for part, words in zip(place, named, strict=True)):
             runs.append(
                 Run(
                     config=config.run(dataset, setting, method, seed),
                     source=config.source(dataset),
-                    identity=config.identity(dataset, setting, method, seed),
+                    identity=identity,
                     backbone=backbone_file(config),
-                    partition=partition_file(config, dataset, setting, seed),
-                    folder=places.joinpath(dataset, f"clients~{clients}", *place[1:]),
+                    partition=partition_of(dataset, clients, setting, seed),
+                    folder=folder / run_below({**identity, "method": method.label}),
                     store=store,
                     checkpoint_seconds=config.checkpoint_seconds,
                 )
@@ -176,7 +175,7 @@ def grouped(runs: Sequence[Run], size: int) -> list[tuple[Run, ...]]:
 
 def is_finished(run: Run, partition: str, backbone: str | None) -> bool:
     """Whether the records of this very run are in place: config, data, backbone and code."""
-    records = (*RECORDS, *((MODELS,) if run.config.training.save else ()))
+    records = (*RUN_FILES, *((MODELS,) if run.config.training.save else ()))
     if not all((run.folder / file).is_file() for file in records):
         return False
     try:
@@ -335,24 +334,27 @@ def _write_pages(config: Config, workers: Workers, progress: GridProgress) -> li
     from fedsdg.analysis.summarise import failed_runs, search_file, summarise
 
     name = config.experiment
-    summary = Path("results/summary", name)
-    verified = summary / "verified.txt"
+    summary, verified = filled(SUMMARY, experiment=name), filled(VERIFIED, experiment=name)
     verified.unlink(missing_ok=True)
-    runs = Path("results/runs", name)
+    runs = filled(RUNS, experiment=name)
     primary = [comparison.to_dict() for comparison in config.primary]
     summarise(runs, summary, config.run_folders(), search_file(name), primary)
     first = min(config.seeds)
     places = itertools.product(config.datasets, config.skews)
-    shares = [partition_file(config, dataset, skew, first) for dataset, skew in places]
+    clients = config.federation.clients
+    shares = [partition_of(dataset, clients, skew, first) for dataset, skew in places]
     shares = [file for file in shares if file.is_file()]
     tables, figures = shown_pages(config)
-    pages = [Page("table", table, summary, Path("results/tables", name, table)) for table in tables]
+    pages = [
+        Page("table", table, summary, filled(TABLE, experiment=name, table=table))
+        for table in tables
+    ]
     pages += [
-        Page("figure", figure, summary, Path("results/figures", name, figure), tuple(shares))
+        Page("figure", figure, summary, filled(FIGURE, experiment=name, figure=figure), (*shares,))
         for figure in figures
         if shares or not known_figure(figure).needs_partitions
     ]
-    pages.append(Page("claims", name, summary, Path("results/claims", name)))
+    pages.append(Page("claims", name, summary, filled(CLAIMS, experiment=name)))
     for page, outcome in workers.map(_page, pages):
         _needed(outcome, f"{page.kind} {page.name}")
     missing = failed_runs(summary)
@@ -360,7 +362,9 @@ def _write_pages(config: Config, workers: Workers, progress: GridProgress) -> li
     if not missing:
         with files.atomic_path(verified) as temporary:
             temporary.write_text("all runs succeeded\n")
-    progress.say(f"tables in results/tables/{name}, figures in results/figures/{name}")
+    tables_in = filled(TABLE, experiment=name, table="").as_posix()
+    figures_in = filled(FIGURE, experiment=name, figure="").as_posix()
+    progress.say(f"tables in {tables_in}, figures in {figures_in}")
     if len(missing) > len(failed):
         progress.say(f"{len(missing) - len(failed)} runs of the grid were not run")
     return [str(run) for run in failed]

@@ -20,6 +20,7 @@ from fedsdg.data.partition import parse_skew, partition_clients
 from fedsdg.data.partition_record import TRAIN, PartitionSpec
 from fedsdg.experiment.config import Config, FederationConfig, MethodConfig
 from fedsdg.experiment.loading import load_images, survey_of
+from fedsdg.files.places import split_setting
 from fedsdg.methods.local_parts import name_of
 from fedsdg.rng import stream
 
@@ -117,7 +118,7 @@ def training_sizes(config: Config, dataset: str, setting: str) -> np.ndarray:
     Raises ``ValueError`` where clients cannot all get enough samples, ``FileNotFoundError`` where
     there are no files to count.
     """
-    clients, skew = config.federation.clients, setting.partition("@")[0]
+    clients, skew = config.federation.clients, split_setting(setting)[0]
     spec = PartitionSpec(**asdict(config.partition))
     source = config.source(dataset)
     if isinstance(source, OwnData):

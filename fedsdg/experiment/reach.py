@@ -135,6 +135,33 @@ def closure(root: str, elsewhere: frozenset[str] = ELSEWHERE) -> frozenset[str]:
     return frozenset(found)
 
 
+def code_of(*doors: str) -> str:
+    """The hash of all code that whoever imports these modules can reach, without its words.
+
+    ``package.*`` stands for all modules of a package, which may import each other by name.
+    """
+    roots = {name for door in doors for name in _named(door)}
+    reached_there = frozenset().union(*(closure(root, frozenset()) for root in roots))
+    digest = hashlib.sha256()
+    for name in sorted(reached_there):
+        digest.update(f"{name} {_digest(name)}\0".encode())
+    return digest.hexdigest()
+
+
+def _named(door: str) -> list[str]:
+    package, star, _ = door.partition(".*")
+    if not star:
+        return [door]
+    place = _file(package)
+    if place is None:
+        raise ValueError(f"there is no package {package!r}")
+    return [
+        ".".join([PACKAGE.name, *file.relative_to(PACKAGE).with_suffix("").parts])
+        for file in sorted(place.parent.glob("*.py"))
+        if file.name != "__init__.py"
+    ] + [package]
+
+
 def imports(tree: ast.AST, module: str, *, is_package: bool) -> set[str]:
     """The modules of the package that a syntax tree imports, wherever in it.
 

@@ -23,6 +23,7 @@ from fedsdg.experiment.loading import Source
 from fedsdg.experiment.machine.processes import Failed, Workers
 from fedsdg.experiment.search_space import expected_best, points
 from fedsdg.files import hint
+from fedsdg.files.places import split_setting
 
 #: A trial's score, as the file says it.
 CRITERION = (
@@ -128,7 +129,7 @@ def trial_runs(
     settings = [
         setting
         for setting in config.settings
-        if setting in wanted or setting.partition("@")[0] in wanted
+        if setting in wanted or split_setting(setting)[0] in wanted
     ]
     for dataset in config.datasets:
         for trial in tried:

@@ -20,14 +20,14 @@ FEDSDG = next(bar for bar in BARS if bar.rule == "fedsdg")
 
 # A defect in the kernels, put into them from outside: every pass is made six times.
 SLOWING = """
-from fedsdg.aggregation.engines.kernels import statistics, sums
+from fedsdg.aggregation.engines.kernels import moments, sums
 
 def often(kernel):
     def slowed(*arguments, **more):
         return [kernel(*arguments, **more) for _ in range(6)][-1]
     return slowed
 
-statistics.moments = often(statistics.moments)
+moments.moments = often(moments.moments)
 sums.weighted_sum = often(sums.weighted_sum)
 """
 

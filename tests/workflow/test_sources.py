@@ -1,6 +1,7 @@
-"""The lists of sources behind the rules are complete: what a rule imports re-runs it."""
+"""The code behind the rules is complete: what a rule's command imports re-runs it, words do not."""
 
 import re
+import shutil
 from pathlib import Path
 
 import grimp
@@ -9,53 +10,49 @@ import yaml
 
 from fedsdg.analysis.plots import FIGURES, USUAL_FIGURES
 from fedsdg.analysis.tables import TABLES, USUAL_TABLES
+from fedsdg.experiment import reach
 
 ROOT = Path(__file__).resolve().parents[2]
-# What the command of each rule imports first. Training is not among them: `reach` finds out.
-DOORS = {
-    "partition": [
-        "fedsdg.data.datasets",
-        "fedsdg.data.partition",
-        "fedsdg.data.partition_files",
-        "fedsdg.experiment.loading",
-        "fedsdg.rng",
-    ],
-    "pretrain": ["fedsdg.experiment.backbones.pretraining"],
-    "summarise": ["fedsdg.analysis.summarise"],
-    "tables": ["fedsdg.analysis.tables"],
-    "figures": ["fedsdg.analysis.plots"],
-    "claims": ["fedsdg.analysis.claims"],
-    "measure": [
-        "fedsdg.aggregation.engines.backends",
-        "fedsdg.aggregation.rule_table",
-        "fedsdg.aggregation.types",
-        "fedsdg.files",
-    ],
-    "kernels": ["fedsdg.analysis.kernels"],
-}
 
 
 def common() -> dict:
     """The constants of common.smk, which is Python but for its directives."""
     text = (ROOT / "workflow/rules/common.smk").read_text()
     names: dict = {}
-    for name in ("SOURCES", "TABLES", "FIGURES", "USUAL_TABLES", "USUAL_FIGURES"):
-        (value,) = re.findall(rf"^{name} = ([\[{{].*?[\]}}])$", text, re.DOTALL | re.MULTILINE)
+    for name in ("CODE", "TABLES", "FIGURES", "USUAL_TABLES", "USUAL_FIGURES"):
+        value = re.findall(rf"^{name} = ([\[{{].*?[\]}}])$", text, re.DOTALL | re.MULTILINE)[0]
         names[name] = eval(value)
     return names
 
 
 @pytest.fixture(scope="module")
 def imports() -> grimp.ImportGraph:
-    return grimp.build_graph("fedsdg", cache_dir=None)
+    return grimp.build_graph("fedsdg", cache_dir=None, exclude_type_checking_imports=True)
 
 
-@pytest.mark.parametrize("stage", sorted(DOORS))
-def test_a_rule_lists_whatever_its_command_imports(stage, imports):
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A copy of the package, which `reach` reads in place of its own."""
+    shutil.copytree(
+        reach.PACKAGE, tmp_path / "fedsdg", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    monkeypatch.setattr(reach, "PACKAGE", tmp_path / "fedsdg")
+    forget()
+    yield tmp_path / "fedsdg"
+    monkeypatch.undo()
+    forget()
+
+
+def forget() -> None:
+    for found in (reach.closure, reach._file, reach._tree, reach._imports_of, reach._digest):
+        found.cache_clear()
+
+
+@pytest.mark.parametrize("stage", sorted(common()["CODE"]))
+def test_a_rule_depends_on_whatever_its_command_imports(stage, imports, package):
     """Directly or not; importing a module also runs the packages around it."""
-    package = ROOT / "fedsdg"
-    listed = {f for pattern in common()["SOURCES"][stage] for f in package.glob(pattern)}
-    needed, left = set(), [*DOORS[stage]]
+    doors = common()["CODE"][stage]
+    needed, left = set(), [name for door in doors for name in reach._named(door)]
     while left:
         module = left.pop()
         if module not in needed:
@@ -63,18 +60,23 @@ def test_a_rule_lists_whatever_its_command_imports(stage, imports):
             package_of, _, _ = module.rpartition(".")
             left += [package_of] if "." in package_of else []
             left += imports.find_modules_directly_imported_by(module)
-    files = {}
-    for module in needed:
-        place = ROOT.joinpath(*module.split("."))
-        files[module] = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
-    missing = {m: f for m, f in files.items() if f not in listed}
-    assert missing == {}, f"add them to SOURCES[{stage!r}] of workflow/rules/common.smk"
-
-
-def test_every_pattern_finds_a_file():
-    for stage, patterns in common()["SOURCES"].items():
-        for pattern in patterns:
-            assert list((ROOT / "fedsdg").glob(pattern)), f"{stage}: {pattern} finds nothing"
+    before = reach.code_of(*doors)
+    for module in sorted(needed)[:: max(1, len(needed) // 7)]:
+        file = reach._file(module)
+        text = file.read_text()
+        file.write_text(text + "\nEDITED = True\n")
+        forget()
+        assert reach.code_of(*doors) != before, module
+        file.write_text(f"# edited\n{text}")
+        forget()
+        assert reach.code_of(*doors) == before, module
+    outside = sorted(imports.modules - needed - {"fedsdg"})
+    (package / "nobody_imports_it.py").write_text("ONE = 1\n")
+    for module in outside[:: max(1, len(outside) // 7)]:
+        with reach._file(module).open("a") as file:
+            file.write("\nEDITED = True\n")
+    forget()
+    assert reach.code_of(*doors) == before
 
 
 def test_every_table_and_figure_of_the_package_is_made():

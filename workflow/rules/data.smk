@@ -4,14 +4,13 @@
 rule partition_clients:
     """Divide a data set among clients and into their train, validation and test splits."""
     input:
-        sources=sources("partition"),
         plugins=data_files,
     output:
-        PARTITION,
+        places.PARTITION,
     log:
-        "results/logs/partition_clients/{dataset}/clients~{clients}/{skew}/seed~{seed}.log",
+        f"results/logs/partition_clients/{places.DIVISION}.log",
     benchmark:
-        "results/benchmarks/partition_clients/{dataset}/clients~{clients}/{skew}/seed~{seed}.tsv"
+        f"results/benchmarks/partition_clients/{places.DIVISION}.tsv"
     # All partitions first: then every cell can start, the dearest before the others.
     priority: 50
     threads: 1
@@ -20,6 +19,7 @@ rule partition_clients:
         runtime=30,
     params:
         settings=partition_settings,
+        code=CODE["partition"],
     message:
         "Partition {wildcards.dataset} among {wildcards.clients} clients: {wildcards.skew}, seed {wildcards.seed}"
     shell:

@@ -5,18 +5,17 @@ rule plot_figure:
     """One figure as pdf, svg and png, with a JSON that says what it was drawn from."""
     input:
         summary=summary_files(),
-        partitions=grid(PARTITION, seed=min(config["seeds"])),
-        sources=sources("figures"),
+        partitions=grid(places.PARTITION, seed=min(CONFIG.seeds)),
     output:
-        pdf="results/figures/{experiment}/{figure}.pdf",
+        pdf=f"{places.FIGURE}.pdf",
         svg=report(
-            "results/figures/{experiment}/{figure}.svg",
+            f"{places.FIGURE}.svg",
             caption="../report/figure.rst",
             category="Figures",
             labels={"experiment": "{experiment}", "figure": "{figure}"},
         ),
-        png="results/figures/{experiment}/{figure}.png",
-        facts="results/figures/{experiment}/{figure}.json",
+        png=f"{places.FIGURE}.png",
+        facts=f"{places.FIGURE}.json",
     log:
         "results/logs/plot_figure/{experiment}/{figure}.log",
     benchmark:
@@ -28,6 +27,7 @@ rule plot_figure:
     params:
         summary=subpath(input[0], parent=True),
         stem=subpath(output.pdf, strip_suffix=".pdf"),
+        code=CODE["figures"],
     message:
         "Plot the figure {wildcards.figure} of {wildcards.experiment}"
     shell:
@@ -39,12 +39,11 @@ use rule plot_figure as redraw_figure with:
     input:
         summary=recorded_summary,
         partitions=recorded_partitions,
-        sources=sources("figures"),
     output:
-        pdf="paper_figures/{experiment}/{figure}.pdf",
-        svg="paper_figures/{experiment}/{figure}.svg",
-        png="paper_figures/{experiment}/{figure}.png",
-        facts="paper_figures/{experiment}/{figure}.json",
+        pdf=f"{places.PAPER_FIGURE}.pdf",
+        svg=f"{places.PAPER_FIGURE}.svg",
+        png=f"{places.PAPER_FIGURE}.png",
+        facts=f"{places.PAPER_FIGURE}.json",
     log:
         "results/logs/redraw_figure/{experiment}/{figure}.log",
     benchmark:

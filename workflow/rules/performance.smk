@@ -12,7 +12,6 @@ rule measure_kernels:
         # so this one job calls pytest where all others call fedsdg.
         suites=suites(),
         benchmarks=benchmark_sources(),
-        sources=sources("measure"),
     output:
         "results/performance/short/aggregation.json",
     log:
@@ -26,6 +25,8 @@ rule measure_kernels:
     resources:
         mem_mb=4096,
         runtime=10,
+    params:
+        code=CODE["measure"],
     message:
         "Measure the aggregation kernels (short form)"
     shell:
@@ -36,7 +37,6 @@ rule report_kernels:
     """The measurements as a table (csv, Markdown, LaTeX) and as the roofline figure."""
     input:
         measured=rules.measure_kernels.output,
-        sources=sources("kernels"),
     output:
         table=report(
             "results/performance/short/kernels.csv",
@@ -63,6 +63,7 @@ rule report_kernels:
     params:
         table=subpath(output.table, strip_suffix=".csv"),
         figure=subpath(output.figure, strip_suffix=".svg"),
+        code=CODE["kernels"],
     message:
         "Draw what was measured of the aggregation kernels"
     shell:

@@ -5,10 +5,9 @@ rule pretrain_backbone:
     """Pretrain, convert or fetch a backbone; its facts and its hash stand in the JSON beside it."""
     input:
         weights=lambda wildcards: config["backbones"][wildcards.backbone].get("file", []),
-        sources=sources("pretrain"),
     output:
-        weights=BACKBONE,
-        facts="results/backbones/{backbone}.json",
+        weights=places.BACKBONE,
+        facts=places.BACKBONE.replace(".safetensors", ".json"),
     log:
         "results/logs/pretrain_backbone/{backbone}.log",
     benchmark:
@@ -25,6 +24,7 @@ rule pretrain_backbone:
         # the number that the config states is what counts.
         threads=lambda wildcards: config["backbones"][wildcards.backbone].get("threads", 1),
         settings=lambda wildcards: canonical(config["backbones"][wildcards.backbone]),
+        code=CODE["pretrain"],
     message:
         "Pretrain the backbone {wildcards.backbone}"
     shell:

@@ -6,7 +6,6 @@ rule summarise_runs:
     input:
         records=run_records(),
         search=search_file,
-        sources=sources("summarise"),
     output:
         summary_files(),
     log:
@@ -18,7 +17,8 @@ rule summarise_runs:
         mem_mb=2048,
         runtime=30,
     params:
-        runs="results/runs/{experiment}",
+        runs=places.RUNS,
+        code=CODE["summarise"],
         primary=canonical(config.get("primary")),
         summary=subpath(output[0], parent=True),
         search=lambda wildcards, input: [f"--search {file}" for file in input.search],
@@ -32,16 +32,15 @@ rule render_table:
     """One table as csv, Markdown and LaTeX."""
     input:
         summary=summary_files(),
-        sources=sources("tables"),
     output:
         csv=report(
-            "results/tables/{experiment}/{table}.csv",
+            f"{places.TABLE}.csv",
             caption="../report/table.rst",
             category="Tables",
             labels={"experiment": "{experiment}", "table": "{table}"},
         ),
-        markdown="results/tables/{experiment}/{table}.md",
-        latex="results/tables/{experiment}/{table}.tex",
+        markdown=f"{places.TABLE}.md",
+        latex=f"{places.TABLE}.tex",
     log:
         "results/logs/render_table/{experiment}/{table}.log",
     benchmark:
@@ -53,6 +52,7 @@ rule render_table:
     params:
         summary=subpath(input[0], parent=True),
         stem=subpath(output.csv, strip_suffix=".csv"),
+        code=CODE["tables"],
     message:
         "Render the table {wildcards.table} of {wildcards.experiment}"
     shell:
@@ -62,11 +62,10 @@ rule render_table:
 use rule render_table as rerender_table with:
     input:
         summary=recorded_summary,
-        sources=sources("tables"),
     output:
-        csv=f"{RECORD}/{{table}}.csv",
-        markdown=f"{RECORD}/{{table}}.md",
-        latex=f"{RECORD}/{{table}}.tex",
+        csv=f"{places.RECORD}/{{table}}.csv",
+        markdown=f"{places.RECORD}/{{table}}.md",
+        latex=f"{places.RECORD}/{{table}}.tex",
     log:
         "results/logs/rerender_table/{experiment}/{table}.log",
     benchmark:
@@ -79,15 +78,14 @@ rule write_claims:
     """Every claim of the README, computed from the summary, with its interval."""
     input:
         summary=summary_files(),
-        sources=sources("claims"),
     output:
         markdown=report(
-            "results/claims/{experiment}.md",
+            f"{places.CLAIMS}.md",
             caption="../report/claims.rst",
             category="Claims",
             labels={"experiment": "{experiment}"},
         ),
-        facts="results/claims/{experiment}.json",
+        facts=f"{places.CLAIMS}.json",
     log:
         "results/logs/write_claims/{experiment}.log",
     benchmark:
@@ -99,6 +97,7 @@ rule write_claims:
     params:
         summary=subpath(input[0], parent=True),
         stem=subpath(output.facts, strip_suffix=".json"),
+        code=CODE["claims"],
     message:
         "Write the claims of {wildcards.experiment}"
     shell:
@@ -112,7 +111,7 @@ rule verify_runs:
         # One file of each page will do: Snakemake names them all where the rule fails.
         pages=last_pages(),
     output:
-        "results/summary/{experiment}/verified.txt",
+        places.VERIFIED,
     log:
         "results/logs/verify_runs/{experiment}.log",
     benchmark:

@@ -7,21 +7,20 @@ rule train_cell:
         partitions=partitions_of_cell,
         backbone=BACKBONES_OF_RUNS,
         facts=[file.replace(".safetensors", ".json") for file in BACKBONES_OF_RUNS],
-        plugins=plugin_files,
         start=START,
     output:
         expand(
-            f"{CELL}/seed~{{seed}}/{{record}}",
-            seed=config["seeds"],
-            record=RECORDS,
+            f"{places.RUN}/{{record}}",
+            seed=CONFIG.seeds,
+            record=places.RUN_FILES,
             allow_missing=True,
         ),
     log:
-        "results/logs/train_cell/{experiment}/{dataset}/clients~{clients}/{setting}/{method}.log",
+        f"results/logs/train_cell/{{experiment}}/{places.CELL_BELOW}.log",
     benchmark:
-        "results/benchmarks/train_cell/{experiment}/{dataset}/clients~{clients}/{setting}/{method}.tsv"
+        f"results/benchmarks/train_cell/{{experiment}}/{places.CELL_BELOW}.tsv"
     # The dearest cells first, so that no core waits for the last of them.
-    priority: lambda wildcards: 10 * (METHODS[wildcards.method]["type"] == "fine-tune")
+    priority: lambda wildcards: 10 * (CONFIG.method(wildcards.method).type == "fine-tune")
     threads: config["training"].get("threads", 1)
     resources:
         mem_mb=lambda wildcards, attempt: memory(wildcards.dataset, attempt),
@@ -31,7 +30,7 @@ rule train_cell:
     params:
         cell=subpath(output[0], ancestor=2),
         backbone=[f"--backbone {file}" for file in BACKBONES_OF_RUNS],
-        settings=training_settings,
+        settings=run_settings,
         code=code,
     message:
         "Train {wildcards.method} on {wildcards.dataset}, {wildcards.setting}, all seeds"

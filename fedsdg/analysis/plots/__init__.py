@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +17,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedsdg import __version__
+from fedsdg.analysis import (
+    contributions,
+    gate_dynamics,
+    group_accuracy,
+    personal_and_global,
+    progress,
+    robustness,
+    simulated_time,
+    sweeps,
+    trajectories,
+    tuning,
+)
 from fedsdg.analysis.formatting import printed
 from fedsdg.analysis.hyperparameters import hyperparameters
 from fedsdg.analysis.summary import Summary
@@ -40,18 +52,12 @@ class Plot:
     module: str
     caption: str
     needs_partitions: bool = False
-    numbers: str | None = None
+    numbers: Callable[[Summary], pd.DataFrame] | None = None
     of_training: bool = True
 
     def frame(self, summary: Summary) -> pd.DataFrame | None:
         """The numbers that are drawn; None where ``draw`` reads the summary itself."""
-        if self.numbers is None:
-            return None
-        module, _, function = self.numbers.partition(":")
-        found: pd.DataFrame = getattr(
-            importlib.import_module(f"fedsdg.analysis.{module}"), function
-        )(summary)
-        return found
+        return None if self.numbers is None else self.numbers(summary)
 
     def __call__(self, summary: Summary, partitions: Sequence[Path] = ()) -> Figure:
         """Draw the figure in the current style."""
@@ -122,7 +128,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "Global accuracy in the last round against the share of attackers, a panel for each "
             "attack: mean over seeds; share 0 is the same run in every panel. The table of the "
             "same name has the intervals.",
-            numbers="robustness:accuracy_by_share",
+            numbers=robustness.accuracy_by_share,
         ),
         "robustness": Plot(
             "robustness",
@@ -132,7 +138,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "rounds; it depends on the machine), each for the attack in the middle. Bottom: "
             "distance and accuracy under the attack that is worst for the rule at that share, "
             "and that accuracy against the time at the smallest share. Means over seeds.",
-            numbers="robustness:trade_off",
+            numbers=robustness.trade_off,
         ),
         "stragglers": Plot(
             "stragglers",
@@ -140,7 +146,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "column for each method and a line for each way of dealing with slow clients: mean "
             "over seeds of the last evaluation until then. Lines go to the end of their longest "
             "run; a seed that is over by then keeps its last accuracy.",
-            numbers="simulated_time:accuracy_over_time",
+            numbers=simulated_time.accuracy_over_time,
         ),
         "label_noise": Plot(
             "label_noise",
@@ -150,7 +156,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "where it was computed: both against the exact Shapley value in the last round. ρ is "
             "Spearman's correlation within a run, mean over seeds; there is none where all "
             "clients are alike.",
-            numbers="contributions:measures",
+            numbers=contributions.measures,
         ),
         "sensitivity": Plot(
             "sensitivity",
@@ -158,7 +164,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "a setting's values: mean over seeds; bars are 95 % Student-t intervals, from five "
             "seeds on and cut at 0 and 100 %. Where other settings vary too, a thin line is one "
             "combination of them and the thick line their mean.",
-            numbers="sweeps:sweeps",
+            numbers=sweeps.sweeps,
         ),
         "personalisation": Plot(
             "personalisation",
@@ -168,7 +174,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "accuracy, with the diagonal where both are equal; methods far outside are named "
             "with both values. The dashed vertical lines are training on pooled data, where it "
             "was run.",
-            numbers="personal_and_global:personal_and_global",
+            numbers=personal_and_global.personal_and_global,
         ),
         "drift": Plot(
             "drift",
@@ -177,7 +183,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "all its models; the title says how much of their variance lies in it. Thin lines "
             "are local training, dots where a client ends, diamonds the server's model after "
             "each round, crosses where clients begin.",
-            numbers="trajectories:trajectories",
+            numbers=trajectories.trajectories,
             of_training=False,
         ),
         "tuning": Plot(
@@ -186,7 +192,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "in, their score the personal validation accuracy over search seeds and skews; the "
             "line is the expected best of so many of them, drawn without replacement. Grey: the "
             "other methods. Trials below the panel are counted in its corner.",
-            numbers="tuning:curves",
+            numbers=tuning.curves,
             of_training=False,
         ),
         "progress": Plot(
@@ -195,7 +201,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "(up and down), a row for each place: mean over seeds, with the 95 % Student-t band "
             "from three seeds on. At most five methods are in colour. A marker is where a method "
             "ends.",
-            numbers="progress:progress",
+            numbers=progress.progress,
         ),
         "gate_dynamics": Plot(
             "gate_dynamics",
@@ -206,7 +212,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "gate with its local steps: near 1 a gate only counts steps. Bands are 95 % "
             "Student-t over seeds, cut at the values seen; of fewer than three seeds each is a "
             "thin line.",
-            numbers="gate_dynamics:gate_dynamics",
+            numbers=gate_dynamics.gate_dynamics,
         ),
         "groups": Plot(
             "groups",
@@ -214,7 +220,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "clients that agree (A) and of those that do not (B), the best for B on top: means "
             "over seeds; thick bars are 95 % Student-t intervals, from five seeds on and cut at 0 "
             "and 100 %.",
-            numbers="group_accuracy:group_accuracy",
+            numbers=group_accuracy.group_accuracy,
         ),
     }
 )

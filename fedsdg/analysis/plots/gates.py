@@ -32,6 +32,7 @@ from fedsdg.analysis.plots.style import (
     ticks_within,
 )
 from fedsdg.analysis.summary import Cell, Summary
+from fedsdg.files.places import split_setting
 
 _COLUMNS = ["dataset", "clients", "skew", "method", "seed", "round", "client", "gates"]
 #: Quantiles from, to, opacity, name.
@@ -153,7 +154,7 @@ def _several(
 
 def _short(skew: str) -> str:
     """What a strip is called: the scenario alone where there is one."""
-    return skew.partition("@")[2] or skew_title(skew, short=True)
+    return split_setting(skew)[1] or skew_title(skew, short=True)
 
 
 def _at(frame: pd.DataFrame, dataset: str, clients: int, method: str) -> pd.DataFrame:

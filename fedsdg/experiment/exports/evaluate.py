@@ -14,6 +14,7 @@ from fedsdg.data.images import prepare
 from fedsdg.data.partition_files import read_partition
 from fedsdg.experiment.exports.model_folders import MERGED, accuracy_and_loss, load_model
 from fedsdg.experiment.starts import facts_of
+from fedsdg.files import places
 from fedsdg.models.backbones import Backbone, load_backbone
 from fedsdg.models.peft_exchange import CONFIG as ADAPTERS
 
@@ -73,7 +74,7 @@ def _backbone(folder: Path, file: Path | None) -> Backbone | None:
         return None
     said = facts_of(folder).get("backbone")
     if file is None and said is not None:
-        file = Path("results/backbones") / f"{said['name']}.safetensors"
+        file = places.filled(places.BACKBONE, backbone=said["name"])
         if not file.is_file():
             raise FileNotFoundError(
                 f"the model in {folder} consists of adapters of the backbone {said['name']}, which "

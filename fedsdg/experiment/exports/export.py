@@ -18,6 +18,7 @@ from fedsdg.experiment.exports.model_folders import MERGED, write_timm, write_we
 from fedsdg.experiment.starts import FACTS
 from fedsdg.experiment.store import MODELS, Address
 from fedsdg.federation.saved_models import SavedModels, read_saved
+from fedsdg.files import places
 from fedsdg.models.backbones import Backbone, load_backbone
 from fedsdg.models.peft_exchange import save_peft
 from fedsdg.models.portable import Portable
@@ -54,8 +55,7 @@ def export_run(
     """
     if not (run / "result.json").is_file():
         raise FileNotFoundError(
-            f"{run} is no run: it has no result.json; name a folder such as "
-            "results/runs/EXPERIMENT/DATASET/clients~K/SKEW/METHOD/seed~0"
+            f"{run} is no run: it has no result.json; name a folder such as {places.RUN}"
         )
     result = files.read_json(run / "result.json")
     if not isinstance(result, dict) or "status" not in result:
@@ -140,7 +140,7 @@ def _remarks(saved: SavedModels, clients: Sequence[int] | None) -> list[str]:
 def _backbone(said: Mapping[str, str] | None, file: Path | None) -> Backbone | None:
     if said is None:
         return None
-    place = file or Path("results/backbones") / f"{said['name']}.safetensors"
+    place = file or places.filled(places.BACKBONE, backbone=said["name"])
     if not place.is_file():
         raise FileNotFoundError(
             f"the run's models are adapters of the backbone {said['name']}, which is not at "

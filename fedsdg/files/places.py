@@ -1,0 +1,80 @@
+"""Where every file of an experiment lies, relative to the working directory: said here alone.
+
+Names in braces are wildcards of the workflow, and are filled in by :func:`filled` elsewhere. A
+*setting* is a skew, or a skew under a scenario: ``iid``, ``iid@half``. Imports nothing heavy, for
+the workflow reads it on every call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+#: A partition, below the folder of partitions; it is the same in all scenarios.
+DIVISION = "{dataset}/clients~{clients}/{skew}/seed~{seed}.parquet"
+#: A cell of the grid, and a run of it, below the folder of runs.
+CELL_BELOW = "{dataset}/clients~{clients}/{setting}/{method}"
+RUN_BELOW = f"{CELL_BELOW}/seed~{{seed}}"
+#: What matches every run there.
+ANY_RUN = re.sub(r"{\w+}", "*", RUN_BELOW)
+
+PARTITION = f"results/partitions/{DIVISION}"
+BACKBONE = "results/backbones/{backbone}.safetensors"
+RUNS = "results/runs/{experiment}"
+CELL = f"{RUNS}/{CELL_BELOW}"
+RUN = f"{RUNS}/{RUN_BELOW}"
+SUMMARY = "results/summary/{experiment}"
+TABLE = "results/tables/{experiment}/{table}"
+FIGURE = "results/figures/{experiment}/{figure}"
+CLAIMS = "results/claims/{experiment}"
+SEARCH = "results/search/{experiment}.json"
+#: In a summary: that no run failed, written last of all.
+VERIFIED = f"{SUMMARY}/verified.txt"
+
+#: What is committed of an experiment, and the figures that are drawn of it.
+RECORDS = "results/reference"
+RECORD = f"{RECORDS}/{{experiment}}"
+PAPER_FIGURE = "paper_figures/{experiment}/{figure}"
+
+#: The files of a run, its result last of all.
+RUN_FILES = (
+    "rounds.parquet",
+    "clients.parquet",
+    "result.json",
+    "provenance.json",
+    "timings.parquet",
+)
+#: The tables of a summary, and the comparisons that its config named beforehand.
+SUMMARY_TABLES = ("runs", "rounds", "clients", "timings", "differences")
+NAMED = "primary.json"
+TABLE_FORMATS = ("csv", "md", "tex")
+FIGURE_FORMATS = ("pdf", "svg", "png", "json")
+
+
+def filled(pattern: str, **names: Any) -> Path:
+    """A path, with its names in place."""
+    return Path(pattern.format_map(names))
+
+
+def split_setting(setting: str) -> tuple[str, str]:
+    """The skew of a setting, and its scenario or ""."""
+    skew, _, scenario = setting.partition("@")
+    return skew, scenario
+
+
+def joined_setting(skew: str, scenario: str) -> str:
+    """A skew under a scenario; the skew alone where that is ""."""
+    return f"{skew}@{scenario}" if scenario else skew
+
+
+def partition_of(dataset: str, clients: int, setting: str, seed: int) -> Path:
+    """The partition that a run needs."""
+    skew, _ = split_setting(setting)
+    return filled(PARTITION, dataset=dataset, clients=clients, skew=skew, seed=seed)
+
+
+def run_below(identity: Mapping[str, Any]) -> str:
+    """Where a run lies below the folder of runs; a row of records calls its setting ``skew``."""
+    return RUN_BELOW.format_map({**identity, "setting": identity["skew"]})
