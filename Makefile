@@ -19,7 +19,7 @@ SNAKEMAKE  = $(BIN)/snakemake --cores $(CORES) $(if $(CONFIG),--configfile $(CON
 # Jobs of the pipeline find `fedsdg` here, as in an activated shell.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help reproduce report everything search record cifar100 cifar100-pilot extended smoke test test-fast lint bench bench-compare bench-regression gate gpu lock environment clean distclean
+.PHONY: help reproduce report everything search record cifar100 cifar100-pilot extended smoke test test-fast lint bench bench-compare bench-regression gate gpu lock documents environment clean distclean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -167,6 +167,10 @@ gpu:
 $(VENV)/.rivals: benchmarks/requirements.txt $(INSTALLED)
 	@$(BIN)/python -m pip install --quiet --no-deps --requirement $< && touch $@ || \
 	  echo "Flower and byzfl could not be installed: their columns stay empty." >&2
+
+# What is said of the parts in other places, from the parts; a test says when it is due.
+documents: $(INSTALLED)
+	$(BIN)/fedsdg documents
 
 environment: $(INSTALLED)
 

@@ -61,6 +61,20 @@ def methods(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def documents(arguments: argparse.Namespace) -> int:
+    """Generate what is said of the parts elsewhere: fedsdg/declarations.json, docs/methods.md."""
+    from fedsdg.files import write_json
+    from fedsdg.methods.declared import FILE
+    from fedsdg.methods.describing import declarations
+
+    write_json(arguments.output or FILE, declarations())
+    return 0
+
+
+def _documents_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--output", metavar="FILE", help="default: fedsdg/declarations.json")
+
+
 def _methods_options(sub: argparse.ArgumentParser) -> None:
     add_plugin_option(sub)
     sub.add_argument("--markdown", action="store_true", help="the whole page, docs/methods.md")
@@ -69,4 +83,5 @@ def _methods_options(sub: argparse.ArgumentParser) -> None:
 COMMANDS = (
     Command(check, add_config_options),
     Command(methods, _methods_options),
+    Command(documents, _documents_options),
 )

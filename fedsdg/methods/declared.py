@@ -2,7 +2,7 @@
 
 ``fedsdg/declarations.json`` is generated from the rows of real parts (``make documents``), so that
 whoever only asks what there is, a config that is checked, a page, Snakemake, completion, need not
-import the parts. A plugin's rows are described in the same form when it is imported.
+import the parts; ``describing.py`` makes it.
 """
 
 from __future__ import annotations
@@ -12,19 +12,27 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from fedsdg.files import read_json
-from fedsdg.parts import REQUIRED, Declared, Ends, Range, declared, is_part
+from fedsdg.parts import REQUIRED, Declared, Ends, Range
 
-if TYPE_CHECKING:
-    from fedsdg.methods.method import Method
+R = TypeVar("R", "Row", "ChoiceRow")
 
 #: Beside the rooms, as the default config is.
 FILE = Path(__file__).parents[1] / "declarations.json"
-#: Fields of a row that hold parts.
-_PARTS = ("rule", "objective", "personalisation", "stopping", "pooling")
 _KINDS: Mapping[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
+
+
+@dataclass(frozen=True)
+class ChoiceRow:
+    """What is known of an optimiser, a loss or an attack without its part."""
+
+    title: str
+    parameters: Mapping[str, Declared] = field(default_factory=dict)
+    modules: tuple[str, ...] = ()
+    text: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,54 +61,12 @@ class Row:
     server_cost: str = ""
 
 
-def row_of(method: Method, family: str = "") -> Row:
-    """A row of real parts, described."""
-    own = {entry.name for entry in fields(Row)}
-    plain = {
-        entry.name: getattr(method, entry.name)
-        for entry in fields(method)
-        if entry.name in own and entry.name not in ("rule", "personalisation")
-    }
-    return Row(
-        **plain,
-        family=family,
-        parameters=method.parameters,
-        rule=type(method.rule).__name__,
-        terms=tuple(type(term).__name__ for term in method.terms),
-        personalisation=type(method.personalisation).__name__,
-        modules=tuple(sorted(set(_modules(method.parts)))),
-        text=_text(method),
-    )
-
-
-def _modules(parts: Any) -> list[str]:
-    """Those of parts and of the parts within them."""
-    found = []
-    for one in parts:
-        found.append(type(one).__module__)
-        if is_part(one):
-            inner = (getattr(one, name) for name, d in declared(one).items() if d.holds_part)
-            found += _modules(value for value in inner if is_part(value))
-    return found
-
-
-def _text(method: Method) -> str:
-    """All that makes a run: the parts, and the choices that are no parts."""
-    parts = ", ".join(map(repr, method.parts))
-    choices = {
-        entry.name: getattr(method, entry.name)
-        for entry in fields(method)
-        if not entry.metadata.get("words") and entry.name not in _PARTS
-    }
-    return f"{parts}; {', '.join(f'{name}={choices[name]!r}' for name in sorted(choices))}"
-
-
 # --- The file -------------------------------------------------------------------------------------
 
 
-def to_plain(row: Row) -> dict[str, Any]:
+def to_plain(row: Row | ChoiceRow) -> dict[str, Any]:
     """A row in JSON's types; what is as usual is left out."""
-    usual = Row("")
+    usual = type(row)("")
     plain = {
         entry.name: getattr(row, entry.name)
         for entry in fields(row)
@@ -128,13 +94,13 @@ def _plain(one: Declared) -> dict[str, Any]:
     return {key: value for key, value in said.items() if value is not None or key == "default"}
 
 
-def from_plain(plain: Mapping[str, Any]) -> Row:
+def from_plain(kind: type[R], plain: Mapping[str, Any]) -> R:
     """The row that ``to_plain`` wrote."""
     given: dict[str, Any] = {
         name: tuple(one) if isinstance(one, list) else one for name, one in plain.items()
     }
     known = {name: _declared(name, one) for name, one in plain["parameters"].items()}
-    return Row(**{**given, "parameters": MappingProxyType(known)})
+    return kind(**{**given, "parameters": MappingProxyType(known)})
 
 
 def _declared(name: str, plain: Mapping[str, Any]) -> Declared:
@@ -155,7 +121,21 @@ def _declared(name: str, plain: Mapping[str, Any]) -> Declared:
     )
 
 
+def _named(kind: type[R], table: str) -> Mapping[str, R]:
+    found = {}
+    for entry in read_json(FILE)[table]:
+        name = entry.pop("name")
+        found[name] = from_plain(kind, entry)
+    return MappingProxyType(found)
+
+
 @cache
-def rows() -> Mapping[str, Row]:
+def methods() -> Mapping[str, Row]:
     """The package's own methods by name, in the order of tables and figures."""
-    return MappingProxyType({n: from_plain(one) for n, one in read_json(FILE)["methods"].items()})
+    return _named(Row, "methods")
+
+
+@cache
+def choices(table: str) -> Mapping[str, ChoiceRow]:
+    """The package's own "optimisers", "losses" or "attacks" by name."""
+    return _named(ChoiceRow, table)

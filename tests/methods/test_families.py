@@ -4,6 +4,8 @@ from importlib import import_module
 
 import pytest
 
+from fedsdg.methods import choices, local_parts
+from fedsdg.methods.conditions import ATTACKS
 from fedsdg.methods.table import METHODS
 
 FAMILIES = (
@@ -56,3 +58,26 @@ def test_a_row_lets_the_same_parameters_be_set(name):
     assert repr(ROWS[name].with_values({k: d.default for k, d in known.items()})) == repr(
         ROWS[name]
     )
+
+
+FORMER = {
+    "OPTIMISERS": local_parts.OPTIMISERS,
+    "LOSSES": local_parts.LOSSES,
+    "ATTACKS": ATTACKS,
+}
+
+
+@pytest.mark.parametrize("table", FORMER)
+def test_what_else_is_chosen_is_the_same(table):
+    rows = getattr(choices, table)
+    assert list(rows) == list(FORMER[table])
+    for name, former in FORMER[table].items():
+        row = rows[name]
+        assert (row.title, row.source) == (former.title, former.source)
+        values = {key: one.default for key, one in former.parameters.items()}
+        assert repr(row.part) == repr(former.part.build(values))
+        assert row.parameters.keys() == former.parameters.keys()
+        for key, one in former.parameters.items():
+            known = row.parameters[key]
+            assert (known.default, known.meaning) == (one.default, one.meaning)
+            assert (known.range.least, known.range.most) == (one.minimum, one.maximum)

@@ -1,0 +1,80 @@
+"""What a config chooses by a name beside its methods: optimisers, losses, attacks.
+
+Each is a row of a real part, which declares its parameters itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from fedsdg.federation.environment.attacks.blind_replacement import BlindReplacement
+from fedsdg.federation.environment.attacks.corruption import Corruption
+from fedsdg.federation.environment.attacks.gaussian import Gaussian
+from fedsdg.federation.environment.attacks.inner_product import InnerProduct
+from fedsdg.federation.environment.attacks.label_flip import LabelFlip
+from fedsdg.federation.environment.attacks.little_is_enough import LittleIsEnough
+from fedsdg.federation.environment.attacks.replacement import Replacement
+from fedsdg.federation.environment.attacks.scaling import Scaling
+from fedsdg.federation.environment.attacks.sign_flip import SignFlip
+from fedsdg.federation.losses.cross_entropy import CrossEntropy
+from fedsdg.federation.losses.focal import Focal
+from fedsdg.federation.optimisers.adagrad import Adagrad
+from fedsdg.federation.optimisers.adam import Adam
+from fedsdg.federation.optimisers.adamw import AdamW
+from fedsdg.federation.optimisers.sgd import Sgd
+from fedsdg.parts import Declared, parameters
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One row: what it is called in print, the part with its defaults, and where it is from."""
+
+    title: str
+    part: Any
+    source: str = ""
+
+    @property
+    def parameters(self) -> dict[str, Declared]:
+        """What a config may set."""
+        return parameters(self.part)
+
+
+OPTIMISERS: Mapping[str, Choice] = MappingProxyType(
+    {
+        "adam": Choice("Adam", Adam(), "Kingma & Ba 2015"),
+        "adamw": Choice("AdamW", AdamW(), "Loshchilov & Hutter 2019"),
+        "sgd": Choice("SGD", Sgd(), "Sutskever et al. 2013"),
+        "adagrad": Choice("Adagrad", Adagrad(), "Duchi et al. 2011"),
+    }
+)
+
+LOSSES: Mapping[str, Choice] = MappingProxyType(
+    {
+        "cross-entropy": Choice("Cross-entropy", CrossEntropy()),
+        "focal": Choice("Focal loss", Focal(), "Lin et al. 2017"),
+    }
+)
+
+_AGGREGATION = "chapter on aggregation"
+ATTACKS: Mapping[str, Choice] = MappingProxyType(
+    {
+        "gaussian": Choice("Gaussian noise", Gaussian(), f"{_AGGREGATION}; Blanchard et al. 2017"),
+        "sign-flip": Choice("Sign flip", SignFlip(), "Li et al. 2019 (RSA)"),
+        "scaling": Choice("Scaling", Scaling(), "Bagdasaryan et al. 2020"),
+        "alie": Choice("ALIE", LittleIsEnough(), "Baruch et al. 2019"),
+        "inner-product": Choice("Inner product", InnerProduct(), "Xie et al. 2019"),
+        "replacement": Choice(
+            "Model replacement", Replacement(), f"{_AGGREGATION}; Bagdasaryan et al. 2020"
+        ),
+        "replacement-blind": Choice(
+            "Model replacement, blind",
+            BlindReplacement(),
+            f"{_AGGREGATION}; Bagdasaryan et al. 2020",
+        ),
+        "corruption": Choice("Corrupted transmission", Corruption(), _AGGREGATION),
+        "label-flip": Choice("Label flip", LabelFlip(), "Biggio et al. 2012; Tolpegin et al. 2020"),
+    }
+)

@@ -1,0 +1,85 @@
+"""From rows of real parts to what is said of them without parts; imports all of them, and torch.
+
+``fedsdg documents`` writes it down; a plugin's rows are described when it is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from fedsdg.methods.choices import ATTACKS, LOSSES, OPTIMISERS, Choice
+from fedsdg.methods.declared import ChoiceRow, Row, to_plain
+from fedsdg.methods.families import FAMILIES, METHODS
+from fedsdg.methods.method import Method
+from fedsdg.parts import declared, is_part
+
+#: Fields of a row that hold parts.
+_PARTS = ("rule", "objective", "personalisation", "stopping", "pooling")
+
+
+def row_of(method: Method, family: str = "") -> Row:
+    """A row of real parts, described."""
+    own = {entry.name for entry in fields(Row)}
+    plain = {
+        entry.name: getattr(method, entry.name)
+        for entry in fields(method)
+        if entry.name in own and entry.name not in ("rule", "personalisation")
+    }
+    return Row(
+        **plain,
+        family=family,
+        parameters=method.parameters,
+        rule=type(method.rule).__name__,
+        terms=tuple(type(term).__name__ for term in method.terms),
+        personalisation=type(method.personalisation).__name__,
+        modules=tuple(sorted(set(_modules(method.parts)))),
+        text=_text(method),
+    )
+
+
+def _modules(parts: Any) -> list[str]:
+    """Those of parts and of the parts within them."""
+    found = []
+    for one in parts:
+        found.append(type(one).__module__)
+        if is_part(one):
+            inner = (getattr(one, name) for name, d in declared(one).items() if d.holds_part)
+            found += _modules(value for value in inner if is_part(value))
+    return found
+
+
+def _text(method: Method) -> str:
+    """All that makes a run: the parts, and the choices that are no parts."""
+    parts = ", ".join(map(repr, method.parts))
+    choices = {
+        entry.name: getattr(method, entry.name)
+        for entry in fields(method)
+        if not entry.metadata.get("words") and entry.name not in _PARTS
+    }
+    return f"{parts}; {', '.join(f'{name}={choices[name]!r}' for name in sorted(choices))}"
+
+
+def choice_row_of(choice: Choice) -> ChoiceRow:
+    """A choice of a real part, described."""
+    modules = tuple(sorted(set(_modules([choice.part]))))
+    return ChoiceRow(choice.title, choice.parameters, modules, repr(choice.part), choice.source)
+
+
+def declarations() -> dict[str, Any]:
+    """All that ``fedsdg/declarations.json`` holds."""
+    family = {name: title for title, rows in FAMILIES.items() for name in rows}
+    tables = {"optimisers": OPTIMISERS, "losses": LOSSES, "attacks": ATTACKS}
+    return {
+        "methods": _listed({n: row_of(row, family[n]) for n, row in METHODS.items()}),
+        **{
+            table: _listed({name: choice_row_of(row) for name, row in rows.items()})
+            for table, rows in tables.items()
+        },
+    }
+
+
+def _listed(rows: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A list, for the keys of a JSON file are sorted and rows are not."""
+    return [{"name": name, **to_plain(row)} for name, row in rows.items()]
