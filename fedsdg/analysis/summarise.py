@@ -175,8 +175,11 @@ def write_summary(runs: Iterable[Gathered], output_dir: str | Path) -> None:
 
 def search_file(experiment: str, results: Path = Path("results")) -> Path | None:
     """The search of an experiment: the one made here, else the committed one, else None."""
-    made = results.parent / filled(SEARCH, experiment=experiment)
-    places = (made, results.parent / filled(RECORD, experiment=experiment) / "search.json")
+    made = results / filled(SEARCH, experiment=experiment).relative_to("results")
+    places = (
+        made,
+        results / filled(RECORD, experiment=experiment).relative_to("results") / "search.json",
+    )
     return next((file for file in places if file.is_file()), None)
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from fedsdg.analysis import names
+from fedsdg.files.places import split_setting
 from fedsdg.files.records import METRICS, METRICS_OF_GROUPS
 from fedsdg.methods import conditions
 from fedsdg.methods.table import METHODS
@@ -58,8 +59,8 @@ def test_skews_are_ordered_by_value_not_by_text() -> None:
 
 
 def test_a_scenario_follows_its_skew() -> None:
-    assert names.split_skew("dirichlet~0.3@flip-0.2") == ("dirichlet~0.3", "flip-0.2")
-    assert names.split_skew("iid") == ("iid", "")
+    assert split_setting("dirichlet~0.3@flip-0.2") == ("dirichlet~0.3", "flip-0.2")
+    assert split_setting("iid") == ("iid", "")
     assert names.skew_title("dirichlet~0.3@flip-0.2") == "Dirichlet α = 0.3, flip-0.2"
     assert names.skew_title("classes~2@late", short=True) == "2 classes, late"
     assert names.dirichlet_alpha("dirichlet~0.3") == 0.3
