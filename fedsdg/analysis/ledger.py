@@ -199,8 +199,8 @@ def _check(claim: Claim, where: str, grids: Mapping[str, Grid]) -> None:
     for experiment in (str(claim.experiment), claim.other_experiment):
         if experiment not in grids:
             raise ValueError(
-                f"{where} names the unknown experiment {experiment!r}{hint(experiment, grids)}, "
-                "or set it to null and say what it needs"
+                f"{where} names the unknown experiment {experiment!r}; set it to null and say what "
+                f"it needs, or correct it{hint(experiment, grids)}"
             )
     if claim.measure not in MEASURES:
         raise ValueError(

@@ -201,7 +201,10 @@ def test_few_seeds_decide_nothing(place):
 @pytest.mark.parametrize(
     ("claim", "said"),
     [
-        (changed(experiment="arenas"), "better names the unknown experiment 'arenas'; .*'arena'"),
+        (
+            changed(experiment="arenas"),
+            "better names the unknown experiment 'arenas'; .*or correct it; did you mean 'arena'",
+        ),
         (changed(measure="acuracy"), "better names the unknown measure 'acuracy'; .*'accuracy'"),
         (changed(method="fedsgd"), "better: arena has no row 'fedsgd'; did you mean 'fedsdg'"),
         (changed(minus={"method": "krumm"}), "better: arena has no row 'krumm'"),

@@ -212,15 +212,15 @@ def measured_by_kernels(
     """
     from fedsdg.aggregation.engines.kernels.packages import load
 
-    statistics = load(on).moments
+    kernels = load(on).moments
     # Coefficients at most 1: their scale comes back in at the end, in float64. One that vanishes
     # in float32 (< 2^-149) is of no account where all |x| < 2^64 and z is in range.
     c = np.ones(rows.size) if coefficients is None else np.asarray(coefficients, dtype=np.float64)
     scale = float(np.abs(c).max()) or 1.0
     for real in _precisions(rows):
         reference: np.ndarray = (c / scale).astype(real)
-        squares, dots = statistics.moments(rows, reference, real)
-        if statistics.moments_in_range(rows, squares, real):
+        squares, dots = kernels.moments(rows, reference, real)
+        if kernels.moments_in_range(rows, squares, real):
             break
     else:
         if rows.dtype == torch.float64:
@@ -250,10 +250,10 @@ def distances_by_kernels(rows: Rows, *, on: str = "numba") -> np.ndarray | None:
     """[M, M] ||x_i - x_j||^2, of rows as kernels want them; None where float64 is too narrow."""
     from fedsdg.aggregation.engines.kernels.packages import load
 
-    statistics = load(on).moments
+    kernels = load(on).moments
     for real in _precisions(rows):
-        found = statistics.distances(rows, real)
-        if statistics.distances_in_range(rows, found, real):
+        found = kernels.distances(rows, real)
+        if kernels.distances_in_range(rows, found, real):
             return found
     return None if rows.dtype == torch.float64 else found
 
