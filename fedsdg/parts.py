@@ -257,6 +257,13 @@ def make(cls: type[T], given: Any, where: str) -> T:
         raise ValueError(f"{where}: {error}") from error
 
 
+def plain(value: Any) -> Any:
+    """A value of a field in JSON's types: ends as a mapping, a tuple as a list."""
+    if isinstance(value, Ends):
+        return value._asdict()
+    return list(value) if isinstance(value, tuple) else value
+
+
 def mapping(value: Any, where: str) -> Mapping[str, Any]:
     """``value`` if it is a mapping, else ``ValueError``."""
     if not isinstance(value, Mapping):
@@ -318,11 +325,14 @@ def _read(cls: type, file: str, names: Mapping[str, Any]) -> dict[str, Declared]
 
 
 def _field(place: str, annotation: Any, meaning: str) -> Declared:
-    """What an annotation says of a field."""
+    """What an annotation says of a field: a kind with a range, or a ``Declared`` of one's own."""
     said: tuple[Any, ...] = ()
     if get_origin(annotation) is Annotated:
         annotation, *rest = get_args(annotation)
         said = tuple(rest)
+    special = next((one for one in said if isinstance(one, Declared)), None)
+    if special is not None:
+        return dataclasses.replace(special, meaning=meaning)
     union = get_origin(annotation) in (Union, types.UnionType)
     kinds = get_args(annotation) if union else (annotation,)
     optional = type(None) in kinds

@@ -62,7 +62,7 @@ def aggregate(
 ) -> Aggregated:
     """theta_g + step, the step being the rule's for the updates Delta_k = theta_k - theta_g.
 
-    rule: a name as in a config ("fedsdg", "krum", …; `rule_table.RULES`), a row of one
+    rule: a name as in a config ("fedsdg", "krum", …; `rule_table.rules()`), a row of one
         ({"type": "krum", "f": 2}), or a rule object (Krum(f=2)).
     global_params: a numpy array, a torch tensor, a list or tuple of them, or a dict of them by
         name; float16, bfloat16, float32 or float64, on one device.

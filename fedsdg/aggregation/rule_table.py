@@ -1,20 +1,10 @@
-"""The aggregation rules by name, with the parameters that a row of a config may set."""
+"""The aggregation rules by the names of methods, with what a row of a config may set of them."""
 
 from collections.abc import Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from fedsdg.aggregation.rules.alignment import Alignment
-from fedsdg.aggregation.rules.cgsv import Cgsv
-from fedsdg.aggregation.rules.fedcurv import FedCurv
-from fedsdg.aggregation.rules.geometric_median import GeometricMedian
-from fedsdg.aggregation.rules.krum import Krum, MultiKrum
-from fedsdg.aggregation.rules.mean import Mean
-from fedsdg.aggregation.rules.median import CoordinateMedian
-from fedsdg.aggregation.rules.no_aggregation import NoAggregation
-from fedsdg.aggregation.rules.scaffold import Scaffold
-from fedsdg.aggregation.rules.screened import Screened
-from fedsdg.aggregation.rules.trimmed_mean import TrimmedMean
 from fedsdg.aggregation.types import Rule
 from fedsdg.files import hint
 from fedsdg.parts import Declared, checked, parameters, replaced, shown
@@ -33,63 +23,43 @@ class Named(NamedTuple):
         return {name: one for name, one in known.items() if name not in self.fixed}
 
 
-_BY_SAMPLES = Named(Mean())
-_UNIFORM = Named(Mean("uniform"))
-_FEDSDG = Named(Alignment())
-_MEDIAN = Named(GeometricMedian())
+@cache
+def rules() -> Mapping[str, Named]:
+    """The rules of all methods whose rule a caller can serve, by the method's name.
 
-RULES: Mapping[str, Named] = MappingProxyType(
-    {
-        "fedsdg": _FEDSDG,
-        "fedavg": _BY_SAMPLES,
-        "fedavg-uniform": Named(Mean("uniform"), fixed=("weights",)),
-        "fedavg-sgd": _UNIFORM,
-        "fine-tune": _BY_SAMPLES,
-        "fedprox": _BY_SAMPLES,
-        "scaffold": Named(Scaffold()),
-        "krum": Named(Krum()),
-        "multikrum": Named(MultiKrum()),
-        "geometric-median": _MEDIAN,
-        "coordinate-median": Named(CoordinateMedian()),
-        "trimmed-mean": Named(TrimmedMean()),
-        "cgsv": Named(Cgsv()),
-        "fedsgd": _BY_SAMPLES,
-        "fedprox-inexact": _BY_SAMPLES,
-        "fedcurv": Named(FedCurv()),
-        "fedrep": _BY_SAMPLES,
-        "ditto": _BY_SAMPLES,
-        "interpolate": _BY_SAMPLES,
-        "fedper": _BY_SAMPLES,
-        "fedsdg+head": _FEDSDG,
-        "ffa-lora": _UNIFORM,
-        "fedsa-lora": _UNIFORM,
-        "rolora": _UNIFORM,
-        "apfl": _UNIFORM,
-        "feddpa": _UNIFORM,
-        "fedsdg-official": _UNIFORM,
-        "fedsdg-official-aligned": Named(
-            Alignment(reference="leave_one_out", transform="softmax"),
-            fixed=("epsilon", "reference", "transform", "max_weight", "smoothing", "scope"),
-        ),
-        "screened": Named(Screened(Mean("uniform"))),
-        "fedsdg+screened": Named(Screened(Alignment())),
-        "fedsdg+geometric-median": _MEDIAN,
-        "fedsdg+multikrum": Named(MultiKrum()),
-        "data-sharing": _BY_SAMPLES,
-        "centralised": Named(Mean(), fixed=("weights",)),
-        "local-only": Named(NoAggregation()),
-    }
-)
+    The rows are the methods', which stand above aggregation; they are imported when a name is asked
+    for, and a rule object needs none of them.
+    """
+    return MappingProxyType(
+        {
+            name: Named(method.rule, _fixed(method))
+            for name, method in _methods().items()
+            if not _needs_more(method.rule)
+        }
+    )
 
-ELSEWHERE: Mapping[str, str] = MappingProxyType(
-    {
-        "focus": "reads losses that clients and server measure",
-        **dict.fromkeys(
-            ("cgsv-xu", "clustered", "semi-global", "pens"), "serves clients with several models"
-        ),
-    }
-)
-"""Names of methods whose rules need more than one model and its updates."""
+
+@cache
+def elsewhere() -> Mapping[str, str]:
+    """Names of methods whose rules need more than one model and its updates, and what they need."""
+    found = {name: _needs_more(method.rule) for name, method in _methods().items()}
+    return MappingProxyType({name: why for name, why in found.items() if why})
+
+
+def _methods() -> Mapping[str, Any]:
+    from fedsdg.methods.families import METHODS
+
+    return METHODS
+
+
+def _fixed(method: Any) -> tuple[str, ...]:
+    return tuple(name for name in parameters(method.rule) if name in method.fixed)
+
+
+def _needs_more(rule: Rule) -> str:
+    if any(ask.kind == "losses" for ask in rule.probes):
+        return "reads losses that clients and server measure"
+    return "serves clients with several models" if rule.models(2) > 1 else ""
 
 
 def make_rule(rule: Any) -> Rule:
@@ -115,7 +85,7 @@ def make_rule(rule: Any) -> Rule:
         raise ValueError(f"rule is the class {rule.__name__}; give an instance, {rule.__name__}()")
     if not isinstance(rule, Rule):
         raise ValueError(
-            f"rule is a {type(rule).__name__}; give a name ({', '.join(RULES)}), a row such as "
+            f"rule is a {type(rule).__name__}; give a name ({', '.join(rules())}), a row such as "
             f"{{'type': 'krum', 'f': 2}}, or a rule object"
         )
     return rule
@@ -124,12 +94,12 @@ def make_rule(rule: Any) -> Rule:
 def _from_row(given: Mapping[Any, Any]) -> Rule:
     name = given.get("type")
     if not isinstance(name, str):
-        raise ValueError(f"rule has the type {shown(name)}; name one of {', '.join(RULES)}")
-    if name in ELSEWHERE:
-        raise ValueError(f"rule {name!r} {ELSEWHERE[name]}; `fedsdg run` has it")
-    if name not in RULES:
-        raise ValueError(f"there is no rule {shown(name)}{hint(name, RULES)}")
-    named, where = RULES[name], f"rule {name}"
+        raise ValueError(f"rule has the type {shown(name)}; name one of {', '.join(rules())}")
+    if name in elsewhere():
+        raise ValueError(f"rule {name!r} {elsewhere()[name]}; `fedsdg run` has it")
+    if name not in rules():
+        raise ValueError(f"there is no rule {shown(name)}{hint(name, rules())}")
+    named, where = rules()[name], f"rule {name}"
     values = {key: value for key, value in given.items() if key not in ("type", "name")}
     values = checked(values, named.settable, where)
     try:

@@ -129,11 +129,11 @@ def record(arguments: argparse.Namespace) -> int:
     """Keep what tables and figures are made from, to be committed, in results/reference."""
     from fedsdg.analysis.record import keep_record
     from fedsdg.experiment.config import OVERRIDES
-    from fedsdg.methods.table import METHODS
+    from fedsdg.methods.declared import methods
 
     def own_training(kind: str) -> frozenset[str]:
         """A plugin's method, whose row is not at hand, may have prescribed any of them."""
-        row = METHODS.get(kind)
+        row = methods().get(kind)
         return frozenset([*OVERRIDES, *(row.training if row else ("epochs", "batch_size"))])
 
     for experiment in arguments.experiment:

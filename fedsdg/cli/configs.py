@@ -13,8 +13,10 @@ def check(arguments: argparse.Namespace) -> int:
     """Validate the config and print the size of its grid, and whether its rounds suffice."""
     from fedsdg.experiment.declared_data import class_count
     from fedsdg.experiment.horizon import findings
+    from fedsdg.experiment.possible import require_possible
 
     config = load(arguments)
+    require_possible(config)
     for name in config.datasets:
         num_classes = class_count(config.source(name))
         for setting in config.settings:
@@ -39,10 +41,10 @@ def check(arguments: argparse.Namespace) -> int:
 
 def methods(arguments: argparse.Namespace) -> int:
     """Print the table of methods."""
-    from fedsdg.methods.plugins import find_method, find_plugin, offered
+    from fedsdg.methods.plugins import find_plugin, find_row, offered
 
     plugins = [find_plugin(place) for place in arguments.plugin or ()]
-    table = {name: find_method(name, plugin) for name, plugin in offered(plugins).items()}
+    table = {name: find_row(name, plugin) for name, plugin in offered(plugins).items()}
     if arguments.markdown:
         from fedsdg.methods.page import method_page
 
@@ -50,10 +52,10 @@ def methods(arguments: argparse.Namespace) -> int:
         return 0
     rows = [("method", "rule", "objective", "personalisation", "optimiser", "parameters")]
     for name, row in table.items():
-        terms = " + ".join(["cross-entropy", *row.term_names])
+        terms = " + ".join(["cross-entropy", *row.terms])
         parameters = ", ".join(f"{k}={p.default}" for k, p in row.parameters.items())
         optimiser = row.optimiser or "adam"
-        rows.append((name, row.rule.name, terms, row.personalisation.name, optimiser, parameters))
+        rows.append((name, row.rule, terms, row.personalisation, optimiser, parameters))
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
     for cells_of_row in rows:
         cells = [cell.ljust(width) for cell, width in zip(cells_of_row, widths, strict=False)]

@@ -18,11 +18,13 @@ def train(arguments: argparse.Namespace) -> int:
     from fedsdg.experiment.continuing import is_asked_for, take_from_record
     from fedsdg.experiment.loading import load_images
     from fedsdg.experiment.machine.progress import round_progress
+    from fedsdg.experiment.possible import require_possible
     from fedsdg.experiment.runs import address, execute, prepare_material, record_failure
     from fedsdg.models.backbones import load_backbone
 
     config = load(arguments)
     method = config.method(arguments.method)
+    require_possible(config, method.label)
     if len(arguments.partitions) != len(config.seeds):
         raise ValueError(
             f"--partitions names {len(arguments.partitions)} files, but the config has "
@@ -89,6 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     from fedsdg.experiment.grid import backbone_file, division_of, kept_or_made
     from fedsdg.experiment.loading import load_images
     from fedsdg.experiment.machine.progress import round_progress
+    from fedsdg.experiment.possible import require_possible
     from fedsdg.experiment.runs import execute, prepare_material, require_start
     from fedsdg.files import read_json
     from fedsdg.files.places import RUN, filled, partition_of
@@ -98,6 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
     grid = [one.label for one in config.methods]
     config = config.including(arguments.method, arguments.dataset, arguments.skew)
     method = config.method(arguments.method)
+    require_possible(config, method.label)
     dataset = _one_of(arguments.dataset, config.datasets, "dataset")
     skew = _one_of(arguments.skew, config.settings, "skew")
     seed = config.seeds[0] if arguments.seed is None else arguments.seed
@@ -202,6 +206,7 @@ def _run_grid(arguments: argparse.Namespace) -> int:
     from fedsdg.experiment.config import load_config
     from fedsdg.experiment.continuing import is_asked_for
     from fedsdg.experiment.grid import run_grid
+    from fedsdg.experiment.possible import require_possible
 
     for option in ("method", "dataset", "skew", "seed", "output"):
         if getattr(arguments, option) is not None:
@@ -212,6 +217,7 @@ def _run_grid(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--seeds-together is {arguments.seeds_together}, but must be at least 1")
     files = [*(arguments.config or ()), *arguments.grid]
     config = load_config(files, arguments.set or (), arguments.plugin or ())
+    require_possible(config)
     say_remarks(config)
     failed = run_grid(
         config,
@@ -235,6 +241,7 @@ def search(arguments: argparse.Namespace) -> int:
     """Search hyper-parameters on seeds outside the grid, equally long for every method."""
     from fedsdg.experiment import search as searching
     from fedsdg.experiment.grid import backbone_file
+    from fedsdg.experiment.possible import require_possible
     from fedsdg.files.places import SEARCH, filled
 
     if arguments.found:
@@ -247,6 +254,7 @@ def search(arguments: argparse.Namespace) -> int:
     else:
         if arguments.jobs is not None and arguments.jobs < 1:
             raise ValueError(f"--jobs is {arguments.jobs}, but must be at least 1")
+        require_possible(config)
         backbone = Path(arguments.backbone) if arguments.backbone else backbone_file(config)
         found = searching.search(
             config,

@@ -12,6 +12,7 @@ import torch
 from fedsdg.data.benchmark_set import take_benchmark
 from fedsdg.data.images import Pictures
 from fedsdg.data.partition_record import TRAIN, VAL, Partition
+from fedsdg.experiment.conditions import ComputeConfig, own_code
 from fedsdg.experiment.config import RunConfig
 from fedsdg.experiment.differing import as_seen, groups_of, label_tables, views_of
 from fedsdg.federation.cohorts import Shards, draw_held_out
@@ -20,7 +21,6 @@ from fedsdg.federation.environment.circumstances import Circumstances, Dropout
 from fedsdg.federation.environment.timing import Clock
 from fedsdg.federation.local_training import Samples
 from fedsdg.federation.seen import Seen, class_weights
-from fedsdg.methods.conditions import ComputeConfig
 from fedsdg.rng import stream
 
 #: Skews under which clients hold the classes in shares of their own.
@@ -58,7 +58,7 @@ def conditioned_samples(
         labels, facts["relabelled"] = _renamed(run, labels, partition, num_classes)
     if noise is not None:
         draw = stream("label-noise", run.seed)
-        labels, facts["noise_rate"] = noise.part.resolve()(
+        labels, facts["noise_rate"] = own_code(noise, "noisy_labels")(
             labels, train, val, noise.low, noise.high, num_classes, draw
         )
     if attack is not None:
@@ -205,7 +205,7 @@ def conditioned_rule(run: RunConfig, rule: Any) -> Any:
     compute = run.conditions.compute
     if compute is None or not compute.compensates:
         return rule
-    return compute.part.resolve()(rule)
+    return own_code(compute, "Compensated")(rule)
 
 
 def epochs(run: RunConfig) -> int:
@@ -236,7 +236,8 @@ def circumstances(
     quantisation = None
     if conditions.quantisation is not None and not central:
         weak = _weak(run, clock) & ~facts.get("attacker", np.zeros(run.federation.clients, bool))
-        quantisation = conditions.quantisation.part.resolve()(weak, conditions.quantisation.bits)
+        make = own_code(conditions.quantisation, "Quantisation")
+        quantisation = make(weak, conditions.quantisation.bits)
         facts = {**facts, "weak": weak}
     return Circumstances(
         quantisation=quantisation,

@@ -16,33 +16,36 @@ from typing import Any
 
 import yaml
 
-from fedsdg.data.client_shares import clients_in
 from fedsdg.data.own_data import OwnData
 from fedsdg.data.skew import parse_skew
+from fedsdg.experiment.conditions import Conditions, parse_conditions
 from fedsdg.experiment.declared_data import ALL, natural_clients, parse_datasets
 from fedsdg.experiment.loading import Source
 from fedsdg.experiment.primary import PrimaryComparison, parse_primary
 from fedsdg.experiment.search_space import Axis, SearchConfig, parse_axis
-from fedsdg.experiment.starts import Start, StartParameter
+from fedsdg.experiment.sections import (
+    AdaptersConfig,
+    FederationConfig,
+    PartitionConfig,
+    TrainingConfig,
+)
 from fedsdg.federation.contribution import check_players
 from fedsdg.files import hint, sha256_json
 from fedsdg.files.places import RUN_BELOW, joined_setting, split_setting
-from fedsdg.methods.composition import Method, Parameter, checked, section, values
-from fedsdg.methods.composition import mapping as mapping_of
-from fedsdg.methods.conditions import Conditions, parse_conditions
-from fedsdg.methods.local_parts import LOSSES, OPTIMISERS, WEIGHT_DECAY, Chosen, name_of, undecayed
+from fedsdg.methods.chosen import WEIGHT_DECAY, name_of, undecayed
+from fedsdg.methods.declared import Row
 from fedsdg.methods.plugins import (
     CHOICES,
     OfferedData,
     Plugin,
-    find_choice,
-    find_method,
     find_plugin,
+    find_row,
     lender,
     offered,
     offered_choices,
     offered_datasets,
 )
+from fedsdg.parts import Declared, Range, checked, declared, make, mapping, plain
 
 #: Keys of ``training`` that a method's entry may set for itself.
 OVERRIDES = ("optimiser", "loss", "eta_g", "eta_p", "eta_m", "private_optimiser", "refresh")
@@ -53,82 +56,13 @@ SKEW = re.compile(
     r"|quantity~(?=.*[1-9])\d+(\.\d+)?|classes~[1-9]\d*|domains"
     r"|column~[A-Za-z0-9][A-Za-z0-9_.-]*|iid"
 )
+#: How often a run saves its state.
+SECONDS = Declared("checkpoint_seconds", float, 30.0, "", Range(0))
+TRAINABLE = Declared("trainable", str, "adapters", choices=("adapters", "full"))
 _SCENARIO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 #: ValueError: dates and whole numbers that there are not, and bytes that are no text.
 _NO_YAML = (yaml.YAMLError, ValueError, RecursionError)
-
-
-@dataclass(frozen=True)
-class FederationConfig:
-    """Clients, cohorts and rounds."""
-
-    clients: int = checked(20, minimum=1, integer=True)
-    clients_per_round: int = checked(5, minimum=1, integer=True)
-    rounds: int = checked(20, minimum=1, integer=True)
-    evaluate_every: int = checked(2, minimum=1, integer=True)
-    #: Earlier rounds are not evaluated; the last one always is.
-    evaluate_from: int = checked(0, minimum=0, integer=True)
-    global_images: int | None = checked(None, minimum=1, integer=True, optional=True)
-    trace_every: int = checked(0, minimum=0, integer=True)
-    #: Left out of runs that do not ask for them.
-    shapley: bool | str = checked(False, choices=(False, True, "estimated"))
-    trajectory: str | None = checked(None, choices=(None, "shared", "own"))
-    #: Share of the clients that never train.
-    held_out: float = checked(0.0, minimum=0, maximum=1)
-
-    @property
-    def kept_out(self) -> int:
-        """How many clients never train: held_out · K, halves rounded up."""
-        return clients_in(self.held_out, self.clients)
-
-
-@dataclass(frozen=True)
-class PartitionConfig:
-    """How samples are divided among clients."""
-
-    scheme: str = checked("per-class", choices=("per-class", "per-client"))
-    min_samples: int = checked(12, minimum=3, integer=True)
-    min_test: int = checked(3, minimum=1, integer=True)
-    retries: int = checked(200, minimum=0, integer=True)
-
-
-@dataclass(frozen=True)
-class TrainingConfig:
-    """Local training: E epochs of mini-batches with three learning rates (Eq. 6-8)."""
-
-    epochs: int = checked(2, minimum=1, integer=True)
-    batch_size: int | None = checked(16, minimum=1, integer=True, optional=True)
-    clip_norm: float = checked(1.0, minimum=1e-12)
-    #: Rows of the tables in fedsdg.methods.local_parts, in their shortest form (``Chosen``).
-    optimiser: Any = field(default="adam", metadata={"parameter": Chosen("adam", table=OPTIMISERS)})
-    loss: Any = field(
-        default="cross-entropy",
-        metadata={"parameter": Chosen("cross-entropy", quiet=True, table=LOSSES)},
-    )
-    eta_g: float = checked(3e-3, minimum=0)
-    eta_p: float = checked(3e-3, minimum=0)
-    eta_m: float = checked(5e-3, minimum=0)
-    threads: int = checked(1, minimum=1, integer=True)
-    device: str = checked("cpu", choices=("cpu", "cuda"))
-    precision: str = checked("float32", choices=("float32", "bfloat16", "tf32"))
-    #: What the optimiser remembers of what never leaves a client: begun anew each round, or kept.
-    private_optimiser: str = checked("restart", choices=("restart", "keep"), quiet=True)
-    #: Epochs of the private part alone on the current shared model before an evaluation.
-    refresh: int = checked(0, minimum=0, integer=True, quiet=True)
-    #: Whose models are kept with the records: those after the last round, or the selected one.
-    save: str | None = checked(None, choices=(None, "last", "selected"), quiet=True)
-
-
-@dataclass(frozen=True)
-class AdaptersConfig:
-    """LoRA adapters: rank r, scale α/r, and the layers that carry them."""
-
-    rank: int = checked(8, minimum=1, integer=True)
-    alpha: float = checked(16.0, minimum=1e-9)
-    targets: str = checked("outputs", choices=("outputs", "qkv-fc1"))
-    #: What the adapters and the head start as; None: as they are drawn.
-    start: Start | None = field(default=None, metadata={"parameter": StartParameter(None)})
 
 
 @dataclass(frozen=True)
@@ -142,16 +76,15 @@ class MethodConfig:
     plugin: Plugin | None = None
 
     @property
-    def row(self) -> Method:
-        """What the method is made of."""
-        return find_method(self.type, self.plugin)
+    def row(self) -> Row:
+        """What is known of the method."""
+        return find_row(self.type, self.plugin)
 
     def under(self, case: Scenario) -> dict[str, Any]:
-        """Its parameters in a scenario, without quiet ones at their defaults."""
+        """Its parameters in a scenario."""
         known = self.row.parameters
         given = {key: value for key, value in case.parameters.items() if key in known}
-        own = {**self.parameters, **given}
-        return {k: v for k, v in own.items() if not known[k].quiet or v != known[k].default}
+        return {**self.parameters, **given}
 
 
 @dataclass(frozen=True)
@@ -186,29 +119,23 @@ class RunConfig:
     borrowed: Mapping[str, Plugin] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain types only, ready for JSON; conditions and plugins only where there are any."""
-        plain = asdict(self)
-        plain["parameters"] = dict(self.parameters)
-        del plain["conditions"], plain["plugin"], plain["borrowed"]
-        for name in ("evaluate_from", "shapley", "trajectory", "held_out"):
-            if not plain["federation"][name]:
-                del plain["federation"][name]
-        for entry in fields(TrainingConfig):
-            quiet = entry.metadata["parameter"].quiet
-            if quiet and plain["training"][entry.name] == entry.default:
-                del plain["training"][entry.name]
-        del plain["adapters"]["start"]
-        if self.adapters.start is not None:
-            plain["adapters"]["start"] = self.adapters.start.sha256
+        """Plain types only, ready for JSON, without what is null or what there is none of."""
+        found = asdict(self)
+        del found["conditions"], found["plugin"], found["borrowed"]
+        found["parameters"] = {key: plain(value) for key, value in self.parameters.items()}
+        found["adapters"]["start"] = self.adapters.start and self.adapters.start.sha256
+        for section in ("federation", "training", "adapters", "parameters"):
+            given = found[section].items()
+            found[section] = {key: value for key, value in given if value is not None}
         if self.conditions:
-            plain["conditions"] = self.conditions.to_dict()
+            found["conditions"] = self.conditions.to_dict()
         if self.plugin:
-            plain["plugin"] = self.plugin.facts()
+            found["plugin"] = self.plugin.facts()
         if self.borrowed:
-            plain["borrowed"] = {key: plugin.facts() for key, plugin in self.borrowed.items()}
+            found["borrowed"] = {key: plugin.facts() for key, plugin in self.borrowed.items()}
         # A key says nothing where it has no effect: runs keep the hashes they had before it.
         unused = ("trainable",) if self.trainable == "adapters" else ("backbone", "adapters")
-        return {key: value for key, value in plain.items() if key not in unused}
+        return {key: value for key, value in found.items() if key not in unused}
 
     @property
     def hash(self) -> str:
@@ -311,7 +238,7 @@ class Config:
                     partition=replace(self.partition, retries=retries),
                 )
         if added is not self:
-            for case in _cases(added):
+            for case in cases(added):
                 _check_consistency(case)
         return added
 
@@ -364,8 +291,8 @@ class Config:
         names = {key: name_of(training[key]) for key in CHOICES}
         lenders = {key: lender(key, name, self.plugins) for key, name in names.items()}
         if method.row.undecayed:
-            choice = find_choice("optimiser", names["optimiser"], lenders["optimiser"])
-            training["optimiser"] = undecayed(training["optimiser"], choice)
+            row = offered_choices("optimiser", self.plugins)[names["optimiser"]]
+            training["optimiser"] = undecayed(training["optimiser"], row)
         return RunConfig(
             dataset=dataset,
             backbone=self.backbone,
@@ -394,7 +321,7 @@ def _list(value: Any, where: str) -> list[Any]:
 
 
 def _seeds(value: Any, where: str) -> tuple[int, ...]:
-    check = Parameter(0, minimum=0, integer=True).check
+    check = Declared("seed", int, range=Range(0)).check
     return tuple(check(seed, f"{where}: seed") for seed in _list(value, where))
 
 
@@ -423,33 +350,31 @@ def _name(value: Any, where: str) -> str:
     return value
 
 
-def _pages(mapping: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
+def _pages(given: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
     """Names of tables or figures; an unknown one is named where it is to be made."""
-    if key not in mapping:
+    if key not in given:
         return None
-    return tuple(_name(name, f"{key}: entry") for name in _list(mapping[key], key))
+    return tuple(_name(name, f"{key}: entry") for name in _list(given[key], key))
 
 
 def method_entry(entry: Any, plugins: Sequence[Plugin] = ()) -> MethodConfig:
     """Check one entry of ``methods``: a name, or a mapping with ``type`` and parameters."""
     known_methods = offered(plugins)
-    given = {"type": entry} if isinstance(entry, str) else dict(mapping_of(entry, "methods entry"))
+    given = {"type": entry} if isinstance(entry, str) else dict(mapping(entry, "methods entry"))
     kind = str(given.pop("type", ""))
     if kind not in known_methods:
         if not kind:
             raise ValueError(f"methods: the entry {entry!r} has no 'type'")
         raise ValueError(f"methods: unknown method {kind!r}{hint(kind, known_methods)}")
     label = _name(given.pop("name", kind), f"methods: name of {kind}")
-    row = find_method(kind, known_methods[kind])
-    parameters = {key: one.default for key, one in row.parameters.items() if not one.quiet}
+    row = find_row(kind, known_methods[kind])
+    parameters = {key: one.default for key, one in row.parameters.items()}
     overrides = {}
     training = _training_keys(plugins)
     for key, value in given.items():
         where = f"methods: {label}.{key}"
         if key in row.parameters:
-            checked = row.parameters[key].check(value, where)
-            if not row.parameters[key].quiet or checked != row.parameters[key].default:
-                parameters[key] = checked
+            parameters[key] = row.parameters[key].check(value, where)
         elif key in OVERRIDES:
             overrides[key] = training[key].check(value, where)
         else:
@@ -466,18 +391,18 @@ def _plugins(value: Any) -> tuple[Plugin, ...]:
     return tuple(find_plugin(place) for place in places)
 
 
-def _training_keys(plugins: Sequence[Plugin]) -> dict[str, Parameter]:
+def _training_keys(plugins: Sequence[Plugin]) -> dict[str, Declared]:
     """The keys of ``training``; optimiser and loss may be of a plugin."""
-    known: dict[str, Parameter] = {f.name: f.metadata["parameter"] for f in fields(TrainingConfig)}
+    known = declared(TrainingConfig)
     open_ones = {key: replace(known[key], table=offered_choices(key, plugins)) for key in CHOICES}  # type: ignore[call-arg]
     return {**known, **open_ones}
 
 
 def _training(value: Any, plugins: Sequence[Plugin], where: str) -> TrainingConfig:
-    return TrainingConfig(**values(mapping_of(value, where), _training_keys(plugins), where))
+    return TrainingConfig(**checked(mapping(value, where), _training_keys(plugins), where))
 
 
-def _settable(row: Method, plugins: Sequence[Plugin]) -> dict[str, Parameter]:
+def _settable(row: Row, plugins: Sequence[Plugin]) -> dict[str, Declared]:
     """What an entry of ``methods`` may set: the method's parameters, and keys of ``training``."""
     training = _training_keys(plugins)
     return {**{key: training[key] for key in OVERRIDES}, **row.parameters}
@@ -494,7 +419,7 @@ def _search(
     Types, because a config may be laid over another whose ``methods`` it replaces: what no entry
     is called is searched by nobody, but it must be a method.
     """
-    section = mapping_of(value, "search")
+    section = mapping(value, "search")
     known = [entry.name for entry in fields(SearchConfig)]
     for key in section:
         if key not in known:
@@ -505,18 +430,18 @@ def _search(
             f"search.seeds: seed {min(shared)} belongs to the grid; search on other seeds, "
             "or the comparison would be tuned on what it reports"
         )
-    trials = Parameter(None, minimum=1, integer=True, optional=True)
+    trials = Declared("trials", int, range=Range(1), optional=True)
     rows = {method.label: method.row for method in methods}
     others = offered(plugins)
     space: dict[str, dict[str, Axis]] = {}
-    for label, axes in mapping_of(section.get("space", {}), "search.space").items():
+    for label, axes in mapping(section.get("space", {}), "search.space").items():
         where = f"search.space.{label}"
         if label not in rows and label not in others:
             raise ValueError(f"{where}: the config has no method {label!r}{hint(label, rows)}")
-        row = rows[label] if label in rows else find_method(label, others[label])
+        row = rows[label] if label in rows else find_row(label, others[label])
         settable = _settable(row, plugins)
         space[label] = {}
-        for key, axis in mapping_of(axes, where).items():
+        for key, axis in mapping(axes, where).items():
             if key not in settable:
                 raise ValueError(f"{where}: no parameter {key!r}{hint(key, settable)}")
             space[label][key] = parse_axis(axis, settable[key], f"{where}.{key}")
@@ -583,31 +508,6 @@ def _check_consistency(config: Config) -> None:
         check_players(federation.clients_per_round)
     config.conditions.require_possible(federation.clients, federation.clients_per_round)
     for method in config.methods:
-        if method.row.everybody and federation.clients_per_round < federation.clients:
-            raise ValueError(
-                f"methods: {method.label} needs all {federation.clients} clients in every round, "
-                f"but federation.clients_per_round is {federation.clients_per_round}; raise it"
-            )
-        f, cohort = method.parameters.get("f"), federation.clients_per_round
-        beyond = method.row.beyond_attackers
-        if f is not None and cohort < 2 * f + beyond:
-            raise ValueError(
-                f"methods: {method.label} with f = {f} needs at least 2f + {beyond} = "
-                f"{2 * f + beyond} clients per round, but there are {cohort}; "
-                f"lower f or raise federation.clients_per_round"
-            )
-        cap = method.parameters.get("max_weight")
-        if cap is not None and cap * cohort < 1:
-            raise ValueError(
-                f"methods: {method.label}.max_weight is {cap}, but {cohort} weights sum to 1 only "
-                f"if it is at least 1/{cohort}; raise it"
-            )
-        parts = (method.parameters.get("private_norm"), method.parameters.get("private_subspace"))
-        if parts == ("residual", "shared-a"):
-            raise ValueError(
-                f"methods: {method.label} cannot combine private_norm: residual with "
-                "private_subspace: shared-a, which has no A_p; choose one of them"
-            )
         wants = method.row.optimiser
         given = method.overrides.get("optimiser", wants)
         if wants is not None and given != wants:
@@ -619,93 +519,71 @@ def _check_consistency(config: Config) -> None:
             raise ValueError(
                 f"methods: {method.label} forbids weight decay; remove '{WEIGHT_DECAY}: {decay}'"
             )
-        clusters, partials = (method.parameters.get(key) for key in ("clusters", "partials"))
-        if clusters is not None and partials is not None and partials > clusters:
-            raise ValueError(
-                f"methods: {method.label} makes {partials} partial aggregates of {clusters} "
-                "clusters; lower partials or raise clusters"
-            )
-        compute = config.conditions.compute
-        if method.parameters.get("gamma_by") == "speed" and (
-            compute is None or compute.slowest == compute.fastest
-        ):
-            raise ValueError(
-                f"methods: {method.label}.gamma_by is speed, but all clients are equally fast; set "
-                "conditions.compute with slowest below fastest, or gamma_by: chance"
-            )
-        m = method.parameters.get("m")
-        if m is not None and f is not None and m > cohort - f:
-            raise ValueError(
-                f"methods: {method.label} takes m = {m} updates, but of {cohort} clients per round "
-                f"with f = {f} at most {cohort - f} can be taken; lower m"
-            )
 
 
 def parse_config(raw: Any) -> Config:
     """Check a config given as plain mappings and return it, or raise ``ValueError``."""
     known = {entry.name for entry in fields(Config)} - {"own"}
-    mapping = mapping_of(raw, "the config")
-    for key in mapping:
+    given = mapping(raw, "the config")
+    for key in given:
         if key not in known:
             raise ValueError(f"the config has an unknown key {key!r}{hint(key, sorted(known))}")
     for key in ("experiment", "datasets", "backbone", "backbones", "skews", "seeds", "methods"):
-        if key not in mapping:
+        if key not in given:
             raise ValueError(f"the config lacks the key {key!r}")
-    plugins = _plugins(mapping.get("plugins", []))
-    methods = tuple(method_entry(entry, plugins) for entry in _list(mapping["methods"], "methods"))
+    plugins = _plugins(given.get("plugins", []))
+    methods = tuple(method_entry(entry, plugins) for entry in _list(given["methods"], "methods"))
     labels = [method.label for method in methods]
     for label in labels:
         if labels.count(label) > 1:
             raise ValueError(f"methods: two entries are called {label!r}; give one a 'name'")
-    seeds = _seeds(mapping["seeds"], "seeds")
+    seeds = _seeds(given["seeds"], "seeds")
     datasets, own = parse_datasets(
         [
             entry if isinstance(entry, Mapping) else _name(entry, "datasets: entry")
-            for entry in _list(mapping["datasets"], "datasets")
+            for entry in _list(given["datasets"], "datasets")
         ]
     )
-    skews = _skews(mapping["skews"])
-    partition = section(PartitionConfig, mapping.get("partition", {}), "partition")
-    federation = mapping_of(mapping.get("federation", {}), "federation")
+    skews = _skews(given["skews"])
+    partition = make(PartitionConfig, given.get("partition", {}), "partition")
+    federation = mapping(given.get("federation", {}), "federation")
     if federation.get("clients") == ALL:
         clients = natural_clients(datasets, own, skews, partition.min_samples)
-        mapping = {**mapping, "federation": {**federation, "clients": clients}}
-    backbones = mapping_of(mapping["backbones"], "backbones")
+        given = {**given, "federation": {**federation, "clients": clients}}
+    backbones = mapping(given["backbones"], "backbones")
     config = Config(
-        experiment=_name(mapping["experiment"], "experiment"),
+        experiment=_name(given["experiment"], "experiment"),
         datasets=datasets,
-        backbone=_name(mapping["backbone"], "backbone"),
-        backbones={n: dict(mapping_of(b, f"backbones.{n}")) for n, b in backbones.items()},
+        backbone=_name(given["backbone"], "backbone"),
+        backbones={n: dict(mapping(b, f"backbones.{n}")) for n, b in backbones.items()},
         skews=skews,
         seeds=seeds,
-        federation=section(FederationConfig, mapping.get("federation", {}), "federation"),
+        federation=make(FederationConfig, given.get("federation", {}), "federation"),
         partition=partition,
-        training=_training(mapping.get("training", {}), plugins, "training"),
-        adapters=section(AdaptersConfig, mapping.get("adapters", {}), "adapters"),
+        training=_training(given.get("training", {}), plugins, "training"),
+        adapters=make(AdaptersConfig, given.get("adapters", {}), "adapters"),
         methods=methods,
-        search=_search(mapping.get("search", {}), seeds, methods, plugins),
-        checkpoint_seconds=Parameter(30.0, minimum=0).check(
-            mapping.get("checkpoint_seconds", 30.0), "checkpoint_seconds"
+        search=_search(given.get("search", {}), seeds, methods, plugins),
+        checkpoint_seconds=SECONDS.check(
+            given.get("checkpoint_seconds", 30.0), "checkpoint_seconds"
         ),
-        conditions=parse_conditions(mapping.get("conditions"), plugins=plugins),
-        scenarios=_scenarios(mapping.get("scenarios", {}), mapping, methods, plugins),
+        conditions=parse_conditions(given.get("conditions"), plugins=plugins),
+        scenarios=_scenarios(given.get("scenarios", {}), given, methods, plugins),
         plugins=plugins,
-        trainable=Parameter("adapters", choices=("adapters", "full")).check(
-            mapping.get("trainable", "adapters"), "trainable"
-        ),
-        tables=_pages(mapping, "tables"),
-        figures=_pages(mapping, "figures"),
+        trainable=TRAINABLE.check(given.get("trainable", "adapters"), "trainable"),
+        tables=_pages(given, "tables"),
+        figures=_pages(given, "figures"),
         own=own,
     )
     primary = parse_primary(
-        mapping.get("primary"),
+        given.get("primary"),
         labels,
         config.settings,
         config.datasets,
         config.federation.clients,
     )
     config = replace(config, primary=primary)
-    for case in _cases(config):
+    for case in cases(config):
         _check_consistency(case)
     return config
 
@@ -719,17 +597,17 @@ def _scenarios(
     """Every scenario laid over the config's own sections (``shared``)."""
     found = {}
     known = ("federation", "training", "conditions", "parameters")
-    for name, given in mapping_of(value, "scenarios").items():
+    for name, given in mapping(value, "scenarios").items():
         where = f"scenarios.{name}"
         if not isinstance(name, str) or not _SCENARIO.fullmatch(name):
             raise ValueError(
                 f"scenarios: the name {name!r} must be made of letters, digits, '.', '_', '~' "
                 "and '-'; it is part of paths"
             )
-        for key, value in mapping_of(given, where).items():
+        for key, value in mapping(given, where).items():
             if key not in known:
                 raise ValueError(f"{where}: unknown key {key!r}{hint(key, known)}")
-            mapping_of({} if value is None else value, f"{where}.{key}")
+            mapping({} if value is None else value, f"{where}.{key}")
         if "clients" in (given.get("federation") or {}):
             raise ValueError(
                 f"{where}.federation.clients: scenarios share their clients; make it an experiment "
@@ -737,7 +615,7 @@ def _scenarios(
             )
         merged = {key: _merge(shared.get(key) or {}, given.get(key) or {}) for key in known[:3]}
         found[name] = Scenario(
-            section(FederationConfig, merged["federation"], f"{where}.federation"),
+            make(FederationConfig, merged["federation"], f"{where}.federation"),
             _training(merged["training"], plugins, f"{where}.training"),
             parse_conditions(merged["conditions"], f"{where}.conditions", plugins),
             _parameters(given.get("parameters") or {}, methods, f"{where}.parameters"),
@@ -748,7 +626,7 @@ def _scenarios(
 def _parameters(value: Any, methods: Sequence[MethodConfig], where: str) -> dict[str, Any]:
     """Values for the parameters of these names, of whichever method has them."""
     found = {}
-    for key, given in mapping_of(value, where).items():
+    for key, given in mapping(value, where).items():
         owners = [m for m in methods if key in m.row.parameters]
         if not owners:
             known = {name for method in methods for name in method.parameters}
@@ -758,7 +636,7 @@ def _parameters(value: Any, methods: Sequence[MethodConfig], where: str) -> dict
     return found
 
 
-def _cases(config: Config) -> list[Config]:
+def cases(config: Config) -> list[Config]:
     """The config as it is under each scenario."""
     cases = []
     for setting in config.settings:
@@ -833,7 +711,7 @@ def load_config(
             content = yaml.safe_load(file.read_text(encoding="utf-8"))
         except _NO_YAML as error:
             raise ValueError(f"{file} is not valid YAML: {_in_a_line(error)}") from error
-        laid = mapping_of(content, f"the config file {file}")
+        laid = mapping(content, f"the config file {file}")
         if "search" in laid:
             merged.pop("search", None)
         merged = _merge(merged, laid)

@@ -14,7 +14,7 @@ from fedsdg.data.own_data import OwnData
 from fedsdg.experiment.backbones.recipe import LETTERS
 from fedsdg.experiment.loading import Source, load_images, survey_of
 from fedsdg.files import hint
-from fedsdg.methods.composition import mapping
+from fedsdg.parts import mapping
 
 #: As many clients as a column has values with enough samples.
 ALL = "all"

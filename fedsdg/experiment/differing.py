@@ -11,6 +11,7 @@ from torch import Tensor
 from fedsdg.data.client_groups import client_groups
 from fedsdg.data.client_shares import clients_in
 from fedsdg.data.images import Pictures
+from fedsdg.experiment.conditions import own_code
 from fedsdg.experiment.config import RunConfig
 from fedsdg.rng import stream
 
@@ -47,7 +48,7 @@ def label_tables(run: RunConfig, num_classes: int) -> np.ndarray:
     for client in np.flatnonzero(group >= 0).tolist():
         address = _address(conflict.per, client, group)
         generator = stream("label-conflict", run.seed, *address)
-        tables[client] = conflict.part.resolve()(num_classes, conflict.classes, generator)
+        tables[client] = own_code(conflict, "label_cycle")(num_classes, conflict.classes, generator)
     return tables
 
 
@@ -68,7 +69,7 @@ def views_of(run: RunConfig) -> list[View | None]:
         def draw(*keys: int, below: tuple[int, ...] = address) -> np.random.Generator:
             return stream("feature-shift", run.seed, *below, *keys)
 
-        views.append(made.setdefault(address, shift.part.resolve()(shift.kind, draw)))
+        views.append(made.setdefault(address, own_code(shift, "View")(shift.kind, draw)))
     return views
 
 

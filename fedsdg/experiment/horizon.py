@@ -21,7 +21,7 @@ from fedsdg.data.partition_record import TRAIN, PartitionSpec
 from fedsdg.experiment.config import Config, FederationConfig, MethodConfig
 from fedsdg.experiment.loading import load_images, survey_of
 from fedsdg.files.places import split_setting
-from fedsdg.methods.local_parts import name_of
+from fedsdg.methods.chosen import name_of
 from fedsdg.rng import stream
 
 #: Adam moves a gate's logit by about η_m a step. From m = 1/2 (logit 0) to m = 0.1 or 0.9 it has
@@ -86,9 +86,8 @@ def _of_cell(config: Config, dataset: str, setting: str) -> Iterator[str]:
 
 def learns_gates(method: MethodConfig) -> bool:
     """Whether the method has gates that are trained."""
-    if "gate" not in method.row.personalisation.arguments:
-        return False
-    return method.row.complete(method.parameters).get("gate_fixed") is None
+    values = {**method.row.fixed, **method.parameters}
+    return "gate" in values and values.get("gate_fixed") is None
 
 
 def median_steps(

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedsdg.files import hint
 from fedsdg.files.records import METRICS, METRICS_OF_GROUPS
-from fedsdg.methods.composition import mapping
+from fedsdg.parts import mapping
 
 #: More than these, adjusted for one another, would decide nothing.
 MOST = 6

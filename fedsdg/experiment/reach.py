@@ -3,24 +3,25 @@
 Reached is what the run's own modules import, directly or not, and what the parts of its method, of
 its conditions and of its training (optimiser and loss) import besides. Modules count as syntax
 trees without comments and docstrings, so that words may be edited freely. Of the tables of methods
-and conditions a run reaches the rows that it is made of. Found by reading files: neither torch nor
-any of these modules is imported.
+and conditions a run reaches the rows that it is made of. Found by reading files, among them the
+declarations, which say of every row what it is made of: neither torch nor any of these modules is
+imported.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsdg.methods.composition import Key, Method, Parameter, Part
-from fedsdg.methods.conditions import Conditions
-from fedsdg.methods.local_parts import LOSSES, OPTIMISERS, name_of
-from fedsdg.methods.table import METHODS
+from fedsdg.experiment.conditions import Conditions
+from fedsdg.methods.chosen import name_of
+from fedsdg.methods.declared import ChoiceRow, Row
+from fedsdg.methods.plugins import CHOICES, find_row, offered_choices, plugin_sources
 
 if TYPE_CHECKING:
     from fedsdg.experiment.config import RunConfig
@@ -36,11 +37,13 @@ ROOT = "fedsdg.experiment.runs"
 #: holds that of the data set), and this one (its outcome).
 ELSEWHERE = frozenset(
     {
-        "fedsdg.methods.conditions",
+        "fedsdg.experiment.conditions",
         "fedsdg.experiment.config",
         "fedsdg.data.datasets",
         "fedsdg.data.partition",
-        "fedsdg.methods.table",
+        "fedsdg.methods.choices",
+        "fedsdg.methods.declared",
+        "fedsdg.methods.families",
         "fedsdg.methods.plugins",
         "fedsdg.experiment.reach",
     }
@@ -49,45 +52,38 @@ ELSEWHERE = frozenset(
 
 def source_hash(run: RunConfig) -> str:
     """The hash of all code that a run can reach; a plugin's own is in the run's config."""
-    training = training_parts(run)
-    if run.plugin is None and not run.borrowed:
-        return code_hash(METHODS[run.method], run.conditions, training)
-    from fedsdg.methods.plugins import plugin_sources
-
     lent = [file for plugin in run.borrowed.values() for file in plugin_sources(plugin.place)]
-    if run.plugin is None:
-        return code_hash(METHODS[run.method], run.conditions, training, lent)
-    return code_hash(plugin_sources(run.plugin.place), run.conditions, training, lent)
+    method = find_row(run.method, None) if run.plugin is None else plugin_sources(run.plugin.place)
+    return code_hash(method, run.conditions, training_rows(run), lent)
 
 
-def training_parts(run: RunConfig) -> tuple[Part, ...]:
+def training_rows(run: RunConfig) -> tuple[ChoiceRow, ...]:
     """The optimiser and the loss that a run trains with, where they are the package's own."""
-    tables = {"optimiser": OPTIMISERS, "loss": LOSSES}
     return tuple(
-        table[name_of(getattr(run.training, key))].part
-        for key, table in tables.items()
+        offered_choices(key)[name_of(getattr(run.training, key))]
+        for key in CHOICES
         if key not in run.borrowed
     )
 
 
 def code_hash(
-    method: Method | Iterable[Path],
+    method: Row | Iterable[Path],
     conditions: Conditions,
-    training: Iterable[Part] = (),
+    training: Iterable[ChoiceRow] = (),
     borrowed: Iterable[Path] = (),
 ) -> str:
     """The hash of the code behind a method under some conditions.
 
-    ``method``: its row of the table, or the files of the plugin that it comes from. ``training``:
-    the package's own optimiser and loss, as far as it trains with them. ``borrowed``: the files of
-    plugins that the others come from.
+    ``method``: its row, or the files of the plugin that it comes from. ``training``: the package's
+    own optimiser and loss, as far as it trains with them. ``borrowed``: the files of plugins that
+    the others come from.
     """
     modules = reached(method, conditions, training, borrowed)
     digest = hashlib.sha256()
     for name in sorted(modules):
         digest.update(f"{name} {_digest(name)}\0".encode())
-    if isinstance(method, Method):
-        digest.update(row_text(method).encode() + b"\0")
+    if isinstance(method, Row):
+        digest.update(method.text.encode() + b"\0")
     kinds = {kind for one in _given(conditions) for kind in type(one).__mro__}
     for kind in sorted(kinds, key=lambda kind: kind.__name__):
         if _file(kind.__module__) is not None:
@@ -96,26 +92,22 @@ def code_hash(
 
 
 def reached(
-    method: Method | Iterable[Path],
+    method: Row | Iterable[Path],
     conditions: Conditions,
-    training: Iterable[Part] = (),
+    training: Iterable[ChoiceRow] = (),
     borrowed: Iterable[Path] = (),
 ) -> frozenset[str]:
     """The names of all modules of the package that such a run may import and that count."""
-    parts = [*conditions.parts, *training]
-    roots = {ROOT}
+    roots = {ROOT, *conditions.modules, *(name for row in training for name in row.modules)}
     files = [*borrowed]
-    if isinstance(method, Method):
-        parts += method.parts
+    if isinstance(method, Row):
+        roots |= {*method.modules}
     else:
         files += method
     if conditions.attack is not None and conditions.attack.plugin is not None:
-        from fedsdg.methods.plugins import plugin_sources
-
         files += plugin_sources(conditions.attack.plugin.place)
     for file in files:
         roots |= imports(ast.parse(file.read_bytes()), "", is_package=False)
-    roots |= {name for part in parts for name in _modules_of(part)}
     return frozenset().union(*map(closure, roots))
 
 
@@ -179,43 +171,6 @@ def imports(tree: ast.AST, module: str, *, is_package: bool) -> set[str]:
                 origin = ".".join([*around, *([origin] if origin else [])])
             found |= {origin, *(f"{origin}.{alias.name}" for alias in node.names)}
     return {name for name in found if _file(name) is not None}
-
-
-def row_text(method: Method) -> str:
-    """What of a row makes a run: all but its words, and of parameters their defaults."""
-    return _text(
-        {
-            entry.name: getattr(method, entry.name)
-            for entry in fields(method)
-            if not entry.metadata.get("words")
-            and (entry.default is MISSING or getattr(method, entry.name) != entry.default)
-        }
-    )
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, Part):
-        return f"Part({value.reference!r}, {_text(value.arguments)})"
-    if isinstance(value, Key):
-        return f"Key({value.name!r})"
-    if isinstance(value, Parameter):
-        return f"Parameter({value.default!r})"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key!r}: {_text(value[key])}" for key in sorted(value)) + "}"
-    if isinstance(value, tuple | list):
-        return "(" + ", ".join(map(_text, value)) + ")"
-    if value is None or isinstance(value, str | bool | int | float):
-        return repr(value)
-    raise TypeError(f"a row of the methods holds {value!r}, which has no text that is always equal")
-
-
-def _modules_of(part: Part) -> Iterator[str]:
-    """The modules that a part names, and those of parts among its arguments."""
-    if isinstance(part.reference, str):
-        yield part.reference.partition(":")[0]
-    for value in part.arguments.values():
-        if isinstance(value, Part):
-            yield from _modules_of(value)
 
 
 def _given(conditions: Conditions) -> list[Any]:

@@ -44,6 +44,7 @@ from fedsdg.experiment.store import (
     require_writable,
     together_key,
 )
+from fedsdg.federation.asked import probes_of, told
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.fingerprint import fingerprint
@@ -62,6 +63,7 @@ from fedsdg.files.records import (
     TRACE_SCHEMA,
     write_parquet,
 )
+from fedsdg.methods.method import Method
 from fedsdg.methods.plugins import build_choice, find_method
 from fedsdg.models import small_cnn
 from fedsdg.models.adapters import AdapterConfig, initial_values, make_layout
@@ -216,8 +218,7 @@ def _plain_model(
 def require_start(run: RunConfig, material: Material) -> None:
     """Raise ``ValueError`` where the checkpoint that a run starts from does not fit it."""
     if run.adapters.start is not None:
-        row = find_method(run.method, run.plugin)
-        _plain_model(run, material, row.personalisation.build(row.complete(run.parameters)))
+        _plain_model(run, material, method_of(run).personalisation)
 
 
 def build(
@@ -227,9 +228,8 @@ def build(
 
     ``scratch``: the folder for what many clients keep, if it is too much for the memory.
     """
-    row = find_method(run.method, run.plugin)
-    parameters = row.complete(run.parameters)
-    personalisation: Personalisation = row.personalisation.build(parameters)
+    method = method_of(run)
+    personalisation, pooling = method.personalisation, method.pooling
     model, theta, private = _model(run, material, personalisation)
     device = material.samples.images.device
     training = run.training
@@ -251,10 +251,9 @@ def build(
         material.pictures,
         material.domain,
     )
-    rule = conditioned_rule(run, row.rule.build(parameters))
-    if row.heads_apart:
+    rule = conditioned_rule(run, method.rule)
+    if method.heads_apart:
         theta = _heads_apart(run, model.layout, theta, rule.models(run.federation.clients))
-    pooling = Pooling() if row.pooling is None else row.pooling.build(parameters)
     loss = _chosen(run, "loss")
     if isinstance(loss, Loss):
         loss.require_classes(material.num_classes)
@@ -277,14 +276,14 @@ def build(
             eta_m=training.eta_m,
             clip_norm=training.clip_norm,
             # In this order: sums of gradients depend on it in rounding.
-            terms=(*personalisation.terms, *(part.build(parameters) for part in row.objective)),
+            terms=method.terms,
             trace_every=run.federation.trace_every,
             loss=loss,
             private_first=personalisation.private_first,
             private_optimiser=training.private_optimiser,
             interleaved=personalisation.interleaved,
             shared_alone=personalisation.shared_alone,
-            stopping=None if row.stopping is None else row.stopping.build(parameters),
+            stopping=method.stopping,
         ),
         schedule=Schedule(
             rounds=run.federation.rounds,
@@ -302,7 +301,7 @@ def build(
         seed=run.seed,
         theta=theta.to(device),
         private=private.to(device),
-        probes=tuple(part.build(parameters) for part in row.probes),
+        probes=probes_of(rule),
         circumstances=around,
         own=personalisation.own,
         anchors=personalisation.anchors,
@@ -311,9 +310,13 @@ def build(
         seen=seen,
         scratch=scratch,
     )
-    if row.knowledge is not None:
-        made.state = row.knowledge.build(parameters)(rule, made.state, partition, groups_of(run))
+    made.state = told(rule, made.state, partition, groups_of(run))
     return made
+
+
+def method_of(run: RunConfig) -> Method:
+    """The method of a run, with the values of its parameters."""
+    return find_method(run.method, run.plugin).with_values(run.parameters)
 
 
 def _chosen(run: RunConfig, key: str) -> Any:

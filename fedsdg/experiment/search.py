@@ -24,6 +24,7 @@ from fedsdg.experiment.machine.processes import Failed, Workers
 from fedsdg.experiment.search_space import expected_best, points
 from fedsdg.files import hint
 from fedsdg.files.places import split_setting
+from fedsdg.parts import plain
 
 #: A trial's score, as the file says it.
 CRITERION = (
@@ -106,7 +107,7 @@ def _with(method: MethodConfig, values: Mapping[str, Any]) -> MethodConfig:
     return MethodConfig(
         method.type,
         method.label,
-        {k: v for k, v in own.items() if not (known[k].quiet and v == known[k].default)},
+        own,
         {**method.overrides, **{k: v for k, v in values.items() if k not in known}},
         method.plugin,
     )
@@ -358,7 +359,7 @@ def _entry(method: MethodConfig) -> dict[str, Any]:
         entry["name"] = method.label
     for key, value in method.parameters.items():
         if value != method.row.parameters[key].default:
-            entry[key] = value
+            entry[key] = plain(value)
     return {**entry, **method.overrides}
 
 

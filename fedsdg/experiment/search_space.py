@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsdg.methods.composition import Parameter
+from fedsdg.parts import Declared
 from fedsdg.rng import stream
 
 #: What ends a range, ``[low, high, log]``; a list without it is a list of choices.
@@ -103,7 +103,7 @@ class SearchConfig:
     space: Mapping[str, Mapping[str, Axis]] = field(default_factory=dict)
 
 
-def parse_axis(value: Any, parameter: Parameter, where: str) -> Axis:
+def parse_axis(value: Any, parameter: Declared, where: str) -> Axis:
     """An axis as in a config: ``[low, high, log]``, ``[low, high, linear]`` or a list of values.
 
     Raises ``ValueError`` for values that the parameter does not allow, and for an empty range.
@@ -127,7 +127,7 @@ def parse_axis(value: Any, parameter: Parameter, where: str) -> Axis:
             f"{where} begins at {low}, but a logarithmic range must begin above 0; raise it or "
             "write linear"
         )
-    return Range(low, high, value[2], parameter.integer)
+    return Range(low, high, value[2], parameter.kind is int)
 
 
 def points(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsdg.files import read_json, sha256_file, sha256_json
-from fedsdg.methods.composition import Parameter
+from fedsdg.parts import Declared, shown
 
 #: What a peft checkpoint consists of.
 FILES = ("adapter_config.json", "adapter_model.safetensors")
@@ -24,7 +24,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class StartParameter(Parameter):
+class StartFolder(Declared):
     """A key that names a folder with a peft checkpoint, or nothing."""
 
     def check(self, value: Any, where: str) -> Start | None:
@@ -32,7 +32,9 @@ class StartParameter(Parameter):
         if value is None or isinstance(value, Start):
             return value
         if not isinstance(value, str) or not value:
-            raise ValueError(f"{where} is {value!r}, but must be a folder with a peft checkpoint")
+            raise ValueError(
+                f"{where} is {shown(value)}, but must be a folder with a peft checkpoint"
+            )
         return find_start(value)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from torch import Tensor
@@ -11,38 +11,28 @@ from fedsdg.aggregation.types import Rule
 from fedsdg.data.label_clusters import label_clusters
 from fedsdg.data.partition_record import TRAIN, Partition
 
-#: (rule, its state before the first round, the partition, the group [K] of clients that differ, -1
-#: of those that do not) -> the state with what is known.
-Knowledge = Callable[[Rule, Mapping[str, Tensor], Partition, np.ndarray | None], dict[str, Tensor]]
 
+def tell(
+    rule: Rule, state: Mapping[str, Tensor], partition: Partition, group: np.ndarray | None
+) -> dict[str, Tensor]:
+    """A rule's state before the first round, with the clusters or the labels that it asks for.
 
-def known_clusters(clusters: int, assignment: str, nearness: str = "models") -> Knowledge:
-    """Which of ``clusters`` every client is in where ``assignment`` is "known", its labels where
-    ``nearness`` is "labels"; else nothing.
-
-    The groups of clients that differ where there are some (``difference_clusters``), else its
-    domain where every client has one, else clusters of the shares of true training labels. Labels
-    are told as how many of its training samples are of each class.
+    ``group`` [K]: of clients that differ, −1 of the others. Clusters are these groups where there
+    are some (``difference_clusters``), else a client's domain where every client has one, else
+    clusters of the shares of true training labels. Labels are told as how many of its training
+    samples are of each class.
     """
-
-    def tell(
-        rule: Rule,
-        state: Mapping[str, Tensor],
-        partition: Partition,
-        group: np.ndarray | None = None,
-    ) -> dict[str, Tensor]:
-        told = dict(state)
-        if assignment == "known":
-            if group is None or (group < 0).all():
-                known = natural_clusters(partition, clusters)
-            else:
-                known = difference_clusters(group, clusters)
-            told = rule.with_clusters(told, known)  # type: ignore[attr-defined]
-        if nearness == "labels":
-            told = rule.with_labels(told, label_counts(partition))  # type: ignore[attr-defined]
-        return told
-
-    return tell
+    told = dict(state)
+    if "clusters" in rule.knowledge:
+        count = rule.clusters  # type: ignore[attr-defined]
+        if group is None or (group < 0).all():
+            known = natural_clusters(partition, count)
+        else:
+            known = difference_clusters(group, count)
+        told = rule.with_clusters(told, known)  # type: ignore[attr-defined]
+    if "labels" in rule.knowledge:
+        told = rule.with_labels(told, label_counts(partition))  # type: ignore[attr-defined]
+    return told
 
 
 def label_counts(partition: Partition) -> np.ndarray:

@@ -32,6 +32,14 @@ class Inexactness:
     gamma_by: Literal["chance", "speed"] = "chance"
     "a client's γ is drawn, or the larger the slower it is"
 
+    def require(self, clients_differ: bool) -> None:
+        """Raise ``ValueError`` where γ follows the speed of clients that are all equally fast."""
+        if self.gamma_by == "speed" and not clients_differ:
+            raise ValueError(
+                "gamma_by is speed, but all clients are equally fast; set conditions.compute with "
+                "slowest below fastest, or gamma_by: chance"
+            )
+
     def draw(
         self,
         num_clients: int,

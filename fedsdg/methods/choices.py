@@ -6,9 +6,7 @@ Each is a row of a real part, which declares its parameters itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 from fedsdg.federation.environment.attacks.blind_replacement import BlindReplacement
 from fedsdg.federation.environment.attacks.corruption import Corruption
@@ -25,22 +23,7 @@ from fedsdg.federation.optimisers.adagrad import Adagrad
 from fedsdg.federation.optimisers.adam import Adam
 from fedsdg.federation.optimisers.adamw import AdamW
 from fedsdg.federation.optimisers.sgd import Sgd
-from fedsdg.parts import Declared, parameters
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One row: what it is called in print, the part with its defaults, and where it is from."""
-
-    title: str
-    part: Any
-    source: str = ""
-
-    @property
-    def parameters(self) -> dict[str, Declared]:
-        """What a config may set."""
-        return parameters(self.part)
-
+from fedsdg.methods.choice import Choice
 
 OPTIMISERS: Mapping[str, Choice] = MappingProxyType(
     {

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from fedsdg.files import read_json
-from fedsdg.parts import REQUIRED, Declared, Ends, Range
+from fedsdg.parts import REQUIRED, Declared, Ends, Range, plain
 
 R = TypeVar("R", "Row", "ChoiceRow")
 
@@ -46,6 +46,8 @@ class Row:
     undecayed: bool = False
     needs_adapters: bool = False
     training: Mapping[str, Any] = field(default_factory=dict)
+    #: Parameters of its parts that no config may set, and what they are.
+    fixed: Mapping[str, Any] = field(default_factory=dict)
     #: What the parts are called, the rule first, and the modules that they are in.
     rule: str = ""
     terms: tuple[str, ...] = ()
@@ -67,20 +69,22 @@ class Row:
 def to_plain(row: Row | ChoiceRow) -> dict[str, Any]:
     """A row in JSON's types; what is as usual is left out."""
     usual = type(row)("")
-    plain = {
-        entry.name: getattr(row, entry.name)
+    found = {
+        entry.name: plain(getattr(row, entry.name))
         for entry in fields(row)
         if getattr(row, entry.name) != getattr(usual, entry.name)
     }
-    plain["parameters"] = {name: _plain(one) for name, one in row.parameters.items()}
-    return {name: list(one) if isinstance(one, tuple) else one for name, one in plain.items()}
+    if isinstance(row, Row) and row.fixed:
+        found["fixed"] = {name: plain(value) for name, value in row.fixed.items()}
+    # A list, for the keys of a JSON file are sorted and parameters are not.
+    return found | {"parameters": [_plain(one) for one in row.parameters.values()]}
 
 
 def _plain(one: Declared) -> dict[str, Any]:
-    default = one.default._asdict() if isinstance(one.default, Ends) else one.default
     said = {
+        "name": one.name,
         "kind": one.kind.__name__,
-        "default": list(default) if isinstance(default, tuple) else default,
+        "default": plain(one.default),
         "least": one.range.least,
         "most": one.range.most,
         "choices": None if one.choices is None else list(one.choices),
@@ -94,30 +98,30 @@ def _plain(one: Declared) -> dict[str, Any]:
     return {key: value for key, value in said.items() if value is not None or key == "default"}
 
 
-def from_plain(kind: type[R], plain: Mapping[str, Any]) -> R:
+def from_plain(kind: type[R], said: Mapping[str, Any]) -> R:
     """The row that ``to_plain`` wrote."""
     given: dict[str, Any] = {
-        name: tuple(one) if isinstance(one, list) else one for name, one in plain.items()
+        name: tuple(one) if isinstance(one, list) else one for name, one in said.items()
     }
-    known = {name: _declared(name, one) for name, one in plain["parameters"].items()}
+    known = {one["name"]: _declared(one) for one in said["parameters"]}
     return kind(**{**given, "parameters": MappingProxyType(known)})
 
 
-def _declared(name: str, plain: Mapping[str, Any]) -> Declared:
-    default = plain.get("default", REQUIRED)
+def _declared(said: Mapping[str, Any]) -> Declared:
+    default = said.get("default", REQUIRED)
     if isinstance(default, list):
         default = tuple(default)
     elif isinstance(default, Mapping):
         default = Ends(**default)
-    choices = plain.get("choices")
+    choices = said.get("choices")
     return Declared(
-        name=name,
-        kind=_KINDS[plain["kind"]],
+        name=said["name"],
+        kind=_KINDS[said["kind"]],
         default=default,
-        meaning=plain["meaning"],
-        range=Range(plain.get("least"), plain.get("most")),
+        meaning=said["meaning"],
+        range=Range(said.get("least"), said.get("most")),
         choices=None if choices is None else tuple(choices),
-        **{key: plain.get(key, False) for key in ("optional", "several", "ends")},
+        **{key: said.get(key, False) for key in ("optional", "several", "ends")},
     )
 
 

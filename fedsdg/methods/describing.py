@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from fedsdg.federation.asked import modules_asked
 from fedsdg.methods.choices import ATTACKS, LOSSES, OPTIMISERS, Choice
 from fedsdg.methods.declared import ChoiceRow, Row, to_plain
 from fedsdg.methods.families import FAMILIES, METHODS
@@ -25,17 +26,18 @@ def row_of(method: Method, family: str = "") -> Row:
     plain = {
         entry.name: getattr(method, entry.name)
         for entry in fields(method)
-        if entry.name in own and entry.name not in ("rule", "personalisation")
+        if entry.name in own and entry.name not in ("rule", "personalisation", "fixed")
     }
     return Row(
         **plain,
         family=family,
         parameters=method.parameters,
+        fixed=method.fixed_values,
         rule=type(method.rule).__name__,
         terms=tuple(type(term).__name__ for term in method.terms),
         personalisation=type(method.personalisation).__name__,
-        modules=tuple(sorted(set(_modules(method.parts)))),
-        text=_text(method),
+        modules=tuple(sorted({*_modules(method.slots), *modules_asked(method.rule)})),
+        text=text_of(method),
     )
 
 
@@ -50,15 +52,28 @@ def _modules(parts: Any) -> list[str]:
     return found
 
 
-def _text(method: Method) -> str:
-    """All that makes a run: the parts, and the choices that are no parts."""
+def text_of(method: Method) -> str:
+    """All that makes a run: the parts, and the choices that are no parts.
+
+    Raises ``TypeError`` for a choice that is not written the same way every time.
+    """
     parts = ", ".join(map(repr, method.parts))
     choices = {
         entry.name: getattr(method, entry.name)
         for entry in fields(method)
         if not entry.metadata.get("words") and entry.name not in _PARTS
     }
-    return f"{parts}; {', '.join(f'{name}={choices[name]!r}' for name in sorted(choices))}"
+    return f"{parts}; {', '.join(f'{name}={_said(choices[name])}' for name in sorted(choices))}"
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key!r}: {_said(value[key])}" for key in sorted(value)) + "}"
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(_said, value)) + ")"
+    if value is None or isinstance(value, str | bool | int | float):
+        return repr(value)
+    raise TypeError(f"a row of the methods holds {value!r}, which has no text that is always equal")
 
 
 def choice_row_of(choice: Choice) -> ChoiceRow:

@@ -15,7 +15,7 @@ from fedsdg.federation.personalisation.personalisation import Personalisation
 from fedsdg.federation.personalisation.shared import Shared
 from fedsdg.federation.pooling import Pooling
 from fedsdg.federation.stopping import Inexactness
-from fedsdg.parts import Declared, parameters, replaced
+from fedsdg.parts import Declared, is_part, parameters, plain, replaced
 
 #: Marks the fields that are words about a method and change no run.
 _WORDS = {"words": True}
@@ -67,15 +67,26 @@ class Method:
             )
 
     @property
+    def slots(self) -> tuple[Any, ...]:
+        """All that the method is made of."""
+        made_of = (self.rule, *self.objective, self.personalisation, self.stopping, self.pooling)
+        return tuple(one for one in made_of if one is not None)
+
+    @property
     def parts(self) -> tuple[Any, ...]:
-        """All that the method is made of and that has parameters."""
-        possible = (*self.objective, self.personalisation, self.stopping, self.pooling)
-        return (self.rule, *(one for one in possible if hasattr(one, "__declaring__")))
+        """What of it has parameters."""
+        return tuple(one for one in self.slots if is_part(one))
 
     @property
     def terms(self) -> tuple[Term, ...]:
         """All terms of the objective beside the cross-entropy, in their order."""
         return (*self.personalisation.terms, *self.objective)
+
+    @property
+    def fixed_values(self) -> dict[str, Any]:
+        """What no config may set, and what it is."""
+        known = parameters(*self.parts)
+        return {name: plain(known[name].default) for name in self.fixed}
 
     @property
     def parameters(self) -> dict[str, Declared]:

@@ -1,16 +1,17 @@
-"""The page of all methods, docs/methods.md, from the table of methods. Never imports torch."""
+"""The page of all methods, docs/methods.md, from their declarations. Never imports torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedsdg.methods.composition import Method, Parameter
+from fedsdg.methods.declared import Row
+from fedsdg.parts import Declared, Ends
 
 _HEAD = """\
 # The methods
 
-Made by `fedsdg methods --markdown` from `fedsdg/methods/table.py`; not to be edited here.
+Made by `make documents` from the rows in `fedsdg/methods/`; not to be edited here.
 A test compares the two, and measures what is sent and how often the server reads the updates.
 
 θ is the server's model with its d communicated parameters, θ_k what client k makes of it,
@@ -29,13 +30,13 @@ An entry of `methods` in a config may set these, and `optimiser`, `loss`, `eta_g
 """
 
 
-def method_page(table: Mapping[str, Method]) -> str:
+def method_page(table: Mapping[str, Row]) -> str:
     """Markdown: one row a method, and one row a parameter that methods share."""
     methods = _table(
         ("method", "formula", "parameters", "sent up, down", "cost per round", "source"),
         (_method_row(name, row) for name, row in table.items()),
     )
-    shared: dict[tuple[str, Parameter], list[str]] = {}
+    shared: dict[tuple[str, Declared], list[str]] = {}
     for name, row in table.items():
         for key, parameter in row.parameters.items():
             shared.setdefault((key, parameter), []).append(name)
@@ -46,7 +47,7 @@ def method_page(table: Mapping[str, Method]) -> str:
     return f"{_HEAD}{methods}{_BETWEEN}{parameters}"
 
 
-def _method_row(name: str, row: Method) -> tuple[str, ...]:
+def _method_row(name: str, row: Row) -> tuple[str, ...]:
     settings = [f"`{key}` = {_value(p.default)}" for key, p in row.parameters.items()]
     fixed: dict[str, Any] = {"optimiser": row.optimiser} if row.optimiser else {}
     fixed |= {"weight_decay": 0} if row.undecayed else {}
@@ -62,7 +63,7 @@ def _method_row(name: str, row: Method) -> tuple[str, ...]:
     )
 
 
-def _parameter_row(key: str, parameter: Parameter, names: Iterable[str]) -> tuple[str, ...]:
+def _parameter_row(key: str, parameter: Declared, names: Iterable[str]) -> tuple[str, ...]:
     return (
         f"`{key}`",
         _value(parameter.default),
@@ -72,25 +73,35 @@ def _parameter_row(key: str, parameter: Parameter, names: Iterable[str]) -> tupl
     )
 
 
-def _values(parameter: Parameter) -> str:
+def _values(parameter: Declared) -> str:
     """What a parameter may be, in words."""
     if parameter.choices:
-        return " or ".join(map(_value, parameter.choices))
-    words = "whole number" if parameter.integer else "number"
+        words = " or ".join(map(_value, parameter.choices))
+        return f"{words}, or none" if parameter.optional else words
+    if parameter.kind is bool:
+        return "true or false"
+    if parameter.kind is str:
+        return "text"
+    least, most = parameter.range.least, parameter.range.most
+    words = "whole number" if parameter.kind is int else "number"
     words += "s" if parameter.several else ""
-    if parameter.minimum is not None and parameter.maximum is not None:
-        words += f" from {_value(parameter.minimum)} to {_value(parameter.maximum)}"
-    elif parameter.minimum is not None:
-        words += f" from {_value(parameter.minimum)}"
-    elif parameter.maximum is not None:
-        words += f" to {_value(parameter.maximum)}"
-    words += ", or a mapping of low and high" if parameter.span else ""
+    if least is not None and most is not None:
+        words += f" from {_value(least)} to {_value(most)}"
+    elif least is not None:
+        words += f" from {_value(least)}"
+    elif most is not None:
+        words += f" to {_value(most)}"
+    words += ", or a mapping of low and high" if parameter.ends else ""
     return f"{words}, or none" if parameter.optional else words
 
 
 def _value(value: Any) -> str:
     if value is None:
         return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Ends):
+        return f"{_value(value.low)} to {_value(value.high)}"
     if isinstance(value, tuple):
         return f"[{', '.join(map(_value, value))}]"
     return f"{value:g}" if isinstance(value, float) else str(value)

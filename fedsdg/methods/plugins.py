@@ -1,32 +1,39 @@
 """Rows from outside the package: of a file or of another package, beside those of the tables.
 
-A plugin is a Python file that defines ``METHODS = {name: Method(...)}``, ``OPTIMISERS`` or ``LOSSES
-= {name: Choice(...)}``, ``ATTACKS = {name: AttackKind(...)}`` or ``DATASETS = {name: load}``, where
-``load()`` gives an ``ImageData``; or an entry point of the group ``fedsdg.methods`` that refers to
-such a module, or to a mapping of methods. A config lists the plugins that it needs, so that what is
+A plugin is a Python file that defines ``METHODS = {name: Method(...)}``, or ``OPTIMISERS``,
+``LOSSES`` or ``ATTACKS = {name: Choice(...)}``, or ``DATASETS = {name: load}``, where ``load()``
+gives an ``ImageData``; or an entry point of the group ``fedsdg.methods`` that refers to such a
+module, or to a mapping of methods. A config lists the plugins that it needs, so that what is
 installed beside changes no experiment. The hash of a plugin's source, with that of the modules
 beside it that it imports, belongs to the runs that use its rows: edited, they are new runs. Of a
 data set its images count.
+
+Rows are asked for in two forms: described (``Row``, ``ChoiceRow``), for whoever checks or lists
+them, and as real parts, for a run. The package's own are described by a file, without torch; a
+plugin's, and all real parts, import it, as late as they are asked for.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import metadata, util
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedsdg.data.datasets import DATASETS, ImageData
 from fedsdg.files import source_hash
-from fedsdg.methods.composition import Choice, Key, Method
-from fedsdg.methods.conditions import ATTACKS, AttackKind
-from fedsdg.methods.local_parts import LOSSES, OPTIMISERS, name_of, parameters_of
+from fedsdg.methods import declared
+from fedsdg.methods.chosen import name_of, parameters_of
+from fedsdg.methods.declared import ChoiceRow, Row
 from fedsdg.methods.plugin_files import PluginFiles, read_plugin
-from fedsdg.methods.table import METHODS
+from fedsdg.parts import replaced
+
+if TYPE_CHECKING:
+    from fedsdg.methods.method import Method
 
 #: The group of entry points that other packages offer methods and all else in.
 GROUP = "fedsdg.methods"
@@ -63,12 +70,12 @@ def offered(plugins: Iterable[Plugin]) -> dict[str, Plugin | None]:
 
     Raises ``ValueError`` for a name that is taken, and for a plugin that cannot be loaded.
     """
-    return _owners("METHODS", METHODS, "methods", plugins)
+    return _owners("METHODS", declared.methods(), "methods", plugins)
 
 
 def offered_attacks(plugins: Iterable[Plugin]) -> dict[str, Plugin | None]:
     """As ``offered``, where each attack is from."""
-    return _owners("ATTACKS", ATTACKS, "attacks", plugins)
+    return _owners("ATTACKS", declared.choices("attacks"), "attacks", plugins)
 
 
 def offered_datasets(plugins: Iterable[Plugin]) -> dict[str, Plugin | None]:
@@ -93,21 +100,51 @@ def _owners(
     return found
 
 
-def find_method(name: str, plugin: Plugin | None) -> Method:
-    """The row of a method, from the table or from a plugin."""
-    return (METHODS if plugin is None else plugin_methods(plugin))[name]
-
-
-def plugin_methods(plugin: Plugin) -> Mapping[str, Method]:
-    """A plugin's methods; see ``contents``."""
-    methods: Mapping[str, Method] = contents(plugin)["METHODS"]
-    return methods
-
-
-def find_attack(name: str, plugin: Plugin | None) -> AttackKind:
-    """The row of an attack, from the table or from a plugin."""
-    row: AttackKind = (ATTACKS if plugin is None else contents(plugin)["ATTACKS"])[name]
+def find_row(name: str, plugin: Plugin | None) -> Row:
+    """What is known of a method, of the package or of a plugin."""
+    if plugin is None:
+        return declared.methods()[name]
+    row: Row = described(plugin)["METHODS"][name]
     return row
+
+
+def find_method(name: str, plugin: Plugin | None) -> Method:
+    """A method's real parts, of the package or of a plugin; imports torch.
+
+    Raises ``ValueError`` where the package's row was edited after its declaration was written.
+    """
+    if plugin is not None:
+        own: Method = contents(plugin)["METHODS"][name]
+        return own
+    from fedsdg.methods.describing import text_of
+    from fedsdg.methods.families import METHODS
+
+    if text_of(METHODS[name]) != declared.methods()[name].text:
+        raise ValueError(
+            f"the method {name!r} was edited after {declared.FILE.name} was written, from which "
+            "configs are checked; give `make documents`"
+        )
+    return METHODS[name]
+
+
+def find_attack(name: str, plugin: Plugin | None) -> ChoiceRow:
+    """What is known of an attack, of the package or of a plugin."""
+    own = declared.choices("attacks") if plugin is None else described(plugin)["ATTACKS"]
+    return own[name]
+
+
+def build_attack(name: str, parameters: Mapping[str, Any], plugin: Plugin | None) -> Any:
+    """An attack's part with these parameters; imports torch."""
+    return replaced(_real("ATTACKS", name, plugin), parameters)
+
+
+def _real(table: str, name: str, plugin: Plugin | None) -> Any:
+    """The part of a row of a plugin's table, or of the package's of the same name."""
+    if plugin is not None:
+        return contents(plugin)[table][name].part
+    from fedsdg.methods import choices
+
+    return getattr(choices, table)[name].part
 
 
 @dataclass(frozen=True)
@@ -133,20 +170,21 @@ class OfferedData:
         return replace(data, name=self.name)
 
 
-#: The tables that a config chooses from by a key of ``training``, and what plugins call theirs.
-CHOICES: Mapping[str, tuple[str, Mapping[str, Choice]]] = MappingProxyType(
-    {"optimiser": ("OPTIMISERS", OPTIMISERS), "loss": ("LOSSES", LOSSES)}
+#: The keys of ``training`` that choose from a table: its names here and in the package's file.
+CHOICES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {"optimiser": ("OPTIMISERS", "optimisers"), "loss": ("LOSSES", "losses")}
 )
 
 
-def offered_choices(key: str, plugins: Iterable[Plugin]) -> dict[str, Choice]:
+def offered_choices(key: str, plugins: Iterable[Plugin] = ()) -> dict[str, ChoiceRow]:
     """What the key ``key`` of ``training`` may name: rows of its table, then those of plugins.
 
     Raises ``ValueError`` for a name that is taken, and for a plugin that cannot be loaded.
     """
-    table, found = CHOICES[key][0], dict(CHOICES[key][1])
+    table, own = CHOICES[key]
+    found = dict(declared.choices(own))
     for plugin in plugins:
-        for name, row in contents(plugin)[table].items():
+        for name, row in described(plugin)[table].items():
             if name in found:
                 raise ValueError(
                     f"the plugin {plugin.place} has {name!r} in {table}, which is there already; "
@@ -159,32 +197,29 @@ def offered_choices(key: str, plugins: Iterable[Plugin]) -> dict[str, Choice]:
 def lender(key: str, name: str, plugins: Iterable[Plugin]) -> Plugin | None:
     """The plugin whose row ``name`` is; None where it is one of the package's."""
     table, own = CHOICES[key]
-    if name in own:
+    if name in declared.choices(own):
         return None
     return next(plugin for plugin in plugins if name in contents(plugin)[table])
 
 
-def find_choice(key: str, name: str, plugin: Plugin | None) -> Choice:
-    """The row ``name`` of what ``key`` of ``training`` may be, from its table or from a plugin."""
-    table, own = CHOICES[key]
-    row: Choice = (own if plugin is None else contents(plugin)[table])[name]
-    return row
-
-
 def build_choice(key: str, value: str | Mapping[str, Any], plugin: Plugin | None) -> Any:
-    """The part that a checked value of the key ``key`` of ``training`` stands for."""
-    choice = find_choice(key, name_of(value), plugin)
-    return choice.part.build(parameters_of(value, choice))
+    """The part that a checked value of the key ``key`` of ``training`` stands for; imports torch.
+
+    Raises ``ValueError`` for parameters that do not go together.
+    """
+    return replaced(_real(CHOICES[key][0], name_of(value), plugin), parameters_of(value))
 
 
-#: The tables of a plugin: of what they are made, and how one row is called.
-_KINDS: Mapping[str, tuple[type, str]] = {
-    "METHODS": (Method, "method"),
-    "OPTIMISERS": (Choice, "optimiser"),
-    "LOSSES": (Choice, "loss"),
-    "ATTACKS": (AttackKind, "attack"),
-    "DATASETS": (Callable, "data set"),  # type: ignore[dict-item]
-}
+#: The tables of a plugin: the type of their rows, and how one is called.
+_KINDS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "METHODS": ("Method", "method"),
+        "OPTIMISERS": ("Choice", "optimiser"),
+        "LOSSES": ("Choice", "loss"),
+        "ATTACKS": ("Choice", "attack"),
+        "DATASETS": ("function", "data set"),
+    }
+)
 
 
 def _require_place(name: str, plugin: Plugin) -> None:
@@ -197,15 +232,15 @@ def _require_place(name: str, plugin: Plugin) -> None:
 
 @cache
 def contents(plugin: Plugin) -> Mapping[str, Mapping[str, Any]]:
-    """A plugin's tables by name, imported once a process, each row put together with its defaults.
+    """A plugin's tables by name, imported once a process; of a data set the function that loads it.
 
     Raises ``ValueError`` where the plugin cannot be imported, was changed since it was found, or
-    holds anything but rows whose parts can be built.
+    holds anything but rows.
     """
     given = _from_file(plugin) if plugin.place.endswith(".py") else _from_package(plugin)
     found = {}
-    for table, (kind, word) in _KINDS.items():
-        form = "functions" if table == "DATASETS" else f"{kind.__name__}(...)"
+    for table, (kind, _) in _KINDS.items():
+        form = "functions" if table == "DATASETS" else f"{kind}(...)"
         rows = given.get(table) or {}
         if not isinstance(rows, Mapping):
             raise ValueError(
@@ -213,18 +248,13 @@ def contents(plugin: Plugin) -> Mapping[str, Mapping[str, Any]]:
                 f"names to {form}"
             )
         for name, row in rows.items():
-            if not isinstance(name, str) or not isinstance(row, kind):
+            if not isinstance(name, str) or not _is_row(row, table):
                 raise ValueError(
                     f"the plugin {plugin.place} has a {type(row).__name__} under {name!r} of "
                     f"{table}, which must map names to {form}"
                 )
             if table == "DATASETS":
                 _require_place(name, plugin)
-                continue
-            try:
-                _try(row)
-            except Exception as error:
-                raise ValueError(f"the plugin {plugin.place}, {word} {name!r}: {error}") from error
         found[table] = MappingProxyType(dict(rows))
     if not any(found.values()):
         raise ValueError(
@@ -234,17 +264,37 @@ def contents(plugin: Plugin) -> Mapping[str, Mapping[str, Any]]:
     return MappingProxyType(found)
 
 
-def _try(row: Any) -> None:
-    """Build every part with the default parameters, so that a slip shows before any training."""
-    defaults = {
-        key: parameter.check(parameter.default, f"the default of {key}")
-        for key, parameter in row.parameters.items()
-    }
-    for part in row.parts if isinstance(row, Method) else (row.part,):
-        for value in part.arguments.values():
-            if isinstance(value, Key) and value.name not in defaults:
-                raise ValueError(f"{part.name} asks for {value.name!r}, which no parameter is")
-        part.build(defaults)
+def _is_row(row: Any, table: str) -> bool:
+    from fedsdg.methods.choice import Choice
+    from fedsdg.methods.method import Method
+
+    if table == "DATASETS":
+        return callable(row)
+    return isinstance(row, Method if table == "METHODS" else Choice)
+
+
+@cache
+def described(plugin: Plugin) -> Mapping[str, Mapping[str, Any]]:
+    """As ``contents``, each row described: which its parts may be wrong for.
+
+    Raises ``ValueError`` for a part whose declaration is incomplete: a field without a range, for
+    instance.
+    """
+    from fedsdg.methods.describing import choice_row_of, row_of
+
+    found: dict[str, dict[str, Any]] = {}
+    for table, rows in contents(plugin).items():
+        describe: Any = row_of if table == "METHODS" else choice_row_of
+        found[table] = {}
+        for name, row in rows.items():
+            if table == "DATASETS":
+                continue
+            try:
+                found[table][name] = describe(row)
+            except Exception as error:
+                what = _KINDS[table][1]
+                raise ValueError(f"the plugin {plugin.place}, {what} {name!r}: {error}") from error
+    return MappingProxyType(found)
 
 
 def _files(place: str) -> PluginFiles:
@@ -317,8 +367,21 @@ def _require_unchanged(plugin: Plugin, sha256: str) -> None:
         )
 
 
+#: What plugins of version 0.1 imported their rows from.
+_FORMER = ("fedsdg.methods.composition", "fedsdg.methods.conditions", "fedsdg.methods.table")
+
+
 def _unusable(plugin: Plugin, error: Exception) -> ValueError:
+    if isinstance(error, ImportError) and (error.name in _FORMER or _names_former(error)):
+        return ValueError(
+            f"the plugin {plugin.place} is of the kind of version 0.1 ({error}); "
+            "docs/plugins.md says how it becomes one of version 0.2"
+        )
     return ValueError(f"the plugin {plugin.place} cannot be imported: {_said(error)}")
+
+
+def _names_former(error: ImportError) -> bool:
+    return any(name in str(error) for name in ("AttackKind", "Key", "Part", "Parameter"))
 
 
 def _said(error: Exception) -> str:

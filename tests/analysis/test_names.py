@@ -5,7 +5,7 @@ import pytest
 from fedsdg.analysis import names
 from fedsdg.files.places import split_setting
 from fedsdg.files.records import METRICS, METRICS_OF_GROUPS
-from fedsdg.methods import conditions
+from fedsdg.experiment import conditions
 from fedsdg.methods.table import METHODS
 
 

@@ -13,7 +13,7 @@ from fedsdg.aggregation.rule_table import RULES
 from fedsdg.data.skew import parse_skew
 from fedsdg.experiment.config import OVERRIDES, load_config, parse_config
 from fedsdg.files import canonical_json
-from fedsdg.methods.conditions import ATTACKS
+from fedsdg.experiment.conditions import ATTACKS
 from fedsdg.methods.table import METHODS
 
 from .outcomes import documented, pick

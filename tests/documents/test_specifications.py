@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from fedsdg.files.records import ROUNDS_SCHEMA
-from fedsdg.methods.conditions import ATTACKS
+from fedsdg.experiment.conditions import ATTACKS
 from fedsdg.methods.local_parts import LOSSES, OPTIMISERS
 from fedsdg.methods.table import METHODS
 

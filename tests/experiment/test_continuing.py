@@ -16,7 +16,7 @@ from fedsdg.experiment.config import load_config, method_entry
 from fedsdg.experiment.continuing import take_from_record
 from fedsdg.experiment.runs import address, execute, make_partition, prepare_material
 from fedsdg.files import write_json
-from fedsdg.methods.conditions import parse_conditions
+from fedsdg.experiment.conditions import parse_conditions
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze

@@ -13,7 +13,7 @@ import pytest
 from fedsdg.experiment import reach
 from fedsdg.experiment.config import load_config, method_entry
 from fedsdg.methods.composition import Method, Parameter, Part
-from fedsdg.methods.conditions import Conditions, parse_conditions
+from fedsdg.experiment.conditions import Conditions, parse_conditions
 from fedsdg.methods.local_parts import LOSSES, OPTIMISERS
 from fedsdg.methods.plugins import find_plugin
 from fedsdg.methods.table import METHODS
@@ -309,7 +309,7 @@ def test_a_row_that_names_no_module_is_an_error():
 RUN = """
 import dataclasses, json, sys
 from pathlib import Path
-from fedsdg.methods.conditions import parse_conditions
+from fedsdg.experiment.conditions import parse_conditions
 from fedsdg.experiment.config import load_config, method_entry
 from fedsdg.experiment.runs import build, make_partition, prepare_material
 import torch
@@ -390,7 +390,7 @@ def test_it_is_found_quickly_and_without_the_libraries_of_training():
     code = (
         "import sys, time; begun = time.process_time()\n"
         "from fedsdg.experiment.reach import code_hash\n"
-        "from fedsdg.methods.conditions import Conditions\n"
+        "from fedsdg.experiment.conditions import Conditions\n"
         "from fedsdg.methods.table import METHODS\n"
         "code_hash(METHODS['fedsdg'], Conditions())\n"
         "print(time.process_time() - begun, {'torch', 'numpy', 'pyarrow'} & set(sys.modules))"

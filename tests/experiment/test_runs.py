@@ -21,7 +21,7 @@ from fedsdg.federation.objectives.gate_penalty import GatePenalty
 from fedsdg.federation.objectives.private_penalty import PrivatePenalty
 from fedsdg.federation.objectives.proximal import Proximal
 from fedsdg.methods.composition import Part
-from fedsdg.methods.conditions import Conditions
+from fedsdg.experiment.conditions import Conditions
 from fedsdg.methods.table import METHODS
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone

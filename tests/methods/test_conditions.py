@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsdg.methods.conditions import (
+from fedsdg.experiment.conditions import (
     ATTACKS,
     ComputeConfig,
     Conditions,
@@ -200,7 +200,7 @@ def test_what_differences_cannot_be_or_are_worth_a_remark():
 
 def test_reading_needs_no_torch():
     program = (
-        "import sys; from fedsdg.methods.conditions import parse_conditions;"
+        "import sys; from fedsdg.experiment.conditions import parse_conditions;"
         "parse_conditions({'attack': {'type': 'alie', 'share': 0.2}});"
         "assert 'torch' not in sys.modules"
     )

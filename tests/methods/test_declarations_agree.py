@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedsdg.methods.conditions import ATTACKS
+from fedsdg.experiment.conditions import ATTACKS
 from fedsdg.methods.local_parts import LOSSES, OPTIMISERS
 from fedsdg.methods.table import METHODS
 from fedsdg.parts import declared

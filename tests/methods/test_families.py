@@ -5,7 +5,7 @@ from importlib import import_module
 import pytest
 
 from fedsdg.methods import choices, local_parts
-from fedsdg.methods.conditions import ATTACKS
+from fedsdg.experiment.conditions import ATTACKS
 from fedsdg.methods.table import METHODS
 
 FAMILIES = (

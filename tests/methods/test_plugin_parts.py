@@ -36,7 +36,7 @@ import torch
 
 from fedsdg.aggregation.types import Aggregate, StatelessRule
 from fedsdg.methods.composition import Key, Method, Parameter, Part
-from fedsdg.methods.conditions import AttackKind
+from fedsdg.experiment.conditions import AttackKind
 from fedsdg.data.datasets import image_data
 from fedsdg.federation.environment.attacks.attack import UpdateAttack
 from trust import scores
@@ -248,7 +248,7 @@ def test_a_broken_sibling_is_named(place, capsys):
         ("DATASETS = {'a/b': dict}", "the data set 'a/b' must have a name of letters, digits"),
         ("DATASETS = {'digits': dict}", "defines 'digits', which the table of data sets has"),
         (
-            "from fedsdg.methods.conditions import ATTACKS",
+            "from fedsdg.experiment.conditions import ATTACKS",
             "defines 'gaussian', which the table of attacks has already",
         ),
     ],

@@ -12,7 +12,7 @@ from snakemake.utils import update_config, validate
 
 from fedsdg.data.datasets import DATASETS
 from fedsdg.experiment.config import OVERRIDES, load_config
-from fedsdg.methods import conditions
+from fedsdg.experiment import conditions
 from fedsdg.methods.table import METHODS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -41,6 +41,13 @@ class DualPath(Personalisation):
     private_init: Literal["near-zero", "lora", "official"] | None = None
     "first values of the branch; none: near zero where λ₂ penalises factors, else as LoRA's"
 
+    def __post_init__(self) -> None:
+        if self.private_norm == "residual" and self.private_subspace == "shared-a":
+            raise ValueError(
+                "private_norm: residual cannot be combined with private_subspace: shared-a, which "
+                "has no A_p; choose one of them"
+            )
+
     @property
     def adapters(self) -> Mapping[str, Any]:
         usual = "near-zero" if self.private_norm == "factors" else "lora"

@@ -18,7 +18,7 @@ from fedsdg.federation.environment.attacks.corruption import Corruption
 from fedsdg.federation.environment.attacks.label_flip import LabelFlip
 from fedsdg.federation.environment.attacks.little_is_enough import LittleIsEnough, z_max
 from fedsdg.federation.environment.attacks.sign_flip import SignFlip
-from fedsdg.methods.conditions import ATTACKS, AttackConfig, parse_conditions
+from fedsdg.experiment.conditions import ATTACKS, AttackConfig, parse_conditions
 
 
 def built(kind, **given):

@@ -16,117 +16,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from dataclasses import asdict, dataclass, fields, replace
+from importlib import import_module
+from typing import Annotated, Any, ClassVar, Literal
 
 from fedsdg.data.client_shares import clients_in
 from fedsdg.files import hint
-from fedsdg.methods.composition import Key, Parameter, Part, mapping, values
-from fedsdg.parts import Range, declared, is_part, make, part
+from fedsdg.methods.declared import ChoiceRow
+from fedsdg.methods.plugins import Plugin, build_attack, find_attack, offered_attacks
+from fedsdg.parts import Range, checked, declared, is_part, make, mapping, part, plain
 
-if TYPE_CHECKING:
-    from fedsdg.methods.plugins import Plugin
-
+#: The rule around the method's own, where late updates are compensated for.
+_COMPENSATED = "fedsdg.aggregation.rules.compensated"
 # Beyond it float32 would overflow, and an attack is to be an attack and no infinity.
 _LARGEST = 1e6
-
-
-@dataclass(frozen=True)
-class AttackKind:
-    """One row of the table of attacks."""
-
-    title: str
-    part: Part
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
-    source: str = ""
-
-
-def _attack(place: str, *keys: str) -> Part:
-    return Part(f"fedsdg.federation.environment.attacks.{place}", {key: Key(key) for key in keys})
-
-
-def _scale(default: float, meaning: str) -> Parameter:
-    return Parameter(default, minimum=0, maximum=_LARGEST, meaning=meaning)
-
-
-ATTACKS: Mapping[str, AttackKind] = {
-    "gaussian": AttackKind(
-        "Gaussian noise",
-        _attack("gaussian:Gaussian", "scale"),
-        {"scale": _scale(1.0, "length of the noise, in median lengths of the honest updates")},
-        "chapter on aggregation; Blanchard et al. 2017",
-    ),
-    "sign-flip": AttackKind(
-        "Sign flip",
-        _attack("sign_flip:SignFlip", "scale"),
-        {"scale": _scale(1.0, "−scale · own update")},
-        "Li et al. 2019 (RSA)",
-    ),
-    "scaling": AttackKind(
-        "Scaling",
-        _attack("scaling:Scaling", "scale"),
-        {"scale": _scale(10.0, "scale · own update")},
-        "Bagdasaryan et al. 2020",
-    ),
-    "alie": AttackKind(
-        "ALIE",
-        _attack("little_is_enough:LittleIsEnough", "z"),
-        {
-            "z": Parameter(
-                None,
-                minimum=-_LARGEST,
-                maximum=_LARGEST,
-                optional=True,
-                meaning="standard deviations; null: z_max of the cohort",
-            )
-        },
-        "Baruch et al. 2019",
-    ),
-    "inner-product": AttackKind(
-        "Inner product",
-        _attack("inner_product:InnerProduct", "epsilon"),
-        {"epsilon": _scale(0.5, "−ε · mean of the honest updates")},
-        "Xie et al. 2019",
-    ),
-    "replacement": AttackKind(
-        "Model replacement",
-        _attack("replacement:Replacement", "scale"),
-        {"scale": _scale(1.0, "the weighted mean becomes −scale · mean of the honest")},
-        "chapter on aggregation; Bagdasaryan et al. 2020",
-    ),
-    "replacement-blind": AttackKind(
-        "Model replacement, blind",
-        _attack("blind_replacement:BlindReplacement", "scale"),
-        {"scale": _scale(1.0, "wanted step: −scale · mean of the attackers' own updates")},
-        "chapter on aggregation; Bagdasaryan et al. 2020",
-    ),
-    "corruption": AttackKind(
-        "Corrupted transmission",
-        _attack("corruption:Corruption", "entries", "damage", "scale"),
-        {
-            "entries": Parameter(
-                0.01, minimum=0, maximum=1, meaning="share of the entries that are damaged"
-            ),
-            "damage": Parameter(
-                "noise",
-                choices=("noise", "bits"),
-                meaning="noise of the parameters' size, or one flipped bit (may be NaN)",
-            ),
-            "scale": _scale(1.0, "size of the noise, in root mean squares of the parameters"),
-        },
-        "chapter on aggregation",
-    ),
-    "label-flip": AttackKind(
-        "Label flip",
-        _attack("label_flip:LabelFlip", "to"),
-        {
-            "to": Parameter(
-                "opposite", choices=("opposite", "next"), meaning="y → C − 1 − y, or y → y + 1"
-            )
-        },
-        "Biggio et al. 2012; Tolpegin et al. 2020",
-    ),
-}
 
 
 @part
@@ -166,20 +69,18 @@ class AttackConfig(Attackers):
     plugin: Plugin | None = None
 
     @property
-    def kind(self) -> AttackKind:
-        """Its row."""
-        from fedsdg.methods.plugins import find_attack
-
+    def kind(self) -> ChoiceRow:
+        """What is known of the attack."""
         return find_attack(self.type, self.plugin)
 
     @property
-    def parts(self) -> tuple[Part, ...]:
-        """What this condition alone imports."""
-        return (self.kind.part,)
+    def modules(self) -> tuple[str, ...]:
+        """What this condition alone imports; the files of a plugin are its own."""
+        return self.kind.modules if self.plugin is None else ()
 
     def build(self) -> Any:
         """The attack itself (``fedsdg.federation.environment.attacks``); imports torch."""
-        return self.kind.part.build(self.parameters)
+        return build_attack(self.type, self.parameters, self.plugin)
 
 
 @part
@@ -201,18 +102,14 @@ class LabelNoiseConfig:
     high: Annotated[float, Range(0, 1)] = 0.4
     "greatest share of wrong labels of a client"
 
-    part: ClassVar = Part("fedsdg.data.label_noise:noisy_labels")
+    #: What this condition alone imports.
+    modules: ClassVar = ("fedsdg.data.label_noise",)
 
     def __post_init__(self) -> None:
         if self.low > self.high:
             raise ValueError(
                 f"low = {self.low} is above high = {self.high}; exchange them, or set low"
             )
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """What this condition alone imports."""
-        return (self.part,)
 
 
 @part
@@ -259,12 +156,8 @@ class LabelConflictConfig(DifferenceConfig):
     """over so many labels, drawn at random, goes a cycle in random order, in which each becomes the
     next"""
 
-    part: ClassVar = Part("fedsdg.data.label_conflict:label_cycle")
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """What this condition alone imports."""
-        return (self.part,)
+    #: What this condition alone imports.
+    modules: ClassVar = ("fedsdg.data.label_conflict",)
 
     def require_classes(self, num_classes: int, dataset: str) -> None:
         """Raise ``ValueError`` for a cycle over more labels than a data set has."""
@@ -284,12 +177,8 @@ class FeatureShiftConfig(DifferenceConfig):
     or with noise of standard deviation 0.25 of full ink, drawn once for an image and whoever sees
     it"""
 
-    part: ClassVar = Part("fedsdg.data.transforms:View")
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """What this condition alone imports."""
-        return (self.part,)
+    #: What this condition alone imports.
+    modules: ClassVar = ("fedsdg.data.transforms",)
 
 
 @part
@@ -319,8 +208,6 @@ class ComputeConfig:
     "rounds after which a late update is thrown away all the same"
 
     #: The rule around the method's own, where late updates are compensated for.
-    part: ClassVar = Part("fedsdg.aggregation.rules.compensated:Compensated")
-
     def __post_init__(self) -> None:
         if self.slowest > self.fastest:
             raise ValueError(
@@ -341,9 +228,9 @@ class ComputeConfig:
         return some_are_late and self.late == "compensate"
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def modules(self) -> tuple[str, ...]:
         """What this condition alone imports."""
-        return (self.part,) if self.compensates else ()
+        return (_COMPENSATED,) if self.compensates else ()
 
 
 @part
@@ -359,12 +246,8 @@ class QuantisationConfig:
     who: Literal["chance", "slowest"] = "chance"
     "drawn by chance, or the slowest clients (needs compute)"
 
-    part: ClassVar = Part("fedsdg.federation.environment.quantisation:Quantisation")
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """What this condition alone imports."""
-        return (self.part,)
+    #: What this condition alone imports.
+    modules: ClassVar = ("fedsdg.federation.environment.quantisation",)
 
     def count(self, num_clients: int) -> int:
         """How many of the clients are weak: share · K, halves rounded up."""
@@ -420,26 +303,26 @@ class Conditions:
         Of an attack that is from a plugin they say so, which no config does.
         """
         given = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        plain = {
+        said = {
             name: asdict(value) if is_part(value) else value
             for name, value in given.items()
             if value is not None
         }
         if self.attack is not None:
             kept = {"type": self.attack.type, "share": self.attack.share}
-            plain["attack"] = {**kept, **self.attack.parameters}
+            said["attack"] = kept | {k: plain(one) for k, one in self.attack.parameters.items()}
             if self.attack.plugin is not None:
-                plain["attack"]["plugin"] = self.attack.plugin.facts()
-        return plain
+                said["attack"]["plugin"] = self.attack.plugin.facts()
+        return said
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def modules(self) -> tuple[str, ...]:
         """What a run imports for its conditions alone, and what therefore belongs to its address.
 
-        A condition that needs code of its own has a property ``parts``, and resolves them late.
+        A condition that needs code of its own names it in ``modules``; see ``own_code``.
         """
         given = (getattr(self, entry.name) for entry in fields(self))
-        return tuple(one for value in given for one in getattr(value, "parts", ()))
+        return tuple(one for value in given for one in getattr(value, "modules", ()))
 
     def differences(self) -> dict[str, DifferenceConfig]:
         """In what a share of the clients differ from the others, by key; at most one."""
@@ -481,6 +364,11 @@ class Conditions:
             )
 
 
+def own_code(condition: Any, name: str) -> Any:
+    """What the module of a condition calls ``name``: imported by the runs that meet it alone."""
+    return getattr(import_module(condition.modules[0]), name)
+
+
 def parse_conditions(
     given: Any, where: str = "conditions", plugins: Sequence[Plugin] = ()
 ) -> Conditions:
@@ -506,14 +394,10 @@ def _attacked(value: Any, where: str, plugins: Sequence[Plugin]) -> AttackConfig
     given = dict(mapping(value, where))
     own = {key: given.pop(key) for key in declared(Attackers) if key in given}
     asked = make(Attackers, own, where)
-    attacks: Mapping[str, Plugin | None] = dict.fromkeys(ATTACKS)
-    if plugins:
-        from fedsdg.methods.plugins import offered_attacks
-
-        attacks = offered_attacks(plugins)
+    attacks = offered_attacks(plugins)
     if asked.type not in attacks:
         raise ValueError(f"{where}: unknown attack {asked.type!r}{hint(asked.type, attacks)}")
     found = AttackConfig(asked.type, asked.share, {}, attacks[asked.type])
     known = found.kind.parameters
     parameters = {key: parameter.default for key, parameter in known.items()}
-    return replace(found, parameters=parameters | values(given, known, where))
+    return replace(found, parameters=parameters | checked(given, known, where))

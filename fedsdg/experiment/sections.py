@@ -1,0 +1,116 @@
+"""The sections of a config that all runs share, declared as parts. Never imports torch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fedsdg.data.client_shares import clients_in
+from fedsdg.experiment.starts import StartFolder
+from fedsdg.methods.chosen import Chosen
+from fedsdg.parts import Range, part
+
+
+@part
+class FederationConfig:
+    """Clients, cohorts and rounds."""
+
+    clients: Annotated[int, Range(1)] = 20
+    """number of clients K; `all`, with a skew `column~NAME`: as many as that column has values with
+    at least `min_samples` training samples"""
+    clients_per_round: Annotated[int, Range(1)] = 5
+    "clients drawn in each round"
+    rounds: Annotated[int, Range(1)] = 20
+    "communication rounds"
+    evaluate_every: Annotated[int, Range(1)] = 2
+    "rounds between evaluations; the last round is always evaluated"
+    evaluate_from: Annotated[int, Range(0)] = 0
+    "the first round that may be evaluated: a search looks at the last quarter alone"
+    global_images: Annotated[int | None, Range(1)] = None
+    """null: global accuracy is measured on the whole global test set; or on so many of its images,
+    drawn at random once for each seed and the same for all methods"""
+    trace_every: Annotated[int, Range(0)] = 0
+    "0, or: write losses, penalties and gates of every n-th batch to `trace.parquet`"
+    shapley: Literal[False, True, "estimated"] = False
+    """true: what each client's update of the last round was worth, by all coalitions of at most 10
+    clients, and beside it an estimate from 50 random orders; `estimated`: the estimate alone, for
+    any number of clients"""
+    trajectory: Literal["shared", "own"] | None = None
+    """`shared` or `own`: follow all clients' models through parameter space, from the server's
+    model or, in the first round, each from an initialisation of its own; null: do not"""
+    held_out: Annotated[float, Range(0, 1)] = 0.0
+    """share of the clients that never train, rounded to whole clients (halves up), and are judged
+    by themselves as clients that come new"""
+
+    @property
+    def kept_out(self) -> int:
+        """How many clients never train: held_out · K, halves rounded up."""
+        return clients_in(self.held_out, self.clients)
+
+
+@part
+class PartitionConfig:
+    """How samples are divided among clients."""
+
+    scheme: Literal["per-class", "per-client"] = "per-class"
+    "Dirichlet shares drawn `per-class` over clients, or `per-client` over classes"
+    min_samples: Annotated[int, Range(3)] = 12
+    "smallest number of samples of a client"
+    min_test: Annotated[int, Range(1)] = 3
+    "smallest number of test samples of a client"
+    retries: Annotated[int, Range(0)] = 200
+    "draws before the partition is given up with an error"
+
+
+@part
+class TrainingConfig:
+    """Local training: E epochs of mini-batches with three learning rates (Eq. 6-8)."""
+
+    epochs: Annotated[int, Range(1)] = 2
+    "local epochs per round"
+    batch_size: Annotated[int | None, Range(1)] = 16
+    "samples of a batch; the last, partial batch is kept. Null: a client's whole shard"
+    clip_norm: Annotated[float, Range(1e-12)] = 1.0
+    "largest norm of a client's gradient over all its trainable parameters"
+    optimiser: Annotated[Any, Chosen("optimiser", str)] = "adam"
+    """the optimiser of each client, equal to that of `torch.optim`; with parameters
+    `{type: sgd, momentum: 0.9}`"""
+    loss: Annotated[Any, Chosen("loss", str)] = "cross-entropy"
+    """what clients make small; with parameters `{type: cross-entropy, label_smoothing: 0.1}`"""
+    eta_g: Annotated[float, Range(0)] = 3e-3
+    "learning rate of the shared parameters, η_g"
+    eta_p: Annotated[float, Range(0)] = 3e-3
+    "learning rate of the private parameters, η_p"
+    eta_m: Annotated[float, Range(0)] = 5e-3
+    "learning rate of the gates, η_m"
+    threads: Annotated[int, Range(1)] = 1
+    "threads of one run, whatever `--cores` says: sums depend on it"
+    device: Literal["cpu", "cuda"] = "cpu"
+    "`cpu` or `cuda`; results of the two differ in rounding"
+    precision: Literal["float32", "bfloat16", "tf32"] = "float32"
+    """`float32`; `bfloat16`: the frozen layers and the work on tokens; `tf32`: float32 whose
+    products a GPU rounds to 11 bits"""
+    private_optimiser: Literal["restart", "keep"] = "restart"
+    """what the optimiser remembers of the private parameters and gates (Adam's moments): `restart`
+    in every round, or `keep`: it lives on with the client"""
+    refresh: Annotated[int, Range(0)] = 0
+    """epochs in which a client trains its private parameters and gates alone, on the current shared
+    model, before it is judged; discarded afterwards"""
+    save: Literal["last", "selected"] | None = None
+    """`last` or `selected`: a run keeps its models, as they are after the last round or after the
+    one selected on validation data, for `fedsdg export`"""
+
+
+@part
+class AdaptersConfig:
+    """LoRA adapters: rank r, scale α/r, and the layers that carry them."""
+
+    rank: Annotated[int, Range(1)] = 8
+    "rank r of the LoRA factors"
+    alpha: Annotated[float, Range(1e-9)] = 16.0
+    "LoRA's α; the scale is α/r"
+    targets: Literal["outputs", "qkv-fc1"] = "outputs"
+    """`outputs`: attention output projection and second feed-forward layer; `qkv-fc1`: the
+    others"""
+    start: Annotated[Any, StartFolder("start", str, optional=True)] = None
+    """a folder with a PEFT checkpoint from which adapters and head start, such as `fedsdg export`
+    writes; null: from random values"""
