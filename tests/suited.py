@@ -3,16 +3,19 @@
 import dataclasses
 
 from fedsdg.experiment.config import Config
-from fedsdg.methods.table import METHODS
+from fedsdg.federation.asked import probes_of
+from fedsdg.methods.families import METHODS
 
 
 def suited(config: Config, name: str) -> Config:
     """The config, with all clients in every round or samples for the server where the method
     cannot do without."""
-    row, federation = METHODS[name], config.federation
-    if row.everybody:
+    rule, federation = METHODS[name].rule, config.federation
+    try:
+        rule.require(federation.clients_per_round, federation.clients)
+    except ValueError:
         federation = dataclasses.replace(federation, clients_per_round=federation.clients)
     conditions = config.conditions
-    if any(getattr(part.resolve(), "needs_benchmark", False) for part in row.probes):
+    if any(probe.needs_benchmark for probe in probes_of(rule)):
         conditions = dataclasses.replace(conditions, benchmark_images=20)
     return dataclasses.replace(config, federation=federation, conditions=conditions)

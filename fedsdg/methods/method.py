@@ -1,21 +1,23 @@
 """What a method is: an aggregation rule, terms of an objective, a personalisation, and a few words.
 
-The rows stand one family a file beside this module; :mod:`fedsdg.methods.table` has them all.
+The rows stand one family a file beside this module; :mod:`fedsdg.methods.families` has them all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedsdg.aggregation.types import Rule
 from fedsdg.federation.objectives.term import Term
 from fedsdg.federation.personalisation.personalisation import Personalisation
 from fedsdg.federation.personalisation.shared import Shared
 from fedsdg.federation.pooling import Pooling
-from fedsdg.federation.stopping import Inexactness
 from fedsdg.parts import Declared, is_part, parameters, plain, replaced
+
+if TYPE_CHECKING:
+    from fedsdg.federation.stopping import Inexactness
 
 #: Marks the fields that are words about a method and change no run.
 _WORDS = {"words": True}

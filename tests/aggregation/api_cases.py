@@ -5,7 +5,7 @@ import torch
 
 from fedsdg.aggregation.api import aggregate
 from fedsdg.aggregation.plans import PlannedRule
-from fedsdg.aggregation.rule_table import RULES, make_rule
+from fedsdg.aggregation.rule_table import make_rule, rules
 from fedsdg.aggregation.rules.alignment import Alignment
 from fedsdg.aggregation.rules.cgsv import Cgsv
 from fedsdg.aggregation.rules.fedcurv import FedCurv
@@ -13,7 +13,7 @@ from fedsdg.aggregation.rules.krum import MultiKrum
 from fedsdg.aggregation.rules.mean import Mean
 
 # Of names that mean the same rule the first; many methods differ in what clients do alone.
-_NAMED = {make_rule(name): name for name in reversed(RULES)}
+_NAMED = {make_rule(name): name for name in reversed(rules())}
 EVERY_RULE = [
     *(name for rule, name in _NAMED.items() if isinstance(rule, PlannedRule)),
     Mean("batches"),

@@ -1,12 +1,12 @@
 """Names and orders that people read."""
 
 import pytest
+from fedsdg.methods.table import METHODS
 
 from fedsdg.analysis import names
+from fedsdg.experiment import conditions
 from fedsdg.files.places import split_setting
 from fedsdg.files.records import METRICS, METRICS_OF_GROUPS
-from fedsdg.experiment import conditions
-from fedsdg.methods.table import METHODS
 
 
 def test_methods_are_those_of_the_table_in_its_order() -> None:

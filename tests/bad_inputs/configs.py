@@ -9,12 +9,15 @@ import numpy as np
 import torch
 
 from fedsdg.aggregation import aggregate
-from fedsdg.aggregation.rule_table import RULES
+from fedsdg.aggregation.rule_table import rules
 from fedsdg.data.skew import parse_skew
 from fedsdg.experiment.config import OVERRIDES, load_config, parse_config
+from fedsdg.experiment.possible import require_possible
 from fedsdg.files import canonical_json
-from fedsdg.experiment.conditions import ATTACKS
-from fedsdg.methods.table import METHODS
+from fedsdg.methods.declared import choices, methods
+from fedsdg.methods.plugins import find_method
+
+METHODS, ATTACKS = methods(), choices("attacks")
 
 from .outcomes import documented, pick
 
@@ -50,12 +53,15 @@ def value_of(rng, parameter):
         return list(parameter.default or [1.0, 2.0])
     if parameter.choices:
         return pick(rng, parameter.choices)
-    low = parameter.minimum if parameter.minimum is not None else -3
-    high = parameter.maximum if parameter.maximum is not None else max(low, 0) * 2 + 5
+    if parameter.kind is bool:
+        return bool(rng.integers(2))
+    low, high = parameter.range.least, parameter.range.most
+    low = -3 if low is None else low
+    high = max(low, 0) * 2 + 5 if high is None else high
     value = pick(rng, [low, high, low + (high - low) * rng.random(), parameter.default])
     if value is None:
         return None
-    return math.ceil(value) if parameter.integer else float(value)
+    return math.ceil(value) if parameter.kind is int else float(value)
 
 
 def method(rng):
@@ -219,20 +225,23 @@ def wrong_config(rng, raw, config):
             found = entry.parameters[key]
             if found != (tuple(value) if isinstance(value, list) else value):
                 return f"{entry.label}.{key} is {found!r}, given as {value!r}"
-    parameters = entry.row.complete(run.parameters)
     try:
-        built = [part.build(parameters) for part in entry.row.parts]
+        require_possible(config, entry.label)
+    except ValueError:  # As a command would say before it does anything.
+        return None
+    try:
+        built = find_method(entry.type, entry.plugin).with_values(run.parameters)
         if run.conditions.attack is not None:
             run.conditions.attack.build()
     except Exception as error:
         return f"taken, but {entry.label} cannot be built: {type(error).__name__}: {error}"
-    return _wrong_rule(rng, built[0], entry.type, run)
+    return _wrong_rule(rng, built.rule, entry.type, run)
 
 
 def _wrong_rule(rng, rule, name, run):
     """The rule does its work for as many clients as the config has in a round."""
     size = run.federation.clients_per_round
-    if name not in RULES or size > 30 or getattr(rule, "reads", ("update",)) != ("update",):
+    if name not in rules() or size > 30 or getattr(rule, "reads", ("update",)) != ("update",):
         return None
     shared = torch.full((5,), 0.5)
     clients = shared + torch.tensor(rng.normal(size=(size, 5))).float()

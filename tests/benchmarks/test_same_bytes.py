@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import same_bytes
 from benchmarks.same_bytes import Broken, Grid, allowed, compute, differences
-from fedsdg.experiment.conditions import ATTACKS
+from fedsdg.methods.choices import ATTACKS
 
 NOTHING = {"renamed": {}, "exceptions": []}
 

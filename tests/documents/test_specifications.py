@@ -7,9 +7,8 @@ import pytest
 import yaml
 
 from fedsdg.files.records import ROUNDS_SCHEMA
-from fedsdg.experiment.conditions import ATTACKS
-from fedsdg.methods.local_parts import LOSSES, OPTIMISERS
-from fedsdg.methods.table import METHODS
+from fedsdg.methods.choices import ATTACKS, LOSSES, OPTIMISERS
+from fedsdg.methods.families import METHODS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/specifications.md").read_text()
@@ -26,7 +25,7 @@ def known_names():
             str(choice)
             for row in table.values()
             for one in row.parameters.values()
-            for choice in one.choices
+            for choice in one.choices or ()
         }
     for part in schema["$defs"].values():
         found |= set(part.get("properties", {}))

@@ -12,11 +12,11 @@ import torch
 from fedsdg.analysis.record import keep_record
 from fedsdg.analysis.summarise import summarise
 from fedsdg.cli import main
+from fedsdg.experiment.conditions import parse_conditions
 from fedsdg.experiment.config import load_config, method_entry
 from fedsdg.experiment.continuing import take_from_record
 from fedsdg.experiment.runs import address, execute, make_partition, prepare_material
 from fedsdg.files import write_json
-from fedsdg.experiment.conditions import parse_conditions
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze

@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 
 from fedsdg.experiment import reach
-from fedsdg.experiment.config import load_config, method_entry
-from fedsdg.methods.composition import Method, Parameter, Part
 from fedsdg.experiment.conditions import Conditions, parse_conditions
-from fedsdg.methods.local_parts import LOSSES, OPTIMISERS
+from fedsdg.experiment.config import load_config, method_entry
+from fedsdg.federation.asked import probes_of
+from fedsdg.methods import families
+from fedsdg.methods.declared import Row, choices, methods
 from fedsdg.methods.plugins import find_plugin
-from fedsdg.methods.table import METHODS
 
 ROOT = Path(__file__).parents[2]
 ATTACKED = {"attack": {"type": "sign-flip", "share": 0.2}}
+METHODS, OPTIMISERS, LOSSES = methods(), choices("optimisers"), choices("losses")
 FEDSDG = {name for name in METHODS if name.startswith("fedsdg")}
 CACHED = ("closure", "_file", "_tree", "_imports_of", "_digest")
 
@@ -75,7 +76,7 @@ def test_an_edited_rule_is_reached_by_its_methods_alone(package):
     before = hashes()
     append(package / "aggregation/rules/krum.py")
     assert changed(before) == {
-        name for name, row in METHODS.items() if row.rule.name in ("Krum", "MultiKrum")
+        name for name, row in METHODS.items() if row.rule in ("Krum", "MultiKrum")
     }
     assert "fedsdg+multikrum" in changed(before) and "fedsdg" not in changed(before)
 
@@ -139,8 +140,9 @@ def test_what_every_run_does_is_reached_by_all(package, file):
         "experiment/grid.py",
         "cli/training.py",
         "analysis/summarise.py",
-        "methods/table.py",
-        "methods/conditions.py",
+        "methods/robust.py",
+        "methods/declared.py",
+        "experiment/conditions.py",
         "experiment/config.py",
     ],
 )
@@ -213,8 +215,8 @@ def test_an_attack_is_reached_by_runs_under_it_alone(package):
     ],
 )
 def test_an_optimiser_or_a_loss_is_reached_by_runs_that_train_with_it(package, table, name, file):
-    training = (table[name].part,)
-    other = (OPTIMISERS["adagrad"].part,)
+    training = (table[name],)
+    other = (OPTIMISERS["adagrad"],)
     before, without = hashes(None, training), hashes(None, other)
     append(package / "federation" / file)
     assert changed(without, None, other) == set()
@@ -224,7 +226,7 @@ def test_an_optimiser_or_a_loss_is_reached_by_runs_that_train_with_it(package, t
 def test_a_conditions_own_class_counts_under_it_alone(package):
     before, under = hashes(), hashes(ATTACKED)
     replaced(
-        package / "methods/conditions.py",
+        package / "experiment/conditions.py",
         "self.share * num_clients + 0.5",
         "self.share * num_clients",
     )
@@ -236,33 +238,9 @@ def test_so_does_the_class_that_it_is_a_kind_of(package):
     differing = {"feature_shift": {"share": 0.5, "kind": "rotate"}}
     under, other = hashes(differing), hashes(ATTACKED)
     base = "\nclass DifferenceConfig:\n"
-    replaced(package / "methods/conditions.py", base, base + "    edited = True\n")
+    replaced(package / "experiment/conditions.py", base, base + "    edited = True\n")
     assert changed(under, differing) == set(METHODS)
     assert changed(other, ATTACKED) == set()
-
-
-def test_a_row_counts_without_its_words():
-    row = METHODS["krum"]
-
-    def same(**fields):
-        return reach.row_text(replace(row, **fields)) == reach.row_text(row)
-
-    assert same(title="K", formula="", source="", up="3d", down="0", client_cost="", server_cost="")
-    assert same(parameters={"f": replace(row.parameters["f"], meaning="another", maximum=9)})
-    assert not same(parameters={"f": Parameter(2)})
-    assert not same(rule=METHODS["multikrum"].rule)
-    assert not same(rule=Part(row.rule.reference, {"f": 1}))
-    assert not same(optimiser="sgd")
-    assert not same(training={"epochs": 3})
-    assert not same(everybody=True)
-    assert not same(objective=METHODS["fedprox"].objective)
-
-
-def test_what_a_row_holds_must_be_written_the_same_way_every_time():
-    """The order of a set depends on the process, the name of an object on its address."""
-    for odd in ({"eta_g", "eta_p"}, object()):
-        with pytest.raises(TypeError, match="no text that is always equal"):
-            reach.row_text(replace(METHODS["krum"], training={"epochs": odd}))
 
 
 def test_a_plugin_reaches_what_it_imports(package, tmp_path):
@@ -284,16 +262,16 @@ def test_the_hash_of_a_run_is_that_of_its_method_and_conditions(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     config = load_config([ROOT / "config/config.yaml"])
     run = config.run("digits", "iid", method_entry("krum"), 0)
-    training = (OPTIMISERS["adam"].part, LOSSES["cross-entropy"].part)
-    assert reach.training_parts(run) == training
+    training = (OPTIMISERS["adam"], LOSSES["cross-entropy"])
+    assert reach.training_rows(run) == training
     assert reach.source_hash(run) == reach.code_hash(METHODS["krum"], Conditions(), training)
     attacked = replace(run, conditions=parse_conditions(ATTACKED))
     code = reach.code_hash(METHODS["krum"], attacked.conditions, training)
     assert reach.source_hash(attacked) == code
     scaffold = config.run("digits", "iid", method_entry("scaffold"), 0)
-    assert reach.training_parts(scaffold) == (OPTIMISERS["sgd"].part, LOSSES["cross-entropy"].part)
+    assert reach.training_rows(scaffold) == (OPTIMISERS["sgd"], LOSSES["cross-entropy"])
     Path("own.py").write_text(
-        "from fedsdg.methods.table import METHODS as ROWS\nMETHODS = {'own': ROWS['krum']}\n"
+        "from fedsdg.methods.robust import ROWS\nMETHODS = {'own': ROWS['krum']}\n"
     )
     plugin = find_plugin("own.py")
     entry = method_entry("own", [plugin])
@@ -303,7 +281,7 @@ def test_the_hash_of_a_run_is_that_of_its_method_and_conditions(tmp_path, monkey
 
 def test_a_row_that_names_no_module_is_an_error():
     with pytest.raises(ValueError, match="no module 'fedsdg.nothing'"):
-        reach.code_hash(Method(title="", rule=Part("fedsdg.nothing:Rule")), Conditions())
+        reach.code_hash(Row("", modules=("fedsdg.nothing",)), Conditions())
 
 
 RUN = """
@@ -325,8 +303,17 @@ backbone = backbones.freeze(backbones.build(shape), shape, "tiny", {})
 run = config.run("digits", "iid", method_entry(method), 0)
 run = dataclasses.replace(run, conditions=parse_conditions(conditions))
 partition = make_partition("digits", "iid", 0, 8, config.partition)
-build(run, prepare_material("digits", backbone, "cpu"), partition).run()
-print(json.dumps([name for name in sys.modules if name.split(".")[0] == "fedsdg"]))
+material = prepare_material("digits", backbone, "cpu")
+# The tables hold all parts: what a run reaches is what it calls, not what is imported with them.
+from fedsdg.methods import choices, families
+called = set()
+def watch(frame, event, _):
+    if event == "call" and frame.f_code.co_name != "<module>":
+        called.add(frame.f_globals.get("__name__", ""))
+sys.setprofile(watch)
+build(run, material, partition).run()
+sys.setprofile(None)
+print(json.dumps([name for name in called if name.split(".")[0] == "fedsdg"]))
 """
 
 
@@ -343,7 +330,7 @@ print(json.dumps([name for name in sys.modules if name.split(".")[0] == "fedsdg"
         ("fedsdg", {"feature_shift": {"share": 0.5, "kind": "rotate"}}),
     ],
 )
-def test_whatever_a_real_run_imports_is_reached(method, conditions):
+def test_whatever_a_real_run_calls_is_reached(method, conditions):
     """Or is reached only through what the address holds by other means."""
     done = subprocess.run(
         [sys.executable, "-c", RUN, str(ROOT), method, json.dumps(conditions)],
@@ -353,22 +340,25 @@ def test_whatever_a_real_run_imports_is_reached(method, conditions):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    imported = set(json.loads(done.stdout.splitlines()[-1]))
+    called = set(json.loads(done.stdout.splitlines()[-1]))
     optimiser = OPTIMISERS[METHODS[method].optimiser or "adam"]
-    training = (optimiser.part, LOSSES["cross-entropy"].part)
+    training = (optimiser, LOSSES["cross-entropy"])
     inside = reach.reached(METHODS[method], parse_conditions(conditions), training)
     aside = frozenset().union(*(reach.closure(n, frozenset()) for n in reach.ELSEWHERE))
-    assert METHODS[method].rule.reference.split(":")[0] in imported & inside
-    assert imported - inside <= aside
-    # What was reached aside is no rule, no part of a method, and none of the engine.
+    assert called & inside >= {"fedsdg.experiment.runs", "fedsdg.federation.rounds"}
+    assert called & {*METHODS[method].modules}
+    assert called - inside <= aside
+    # What was called aside is no rule, no part of a method, and none of the engine.
     rooms = ("fedsdg.aggregation.", "fedsdg.federation.", "fedsdg.models.")
-    assert not [name for name in imported - inside if name.startswith(rooms)]
+    assert not [name for name in called - inside if name.startswith(rooms)]
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_part_of_every_method_is_in_its_closure(name):
     inside = reach.reached(METHODS[name], Conditions())
-    assert {part.reference.split(":")[0] for part in METHODS[name].parts} <= inside
+    made_of = families.METHODS[name]
+    assert {type(one).__module__ for one in (*made_of.slots, *made_of.terms)} <= inside
+    assert {type(probe).__module__ for probe in probes_of(made_of.rule)} <= inside
 
 
 def test_the_common_core_holds_no_rule_and_no_attack():
@@ -382,7 +372,8 @@ def test_the_common_core_holds_no_rule_and_no_attack():
     for room in ("objectives.term", "own_models.own_model", "personalisation.personalisation"):
         place, _, neutral = f"fedsdg.federation.{room}".rpartition(".")
         held = [name for name in core if name.startswith(f"{place}.")]
-        assert held == [f"{place}.{neutral}"]
+        usual = ["fedsdg.federation.personalisation.shared"] if "personal" in place else []
+        assert sorted(held) == [f"{place}.{neutral}", *usual]
     assert "fedsdg.federation.local_training" in core
 
 
@@ -391,8 +382,8 @@ def test_it_is_found_quickly_and_without_the_libraries_of_training():
         "import sys, time; begun = time.process_time()\n"
         "from fedsdg.experiment.reach import code_hash\n"
         "from fedsdg.experiment.conditions import Conditions\n"
-        "from fedsdg.methods.table import METHODS\n"
-        "code_hash(METHODS['fedsdg'], Conditions())\n"
+        "from fedsdg.methods.declared import methods\n"
+        "code_hash(methods()['fedsdg'], Conditions())\n"
         "print(time.process_time() - begun, {'torch', 'numpy', 'pyarrow'} & set(sys.modules))"
     )
     done = subprocess.run(

@@ -25,7 +25,7 @@ from fedsdg.federation.checkpoints import Checkpoints, InUse
 from fedsdg.federation.cohorts import draw_cohort
 from fedsdg.federation.local_training import Samples
 from fedsdg.files import sha256_json
-from fedsdg.methods.table import METHODS
+from fedsdg.methods.families import METHODS
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze, save_backbone

@@ -11,6 +11,7 @@ import torch
 import yaml
 
 from fedsdg.data.partition_record import TRAIN
+from fedsdg.experiment.conditions import Conditions
 from fedsdg.experiment.config import method_entry, parse_config
 from fedsdg.experiment.machine.gpu import repeatable
 from fedsdg.experiment.runs import build, execute, make_partition, prepare_material
@@ -20,9 +21,7 @@ from fedsdg.federation.local_training import Samples
 from fedsdg.federation.objectives.gate_penalty import GatePenalty
 from fedsdg.federation.objectives.private_penalty import PrivatePenalty
 from fedsdg.federation.objectives.proximal import Proximal
-from fedsdg.methods.composition import Part
-from fedsdg.experiment.conditions import Conditions
-from fedsdg.methods.table import METHODS
+from fedsdg.methods.families import METHODS
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze
@@ -86,8 +85,7 @@ def finished(config, material, partition):
 
 def test_terms_that_the_personalisation_brings_come_first(config, material, partition, monkeypatch):
     """In another order gradients would round otherwise."""
-    near = Part("fedsdg.federation.objectives.proximal:Proximal", {"mu": 0.5})
-    row = dataclasses.replace(METHODS["fedsdg"], objective=(near,))
+    row = dataclasses.replace(METHODS["fedsdg"], objective=(Proximal(0.5),))
     monkeypatch.setattr("fedsdg.experiment.runs.find_method", lambda *_: row)
     entry = method_entry({"type": "fedsdg", "lambda1": 0.25, "private_norm": "residual"})
     made = build(config.run("digits", SKEW, entry, 0), material, partition)

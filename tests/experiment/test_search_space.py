@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fedsdg.experiment.search_space import Choices, Range, expected_best, parse_axis, points
-from fedsdg.methods.composition import Parameter
+from fedsdg.parts import Declared, Range
 
-RATE = Parameter(0.1, minimum=0)
-EPOCHS = Parameter(2, minimum=1, integer=True)
+RATE = Declared("rate", float, 0.1, range=Range(0))
+EPOCHS = Declared("epochs", int, 2, range=Range(1))
 SPACE = {"rate": Range(1e-4, 1e-1, "log"), "mu": Range(0.0, 2.0, "linear")}
 
 
@@ -19,7 +19,7 @@ def test_an_axis_is_a_range_where_it_ends_in_a_scale_and_else_a_list_of_choices(
     assert parse_axis([0.001, 0.1, "log"], RATE, "x") == Range(0.001, 0.1, "log")
     assert parse_axis([1, 5, "linear"], EPOCHS, "x") == Range(1, 5, "linear", integer=True)
     assert parse_axis([0.001, 0.1], RATE, "x") == Choices((0.001, 0.1))
-    heads = Parameter("shared", choices=("shared", "private"))
+    heads = Declared("head", str, "shared", choices=("shared", "private"))
     assert parse_axis(["private"], heads, "x") == Choices(("private",))
 
 

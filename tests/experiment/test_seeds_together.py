@@ -24,7 +24,7 @@ from fedsdg.experiment.runs import (
 )
 from fedsdg.federation.local_training import Samples
 from fedsdg.federation.together import require_alike, step_together
-from fedsdg.methods.table import METHODS
+from fedsdg.methods.families import METHODS
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze

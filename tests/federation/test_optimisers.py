@@ -8,7 +8,7 @@ from fedsdg.federation.optimisers.adam import Adam
 from fedsdg.federation.optimisers.adamw import AdamW
 from fedsdg.federation.optimisers.mover import Mover
 from fedsdg.federation.optimisers.sgd import Sgd
-from fedsdg.methods.local_parts import OPTIMISERS
+from fedsdg.methods.choices import OPTIMISERS
 from fedsdg.methods.plugins import build_choice
 from fedsdg.parts import declared
 from tests.pretended_cuda import pretended_cuda

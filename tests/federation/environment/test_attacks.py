@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from fedsdg.aggregation.types import Context
+from fedsdg.experiment.conditions import AttackConfig, parse_conditions
 from fedsdg.federation.environment.attackers import AttackView, choose_attackers
 from fedsdg.federation.environment.attacks.corruption import Corruption
 from fedsdg.federation.environment.attacks.label_flip import LabelFlip
 from fedsdg.federation.environment.attacks.little_is_enough import LittleIsEnough, z_max
 from fedsdg.federation.environment.attacks.sign_flip import SignFlip
-from fedsdg.experiment.conditions import ATTACKS, AttackConfig, parse_conditions
+from fedsdg.methods.choices import ATTACKS
 
 
 def built(kind, **given):

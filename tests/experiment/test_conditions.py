@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsdg.experiment.conditions import (
-    ATTACKS,
     ComputeConfig,
     Conditions,
     DropoutConfig,
@@ -21,8 +20,10 @@ from fedsdg.experiment.conditions import (
     QuantisationConfig,
     parse_conditions,
 )
+from fedsdg.methods.declared import choices
 from fedsdg.parts import declared
 
+ATTACKS = choices("attacks")
 FULL = {
     "attack": {"type": "sign-flip", "share": 0.2, "scale": 3},
     "dropout": {"probability": 0.3, "lasting": True},
