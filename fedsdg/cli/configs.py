@@ -23,6 +23,8 @@ def check(arguments: argparse.Namespace) -> int:
             conflict = config.scenario(setting).conditions.label_conflict
             if conflict is not None:
                 conflict.require_classes(num_classes, name)
+    if arguments.brief:
+        return 0
     runs = len(config.datasets) * len(config.settings) * len(config.methods) * len(config.seeds)
     under = f"{len(config.scenarios)} scenarios x " if config.scenarios else ""
     print(
@@ -73,6 +75,11 @@ def documents(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _check_options(sub: argparse.ArgumentParser) -> None:
+    add_config_options(sub)
+    sub.add_argument("--brief", action="store_true", help="say nothing but what is wrong")
+
+
 def _documents_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--output", metavar="FILE", help="default: fedsdg/declarations.json")
 
@@ -83,7 +90,7 @@ def _methods_options(sub: argparse.ArgumentParser) -> None:
 
 
 COMMANDS = (
-    Command(check, add_config_options),
+    Command(check, _check_options),
     Command(methods, _methods_options),
     Command(documents, _documents_options),
 )

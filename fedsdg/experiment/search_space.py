@@ -30,7 +30,7 @@ DIGITS = 4
 
 
 @dataclass(frozen=True)
-class Range:
+class Interval:
     """The values from ``low`` to ``high``, evenly spread over their logarithm or as they are."""
 
     low: float
@@ -85,7 +85,7 @@ class Choices:
         return {"choices": list(self.values)}
 
 
-Axis = Range | Choices
+Axis = Interval | Choices
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def parse_axis(value: Any, parameter: Declared, where: str) -> Axis:
             f"{where} begins at {low}, but a logarithmic range must begin above 0; raise it or "
             "write linear"
         )
-    return Range(low, high, value[2], parameter.kind is int)
+    return Interval(low, high, value[2], parameter.kind is int)
 
 
 def points(
@@ -142,7 +142,7 @@ def points(
     """
     if trials is None:
         for name, axis in space.items():
-            if isinstance(axis, Range):
+            if isinstance(axis, Interval):
                 raise ValueError(
                     f"search.space.{label}.{name} is a range: say in search.trials how many points "
                     "of it are tried"

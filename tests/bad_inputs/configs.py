@@ -17,9 +17,9 @@ from fedsdg.files import canonical_json
 from fedsdg.methods.declared import choices, methods
 from fedsdg.methods.plugins import find_method
 
-METHODS, ATTACKS = methods(), choices("attacks")
-
 from .outcomes import documented, pick
+
+METHODS, ATTACKS = methods(), choices("attacks")
 
 DOCUMENTED = (ValueError, FileNotFoundError)
 JUNK = [

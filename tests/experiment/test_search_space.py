@@ -7,17 +7,17 @@ import warnings
 import numpy as np
 import pytest
 
-from fedsdg.experiment.search_space import Choices, Range, expected_best, parse_axis, points
+from fedsdg.experiment.search_space import Choices, Interval, expected_best, parse_axis, points
 from fedsdg.parts import Declared, Range
 
 RATE = Declared("rate", float, 0.1, range=Range(0))
 EPOCHS = Declared("epochs", int, 2, range=Range(1))
-SPACE = {"rate": Range(1e-4, 1e-1, "log"), "mu": Range(0.0, 2.0, "linear")}
+SPACE = {"rate": Interval(1e-4, 1e-1, "log"), "mu": Interval(0.0, 2.0, "linear")}
 
 
 def test_an_axis_is_a_range_where_it_ends_in_a_scale_and_else_a_list_of_choices():
-    assert parse_axis([0.001, 0.1, "log"], RATE, "x") == Range(0.001, 0.1, "log")
-    assert parse_axis([1, 5, "linear"], EPOCHS, "x") == Range(1, 5, "linear", integer=True)
+    assert parse_axis([0.001, 0.1, "log"], RATE, "x") == Interval(0.001, 0.1, "log")
+    assert parse_axis([1, 5, "linear"], EPOCHS, "x") == Interval(1, 5, "linear", integer=True)
     assert parse_axis([0.001, 0.1], RATE, "x") == Choices((0.001, 0.1))
     heads = Declared("head", str, "shared", choices=("shared", "private"))
     assert parse_axis(["private"], heads, "x") == Choices(("private",))
@@ -65,7 +65,10 @@ def test_points_are_repeatable_begin_alike_and_differ_between_methods_and_seeds(
 
 
 def test_choices_and_whole_numbers_are_tried_equally_often():
-    space = {"head": Choices(("shared", "private")), "epochs": Range(1, 4, "linear", integer=True)}
+    space = {
+        "head": Choices(("shared", "private")),
+        "epochs": Interval(1, 4, "linear", integer=True),
+    }
     drawn = points(space, 16, 100, "fedsdg")
     assert sorted(p["head"] for p in drawn) == ["private"] * 8 + ["shared"] * 8
     assert np.bincount([p["epochs"] for p in drawn]).tolist() == [0, 4, 4, 4, 4]
@@ -82,13 +85,13 @@ def test_without_a_number_of_trials_every_combination_is_tried():
 
 
 def test_a_range_ends_where_it_says_and_knows_its_edges():
-    for axis in (Range(0.0123456, 0.5, "log"), Range(0.1, 0.7, "linear")):
+    for axis in (Interval(0.0123456, 0.5, "log"), Interval(0.1, 0.7, "linear")):
         shares = np.linspace(0, 1, 101, endpoint=False)
         assert all(axis.low <= axis.at(share) <= axis.high for share in shares)
-    log = Range(1.0, 10.0**4, "log")
+    log = Interval(1.0, 10.0**4, "log")
     assert log.edge(10**0.19) == "low" and log.edge(10**0.21) is None
     assert log.edge(10**3.81) == "high" and log.edge(10**3.79) is None
-    assert Range(1, 5, "linear", integer=True).edge(1) == "low"
+    assert Interval(1, 5, "linear", integer=True).edge(1) == "low"
     assert Choices((3, 1, 2)).edge(1) == "low" and Choices((3, 1, 2)).edge(3) == "high"
     assert Choices((3, 1, 2)).edge(2) is None
     assert Choices((1, 2)).edge(1) is None and Choices(("a", "b", "c")).edge("a") is None
