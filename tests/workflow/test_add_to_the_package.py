@@ -1,0 +1,238 @@
+"""A rule, a term, an attack and a condition join the package by two edited files each.
+
+In a copy of it: the part's file and its row (of a condition: its declaration and what it does).
+Then `fedsdg documents`, and everybody knows them: the command, the config and its schema, the
+documents, `aggregate`, runs, tables and figures.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+RULE = '''"""The mean of updates that are cut to a length."""
+
+from typing import Annotated, ClassVar
+
+from fedsdg.aggregation.types import Aggregate, StatelessRule
+from fedsdg.parts import Range, part
+
+
+@part
+class CutMean(StatelessRule):
+    """step = mean of min(1, c / ‖Δ_k‖) Δ_k."""
+
+    reads: ClassVar[tuple[str, ...]] = ("update",)
+
+    length: Annotated[float, Range(1e-6)] = 2.0
+    "c, the greatest length of an update"
+
+    def __call__(self, uploads, context, state):
+        updates = uploads["update"]
+        shares = (self.length / updates.norm(dim=1).clamp_min(1e-12)).clamp_max(1)
+        return Aggregate((shares[:, None] * updates).mean(0)[None], None, dict(state), {})
+'''
+TERM = '''"""Short models."""
+
+from typing import Annotated
+
+from fedsdg.federation.objectives.term import Term
+from fedsdg.parts import Range, part
+
+
+@part
+class Ridge(Term):
+    """ρ/2 ‖θ‖², gradient ρ θ."""
+
+    rho: Annotated[float, Range(0)] = 0.5
+    "ρ of the penalty ρ/2 ‖θ‖²"
+
+    def value(self, rows):
+        return self.rho / 2 * rows.theta.square().sum(1)
+
+    def add_gradient(self, rows):
+        rows.theta_grad.add_(rows.theta, alpha=self.rho)
+'''
+ATTACK = '''"""Updates of one number alone."""
+
+from typing import Annotated
+
+from fedsdg.federation.environment.attacks.attack import UpdateAttack
+from fedsdg.parts import Range, part
+
+
+@part
+class Flat(UpdateAttack):
+    """height · (1, …, 1)."""
+
+    height: Annotated[float, Range(-10, 10)] = 1.0
+    "each number of the update"
+
+    def forge(self, scene):
+        return scene.own * 0 + self.height
+'''
+CONDITION = '''
+@part
+class DimConfig:
+    """Training images are darker for everybody."""
+
+    light: Annotated[float, Range(0, 1)] = 0.5
+    "share of the light that is left"
+
+'''
+ROWS = {
+    "aggregation/rules/cut_mean.py": RULE,
+    "federation/objectives/ridge.py": TERM,
+    "federation/environment/attacks/flat.py": ATTACK,
+}
+#: file -> [(what stands there, what is put before it)]
+EDITS = {
+    "methods/robust.py": [
+        ("from fedsdg.aggregation.rules.krum", "from fedsdg.aggregation.rules.cut_mean import CutMean\n"),
+        ('    "krum": Method(', '    "cut-mean": Method(title="Cut mean", rule=CutMean(), formula="cut", source="here"),\n'),
+    ],
+    "methods/averaging.py": [
+        ("from fedsdg.methods.method", "from fedsdg.federation.objectives.ridge import Ridge\n"),
+        (
+            '    "fedprox": Method(',
+            '    "ridge": Method(title="Ridge", rule=Mean(), objective=(Ridge(),), source="here"),\n',
+        ),
+    ],
+    "methods/choices.py": [
+        (
+            "from fedsdg.federation.environment.attacks.gaussian",
+            "from fedsdg.federation.environment.attacks.flat import Flat\n",
+        ),
+        ('        "gaussian": Choice(', '        "flat": Choice("Flat updates", Flat(), "here"),\n'),
+    ],
+    "experiment/conditions.py": [
+        ("\n@part\nclass Conditions:", CONDITION),
+        (
+            "    benchmark_images: Annotated",
+            '    dim: DimConfig | None = None\n    "training images are darker"\n',
+        ),
+    ],
+    "experiment/conditioned.py": [
+        (
+            "    train, val = partition.shards(TRAIN), partition.shards(VAL)\n",
+            "    if run.conditions.dim is not None:\n"
+            "        dimmed = samples.images.clone()\n"
+            "        dimmed[partition.split == TRAIN] *= run.conditions.dim.light\n"
+            "        samples = replace(samples, images=dimmed)\n",
+        ),
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """The package with its documents in a folder of its own, to which all four were added."""
+    place = tmp_path_factory.mktemp("copy")
+    for name in ("fedsdg", "docs", "workflow", "config"):
+        skipped = shutil.ignore_patterns("__pycache__", "*.png", "*.svg")
+        shutil.copytree(ROOT / name, place / name, ignore=skipped)
+    for name, text in ROWS.items():
+        (place / "fedsdg" / name).write_text(text, encoding="utf-8")
+    for name, edits in EDITS.items():
+        file = place / "fedsdg" / name
+        text = file.read_text(encoding="utf-8")
+        for there, put in edits:
+            assert text.count(there) == 1, f"{name} has {there!r} {text.count(there)} times"
+            text = text.replace(there, put + there)
+        file.write_text(text, encoding="utf-8")
+    run(place, "documents")
+    return place
+
+
+def run(place, *words):
+    """What `fedsdg …` of the copy prints."""
+    return python(place, "-m", "fedsdg", *words)
+
+
+def python(place, *words):
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(place), "FEDSDG_STORE": str(place / "store")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_two_files_each():
+    """One is new or the other's row; a condition has no row: what it does is the second."""
+    assert len(ROWS) == 3 and len(EDITS) == 5
+
+
+def test_command_documents_and_schema_show_them(copy):
+    lines = {line.split()[0]: line for line in run(copy, "methods").splitlines()}
+    assert "CutMean" in lines["cut-mean"] and "length=2.0" in lines["cut-mean"]
+    assert "cross-entropy + Ridge" in lines["ridge"] and "rho=0.5" in lines["ridge"]
+    page = (copy / "docs/methods.md").read_text(encoding="utf-8")
+    assert "c, the greatest length of an update" in page and "Ridge (`ridge`)" in page
+    keys = (copy / "docs/config.md").read_text(encoding="utf-8")
+    assert "share of the light that is left" in keys and "each number of the update" in keys
+    schema = json.loads((copy / "workflow/schemas/config.schema.json").read_text())
+    text = json.dumps(schema)
+    for name in ("cut-mean", "ridge", "flat", "dim", "light", "height", "rho"):
+        assert f'"{name}"' in text, name
+    # In their places among the others, whose declarations are as they were.
+    before = json.loads((ROOT / "fedsdg/declarations.json").read_text())["methods"]
+    after = json.loads((copy / "fedsdg/declarations.json").read_text())["methods"]
+    assert [one for one in after if one["name"] not in ("cut-mean", "ridge")] == before
+
+
+def test_aggregate_knows_the_rule(copy):
+    code = (
+        "import numpy as np, fedsdg\n"
+        "found = fedsdg.aggregate({'type': 'cut-mean', 'length': 1}, np.zeros(2),"
+        " np.array([[3.0, 4.0], [0.0, 0.5]]))\n"
+        "print(found.parameters.tolist())"
+    )
+    step = json.loads(python(copy, "-c", code))
+    assert step == pytest.approx([0.3, (0.8 + 0.5) / 2])
+
+
+def test_a_config_is_checked_against_them(copy):
+    code = (
+        "from fedsdg.experiment.config import load_config\n"
+        "for wrong in ('methods=[{type: cut-mean, lenght: 1}]', 'conditions={dim: {light: 2}}',\n"
+        "              'conditions={attack: {type: flat, share: 0.2, height: 11}}'):\n"
+        "    try:\n        load_config((), [wrong])\n"
+        "    except ValueError as error:\n        print(error)\n"
+    )
+    said = python(copy, "-c", code).splitlines()
+    assert "no parameter 'lenght'; did you mean 'length'?" in said[0]
+    assert said[1] == "conditions.dim.light is 2, but must be at most 1"
+    assert said[2] == "conditions.attack.height is 11, but must be at most 10"
+
+
+def test_runs_tables_and_figures_show_them(copy):
+    settings = [
+        "experiment=added", "trainable=full", "methods=[fedavg, cut-mean, ridge]", "seeds=[0]",
+        "skews=[iid]", "tables=[main]", "figures=[convergence]", "federation.rounds=1",
+        "conditions={attack: {type: flat, share: 0.2}, dim: {light: 0.25}}",
+        "federation.global_images=100",
+    ]  # fmt: skip
+    run(copy, "run", "--grid", "--set", *settings)
+    results = copy / "results"
+    assert len(list((results / "runs/added").rglob("result.json"))) == 3
+    table = (results / "tables/added/main.md").read_text()
+    assert "Cut mean" in table and "Ridge" in table
+    drawn = json.loads((results / "figures/added/convergence.json").read_text())
+    assert "Cut mean" in json.dumps(drawn) or "Cut mean" in (
+        results / "figures/added/convergence.svg"
+    ).read_text()
+    (one,) = (results / "runs/added").rglob("ridge/seed~0/result.json")
+    config = json.loads(one.read_text())["config"]
+    assert config["parameters"] == {"weights": "samples", "rho": 0.5}
+    assert config["conditions"]["dim"] == {"light": 0.25}
