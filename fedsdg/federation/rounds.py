@@ -15,6 +15,7 @@ from torch import Tensor
 from fedsdg.aggregation.types import Aggregate, Context, Rule
 from fedsdg.federation.bank import ClientBank
 from fedsdg.federation.branches import Branches
+from fedsdg.federation.clients import Clients, LocalResult
 from fedsdg.federation.cohorts import Shards, cohort_batches, draw_batches, draw_cohort
 from fedsdg.federation.environment.attackers import AttackView
 from fedsdg.federation.environment.circumstances import Attendance, Circumstances
@@ -26,7 +27,7 @@ from fedsdg.federation.evaluation import (
     summary,
 )
 from fedsdg.federation.judged_models import JudgedModels, judged_models
-from fedsdg.federation.local_training import Clients, LocalResult, LocalWork, Samples
+from fedsdg.federation.local_work import LocalWork, Samples
 from fedsdg.federation.objectives.term import Term
 from fedsdg.federation.own_models.own_model import OwnModel, Score
 from fedsdg.federation.passes import Passes

@@ -22,7 +22,7 @@ from fedsdg.experiment.runs import (
     make_partition,
     prepare_material,
 )
-from fedsdg.federation.local_training import Samples
+from fedsdg.federation.local_work import Samples
 from fedsdg.federation.together import require_alike, step_together
 from fedsdg.methods.table import METHODS
 from fedsdg.models.architecture import Architecture
