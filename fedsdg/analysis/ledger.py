@@ -18,7 +18,8 @@ import yaml
 from fedsdg.analysis.grids import Grid, published_grids
 from fedsdg.analysis.horizon import SETTLED, horizons
 from fedsdg.analysis.judgement import OPEN, REFUTED, SUPPORTED, UNDECIDED, Threshold, judge
-from fedsdg.analysis.measures import MEASURES, Case, LackingError, Record, Values
+from fedsdg.analysis.measures import MEASURES
+from fedsdg.analysis.measures.records import Case, LackingError, Record, Values
 from fedsdg.analysis.summary import Summary
 from fedsdg.files import hint, read_json, write_json
 from fedsdg.files.places import split_setting
