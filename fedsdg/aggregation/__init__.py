@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedsdg.aggregation.api import Aggregated, aggregate
     from fedsdg.aggregation.engines.distributed import aggregate_by_client, aggregate_sharded
-    from fedsdg.aggregation.engines.files.streaming import AggregatedFiles, aggregate_files
+    from fedsdg.aggregation.engines.files.aggregated import AggregatedFiles
+    from fedsdg.aggregation.engines.files.streaming import aggregate_files
     from fedsdg.aggregation.engines.memory.state_dicts import fedsdg_server_aggregate
     from fedsdg.aggregation.weights import weight_summary
 
@@ -29,7 +30,7 @@ __all__ = [
 
 _HOMES = {
     "Aggregated": "fedsdg.aggregation.api",
-    "AggregatedFiles": "fedsdg.aggregation.engines.files.streaming",
+    "AggregatedFiles": "fedsdg.aggregation.engines.files.aggregated",
     "aggregate": "fedsdg.aggregation.api",
     "aggregate_by_client": "fedsdg.aggregation.engines.distributed",
     "aggregate_files": "fedsdg.aggregation.engines.files.streaming",

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedsdg.federation.local_training import Samples
+from fedsdg.federation.local_work import Samples
 from fedsdg.federation.memory import halving
 from fedsdg.federation.seen import Seen
 from fedsdg.models.interface import ClientModel

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedsdg.federation.local_training import LocalResult, Model, Samples
+from fedsdg.federation.clients import LocalResult
+from fedsdg.federation.local_work import Model, Samples
 from fedsdg.federation.passes import budget, bytes_of_a_client
 from fedsdg.federation.probes import Measured, Probe, Scene
 from fedsdg.models.parameters import Layout, leaves

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsdg.federation.clients import Clients, LocalResult
 from fedsdg.federation.cohorts import cohort_batches
-from fedsdg.federation.local_training import Clients, LocalResult, LocalWork
+from fedsdg.federation.local_work import LocalWork
 from fedsdg.rng import stream
 
 if TYPE_CHECKING:

@@ -19,14 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsdg.federation.local_training import (
-    Clients,
-    LocalResult,
-    LocalWork,
-    Model,
-    Samples,
-    train_clients,
-)
+from fedsdg.federation.clients import Clients, LocalResult
+from fedsdg.federation.local_training import train_clients
+from fedsdg.federation.local_work import LocalWork, Model, Samples
 from fedsdg.federation.memory import free, is_out_of_memory
 from fedsdg.models.parameters import Layout, leaves
 

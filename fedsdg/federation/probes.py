@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsdg.federation.clients import LocalResult
 from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.evaluation import losses
-from fedsdg.federation.local_training import LocalResult, Samples
+from fedsdg.federation.local_work import Samples
 from fedsdg.models.interface import ClientModel
 from fedsdg.models.parameters import Layout
 from fedsdg.parts import Range, part

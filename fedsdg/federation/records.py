@@ -16,10 +16,10 @@ from fedsdg.aggregation.types import Aggregate
 from fedsdg.aggregation.weights import weight_summary
 from fedsdg.federation.bank import ClientBank
 from fedsdg.federation.branches import gate_penalty, private_penalty
+from fedsdg.federation.clients import LocalResult
 from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.environment.timing import Updates
 from fedsdg.federation.evaluation import ClientAccuracies
-from fedsdg.federation.local_training import LocalResult
 from fedsdg.federation.step_rows import PrivateColumns
 from fedsdg.files.records import METRICS, METRICS_OF_GROUPS
 from fedsdg.models.parameters import Layout

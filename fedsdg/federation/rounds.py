@@ -12,65 +12,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsdg.aggregation.types import Aggregate, Context, Rule
+from fedsdg.aggregation.types import Rule
 from fedsdg.federation.bank import ClientBank
 from fedsdg.federation.branches import Branches
-from fedsdg.federation.cohorts import Shards, cohort_batches, draw_batches, draw_cohort
+from fedsdg.federation.clients import Clients, LocalResult
+from fedsdg.federation.cohorts import Shards, cohort_batches, draw_cohort
 from fedsdg.federation.environment.attackers import AttackView
 from fedsdg.federation.environment.circumstances import Attendance, Circumstances
-from fedsdg.federation.environment.timing import Ending, Updates, end_of_round, everything_arrives
-from fedsdg.federation.evaluation import (
-    global_metrics,
-    losses,
-    personal_accuracies,
-    summary,
-)
-from fedsdg.federation.judged_models import JudgedModels, judged_models
-from fedsdg.federation.local_training import Clients, LocalResult, LocalWork, Samples
+from fedsdg.federation.environment.timing import Updates
+from fedsdg.federation.evaluation import losses
+from fedsdg.federation.exchange import exchange, forget, measure, merged
+from fedsdg.federation.local_work import LocalWork, Samples
 from fedsdg.federation.objectives.term import Term
 from fedsdg.federation.own_models.own_model import OwnModel, Score
 from fedsdg.federation.passes import Passes
 from fedsdg.federation.pooling import Pooling, pooled_batches
-from fedsdg.federation.probes import Measured, Probe, Scene
-from fedsdg.federation.records import Records, Scribe, local_steps
-from fedsdg.federation.saved_models import SavedModels, take_models
+from fedsdg.federation.probes import Probe
+from fedsdg.federation.records import Records, Scribe
+from fedsdg.federation.round_evaluation import add_shapley, evaluate
+from fedsdg.federation.saved_models import SavedModels
+from fedsdg.federation.schedule import Schedule
 from fedsdg.federation.seen import Seen
-from fedsdg.federation.shapley import client_contributions
+from fedsdg.federation.server_step import arrive, take_step
 from fedsdg.federation.together import step_together
-from fedsdg.federation.traffic import Traffic, traffic
 from fedsdg.federation.trajectories import Trajectory
 from fedsdg.models.interface import ClientModel
 from fedsdg.models.parameters import Layout, only_trained
 from fedsdg.rng import stream
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """Rounds, cohorts, local epochs and when to evaluate; no ``batch_size`` is a whole shard."""
-
-    rounds: int
-    clients_per_round: int
-    epochs: int
-    batch_size: int | None
-    evaluate_every: int
-    personal_epochs: int = 0
-    #: Epochs of what is private alone on the current model before an evaluation, then discarded.
-    refresh: int = 0
-    #: Earlier rounds are not evaluated; the last one always is.
-    evaluate_from: int = 0
-    #: What clients' updates of the last round are worth, exactly (and estimated) or only
-    #: "estimated"; where the models of all clients go, each beginning at the "shared" model or at
-    #: its "own".
-    shapley: bool | str = False
-    trajectory: str | None = None
-    #: Whose models are kept: those after the "last" round, or after the "selected" one, which is
-    #: the first of those with the highest mean validation accuracy; None keeps none.
-    save: str | None = None
-
-    def due(self, round_: int) -> bool:
-        """Whether a round is evaluated: every so many from the first on, and the last one."""
-        within = round_ >= self.evaluate_from and round_ % self.evaluate_every == 0
-        return within or round_ == self.rounds
 
 
 @dataclass
@@ -211,7 +179,7 @@ class Federation:
         """What a cohort trains on: batches, the server's model and vectors, what it has kept."""
         received = self.received()
         private, kept = self.bank.gather(torch.from_numpy(cohort))
-        self._forget(cohort, kept)
+        forget(self, cohort, kept)
         epochs = self.work.epochs(self.schedule.epochs)
         if self.pooling.central:
             batches = [self._pooled_batches(round_, epochs)] * len(cohort)
@@ -253,12 +221,12 @@ class Federation:
         """Measure, aggregate, evaluate and record what a cohort came back with."""
         begun = time.perf_counter()
         cohort, conditions = attendance.present, self.circumstances
-        found = self._measure(round_, cohort, asked, local)
-        sent = self._exchange(round_, attendance, asked, local, found)
+        found = measure(self, round_, cohort, asked, local)
+        sent = exchange(self, round_, attendance, asked, local, found)
         trained = time.perf_counter()
         # Attackers know the rule as everybody does: by samples, by batches, or else equal weights.
         sizes = self.train_sizes[cohort]
-        counts = {"num_samples": sizes, "num_batches": self._batches_of(sizes)}
+        counts = {"num_samples": sizes, "num_batches": self.batches_of(sizes)}
         shares = counts.get(getattr(self.rule, "needs", None) or "", np.ones(len(cohort)))
         view = AttackView(shares / max(1, shares.sum()), asked.start)
         now, made = self.layout.of_round(round_), local.theta - asked.start
@@ -266,9 +234,9 @@ class Federation:
         if self.layout.turns:
             update = only_trained(update, now)
         extra = [local.uploads, *(one.vectors for one in found), *(one.numbers for one in found)]
-        ending = self._arrive(round_, cohort, local, {"update": update, **_merged(extra)})
+        ending = arrive(self, round_, cohort, local, {"update": update, **merged(extra)})
         before = self.models
-        aggregate = self._aggregate(round_, ending.arrived)
+        aggregate = take_step(self, round_, ending.arrived)
         aggregated = time.perf_counter()
 
         gammas = {} if self.gammas is None else {"gamma": self.gammas}
@@ -284,10 +252,10 @@ class Federation:
         }
         clients = scribe.participants(cohort, local, ending.arrived, aggregate)
         if self.schedule.shapley and round_ == self.schedule.rounds:
-            self._add_shapley(clients, before, ending.arrived)
+            add_shapley(self, clients, before, ending.arrived)
         record["evaluated"] = due = self.schedule.due(round_)
         if due:
-            record |= self._evaluate(round_, scribe, clients)
+            record |= evaluate(self, round_, scribe, clients)
         self.records.rounds.append(record)
         self.records.clients.extend(clients[k] for k in sorted(clients))
         self.records.trace.extend(
@@ -305,70 +273,6 @@ class Federation:
         if self.schedule.trajectory is not None:
             self._follow(round_, cohort, asked, local)
         return record
-
-    def _evaluate(
-        self, round_: int, scribe: Scribe, rows: dict[int, dict[str, Any]]
-    ) -> dict[str, float]:
-        """What is found of the models after a round; ``rows`` of clients are filled in."""
-        honest = self.circumstances.honest(self.num_clients)
-        facts = self.circumstances.facts
-        new = honest & facts.get("held_out", np.zeros_like(honest))
-        judged = honest & ~new
-        groups = {"new": new}
-        if "conflicts" in facts:
-            conflicts = facts["conflicts"].astype(bool)
-            groups |= {"a": judged & ~conflicts, "b": judged & conflicts}
-        # Where one place trains on the data of all, everybody has taken part.
-        trained = self.bank.trained.numpy()
-        drawn = np.ones_like(trained) if self.pooling.central else trained
-        steps = local_steps([*self.records.clients, *rows.values()], self.num_clients)
-        branches = self.branches.measure(
-            np.flatnonzero(honest & trained), self.downloads, self.bank.private
-        )
-        models = judged_models(self, round_, judged, new)
-        accuracies = personal_accuracies(
-            self.model,
-            self.layout,
-            self.samples,
-            self.shards.val,
-            self.shards.test,
-            models.theta,
-            models.private,
-            models.branch,
-            self.seen,
-        )
-        scribe.add_accuracies(rows, accuracies, honest, drawn, steps, branches)
-        sizes = np.array([len(test) for test in self.shards.test])
-        found = {
-            **summary(accuracies, sizes, judged, drawn, groups),
-            **self._global_metrics(judged),
-        }
-        self._save(round_, models, found["val_accuracy"])
-        return found
-
-    def _save(self, round_: int, models: JudgedModels, score: float) -> None:
-        """Keep the models of a round, if they are those to be kept so far."""
-        keep = {
-            None: False,
-            "last": round_ == self.schedule.rounds,
-            "selected": self.saved is None or score > self.saved.score,
-        }
-        if keep[self.schedule.save]:
-            self.saved = take_models(self, models, round_, score)
-
-    def _add_shapley(
-        self, rows: dict[int, dict[str, Any]], models: Tensor, arrived: Updates
-    ) -> None:
-        """Add what each client's update was worth, by the accuracy on all validation samples."""
-        index = np.concatenate(self.shards.val)
-        game = (self.model, self.layout, self.samples, index, models[0], arrived.update)
-        draw = stream("contribution", self.seed)
-        found = client_contributions(
-            *game, self.private, draw, exactly=self.schedule.shapley is True
-        )
-        for name, values in found.items():
-            for client, value in zip(arrived.clients.tolist(), values.tolist(), strict=True):
-                rows[client][name] = value
 
     def _follow(self, round_: int, cohort: np.ndarray, asked: Clients, local: LocalResult) -> None:
         """Note where the clients' models began and ended, and where the server's is now."""
@@ -413,110 +317,6 @@ class Federation:
         """The vectors [d] that the server sends beside the model."""
         return {name: v.to(self.theta) for name, v in self.rule.broadcast(self.state).items()}
 
-    def _forget(self, cohort: np.ndarray, kept: Mapping[str, Tensor]) -> None:
-        """Set to 0 what terms let go of when a client sits out a round."""
-        names = [name for term in self.work.terms for name in term.fleeting]
-        if not names:
-            return
-        # The last cohort that there was: a round in which everybody dropped out changed nothing.
-        was_there: set[int] = set()
-        last = 0
-        for row in reversed(self.records.clients):
-            if row["participated"]:
-                if row["round"] < last:
-                    break
-                last = row["round"]
-                was_there.add(row["client"])
-        away = [client not in was_there for client in cohort.tolist()]
-        out = torch.tensor(away, dtype=torch.bool)
-        for name in names:
-            kept[name][out.to(kept[name].device)] = 0
-
-    def _measure(
-        self, round_: int, cohort: np.ndarray, asked: Clients, local: LocalResult
-    ) -> list[Measured]:
-        """What the probes found."""
-        if not self.probes or not len(cohort):
-            return []
-        scene = Scene(
-            self.model,
-            self.layout,
-            self.samples,
-            self.shards,
-            self.seed,
-            round_,
-            cohort,
-            asked.start,
-            asked.private,
-            self.models,
-        )
-        return [
-            found
-            for probe in self.probes
-            for found in (probe.before(scene), probe.after(scene, local))
-        ]
-
-    def _in_step(self, round_: int, cohort: np.ndarray) -> int:
-        """How many of a cohort took part in the round before, if what it changed is known."""
-        # What arrives late may change what had its turn earlier; then everything is sent.
-        if not self.layout.turns or self.circumstances.clock is not None:
-            return 0
-        before: set[int] = set()
-        for row in reversed(self.records.clients):
-            if row["round"] < round_ - 1:
-                break
-            if row["participated"]:
-                before.add(row["client"])
-        return len(before & set(cohort.tolist()))
-
-    def _exchange(
-        self,
-        round_: int,
-        attendance: Attendance,
-        asked: Clients,
-        local: LocalResult,
-        found: Sequence[Measured],
-    ) -> Traffic:
-        """Let the clients keep what is theirs; returns what was sent."""
-        cohort, sent = attendance.present, Traffic()
-        vectors = _merged([local.uploads, *(one.vectors for one in found)])
-        if not self.pooling.central:
-            lossy = self.circumstances.quantisation
-            sent = traffic(
-                self.layout,
-                self.models[0],
-                self.received(),
-                local.theta,
-                vectors,
-                _merged([one.numbers for one in found]),
-                models_tried=sum(one.models_down for one in found),
-                partial=self.rule.partial(self.state, cohort, self.layout.d),
-                lost=len(attendance.dropped),
-                round_=round_,
-                in_step=self._in_step(round_, cohort),
-                quantised=0 if lossy is None else int(lossy.weak[cohort].sum()),
-                of_bytes=0 if lossy is None else lossy.length(self.layout.of_round(round_)),
-            )
-        measured = _merged([one.vectors for one in found])
-        # What a probe uploads under a name that clients keep, they keep.
-        stays = {name: rows for name, rows in measured.items() if name in self.keeps}
-        stays |= {**local.state, **self._own(cohort, asked, local)}
-        self.bank.scatter(torch.from_numpy(cohort), local.private, stays)
-        return sent
-
-    def _own(self, cohort: np.ndarray, asked: Clients, local: LocalResult) -> Mapping[str, Tensor]:
-        """What the clients keep of their own models; what they train for them counts as theirs."""
-
-        if not self.own.keeps or not len(cohort):
-            return {}
-        kept, more = self.own.keep(
-            self.train_on, asked, self.bank.trained[torch.from_numpy(cohort)], local
-        )
-        if more is not None:
-            local.samples = local.samples + more.samples
-            local.steps = local.steps + more.steps
-        return kept
-
     def train_on(self, clients: Clients, terms: tuple[Term, ...]) -> LocalResult:
         """Clients trained as usual, but on these terms."""
         work = replace(self.work, terms=terms, trace_every=0)
@@ -552,109 +352,6 @@ class Federation:
             epochs=epochs,
         )
 
-    def _arrive(
-        self, round_: int, cohort: np.ndarray, local: LocalResult, uploads: Mapping[str, Tensor]
-    ) -> Ending:
-        """What of this round's updates, and of those on their way, the server has at its end."""
-        norms = torch.linalg.vector_norm(local.theta, dim=1, dtype=torch.float64).cpu().numpy()
-        born = np.full(len(cohort), round_)
-        clock = self.circumstances.clock
-        if clock is None:
-            return everything_arrives(Updates(cohort, born, norms * 0, norms, uploads))
-        due = self.now + local.steps / clock.speeds[cohort]
-        sent = Updates(cohort, born, due, norms, uploads)
-        return end_of_round(clock, round_, self.now, sent, self.pending)
-
-    def _aggregate(self, round_: int, arrived: Updates) -> Aggregate:
-        clients = arrived.clients
-        if not len(clients):
-            return Aggregate(torch.zeros_like(self.models), None, self.state, {})
-        sizes = self.train_sizes[clients]
-        ages = round_ - arrived.born
-        context = Context(
-            round=round_,
-            clients=clients,
-            num_clients=self.num_clients,
-            num_samples=sizes,
-            total_samples=self.total_samples,
-            num_batches=self._batches_of(sizes),
-            client_samples=self.train_sizes,
-            parameter_norm=float(arrived.norms.max()),
-            models=self.models,
-            held_out=self.circumstances.num_held_out,
-            ages=ages if ages.any() else None,
-        )
-        uploads = dict(arrived.rows)
-        if "adapters" in getattr(self.rule, "reads", ()):
-            uploads["adapters"] = arrived.update[:, : self.layout.before_head]
-        if "server" in getattr(self.rule, "reads", ()):
-            uploads["server"] = self._trained_by_server(round_)
-        aggregate = self.rule(uploads, context, self.state)
-        steps = aggregate.steps.to(self.theta.dtype)
-        self.theta = self.theta + (steps if self.theta.dim() == 2 else steps[0])
-        self.state = aggregate.state
-        return aggregate
-
-    def _batches_of(self, sizes: np.ndarray) -> np.ndarray:
+    def batches_of(self, sizes: np.ndarray) -> np.ndarray:
         """Local steps per epoch of clients with so many samples."""
         return -(-sizes // (self.schedule.batch_size or sizes))
-
-    def _trained_by_server(self, round_: int) -> Tensor:
-        """[C, d]: what training as the clients do it makes of each model of the server.
-
-        On the samples that the server holds, by cross-entropy alone; nobody sends anything for it.
-        """
-        models = self.models
-        batches = draw_batches(
-            self.shards.benchmark,
-            batch_size=self.schedule.batch_size,
-            epochs=self.work.epochs(self.schedule.epochs),
-            generator=stream("server", self.seed, round_),
-        )
-        private = self.private.expand(len(models), -1).clone()
-        where = f"round {round_}, the server on its own samples"
-        trainer = Clients([batches] * len(models), models, private, name=lambda _: where)
-        plain = replace(
-            self.work, terms=(), stopping=None, trace_every=0, private_optimiser="restart"
-        )
-        trained = self.passes.train(self.model, self.layout, self.samples, trainer, plain)
-        return trained.theta - models
-
-    def _global_metrics(self, judged: np.ndarray) -> dict[str, float]:
-        """Of the one model; of several, the mean over clients of the model each downloads.
-
-        ``global_val_accuracy`` is that of all validation samples of the ``judged`` clients, each
-        with the labels that its client holds.
-        """
-        if not self.layout.global_model:
-            return {}
-        clients = np.flatnonzero(judged)
-        thetas, of = self.models, np.zeros(len(clients), dtype=np.int64)
-        shares: np.ndarray = np.ones(1)
-        if self.theta.dim() == 2:
-            rows, of = np.unique(self.rule.mixing(self.state, clients), axis=0, return_inverse=True)
-            thetas, of = torch.from_numpy(rows).to(self.theta) @ self.theta, of.ravel()
-            shares = np.bincount(of)
-
-        def of_each(shards: Sequence[np.ndarray]) -> np.ndarray:
-            """(accuracy, loss) of every model on its samples, [C, 2]."""
-            common = (self.model, self.layout, self.samples)
-            pairs = zip(thetas, shards, strict=True)
-            return np.array([global_metrics(*common, own, t, self.private) for t, own in pairs])
-
-        found = of_each([self.shards.global_test] * len(thetas))
-        accuracy, loss = np.average(found, axis=0, weights=shares)
-        pooled = [
-            np.concatenate([self.shards.val[k] for k in clients[of == model]])
-            for model in range(len(thetas))
-        ]
-        val = np.average(of_each(pooled)[:, 0], weights=[len(own) for own in pooled])
-        return {
-            "global_accuracy": float(accuracy),
-            "global_loss": float(loss),
-            "global_val_accuracy": float(val),
-        }
-
-
-def _merged(mappings: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    return {name: value for mapping in mappings for name, value in mapping.items()}

@@ -20,7 +20,7 @@ from fedsdg.federation.contribution import (
     truncated_monte_carlo,
 )
 from fedsdg.federation.evaluation import CHUNK, CLIENTS_PER_PASS
-from fedsdg.federation.local_training import Samples
+from fedsdg.federation.local_work import Samples
 from fedsdg.models.interface import ClientModel
 from fedsdg.models.parameters import Layout, views
 

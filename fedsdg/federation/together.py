@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedsdg.federation.clients import Clients, LocalResult
 from fedsdg.federation.environment.circumstances import Attendance
-from fedsdg.federation.local_training import Clients, LocalResult
 
 if TYPE_CHECKING:
     from fedsdg.federation.rounds import Federation

@@ -14,7 +14,7 @@ from fedsdg.analysis.ledger import (
     read_ledger,
     write_ledger,
 )
-from fedsdg.analysis.ledger_page import page
+from fedsdg.analysis.ledger.page import page
 from fedsdg.analysis.summarise import summarise
 
 from .conftest import Run, write_run

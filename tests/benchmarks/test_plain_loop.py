@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.federations import MEASURED, federation
 from benchmarks.plain_loop import PlainLoop, adapt_by_peft, named
-from fedsdg.federation.local_training import Samples
+from fedsdg.federation.local_work import Samples
 from fedsdg.federation.records import Records
 
 ROUNDS = 2

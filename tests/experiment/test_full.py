@@ -12,7 +12,7 @@ import yaml
 from fedsdg.cli import main
 from fedsdg.data.partition_files import read_partition
 from fedsdg.experiment.config import load_config, parse_config
-from fedsdg.experiment.grid import grid_runs, is_finished
+from fedsdg.experiment.grid.runs import grid_runs, is_finished
 from fedsdg.experiment.runs import build, execute, make_partition, prepare_material
 from fedsdg.files import read_json
 from fedsdg.methods.families import METHODS

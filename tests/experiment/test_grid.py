@@ -16,7 +16,8 @@ from fedsdg.analysis.plots import USUAL_FIGURES
 from fedsdg.analysis.tables import USUAL_TABLES
 from fedsdg.cli import main
 from fedsdg.experiment.config import load_config, parse_config
-from fedsdg.experiment.grid import grid_runs, grouped, shown_pages
+from fedsdg.experiment.grid.pages import shown_pages
+from fedsdg.experiment.grid.runs import grid_runs, grouped
 from fedsdg.files import read_json
 
 ROOT = Path(__file__).parents[2]

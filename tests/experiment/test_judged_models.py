@@ -15,13 +15,13 @@ from fedsdg.experiment.runs import build, execute, make_partition, prepare_mater
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.cohorts import cohort_batches
 from fedsdg.federation.judged_models import judged_models
-from fedsdg.federation.local_training import train_cohort
 from fedsdg.federation.optimisers.adam import Adam
 from fedsdg.federation.optimisers.mover import kept_widths
 from fedsdg.federation.together import step_together
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze
+from tests.federation.cohort import train_cohort
 
 CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 SKEW = "dirichlet~1.0"

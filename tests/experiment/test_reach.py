@@ -137,7 +137,7 @@ def test_what_every_run_does_is_reached_by_all(package, file):
 @pytest.mark.parametrize(
     "file",
     [
-        "experiment/grid.py",
+        "experiment/grid/runs.py",
         "cli/training.py",
         "analysis/summarise.py",
         "methods/robust.py",

@@ -23,7 +23,7 @@ from fedsdg.experiment.runs import build, execute, make_partition, prepare_mater
 from fedsdg.federation import bank, passes, together
 from fedsdg.federation.checkpoints import Checkpoints, InUse
 from fedsdg.federation.cohorts import draw_cohort
-from fedsdg.federation.local_training import Samples
+from fedsdg.federation.local_work import Samples
 from fedsdg.files import sha256_json
 from fedsdg.methods.families import METHODS
 from fedsdg.models.architecture import Architecture

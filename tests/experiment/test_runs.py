@@ -17,7 +17,7 @@ from fedsdg.experiment.machine.gpu import repeatable
 from fedsdg.experiment.runs import build, execute, make_partition, prepare_material
 from fedsdg.federation.cohorts import cohort_batches, draw_cohort
 from fedsdg.federation.evaluation import global_metrics
-from fedsdg.federation.local_training import Samples
+from fedsdg.federation.local_work import Samples
 from fedsdg.federation.objectives.gate_penalty import GatePenalty
 from fedsdg.federation.objectives.private_penalty import PrivatePenalty
 from fedsdg.federation.objectives.proximal import Proximal

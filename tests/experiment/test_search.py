@@ -11,8 +11,10 @@ import yaml
 from fedsdg.cli import main
 from fedsdg.experiment import search as searching
 from fedsdg.experiment.config import load_config, method_entry, parse_config
+from fedsdg.experiment.machine.processes import Failed
 from fedsdg.experiment.runs import execute, make_partition, prepare_material
-from fedsdg.experiment.search import found_entries, search, summary_lines, trial_runs, trials
+from fedsdg.experiment.search import found_entries, scores, search, summary_lines
+from fedsdg.experiment.search.trials import trial_runs, trials_of
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build, load_backbone, save_backbone
 
@@ -51,7 +53,7 @@ def backbone(tmp_path):
 
 
 def test_trials_are_every_candidate_everywhere_and_keep_the_rest(config, tmp_path):
-    tried = trials(config)
+    tried = trials_of(config)
     assert [(t.method.label, t.number) for t in tried] == [
         ("fedavg", 0), ("fedprox", 0), ("fedavg", 1), ("fedprox", 1),
     ]  # fmt: skip
@@ -69,7 +71,7 @@ def test_trials_are_every_candidate_everywhere_and_keep_the_rest(config, tmp_pat
 def test_a_method_keeps_its_other_settings_and_is_known_by_its_label(tmp_path):
     raw = small(space={"mine": {"eta_g": [0.1], "head": ["shared", "private"]}}, skews=["iid"])
     raw["methods"][0] = {"type": "fedsdg", "name": "mine", "lambda1": 0.5, "eta_m": 0.25}
-    runs = list(trial_runs(config := parse_config(raw), trials(config), tmp_path, None))
+    runs = list(trial_runs(config := parse_config(raw), trials_of(config), tmp_path, None))
     assert [run.skew for run in runs] == ["iid", "iid"]
     for run in runs:
         assert run.config.parameters["lambda1"] == 0.5
@@ -89,7 +91,7 @@ def test_every_method_gets_the_same_number_of_points_of_its_own_space():
             "fedavg": {"eta_g": [0.001, 0.1, "log"]},
         },
     )
-    tried = trials(parse_config(raw))
+    tried = trials_of(parse_config(raw))
     assert [t.number for t in tried] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     rates = {label: [t.values["eta_g"] for t in tried if t.method.label == label]
              for label in ("fedprox", "fedavg")}  # fmt: skip
@@ -122,7 +124,7 @@ def test_a_skew_that_the_experiment_lacks_is_named_when_a_search_begins(tmp_path
 def test_a_config_laid_over_another_may_leave_out_what_that_searches(config, tmp_path):
     raw = small()
     raw["methods"] = ["fedavg"]
-    assert {t.method.label for t in trials(parse_config(raw))} == {"fedavg"}
+    assert {t.method.label for t in trials_of(parse_config(raw))} == {"fedavg"}
     raw["methods"] = ["local-only"]
     with pytest.raises(ValueError, match="nothing to search; say under search.space"):
         search(parse_config(raw), tmp_path, None, tmp_path / "out.json")
@@ -228,7 +230,7 @@ def test_a_failed_run_counts_nought_and_says_why(config, tmp_path, monkeypatch):
 def test_a_killed_process_leaves_its_trial_open(config, tmp_path, monkeypatch, capsys):
     def scores(run):
         if run.trial.method.label == "fedavg" and run.seed == 50 and run.trial.number == 0:
-            return searching.Failed("killed", "its process ended by signal 9")
+            return Failed("killed", "its process ended by signal 9")
         return {"score": 0.5 + run.trial.number / 10, "error": None}
 
     found = scored(config, scores, tmp_path, monkeypatch)
@@ -238,7 +240,7 @@ def test_a_killed_process_leaves_its_trial_open(config, tmp_path, monkeypatch, c
         capsys.readouterr().err
     )
     with pytest.raises(ValueError, match="no such data set"):
-        scored(config, lambda run: searching.Failed("X", "no such data set"), tmp_path, monkeypatch)
+        scored(config, lambda run: Failed("X", "no such data set"), tmp_path, monkeypatch)
 
 
 def test_optima_at_an_edge_are_reported_and_values_can_be_pasted(tmp_path, monkeypatch):
@@ -248,7 +250,7 @@ def test_optima_at_an_edge_are_reported_and_values_can_be_pasted(tmp_path, monke
     )
     raw["methods"] = [{"type": "fedprox", "name": "fedprox", "optimiser": "sgd"}]
     config = parse_config(raw)
-    highest = max(t.values["mu"] for t in trials(config))
+    highest = max(t.values["mu"] for t in trials_of(config))
     found = scored(
         config,
         lambda run: {"score": run.trial.values["mu"] / 2, "error": None},
@@ -283,10 +285,10 @@ def test_without_validation_samples_there_is_nothing_to_search_by(
 ):
     from fedsdg.data.partition_record import TRAIN, VAL
 
-    (run, *_) = trial_runs(config, trials(config), tmp_path, backbone)
+    (run, *_) = trial_runs(config, trials_of(config), tmp_path, backbone)
     made = make_partition("digits", "iid", 50, 6, config.partition)
     split = made.split.copy()
     split[split == VAL] = TRAIN
-    monkeypatch.setattr(searching, "partition_of", lambda *_: replace(made, split=split))
+    monkeypatch.setattr(scores, "partition_of", lambda *_: replace(made, split=split))
     with pytest.raises(ValueError, match="no client of digits has a validation sample"):
-        searching._score(run, lambda _: None)
+        scores.score(run, lambda _: None)

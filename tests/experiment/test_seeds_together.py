@@ -22,7 +22,8 @@ from fedsdg.experiment.runs import (
     make_partition,
     prepare_material,
 )
-from fedsdg.federation.local_training import Samples
+from fedsdg.federation import rounds
+from fedsdg.federation.local_work import Samples
 from fedsdg.federation.together import require_alike, step_together
 from fedsdg.methods.families import METHODS
 from fedsdg.models.architecture import Architecture
@@ -162,7 +163,12 @@ def test_a_round_that_breaks_off_happens_to_none(fresh, monkeypatch):
     group = [fresh("scaffold", seed) for seed in SEEDS]
     step_together(group, 1)
     before = [(one.theta.clone(), kept(one)[1]["control"].clone()) for one in group]
-    monkeypatch.setattr(group[2], "_aggregate", lambda *_: 1 / 0)
+    take_step = rounds.take_step
+
+    def broken(one, *rest):
+        return 1 / 0 if one is group[2] else take_step(one, *rest)
+
+    monkeypatch.setattr(rounds, "take_step", broken)
     with pytest.raises(ZeroDivisionError):
         step_together(group, 2)
     for one, (theta, control) in zip(group, before, strict=True):

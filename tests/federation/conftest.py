@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsdg.federation.local_training import Samples
+from fedsdg.federation.local_work import Samples
 from fedsdg.models.adapters import AdapterConfig, initial_values, make_layout
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import Backbone, build, freeze

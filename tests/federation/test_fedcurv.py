@@ -7,11 +7,12 @@ from torch.nn.functional import cross_entropy, softmax
 
 from fedsdg.federation import fisher
 from fedsdg.federation.fisher import diagonal_fisher
-from fedsdg.federation.local_training import LocalWork, Samples, train_cohort
+from fedsdg.federation.local_work import LocalWork, Samples
 from fedsdg.federation.objectives.curvature import Curvature
 from fedsdg.federation.optimisers.sgd import Sgd
 from fedsdg.federation.step_rows import PrivateColumns, Rows
 from fedsdg.models.parameters import Layout, ParameterSpec, views
+from tests.federation.cohort import train_cohort
 
 NOTHING = torch.zeros(0, 0, dtype=torch.float64)
 

@@ -8,9 +8,10 @@ from torch.nn.functional import cross_entropy
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.types import Context
 from fedsdg.federation.cohorts import cohort_batches
-from fedsdg.federation.local_training import LocalWork, train_cohort
+from fedsdg.federation.local_work import LocalWork
 from fedsdg.federation.optimisers.sgd import Sgd
 from fedsdg.models.parameters import views
+from tests.federation.cohort import train_cohort
 
 SIZES = [3, 17, 8, 1, 16]
 SGD = Sgd()

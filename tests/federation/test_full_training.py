@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.types import Context
 from fedsdg.federation.evaluation import global_metrics, personal_accuracies
-from fedsdg.federation.local_training import LocalWork, Samples, train_cohort
+from fedsdg.federation.local_work import LocalWork, Samples
 from fedsdg.federation.objectives.control_variates import ControlVariates
 from fedsdg.federation.objectives.proximal import Proximal
 from fedsdg.federation.optimisers.adam import Adam
@@ -18,6 +18,7 @@ from fedsdg.federation.passes import bytes_of_a_client
 from fedsdg.models.parameters import views
 from fedsdg.models.small_cnn import CnnArchitecture, SmallCnn, initial_values, make_layout
 from fedsdg.rng import stream
+from tests.federation.cohort import train_cohort
 
 CLASSES = 4
 SIZES = [3, 17, 8, 1, 16]

@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedsdg.federation.branches import gate_penalty, private_penalty
-from fedsdg.federation.local_training import LocalWork, Samples, train_cohort
+from fedsdg.federation.local_work import LocalWork, Samples
 from fedsdg.federation.objectives.gate_penalty import GatePenalty
 from fedsdg.federation.objectives.private_penalty import PrivatePenalty
 from fedsdg.federation.objectives.proximal import Proximal
@@ -14,6 +14,7 @@ from fedsdg.federation.optimisers.adam import Adam
 from fedsdg.federation.optimisers.sgd import Sgd
 from fedsdg.federation.step_rows import PrivateColumns
 from fedsdg.models.parameters import views
+from tests.federation.cohort import train_cohort
 
 SIZES = [3, 17, 8, 1, 16]
 WORK = LocalWork(Adam(), 3e-3, 3e-3, 5e-3, 1.0)

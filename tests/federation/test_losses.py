@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from fedsdg.federation.local_training import Clients, LocalWork, Samples, train_clients
+from fedsdg.federation.clients import Clients
+from fedsdg.federation.local_training import train_clients
+from fedsdg.federation.local_work import LocalWork, Samples
 from fedsdg.federation.losses.cross_entropy import CrossEntropy
 from fedsdg.federation.losses.focal import Focal
 from fedsdg.federation.objectives.proximal import Proximal

@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from fedsdg.federation.bank import ClientBank
-from fedsdg.federation.local_training import Clients, LocalWork, Samples, train_clients
+from fedsdg.federation.clients import Clients
+from fedsdg.federation.local_training import train_clients
+from fedsdg.federation.local_work import LocalWork, Samples
 from fedsdg.federation.objectives.control_variates import ControlVariates
 from fedsdg.federation.objectives.proximal import Proximal
 from fedsdg.federation.optimisers.sgd import Sgd

@@ -12,13 +12,9 @@ import pytest
 import torch
 
 from fedsdg.federation import passes
-from fedsdg.federation.local_training import (
-    Clients,
-    LocalWork,
-    Samples,
-    train_clients,
-    train_cohort,
-)
+from fedsdg.federation.clients import Clients
+from fedsdg.federation.local_training import train_clients
+from fedsdg.federation.local_work import LocalWork, Samples
 from fedsdg.federation.memory import halving, is_out_of_memory
 from fedsdg.federation.objectives.control_variates import ControlVariates
 from fedsdg.federation.objectives.gate_penalty import GatePenalty
@@ -112,19 +108,6 @@ def test_groups_trained_in_common_are_the_groups_alone(setting, batches_of):
     together = train_clients(*where, Clients.joined(groups), work)
     for group, rows in zip(groups, (np.arange(3), np.arange(3, 7)), strict=True):
         assert_same(together[rows], train_clients(*where, group, work), group, 1e-9)
-
-
-def test_what_all_clients_receive_may_be_one_vector(setting, batches_of):
-    where, clients, work = task(setting, batches_of, "scaffold")
-    vector = clients.received["control"][0]
-    results = [
-        train_cohort(
-            *where, clients.batches, clients.start, clients.private, work,
-            state=clients.state, received={"control": received},
-        )
-        for received in (vector, vector.repeat(len(SIZES), 1))
-    ]  # fmt: skip
-    assert torch.equal(results[0].theta, results[1].theta)
 
 
 # --- How many fit ---------------------------------------------------------------------------------
@@ -291,7 +274,8 @@ def test_processes_that_share_a_gpu_share_its_memory(monkeypatch):
 SCRIPT = """
 import resource, sys
 import numpy as np, torch
-from fedsdg.federation.local_training import Clients, LocalWork, Samples
+from fedsdg.federation.clients import Clients
+from fedsdg.federation.local_work import LocalWork, Samples
 from fedsdg.federation.optimisers.sgd import Sgd
 from fedsdg.federation.passes import Passes
 from fedsdg.models.parameters import Layout, ParameterSpec

@@ -6,10 +6,10 @@ import torch
 
 from fedsdg.aggregation.types import Aggregate
 from fedsdg.federation.bank import ClientBank
+from fedsdg.federation.clients import LocalResult
 from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.environment.timing import Updates
 from fedsdg.federation.evaluation import ClientAccuracies, summary
-from fedsdg.federation.local_training import LocalResult
 from fedsdg.federation.records import Scribe, last_and_selected, last_quarter, local_steps
 from fedsdg.federation.step_rows import PrivateColumns
 from tests.pretended_cuda import pretended_cuda

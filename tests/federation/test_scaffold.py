@@ -11,10 +11,11 @@ from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.rules.scaffold import Scaffold
 from fedsdg.aggregation.types import Context
 from fedsdg.federation.bank import ClientBank
-from fedsdg.federation.local_training import LocalWork, Samples, train_cohort
+from fedsdg.federation.local_work import LocalWork, Samples
 from fedsdg.federation.objectives.control_variates import ControlVariates
 from fedsdg.federation.optimisers.sgd import Sgd
 from fedsdg.models.parameters import Layout, ParameterSpec
+from tests.federation.cohort import train_cohort
 
 LAYOUT = Layout((ParameterSpec("w", (1,), "shared"),), ())
 

@@ -20,11 +20,12 @@ from fedsdg.aggregation.rules.neighbours import Pens
 from fedsdg.aggregation.rules.screened import Screened
 from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.evaluation import losses as losses_of
-from fedsdg.federation.local_training import LocalWork
+from fedsdg.federation.local_work import LocalWork
 from fedsdg.federation.messages import serialise, serialise_entries
 from fedsdg.federation.optimisers.adam import Adam
 from fedsdg.federation.probes import CrossLosses, ModelScores, cluster_scores
-from fedsdg.federation.rounds import Federation, Schedule
+from fedsdg.federation.rounds import Federation
+from fedsdg.federation.schedule import Schedule
 
 SIZES = (8, 12, 6, 9, 10, 7)
 

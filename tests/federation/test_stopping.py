@@ -9,7 +9,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedsdg.federation.branches import gate_penalty, private_penalty
-from fedsdg.federation.local_training import Clients, LocalWork, Samples, train_clients
+from fedsdg.federation.clients import Clients
+from fedsdg.federation.local_training import train_clients
+from fedsdg.federation.local_work import LocalWork, Samples
 from fedsdg.federation.objectives.control_variates import ControlVariates
 from fedsdg.federation.objectives.gate_penalty import GatePenalty
 from fedsdg.federation.objectives.private_penalty import PrivatePenalty

@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from fedsdg.federation.local_training import Clients, LocalWork, train_clients
+from fedsdg.federation.clients import Clients
+from fedsdg.federation.local_training import train_clients
+from fedsdg.federation.local_work import LocalWork
 from fedsdg.federation.objectives.private_penalty import PrivatePenalty
 from fedsdg.federation.objectives.proximal import Proximal
 from fedsdg.federation.optimisers.adam import Adam

@@ -193,12 +193,12 @@ def test_ffa_clients_all_use_the_servers_model(finished):
 
 def test_ffa_with_one_client_is_lora_whose_a_does_not_learn(finished):
     """Against FedAvg whose A's gradients are taken away before every step."""
-    from fedsdg.federation import local_training
+    from fedsdg.federation import cohort_training
 
     one = alone(finished, "ffa-lora")
     columns = offsets(alone(finished, "fedavg").layout.communicated)
     still = [place for name, place in columns.items() if name.endswith(".lora_A")]
-    real = local_training._fix
+    real = cohort_training._fix
 
     def without(rows, moves):
         real(rows, moves)
@@ -206,7 +206,7 @@ def test_ffa_with_one_client_is_lora_whose_a_does_not_learn(finished):
             rows.theta_grad[:, place] = 0
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local_training, "_fix", without)
+        patch.setattr(cohort_training, "_fix", without)
         plain = finished("fedavg", (("clip_norm", 1.0),), clients=1, clients_per_round=1)
     close(everything(one), everything(plain))
 

@@ -94,8 +94,14 @@ ROWS = {
 #: file -> [(what stands there, what is put before it)]
 EDITS = {
     "methods/robust.py": [
-        ("from fedsdg.aggregation.rules.krum", "from fedsdg.aggregation.rules.cut_mean import CutMean\n"),
-        ('    "krum": Method(', '    "cut-mean": Method(title="Cut mean", rule=CutMean(), formula="cut", source="here"),\n'),
+        (
+            "from fedsdg.aggregation.rules.krum",
+            "from fedsdg.aggregation.rules.cut_mean import CutMean\n",
+        ),
+        (
+            '    "krum": Method(',
+            '    "cut-mean": Method(title="Cut mean", rule=CutMean(), formula="cut", source="here"),\n',
+        ),
     ],
     "methods/averaging.py": [
         ("from fedsdg.methods.method", "from fedsdg.federation.objectives.ridge import Ridge\n"),
@@ -109,7 +115,10 @@ EDITS = {
             "from fedsdg.federation.environment.attacks.gaussian",
             "from fedsdg.federation.environment.attacks.flat import Flat\n",
         ),
-        ('        "gaussian": Choice(', '        "flat": Choice("Flat updates", Flat(), "here"),\n'),
+        (
+            '        "gaussian": Choice(',
+            '        "flat": Choice("Flat updates", Flat(), "here"),\n',
+        ),
     ],
     "experiment/conditions.py": [
         ("\n@part\nclass Conditions:", CONDITION),
@@ -229,9 +238,10 @@ def test_runs_tables_and_figures_show_them(copy):
     table = (results / "tables/added/main.md").read_text()
     assert "Cut mean" in table and "Ridge" in table
     drawn = json.loads((results / "figures/added/convergence.json").read_text())
-    assert "Cut mean" in json.dumps(drawn) or "Cut mean" in (
-        results / "figures/added/convergence.svg"
-    ).read_text()
+    assert (
+        "Cut mean" in json.dumps(drawn)
+        or "Cut mean" in (results / "figures/added/convergence.svg").read_text()
+    )
     (one,) = (results / "runs/added").rglob("ridge/seed~0/result.json")
     config = json.loads(one.read_text())["config"]
     assert config["parameters"] == {"weights": "samples", "rho": 0.5}

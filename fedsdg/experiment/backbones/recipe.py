@@ -8,6 +8,9 @@ from typing import Any
 
 LETTERS = "letters"
 
+#: Sub-streams of "pretraining", so that no draw shifts another.
+DATA, WEIGHTS, BATCHES, AUGMENT, PROBE = range(5)
+
 
 @dataclass(frozen=True)
 class Recipe:

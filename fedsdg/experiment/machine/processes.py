@@ -22,6 +22,9 @@ from typing import Any, TypeVar
 
 Task = TypeVar("Task")
 
+#: With which a task says something on its way.
+Note = Callable[[Any], None]
+
 #: Seconds that a process has to clean up in when it is told to end.
 PATIENCE = 30
 
@@ -53,7 +56,7 @@ class Workers:
 
     def map(
         self,
-        function: Callable[[Task, Callable[[Any], None]], Any],
+        function: Callable[[Task, Note], Any],
         tasks: Iterable[Task],
         noted: Callable[[Task, Any], None] = lambda *_: None,
     ) -> Iterator[tuple[Task, Any]]:

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
-from fedsdg.federation.local_training import Clients, LocalResult
+from fedsdg.federation.clients import Clients, LocalResult
 from fedsdg.federation.objectives.proximal import Proximal
 from fedsdg.federation.own_models.own_model import (
     OWN,

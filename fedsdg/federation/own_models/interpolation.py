@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from fedsdg.federation.local_training import Clients, LocalResult
+from fedsdg.federation.clients import Clients, LocalResult
 from fedsdg.federation.own_models.own_model import (
     OWN,
     OwnModel,

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedsdg.federation.local_training import Clients, LocalResult
+from fedsdg.federation.clients import Clients, LocalResult
 from fedsdg.federation.objectives.term import Term
 from fedsdg.parts import part
 

@@ -10,8 +10,8 @@ import pytest
 import safetensors.torch
 import torch
 
-import fedsdg.experiment.backbones.pretraining as pretraining
 from fedsdg.data.datasets import image_data, load_dataset
+from fedsdg.experiment.backbones.accuracy import probed
 from fedsdg.experiment.backbones.pretraining import is_made, pretrain
 from fedsdg.experiment.backbones.recipe import parse_recipe
 from fedsdg.models.architecture import Architecture
@@ -66,7 +66,7 @@ def test_it_learns_the_letters_and_helps_on_digits(tmp_path):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         random = save_backbone(build(shape), shape, tmp_path / "r.safetensors", {})
-    before = pretraining._probe(random.model, shape, load_dataset("digits"))["accuracy"]
+    before = probed(random.model, shape, load_dataset("digits"))["accuracy"]
     assert trained.facts["linear_probe"]["accuracy"] > before + 0.05
 
 
@@ -211,8 +211,8 @@ def test_the_probe_leaves_official_test_images_unseen():
         torch.manual_seed(0)
         model = build(shape)
     rest = image_data("digits", data.images[~test], data.labels[~test], 10)
-    found = pretraining._probe(model, shape, split)
-    assert found == pretraining._probe(model, shape, rest)
+    found = probed(model, shape, split)
+    assert found == probed(model, shape, rest)
 
 
 def test_bfloat16_and_augmentation_run(tmp_path):

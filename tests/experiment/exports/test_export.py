@@ -26,6 +26,7 @@ from fedsdg.experiment.exports.export import export_run
 from fedsdg.experiment.exports.model_folders import write_timm
 from fedsdg.experiment.runs import build, execute, make_partition, prepare_material
 from fedsdg.experiment.starts import find_start
+from fedsdg.federation import rounds
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.judged_models import judged_models
 from fedsdg.federation.saved_models import read_saved
@@ -430,7 +431,7 @@ def test_a_round_that_is_broken_off_leaves_the_models_as_they_were(done, monkeyp
         fresh.saved = None
         raise Broken
 
-    monkeypatch.setattr(fresh, "_evaluate", evaluate)
+    monkeypatch.setattr(rounds, "evaluate", evaluate)
     with pytest.raises(Broken):
         fresh.step(2)
     assert fresh.saved is before and before is not None

@@ -1,11 +1,10 @@
 """The door for parameters in files: aggregated a block of columns at a time, never loaded whole."""
 
-import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, is_dataclass
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +16,8 @@ from safetensors.torch import load_file, save
 
 from fedsdg.aggregation.arguments import check_on_nonfinite
 from fedsdg.aggregation.cohort import Cohort
-from fedsdg.aggregation.engines.files.file_rows import FileRows, Meter, NonFinite, PassedNorm
+from fedsdg.aggregation.engines.files.aggregated import AggregatedFiles
+from fedsdg.aggregation.engines.files.file_rows import Meter
 from fedsdg.aggregation.engines.files.inputs import (
     check_alike,
     check_distinct,
@@ -28,68 +28,15 @@ from fedsdg.aggregation.engines.files.inputs import (
     number_of,
     samples_of,
 )
-from fedsdg.aggregation.engines.files.new_files import NewFile, check_target, new_file
-from fedsdg.aggregation.engines.files.tensor_files import READ_BYTES, FileVector, TensorFile, opened
-from fedsdg.aggregation.engines.memory.screening import who
-from fedsdg.aggregation.engines.rows import TensorRows, all_finite
-from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
+from fedsdg.aggregation.engines.files.new_files import check_target, new_file
+from fedsdg.aggregation.engines.files.passes import FilePasses
+from fedsdg.aggregation.engines.files.tensor_files import FileVector, TensorFile, opened
+from fedsdg.aggregation.plans import Plan, PlannedRule
 from fedsdg.aggregation.rule_table import make_rule
-from fedsdg.aggregation.types import Context
-from fedsdg.aggregation.uploads import NonFiniteError
 from fedsdg.parts import shown
 
 READERS = 4
 """Files that are read at a time."""
-
-
-@dataclass(frozen=True, eq=False)
-class AggregatedFiles:
-    """What `aggregate_files` returns, beside the file it wrote."""
-
-    rule: dict[str, Any]
-    """Its type, as given, and all its parameters."""
-    clients: list[str]
-    """The files, as given."""
-    weights: list[float] | None
-    """[M], 0 for a dropped client; None where the rule has no weights. They sum to 1."""
-    diagnostics: dict[str, Any]
-    """Arrays [M], NaN for a dropped client, or one value; "winner" is a file."""
-    state: dict[str, torch.Tensor]
-    """Goes into the next call; empty for most rules."""
-    dropped: dict[str, dict[str, int]]
-    """Of every file left out, its number of non-finite values by tensor."""
-    num_parameters: int
-    """d."""
-    passes: int
-    """How often files were gone through, the one that writes included."""
-    bytes_read: int
-    seconds: float
-
-    def report(self) -> dict[str, Any]:
-        """All of it but the state, for JSON: facts of the round, and those of every client by
-        file. A number that is not finite is null."""
-        by_client: dict[str, dict[str, Any]] = {file: {} for file in self.clients}
-        facts: dict[str, Any] = {}
-        columns = {"weight": self.weights} if self.weights is not None else {}
-        for name, value in {**columns, **self.diagnostics}.items():
-            if np.ndim(value) == 0:
-                facts[name] = _plain(value)
-                continue
-            for file, one in zip(self.clients, value, strict=True):
-                by_client[file][name] = _plain(one)
-        for file, counts in self.dropped.items():
-            by_client[file]["dropped"] = counts
-        return {
-            "rule": self.rule,
-            "num_clients": len(self.clients),
-            "num_dropped": len(self.dropped),
-            "num_parameters": self.num_parameters,
-            "passes": self.passes,
-            "bytes_read": self.bytes_read,
-            "seconds": round(self.seconds, 3),
-            "diagnostics": facts,
-            "clients": by_client,
-        }
 
 
 def aggregate_files(
@@ -186,7 +133,7 @@ def aggregate_files(
 
     meter = Meter(progress)
     with ThreadPoolExecutor(READERS) as executor:
-        work = _Work(planned, origin, labels, sent, context, state, memory, executor, meter)
+        work = FilePasses(planned, origin, labels, sent, context, state, memory, executor, meter)
         with new_file(out, origin.size, overwrite=overwrite) as written:
             kept: list[int] = list(range(len(clients)))
             dropped: dict[str, dict[str, int]] = {}
@@ -243,163 +190,9 @@ def read_state(path: str | Path) -> dict[str, torch.Tensor]:
         ) from error
 
 
-@dataclass(frozen=True, eq=False)
-class _Work:
-    """What the passes over the files have in common."""
-
-    rule: PlannedRule
-    origin: TensorFile
-    labels: list[str]
-    sent: Mapping[str, list[TensorFile]]
-    context: Context
-    state: dict[str, torch.Tensor]
-    memory: int
-    executor: Executor
-    meter: Meter
-
-    @property
-    def names(self) -> list[str]:
-        """Of the tensors; the columns follow them as they lie in the global file."""
-        return list(self.origin.places)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        dtypes = {place.dtype for place in self.origin.places.values()}
-        return torch.float64 if torch.float64 in dtypes else torch.float32
-
-    def rows(self, name: str, chosen: Sequence[int], **how: Any) -> FileRows:
-        """The upload `name` of some clients."""
-        origin = FileVector(self.origin, self.names)
-        return FileRows(
-            [FileVector(self.sent[name][k], self.names, origin) for k in chosen],
-            origin if name == "update" else None,
-            self.dtype,
-            memory=self.memory,
-            executor=self.executor,
-            meter=self.meter,
-            **how,
-        )
-
-    def run(self, kept: list[int], out: NewFile) -> Plan | FileVector:
-        """Aggregate the clients in `kept` and write the result from the beginning of the file.
-
-        The first file that turns out to hold NaN or infinity is returned instead.
-        """
-        try:
-            return self._run(kept, out)
-        except NonFinite as found:
-            return found.vector
-
-    def _run(self, kept: list[int], out: NewFile) -> Plan:
-        facts = self.context
-        rows = {name: self.rows(name, kept) for name in dict.fromkeys((*self.rule.reads, "update"))}
-        updates = rows["update"]
-        context = replace(
-            facts,
-            clients=facts.clients[kept],
-            num_samples=facts.num_samples[kept],
-            num_batches=facts.num_batches[kept],
-            parameter_norm=PassedNorm(updates),
-        )
-        try:
-            plan = self.rule.plan(rows, context, self.state)
-        except ValueError as error:
-            if len(kept) == len(self.labels):
-                raise
-            left_out = f"{len(self.labels) - len(kept)} of {len(self.labels)} clients"
-            raise ValueError(f"{error} ({left_out} were dropped as non-finite)") from error
-        self._write(plan, updates, kept, out)
-        return plan
-
-    def screen(self, found: FileVector, on_nonfinite: str) -> dict[str, dict[str, int]]:
-        """The clients to drop, with their non-finite values by tensor; raises unless dropping."""
-        if found.file is self.origin:
-            counts = self._count(found.file)
-            raise _not_finite("global parameters", found.file, counts)
-        dropped: dict[str, dict[str, int]] = {}
-        for upload, files in self.sent.items():
-            if upload not in self.rule.reads and upload != "update":
-                continue
-            for label, file in zip(self.labels, files, strict=True):
-                if on_nonfinite == "raise" and file is not found.file:
-                    continue
-                counts = self._count(file)
-                if counts and on_nonfinite == "raise":
-                    raise _not_finite(who(label, upload), file, counts)
-                for name, count in counts.items():
-                    key = name if upload == "update" else f"{upload}: {name}"
-                    dropped.setdefault(label, {})[key] = count
-        if len(dropped) == len(self.labels):
-            label, counts = next(iter(dropped.items()))
-            name, count = next(iter(counts.items()))
-            raise NonFiniteError(
-                f"all {len(self.labels)} clients hold non-finite values (client {label}: tensor "
-                f"{name!r} has {count}); nothing is left to aggregate: lower the learning rate"
-            )
-        return dropped
-
-    def _count(self, file: TensorFile) -> dict[str, int]:
-        """How many values are NaN or infinite, by tensor; only the tensors that hold any."""
-        counts = {}
-        for name, place in file.places.items():
-            vector, count = FileVector(file, [name]), 0
-            numbers = READ_BYTES // place.dtype.itemsize
-            for start in range(0, len(vector), numbers):
-                part = torch.empty(min(numbers, len(vector) - start), dtype=place.dtype)
-                for _ in vector.read(start, part):
-                    pass
-                count += int((~torch.isfinite(part)).sum())
-            self.meter.bytes += len(vector) * place.dtype.itemsize
-            if count:
-                counts[name] = count
-        return counts
-
-    def _write(self, plan: Plan, updates: FileRows, kept: list[int], out: NewFile) -> None:
-        step, chosen = plan.step, list(range(len(kept)))
-        if isinstance(step, Combination) and updates.screened and step.coefficients.any():
-            # Files without weight, of which it is known that all is finite, need not be read again.
-            chosen = np.flatnonzero(step.coefficients).tolist()
-            step = Combination(step.coefficients[chosen])
-        rows = self.rows(
-            "update", [kept[k] for k in chosen], screened=updates.screened, what="writing"
-        )
-        assert rows.origin is not None
-        out.restart(self.origin.header)
-        for columns, block in rows.blocks():
-            base = torch.empty(columns.stop - columns.start, dtype=self.dtype)
-            for place, dtype in rows.origin.read(columns.start, base):
-                self.meter.bytes += (place.stop - place.start) * dtype.itemsize
-            base += step.of(TensorRows(block))
-            for place, dtype in rows.origin.parts(columns.start, columns.stop):
-                part = base[place.start - columns.start : place.stop - columns.start].to(dtype)
-                if not all_finite(part):
-                    beyond = int(torch.nonzero(~torch.isfinite(part))[0])
-                    raise ValueError(
-                        f"the aggregated tensor {rows.origin.name_of(place.start + beyond)!r} "
-                        f"overflows {dtype}; convert the parameters to a wider dtype, or lower "
-                        f"the rate of the server"
-                    )
-                out.write(part.view(torch.uint8).numpy().data)
-
-
 def _described(given: Any, rule: PlannedRule) -> dict[str, Any]:
     name = given if isinstance(given, str) else type(rule).__name__
     if isinstance(given, Mapping):
         name = given["type"]
     parameters: dict[str, Any] = asdict(rule) if is_dataclass(rule) else {}
     return {"type": name, **parameters}
-
-
-def _not_finite(owner: str, file: TensorFile, counts: Mapping[str, int]) -> NonFiniteError:
-    name, count = next(iter(counts.items()))
-    return NonFiniteError(
-        f"{owner}: tensor {name!r} has {count} non-finite values of {file.places[name].numel}; "
-        f"leave the client out or restore its last finite parameters"
-    )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, str):
-        return value
-    number = float(value)
-    return number if math.isfinite(number) else None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedsdg.analysis.formatting import MISSING
 from fedsdg.analysis.judgement import LEAST_SEEDS
-from fedsdg.analysis.ledger import VERDICTS, Entry
+from fedsdg.analysis.ledger.entries import VERDICTS, Entry
 from fedsdg.files import atomic_path
 
 _SOURCES = {

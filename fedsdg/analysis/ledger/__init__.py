@@ -1,0 +1,56 @@
+"""The ledger: what the specifications claim, and what the record says of it.
+
+``claims.yaml`` holds the claims, one entry each; nothing in it is measured. The ledger looks up the
+numbers of every entry in the committed records and judges them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from fedsdg.analysis.grids import published_grids
+from fedsdg.analysis.ledger.claims import Claim, read_claims
+from fedsdg.analysis.ledger.entries import VERDICTS, Entry, entry_of
+from fedsdg.analysis.ledger.page import write_page
+from fedsdg.analysis.measures.records import Record
+from fedsdg.analysis.summary import Summary
+from fedsdg.files import read_json, write_json
+
+__all__ = [
+    "VERDICTS",
+    "Claim",
+    "Entry",
+    "judge_claims",
+    "read_claims",
+    "read_ledger",
+    "write_ledger",
+]
+
+
+def judge_claims(claims: Sequence[Claim], records: str | Path) -> list[Entry]:
+    """Judge every claim by the records in ``records/{experiment}``, in the order given."""
+    opened: dict[str, Record | None] = {}
+    measured = [claim for claim in claims if claim.experiment]
+    sides = [(str(claim.experiment), claim.other_experiment) for claim in measured]
+    for experiment in {name for side in sides for name in side}:
+        folder = Path(records) / experiment
+        there = (folder / "runs.parquet").is_file()
+        opened[experiment] = Record(Summary(folder)) if there else None
+    return [entry_of(claim, opened) for claim in claims]
+
+
+def write_ledger(
+    claims_file: str | Path, configs: str | Path, records: str | Path, page: str | Path
+) -> list[Entry]:
+    """Judge the claims and write ``{records}/ledger.json`` and the page; returns the entries."""
+    entries = judge_claims(read_claims(claims_file, published_grids(configs)), records)
+    write_json(Path(records) / "ledger.json", [asdict(entry) for entry in entries])
+    write_page(entries, page)
+    return entries
+
+
+def read_ledger(file: str | Path) -> list[Entry]:
+    """The entries of ``ledger.json``."""
+    return [Entry(**{**row, "bounds": tuple(row["bounds"])}) for row in read_json(file)]

@@ -1,0 +1,198 @@
+"""The claims of ``claims.yaml``: what an entry may say, checked against the published grids."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedsdg.analysis.grids import Grid
+from fedsdg.analysis.judgement import REFUTED, SUPPORTED, Threshold
+from fedsdg.analysis.measures import MEASURES
+from fedsdg.files import hint
+
+_TEXTS = ("id", "source", "section", "sentence")
+_MEASURED = ("experiment", "cell", "method", "measure", "threshold")
+_OPTIONAL = ("arguments", "minus", "over", "note")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One entry of ``claims.yaml``.
+
+    Of the three kinds of entry one is measured (``experiment`` and what belongs to it), one rests
+    on a test of this repository (``proof`` and ``verdict``), and one is open (``needs``).
+    ``minus`` and ``over`` change some of the arguments, or ``experiment``, ``cell`` or ``method``;
+    the effect is then a difference or a ratio paired over seeds. Several methods there mean the one
+    with the highest mean.
+    """
+
+    id: str
+    source: str
+    section: str
+    sentence: str
+    experiment: str | None = None
+    cell: str = ""
+    method: str = ""
+    measure: str = ""
+    threshold: Threshold | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    minus: Mapping[str, Any] | None = None
+    over: Mapping[str, Any] | None = None
+    needs: str | None = None
+    proof: str | None = None
+    verdict: str | None = None
+    note: str | None = None
+
+    @property
+    def other(self) -> Mapping[str, Any] | None:
+        """What the number is compared with, as changes to its own arguments."""
+        return self.minus if self.minus is not None else self.over
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The methods compared with; the claim's own where another argument changes."""
+        methods = (self.other or {}).get("method", self.method)
+        return (methods,) if isinstance(methods, str) else tuple(methods)
+
+    @property
+    def other_experiment(self) -> str:
+        """The experiment that it is compared with: its own, unless another is named."""
+        return str((self.other or {}).get("experiment", self.experiment))
+
+    @property
+    def other_cell(self) -> str:
+        """The cell that it is compared with."""
+        return str((self.other or {}).get("cell", self.cell))
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The arguments of the measure that differ on the other side."""
+        places = ("experiment", "cell", "method")
+        return {name: value for name, value in (self.other or {}).items() if name not in places}
+
+    @property
+    def unit(self) -> str:
+        """What stands behind the effect in print."""
+        unit = MEASURES[self.measure].unit
+        if self.over is not None:
+            return "times"
+        return "points" if self.minus is not None and unit == "%" else unit
+
+
+def read_claims(file: str | Path, grids: Mapping[str, Grid]) -> tuple[Claim, ...]:
+    """The entries of ``claims.yaml``, checked against the published grids.
+
+    Raises ``ValueError`` with one sentence that names the entry and the remedy.
+    """
+    path = Path(file)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no {path}; name the file of the claims with --claims")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid YAML: {error}") from error
+    if not isinstance(content, list) or not content:
+        raise ValueError(f"{path} holds no list of claims")
+    claims = tuple(_claim(given, number, grids) for number, given in enumerate(content, start=1))
+    for name, times in Counter(claim.id for claim in claims).items():
+        if times > 1:
+            raise ValueError(f"{path}: {times} claims have the id {name!r}; rename all but one")
+    return claims
+
+
+def _claim(given: Any, number: int, grids: Mapping[str, Grid]) -> Claim:
+    if not isinstance(given, Mapping) or not isinstance(given.get("id"), str):
+        raise ValueError(f"claim {number} has no id; give it one")
+    where = f"claim {given['id']}"
+    kind = "proof" if "proof" in given else "needs" if given.get("experiment") is None else ""
+    own = {"proof": ("proof", "verdict"), "needs": ("experiment", "needs")}.get(kind, _MEASURED)
+    for key in (*_TEXTS, *(name for name in own if name != "experiment")):
+        if given.get(key) in (None, ""):
+            raise ValueError(f"{where} lacks {key!r}; add it{_remedy(kind, key)}")
+    allowed = (*_TEXTS, *own, "note", *(_OPTIONAL if not kind else ()))
+    for key in given:
+        if key not in allowed:
+            raise ValueError(f"{where} has an unknown key {key!r}{hint(key, allowed)}")
+    texts: dict[str, Any] = {
+        name: str(given[name]).strip() for name in (*_TEXTS, "note") if given.get(name)
+    }
+    if kind == "needs":
+        return Claim(**texts, needs=str(given["needs"]))
+    if kind == "proof":
+        if given["verdict"] not in (SUPPORTED, REFUTED):
+            raise ValueError(
+                f"{where}: the verdict of a proof is {given['verdict']!r}; write {SUPPORTED} or "
+                f"{REFUTED}"
+            )
+        return Claim(**texts, proof=str(given["proof"]), verdict=given["verdict"])
+    options: dict[str, Any] = {
+        name: dict(given[name]) for name in ("arguments", "minus", "over") if name in given
+    }
+    options |= {name: str(given[name]) for name in ("experiment", "cell", "method", "measure")}
+    claim = Claim(
+        **texts,
+        **options,
+        threshold=Threshold.read(given["threshold"], f"{where}: the threshold"),
+    )
+    _check(claim, where, grids)
+    return claim
+
+
+def _remedy(kind: str, key: str) -> str:
+    if kind == "needs" and key == "needs":
+        return ": what it would take to test it, or name an experiment"
+    return ""
+
+
+def _check(claim: Claim, where: str, grids: Mapping[str, Grid]) -> None:
+    """That the experiment, the cells, the rows, the measure and its options exist."""
+    if claim.minus is not None and claim.over is not None:
+        raise ValueError(f"{where} has both 'minus' and 'over'; remove one")
+    for experiment in (str(claim.experiment), claim.other_experiment):
+        if experiment not in grids:
+            raise ValueError(
+                f"{where} names the unknown experiment {experiment!r}; set it to null and say what "
+                f"it needs, or correct it{hint(experiment, grids)}"
+            )
+    if claim.measure not in MEASURES:
+        raise ValueError(
+            f"{where} names the unknown measure {claim.measure!r}{hint(claim.measure, MEASURES)}"
+        )
+    _check_place(where, grids[str(claim.experiment)], claim.cell, (claim.method,))
+    _check_place(where, grids[claim.other_experiment], claim.other_cell, claim.others)
+    measure = MEASURES[claim.measure]
+    for name, value in (*claim.arguments.items(), *claim.changes.items()):
+        if name not in measure.options:
+            raise ValueError(
+                f"{where}: the measure {claim.measure!r} has no argument {name!r}; it takes "
+                f"{', '.join(measure.options) or 'none'}"
+            )
+        choices = measure.options[name]
+        if choices is not None and value not in choices:
+            raise ValueError(
+                f"{where}: the argument {name!r} is {value!r}, but must be one of "
+                f"{', '.join(choices)}"
+            )
+    if lacking := [name for name in measure.needs if name not in claim.arguments]:
+        raise ValueError(
+            f"{where}: the measure {claim.measure!r} needs the argument {lacking[0]!r}"
+        )
+
+
+def _check_place(where: str, grid: Grid, cell: str, methods: Sequence[str]) -> None:
+    """That the experiment has this cell and these rows."""
+    if cell not in grid.cells:
+        raise ValueError(
+            f"{where}: {grid.experiment} has no cell {cell!r}; its cells are "
+            f"{', '.join(grid.cells)}"
+        )
+    for method in methods:
+        if method not in grid.rows:
+            raise ValueError(
+                f"{where}: {grid.experiment} has no row {method!r}{hint(method, grid.rows)}"
+            )

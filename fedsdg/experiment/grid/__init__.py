@@ -1,0 +1,161 @@
+"""A whole grid without Snakemake: the same files in the same places, byte for byte.
+
+For machines that have PyTorch and little else, and may be taken away at any moment: runs are done
+seed by seed, so that the first seed of every method is complete before the second begins; what is
+finished is never done again; and what was not run stands in the tables as such.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedsdg import files
+from fedsdg.experiment.config import Config
+from fedsdg.experiment.continuing import take_from_record
+from fedsdg.experiment.grid.environment import ALLOCATOR, THREADS, surroundings
+from fedsdg.experiment.grid.loaded import loaded_material
+from fedsdg.experiment.grid.outcomes import GridError, needed
+from fedsdg.experiment.grid.pages import shown_pages, write_pages
+from fedsdg.experiment.grid.partitions import division_of, kept_or_made, make_partitions
+from fedsdg.experiment.grid.runs import (
+    Run,
+    address_of,
+    backbone_file,
+    grid_runs,
+    grouped,
+    is_finished,
+)
+from fedsdg.experiment.machine.devices import named_devices
+from fedsdg.experiment.machine.processes import Failed, Note, Workers
+from fedsdg.experiment.machine.progress import GridProgress
+
+__all__ = ["GridError", "backbone_file", "division_of", "kept_or_made", "run_grid"]
+
+
+def run_grid(
+    config: Config,
+    store: Path,
+    *,
+    jobs: int = 1,
+    only: Sequence[str] = (),
+    minutes: float | None = None,
+    seeds_together: int = 1,
+    continue_record: bool = False,
+) -> list[str]:
+    """Do what is not done yet, and write summary, tables, figures and claims of what there is.
+
+    ``jobs`` runs side by side; no run is started after ``minutes``. ``seeds_together`` many seeds
+    of a cell are trained in one pass. ``continue_record``: runs that the committed record holds
+    count as done. Returns the failed runs, one line each. Raises ``GridError``
+    when the backbone, a data set or a partition cannot be had, and ``ValueError`` for a table or
+    figure that there is not.
+    """
+    begun = time.monotonic()
+    shown_pages(config)
+    runs = grid_runs(config, store, only)
+    devices = named_devices() if config.training.device == "cuda" else ()
+    if 0 < len(devices) < jobs:
+        raise ValueError(
+            f"--jobs is {jobs}, but FEDSDG_DEVICES names {len(devices)} device(s), and no two runs "
+            "share one; lower --jobs, or unset FEDSDG_DEVICES to let runs share the first device"
+        )
+    with GridProgress(config.experiment, config.federation.rounds) as progress:
+        backbone = _make_backbone(config, store, progress)
+        with Workers(jobs, surroundings(config, jobs, bool(devices))) as workers:
+            partitions = make_partitions(config, runs, workers, progress)
+            left = [
+                run for run in runs if not is_finished(run, partitions[run.partition], backbone)
+            ]
+            if continue_record:
+                wanted = [address_of(run, partitions[run.partition], backbone) for run in left]
+                taken = take_from_record(config.experiment, wanted, store)
+                progress.say(f"{taken} of {len(left)} runs are in the record")
+            progress.start(len(runs), len(runs) - len(left))
+            deadline = None if minutes is None else begun + 60 * minutes
+            _train(grouped(left, seeds_together), workers, progress, deadline)
+            return write_pages(config, workers, progress)
+
+
+def _make_backbone(config: Config, store: Path, progress: GridProgress) -> str | None:
+    """The backbone's hash, None where there is none."""
+    file = backbone_file(config)
+    if file is None:
+        return None
+    options = config.backbones[config.backbone]
+    keeping = {
+        "checkpoints": store.parent / "checkpoints",
+        "checkpoint_seconds": config.checkpoint_seconds,
+    }
+    threads = {name: str(options.get("threads", 1)) for name in THREADS}
+    with Workers(1, {**ALLOCATOR, **threads}) as workers:
+        for _, outcome in workers.map(_backbone, [(options, file, keeping)]):
+            made = needed(outcome, f"backbone {config.backbone}")
+    progress.say(f"backbone {config.backbone}: {made[:8]}")
+    return str(made)
+
+
+def _backbone(task: tuple[Mapping[str, Any], Path, Mapping[str, Any]], note: Note) -> str:
+    from fedsdg.experiment.backbones import pretraining
+
+    options, file, keeping = task
+    if not pretraining.is_made(options, file):
+        pretraining.pretrain(options, file, **keeping)
+    return str(files.read_json(file.with_suffix(".json"))["sha256"])
+
+
+def _train(
+    groups: Sequence[tuple[Run, ...]],
+    workers: Workers,
+    progress: GridProgress,
+    deadline: float | None,
+) -> None:
+    def in_time() -> Iterator[tuple[Run, ...]]:
+        for group in groups:
+            if deadline is not None and time.monotonic() >= deadline:
+                return
+            yield group
+
+    def noted(group: tuple[Run, ...], seen: tuple[int, Any]) -> None:
+        number, record = seen
+        progress.round(group[number].title, record)
+
+    done = 0
+    for group, outcome in workers.map(_execute, in_time(), noted):
+        if isinstance(outcome, Failed):
+            if outcome.kind != "killed":
+                raise GridError(f"{group[0].title}: {outcome}")
+            from fedsdg.experiment.runs import record_failure
+
+            error = RuntimeError(outcome.message)
+            outcome = [record_failure(run.config, error, run.folder, run.identity) for run in group]
+        done += len(group)
+        for run, failure in zip(group, outcome, strict=True):
+            progress.finished(run.title, failure)
+    progress.stop()
+    if done < (wanted := sum(map(len, groups))):
+        progress.say(f"time is up: {wanted - done} of the runs are left; call again to go on")
+
+
+def _execute(group: tuple[Run, ...], note: Note) -> list[str | None]:
+    """For each run None, or the sentence of its failure, which is recorded."""
+    from fedsdg.data.partition_files import read_partition
+    from fedsdg.experiment.runs import Assignment, execute_together
+
+    def progress(number: int, round_: int, record: Any) -> None:
+        shown = ("evaluated", "train_loss", "personal_accuracy", "global_accuracy")
+        note((number, {"round": round_, **{key: record.get(key) for key in shown}}))
+
+    first = group[0]
+    return execute_together(
+        [
+            Assignment(run.config, read_partition(run.partition), run.folder, run.identity)
+            for run in group
+        ],
+        loaded_material(first.source, first.backbone, first.config.training.device),
+        store=first.store,
+        progress=progress,
+        checkpoint_seconds=first.checkpoint_seconds,
+    )

@@ -1,0 +1,329 @@
+"""Clients under way: every client takes its own batches, with its own optimiser state.
+
+One pass serves them all. Rows are worked on in the order of how many steps they have, longest
+first, so that the clients still training are always a leading block of the matrices: whoever has
+finished costs nothing.
+
+Between the first step and the last nothing travels between the host and the device: the batches
+are sent at once before, and the losses are fetched and looked at afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsdg.federation.branches import gate_penalty, private_penalty
+from fedsdg.federation.clients import Clients, LocalResult
+from fedsdg.federation.local_work import LocalWork, Model, Samples
+from fedsdg.federation.losses.loss import Loss
+from fedsdg.federation.optimisers.mover import Mover
+from fedsdg.federation.step_rows import ROWS, PrivateColumns, Rows
+from fedsdg.federation.steps import Steps, longest_first
+from fedsdg.models.parameters import Layout, leaves, offsets
+
+
+class CohortTraining:
+    """A cohort under way: the rows of those who still train, longest first, and who has finished.
+
+    Rows are views of a leading block of the matrices as long as nobody stops but for having taken
+    all of its steps. Only between two calls of ``train`` are rows taken out or put in order.
+    """
+
+    def __init__(
+        self, model: Model, layout: Layout, samples: Samples, clients: Clients, work: LocalWork
+    ) -> None:
+        self._model, self._layout, self._samples, self._work = model, layout, samples, work
+        self._name = clients.name
+        self._numbers = longest_first(clients.batches)
+        rows = torch.from_numpy(self._numbers).to(clients.start.device)
+        self._start = clients.start[rows]
+        theta = self._start if clients.begin is None else clients.begin[rows]
+        self._theta, self._mine = theta.clone(), clients.private[rows].clone()
+        self._theta_grad = torch.zeros_like(self._theta)
+        self._mine_grad = torch.zeros_like(self._mine)
+        self._kept = {key: value[rows] for key, value in clients.state.items()}
+        self._sent = {key: value[rows] for key, value in clients.received.items()}
+        self._columns = PrivateColumns.of(layout, self._start.device)
+        self._movers = _optimisers(work, layout, self._theta, self._mine)
+        # What is remembered of clients moves with their rows, in the optimiser's own matrices.
+        self._moments = [name for name in work.moments(layout) if name in self._kept]
+        if self._moments:
+            self._movers["private"].resume({name: self._kept.pop(name) for name in self._moments})
+        self._finished: list[tuple[np.ndarray, Rows]] = []
+        self._losses: list[np.ndarray] = []
+        self._trace: list[dict[str, Any]] = []
+        self._steps = np.zeros(len(clients), dtype=np.int64)
+        self._processed = np.zeros(len(clients), dtype=np.int64)
+
+    def train(self, batches: Sequence[Sequence[np.ndarray]], moves: Sequence[str] = ROWS) -> None:
+        """Let every client k take a step on each of ``batches[k]``; where there is none it is done.
+
+        ``moves``: the rows that train, ``shared`` and ``private``; another one stays as it is.
+        """
+        work, samples = self._work, self._samples
+        self._go_on_with(longest_first(batches))
+        if not len(self._numbers):
+            return
+        steps = Steps.of([batches[k] for k in self._numbers], samples.labels.device)
+        steps = steps.weighed(_weights(work.loss, samples.labels, steps.index))
+        shares: list[Tensor] = []
+        trace: list[dict[str, Any]] = []
+        turns = (("private",), ("shared",)) if work.interleaved else (tuple(moves),)
+        active, parameters, rows = -1, {}, None
+        for step, sizes in enumerate(steps.sizes):
+            if len(sizes) != active:
+                active = len(sizes)
+                rows = self._rows(slice(active))
+                parameters = {turn: self._parameters(rows, turn) for turn in turns}
+            assert rows is not None
+            index, size = steps.batch(step)
+            images, labels = samples.images[index], samples.labels[index]
+            for turn in turns:
+                rows.theta_grad.zero_()
+                rows.private_grad.zero_()
+                alone = work.shared_alone and turn == ("shared",)
+                which = {"private": False} if alone else {}
+                logits = self._model.logits(images, sizes, parameters[turn], **which)
+                each = work.loss(logits, labels, reduction="none")
+                share = each / size.to(each.dtype)
+                # Clients share no parameter: the gradient of the sum is every client's own.
+                share.sum().backward()
+                if turn == turns[-1]:
+                    shares.append(share.detach())
+                for term in work.terms:
+                    term.add_gradient(rows)
+                _fix(rows, turn)
+                _clip(rows, work.clip_norm)
+                for term in work.terms:
+                    term.correct(rows)
+                if work.trace_every and turn == turns[-1]:
+                    trace.extend(self._traced(rows, step))
+                for row, mover in self._movers.items():
+                    if row in turn:
+                        mover.step(*rows.of(row))
+        self._note(steps, steps.means(torch.cat(shares)), trace)
+
+    def gradient_norms(self, batches: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
+        """‖∇h‖ [M] float64 of every client where it is now; 0 for those without batches.
+
+        h is the mean loss over all samples of ``batches[k]`` plus the terms, before clipping.
+        Everybody without batches is done.
+        """
+        work, samples = self._work, self._samples
+        self._go_on_with(longest_first(batches))
+        own = [batches[k] for k in self._numbers]
+        steps = Steps.of(own, samples.labels.device)
+        steps = steps.weighed(_weights(work.loss, samples.labels, steps.index), of_all=True)
+        self._theta_grad.zero_()
+        self._mine_grad.zero_()
+        for step, sizes in enumerate(steps.sizes):
+            parameters = self._parameters(self._rows(slice(len(sizes))), ROWS)
+            index, size = steps.batch(step)
+            logits = self._model.logits(samples.images[index], sizes, parameters)
+            each = work.loss(logits, samples.labels[index], reduction="none")
+            (each / size.to(each.dtype)).sum().backward()
+        rows = self._rows(slice(None))
+        for term in work.terms:
+            term.add_gradient(rows)
+        square = rows.theta_grad.double().square().sum(1)
+        square += rows.private_grad.double().square().sum(1)
+        self._processed[self._numbers] += steps.drawn
+        norms = np.zeros(len(self._steps))
+        norms[self._numbers] = square.sqrt().cpu().numpy()
+        return norms
+
+    def result(self) -> LocalResult:
+        """Finish everybody; rows and entries by client."""
+        self._go_on_with(np.empty(0, dtype=np.int64))
+        back = torch.from_numpy(np.argsort(np.concatenate([own for own, _ in self._finished])))
+        parts: list[dict[str, dict[str, Tensor]]] = []
+        for numbers, rows in self._finished:
+            ends = {"theta": rows.theta, "private": rows.private}
+            uploads: dict[str, Tensor] = {}
+            state = {name: rows.state[name] for name in self._moments}
+            steps = torch.from_numpy(self._steps[numbers]).to(rows.theta.device)
+            for term in self._work.terms:
+                added, stays = term.finish(rows, steps, self._work.eta_g)
+                uploads |= added
+                state |= stays
+            parts.append({"ends": ends, "uploads": uploads, "state": state})
+
+        def together(what: str) -> dict[str, Tensor]:
+            first = parts[0][what]
+            if len(parts) == 1:
+                return {key: value[back] for key, value in first.items()}
+            return {key: torch.cat([part[what][key] for part in parts])[back] for key in first}
+
+        ends = together("ends")
+        times = 2 if self._work.interleaved else 1
+        return LocalResult(
+            theta=ends["theta"],
+            private=ends["private"],
+            uploads=together("uploads"),
+            state=together("state"),
+            # Added up step by step; np.sum would choose another order for a single client.
+            loss=np.cumsum(np.concatenate(self._losses), axis=0)[-1] / self._steps,
+            steps=self._steps * times,
+            samples=self._processed * times,
+            trace=self._trace,
+        )
+
+    def _go_on_with(self, numbers: np.ndarray) -> None:
+        """Leave these clients under way, in this order; the others are finished."""
+        if np.array_equal(numbers, self._numbers):
+            return
+        place = {client: row for row, client in enumerate(self._numbers.tolist())}
+        staying = set(numbers.tolist())
+        leaving = [row for client, row in place.items() if client not in staying]
+        if leaving:
+            # Whoever leaves last takes the matrices along; nothing is copied.
+            rows = slice(None) if len(leaving) == len(place) else self._places(leaving)
+            self._finished.append((self._numbers[leaving], self._remembered(rows)))
+        if len(numbers):
+            rows = self._places([place[client] for client in numbers.tolist()])
+            for mover in self._movers.values():
+                mover.keep(rows)
+            left = self._rows(rows)
+            self._start, self._theta, self._mine = left.start, left.theta, left.private
+            self._theta_grad, self._mine_grad = left.theta_grad, left.private_grad
+            self._kept, self._sent = dict(left.state), dict(left.received)
+        self._numbers = numbers
+
+    def _remembered(self, chosen: slice | Tensor) -> Rows:
+        """Some rows, with what the optimiser remembers of them where clients keep that."""
+        rows = self._rows(chosen)
+        if not self._moments:
+            return rows
+        remembered = self._movers["private"].remembered()
+        moments = {key: value[chosen] for key, value in remembered.items()}
+        return replace(rows, state={**rows.state, **moments})
+
+    def _places(self, rows: list[int]) -> Tensor:
+        return torch.tensor(rows, dtype=torch.int64, device=self._start.device)
+
+    def _rows(self, chosen: slice | Tensor) -> Rows:
+        """Some rows: views where ``chosen`` is a slice, copies where it is numbers."""
+        return Rows(
+            theta=self._theta[chosen],
+            theta_grad=self._theta_grad[chosen],
+            start=self._start[chosen],
+            private=self._mine[chosen],
+            private_grad=self._mine_grad[chosen],
+            columns=self._columns,
+            state={key: value[chosen] for key, value in self._kept.items()},
+            received={key: value[chosen] for key, value in self._sent.items()},
+        )
+
+    def _parameters(self, rows: Rows, moves: Sequence[str]) -> dict[str, Tensor]:
+        """The named tensors of these rows; only what moves gets a gradient."""
+        named: dict[str, Tensor] = {}
+        specs = {"shared": self._layout.communicated, "private": self._layout.private}
+        for row, own in specs.items():
+            values, gradients = rows.of(row)
+            named |= leaves(values, gradients if row in moves else None, own)
+        return named
+
+    def _note(self, steps: Steps, means: np.ndarray, trace: list[dict[str, Any]]) -> None:
+        """Write down what the clients under way have done: ``means`` [steps, a] are losses."""
+        losses = np.zeros((len(means), len(self._steps)))
+        losses[:, self._numbers] = means
+        _require_finite(losses, self._steps, self._name)
+        for record in trace:
+            client = record["client"]
+            record["task_loss"] = float(losses[record["step"] - self._steps[client], client])
+        self._losses.append(losses)
+        self._trace.extend(trace)
+        self._steps[self._numbers] += steps.counts
+        self._processed[self._numbers] += steps.drawn
+
+    def _traced(self, rows: Rows, step: int) -> list[dict[str, Any]]:
+        """Records of every ``trace_every``-th step of these clients, but for the losses."""
+        numbers = self._numbers[: len(rows.theta)]
+        own = (self._steps[numbers] + step).tolist()
+        every = self._work.trace_every
+        if all(count % every for count in own):
+            return []
+        return [row for row in _trace(rows, numbers, own) if row["step"] % every == 0]
+
+
+def _require_finite(losses: np.ndarray, before: np.ndarray, name: Callable[[int], str]) -> None:
+    """Raise for the first loss [steps, M] that is not finite, ``before`` [M] steps being done."""
+    broken = np.argwhere(~np.isfinite(losses))
+    if len(broken):
+        step, client = broken[0].tolist()
+        raise FloatingPointError(
+            f"{name(client)}: the loss is not finite at local step {before[client] + step + 1}; "
+            "lower the learning rates (eta_g, eta_p, eta_m) or look at its data"
+        )
+
+
+def _weights(loss: Callable[..., Tensor], labels: Tensor, index: Tensor) -> np.ndarray | None:
+    """By what the samples ``index`` [n] count in the mean of their batch; None: equally."""
+    weights = loss.weigh(labels) if isinstance(loss, Loss) else None
+    return None if weights is None else weights[index].cpu().numpy()
+
+
+def _fix(rows: Rows, moves: Sequence[str]) -> None:
+    """Take away what terms would do to a row that does not move; it is not clipped with either."""
+    for row in ROWS:
+        if row not in moves:
+            rows.of(row)[1].zero_()
+
+
+def _clip(rows: Rows, limit: float) -> None:
+    """Scale every client's whole gradient to norm ``limit`` at most."""
+    square = rows.theta_grad.square().sum(1) + rows.private_grad.square().sum(1)
+    scale = (limit / (square.sqrt() + 1e-6)).clamp_(max=1.0)[:, None]
+    rows.theta_grad.mul_(scale)
+    rows.private_grad.mul_(scale)
+
+
+def _optimisers(work: LocalWork, layout: Layout, theta: Tensor, mine: Tensor) -> dict[str, Mover]:
+    """What moves each of the two rows, where there is something to move."""
+    rates = {"shared": work.eta_g, "private": work.eta_p, "gate": work.eta_m}
+    rates |= {"own": work.eta_g, "frozen": 0.0, "measured": 0.0}
+    # A factor that is not trained has no gradient, and a rate of 0 keeps it where it is.
+    per_column = [rates[s.group] if s.trainable else 0.0 for s in layout.private]
+    sizes = torch.tensor([spec.size for spec in layout.private], dtype=torch.int64)
+    rate = torch.tensor(per_column, dtype=torch.float64).repeat_interleave(sizes).to(mine)
+    movers: dict[str, Mover] = {}
+    if layout.d:
+        still = [spec for spec in layout.communicated if not spec.trainable]
+        shared: Tensor | float = float(work.eta_g)
+        if still:
+            shared = torch.full((layout.d,), work.eta_g, dtype=torch.float64).to(theta)
+            for spec in still:
+                shared[offsets(layout.communicated)[spec.name]] = 0.0
+        movers["shared"] = Mover(work.optimiser, theta, shared)
+    if layout.d_private:
+        movers["private"] = Mover(work.optimiser, mine, rate)
+    return movers
+
+
+def _trace(rows: Rows, numbers: np.ndarray, steps: Sequence[int]) -> list[dict[str, Any]]:
+    """Records of these clients at their steps, but for the losses, which are known afterwards."""
+    gates = torch.sigmoid(rows.private[:, rows.columns.gates]).cpu().numpy()
+    gate = gate_penalty(rows.private, rows.columns).cpu().numpy()
+    private = private_penalty(rows.private, rows.columns).cpu().numpy()
+    records = []
+    for k, client in enumerate(numbers):
+        record: dict[str, Any] = {
+            "client": int(client),
+            "step": steps[k],
+            "gate_penalty": float(gate[k]),
+            "private_penalty": float(private[k]),
+        }
+        if gates.shape[1]:
+            record |= {
+                "gate_min": float(gates[k].min()),
+                "gate_mean": float(gates[k].mean()),
+                "gate_max": float(gates[k].max()),
+            }
+        records.append(record)
+    return records

@@ -1,0 +1,98 @@
+"""What local training works with: a model, samples, and how clients take their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedsdg.federation.objectives.term import Term
+from fedsdg.federation.optimisers.mover import kept_widths
+from fedsdg.federation.optimisers.optimiser import RowOptimiser
+from fedsdg.federation.step_rows import ROWS
+from fedsdg.models.parameters import Layout
+
+if TYPE_CHECKING:
+    from fedsdg.federation.stopping import Inexactness
+
+
+class Model(Protocol):
+    """What is trained: predictions for samples that stand client by client (see CohortModel)."""
+
+    def logits(
+        self, images: Tensor, counts: Sequence[int], parameters: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Predictions [B, ...] of ``images`` [B, ...], ``counts[k]`` of them of client k.
+
+        ``private=False``, where ``LocalWork.shared_alone`` asks for it, leaves out what is private.
+        """
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """How clients train: optimiser, learning rates of Eq. 6-8, clipping, objective terms.
+
+    ``loss(logits, labels, reduction="none")`` is the task loss per sample; a ``Loss`` may weigh the
+    samples of a batch. ``private_first``: epochs in which the private row alone moves, before the
+    usual ones, in which the shared row alone does (FedRep); 0 moves both at once. ``interleaved``:
+    with every batch the private row alone takes a step, then the shared row alone does, each with a
+    gradient and a clipping of its own (APFL). ``shared_alone``: where the shared row moves alone,
+    predictions leave out the private one. ``stopping``: when a client stops before its batches are
+    used up. ``moves``: which of the rows train at all. ``private_optimiser``: ``keep`` lets what
+    the optimiser remembers of the private row live on with the client from round to round,
+    ``restart`` begins it anew; that of the shared row always begins anew, for it is another model
+    that arrives.
+    """
+
+    optimiser: RowOptimiser
+    eta_g: float
+    eta_p: float
+    eta_m: float
+    clip_norm: float
+    terms: tuple[Term, ...] = ()
+    trace_every: int = 0
+    loss: Callable[..., Tensor] = cross_entropy
+    private_first: int = 0
+    interleaved: bool = False
+    shared_alone: bool = False
+    stopping: Inexactness | None = None
+    moves: tuple[str, ...] = ROWS
+    private_optimiser: str = "restart"
+
+    def private_alone(self) -> LocalWork:
+        """The same work on the private row alone, in plain epochs, with the shared row fixed."""
+        return replace(
+            self,
+            moves=("private",),
+            private_first=0,
+            interleaved=False,
+            stopping=None,
+            trace_every=0,
+        )
+
+    def moments(self, layout: Layout) -> dict[str, int]:
+        """How many numbers a client keeps of its optimiser, by name: none where it restarts."""
+        if self.private_optimiser != "keep" or not layout.trains_private:
+            return {}
+        return kept_widths(self.optimiser, layout.d_private)
+
+    def __post_init__(self) -> None:
+        if sum((self.private_first > 0, self.interleaved, self.stopping is not None)) > 1:
+            raise ValueError(
+                "private_first, interleaved and a stopping rule cannot be combined; choose one"
+            )
+
+    def epochs(self, usual: int) -> int:
+        """How many epochs of batches a client is given where ``usual`` are asked for."""
+        return self.private_first + (usual if self.stopping is None else self.stopping.most_epochs)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The samples all clients draw from: ``images`` [n, C, H, W], ``labels`` [n] int64."""
+
+    images: Tensor
+    labels: Tensor

@@ -1,0 +1,122 @@
+"""What is found of the models after a round, and which of them are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsdg.federation.environment.timing import Updates
+from fedsdg.federation.evaluation import global_metrics, personal_accuracies, summary
+from fedsdg.federation.judged_models import JudgedModels, judged_models
+from fedsdg.federation.records import Scribe, local_steps
+from fedsdg.federation.saved_models import take_models
+from fedsdg.federation.shapley import client_contributions
+from fedsdg.rng import stream
+
+if TYPE_CHECKING:
+    from fedsdg.federation.rounds import Federation
+
+
+def evaluate(
+    one: Federation, round_: int, scribe: Scribe, rows: dict[int, dict[str, Any]]
+) -> dict[str, float]:
+    """What is found of the models after a round; ``rows`` of clients are filled in."""
+    honest = one.circumstances.honest(one.num_clients)
+    facts = one.circumstances.facts
+    new = honest & facts.get("held_out", np.zeros_like(honest))
+    judged = honest & ~new
+    groups = {"new": new}
+    if "conflicts" in facts:
+        conflicts = facts["conflicts"].astype(bool)
+        groups |= {"a": judged & ~conflicts, "b": judged & conflicts}
+    # Where one place trains on the data of all, everybody has taken part.
+    trained = one.bank.trained.numpy()
+    drawn = np.ones_like(trained) if one.pooling.central else trained
+    steps = local_steps([*one.records.clients, *rows.values()], one.num_clients)
+    branches = one.branches.measure(
+        np.flatnonzero(honest & trained), one.downloads, one.bank.private
+    )
+    models = judged_models(one, round_, judged, new)
+    accuracies = personal_accuracies(
+        one.model,
+        one.layout,
+        one.samples,
+        one.shards.val,
+        one.shards.test,
+        models.theta,
+        models.private,
+        models.branch,
+        one.seen,
+    )
+    scribe.add_accuracies(rows, accuracies, honest, drawn, steps, branches)
+    sizes = np.array([len(test) for test in one.shards.test])
+    found = {
+        **summary(accuracies, sizes, judged, drawn, groups),
+        **_global_metrics(one, judged),
+    }
+    _keep_models(one, round_, models, found["val_accuracy"])
+    return found
+
+
+def _global_metrics(one: Federation, judged: np.ndarray) -> dict[str, float]:
+    """Of the one model; of several, the mean over clients of the model each downloads.
+
+    ``global_val_accuracy`` is that of all validation samples of the ``judged`` clients, each
+    with the labels that its client holds.
+    """
+    if not one.layout.global_model:
+        return {}
+    clients = np.flatnonzero(judged)
+    thetas, of = one.models, np.zeros(len(clients), dtype=np.int64)
+    shares: np.ndarray = np.ones(1)
+    if one.theta.dim() == 2:
+        rows, of = np.unique(one.rule.mixing(one.state, clients), axis=0, return_inverse=True)
+        thetas, of = torch.from_numpy(rows).to(one.theta) @ one.theta, of.ravel()
+        shares = np.bincount(of)
+
+    def of_each(shards: Sequence[np.ndarray]) -> np.ndarray:
+        """(accuracy, loss) of every model on its samples, [C, 2]."""
+        common = (one.model, one.layout, one.samples)
+        pairs = zip(thetas, shards, strict=True)
+        return np.array([global_metrics(*common, own, t, one.private) for t, own in pairs])
+
+    found = of_each([one.shards.global_test] * len(thetas))
+    accuracy, loss = np.average(found, axis=0, weights=shares)
+    pooled = [
+        np.concatenate([one.shards.val[k] for k in clients[of == model]])
+        for model in range(len(thetas))
+    ]
+    val = np.average(of_each(pooled)[:, 0], weights=[len(own) for own in pooled])
+    return {
+        "global_accuracy": float(accuracy),
+        "global_loss": float(loss),
+        "global_val_accuracy": float(val),
+    }
+
+
+def _keep_models(one: Federation, round_: int, models: JudgedModels, score: float) -> None:
+    """Keep the models of a round, if they are those to be kept so far."""
+    keep = {
+        None: False,
+        "last": round_ == one.schedule.rounds,
+        "selected": one.saved is None or score > one.saved.score,
+    }
+    if keep[one.schedule.save]:
+        one.saved = take_models(one, models, round_, score)
+
+
+def add_shapley(
+    one: Federation, rows: dict[int, dict[str, Any]], models: Tensor, arrived: Updates
+) -> None:
+    """Add what each client's update was worth, by the accuracy on all validation samples."""
+    index = np.concatenate(one.shards.val)
+    game = (one.model, one.layout, one.samples, index, models[0], arrived.update)
+    draw = stream("contribution", one.seed)
+    found = client_contributions(*game, one.private, draw, exactly=one.schedule.shapley is True)
+    for name, values in found.items():
+        for client, value in zip(arrived.clients.tolist(), values.tolist(), strict=True):
+            rows[client][name] = value

@@ -1,0 +1,34 @@
+"""How long a federation runs, who takes part, and when it is evaluated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Rounds, cohorts, local epochs and when to evaluate; no ``batch_size`` is a whole shard."""
+
+    rounds: int
+    clients_per_round: int
+    epochs: int
+    batch_size: int | None
+    evaluate_every: int
+    personal_epochs: int = 0
+    #: Epochs of what is private alone on the current model before an evaluation, then discarded.
+    refresh: int = 0
+    #: Earlier rounds are not evaluated; the last one always is.
+    evaluate_from: int = 0
+    #: What clients' updates of the last round are worth, exactly (and estimated) or only
+    #: "estimated"; where the models of all clients go, each beginning at the "shared" model or at
+    #: its "own".
+    shapley: bool | str = False
+    trajectory: str | None = None
+    #: Whose models are kept: those after the "last" round, or after the "selected" one, which is
+    #: the first of those with the highest mean validation accuracy; None keeps none.
+    save: str | None = None
+
+    def due(self, round_: int) -> bool:
+        """Whether a round is evaluated: every so many from the first on, and the last one."""
+        within = round_ >= self.evaluate_from and round_ % self.evaluate_every == 0
+        return within or round_ == self.rounds
