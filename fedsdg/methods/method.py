@@ -1,12 +1,12 @@
 """What a method is: an aggregation rule, terms of an objective, a personalisation, and a few words.
 
-The rows stand one family a file beside this module; :mod:`fedsdg.methods.table` has them all.
+The rows stand one family a file beside this module; :mod:`fedsdg.methods.families` has them all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
 from fedsdg.aggregation.types import Rule
@@ -60,11 +60,38 @@ class Method:
     server_cost: str = field(default="", metadata=_WORDS)
 
     def __post_init__(self) -> None:
+        self._require_parts()
         if lacking := set(self.fixed) - set(parameters(*self.parts)):
             raise ValueError(
                 f"{self.title} fixes {', '.join(sorted(lacking))}, which none of its parts has; "
                 "correct `fixed`"
             )
+
+    def _require_parts(self) -> None:
+        terms = [("a term of its objective", one, Term) for one in self.objective]
+        stopping = [("what it stops by", self.stopping, Inexactness)] if self.stopping else []
+        for what, one, kind in (
+            ("its rule", self.rule, Rule),
+            *terms,
+            ("its personalisation", self.personalisation, Personalisation),
+            *stopping,
+            ("its pooling", self.pooling, Pooling),
+        ):
+            name = type(one).__name__
+            if isinstance(one, type):
+                raise ValueError(
+                    f"{self.title}: {what} is the class {one.__name__}; write {one.__name__}(…)"
+                )
+            if not isinstance(one, kind):
+                raise ValueError(
+                    f"{self.title}: {what} is of type {name}, but must be of type {kind.__name__} "
+                    f"({kind.__module__})"
+                )
+            if is_dataclass(one) and not is_part(one):
+                raise ValueError(
+                    f"{self.title}: {name} is a dataclass, whose fields no config could set; "
+                    "declare it by @part of fedsdg.parts"
+                )
 
     @property
     def slots(self) -> tuple[Any, ...]:

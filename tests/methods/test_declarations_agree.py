@@ -1,10 +1,10 @@
 """For as long as tables state parameters that parts declare: both say the same."""
 
 import pytest
-
-from fedsdg.experiment.conditions import ATTACKS
 from fedsdg.methods.local_parts import LOSSES, OPTIMISERS
 from fedsdg.methods.table import METHODS
+
+from fedsdg.experiment.conditions import ATTACKS
 from fedsdg.parts import declared
 
 ROWS = {

@@ -3,10 +3,10 @@
 from importlib import import_module
 
 import pytest
-
-from fedsdg.methods import choices, local_parts
-from fedsdg.experiment.conditions import ATTACKS
 from fedsdg.methods.table import METHODS
+
+from fedsdg.experiment.conditions import ATTACKS
+from fedsdg.methods import choices, local_parts
 
 FAMILIES = (
     "fedsdg",

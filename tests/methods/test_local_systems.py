@@ -8,11 +8,11 @@ import pytest
 import torch
 import yaml
 
+from fedsdg.experiment.conditions import parse_conditions
 from fedsdg.experiment.config import method_entry, parse_config
 from fedsdg.experiment.runs import build, make_partition, prepare_material
 from fedsdg.federation.fisher import diagonal_fisher
 from fedsdg.federation.together import step_together
-from fedsdg.experiment.conditions import parse_conditions
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze

@@ -1,14 +1,14 @@
 """The table of methods: every row builds, and every parameter of a row is used by it."""
 
 import pytest
+from fedsdg.methods.composition import Key, Part
+from fedsdg.methods.table import METHODS
 
 from fedsdg.aggregation.types import Ask
 from fedsdg.federation.fisher import FisherInformation
 from fedsdg.federation.objectives.gate_penalty import GatePenalty
 from fedsdg.federation.objectives.private_penalty import PrivatePenalty
 from fedsdg.federation.probes import CrossLosses, ModelScores, Probe
-from fedsdg.methods.composition import Key, Part
-from fedsdg.methods.table import METHODS
 
 ROWS = pytest.mark.parametrize("name", METHODS)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from fedsdg.methods.table import METHODS
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import update_config, validate
 
 from fedsdg.data.datasets import DATASETS
-from fedsdg.experiment.config import OVERRIDES, load_config
 from fedsdg.experiment import conditions
-from fedsdg.methods.table import METHODS
+from fedsdg.experiment.config import OVERRIDES, load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = ROOT / "workflow/schemas/config.schema.yaml"
