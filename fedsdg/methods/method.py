@@ -69,12 +69,12 @@ class Method:
 
     def _require_parts(self) -> None:
         terms = [("a term of its objective", one, Term) for one in self.objective]
-        stopping = [("what it stops by", self.stopping, Inexactness)] if self.stopping else []
+        stopping = [("what it stops by", self.stopping, Inexactness)]
         for what, one, kind in (
             ("its rule", self.rule, Rule),
             *terms,
             ("its personalisation", self.personalisation, Personalisation),
-            *stopping,
+            *(stopping if self.stopping is not None else ()),
             ("its pooling", self.pooling, Pooling),
         ):
             name = type(one).__name__
@@ -85,7 +85,7 @@ class Method:
             if not isinstance(one, kind):
                 raise ValueError(
                     f"{self.title}: {what} is of type {name}, but must be of type {kind.__name__} "
-                    f"({kind.__module__})"
+                    f"({kind.__module__}){_lacks(one, kind)}"
                 )
             if is_dataclass(one) and not is_part(one):
                 raise ValueError(
@@ -130,3 +130,10 @@ class Method:
         }
         objective = tuple(replaced(term, values) for term in self.objective)
         return replace(self, objective=objective, **changed)
+
+
+def _lacks(one: Any, kind: type) -> str:
+    """Which methods of a rule there are none of, where a rule was wanted."""
+    names = (name for name in vars(kind) if name == "__call__" or not name.startswith("_"))
+    lacking = [name for name in names if kind is Rule and not hasattr(one, name)]
+    return f": it has no {', '.join(lacking[:3])}" if lacking else ""

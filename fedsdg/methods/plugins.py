@@ -281,18 +281,21 @@ def described(plugin: Plugin) -> Mapping[str, Mapping[str, Any]]:
     Raises ``ValueError`` for a part whose declaration is incomplete: a field without a range, for
     instance.
     """
-    from fedsdg.methods.describing import choice_row_of, require_kind, row_of
+    from fedsdg.methods.describing import choice_row_of, require_kind, require_settable, row_of
 
     found: dict[str, dict[str, Any]] = {}
     for table, rows in contents(plugin).items():
         found[table] = {}
         for name, row in rows.items():
             try:
+                if table == "DATASETS":
+                    continue
                 if table == "METHODS":
                     found[table][name] = row_of(row)
-                elif table != "DATASETS":
+                else:
                     require_kind(table, row)
                     found[table][name] = choice_row_of(row)
+                require_settable(table, found[table][name])
             except Exception as error:
                 what = _KINDS[table][1]
                 raise ValueError(

@@ -257,7 +257,7 @@ def test_a_run_that_borrows_nothing_does_not_know_of_the_plugin(outside, raw):
         ),
         (
             PLUGIN.replace('"Squared", Squared()', '"Squared", SignDescent()'),
-            "loss 'squared': its part is of type SignDescent, but must be of type Loss",
+            "loss 'squared': Squared: its part is of type SignDescent, but must be of type Loss",
         ),
     ],
 )

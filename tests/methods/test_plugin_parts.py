@@ -245,8 +245,14 @@ from fedsdg.federation.environment.attacks.attack import UpdateAttack
 from fedsdg.federation.environment.attacks.scaling import Scaling
 from fedsdg.federation.optimisers.adam import Adam
 from fedsdg.methods.choice import Choice
+from fedsdg.parts import part
 
 class Mine(UpdateAttack): pass
+
+@part
+class Sharing(UpdateAttack):
+    share: bool = True
+    "whether"
 
 """
 
@@ -267,11 +273,15 @@ class Mine(UpdateAttack): pass
         ),
         (
             f"{CHOICE}ATTACKS = {{'x': Choice('X', Adam())}}",
-            "bad.py, attack 'x': its part is of type Adam, but must be of type Attack (fedsdg.fed",
+            "bad.py, attack 'x': X: its part is of type Adam, but must be of type Attack (fedsdg.f",
         ),
         (
             f"{CHOICE}ATTACKS = {{'x': Choice('X', Scaling)}}",
             "bad.py, attack 'x': X: its part is the class Scaling; write Scaling(…)",
+        ),
+        (
+            f"{CHOICE}ATTACKS = {{'x': Choice('X', Sharing())}}",
+            "bad.py, attack 'x': X has a parameter 'share', which says something else in a config",
         ),
         (
             f"{CHOICE}ATTACKS = {{'x': Choice('X', Mine())}}",

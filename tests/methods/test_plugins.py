@@ -225,6 +225,9 @@ class Own(StatelessRule):
     "the lower end"
     {more}
 
+    def {call}(self, uploads, context, state):
+        raise NotImplementedError
+
 METHODS = {{
     "x": Method(
         title="X",
@@ -243,8 +246,8 @@ CHECK = """
 """
 
 
-def own(row, more="", decorator="part"):
-    return OWN.format(row=row, more=more, decorator=decorator)
+def own(row, more="", decorator="part", call="__call__"):
+    return OWN.format(row=row, more=more, decorator=decorator, call=call)
 
 
 @pytest.mark.parametrize(
@@ -286,11 +289,18 @@ def test_a_plugin_that_cannot_be_used_is_named(place, capsys, source, message):
         (own("rule=Krum(g=1)"), "Krum.__init__() got an unexpected keyword argument 'g'"),
         (own("rule=Own"), "X: its rule is the class Own; write Own(…)"),
         (own("rule='fedsdg.aggregation.rules.krum:Krum'"),
-         "X: its rule is of type str, but must be of type Rule (fedsdg.aggregation.types"),
+         "X: its rule is of type str, but must be of type Rule (fedsdg.aggregation.types): it "),
+        (own("rule=Own()", call="plan"),
+         "X: its rule is of type Own, but must be of type Rule (fedsdg.aggregation.types): it "
+         "has no __call__"),
         (own("rule=Own(), objective=(Mean(),)"),
          "X: a term of its objective is of type Mean, but must be of type Term (fedsdg.feder"),
         (own("rule=Own(), personalisation=Proximal()"),
          "X: its personalisation is of type Proximal, but must be of type Personalisation (fed"),
+        (
+            own("rule=Own()", "name: bool = True\n    'whose'"),
+            "X has a parameter 'name', which says something else in a config; rename it",
+        ),
         (own("rule=Own()", decorator="dataclass(frozen=True)"),
          "X: Own is a dataclass, whose fields no config could set; declare it by @part of fedsdg."),
     ],
@@ -316,7 +326,7 @@ def test_the_command_says_it_on_one_line_and_leaves_with_2(place, capsys):
 def test_outside_of_rows_the_line_is_named(place):
     (place / "bad.py").write_text(own("rule=RULE", CHECK).replace("\nM", "\nRULE = Own(3)\nM"))
     with pytest.raises(ValueError, match=r"bad.py cannot be imported: low = 3.0 is above 2; lower "
-                       r"it \(bad.py, line 23\)$"):  # fmt: skip
+                       r"it \(bad.py, line 29\)$"):  # fmt: skip
         contents(find_plugin("bad.py"))
 
 
