@@ -55,7 +55,7 @@ def test_a_row_is_written_with_what_differs_from_its_defaults(raw):
     loss = {"type": "cross-entropy", "class_weights": [1, 2.5, 1]}
     assert plain(raw, loss=loss)["loss"] == {
         "type": "cross-entropy",
-        "class_weights": (1.0, 2.5, 1.0),
+        "class_weights": [1.0, 2.5, 1.0],
     }
     assert plain(raw, loss="focal")["loss"] == "focal"
 
