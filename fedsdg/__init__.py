@@ -1,3 +1,3 @@
 """FedSDG Bench: a benchmark and reproducibility suite for federated fine-tuning."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -367,13 +367,14 @@ def _default(entry: Any) -> Any:
 
 def _meanings(file: str, name: str) -> dict[str, str]:
     """The strings below the fields of a class, by field; read from its source."""
-    found = [node for node in _classes(file) if node.name == name]
+    text = "".join(linecache.getlines(file))
+    found = [node for node in _classes(text) if node.name == name]
     return _strings_below(found[-1]) if found else {}
 
 
 @cache
-def _classes(file: str) -> tuple[ast.ClassDef, ...]:
-    tree = ast.parse("".join(linecache.getlines(file)))
+def _classes(text: str) -> tuple[ast.ClassDef, ...]:
+    tree = ast.parse(text)
     return tuple(node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
 
 

@@ -10,6 +10,9 @@ from dataclasses import fields
 from typing import Any
 
 from fedsdg.federation.asked import modules_asked
+from fedsdg.federation.environment.attackers import Attack
+from fedsdg.federation.losses.loss import Loss
+from fedsdg.federation.optimisers.optimiser import RowOptimiser
 from fedsdg.methods.choices import ATTACKS, LOSSES, OPTIMISERS, Choice
 from fedsdg.methods.declared import ChoiceRow, Row, to_plain
 from fedsdg.methods.families import FAMILIES, METHODS
@@ -74,6 +77,37 @@ def _said(value: Any) -> str:
     if value is None or isinstance(value, str | bool | int | float):
         return repr(value)
     raise TypeError(f"a row of the methods holds {value!r}, which has no text that is always equal")
+
+
+#: By the name of a plugin's table, what its parts must be, and keys of a config's entry that are
+#: taken: a parameter of such a name could never be set.
+_KINDS: Mapping[str, type] = {"OPTIMISERS": RowOptimiser, "LOSSES": Loss, "ATTACKS": Attack}
+_TAKEN: Mapping[str, tuple[str, ...]] = {
+    "METHODS": ("type", "name"),
+    "OPTIMISERS": ("type",),
+    "LOSSES": ("type",),
+    "ATTACKS": ("type", "share"),
+}
+
+
+def require_settable(table: str, row: Row | ChoiceRow) -> None:
+    """Raise ``ValueError`` for a parameter that no entry of a config could set."""
+    for name in _TAKEN[table]:
+        if name in row.parameters:
+            raise ValueError(
+                f"{row.title} has a parameter {name!r}, which says something else in a config; "
+                "rename it"
+            )
+
+
+def require_kind(table: str, choice: Choice) -> None:
+    """Raise ``ValueError`` unless the part of a row of a plugin's table is what it should be."""
+    kind, own = _KINDS[table], type(choice.part).__name__
+    if not isinstance(choice.part, kind):
+        raise ValueError(
+            f"{choice.title}: its part is of type {own}, but must be of type {kind.__name__} "
+            f"({kind.__module__})"
+        )
 
 
 def choice_row_of(choice: Choice) -> ChoiceRow:

@@ -6,7 +6,7 @@ The rows stand one family a file beside this module; :mod:`fedsdg.methods.famili
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fedsdg.aggregation.types import Rule
@@ -62,11 +62,38 @@ class Method:
     server_cost: str = field(default="", metadata=_WORDS)
 
     def __post_init__(self) -> None:
+        self._require_parts()
         if lacking := set(self.fixed) - set(parameters(*self.parts)):
             raise ValueError(
                 f"{self.title} fixes {', '.join(sorted(lacking))}, which none of its parts has; "
                 "correct `fixed`"
             )
+
+    def _require_parts(self) -> None:
+        terms = [("a term of its objective", one, Term) for one in self.objective]
+        stopping = [("what it stops by", self.stopping, Inexactness)]
+        for what, one, kind in (
+            ("its rule", self.rule, Rule),
+            *terms,
+            ("its personalisation", self.personalisation, Personalisation),
+            *(stopping if self.stopping is not None else ()),
+            ("its pooling", self.pooling, Pooling),
+        ):
+            name = type(one).__name__
+            if isinstance(one, type):
+                raise ValueError(
+                    f"{self.title}: {what} is the class {one.__name__}; write {one.__name__}(…)"
+                )
+            if not isinstance(one, kind):
+                raise ValueError(
+                    f"{self.title}: {what} is of type {name}, but must be of type {kind.__name__} "
+                    f"({kind.__module__}){_lacks(one, kind)}"
+                )
+            if is_dataclass(one) and not is_part(one):
+                raise ValueError(
+                    f"{self.title}: {name} is a dataclass, whose fields no config could set; "
+                    "declare it by @part of fedsdg.parts"
+                )
 
     @property
     def slots(self) -> tuple[Any, ...]:
@@ -105,3 +132,10 @@ class Method:
         }
         objective = tuple(replaced(term, values) for term in self.objective)
         return replace(self, objective=objective, **changed)
+
+
+def _lacks(one: Any, kind: type) -> str:
+    """Which methods of a rule there are none of, where a rule was wanted."""
+    names = (name for name in vars(kind) if name == "__call__" or not name.startswith("_"))
+    lacking = [name for name in names if kind is Rule and not hasattr(one, name)]
+    return f": it has no {', '.join(lacking[:3])}" if lacking else ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 import hashlib
+import linecache
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -76,6 +77,9 @@ class _Imports:
         # Before it runs: dataclasses look their module up, and siblings may import each other.
         sys.modules[module.__name__] = self.found[name] = module
         try:
+            # What parts mean is read from what is executed, even where the file is edited since.
+            text = util.decode_source(source)
+            linecache.cache[str(path)] = (len(source), None, text.splitlines(True), str(path))
             exec(compile(source, str(path), "exec"), module.__dict__)
         except BaseException:
             del sys.modules[module.__name__], self.found[name]

@@ -29,6 +29,7 @@ from fedsdg.files import source_hash
 from fedsdg.methods import declared
 from fedsdg.methods.chosen import name_of, parameters_of
 from fedsdg.methods.declared import ChoiceRow, Row
+from fedsdg.methods.plugin_errors import said, unusable
 from fedsdg.methods.plugin_files import PluginFiles, read_plugin
 from fedsdg.parts import replaced
 
@@ -160,7 +161,7 @@ class OfferedData:
             data = contents(self.plugin)["DATASETS"][self.name]()
         except Exception as error:
             raise ValueError(
-                f"the plugin {self.plugin.place} cannot load {self.name!r}: {_said(error)}"
+                f"the plugin {self.plugin.place} cannot load {self.name!r}: {said(error)}"
             ) from error
         if not isinstance(data, ImageData):
             raise ValueError(
@@ -280,20 +281,26 @@ def described(plugin: Plugin) -> Mapping[str, Mapping[str, Any]]:
     Raises ``ValueError`` for a part whose declaration is incomplete: a field without a range, for
     instance.
     """
-    from fedsdg.methods.describing import choice_row_of, row_of
+    from fedsdg.methods.describing import choice_row_of, require_kind, require_settable, row_of
 
     found: dict[str, dict[str, Any]] = {}
     for table, rows in contents(plugin).items():
-        describe: Any = row_of if table == "METHODS" else choice_row_of
         found[table] = {}
         for name, row in rows.items():
-            if table == "DATASETS":
-                continue
             try:
-                found[table][name] = describe(row)
+                if table == "DATASETS":
+                    continue
+                if table == "METHODS":
+                    found[table][name] = row_of(row)
+                else:
+                    require_kind(table, row)
+                    found[table][name] = choice_row_of(row)
+                require_settable(table, found[table][name])
             except Exception as error:
                 what = _KINDS[table][1]
-                raise ValueError(f"the plugin {plugin.place}, {what} {name!r}: {error}") from error
+                raise ValueError(
+                    f"the plugin {plugin.place}, {what} {name!r}: {said(error)}"
+                ) from error
     return MappingProxyType(found)
 
 
@@ -367,22 +374,6 @@ def _require_unchanged(plugin: Plugin, sha256: str) -> None:
         )
 
 
-#: What plugins of version 0.1 imported their rows from.
-_FORMER = ("fedsdg.methods.composition", "fedsdg.methods.conditions", "fedsdg.methods.table")
-
-
 def _unusable(plugin: Plugin, error: Exception) -> ValueError:
-    if isinstance(error, ImportError) and (error.name in _FORMER or _names_former(error)):
-        return ValueError(
-            f"the plugin {plugin.place} is of the kind of version 0.1 ({error}); "
-            "docs/plugins.md says how it becomes one of version 0.2"
-        )
-    return ValueError(f"the plugin {plugin.place} cannot be imported: {_said(error)}")
-
-
-def _names_former(error: ImportError) -> bool:
-    return any(name in str(error) for name in ("AttackKind", "Key", "Part", "Parameter"))
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".replace("\n", " ")
+    words = {table: word for table, (_, word) in _KINDS.items()}
+    return unusable(plugin.place, plugin_sources(plugin.place), words, error)

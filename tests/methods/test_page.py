@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from fedsdg.methods.composition import Method, Parameter, Part
+from fedsdg.methods.table import METHODS
 
 from fedsdg.aggregation import plans
 from fedsdg.aggregation.engines.rows import BlockRows
@@ -14,9 +16,7 @@ from fedsdg.cli import main
 from fedsdg.experiment.config import method_entry, parse_config
 from fedsdg.experiment.runs import build, make_partition, prepare_material
 from fedsdg.federation.messages import serialise
-from fedsdg.methods.composition import Method, Parameter, Part
 from fedsdg.methods.page import method_page
-from fedsdg.methods.table import METHODS
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze

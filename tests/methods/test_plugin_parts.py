@@ -24,21 +24,22 @@ from fedsdg.cli import main
 from fedsdg.experiment.config import load_config, parse_config
 from fedsdg.experiment.loading import load_images
 from fedsdg.federation.evaluation import losses
-from fedsdg.methods.plugins import find_plugin, plugin_methods
+from fedsdg.methods.plugins import contents, find_plugin
 
 CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 
 FLTRUST = """
-from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 
 from fedsdg.aggregation.types import Aggregate, StatelessRule
-from fedsdg.methods.composition import Key, Method, Parameter, Part
-from fedsdg.experiment.conditions import AttackKind
 from fedsdg.data.datasets import image_data
 from fedsdg.federation.environment.attacks.attack import UpdateAttack
+from fedsdg.methods.choice import Choice
+from fedsdg.methods.method import Method
+from fedsdg.parts import Range, part
 from trust import scores
 
 
@@ -61,9 +62,10 @@ class ServerAlone(StatelessRule):
         return Aggregate(uploads["server"], None, dict(state), {})
 
 
-@dataclass(frozen=True)
+@part
 class Ones(UpdateAttack):
-    scale: float
+    scale: Annotated[float, Range(0)] = 1.0
+    "times the own update's size"
 
     def forge(self, scene):
         return -self.scale * scene.own.abs()
@@ -79,13 +81,10 @@ def stripes():
 
 
 METHODS = {
-    "fltrust": Method(title="FLTrust", rule=Part(FLTrust)),
-    "server-alone": Method(title="Server alone", rule=Part(ServerAlone), optimiser="sgd"),
+    "fltrust": Method(title="FLTrust", rule=FLTrust()),
+    "server-alone": Method(title="Server alone", rule=ServerAlone(), optimiser="sgd"),
 }
-ATTACKS = {
-    "ones": AttackKind("Negative ones", Part(Ones, {"scale": Key("scale")}),
-                       {"scale": Parameter(1.0, minimum=0)}),
-}
+ATTACKS = {"ones": Choice("Negative ones", Ones())}
 DATASETS = {"stripes": stripes}
 """
 TRUST = """
@@ -136,7 +135,7 @@ def made(config, label, **changed):
 
 
 def test_fltrust_is_its_closed_form(place):
-    rule = plugin_methods(find_plugin("../plugins/fltrust.py"))["fltrust"].rule.build({})
+    rule = contents(find_plugin("../plugins/fltrust.py"))["METHODS"]["fltrust"].rule
     updates = torch.tensor([[1.0, 0.0], [0.0, 3.0], [-5.0, 0.0], [3.0, 3.0]])
     found = rule({"update": updates, "server": torch.tensor([[2.0, 0.0]])}, None, {})
     half = 1 / math.sqrt(2)
@@ -196,7 +195,8 @@ def test_method_attack_and_data_of_a_plugin_run_and_are_called_by_their_titles(p
     assert "| FLTrust" in text and "fltrust" not in text
     result = json.loads((folder / "result.json").read_text())
     assert result["attack_title"] == "Negative ones"
-    assert result["config"]["conditions"]["attack"]["plugin"]["name"] == "fltrust.py"
+    attack = result["config"]["conditions"]["attack"]
+    assert attack["plugin"]["name"] == "fltrust.py" and attack["scale"] == 2
 
 
 def test_titles_are_those_of_the_runs_at_hand():
@@ -217,7 +217,7 @@ def test_siblings_belong_to_the_plugin_and_to_nobody_else(place):
     (place / "plugins" / "trust.py").write_text(TRUST + "\n# edited\n")
     assert find_plugin(file).sha256 != before.sha256
     with pytest.raises(ValueError, match="edited while it was in use"):
-        plugin_methods(before)
+        contents(before)
     # The same name in another folder is another module, and a library's name is the library's.
     shutil.copytree(place / "plugins", place / "other")
     (place / "other" / "trust.py").write_text("scores = 'others'\n")
@@ -225,7 +225,7 @@ def test_siblings_belong_to_the_plugin_and_to_nobody_else(place):
     source = (place / "other" / "fltrust.py").read_text()
     (place / "other" / "fltrust.py").write_text("import random\n" + source)
     rules = [
-        plugin_methods(find_plugin(f"../{folder}/fltrust.py"))["fltrust"].rule.build({})
+        contents(find_plugin(f"../{folder}/fltrust.py"))["METHODS"]["fltrust"].rule
         for folder in ("plugins", "other")
     ]
     found = [type(rule).__call__.__globals__["scores"] for rule in rules]
@@ -240,16 +240,52 @@ def test_a_broken_sibling_is_named(place, capsys):
     assert error.count("\n") == 1
 
 
+CHOICE = """
+from fedsdg.federation.environment.attacks.attack import UpdateAttack
+from fedsdg.federation.environment.attacks.scaling import Scaling
+from fedsdg.federation.optimisers.adam import Adam
+from fedsdg.methods.choice import Choice
+from fedsdg.parts import part
+
+class Mine(UpdateAttack): pass
+
+@part
+class Sharing(UpdateAttack):
+    share: bool = True
+    "whether"
+
+"""
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("ATTACKS = {'x': 3}", "has a int under 'x' of ATTACKS, which must map names to AttackKin"),
+        (
+            "ATTACKS = {'x': 3}",
+            "has a int under 'x' of ATTACKS, which must map names to Choice(...)",
+        ),
         ("DATASETS = {'x': 3}", "has a int under 'x' of DATASETS, which must map names to func"),
         ("DATASETS = {'a/b': dict}", "the data set 'a/b' must have a name of letters, digits"),
         ("DATASETS = {'digits': dict}", "defines 'digits', which the table of data sets has"),
         (
-            "from fedsdg.experiment.conditions import ATTACKS",
+            "from fedsdg.methods.choices import ATTACKS",
             "defines 'gaussian', which the table of attacks has already",
+        ),
+        (
+            f"{CHOICE}ATTACKS = {{'x': Choice('X', Adam())}}",
+            "bad.py, attack 'x': X: its part is of type Adam, but must be of type Attack (fedsdg.f",
+        ),
+        (
+            f"{CHOICE}ATTACKS = {{'x': Choice('X', Scaling)}}",
+            "bad.py, attack 'x': X: its part is the class Scaling; write Scaling(…)",
+        ),
+        (
+            f"{CHOICE}ATTACKS = {{'x': Choice('X', Sharing())}}",
+            "bad.py, attack 'x': X has a parameter 'share', which says something else in a config",
+        ),
+        (
+            f"{CHOICE}ATTACKS = {{'x': Choice('X', Mine())}}",
+            "bad.py, attack 'x': X: Mine declares no parameters; declare it by @part of fedsdg.par",
         ),
     ],
 )

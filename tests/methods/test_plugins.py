@@ -12,25 +12,19 @@ import yaml
 from fedsdg import files
 from fedsdg.cli import main
 from fedsdg.experiment.config import load_config, parse_config
-from fedsdg.methods.plugins import Plugin, find_method, find_plugin, offered, plugin_methods
-from fedsdg.methods.table import METHODS
+from fedsdg.experiment.possible import require_possible
+from fedsdg.methods.families import METHODS
+from fedsdg.methods.plugins import Plugin, contents, find_method, find_plugin, find_row, offered
 
 CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 
 #: A method of a plugin that does what fedavg-uniform does.
 TWIN = """
 from fedsdg.aggregation.rules.mean import Mean
-from fedsdg.methods.composition import Key, Method, Parameter, Part
+from fedsdg.methods.method import Method
 
-METHODS = {
-    "twin": Method(
-        title="Twin",
-        rule=Part(Mean, {"weights": Key("weights")}),
-        parameters={"weights": Parameter("uniform", choices=("uniform", "samples"))},
-    )
-}
+METHODS = {"twin": Method(title="Twin", rule=Mean(weights="uniform"))}
 """
-IMPORTS = "from fedsdg.methods.composition import Key, Method, Parameter, Part\n"
 
 
 @pytest.fixture
@@ -64,7 +58,7 @@ def test_a_method_of_a_plugin_is_checked_like_those_of_the_table(place):
     for wrong, message in (
         ("twim", r"unknown method 'twim'; did you mean 'twin'\?"),
         ({"type": "twin", "weight": "x"}, r"no parameter 'weight'; did you mean 'weights'\?"),
-        ({"type": "twin", "weights": "x"}, "must be one of uniform, samples"),
+        ({"type": "twin", "weights": "x"}, "must be one of samples, uniform"),
     ):
         with pytest.raises(ValueError, match=message):
             parse_config(raw(methods=[wrong]))
@@ -132,7 +126,7 @@ def test_a_file_that_is_edited_in_the_middle_of_a_grid_is_refused(place):
     found = find_plugin("twin.py")
     (place / "twin.py").write_text(TWIN + "\n# two\n")
     with pytest.raises(ValueError, match=r"twin.py was edited while it was in use; give the"):
-        plugin_methods(found)
+        contents(found)
 
 
 def test_a_run_of_a_plugin_equals_that_of_the_same_rule_and_an_edited_one_is_another(place):
@@ -179,8 +173,9 @@ def installed(place, monkeypatch):
     (package / "__init__.py").write_text("")
     (package / "rules.py").write_text("from fedsdg.aggregation.rules.mean import Mean\n")
     (package / "table.py").write_text(
-        IMPORTS + 'RULE = Part("outside_methods.rules:Mean", {"weights": "uniform"})\n'
-        'METHODS = {"packed": Method(title="Packed", rule=RULE)}\n'
+        "from fedsdg.methods.method import Method\n"
+        "from outside_methods.rules import Mean\n"
+        'METHODS = {"packed": Method(title="Packed", rule=Mean())}\n'
     )
     facts = site / "outside_methods-1.0.dist-info"
     facts.mkdir()
@@ -198,7 +193,7 @@ def installed(place, monkeypatch):
 def test_an_installed_package_offers_methods_by_an_entry_point(installed):
     config = parse_config(raw(plugins=["packed"], methods=["packed"]))
     run = one_run(config, "packed")
-    assert type(find_method(run.method, run.plugin).rule.build({})).__name__ == "Mean"
+    assert type(find_method(run.method, run.plugin).rule).__name__ == "Mean"
     with pytest.raises(ValueError, match="unknown method 'packed'"):
         parse_config(raw(plugins=[], methods=["packed"]))
 
@@ -212,8 +207,47 @@ def test_every_source_of_the_package_belongs_to_the_run(installed):
 
 # --- What is wrong is one sentence ----------------------------------------------------------------
 
-KRUM = '"fedsdg.aggregation.rules.krum:Krum"'
-ROW = 'METHODS = {{"x": Method(title="X", rule=Part({reference}, {arguments}))}}\n'
+#: A rule of a plugin, with what is to be tried among its fields or below them.
+OWN = """
+from dataclasses import dataclass
+from typing import Annotated
+
+from fedsdg.aggregation.rules.krum import Krum
+from fedsdg.aggregation.rules.mean import Mean
+from fedsdg.aggregation.types import StatelessRule
+from fedsdg.federation.objectives.proximal import Proximal
+from fedsdg.methods.method import Method
+from fedsdg.parts import Range, part
+
+@{decorator}
+class Own(StatelessRule):
+    low: Annotated[float, Range(0)] = 1.0
+    "the lower end"
+    {more}
+
+    def {call}(self, uploads, context, state):
+        raise NotImplementedError
+
+METHODS = {{
+    "x": Method(
+        title="X",
+        {row},
+    ),
+}}
+"""
+CHECK = """
+    def __post_init__(self):
+        if self.low > 2:
+            raise ValueError(f"low = {self.low} is above 2; lower it")
+
+    def require(self, cohort, clients):
+        if cohort > clients * self.low:
+            raise ValueError(f"Own is for {clients * self.low:g} clients a round; raise low")
+"""
+
+
+def own(row, more="", decorator="part", call="__call__"):
+    return OWN.format(row=row, more=more, decorator=decorator, call=call)
 
 
 @pytest.mark.parametrize(
@@ -223,30 +257,11 @@ ROW = 'METHODS = {{"x": Method(title="X", rule=Part({reference}, {arguments}))}}
         ("METHODS = {}", "bad.py defines no methods"),
         ("METHODS = {'x': 3}", "bad.py has a int under 'x' of METHODS, which must map names"),
         ("METHODS = (", "bad.py cannot be imported: SyntaxError: "),
-        ("import no_such_module", "cannot be imported: ModuleNotFoundError: No module named 'no_s"),
+        ("\nimport no_such_module", "bad.py cannot be imported: ModuleNotFoundError: No module "
+         "named 'no_such_module' (bad.py, line 2)\n"),
+        ("import fedsdg.aggregation.plan", "No module named 'fedsdg.aggregation.plan' (bad.py, li"),
         (TWIN.replace('"twin"', '"krum"'), "bad.py defines 'krum', which the table of methods has"),
         (TWIN, "the plugin bad.py defines 'twin', which the plugin twin.py has already"),
-        (
-            IMPORTS + ROW.format(reference='"no_such_module:X"', arguments={}),
-            "bad.py, method 'x': 'no_such_module:X' cannot be imported: No module named",
-        ),
-        (
-            IMPORTS + ROW.format(reference='"fedsdg.rng:Stream"', arguments={}),
-            "'fedsdg.rng:Stream' cannot be imported: fedsdg.rng has no 'Stream'",
-        ),
-        (
-            IMPORTS + ROW.format(reference='"fedsdg.rng"', arguments={}),
-            "'fedsdg.rng' names no part; write 'module:name'",
-        ),
-        (
-            IMPORTS + ROW.format(reference="dict", arguments='{"a": Key("b")}'),
-            "bad.py, method 'x': dict asks for 'b', which no parameter is",
-        ),
-        (
-            IMPORTS + ROW.format(reference=KRUM, arguments={"g": 1}),
-            "bad.py, method 'x': Krum.__init__() got an unexpected keyword argument 'g'",
-        ),
-        (TWIN.replace('("uniform", c', '("equal", c'), "the default of weights is 'equal', but"),
     ],
 )  # fmt: skip
 def test_a_plugin_that_cannot_be_used_is_named(place, capsys, source, message):
@@ -254,6 +269,129 @@ def test_a_plugin_that_cannot_be_used_is_named(place, capsys, source, message):
     assert main(["check", "--plugin", "twin.py", "bad.py"]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (own("rule=Own()", "high: float = 1\n    'the upper end'"),
+         "Own.high has no range; write Annotated[float, Range(…)]"),
+        (own("rule=Own()", "high: Annotated[float, Range(0)] = 1"),
+         "Own.high has no meaning; write it as a string below the field"),
+        (own("rule=Own(), objective=(Proximal(),)", "mu: bool = True\n    'whether'"),
+         "both Own and Proximal own a parameter 'mu'; rename one of them"),
+        (own("rule=Own(), fixed=('low', 'lov')"),
+         "X fixes lov, which none of its parts has; correct `fixed`"),
+        (own("rule=Own(low=3)", CHECK), "low = 3.0 is above 2; lower it"),
+        (own("rule=Krum(f=-1)"), "f is -1, but must be at least 0"),
+        (own("rule=Mean(weights='equal')"),
+         "weights is 'equal', but must be one of samples, uniform, batches"),
+        (own("rule=Krum(g=1)"), "Krum.__init__() got an unexpected keyword argument 'g'"),
+        (own("rule=Own"), "X: its rule is the class Own; write Own(…)"),
+        (own("rule='fedsdg.aggregation.rules.krum:Krum'"),
+         "X: its rule is of type str, but must be of type Rule (fedsdg.aggregation.types): it "),
+        (own("rule=Own()", call="plan"),
+         "X: its rule is of type Own, but must be of type Rule (fedsdg.aggregation.types): it "
+         "has no __call__"),
+        (own("rule=Own(), objective=(Mean(),)"),
+         "X: a term of its objective is of type Mean, but must be of type Term (fedsdg.feder"),
+        (own("rule=Own(), personalisation=Proximal()"),
+         "X: its personalisation is of type Proximal, but must be of type Personalisation (fed"),
+        (
+            own("rule=Own()", "name: bool = True\n    'whose'"),
+            "X has a parameter 'name', which says something else in a config; rename it",
+        ),
+        (own("rule=Own()", decorator="dataclass(frozen=True)"),
+         "X: Own is a dataclass, whose fields no config could set; declare it by @part of fedsdg."),
+    ],
+)  # fmt: skip
+def test_a_row_that_cannot_be_used_is_named_with_the_remedy(place, source, message):
+    (place / "bad.py").write_text(source)
+    with pytest.raises(ValueError) as caught:
+        offered([find_plugin("bad.py")])
+        find_row("x", find_plugin("bad.py"))
+    assert str(caught.value).startswith(f"the plugin bad.py, method 'x': {message}")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_command_says_it_on_one_line_and_leaves_with_2(place, capsys):
+    (place / "bad.py").write_text(own("rule=Krum(f=-1)"))
+    for command in ("check", "methods"):
+        assert main([command, "--plugin", "bad.py"]) == 2
+        error = capsys.readouterr().err
+        assert "the plugin bad.py, method 'x': f is -1, but must be at least 0\n" in error
+        assert error.count("\n") == 1
+
+
+def test_outside_of_rows_the_line_is_named(place):
+    (place / "bad.py").write_text(own("rule=RULE", CHECK).replace("\nM", "\nRULE = Own(3)\nM"))
+    with pytest.raises(ValueError, match=r"bad.py cannot be imported: low = 3.0 is above 2; lower "
+                       r"it \(bad.py, line 29\)$"):  # fmt: skip
+        contents(find_plugin("bad.py"))
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"low": -1}, "methods: x.low is -1, but must be at least 0"),
+        ({"low": 3}, "methods: x: low = 3.0 is above 2; lower it"),
+        ({"low": 0.1}, "methods: x: Own is for 0.6 clients a round; raise low"),
+        ({"lov": 1}, "methods: x has no parameter 'lov'; did you mean 'low'?"),
+    ],
+)
+def test_what_a_part_of_a_plugin_refuses_is_said_before_anything_is_run(place, entry, message):
+    (place / "own.py").write_text(own("rule=Own()", CHECK))
+    with pytest.raises(ValueError) as caught:
+        require_possible(parse_config(raw(plugins=["own.py"], methods=[{"type": "x", **entry}])))
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_what_a_row_fixes_no_config_sets(place):
+    (place / "own.py").write_text(own("rule=Krum(f=0), fixed=('f',)"))
+    given = raw(plugins=["own.py"], methods=["x"])
+    assert parse_config(given).method("x").parameters == {}
+    with pytest.raises(ValueError, match="x has no parameter 'f'"):
+        parse_config(given | {"methods": [{"type": "x", "f": 1}]})
+
+
+def test_a_part_means_what_was_executed_even_where_its_file_was_edited_since(place):
+    """A command that finds its plugin edited refuses it; a session of Python may import it anew."""
+    (place / "own.py").write_text(own("rule=Own()"))
+    assert list(find_row("x", find_plugin("own.py")).parameters) == ["low"]
+    (place / "own.py").write_text(own("rule=Own()", "two: bool = False\n    'whether twice'"))
+    found = find_row("x", find_plugin("own.py")).parameters
+    assert {name: one.meaning for name, one in found.items()} == {
+        "low": "the lower end",
+        "two": "whether twice",
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "former"),
+    [
+        ("from fedsdg.methods.composition import Key, Method, Parameter, Part",
+         "fedsdg.methods.composition"),
+        ("from fedsdg.composition import Method, Part", "fedsdg.composition"),
+        ("from fedsdg.methods.table import METHODS", "fedsdg.methods.table"),
+        ("from fedsdg.methods import table", "fedsdg.methods.table"),
+        ("from fedsdg.methods.conditions import AttackKind", "fedsdg.methods.conditions"),
+        ("from fedsdg.experiment.conditions import AttackKind",
+         "AttackKind from fedsdg.experiment.conditions"),
+        ("from fedsdg.parts import Part", "Part from fedsdg.parts"),
+        ("from beside import Key", "fedsdg.methods.composition"),
+    ],
+)  # fmt: skip
+def test_a_plugin_of_version_0_1_is_refused_with_the_page_that_helps(place, capsys, source, former):
+    (place / "beside.py").write_text("from fedsdg.methods.composition import Key\n")
+    (place / "old.py").write_text(f"import numpy\n{source}\n")
+    assert main(["check", "--plugin", "old.py"]) == 2
+    error = capsys.readouterr().err
+    assert error.endswith(
+        f"the plugin old.py is of the kind of version 0.1: it imports {former}; docs/plugins.md "
+        "says how it becomes one of version 0.2\n"
+    )
+    assert error.count("\n") == 1
+    assert (CONFIG.parents[1] / "docs/plugins.md").is_file()
 
 
 @pytest.mark.parametrize(
@@ -288,7 +426,7 @@ def test_a_file_does_not_stand_in_for_a_module_of_its_name(place):
     import random
 
     shutil.copy("twin.py", "random.py")
-    assert list(plugin_methods(find_plugin("random.py"))) == ["twin"]
+    assert list(contents(find_plugin("random.py"))["METHODS"]) == ["twin"]
     assert sys.modules["random"] is random
 
 

@@ -12,9 +12,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from fedsdg.aggregation.types import Context
-from fedsdg.methods.plugins import OfferedData, contents, find_plugin, plugin_methods
+from fedsdg.experiment.config import method_entry
+from fedsdg.methods.plugins import OfferedData, contents, described, find_plugin
+from fedsdg.parts import Range
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs/add-a-method.md"
 TABLE = "results/tables/clipped/main.md"
@@ -32,7 +35,7 @@ def rows(tmp_path_factory):
     """The METHODS of the document's file."""
     file = tmp_path_factory.mktemp("plugin") / "clipped.py"
     file.write_text(blocks("python")[0], encoding="utf-8")
-    return plugin_methods(find_plugin(str(file)))
+    return contents(find_plugin(str(file)))["METHODS"]
 
 
 def test_rule_and_term_take_under_forty_lines():
@@ -51,6 +54,32 @@ def test_all_examples_together_are_one_plugin(tmp_path):
         "DATASETS": ["checks"],
     }
     assert OfferedData("checks", plugin).load().images.shape == (400, 8, 8)
+    stated = {
+        name: {key: (one.default, one.range, bool(one.meaning)) for key, one in known.items()}
+        for table in ("METHODS", "OPTIMISERS", "ATTACKS")
+        for name, known in ((n, row.parameters) for n, row in described(plugin)[table].items())
+    }
+    assert stated == {
+        "clipped-mean": {"bound": (1.0, Range(0), True), "nu": (1e-4, Range(0), True)},
+        "sign": {"share": (0.9, Range(0, 1), True)},
+        "away": {"scale": (1.0, Range(0, 1e6), True)},
+    }
+
+
+def test_the_entries_of_the_documents_config_are_as_it_says(tmp_path):
+    file = tmp_path / "clipped.py"
+    file.write_text(blocks("python")[0], encoding="utf-8")
+    plugins = [find_plugin(str(file))]
+    entries = yaml.safe_load(blocks("yaml")[0])["methods"]
+    found = {one.label: one.parameters for one in (method_entry(e, plugins) for e in entries)}
+    assert found == {
+        "fedavg": {"weights": "samples"},
+        "clipped-mean": {"bound": 1.0, "nu": 1e-4},
+        "clipped-half": {"bound": 0.5, "nu": 0.001},
+    }
+    bad = {"type": "clipped-mean", "bound": -1}
+    with pytest.raises(ValueError, match="clipped-mean.bound is -1, but must be at least 0"):
+        method_entry(bad, plugins)
 
 
 @pytest.mark.parametrize("bound", [0.5, 1.0, 3.0])
@@ -67,7 +96,7 @@ def test_the_rule_is_the_mean_of_updates_cut_to_the_bound(rows, bound):
         num_batches=np.ones(5),
         client_samples=np.ones(5),
     )
-    rule = rows["clipped-mean"].rule.build({"bound": bound})
+    rule = rows["clipped-mean"].with_values({"bound": bound}).rule
     step = rule({"update": updates}, context, {}).steps[0]
     norms = [float(update.norm()) for update in updates]
     limit = bound * sorted(norms)[2]
@@ -77,8 +106,7 @@ def test_the_rule_is_the_mean_of_updates_cut_to_the_bound(rows, bound):
 
 
 def test_the_term_adds_the_gradient_of_its_value(rows):
-    (part,) = rows["clipped-mean"].objective
-    term = part.build({"nu": 0.3})
+    (term,) = rows["clipped-mean"].with_values({"nu": 0.3}).objective
     generator = torch.Generator().manual_seed(0)
     theta, start, before = (torch.randn(3, 5, generator=generator) for _ in range(3))
     theta.requires_grad_()

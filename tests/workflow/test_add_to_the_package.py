@@ -107,7 +107,7 @@ EDITS = {
         ("from fedsdg.methods.method", "from fedsdg.federation.objectives.ridge import Ridge\n"),
         (
             '    "fedprox": Method(',
-            '    "ridge": Method(title="Ridge", rule=Mean(), objective=(Ridge(),), source="here"),\n',
+            '    "ridge": Method(title="Ridge", rule=Mean(), objective=(Ridge(),)),\n',
         ),
     ],
     "methods/choices.py": [

@@ -11,6 +11,7 @@ from fedsdg.experiment.config import Config, MethodConfig
 from fedsdg.experiment.search.scores import CRITERION, Outcome
 from fedsdg.experiment.search.trials import TrialRun
 from fedsdg.experiment.search_space import expected_best
+from fedsdg.parts import plain
 
 
 def known_outcomes(output: Path, planned: Sequence[TrialRun]) -> dict[tuple[Any, ...], Outcome]:

@@ -6,7 +6,7 @@ The attacks themselves (``attacks``) are imported by the runs that have one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from torch import Tensor
@@ -24,6 +24,7 @@ class AttackView:
     start: Tensor
 
 
+@runtime_checkable
 class Attack(Protocol):
     """An attack on updates, on labels, or on both."""
 

@@ -7,7 +7,11 @@ import pytest
 import yaml
 
 from fedsdg.experiment.config import load_config, parse_config
-from fedsdg.methods.local_parts import LOSSES, OPTIMISERS, parameters_of
+from fedsdg.experiment.possible import require_possible
+from fedsdg.federation.optimisers.adamw import AdamW
+from fedsdg.methods.choices import LOSSES, OPTIMISERS
+from fedsdg.methods.declared import choices
+from fedsdg.methods.plugins import build_choice
 
 DEFAULT = Path(__file__).parents[2] / "config" / "config.yaml"
 
@@ -37,7 +41,7 @@ def test_what_says_the_default_is_the_run_that_says_nothing(raw):
         {"loss": {"type": "cross-entropy", "label_smoothing": 0, "class_weights": None}},
     ):
         assert run(raw, training=training).hash == before.hash
-    assert "loss" not in before.to_dict()["training"]
+    assert before.to_dict()["training"]["loss"] == "cross-entropy"
     assert "borrowed" not in before.to_dict()
 
 
@@ -48,13 +52,10 @@ def test_a_row_is_written_with_what_differs_from_its_defaults(raw):
         "momentum": 0.9,
         "nesterov": True,
     }
-    assert plain(raw, optimiser={"type": "sgd", "nesterov": 1, "momentum": 0.9}) == plain(
-        raw, optimiser=nesterov
-    )
     loss = {"type": "cross-entropy", "class_weights": [1, 2.5, 1]}
     assert plain(raw, loss=loss)["loss"] == {
         "type": "cross-entropy",
-        "class_weights": (1.0, 2.5, 1.0),
+        "class_weights": [1.0, 2.5, 1.0],
     }
     assert plain(raw, loss="focal")["loss"] == "focal"
 
@@ -99,7 +100,7 @@ def test_a_method_that_prescribes_sgd_means_the_plain_one(raw):
         ({"optimiser": 3}, "training.optimiser is 3, but must be a mapping"),
         ({"optimiser": {"type": "sgd", "mu": 1}}, "training.optimiser: unknown key 'mu'"),
         ({"optimiser": {"type": "sgd", "momentum": 1}}, "optimiser.momentum is 1, .* at most 0.99"),
-        ({"optimiser": {"type": "sgd", "nesterov": 2}}, "must be one of False, True"),
+        ({"optimiser": {"type": "sgd", "nesterov": 2}}, "must be true or false"),
         ({"optimiser": {"type": "adamw", "weight_decay": -1}}, "must be at least 0"),
         ({"loss": "hinge"}, "training.loss: there is no 'hinge'; known are cross-entropy, focal"),
         ({"loss": {"type": "focal", "gamma": "2"}}, "training.loss.gamma is the text '2'"),
@@ -113,28 +114,32 @@ def test_what_is_wrong_is_one_sentence(raw, training, message):
     assert "\n" not in str(caught.value)
 
 
-def test_the_tables_defaults_are_those_of_the_parts():
-    for table in (OPTIMISERS, LOSSES):
+def test_a_config_builds_the_part_of_the_row_with_what_it_gives():
+    for key, table in (("optimiser", OPTIMISERS), ("loss", LOSSES)):
         for name, choice in table.items():
-            built = choice.part.build(parameters_of(name, choice))
-            assert built == choice.part.resolve()(), name
+            assert build_choice(key, name, None) == choice.part, name
+    built = build_choice("optimiser", {"type": "adamw", "beta1": 0.5}, None)
+    assert built == AdamW(beta1=0.5) != OPTIMISERS["adamw"].part
+    known = choices("optimisers")["adamw"].parameters
+    assert {key: one.default for key, one in known.items()} == vars(AdamW())
 
 
 # --- The server's side ----------------------------------------------------------------------------
 
 
-def test_servers_weigh_as_they_are_told_and_say_nothing_of_it_by_default(raw):
+def test_servers_weigh_as_they_are_told_and_a_run_says_how(raw):
     raw["methods"] = ["fedavg", {"type": "fedavg", "name": "by-steps", "weights": "batches"}]
-    assert run(raw).parameters == {}
+    silent = run(raw)
+    assert silent.parameters == {"weights": "samples"}
     assert run(raw, "by-steps").parameters == {"weights": "batches"}
     raw["methods"] = [{"type": "fedavg", "weights": "samples"}]
-    assert run(raw).parameters == {}
+    assert run(raw).hash == silent.hash
     raw["methods"] = [{"type": "fedavg-uniform", "weights": "samples"}]
     with pytest.raises(ValueError, match="fedavg-uniform has no parameter 'weights'"):
         parse_config(raw)
 
 
-def test_a_scenario_may_set_what_runs_are_usually_silent_about(raw):
+def test_a_scenario_sets_parameters_of_whichever_method_has_them(raw):
     raw["methods"] = ["scaffold", {"type": "multikrum", "f": 1}]
     raw["scenarios"] = {
         "fast": {"parameters": {"server_rate": 1.5, "m": 2}},
@@ -144,8 +149,11 @@ def test_a_scenario_may_set_what_runs_are_usually_silent_about(raw):
     scaffold, krum = config.methods
     fast, usual = config.settings[:2]
     assert config.run("digits", fast, scaffold, 0).parameters == {"server_rate": 1.5}
-    assert config.run("digits", usual, scaffold, 0).parameters == {}
+    assert config.run("digits", usual, scaffold, 0).parameters == {"server_rate": 1.0}
     assert config.run("digits", fast, krum, 0).parameters == {"f": 1, "m": 2}
+    found = config.run("digits", usual, krum, 0)
+    assert found.parameters == {"f": 1, "m": None}
+    assert found.to_dict()["parameters"] == {"f": 1}, "what is null is not written"
 
 
 def test_multikrum_takes_no_more_than_there_are(raw):
@@ -153,25 +161,29 @@ def test_multikrum_takes_no_more_than_there_are(raw):
     for m, wrong in ((8, False), (9, True)):
         raw["methods"] = [{"type": "multikrum", "f": 2, "m": m}]
         if not wrong:
-            parse_config(raw)
+            require_possible(parse_config(raw))
             continue
-        with pytest.raises(ValueError, match=r"takes m = 9 updates, but of 10 clients .* most 8"):
-            parse_config(raw)
+        with pytest.raises(ValueError, match=r"multikrum: m=9 must be at most n - f = 8; lower m"):
+            require_possible(parse_config(raw))
 
 
 # --- Plugins --------------------------------------------------------------------------------------
 
 PLUGIN = """
-from dataclasses import dataclass
-from fedsdg.methods.composition import Choice, Key, Parameter, Part
+from typing import Annotated
+
 from fedsdg.federation.losses.loss import Loss
 from fedsdg.federation.optimisers.optimiser import RowOptimiser, descend
+from fedsdg.methods.choice import Choice
+from fedsdg.parts import Range, part
 
 
-@dataclass(frozen=True)
+@part
 class SignDescent(RowOptimiser):
-    share: float = 0.0
-    weight_decay: float = 0.0
+    share: Annotated[float, Range(0, 1)] = 0.0
+    "share of the past in the direction"
+    weight_decay: Annotated[float, Range(0, 1)] = 0.0
+    "taken note of by nobody"
 
     @property
     def memory(self):
@@ -182,21 +194,14 @@ class SignDescent(RowOptimiser):
         descend(parameters, past.sign(), rate)
 
 
-@dataclass(frozen=True)
+@part
 class Squared(Loss):
     def __call__(self, logits, labels, reduction="none"):
         return (1 - logits.softmax(1).gather(1, labels[:, None])[:, 0]) ** 2
 
 
-RATE = Parameter(0.0, minimum=0, maximum=1)
-OPTIMISERS = {
-    "sign": Choice(
-        "Sign descent",
-        Part(SignDescent, {"share": Key("share"), "weight_decay": Key("weight_decay")}),
-        {"share": RATE, "weight_decay": RATE},
-    )
-}
-LOSSES = {"squared": Choice("Squared", Part(Squared))}
+OPTIMISERS = {"sign": Choice("Sign descent", SignDescent())}
+LOSSES = {"squared": Choice("Squared", Squared())}
 """
 
 
@@ -238,13 +243,29 @@ def test_a_run_that_borrows_nothing_does_not_know_of_the_plugin(outside, raw):
         (PLUGIN.replace('"sign":', '"adam":'), "has 'adam' in OPTIMISERS, which is there already"),
         ("LOSSES = {'x': 3}", "has a int under 'x' of LOSSES, which must map names to Choice"),
         ("OPTIMISERS = 3", "has a int as OPTIMISERS, which must map names to Choice"),
-        (PLUGIN.replace('Key("share")', 'Key("shar")'), "optimiser 'sign': SignDescent asks for"),
+        (
+            PLUGIN.replace('"share of the past in the direction"', ""),
+            "optimiser 'sign': SignDescent.share has no meaning; write it as a string below",
+        ),
+        (
+            PLUGIN.replace("Annotated[float, Range(0, 1)] = 0.0", "float = 0.0"),
+            r"optimiser 'sign': SignDescent.share has no range; write Annotated\[float, Range",
+        ),
+        (
+            PLUGIN.replace('"Sign descent", SignDescent()', '"Sign descent", SignDescent'),
+            "optimiser 'sign': Sign descent: its part is the class SignDescent; write SignDesc",
+        ),
+        (
+            PLUGIN.replace('"Squared", Squared()', '"Squared", SignDescent()'),
+            "loss 'squared': Squared: its part is of type SignDescent, but must be of type Loss",
+        ),
     ],
 )
 def test_a_plugin_whose_rows_cannot_be_used_is_named(outside, source, message):
     Path("outside.py").write_text(source)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as caught:
         parse_config(outside)
+    assert "\n" not in str(caught.value)
 
 
 def test_files_say_it_like_any_other_key(tmp_path):
@@ -322,9 +343,11 @@ def inexact(raw, **entry):
     return raw | {"methods": [{"type": "fedprox-inexact", **entry}]}
 
 
-def test_gamma_is_a_list_or_a_range_and_silent_as_it_was(raw):
+def test_gamma_is_a_list_or_a_range(raw):
     silent = run(inexact(raw), "fedprox-inexact")
-    assert silent.parameters == {"mu": 0.1, "most_epochs": 10}
+    gammas = {"gamma": (0.9, 0.7, 0.5), "gamma_by": "chance"}
+    others = {"weights": "samples", "mu": 0.1, "most_epochs": 10}
+    assert silent.parameters == {**others, **gammas}
     said = inexact(raw, gamma=[0.9, 0.7, 0.5], gamma_by="chance")
     assert run(said, "fedprox-inexact").hash == silent.hash
     span = run(inexact(raw, gamma={"low": 0.5, "high": 1}, mu=1), "fedprox-inexact").to_dict()
@@ -346,7 +369,7 @@ def test_gamma_is_a_list_or_a_range_and_silent_as_it_was(raw):
 )
 def test_a_gamma_that_cannot_be_is_named(raw, entry, conditions, message):
     with pytest.raises(ValueError, match=message):
-        run(inexact(raw, **entry) | {"conditions": conditions}, "fedprox-inexact")
+        require_possible(parse_config(inexact(raw, **entry) | {"conditions": conditions}))
 
 
 def test_slow_clients_of_a_run_have_the_loose_gamma_and_take_fewer_epochs(raw, built):
@@ -389,7 +412,7 @@ def test_partial_aggregates_of_a_run_are_chosen_by_what_the_config_says(raw, bui
         assert len(starts.unique(dim=0)) == 2
     raw["methods"] = [{**entry, "partials": 5}]
     with pytest.raises(ValueError, match="makes 5 partial aggregates of 4 clusters; lower partial"):
-        parse_config(raw)
+        require_possible(parse_config(raw))
     raw["methods"] = ["semi-global", {"type": "semi-global", "name": "as-ever", "partials": 1}]
     config = parse_config(raw)
     assert config.method("as-ever").parameters == config.method("semi-global").parameters
