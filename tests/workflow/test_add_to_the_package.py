@@ -100,7 +100,7 @@ EDITS = {
         ),
         (
             '    "krum": Method(',
-            '    "cut-mean": Method(title="Cut mean", rule=CutMean(), formula="cut", source="here"),\n',
+            '    "cut-mean": Method(title="Cut mean", rule=CutMean(), source="here"),\n',
         ),
     ],
     "methods/averaging.py": [
