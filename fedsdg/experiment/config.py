@@ -80,10 +80,10 @@ class MethodConfig:
         """What is known of the method."""
         return find_row(self.type, self.plugin)
 
-    def under(self, case: Scenario) -> dict[str, Any]:
-        """Its parameters in a scenario."""
+    def under(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Its parameters in a scenario that sets some for all methods that have them."""
         known = self.row.parameters
-        given = {key: value for key, value in case.parameters.items() if key in known}
+        given = {key: value for key, value in parameters.items() if key in known}
         return {**self.parameters, **given}
 
 
@@ -303,7 +303,7 @@ class Config:
             training=TrainingConfig(**training),
             adapters=self.adapters,
             method=method.type,
-            parameters=method.under(case),
+            parameters=method.under(case.parameters),
             conditions=case.conditions,
             plugin=method.plugin,
             trainable=self.trainable,
@@ -439,12 +439,12 @@ def _search(
         if label not in rows and label not in others:
             raise ValueError(f"{where}: the config has no method {label!r}{hint(label, rows)}")
         row = rows[label] if label in rows else find_row(label, others[label])
-        settable = _settable(row, plugins)
+        known_keys = _settable(row, plugins)
         space[label] = {}
         for key, axis in mapping(axes, where).items():
-            if key not in settable:
-                raise ValueError(f"{where}: no parameter {key!r}{hint(key, settable)}")
-            space[label][key] = parse_axis(axis, settable[key], f"{where}.{key}")
+            if key not in known_keys:
+                raise ValueError(f"{where}: no parameter {key!r}{hint(key, known_keys)}")
+            space[label][key] = parse_axis(axis, known_keys[key], f"{where}.{key}")
         if not space[label]:
             raise ValueError(f"{where} names no parameter; name one or remove it")
     skews = _list(section["skews"], "search.skews") if section.get("skews") else []
@@ -641,7 +641,9 @@ def cases(config: Config) -> list[Config]:
     cases = []
     for setting in config.settings:
         case = config.scenario(setting)
-        methods = tuple(replace(one, parameters=one.under(case)) for one in config.methods)
+        methods = tuple(
+            replace(one, parameters=one.under(case.parameters)) for one in config.methods
+        )
         cases.append(
             replace(
                 config,
