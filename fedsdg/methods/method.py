@@ -71,12 +71,11 @@ class Method:
 
     def _require_parts(self) -> None:
         terms = [("a term of its objective", one, Term) for one in self.objective]
-        stopping = [("what it stops by", self.stopping, Inexactness)]
         for what, one, kind in (
             ("its rule", self.rule, Rule),
             *terms,
             ("its personalisation", self.personalisation, Personalisation),
-            *(stopping if self.stopping is not None else ()),
+            ("what it stops by", self.stopping, object),
             ("its pooling", self.pooling, Pooling),
         ):
             name = type(one).__name__
