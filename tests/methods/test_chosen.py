@@ -411,7 +411,7 @@ def test_partial_aggregates_of_a_run_are_chosen_by_what_the_config_says(raw, bui
         assert one.state["group"].unique().tolist() == [0, 1]
         assert len(starts.unique(dim=0)) == 2
     raw["methods"] = [{**entry, "partials": 5}]
-    with pytest.raises(ValueError, match="makes 5 partial aggregates of 4 clusters; lower partial"):
+    with pytest.raises(ValueError, match="partials is 5, but must be at most clusters = 4; lower"):
         require_possible(parse_config(raw))
     raw["methods"] = ["semi-global", {"type": "semi-global", "name": "as-ever", "partials": 1}]
     config = parse_config(raw)
