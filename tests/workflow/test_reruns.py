@@ -20,7 +20,7 @@ AFTER_TRAINING = {
 ALL_CELLS = {"train_cell": 39, **AFTER_TRAINING}
 
 PLUGIN = """
-from fedsdg.methods.table import METHODS as TABLE
+from fedsdg.methods.families import METHODS as TABLE
 
 METHODS = {"clipped": TABLE["fedavg"]}
 """
