@@ -90,8 +90,10 @@ def _methods_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--markdown", action="store_true", help="the whole page, docs/methods.md")
 
 
+#: What a config may name.
+TOLD = ("methods", "optimisers", "losses", "attacks", "keys", "tables", "figures")
 COMMANDS = (
-    Command(check, add_config_options),
+    Command(check, add_config_options, TOLD),
     Command(methods, _methods_options),
     Command(documents, _documents_options),
 )
