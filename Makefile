@@ -168,7 +168,8 @@ $(VENV)/.rivals: benchmarks/requirements.txt $(INSTALLED)
 	@$(BIN)/python -m pip install --quiet --no-deps --requirement $< && touch $@ || \
 	  echo "Flower and byzfl could not be installed: their columns stay empty." >&2
 
-# What is said of the parts in other places, from the parts; a test says when it is due.
+# What is said of the parts in other places, from the parts: fedsdg/declarations.json, the config's schema,
+# docs/methods.md and docs/config.md. A test says when it is due.
 documents: $(INSTALLED)
 	$(BIN)/fedsdg documents
 

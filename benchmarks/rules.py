@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.cohorts import Cohort
 from benchmarks.timing import Work
-from fedsdg.aggregation.rule_table import RULES as KNOWN
+from fedsdg.aggregation.rule_table import rules
 from fedsdg.aggregation.rule_table import make_rule
 
 

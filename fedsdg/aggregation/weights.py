@@ -20,7 +20,8 @@ class Weighed:
     """
 
     weights: Literal["samples", "uniform", "batches"] = "samples"
-    "a client counts by its samples n_k, as all others do, or by its steps"
+    """by what clients count: `samples` n_k, `uniform` (all alike), or `batches` (local steps per
+    epoch)"""
 
     @property
     def needs(self) -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedsdg.files.declarations import titles
 from fedsdg.files.places import split_setting
 
 #: The method whose lead over the others is examined.
@@ -22,50 +23,6 @@ BASELINES = ("fedavg", "fedavg-uniform", "fedavg-sgd")
 #: Rival "the better of fedavg and fedavg-uniform" of records from before; no longer compared with.
 BETTER_BASELINE = "better-fedavg"
 
-#: In the order of the table of methods, whose titles these are (a test compares them).
-METHODS = {
-    "fedsdg": "FedSDG",
-    "fedavg": "FedAvg (samples)",
-    "fedavg-uniform": "FedAvg (uniform)",
-    "fedavg-sgd": "FedAvg (SGD)",
-    "fine-tune": "FedAvg + fine-tuning",
-    "fedprox": "FedProx",
-    "scaffold": "SCAFFOLD",
-    "krum": "Krum",
-    "multikrum": "Multi-Krum",
-    "geometric-median": "Geometric median",
-    "coordinate-median": "Coordinate median",
-    "trimmed-mean": "Trimmed mean",
-    "cgsv": "CGSV",
-    "fedsgd": "FedSGD",
-    "fedprox-inexact": "FedProx (γ-inexact)",
-    "fedcurv": "FedCurv",
-    "fedrep": "FedRep",
-    "ditto": "Ditto",
-    "interpolate": "Running mix",
-    "fedper": "FedPer",
-    "fedsdg+head": "FedSDG, own heads",
-    "ffa-lora": "FFA-LoRA",
-    "fedsa-lora": "FedSA-LoRA",
-    "rolora": "RoLoRA",
-    "apfl": "APFL",
-    "feddpa": "FedDPA-T",
-    "fedsdg-official": "FedSDG (authors' code)",
-    "fedsdg-official-aligned": "FedSDG (authors' code, aligned)",
-    "cgsv-xu": "CGSV (as published)",
-    "focus": "FOCUS",
-    "clustered": "Clusters",
-    "semi-global": "Semi-global models",
-    "pens": "PENS",
-    "screened": "Mean (screened)",
-    "fedsdg+screened": "FedSDG (screened)",
-    "fedsdg+geometric-median": "FedSDG + geometric median",
-    "fedsdg+multikrum": "FedSDG + Multi-Krum",
-    "data-sharing": "Data sharing",
-    "centralised": "Centralised",
-    "local-only": "Local only",
-}
-
 #: No federation: what pooled data would give, a line to measure by that takes no part in a ranking.
 CEILING = "centralised"
 
@@ -79,19 +36,6 @@ DATASETS = {
     "tiny_imagenet_32": "Tiny ImageNet (32 px)",
     "digits_domains": "Digits, four domains",
     "mnist_usps": "MNIST and USPS",
-}
-
-
-ATTACKS = {
-    "gaussian": "Gaussian noise",
-    "sign-flip": "Sign flip",
-    "scaling": "Scaling",
-    "alie": "ALIE",
-    "inner-product": "Inner product",
-    "replacement": "Model replacement",
-    "replacement-blind": "Model replacement, blind",
-    "corruption": "Corrupted transmission",
-    "label-flip": "Label flip",
 }
 
 
@@ -182,7 +126,7 @@ def learn_titles(runs: Iterable[Mapping[str, Any]]) -> None:
 
 def base_method(label: str) -> str | None:
     """The known method a label is a variant of: ``fedsdg-softmax`` → ``fedsdg``; None if none."""
-    return next(iter(_bases(label, METHODS)), None)
+    return next(iter(_bases(label, titles("methods"))), None)
 
 
 def _bases(label: str, methods: Iterable[str]) -> list[str]:
@@ -200,11 +144,11 @@ def method_title(label: str) -> str:
     """A label in print: ``krum`` → Krum, ``fedsdg-softmax`` → FedSDG (softmax)."""
     if label == BETTER_BASELINE:
         return "FedAvg, the better"
-    titles = {**_LEARNED["method"], **METHODS}
+    known = {**_LEARNED["method"], **titles("methods")}
     base = base_method(label) or next(iter(_bases(label, _LEARNED["method"])), None)
     if base is None:
         return label
-    title, variant = titles[base], label[len(base) + 1 :]
+    title, variant = known[base], label[len(base) + 1 :]
     if not variant:
         return title
     return f"{title[:-1]}, {variant})" if title.endswith(")") else f"{title} ({variant})"
@@ -215,13 +159,14 @@ def method_order(label: str) -> tuple[int, bool, str]:
     if label == BETTER_BASELINE:
         return (-1, False, label)
     base = base_method(label)
-    position = len(METHODS) if base is None else list(METHODS).index(base)
+    known = list(titles("methods"))
+    position = len(known) if base is None else known.index(base)
     return (position, label != base, label)
 
 
 def attack_title(attack: str) -> str:
     """An attack in print; an unknown one by its name."""
-    return ATTACKS.get(attack) or _LEARNED["attack"].get(attack, attack)
+    return titles("attacks").get(attack) or _LEARNED["attack"].get(attack, attack)
 
 
 def dirichlet_alpha(skew: str) -> float | None:
@@ -238,7 +183,7 @@ def skew_title(skew: str, short: bool = False) -> str:
     plain, scenario = split_setting(skew)
     kind, _, value = plain.partition("~")
     part, _, rest = value.partition("~")
-    titles = {
+    printed = {
         "dirichlet": (f"Dirichlet α = {value}", f"α = {value}"),
         "mixed": (f"{part} IID, others Dirichlet α = {rest}", f"{part} IID, α = {rest}"),
         "classes": (f"{value} classes per client", f"{value} classes"),
@@ -247,7 +192,7 @@ def skew_title(skew: str, short: bool = False) -> str:
         "column": (f"Clients by {value}", value),
         "iid": ("IID", "IID"),
     }
-    text = titles.get(kind, (plain, plain))[short]
+    text = printed.get(kind, (plain, plain))[short]
     return f"{text}, {scenario}" if scenario else text
 
 

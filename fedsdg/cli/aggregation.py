@@ -164,4 +164,4 @@ def _upload(text: str) -> tuple[str, str]:
     return name, folder
 
 
-COMMANDS = (Command(aggregate, _aggregate_options),)
+COMMANDS = (Command(aggregate, _aggregate_options, ("rules",)),)

@@ -191,8 +191,8 @@ def _verify_options(sub: argparse.ArgumentParser) -> None:
 
 COMMANDS = (
     Command(summarise, _summarise_options),
-    Command(table, _table_options),
-    Command(figure, _figure_options),
+    Command(table, _table_options, ("tables",)),
+    Command(figure, _figure_options, ("figures",)),
     Command(kernels, _kernels_options),
     Command(throughput, _throughput_options),
     Command(claims, _claims_options),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from fedsdg.cli.command import Command
 from fedsdg.cli.options import add_config_options, add_plugin_option, load, say_remarks
@@ -66,12 +67,18 @@ def methods(arguments: argparse.Namespace) -> int:
 
 
 def documents(arguments: argparse.Namespace) -> int:
-    """Generate what is said of the parts elsewhere: fedsdg/declarations.json, docs/methods.md."""
-    from fedsdg.files import write_json
-    from fedsdg.methods.declared import FILE
-    from fedsdg.methods.describing import declarations
+    """Generate what is said of the parts elsewhere: declarations, schema, methods, config."""
+    from fedsdg.experiment.documents import ROOT, stale, write_documents
 
-    write_json(arguments.output or FILE, declarations())
+    if not arguments.output and not (ROOT / "pyproject.toml").is_file():
+        raise ValueError(f"{ROOT} is no checkout of the sources; name one with --output")
+    folder = Path(arguments.output or ROOT)
+    if arguments.check:
+        if due := stale(folder):
+            raise ValueError(f"not what the parts say: {', '.join(due)}; give `make documents`")
+        return 0
+    for path in write_documents(folder):
+        print(path)
     return 0
 
 
@@ -81,7 +88,8 @@ def _check_options(sub: argparse.ArgumentParser) -> None:
 
 
 def _documents_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--output", metavar="FILE", help="default: fedsdg/declarations.json")
+    sub.add_argument("--output", metavar="FOLDER", help="a checkout (default: this one)")
+    sub.add_argument("--check", action="store_true", help="write nothing: say what is stale")
 
 
 def _methods_options(sub: argparse.ArgumentParser) -> None:
@@ -89,8 +97,10 @@ def _methods_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--markdown", action="store_true", help="the whole page, docs/methods.md")
 
 
+#: What a config may name.
+TOLD = ("methods", "optimisers", "losses", "attacks", "keys", "tables", "figures")
 COMMANDS = (
-    Command(check, _check_options),
+    Command(check, _check_options, TOLD),
     Command(methods, _methods_options),
     Command(documents, _documents_options),
 )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from fedsdg import __version__
 from fedsdg.cli import aggregation, analysis, configs, data, models, training
-from fedsdg.cli.command import FORESEEN
+from fedsdg.cli.command import FORESEEN, Parser
 
 #: The groups of commands, in the order of the help.
 GROUPS = (configs, data, training, analysis, models, aggregation)
@@ -23,13 +23,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"fedsdg {__version__}")
     parser.add_argument("--traceback", action="store_true", help="show where an error came from")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="command", parser_class=Parser
+    )
     for group in GROUPS:
-        for function, add_options in group.COMMANDS:
-            text = (function.__doc__ or "").strip()
-            sub = commands.add_parser(function.__name__, help=text, description=text)
-            sub.set_defaults(function=function)
-            add_options(sub)
+        for command in group.COMMANDS:
+            text = (command.function.__doc__ or "").strip()
+            sub = commands.add_parser(command.function.__name__, help=text, description=text)
+            sub.tells = command.tells
+            sub.set_defaults(function=command.function)
+            command.add_options(sub)
     return parser
 
 

@@ -283,7 +283,7 @@ def _search_options(sub: argparse.ArgumentParser) -> None:
 
 
 COMMANDS = (
-    Command(train, _train_options),
-    Command(run, _run_options),
-    Command(search, _search_options),
+    Command(train, _train_options, ("methods",)),
+    Command(run, _run_options, ("methods",)),
+    Command(search, _search_options, ("methods",)),
 )

@@ -120,7 +120,7 @@ class DifferenceConfig:
     """share of the clients that differ, rounded to whole clients (halves up); those of a smaller
     share are among those of a larger one, and 0, which is nobody, is allowed as a control"""
     per: Literal["client", "group"] = "client"
-    "each differs in its own way, or in the way of its group"
+    "each differs in its own way (`client`), or in the way of its `group`"
     groups: Annotated[int, Range(1)] = 1
     "how many groups there are, as equal in size as can be"
 
@@ -173,9 +173,9 @@ class FeatureShiftConfig(DifferenceConfig):
     """A share of the clients see other images; the global test set stays as it is."""
 
     kind: Literal["invert", "rotate", "noise"] = "invert"
-    """255 − x, the same for everybody; turned by an angle between 15° and 60° either way, bilinear;
-    or with noise of standard deviation 0.25 of full ink, drawn once for an image and whoever sees
-    it"""
+    """`invert` (255 − x, the same for everybody), `rotate` (by an angle between 15° and 60° either
+    way, bilinear), or `noise` (of standard deviation 0.25 of full ink, drawn once for an image and
+    whoever sees it)"""
 
     #: What this condition alone imports.
     modules: ClassVar = ("fedsdg.data.transforms",)
@@ -195,7 +195,7 @@ class ComputeConfig:
     fastest: Annotated[float, Range(1e-6, _LARGEST)] = 4.0
     "local steps in a simulated second of the fastest"
     local_seconds: Annotated[float | None, Range(1e-6, 1e9)] = None
-    "clients train for so many seconds; null: training.epochs"
+    "clients train for so many seconds; null: `training.epochs`"
     max_epochs: Annotated[int, Range(1)] = 10
     "at most so many epochs, where they train by the clock"
     deadline: Annotated[float | None, Range(1e-6, 1e9)] = None
@@ -203,7 +203,8 @@ class ComputeConfig:
     arrivals: Annotated[int | None, Range(1)] = None
     "a round ends with so many updates; null: with all of them"
     late: Literal["compensate", "discard"] = "compensate"
-    "an update that comes later joins the round in which it arrives, or is thrown away"
+    """an update that comes later: `compensate` lets it join the round in which it arrives,
+    `discard` throws it away"""
     max_age: Annotated[int, Range(1)] = 5
     "rounds after which a late update is thrown away all the same"
 
@@ -244,7 +245,7 @@ class QuantisationConfig:
     """bits for each number: 2^bits levels, equally far apart between the least and the greatest
     number of the update"""
     who: Literal["chance", "slowest"] = "chance"
-    "drawn by chance, or the slowest clients (needs compute)"
+    "drawn by `chance`, or the `slowest` clients (needs `compute`)"
 
     #: What this condition alone imports.
     modules: ClassVar = ("fedsdg.federation.environment.quantisation",)
@@ -256,7 +257,7 @@ class QuantisationConfig:
 
 @part
 class Conditions:
-    """What a run has to cope with; None for what it is spared."""
+    """What a run has to cope with; each is left out, or null, where there is none of it."""
 
     attack: AttackConfig | None = None
     """a share of the clients attacks; they are the same in every round, and those of a smaller

@@ -57,8 +57,24 @@ SKEW = re.compile(
     r"|column~[A-Za-z0-9][A-Za-z0-9_.-]*|iid"
 )
 #: How often a run saves its state.
-SECONDS = Declared("checkpoint_seconds", float, 30.0, "", Range(0))
-TRAINABLE = Declared("trainable", str, "adapters", choices=("adapters", "full"))
+SECONDS = Declared(
+    "checkpoint_seconds",
+    float,
+    30.0,
+    "a run saves its state after the first round that ends so many seconds after it was last "
+    "saved (0: after every round), and at SIGINT and SIGTERM; the same command then goes on from "
+    "there. No part of a run's hash",
+    Range(0),
+)
+TRAINABLE = Declared(
+    "trainable",
+    str,
+    "adapters",
+    "`adapters` of a frozen backbone, or `full`: all parameters of a small CNN, from scratch, on "
+    "the data set's own images; `backbone` and `adapters` are then not read, and methods that keep "
+    "a private branch of adapters are refused",
+    choices=("adapters", "full"),
+)
 _SCENARIO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 #: ValueError: dates and whole numbers that there are not, and bytes that are no text.

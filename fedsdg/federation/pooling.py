@@ -43,7 +43,7 @@ class SharedSamples(Pooling):
     """
 
     share: Annotated[float, Range(0, 1)] = 0.05
-    "share of its data a client gives to all"
+    "share of its data that every client gives to all others"
 
     def shards(self, shards: Shards, generator: np.random.Generator) -> Shards:
         counts = self._counts(np.array([len(own) for own in shards.train]))

@@ -26,11 +26,12 @@ class Inexactness:
     """
 
     gamma: Annotated[tuple[float, ...] | Ends, Range(0, 1)] = (0.9, 0.7, 0.5)
-    "γ of the clients: one of these for each, or between low and high"
+    "γ of the clients: one of a list for each, or between two (`{low: 0.5, high: 0.9}`)"
     most_epochs: Annotated[int, Range(1)] = 10
-    "epochs after which a client stops anyway"
+    "epochs after which a client stops whether its solution is γ-inexact or not"
     gamma_by: Literal["chance", "speed"] = "chance"
-    "a client's γ is drawn, or the larger the slower it is"
+    """a client's γ is drawn by `chance`, or follows its `speed`: the slower a client, the larger
+    its γ and the less it has to do (needs `conditions.compute`)"""
 
     def require(self, clients_differ: bool) -> None:
         """Raise ``ValueError`` where γ follows the speed of clients that are all equally fast."""

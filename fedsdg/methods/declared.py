@@ -10,17 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from fedsdg.files import read_json
+from fedsdg.files import declarations
 from fedsdg.parts import REQUIRED, Declared, Ends, Range, plain
 
 R = TypeVar("R", "Row", "ChoiceRow")
 
-#: Beside the rooms, as the default config is.
-FILE = Path(__file__).parents[1] / "declarations.json"
+#: Where it lies.
+FILE = declarations.FILE
 _KINDS: Mapping[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
 
 
@@ -127,9 +126,9 @@ def _declared(said: Mapping[str, Any]) -> Declared:
 
 def _named(kind: type[R], table: str) -> Mapping[str, R]:
     found = {}
-    for entry in read_json(FILE)[table]:
-        name = entry.pop("name")
-        found[name] = from_plain(kind, entry)
+    for entry in declarations.declarations()[table]:
+        said = {key: value for key, value in entry.items() if key != "name"}
+        found[entry["name"]] = from_plain(kind, said)
     return MappingProxyType(found)
 
 

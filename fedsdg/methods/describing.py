@@ -116,19 +116,21 @@ def choice_row_of(choice: Choice) -> ChoiceRow:
     return ChoiceRow(choice.title, choice.parameters, modules, repr(choice.part), choice.source)
 
 
-def declarations() -> dict[str, Any]:
-    """All that ``fedsdg/declarations.json`` holds."""
-    family = {name: title for title, rows in FAMILIES.items() for name in rows}
+def rows() -> dict[str, Row]:
+    """All methods, described, in the order of tables and figures."""
+    family = {name: title for title, known in FAMILIES.items() for name in known}
+    return {name: row_of(method, family[name]) for name, method in METHODS.items()}
+
+
+def choice_rows() -> dict[str, dict[str, ChoiceRow]]:
+    """All "optimisers", "losses" and "attacks", described."""
     tables = {"optimisers": OPTIMISERS, "losses": LOSSES, "attacks": ATTACKS}
     return {
-        "methods": _listed({n: row_of(row, family[n]) for n, row in METHODS.items()}),
-        **{
-            table: _listed({name: choice_row_of(row) for name, row in rows.items()})
-            for table, rows in tables.items()
-        },
+        table: {name: choice_row_of(choice) for name, choice in known.items()}
+        for table, known in tables.items()
     }
 
 
-def _listed(rows: Mapping[str, Any]) -> list[dict[str, Any]]:
+def listed(rows: Mapping[str, Row | ChoiceRow]) -> list[dict[str, Any]]:
     """A list, for the keys of a JSON file are sorted and rows are not."""
     return [{"name": name, **to_plain(row)} for name, row in rows.items()]

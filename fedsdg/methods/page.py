@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fedsdg.methods.declared import Row
-from fedsdg.parts import Declared, Ends
+from fedsdg.methods.markdown import allowed, default_of, in_words, table
+from fedsdg.parts import Declared
 
 _HEAD = """\
 # The methods
@@ -30,17 +31,17 @@ An entry of `methods` in a config may set these, and `optimiser`, `loss`, `eta_g
 """
 
 
-def method_page(table: Mapping[str, Row]) -> str:
+def method_page(rows: Mapping[str, Row]) -> str:
     """Markdown: one row a method, and one row a parameter that methods share."""
-    methods = _table(
+    methods = table(
         ("method", "formula", "parameters", "sent up, down", "cost per round", "source"),
-        (_method_row(name, row) for name, row in table.items()),
+        (_method_row(name, row) for name, row in rows.items()),
     )
     shared: dict[tuple[str, Declared], list[str]] = {}
-    for name, row in table.items():
+    for name, row in rows.items():
         for key, parameter in row.parameters.items():
             shared.setdefault((key, parameter), []).append(name)
-    parameters = _table(
+    parameters = table(
         ("parameter", "default", "values", "meaning", "methods"),
         (_parameter_row(key, parameter, names) for (key, parameter), names in shared.items()),
     )
@@ -48,10 +49,12 @@ def method_page(table: Mapping[str, Row]) -> str:
 
 
 def _method_row(name: str, row: Row) -> tuple[str, ...]:
-    settings = [f"`{key}` = {_value(p.default)}" for key, p in row.parameters.items()]
+    settings = [f"`{key}` = {default_of(p)}" for key, p in row.parameters.items()]
     fixed: dict[str, Any] = {"optimiser": row.optimiser} if row.optimiser else {}
     fixed |= {"weight_decay": 0} if row.undecayed else {}
-    settings += [f"`{k}` fixed at {_value(v)}" for k, v in {**fixed, **row.training}.items()]
+    fixed |= row.training
+    fixed |= {key: held for key, held in row.fixed.items() if held is not None}
+    settings += [f"`{k}` fixed at {in_words(v)}" for k, v in fixed.items()]
     server = f"; server: {row.server_cost}" if row.server_cost else ""
     return (
         f"{row.title} (`{name}`)",
@@ -66,49 +69,8 @@ def _method_row(name: str, row: Row) -> tuple[str, ...]:
 def _parameter_row(key: str, parameter: Declared, names: Iterable[str]) -> tuple[str, ...]:
     return (
         f"`{key}`",
-        _value(parameter.default),
-        _values(parameter),
+        default_of(parameter),
+        allowed(parameter),
         parameter.meaning,
         ", ".join(f"`{name}`" for name in names),
     )
-
-
-def _values(parameter: Declared) -> str:
-    """What a parameter may be, in words."""
-    if parameter.choices:
-        words = " or ".join(map(_value, parameter.choices))
-        return f"{words}, or none" if parameter.optional else words
-    if parameter.kind is bool:
-        return "true or false"
-    if parameter.kind is str:
-        return "text"
-    least, most = parameter.range.least, parameter.range.most
-    words = "whole number" if parameter.kind is int else "number"
-    words += "s" if parameter.several else ""
-    if least is not None and most is not None:
-        words += f" from {_value(least)} to {_value(most)}"
-    elif least is not None:
-        words += f" from {_value(least)}"
-    elif most is not None:
-        words += f" to {_value(most)}"
-    words += ", or a mapping of low and high" if parameter.ends else ""
-    return f"{words}, or none" if parameter.optional else words
-
-
-def _value(value: Any) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, Ends):
-        return f"{_value(value.low)} to {_value(value.high)}"
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(_value, value))}]"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """Lines of one Markdown table; a bar or a line break within a cell would end it."""
-    lines = [heads, ("---",) * len(heads)]
-    lines += [tuple(cell.replace("|", r"\|").replace("\n", " ") or "—" for cell in r) for r in rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from fedsdg.analysis.names import CEILING, METHODS
+from fedsdg.analysis.names import CEILING
 from fedsdg.analysis.plots.cast import IN_COLOUR, ROLES, cast, leads
 from fedsdg.analysis.plots.style import GREY, fences, looks, ticks_within
+from fedsdg.files.declarations import titles
 
 
 def test_at_most_five_are_in_colour_and_the_roles_are_always_among_them() -> None:
-    methods = list(METHODS)
+    methods = list(titles("methods"))
     look = cast(methods, {"scaffold": 0.9, "krum": 0.2, CEILING: 0.99})
     coloured = [m for m in methods if look[m].colour != GREY and m != CEILING]
     assert len(coloured) == IN_COLOUR == 5

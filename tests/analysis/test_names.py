@@ -1,22 +1,10 @@
 """Names and orders that people read."""
 
 import pytest
-from fedsdg.methods.table import METHODS
 
 from fedsdg.analysis import names
-from fedsdg.experiment import conditions
 from fedsdg.files.places import split_setting
 from fedsdg.files.records import METRICS, METRICS_OF_GROUPS
-
-
-def test_methods_are_those_of_the_table_in_its_order() -> None:
-    """Analysis may not import the table; this keeps the two from drifting apart."""
-    table = {name: method.title for name, method in METHODS.items()}
-    assert list(names.METHODS.items()) == list(table.items())
-
-
-def test_attacks_are_those_of_the_conditions() -> None:
-    assert {name: kind.title for name, kind in conditions.ATTACKS.items()} == names.ATTACKS
 
 
 def test_variants_stand_after_their_method() -> None:

@@ -10,14 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 from matplotlib.colors import to_rgb
 
-from fedsdg.analysis.names import METHODS
-from fedsdg.analysis.plots import FIGURES, write_figure
+from fedsdg.analysis.plots import FIGURES, style, write_figure
 from fedsdg.analysis.plots.partition import read_shares
 from fedsdg.analysis.plots.style import looks, styled
 from fedsdg.analysis.plots.weights import entropy
 from fedsdg.analysis.summarise import summarise
 from fedsdg.analysis.summary import Summary
 from fedsdg.files import sha256_file
+from fedsdg.files.declarations import families, titles
 
 from .conftest import METHODS as METHODS_OF_GRID
 from .conftest import Run
@@ -229,8 +229,9 @@ def test_unknown_figure_is_named(summary_dir, tmp_path) -> None:
 
 
 def test_every_method_has_its_own_look() -> None:
-    known = looks(list(METHODS))
-    assert len({(look.colour, str(look.dashes)) for look in known.values()}) == len(METHODS)
+    methods = list(titles("methods"))
+    known = looks(methods)
+    assert len({(look.colour, str(look.dashes)) for look in known.values()}) == len(methods)
     hues = {look.colour for look in known.values()}
     for hue in hues:
         markers = [look.marker for look in known.values() if look.colour == hue]
@@ -241,6 +242,24 @@ def test_every_method_has_its_own_look() -> None:
     assert len({(look.colour, str(look.dashes)) for look in variants.values()}) == 12
     assert not {v.colour for v in variants.values()} & {look.colour for look in known.values()}
     assert all(len(to_rgb(look.colour)) == 3 for look in (*known.values(), *variants.values()))
+
+
+def test_a_method_that_is_not_listed_is_drawn_in_a_hue_of_its_family(monkeypatch) -> None:
+    settled = style._known()
+    unlisted = {**families(), "near-krum": "Robust rules", "odd": "A family that is new"}
+    monkeypatch.setattr(style, "families", lambda: unlisted)
+    style._known.cache_clear()
+    try:
+        known = style._known()
+    finally:
+        style._known.cache_clear()
+    kin = [settled[m] for m, family in families().items() if family == "Robust rules"]
+    look = known["near-krum"]
+    assert look.colour in {one.colour for one in kin}
+    assert (look.colour, look.dashes) not in {(one.colour, one.dashes) for one in settled.values()}
+    assert look.marker not in {one.marker for one in kin if one.colour == look.colour}
+    assert "odd" not in known
+    assert {m: known[m] for m in settled} == settled
 
 
 def test_entropy_counts_the_clients_that_matter() -> None:

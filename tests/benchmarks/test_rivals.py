@@ -11,7 +11,7 @@ import torch
 from benchmarks import rivals
 from benchmarks.cohorts import TENSORS, Cohort
 from benchmarks.rules import RULES, ours
-from fedsdg.aggregation.rule_table import RULES as KNOWN
+from fedsdg.aggregation.rule_table import rules
 from fedsdg.aggregation.rules.fedcurv import FedCurv
 from fedsdg.aggregation.rules.no_aggregation import NoAggregation
 from fedsdg.aggregation.rules.screened import Screened

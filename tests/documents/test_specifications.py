@@ -1,5 +1,6 @@
 """The table of specifications: no open row, and whatever it names is there."""
 
+import json
 import re
 from pathlib import Path
 
@@ -7,8 +8,8 @@ import pytest
 import yaml
 
 from fedsdg.files.records import ROUNDS_SCHEMA
-from fedsdg.methods.choices import ATTACKS, LOSSES, OPTIMISERS
-from fedsdg.methods.families import METHODS
+from fedsdg.methods.declared import choices, methods
+from tests.workflow.test_config_schema import SCHEMA, keys_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/specifications.md").read_text()
@@ -17,20 +18,11 @@ ROWS = re.findall(r"^\| (?!asked for|---)(.+?) \| (.+?) \| (.+?) \|$", PAGE, re.
 
 def known_names():
     """Methods with their parameters, keys of the config, rows of tables, experiments, records."""
-    schema = yaml.safe_load((ROOT / "workflow/schemas/config.schema.yaml").read_text())
-    found = {*METHODS, *ATTACKS, *OPTIMISERS, *LOSSES, *schema["properties"]}
-    for table in (METHODS, OPTIMISERS, LOSSES):
-        found |= {key for row in table.values() for key in row.parameters}
-        found |= {
-            str(choice)
-            for row in table.values()
-            for one in row.parameters.values()
-            for choice in one.choices or ()
-        }
-    for part in schema["$defs"].values():
-        found |= set(part.get("properties", {}))
-    for section in schema["$defs"]["conditions"]["properties"].values():
-        found |= set(section.get("properties", {}))
+    tables = [methods(), *map(choices, ("optimisers", "losses", "attacks"))]
+    found = {name for table in tables for name in table}
+    for row in (row for table in tables for row in table.values()):
+        found |= {str(word) for one in row.parameters.values() for word in one.choices or ()}
+    found |= keys_of(json.loads(SCHEMA.read_text()))
     found |= {file.stem for file in (ROOT / "config").rglob("*.yaml")}
     return found | {"rounds.parquet", "clients.parquet"} | set(ROUNDS_SCHEMA.names)
 
@@ -56,8 +48,8 @@ def test_every_method_of_the_table_is_asked_for_or_a_variant_or_a_rival():
     named = {name for _, here, _ in ROWS for name in re.findall(r"`([^`]+)`", here)}
     rivals = {"fine-tune", "trimmed-mean", "fedrep", "ditto", "fedper", "ffa-lora", "fedsa-lora"}
     rivals |= {"rolora", "apfl", "feddpa", "centralised", "local-only"}
-    variants = {name for name in METHODS if name.startswith(("fedsdg+", "fedsdg-official"))}
-    assert set(METHODS) - named == rivals | variants
+    variants = {name for name in methods() if name.startswith(("fedsdg+", "fedsdg-official"))}
+    assert set(methods()) - named == rivals | variants
 
 
 def test_new_corners_are_run_in_small():

@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from fedsdg.methods.composition import Method, Parameter, Part
-from fedsdg.methods.table import METHODS
 
 from fedsdg.aggregation import plans
 from fedsdg.aggregation.engines.rows import BlockRows
@@ -16,42 +14,47 @@ from fedsdg.cli import main
 from fedsdg.experiment.config import method_entry, parse_config
 from fedsdg.experiment.runs import build, make_partition, prepare_material
 from fedsdg.federation.messages import serialise
+from fedsdg.methods.declared import Row, methods
 from fedsdg.methods.page import method_page
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze
+from fedsdg.parts import Declared, Range
 
 ROOT = Path(__file__).parents[2]
 CLIENTS, EPOCHS = 5, 2
+METHODS = methods()
 ROWS = pytest.mark.parametrize("name", METHODS)
 
 
-def test_the_page_is_what_the_command_prints(capsys):
+def test_the_command_prints_the_page(capsys):
     assert main(["methods", "--markdown"]) == 0
-    page = (ROOT / "docs/methods.md").read_text(encoding="utf-8")
-    assert capsys.readouterr().out == page, "fedsdg methods --markdown > docs/methods.md"
+    assert capsys.readouterr().out == (ROOT / "docs/methods.md").read_text(encoding="utf-8")
 
 
 def test_every_line_of_a_table_has_as_many_cells_as_its_head():
-    row = Method(
+    row = Row(
         title="Bars",
-        rule=Part("somewhere:Rule"),
         formula="|m| + ‖θ‖",
-        parameters={"a": Parameter(None, minimum=0, integer=True, optional=True, meaning="x | y")},
+        parameters={"a": Declared("a", int, None, "x | y", Range(0), optional=True)},
+        fixed={"b": None, "c": "held"},
+        client_cost="E epochs",
         source="over\ntwo lines",
     )
     page = method_page({"bars": row})
     for table in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE):
         counts = {len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}
         assert len(counts) == 1
-    assert r"| \|m\| + ‖θ‖ | `a` = none | d, d | client: E epochs | over two lines |" in page
-    assert r"| `a` | none | whole number from 0, or none | x \| y | `bars` |" in page
+    assert r"| \|m\| + ‖θ‖ | `a` = null, `c` fixed at held | d, d | client: E epochs |" in page
+    assert "| over two lines |" in page
+    assert r"| `a` | null | whole number from 0, or null | x \| y | `bars` |" in page
 
 
 @ROWS
 def test_a_row_says_everything_that_the_page_shows(name):
     row = METHODS[name]
-    for field in ("title", "formula", "source", "up", "down", "client_cost", "server_cost"):
+    costs = ("up", "down", "client_cost", "server_cost")
+    for field in ("title", "family", "formula", "source", *costs):
         assert getattr(row, field).strip(), f"{name} has no {field}"
     for key, parameter in row.parameters.items():
         assert parameter.meaning, f"{name}: what does {key} mean?"

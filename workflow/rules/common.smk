@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 from snakemake.utils import validate
 
-validate(config, "../schemas/config.schema.yaml")
+validate(config, "../schemas/config.schema.json")
 
 # The package of this checkout, of which only what needs no torch and no pandas is imported.
 ROOT = Path(workflow.basedir)
@@ -23,7 +23,8 @@ from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.declared_data import ALL, all_clients, description
 from fedsdg.experiment.reach import code_of, source_hash
 from fedsdg.experiment.starts import FILES as START_FILES
-from fedsdg.files import places
+from fedsdg.files import places, sha256_json
+from fedsdg.files.declarations import declarations, families, titles
 from fedsdg.methods.plugins import plugin_sources
 
 # --- The grid -------------------------------------------------------------------------------
@@ -34,57 +35,8 @@ if config["federation"]["clients"] == ALL:
 # Checked in full, as every command does.
 CONFIG = parse_config(config)
 EXPERIMENT = CONFIG.experiment
-# Every table of fedsdg.analysis.tables and every figure of fedsdg.analysis.plots (a test compares).
-TABLES = [
-    "main",
-    "personal_accuracy",
-    "worst_decile",
-    "global_accuracy",
-    "differences",
-    "bytes",
-    "seconds",
-    "byzantine",
-    "detection",
-    "stragglers",
-    "label_noise",
-    "sensitivity",
-    "verification",
-    "tuning",
-    "rounds_to_target",
-    "groups",
-    "horizon",
-    "primary",
-]
-FIGURES = [
-    "convergence",
-    "accuracy_vs_alpha",
-    "differences",
-    "gates",
-    "weights",
-    "partition",
-    "byzantine",
-    "robustness",
-    "stragglers",
-    "label_noise",
-    "sensitivity",
-    "personalisation",
-    "drift",
-    "tuning",
-    "progress",
-    "gate_dynamics",
-    "groups",
-]
-# What a record shows that does not say so, and the default config (a test compares these too).
-USUAL_TABLES = [
-    "main",
-    "personal_accuracy",
-    "worst_decile",
-    "global_accuracy",
-    "differences",
-    "bytes",
-    "seconds",
-]
-USUAL_FIGURES = ["convergence", "accuracy_vs_alpha", "differences", "gates", "weights", "partition"]
+# All tables and figures, and those that a record shows which does not say so.
+PAGES, USUAL = declarations()["pages"], declarations()["usual_pages"]
 
 # --- Paths ----------------------------------------------------------------------------------
 # All are in fedsdg/files/places.py, whose names in braces are the wildcards here.
@@ -115,8 +67,8 @@ wildcard_constraints:
     method=r"[A-Za-z0-9][A-Za-z0-9._+-]*",
     seed=r"[0-9]+",
     backbone=r"[A-Za-z0-9][A-Za-z0-9._+-]*",
-    table="|".join(TABLES),
-    figure="|".join(FIGURES),
+    table="|".join(PAGES["tables"]),
+    figure="|".join(PAGES["figures"]),
 
 
 def grid(pattern, **more):
@@ -203,8 +155,7 @@ def recorded_pages(kind):
     for experiment in RECORDED:
         file = record(experiment) / "pages.json"
         named = json.loads(file.read_text()) if file.exists() else {}
-        usual = USUAL_TABLES if kind == "tables" else USUAL_FIGURES
-        for name in named.get(kind, usual):
+        for name in named.get(kind, USUAL[kind]):
             yield experiment, name
 
 
@@ -252,7 +203,13 @@ CODE = {
     "measure": ["fedsdg.aggregation.api", "fedsdg.aggregation.rule_table"],
     "kernels": ["fedsdg.analysis.kernels", "fedsdg.analysis.plots.roofline"],
 }
-CODE = {stage: code_of(*doors) for stage, doors in CODE.items()}
+# What people read is called as the parts declare it, in a file that analysis reads.
+CALLED = sha256_json([dict(families()), dict(titles("methods")), dict(titles("attacks"))])[:12]
+READ = ("summarise", "tables", "figures", "claims", "kernels")
+CODE = {
+    stage: code_of(*doors) + (f"-{CALLED}" if stage in READ else "")
+    for stage, doors in CODE.items()
+}
 
 
 def run_of(wildcards):

@@ -54,19 +54,19 @@ class Alignment(PlannedRule):
     """
 
     epsilon: Annotated[float, Range(1e-300, 0.01)] = 1e-8
-    "ε of Eq. 10"
+    "ε of the cosine (Eq. 10)"
     reference: Literal["mean", "leave_one_out"] = "mean"
-    "direction aligned to"
+    "updates are aligned to the `mean`, or to the mean of the others (`leave_one_out`)"
     transform: Literal["relu", "softmax"] = "relu"
-    "scores to weights"
+    "scores to weights: `relu`, or `softmax` with temperature τ"
     temperature: Annotated[float, Range(1e-6)] = 0.05
     "τ of the softmax transform"
     max_weight: Annotated[float | None, Range(0, 1)] = None
-    "largest weight"
+    "largest weight of a client; null: no limit"
     smoothing: Annotated[float, Range(0, 1)] = 0.0
     "share of uniform weights mixed in"
     scope: Literal["all", "adapters"] = "all"
-    "what of θ_g alignment compares"
+    "updates are compared in `all` communicated parameters, or in the `adapters` without the head"
 
     @property
     def reads(self) -> tuple[str, ...]:  # type: ignore[override]

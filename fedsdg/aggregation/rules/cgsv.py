@@ -41,7 +41,7 @@ class Cgsv(PlannedRule):
     floor: Annotated[float, Range(0, 0.999)] = 1e-3
     "least contribution r_n"
     step_scale: Literal["mean-norm", "unit"] = "mean-norm"
-    "length of the step"
+    "length of the step: `mean-norm` or `unit`"
 
     def init(self, d: int, client_samples: np.ndarray) -> dict[str, torch.Tensor]:
         samples = np.asarray(client_samples, dtype=np.float64)

@@ -72,13 +72,16 @@ class Clustered(Weighed, StatelessRule):
     clusters: Annotated[int, Range(2)] = 3
     "C, models of the server"
     assignment: Literal["loss", "known"] = "loss"
-    "who is in which: by loss, or by known data"
+    """a client goes to the cluster of the least `loss`, or clusters are `known`: the groups of a
+    label conflict or feature shift, else the domain, or clusters of the label shares"""
     beta: Annotated[float, Range(0, 1)] = 0.0
-    "β, share of the mean of all clusters"
+    "β, share of the mean of the clusters in what a client starts from"
     partials: Annotated[int, Range(1)] = 1
-    "P, partial aggregates, each over the nearest clusters; 1: over all"
+    """P, partial aggregates: that mean is of all clusters (1), or of the group of nearest clusters
+    that a client's is in; with β = 1 so many models are left"""
     nearness: Literal["models", "labels"] = "models"
-    "clusters are near by their models, or by the labels of their clients"
+    """clusters are near by the distance of their `models`, or of the `labels` that their clients
+    hold, which these then tell the server"""
 
     def __post_init__(self) -> None:
         if self.partials > self.clusters:

@@ -191,7 +191,7 @@ class GeometricMedian(PlannedRule):
     """
 
     tolerance: Annotated[float, Range(1e-12, 0.1)] = 1e-6
-    "relative subgradient residual"
+    "relative subgradient residual at which the iteration stops"
 
     def plan(
         self, rows: Mapping[str, Rows], context: Context, state: Mapping[str, torch.Tensor]

@@ -118,7 +118,7 @@ class MultiKrum(Krum):
     """
 
     m: Annotated[int | None, Range(1)] = None
-    "m, updates that are averaged; none: M − f"
+    "m, how many updates are averaged; null: all but f"
 
     def taken(self, n: int) -> int:
         return n - self.f if self.m is None else self.m

@@ -49,9 +49,9 @@ class Screened(StatelessRule):
 
     inner: Rule
     strikes: Annotated[int, Range(1)] = 2
-    "rounds in a row until a client is blocked"
+    "times in a row as an outlier until a client is blocked"
     threshold: Annotated[float, Range(1e-3)] = 3.5
-    "robust standard deviations that are too many"
+    "robust standard deviations that make a client an outlier"
 
     def __post_init__(self) -> None:
         if not isinstance(self.inner, Rule):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import matplotlib
@@ -19,6 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from fedsdg.analysis.names import CEILING, SUBJECT, method_order, method_title
+from fedsdg.files.declarations import families
 
 #: Width of a figure in inches: a page's text block; heights follow from the panels.
 WIDTH = 7.2
@@ -116,6 +118,7 @@ _DASHED, _DOTTED, _DASHDOT = (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (5, 1.4, 1.2, 1
 # Families share a hue: FedAvg and its kin blue, personal rivals purple to grey, robust rules
 # green to ochre, clusters magenta, rivals within LoRA teal, weighting by credit rose, what is no
 # federation black. The hues are of Okabe-Ito's and Tol's sets, which are safe for colour blindness.
+# A method that is not listed gets a look in the hues of its family: see _known.
 _LOOKS = {
     "fedsdg": Look("#D55E00", "-", "o", width=2.4, order=5),
     "fedavg": Look("#0072B2", "-", "s"),
@@ -165,16 +168,44 @@ _LOOKS = {
 _OTHERS = ("#009E73", "#882255", "#E69F00", "#44AA99", "#661100", "#CC79A7", "#777777", "#6699CC")
 
 
+_DASHES = ("-", _DASHED, _DASHDOT, _DOTTED)
+_MARKERS = "osDv^P<>"
+
+
+@cache
+def _known() -> Mapping[str, Look]:
+    """A look for each method of the package: its own, or one that its family's hues have left."""
+    found, kin = dict(_LOOKS), families()
+    for method, family in kin.items():
+        if method not in found:
+            hues = [look.colour for name, look in found.items() if kin.get(name) == family]
+            free = _free(hues, found.values())
+            found |= {method: free[0]} if free else {}
+    return found
+
+
+def _free(hues: Iterable[str], taken: Collection[Look]) -> list[Look]:
+    """Looks in these hues whose line nobody has, nor their marker in that hue."""
+    lines = {(look.colour, look.dashes) for look in taken}
+    marks = {(look.colour, look.marker) for look in taken}
+    return [
+        Look(hue, dashes, marker)
+        for hue in dict.fromkeys(hues)
+        for dashes in _DASHES
+        for marker in _MARKERS
+        if (hue, dashes) not in lines and (hue, marker) not in marks
+    ]
+
+
 def looks(methods: Sequence[str]) -> dict[str, Look]:
     """A look for each label: known methods always the same, others in a fixed sequence."""
-    others = sorted((m for m in methods if m not in _LOOKS), key=method_order)
-    dashes = ("-", _DASHED, _DASHDOT, _DOTTED)
-    markers = "osDv^P<>"
-    found = {m: _LOOKS[m] for m in methods if m in _LOOKS}
+    known = _known()
+    others = sorted((m for m in methods if m not in known), key=method_order)
+    found = {m: known[m] for m in methods if m in known}
     for i, method in enumerate(others):
         turn = i // len(_OTHERS)
         colour = _OTHERS[i % len(_OTHERS)]
-        found[method] = Look(colour, dashes[turn % len(dashes)], markers[i % len(markers)])
+        found[method] = Look(colour, _DASHES[turn % len(_DASHES)], _MARKERS[i % len(_MARKERS)])
     return found
 
 

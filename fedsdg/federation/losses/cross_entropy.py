@@ -24,7 +24,7 @@ class CrossEntropy(Loss):
     label_smoothing: Annotated[float, Range(0, 1)] = 0.0
     "ε, share of all classes in every label"
     class_weights: Annotated[tuple[float, ...] | None, Range(1e-6, 1e6)] = None
-    "a weight for each class"
+    "a weight for each class; the mean over a batch divides by the weights, as PyTorch's does"
 
     def __call__(self, logits: Tensor, labels: Tensor, reduction: str = "none") -> Tensor:
         weights = self.class_weights

@@ -17,7 +17,7 @@ class Focal(Loss):
     """−(1 − p_y)^γ log p_y (Lin et al. 2017, without their α); γ = 0 is the cross-entropy."""
 
     gamma: Annotated[float, Range(0, 100)] = 2.0
-    "γ of (1 − p)^γ"
+    "γ of −(1 − p)^γ log p"
 
     def __call__(self, logits: Tensor, labels: Tensor, reduction: str = "none") -> Tensor:
         log_p = log_softmax(logits, 1).gather(1, labels[:, None])[:, 0]

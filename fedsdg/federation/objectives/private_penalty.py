@@ -23,7 +23,7 @@ class PrivatePenalty(Term):
     lambda2: Annotated[float, Range(0)] = 1e-4
     "λ₂ of Eq. 5, weight of ‖θ_p‖²"
     private_norm: Literal["factors", "residual", "b-only"] = "factors"
-    "what λ₂ penalises"
+    "what λ₂ penalises: `factors`, `residual` or `b-only`"
 
     def value(self, rows: Rows) -> Tensor:
         if self.private_norm == "residual":

@@ -16,7 +16,7 @@ class AdamW(Adam):
     """Adam after θ ← (1 − η λ) θ (Loshchilov & Hutter 2019)."""
 
     weight_decay: Annotated[float, Range(0, 1e3)] = 0.01
-    "λ, by which parameters shrink in a step"
+    "λ of θ ← (1 − η λ) θ, before each step"
 
     def move(
         self,

@@ -24,9 +24,9 @@ class Sgd(RowOptimiser):
     momentum: Annotated[float, Range(0, 0.999999)] = 0.0
     "μ of v ← μ v + g"
     nesterov: bool = False
-    "a step along g + μ v in place of v"
+    "a step along g + μ v in place of v; without momentum it changes nothing"
     weight_decay: Annotated[float, Range(0, 1e3)] = 0.0
-    "λ, by which parameters shrink in a step"
+    "λ, added to the gradient as λ θ"
 
     @property
     def memory(self) -> tuple[str, ...]:

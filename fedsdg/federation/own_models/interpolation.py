@@ -36,7 +36,7 @@ class Interpolation(OwnModel):
     """
 
     weight: Annotated[float | None, Range(0, 1)] = 0.5
-    "a of v ← a v + (1 − a) θ; null learns it on validation data"
+    "a of v ← a v + (1 − a) θ; null: picked for each client on its validation data"
 
     keeps: ClassVar[tuple[str, ...]] = (OWN,)
 

@@ -20,11 +20,12 @@ class DualAdapter(Personalisation):
     """
 
     mixture: Literal["fixed", "per-sample"] = "fixed"
-    "λ for all, or by image"
+    """the share of a client's own adapter v is `fixed` at λ, or when it is judged λ times how much
+    an image is like the client's own (`per-sample`)"""
     weight: Annotated[float, Range(0, 1)] = 0.5
     "λ, share of a client's own adapter v"
     personal_epochs: Annotated[int, Range(1)] = 2
-    "epochs of v, before those of the rest"
+    "epochs of v alone, before the usual ones of the common adapter"
 
     @property
     def adapters(self) -> Mapping[str, Any]:

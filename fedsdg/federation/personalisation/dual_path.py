@@ -25,19 +25,19 @@ class DualPath(Personalisation):
     lambda2: Annotated[float, Range(0)] = 1e-4
     "λ₂ of Eq. 5, weight of ‖θ_p‖²"
     gate: Literal["block", "layer", "client"] = "block"
-    "one gate per …"
+    "one gate per `block`, `layer` or `client`"
     gate_init: Annotated[float, Range()] = 0.0
     "initial gate logit a; m = σ(a)"
     gate_fixed: Annotated[float | None, Range(0, 1)] = None
-    "a gate that is not learned"
+    "a gate in [0, 1] that is not learned; null: gates are learned"
     composition: Literal["residual", "factors"] = "residual"
-    "Eq. 4"
+    "Eq. 4 on the `residual` or on the `factors`"
     private_subspace: Literal["own", "shared-a"] = "own"
-    "whose A_p"
+    "the private branch has its `own` A, or uses the shared one (`shared-a`)"
     private_norm: Literal["factors", "residual", "b-only"] = "factors"
-    "what λ₂ penalises"
+    "what λ₂ penalises: `factors`, `residual` or `b-only`"
     head: Literal["shared", "private"] = "shared"
-    "whose head"
+    "one `shared` head, or a `private` one for every client, and then no global model"
     private_init: Literal["near-zero", "lora", "official"] | None = None
     "first values of the branch; none: near zero where λ₂ penalises factors, else as LoRA's"
 

@@ -15,7 +15,7 @@ class Interpolate(Personalisation):
     """Every client keeps a running mix of its model and the aggregate (see ``Interpolation``)."""
 
     weight: Annotated[float | None, Range(0, 1)] = 0.5
-    "a of v ← a v + (1 − a) θ; null learns it on validation data"
+    "a of v ← a v + (1 − a) θ; null: picked for each client on its validation data"
 
     @property
     def own(self) -> OwnModel:

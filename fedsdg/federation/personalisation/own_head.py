@@ -18,7 +18,7 @@ class OwnHead(Personalisation):
     """
 
     head_epochs: Annotated[int, Range(1)] = 2
-    "epochs of the head, before those of the body"
+    "epochs of the head alone, before the usual ones of the shared adapters alone"
 
     @property
     def adapters(self) -> Mapping[str, Any]:

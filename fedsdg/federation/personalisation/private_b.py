@@ -18,7 +18,7 @@ class PrivateB(Personalisation):
     """
 
     head: Literal["shared", "private"] = "shared"
-    "whose head"
+    "one `shared` head, or a `private` one for every client, and then no global model"
 
     @property
     def adapters(self) -> Mapping[str, Any]:

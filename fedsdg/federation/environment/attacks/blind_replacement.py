@@ -21,7 +21,7 @@ class BlindReplacement(UpdateAttack):
     """
 
     scale: Annotated[float, Range(0, LARGEST)] = 1.0
-    "wanted step: −scale · mean of the attackers' own updates"
+    "the weighted mean is to become −scale · mean of the attackers' own updates"
 
     def forge(self, scene: Scene) -> Tensor:
         wanted = -self.scale * scene.own.mean(0)

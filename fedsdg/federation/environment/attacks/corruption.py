@@ -22,9 +22,9 @@ class Corruption(UpdateAttack):
     """
 
     entries: Annotated[float, Range(0, 1)] = 0.01
-    "share of the entries that are damaged"
+    "share of the parameters that are damaged on the way"
     damage: Literal["noise", "bits"] = "noise"
-    "noise of the parameters' size, or one flipped bit (may be NaN)"
+    "`noise`, or `bits`: one flipped bit each, which may make a number huge or no number at all"
     scale: Annotated[float, Range(0, LARGEST)] = 1.0
     "size of the noise, in root mean squares of the parameters"
 

@@ -21,7 +21,7 @@ class LabelFlip:
     """
 
     to: Literal["opposite", "next"] = "opposite"
-    "y → C − 1 − y, or y → y + 1"
+    "`opposite` y → C − 1 − y, or `next` y → y + 1"
 
     def __call__(
         self,

@@ -22,7 +22,7 @@ class LittleIsEnough(UpdateAttack):
     """
 
     z: Annotated[float | None, Range(-LARGEST, LARGEST)] = None
-    "standard deviations; null: z_max of the cohort"
+    "standard deviations from the mean; null: the largest that the cohort's numbers permit"
 
     def forge(self, scene: Scene) -> Tensor:
         known, attackers = scene.known, scene.attackers

@@ -20,7 +20,7 @@ class Replacement(UpdateAttack):
     """
 
     scale: Annotated[float, Range(0, LARGEST)] = 1.0
-    "the weighted mean becomes −scale · mean of the honest"
+    "the weighted mean becomes −scale · mean of the honest updates"
 
     def forge(self, scene: Scene) -> Tensor:
         weights, theirs = scene.view.weights, scene.attackers

@@ -1,0 +1,68 @@
+"""All documents that are generated from the parts, so that nothing they declare is written twice.
+
+``make documents`` writes them; a test, and ``fedsdg documents --check``, say which of them is
+stale. Imports every part, and torch.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fedsdg.aggregation.rule_table import rules as aggregation_rules
+from fedsdg.analysis.plots import FIGURES, USUAL_FIGURES
+from fedsdg.analysis.tables import TABLES, USUAL_TABLES
+from fedsdg.experiment.reference import config_page, section_keys
+from fedsdg.experiment.schema import config_schema
+from fedsdg.files import PACKAGE, write_bytes
+from fedsdg.methods.describing import choice_rows, listed, rows
+from fedsdg.methods.page import method_page
+
+#: The checkout in which the package lies.
+ROOT = PACKAGE.parent
+
+
+def documents() -> dict[str, str]:
+    """The texts of all generated documents, by their places in a checkout."""
+    methods, choices = rows(), choice_rows()
+    pages = {"tables": tuple(TABLES), "figures": tuple(FIGURES)}
+    usual = {"tables": USUAL_TABLES, "figures": USUAL_FIGURES}
+    declarations = {
+        "methods": listed(methods),
+        **{table: listed(known) for table, known in choices.items()},
+        "rules": list(aggregation_rules()),
+        "pages": pages,
+        "usual_pages": usual,
+        "keys": section_keys(),
+    }
+    return {
+        "fedsdg/declarations.json": _json(declarations),
+        "workflow/schemas/config.schema.json": _json(config_schema(methods, choices, pages)),
+        "docs/methods.md": method_page(methods),
+        "docs/config.md": config_page(choices, pages, usual),
+    }
+
+
+def _json(content: Any) -> str:
+    text = json.dumps(content, sort_keys=True, indent=2, allow_nan=False, ensure_ascii=False)
+    return f"{text}\n"
+
+
+def write_documents(folder: Path = ROOT) -> list[Path]:
+    """Write all that differ from what is there; returns their paths."""
+    made = documents()
+    changed = stale(folder, made)
+    for place in changed:
+        write_bytes(folder / place, made[place].encode())
+    return [folder / place for place in changed]
+
+
+def stale(folder: Path = ROOT, made: dict[str, str] | None = None) -> list[str]:
+    """The places of the documents that are missing or differ from what the parts say."""
+    found = documents() if made is None else made
+    return [place for place, text in found.items() if not _holds(folder / place, text)]
+
+
+def _holds(file: Path, text: str) -> bool:
+    return file.is_file() and file.read_bytes() == text.encode()

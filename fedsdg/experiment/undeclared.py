@@ -1,0 +1,124 @@
+"""Pieces of the config's JSON schema, and the schemas of the keys that no part declares.
+
+Never imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedsdg.data.datasets import DATASETS
+from fedsdg.data.own_data import FIT, RESIZE
+from fedsdg.experiment.backbones.recipe import LETTERS
+from fedsdg.experiment.config import SKEW
+
+Schema = dict[str, Any]
+
+DATA_NAME: Schema = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]*$"}
+NAME: Schema = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._+-]*$"}
+SCENARIO: Schema = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._~-]*$"}
+TEXT: Schema = {"type": "string", "minLength": 1}
+COUNT: Schema = {"type": "integer", "minimum": 1}
+FROM_ZERO: Schema = {"type": "integer", "minimum": 0}
+SHARE: Schema = {"type": "number", "minimum": 0, "maximum": 1}
+WEIGHT: Schema = {"type": "number", "minimum": 0}
+RATE: Schema = {"type": "number", "exclusiveMinimum": 0}
+OBJECT: Schema = {"type": "object"}
+
+
+def closed(properties: Schema, required: Sequence[str] = ()) -> Schema:
+    """A mapping of these keys and no others."""
+    found = {"type": "object", "additionalProperties": False, "properties": properties}
+    return found | ({"required": list(required)} if required else {})
+
+
+def named(name: Schema, value: Schema) -> Schema:
+    """A mapping from any names to values of one kind."""
+    return {"type": "object", "propertyNames": name, "additionalProperties": value}
+
+
+def text_or(text: Schema, other: Schema) -> Schema:
+    """A text of one kind, or something else."""
+    return {"if": {"type": "string"}, "then": text, "else": other}
+
+
+def or_null(schema: Schema) -> Schema:
+    """The same, or null."""
+    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    return {**schema, "type": [*kinds, *([] if "null" in kinds else ["null"])]}
+
+
+# --- Keys that no part declares -------------------------------------------------------------------
+
+#: Keys that a config must have.
+REQUIRED = ["experiment", "datasets", "backbone", "backbones", "skews", "seeds", "federation"]
+REQUIRED += ["partition", "training", "adapters", "methods"]
+LIST: Schema = {"type": "array", "minItems": 1, "uniqueItems": True}
+SEEDS: Schema = {**LIST, "items": FROM_ZERO}
+# Texts, not numbers: 1 and 1.0 would be two jobs, 0.1 and 0.10 one. α = 0 is no concentration.
+_SKEW = f"^(?!dirichlet~[0.]*$)({SKEW.pattern})$"
+SKEWS: Schema = {**LIST, "items": {"type": "string", "pattern": _SKEW}}
+STATISTICS: Schema = {"type": "array", "minItems": 1, "maxItems": 3, "items": {"type": "number"}}
+
+#: One's own images: parquet files or images in a folder, or a set of the hub.
+OWN_DATA = closed(
+    {
+        "name": DATA_NAME,
+        **dict.fromkeys(("folder", "hub", "image", "label", "domain"), TEXT),
+        "split": text_or(TEXT, closed({"train": TEXT, "test": TEXT})),
+        "size": COUNT,
+        "channels": {"enum": [1, 3]},
+        "resize": {"enum": list(RESIZE)},
+        "fit": {"enum": list(FIT)},
+    },
+    ["name"],
+)
+
+BACKBONE = closed(
+    {
+        "source": {"enum": ["pretrain", "timm", "checkpoint"]},
+        "timm_name": {"type": "string"},
+        "file": {"type": "string"},
+        **dict.fromkeys(("image_size", "patch_size", "dim", "depth", "heads"), COUNT),
+        "channels": {"enum": [1, 3]},
+        "mlp_ratio": RATE,
+        "mean": STATISTICS,
+        "std": STATISTICS,
+        "data": {"enum": [LETTERS, *(name for name, one in DATASETS.items() if not one.domains)]},
+        "images": {"type": ["integer", "null"], "minimum": 1},
+        **dict.fromkeys(("held_out", "epochs", "batch_size", "threads"), COUNT),
+        **dict.fromkeys(("learning_rate", "clip_norm"), RATE),
+        **dict.fromkeys(("beta2", "label_smoothing", "drop_path"), SHARE),
+        "weight_decay": WEIGHT,
+        **dict.fromkeys(("warmup_steps", "seed"), FROM_ZERO),
+        "ema": {"type": "number", "minimum": 0, "exclusiveMaximum": 1},
+        "augment": {"enum": ["none", "crop", "crop-flip"]},
+        "precision": {"enum": ["float32", "bfloat16"]},
+        "device": {"enum": ["cpu", "cuda"]},
+        "probe": {"enum": list(DATASETS)},
+    },
+    ["source"],
+)
+
+PRIMARY = closed(
+    {
+        **dict.fromkeys(("id", "subject", "dataset"), NAME),
+        "rival": text_or(NAME, {**LIST, "items": NAME}),
+        "metric": {"type": "string"},
+        "cell": {"type": "string"},
+    },
+    ["id", "rival"],
+)
+
+_AXES: Schema = {"type": "object", "minProperties": 1}
+_AXES |= {"additionalProperties": {"type": "array", "minItems": 1}}
+SEARCH = closed(
+    {
+        "seeds": SEEDS,
+        "trials": {"type": ["integer", "null"], "minimum": 1},
+        "skews": {"type": "array", "uniqueItems": True, "items": {"type": "string"}},
+        # Labels of methods; `fedsdg check` knows them, and what parameters they have.
+        "space": named(NAME, _AXES),
+    }
+)
