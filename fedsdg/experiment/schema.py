@@ -146,7 +146,7 @@ def _typed(
         own = {key: value_of(one) for key, one in row.parameters.items()}
         is_it = {**OBJECT, "required": ["type"], "properties": {"type": {"const": name}}}
         # An empty schema and not `true`, which Snakemake cannot read.
-        cases.append({"if": is_it, "then": closed({**dict.fromkeys(shared, {}), **own})})
+        cases.append({"if": is_it, "then": closed({**{key: {} for key in shared}, **own})})
     return {**OBJECT, "required": list(required), "properties": shared, "allOf": cases}
 
 
