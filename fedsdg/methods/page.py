@@ -54,7 +54,7 @@ def _method_row(name: str, row: Row) -> tuple[str, ...]:
     fixed |= {"weight_decay": 0} if row.undecayed else {}
     fixed |= row.training
     fixed |= {key: held for key, held in row.fixed.items() if held is not None}
-    settings += [f"`{k}` fixed at {in_words(v)}" for k, v in fixed.items()]
+    settings += [f"`{k}` fixed at {in_words(v)}" for k, v in sorted(fixed.items())]
     server = f"; server: {row.server_cost}" if row.server_cost else ""
     return (
         f"{row.title} (`{name}`)",

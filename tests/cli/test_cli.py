@@ -233,3 +233,34 @@ def test_mnist_through_the_same_door(tmp_path, monkeypatch):
     assert held == 60_000, "the official training set is what clients share"
     loss = pq.read_table("out/rounds.parquet").to_pydict()["train_loss"][0]
     assert loss < 2.2, "one epoch on skewed shards is better than guessing among ten, ln 10 = 2.30"
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ("run", {"methods": "local-only"}),
+        ("check", {"attacks": "label-flip", "keys of conditions": "benchmark_images"}),
+        ("aggregate", {"rules": "trimmed-mean"}),
+        ("table", {"tables": "horizon"}),
+    ],
+)
+def test_the_help_of_a_command_names_what_the_package_has(command, named, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    lines = dict(
+        line.split(": ", 1) for line in capsys.readouterr().out.splitlines() if ": " in line
+    )
+    for what, name in named.items():
+        assert name in lines[what].split(", ")
+    assert "clustered" not in lines.get("rules", ""), "it needs more than one model's updates"
+
+
+def test_help_takes_no_parts():
+    code = (
+        "import sys\nfrom fedsdg.cli import main\n"
+        "try:\n    main(['check', '--help'])\nexcept SystemExit:\n    pass\n"
+        "print({'torch', 'numpy', 'yaml'} & set(sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "set()", done.stderr

@@ -1,8 +1,8 @@
 """What is read without the parts is what the parts say, and comes back from the file as it was."""
 
-import importlib.util
 import subprocess
 import sys
+from importlib import util
 
 from fedsdg.methods import choices, declared, describing
 from fedsdg.methods.families import FAMILIES, METHODS
@@ -41,4 +41,4 @@ def test_every_module_that_a_row_names_is_there():
     for row in (*declared.methods().values(), *declared.choices("attacks").values()):
         assert row.modules
         for module in row.modules:
-            assert importlib.util.find_spec(module)
+            assert util.find_spec(module) is not None
