@@ -18,8 +18,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedsdg.experiment.config import load_config, method_entry
-from fedsdg.experiment.runs import build, make_partition, prepare_material
+from fedsdg.experiment.building import build
+from fedsdg.experiment.config_files import load_config
+from fedsdg.experiment.material import make_partition, prepare_material
+from fedsdg.experiment.method_entries import method_entry
 from fedsdg.federation import bank
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.cohorts import Shards

@@ -14,8 +14,12 @@ import numpy as np
 import torch
 
 from fedsdg.data.datasets import ImageData, image_data
-from fedsdg.experiment.config import Config, RunConfig, TrainingConfig, load_config
-from fedsdg.experiment.runs import build, make_partition, prepare_material
+from fedsdg.experiment.building import build
+from fedsdg.experiment.config import Config
+from fedsdg.experiment.config_files import load_config
+from fedsdg.experiment.material import make_partition, prepare_material
+from fedsdg.experiment.run_config import RunConfig
+from fedsdg.experiment.sections import TrainingConfig
 from fedsdg.federation.records import Records
 from fedsdg.federation.rounds import Federation
 from fedsdg.models.architecture import Architecture

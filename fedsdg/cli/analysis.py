@@ -128,7 +128,7 @@ def _ledger_options(sub: argparse.ArgumentParser) -> None:
 def record(arguments: argparse.Namespace) -> int:
     """Keep what tables and figures are made from, to be committed, in results/reference."""
     from fedsdg.analysis.record import keep_record
-    from fedsdg.experiment.config import OVERRIDES
+    from fedsdg.experiment.method_entries import OVERRIDES
     from fedsdg.methods.declared import methods
 
     def own_training(kind: str) -> frozenset[str]:

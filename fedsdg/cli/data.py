@@ -14,7 +14,7 @@ def partition(arguments: argparse.Namespace) -> int:
     """Divide a data set among clients."""
     from fedsdg.data.partition_files import write_partition
     from fedsdg.experiment.loading import load_images
-    from fedsdg.experiment.runs import make_partition
+    from fedsdg.experiment.material import make_partition
 
     config = load(arguments)
     clients = arguments.clients or config.federation.clients

@@ -36,7 +36,7 @@ def add_plugin_option(sub: argparse.ArgumentParser) -> None:
 
 def load(arguments: argparse.Namespace) -> Config:
     """The config that the options ask for; a ValueError says what is wrong with it."""
-    from fedsdg.experiment.config import load_config
+    from fedsdg.experiment.config_files import load_config
 
     return load_config(arguments.config or (), arguments.set or (), arguments.plugin or ())
 

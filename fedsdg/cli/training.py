@@ -18,8 +18,10 @@ def train(arguments: argparse.Namespace) -> int:
     from fedsdg.experiment.continuing import is_asked_for, take_from_record
     from fedsdg.experiment.loading import load_images
     from fedsdg.experiment.machine.progress import round_progress
+    from fedsdg.experiment.material import prepare_material
     from fedsdg.experiment.possible import require_possible
-    from fedsdg.experiment.runs import address, execute, prepare_material, record_failure
+    from fedsdg.experiment.run_files import address
+    from fedsdg.experiment.runs import execute, record_failure
     from fedsdg.models.backbones import load_backbone
 
     config = load(arguments)
@@ -88,11 +90,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.method is None:
         raise ValueError("name a method with --method, or a whole grid with --grid")
     from fedsdg.experiment.backbones import pretraining
+    from fedsdg.experiment.building import require_start
     from fedsdg.experiment.grid import backbone_file, division_of, kept_or_made
     from fedsdg.experiment.loading import load_images
     from fedsdg.experiment.machine.progress import round_progress
+    from fedsdg.experiment.material import prepare_material
     from fedsdg.experiment.possible import require_possible
-    from fedsdg.experiment.runs import execute, prepare_material, require_start
+    from fedsdg.experiment.runs import execute
     from fedsdg.files import read_json
     from fedsdg.files.places import RUN, filled, partition_of
     from fedsdg.models.backbones import load_backbone
@@ -203,7 +207,7 @@ def _one_of(value: str | None, known: Sequence[str], what: str) -> str:
 
 
 def _run_grid(arguments: argparse.Namespace) -> int:
-    from fedsdg.experiment.config import load_config
+    from fedsdg.experiment.config_files import load_config
     from fedsdg.experiment.continuing import is_asked_for
     from fedsdg.experiment.grid import run_grid
     from fedsdg.experiment.possible import require_possible

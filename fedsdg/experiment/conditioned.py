@@ -13,8 +13,8 @@ from fedsdg.data.benchmark_set import take_benchmark
 from fedsdg.data.images import Pictures
 from fedsdg.data.partition_record import TRAIN, VAL, Partition
 from fedsdg.experiment.conditions import ComputeConfig, own_code
-from fedsdg.experiment.config import RunConfig
 from fedsdg.experiment.differing import as_seen, groups_of, label_tables, views_of
+from fedsdg.experiment.run_config import RunConfig
 from fedsdg.federation.cohorts import Shards, draw_held_out
 from fedsdg.federation.environment.attackers import choose_attackers
 from fedsdg.federation.environment.circumstances import Circumstances, Dropout

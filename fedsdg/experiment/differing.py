@@ -12,7 +12,7 @@ from fedsdg.data.client_groups import client_groups
 from fedsdg.data.client_shares import clients_in
 from fedsdg.data.images import Pictures
 from fedsdg.experiment.conditions import own_code
-from fedsdg.experiment.config import RunConfig
+from fedsdg.experiment.run_config import RunConfig
 from fedsdg.rng import stream
 
 if TYPE_CHECKING:

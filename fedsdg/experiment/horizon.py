@@ -18,8 +18,10 @@ from fedsdg.data.natural import large_enough
 from fedsdg.data.own_data import OwnData
 from fedsdg.data.partition import parse_skew, partition_clients
 from fedsdg.data.partition_record import TRAIN, PartitionSpec
-from fedsdg.experiment.config import Config, FederationConfig, MethodConfig
+from fedsdg.experiment.config import Config
 from fedsdg.experiment.loading import load_images, survey_of
+from fedsdg.experiment.method_entries import MethodConfig
+from fedsdg.experiment.sections import FederationConfig
 from fedsdg.files.places import split_setting
 from fedsdg.methods.chosen import name_of
 from fedsdg.rng import stream

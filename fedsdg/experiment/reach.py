@@ -24,7 +24,7 @@ from fedsdg.methods.declared import ChoiceRow, Row
 from fedsdg.methods.plugins import CHOICES, find_row, offered_choices, plugin_sources
 
 if TYPE_CHECKING:
-    from fedsdg.experiment.config import RunConfig
+    from fedsdg.experiment.run_config import RunConfig
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -39,6 +39,8 @@ ELSEWHERE = frozenset(
     {
         "fedsdg.experiment.conditions",
         "fedsdg.experiment.config",
+        "fedsdg.experiment.run_config",
+        "fedsdg.experiment.sections",
         "fedsdg.data.datasets",
         "fedsdg.data.partition",
         "fedsdg.methods.choices",

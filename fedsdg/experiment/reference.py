@@ -9,7 +9,8 @@ import inspect
 from collections.abc import Iterable, Mapping, Sequence
 
 from fedsdg.experiment.conditions import Attackers, Conditions
-from fedsdg.experiment.config import OVERRIDES, SECONDS, TRAINABLE
+from fedsdg.experiment.config import SECONDS, TRAINABLE
+from fedsdg.experiment.method_entries import OVERRIDES
 from fedsdg.experiment.sections import (
     AdaptersConfig,
     FederationConfig,

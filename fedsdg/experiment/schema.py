@@ -13,8 +13,9 @@ from typing import Any
 
 from fedsdg.data.datasets import DATASETS
 from fedsdg.experiment.conditions import Attackers, Conditions
-from fedsdg.experiment.config import OVERRIDES, SECONDS, TRAINABLE
+from fedsdg.experiment.config import SECONDS, TRAINABLE
 from fedsdg.experiment.declared_data import ALL
+from fedsdg.experiment.method_entries import OVERRIDES
 from fedsdg.experiment.primary import MOST
 from fedsdg.experiment.sections import (
     AdaptersConfig,

@@ -11,7 +11,7 @@ from typing import Any
 from fedsdg.data.datasets import DATASETS
 from fedsdg.data.own_data import FIT, RESIZE
 from fedsdg.experiment.backbones.recipe import LETTERS
-from fedsdg.experiment.config import SKEW
+from fedsdg.experiment.config_values import SKEW
 
 Schema = dict[str, Any]
 

@@ -9,8 +9,10 @@ from pathlib import Path
 import torch
 import yaml
 
-from fedsdg.experiment.config import method_entry, parse_config
-from fedsdg.experiment.runs import build, make_partition, prepare_material
+from fedsdg.experiment.building import build
+from fedsdg.experiment.config import parse_config
+from fedsdg.experiment.material import make_partition, prepare_material
+from fedsdg.experiment.method_entries import method_entry
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.files import sha256_json
 from fedsdg.models.architecture import Architecture

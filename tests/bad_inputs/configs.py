@@ -11,7 +11,9 @@ import torch
 from fedsdg.aggregation import aggregate
 from fedsdg.aggregation.rule_table import rules
 from fedsdg.data.skew import parse_skew
-from fedsdg.experiment.config import OVERRIDES, load_config, parse_config
+from fedsdg.experiment.config import parse_config
+from fedsdg.experiment.config_files import load_config
+from fedsdg.experiment.method_entries import OVERRIDES
 from fedsdg.experiment.possible import require_possible
 from fedsdg.files import canonical_json
 from fedsdg.methods.declared import choices, methods

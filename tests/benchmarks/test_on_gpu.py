@@ -18,7 +18,7 @@ from benchmarks import on_gpu
 from benchmarks.carry import cut, joined
 from benchmarks.copying import floor_bytes
 from benchmarks.on_gpu import Part, Place, begin, run_parts
-from fedsdg.experiment.config import load_config
+from fedsdg.experiment.config_files import load_config
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from fedsdg.cli import main
-from fedsdg.experiment.config import PATIENCE, load_config
+from fedsdg.experiment.config import PATIENCE
+from fedsdg.experiment.config_files import load_config
 from fedsdg.files import read_json
 
 ROOT = Path(__file__).parents[2]

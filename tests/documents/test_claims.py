@@ -9,7 +9,7 @@ import pytest
 from fedsdg.analysis.grids import published_grids
 from fedsdg.analysis.ledger import judge_claims, read_claims, read_ledger
 from fedsdg.analysis.ledger.page import page
-from fedsdg.experiment.config import load_config
+from fedsdg.experiment.config_files import load_config
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "results/reference"

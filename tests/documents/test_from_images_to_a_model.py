@@ -19,9 +19,10 @@ import yaml
 from fedsdg.cli import main
 from fedsdg.data.own_images import survey
 from fedsdg.data.partition_files import read_partition
-from fedsdg.experiment.config import load_config
+from fedsdg.experiment.building import build
+from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.loading import load_images
-from fedsdg.experiment.runs import build, prepare_material
+from fedsdg.experiment.material import prepare_material
 from fedsdg.experiment.starts import find_start
 from fedsdg.federation.judged_models import judged_models
 from fedsdg.models.backbones import load_backbone

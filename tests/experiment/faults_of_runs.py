@@ -27,8 +27,9 @@ from fedsdg.cli import main
 from fedsdg.experiment import resuming
 from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.machine import processes
+from fedsdg.experiment.material import make_partition, prepare_material
 from fedsdg.experiment.reach import source_hash
-from fedsdg.experiment.runs import execute, make_partition, prepare_material
+from fedsdg.experiment.runs import execute
 from fedsdg.federation import bank, checkpoints, prefixes
 from fedsdg.models.backbones import load_backbone
 

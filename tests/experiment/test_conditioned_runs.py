@@ -10,8 +10,10 @@ import torch
 import yaml
 
 from fedsdg.data.partition_record import TEST, TRAIN, VAL
-from fedsdg.experiment.config import method_entry, parse_config
-from fedsdg.experiment.runs import build, make_partition, prepare_material
+from fedsdg.experiment.building import build
+from fedsdg.experiment.config import parse_config
+from fedsdg.experiment.material import make_partition, prepare_material
+from fedsdg.experiment.method_entries import method_entry
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.evaluation import global_metrics
 from fedsdg.federation.messages import serialise

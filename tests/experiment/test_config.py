@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedsdg.experiment.config import load_config, parse_config
+from fedsdg.experiment.config import parse_config
+from fedsdg.experiment.config_files import load_config
 from fedsdg.methods.families import METHODS
 
 DEFAULT = Path(__file__).parents[2] / "config" / "config.yaml"

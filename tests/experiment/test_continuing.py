@@ -13,9 +13,12 @@ from fedsdg.analysis.record import keep_record
 from fedsdg.analysis.summarise import summarise
 from fedsdg.cli import main
 from fedsdg.experiment.conditions import parse_conditions
-from fedsdg.experiment.config import load_config, method_entry
+from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.continuing import take_from_record
-from fedsdg.experiment.runs import address, execute, make_partition, prepare_material
+from fedsdg.experiment.material import make_partition, prepare_material
+from fedsdg.experiment.method_entries import method_entry
+from fedsdg.experiment.run_files import address
+from fedsdg.experiment.runs import execute
 from fedsdg.files import write_json
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone

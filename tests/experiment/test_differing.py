@@ -10,9 +10,11 @@ import yaml
 
 from fedsdg.data.datasets import image_data
 from fedsdg.data.partition_record import TEST, TRAIN, VAL
+from fedsdg.experiment.building import build
 from fedsdg.experiment.conditioned import seen_samples
-from fedsdg.experiment.config import method_entry, parse_config
-from fedsdg.experiment.runs import build, make_partition, prepare_material
+from fedsdg.experiment.config import parse_config
+from fedsdg.experiment.material import make_partition, prepare_material
+from fedsdg.experiment.method_entries import method_entry
 from fedsdg.federation.cohorts import draw_cohort, draw_held_out
 from fedsdg.federation.knowledge import difference_clusters
 from fedsdg.federation.seen import class_weights

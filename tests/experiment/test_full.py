@@ -11,9 +11,12 @@ import yaml
 
 from fedsdg.cli import main
 from fedsdg.data.partition_files import read_partition
-from fedsdg.experiment.config import load_config, parse_config
+from fedsdg.experiment.building import build
+from fedsdg.experiment.config import parse_config
+from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.grid.runs import grid_runs, is_finished
-from fedsdg.experiment.runs import build, execute, make_partition, prepare_material
+from fedsdg.experiment.material import make_partition, prepare_material
+from fedsdg.experiment.runs import execute
 from fedsdg.files import read_json
 from fedsdg.methods.families import METHODS
 from fedsdg.models.small_cnn import CnnArchitecture, SmallCnn, make_layout

@@ -15,7 +15,8 @@ import yaml
 from fedsdg.analysis.plots import USUAL_FIGURES
 from fedsdg.analysis.tables import USUAL_TABLES
 from fedsdg.cli import main
-from fedsdg.experiment.config import load_config, parse_config
+from fedsdg.experiment.config import parse_config
+from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.grid.pages import shown_pages
 from fedsdg.experiment.grid.runs import grid_runs, grouped
 from fedsdg.files import read_json

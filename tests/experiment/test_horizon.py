@@ -12,7 +12,7 @@ import yaml
 
 from fedsdg.cli import main
 from fedsdg.data.partition_record import TRAIN
-from fedsdg.experiment.config import FederationConfig, parse_config
+from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.horizon import (
     EVALUATIONS,
     evaluations,
@@ -22,7 +22,8 @@ from fedsdg.experiment.horizon import (
     training_sizes,
     unreachable,
 )
-from fedsdg.experiment.runs import make_partition
+from fedsdg.experiment.material import make_partition
+from fedsdg.experiment.sections import FederationConfig
 
 CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 

@@ -10,8 +10,11 @@ import pytest
 import torch
 import yaml
 
-from fedsdg.experiment.config import method_entry, parse_config
-from fedsdg.experiment.runs import build, execute, make_partition, prepare_material
+from fedsdg.experiment.building import build
+from fedsdg.experiment.config import parse_config
+from fedsdg.experiment.material import make_partition, prepare_material
+from fedsdg.experiment.method_entries import method_entry
+from fedsdg.experiment.runs import execute
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.cohorts import cohort_batches
 from fedsdg.federation.judged_models import judged_models

@@ -7,8 +7,10 @@ import pytest
 import torch
 import yaml
 
-from fedsdg.experiment.config import method_entry, parse_config
-from fedsdg.experiment.runs import build, make_partition, prepare_material
+from fedsdg.experiment.building import build
+from fedsdg.experiment.config import parse_config
+from fedsdg.experiment.material import make_partition, prepare_material
+from fedsdg.experiment.method_entries import method_entry
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze

@@ -12,7 +12,8 @@ import pytest
 
 from fedsdg.experiment import reach
 from fedsdg.experiment.conditions import Conditions, parse_conditions
-from fedsdg.experiment.config import load_config, method_entry
+from fedsdg.experiment.config_files import load_config
+from fedsdg.experiment.method_entries import method_entry
 from fedsdg.federation.asked import probes_of
 from fedsdg.methods import families
 from fedsdg.methods.declared import Row, choices, methods
@@ -288,8 +289,10 @@ RUN = """
 import dataclasses, json, sys
 from pathlib import Path
 from fedsdg.experiment.conditions import parse_conditions
-from fedsdg.experiment.config import load_config, method_entry
-from fedsdg.experiment.runs import build, make_partition, prepare_material
+from fedsdg.experiment.config_files import load_config
+from fedsdg.experiment.method_entries import method_entry
+from fedsdg.experiment.building import build
+from fedsdg.experiment.material import make_partition, prepare_material
 import torch
 from fedsdg.models.architecture import Architecture
 from fedsdg.models import backbones

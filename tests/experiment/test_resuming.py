@@ -17,9 +17,12 @@ import torch
 import yaml
 from safetensors.torch import load
 
-from fedsdg.experiment.config import method_entry, parse_config
+from fedsdg.experiment.building import build
+from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.machine.interruption import Stopped, stopped_by_signals
-from fedsdg.experiment.runs import build, execute, make_partition, prepare_material
+from fedsdg.experiment.material import make_partition, prepare_material
+from fedsdg.experiment.method_entries import method_entry
+from fedsdg.experiment.runs import execute
 from fedsdg.federation import bank, passes, together
 from fedsdg.federation.checkpoints import Checkpoints, InUse
 from fedsdg.federation.cohorts import draw_cohort

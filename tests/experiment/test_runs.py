@@ -11,10 +11,13 @@ import torch
 import yaml
 
 from fedsdg.data.partition_record import TRAIN
+from fedsdg.experiment.building import build
 from fedsdg.experiment.conditions import Conditions
-from fedsdg.experiment.config import method_entry, parse_config
+from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.machine.gpu import repeatable
-from fedsdg.experiment.runs import build, execute, make_partition, prepare_material
+from fedsdg.experiment.material import make_partition, prepare_material
+from fedsdg.experiment.method_entries import method_entry
+from fedsdg.experiment.runs import execute
 from fedsdg.federation.cohorts import cohort_batches, draw_cohort
 from fedsdg.federation.evaluation import global_metrics
 from fedsdg.federation.local_work import Samples

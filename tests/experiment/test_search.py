@@ -10,9 +10,12 @@ import yaml
 
 from fedsdg.cli import main
 from fedsdg.experiment import search as searching
-from fedsdg.experiment.config import load_config, method_entry, parse_config
+from fedsdg.experiment.config import parse_config
+from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.machine.processes import Failed
-from fedsdg.experiment.runs import execute, make_partition, prepare_material
+from fedsdg.experiment.material import make_partition, prepare_material
+from fedsdg.experiment.method_entries import method_entry
+from fedsdg.experiment.runs import execute
 from fedsdg.experiment.search import found_entries, scores, search, summary_lines
 from fedsdg.experiment.search.trials import trial_runs, trials_of
 from fedsdg.models.architecture import Architecture

@@ -12,16 +12,13 @@ import torch
 import yaml
 
 from fedsdg.data.partition_record import TRAIN
-from fedsdg.experiment.config import method_entry, parse_config
+from fedsdg.experiment.building import build
+from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.machine.interruption import Stopped
-from fedsdg.experiment.runs import (
-    Assignment,
-    build,
-    execute,
-    execute_together,
-    make_partition,
-    prepare_material,
-)
+from fedsdg.experiment.material import make_partition, prepare_material
+from fedsdg.experiment.method_entries import method_entry
+from fedsdg.experiment.run_files import Assignment
+from fedsdg.experiment.runs import execute, execute_together
 from fedsdg.federation import rounds
 from fedsdg.federation.local_work import Samples
 from fedsdg.federation.together import require_alike, step_together

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import yaml
 
-from fedsdg.experiment.config import load_config, parse_config
+from fedsdg.experiment.config import parse_config
+from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.possible import require_possible
 from fedsdg.federation.optimisers.adamw import AdamW
 from fedsdg.methods.choices import LOSSES, OPTIMISERS
@@ -282,7 +283,8 @@ def built(raw):
     """Puts a run together: six clients, a tiny backbone."""
     import torch
 
-    from fedsdg.experiment.runs import build, make_partition, prepare_material
+    from fedsdg.experiment.building import build
+    from fedsdg.experiment.material import make_partition, prepare_material
     from fedsdg.models.architecture import Architecture
     from fedsdg.models.backbones import build as backbone
     from fedsdg.models.backbones import freeze

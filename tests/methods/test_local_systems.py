@@ -8,9 +8,11 @@ import pytest
 import torch
 import yaml
 
+from fedsdg.experiment.building import build
 from fedsdg.experiment.conditions import parse_conditions
-from fedsdg.experiment.config import method_entry, parse_config
-from fedsdg.experiment.runs import build, make_partition, prepare_material
+from fedsdg.experiment.config import parse_config
+from fedsdg.experiment.material import make_partition, prepare_material
+from fedsdg.experiment.method_entries import method_entry
 from fedsdg.federation import rounds
 from fedsdg.federation.fisher import diagonal_fisher
 from fedsdg.federation.together import step_together

@@ -11,8 +11,10 @@ from fedsdg.aggregation import plans
 from fedsdg.aggregation.engines.rows import BlockRows
 from fedsdg.aggregation.plans import PlannedRule
 from fedsdg.cli import main
-from fedsdg.experiment.config import method_entry, parse_config
-from fedsdg.experiment.runs import build, make_partition, prepare_material
+from fedsdg.experiment.building import build
+from fedsdg.experiment.config import parse_config
+from fedsdg.experiment.material import make_partition, prepare_material
+from fedsdg.experiment.method_entries import method_entry
 from fedsdg.federation.messages import serialise
 from fedsdg.methods.declared import Row, methods
 from fedsdg.methods.page import method_page

@@ -21,7 +21,8 @@ from fedsdg.analysis import tables
 from fedsdg.analysis.names import learn_titles, method_title
 from fedsdg.analysis.summarise import summarise
 from fedsdg.cli import main
-from fedsdg.experiment.config import load_config, parse_config
+from fedsdg.experiment.config import parse_config
+from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.loading import load_images
 from fedsdg.federation.evaluation import losses
 from fedsdg.methods.plugins import contents, find_plugin
@@ -118,7 +119,8 @@ def raw(**changed):
 
 def made(config, label, **changed):
     """The federation of one cell of the config on a tiny backbone, before its first round."""
-    from fedsdg.experiment.runs import build, make_partition, prepare_material
+    from fedsdg.experiment.building import build
+    from fedsdg.experiment.material import make_partition, prepare_material
     from fedsdg.models.architecture import Architecture
     from fedsdg.models.backbones import build as build_backbone
     from fedsdg.models.backbones import freeze

@@ -11,7 +11,8 @@ import yaml
 
 from fedsdg import files
 from fedsdg.cli import main
-from fedsdg.experiment.config import load_config, parse_config
+from fedsdg.experiment.config import parse_config
+from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.possible import require_possible
 from fedsdg.methods.families import METHODS
 from fedsdg.methods.plugins import Plugin, contents, find_method, find_plugin, find_row, offered
@@ -130,7 +131,8 @@ def test_a_file_that_is_edited_in_the_middle_of_a_grid_is_refused(place):
 
 
 def test_a_run_of_a_plugin_equals_that_of_the_same_rule_and_an_edited_one_is_another(place):
-    from fedsdg.experiment.runs import execute, make_partition, prepare_material
+    from fedsdg.experiment.material import make_partition, prepare_material
+    from fedsdg.experiment.runs import execute
     from fedsdg.models.architecture import Architecture
     from fedsdg.models.backbones import build, freeze
 

@@ -9,8 +9,10 @@ import pytest
 import torch
 import yaml
 
-from fedsdg.experiment.config import method_entry, parse_config
-from fedsdg.experiment.runs import build, make_partition, prepare_material
+from fedsdg.experiment.building import build
+from fedsdg.experiment.config import parse_config
+from fedsdg.experiment.material import make_partition, prepare_material
+from fedsdg.experiment.method_entries import method_entry
 from fedsdg.federation.evaluation import personal_accuracies
 from fedsdg.federation.judged_models import private_as_judged
 from fedsdg.federation.messages import serialise

@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from fedsdg.aggregation.types import Context
-from fedsdg.experiment.config import method_entry
+from fedsdg.experiment.method_entries import method_entry
 from fedsdg.methods.plugins import OfferedData, contents, described, find_plugin
 from fedsdg.parts import Range
 

@@ -12,7 +12,7 @@ from snakemake.exceptions import WorkflowError
 from snakemake.utils import update_config, validate
 
 from fedsdg.experiment.conditions import Conditions, parse_conditions
-from fedsdg.experiment.config import load_config
+from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.schema import value_of
 from fedsdg.experiment.sections import (
     AdaptersConfig,

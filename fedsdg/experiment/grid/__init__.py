@@ -142,7 +142,8 @@ def _train(
 def _execute(group: tuple[Run, ...], note: Note) -> list[str | None]:
     """For each run None, or the sentence of its failure, which is recorded."""
     from fedsdg.data.partition_files import read_partition
-    from fedsdg.experiment.runs import Assignment, execute_together
+    from fedsdg.experiment.run_files import Assignment
+    from fedsdg.experiment.runs import execute_together
 
     def progress(number: int, round_: int, record: Any) -> None:
         shown = ("evaluated", "train_loss", "personal_accuracy", "global_accuracy")

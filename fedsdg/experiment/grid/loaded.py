@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fedsdg.data.datasets import ImageData
     from fedsdg.experiment.loading import Source
-    from fedsdg.experiment.runs import Material
+    from fedsdg.experiment.material import Material
 
 
 @lru_cache(maxsize=1)
@@ -23,7 +23,7 @@ def loaded_images(source: Source) -> ImageData:
 @lru_cache(maxsize=1)
 def loaded_material(source: Source, backbone: Path | None, device: str) -> Material:
     """Prepared images and backbone, which a process keeps until it needs others."""
-    from fedsdg.experiment.runs import prepare_material
+    from fedsdg.experiment.material import prepare_material
     from fedsdg.models.backbones import load_backbone
 
     frozen = load_backbone(backbone) if backbone else None

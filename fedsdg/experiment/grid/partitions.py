@@ -8,12 +8,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedsdg.experiment.config import Config, PartitionConfig, RunConfig
+from fedsdg.experiment.config import Config
 from fedsdg.experiment.grid.loaded import loaded_images
 from fedsdg.experiment.grid.outcomes import needed
 from fedsdg.experiment.grid.runs import Run
 from fedsdg.experiment.machine.processes import Note, Workers
 from fedsdg.experiment.machine.progress import GridProgress
+from fedsdg.experiment.run_config import RunConfig
+from fedsdg.experiment.sections import PartitionConfig
 
 if TYPE_CHECKING:
     from fedsdg.data.datasets import ImageData
@@ -48,7 +50,7 @@ def kept_or_made(task: Division, load: Callable[[Source], ImageData] | None = No
     ``load`` gives the images, ``loaded_images`` where it is left out.
     """
     from fedsdg.data.partition_files import read_partition, write_partition
-    from fedsdg.experiment.runs import make_partition
+    from fedsdg.experiment.material import make_partition
 
     load = load or loaded_images
     with contextlib.suppress(FileNotFoundError, ValueError):  # none, or a damaged one

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedsdg import files
-from fedsdg.experiment.config import Config, RunConfig
+from fedsdg.experiment.config import Config
 from fedsdg.experiment.reach import source_hash
+from fedsdg.experiment.run_config import RunConfig
 from fedsdg.experiment.store import MODELS, Address
 from fedsdg.files import hint
 from fedsdg.files.places import BACKBONE, RUN_FILES, RUNS, filled, partition_of, run_below

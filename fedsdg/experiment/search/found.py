@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fedsdg import files
-from fedsdg.experiment.config import Config, MethodConfig
+from fedsdg.experiment.config import Config
+from fedsdg.experiment.method_entries import MethodConfig
 from fedsdg.experiment.search.scores import CRITERION, Outcome
 from fedsdg.experiment.search.trials import TrialRun
 from fedsdg.experiment.search_space import expected_best

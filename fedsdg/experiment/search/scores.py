@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from fedsdg import files
-from fedsdg.experiment.config import PartitionConfig, RunConfig
 from fedsdg.experiment.grid.loaded import loaded_images, loaded_material
 from fedsdg.experiment.loading import Source
 from fedsdg.experiment.machine.processes import Note
+from fedsdg.experiment.run_config import RunConfig
 from fedsdg.experiment.search.trials import TrialRun
+from fedsdg.experiment.sections import PartitionConfig
 
 #: A trial's score, as the file says it.
 CRITERION = (
@@ -80,6 +81,6 @@ def partition_of(
     source: Source, skew: str, seed: int, clients: int, settings: PartitionConfig
 ) -> Any:
     """The partition, made once by each process."""
-    from fedsdg.experiment.runs import make_partition
+    from fedsdg.experiment.material import make_partition
 
     return make_partition(loaded_images(source), skew, seed, clients, settings)

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsdg.experiment.config import Config, MethodConfig, RunConfig
+from fedsdg.experiment.config import Config
 from fedsdg.experiment.loading import Source
+from fedsdg.experiment.method_entries import MethodConfig
+from fedsdg.experiment.run_config import RunConfig
 from fedsdg.experiment.search_space import points
 from fedsdg.files import hint
 from fedsdg.files.places import split_setting

@@ -21,10 +21,13 @@ from safetensors.torch import load_file, save_file
 from fedsdg.cli import main
 from fedsdg.data.datasets import image_data
 from fedsdg.data.partition_files import write_partition
-from fedsdg.experiment.config import method_entry, parse_config
+from fedsdg.experiment.building import build
+from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.exports.export import export_run
 from fedsdg.experiment.exports.model_folders import write_timm
-from fedsdg.experiment.runs import build, execute, make_partition, prepare_material
+from fedsdg.experiment.material import make_partition, prepare_material
+from fedsdg.experiment.method_entries import method_entry
+from fedsdg.experiment.runs import execute
 from fedsdg.experiment.starts import find_start
 from fedsdg.federation import rounds
 from fedsdg.federation.checkpoints import Checkpoints

@@ -1,0 +1,68 @@
+"""Lists, names, seeds and skews as a config writes them: each checked by itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from fedsdg.data.skew import parse_skew
+from fedsdg.parts import Declared, Range
+
+SKEW = re.compile(
+    r"dirichlet~(\d+(\.\d+)?|\.\d+)|mixed~0\.\d*[1-9]\d*~(?=.*[1-9])\d+(\.\d+)?"
+    r"|quantity~(?=.*[1-9])\d+(\.\d+)?|classes~[1-9]\d*|domains"
+    r"|column~[A-Za-z0-9][A-Za-z0-9_.-]*|iid"
+)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+
+
+def listed(value: Any, where: str) -> list[Any]:
+    """``value`` if it is a list without repetitions, not empty; else ``ValueError``."""
+    if not isinstance(value, list) or not value:
+        raise ValueError(f"{where} is {value!r}, but must be a list with at least one entry")
+    for position, entry in enumerate(value):
+        if entry in value[:position]:
+            raise ValueError(f"{where} names {entry!r} twice")
+    return value
+
+
+def parse_seeds(value: Any, where: str) -> tuple[int, ...]:
+    """Seeds: whole numbers from 0."""
+    check = Declared("seed", int, range=Range(0)).check
+    return tuple(check(seed, f"{where}: seed") for seed in listed(value, where))
+
+
+def parse_skews(value: Any) -> tuple[str, ...]:
+    """Skews as texts, each of a kind that there is."""
+    for skew in listed(value, "skews"):
+        if not isinstance(skew, str) or not SKEW.fullmatch(skew):
+            raise ValueError(
+                f"skews: {skew!r} is not a skew; write 'dirichlet~0.1', 'classes~2', "
+                "'column~writer' or 'iid'"
+            )
+        kind, _, number = skew.partition("~")
+        if kind == "dirichlet" and not float(number) > 0:
+            raise ValueError(f"skews: {skew!r} has α = {number}, but α must be greater than 0")
+        try:
+            parse_skew(skew)
+        except ValueError as error:
+            raise ValueError(f"skews: {error}") from error
+    return tuple(value)
+
+
+def parse_name(value: Any, where: str) -> str:
+    """A name that may be part of a path."""
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise ValueError(
+            f"{where} is {value!r}, but must be made of letters, digits, '.', '_', '+' and '-'"
+        )
+    return value
+
+
+def parse_pages(given: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
+    """Names of tables or figures; an unknown one is named where it is to be made."""
+    if key not in given:
+        return None
+    return tuple(parse_name(name, f"{key}: entry") for name in listed(given[key], key))

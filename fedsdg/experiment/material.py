@@ -1,0 +1,98 @@
+"""What the runs of a cell share: images, their division among clients, the backbone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedsdg.data.datasets import ImageData, load_dataset
+from fedsdg.data.images import Pictures
+from fedsdg.data.partition_record import Partition, PartitionSpec
+from fedsdg.experiment.machine.devices import take_device
+from fedsdg.experiment.sections import PartitionConfig
+from fedsdg.federation.local_training import Samples
+from fedsdg.models.backbones import Backbone
+from fedsdg.models.small_cnn import CnnArchitecture
+from fedsdg.rng import stream
+
+
+@dataclass(frozen=True)
+class Material:
+    """What the runs of a cell share: a data set's images, prepared and stored, and the backbone.
+
+    No backbone where all parameters are trained.
+    """
+
+    samples: Samples
+    num_classes: int
+    dataset_sha256: str
+    backbone: Backbone | None
+    pictures: Pictures
+    #: The domain [n] of every sample, where the data have some.
+    domain: np.ndarray | None = None
+    #: Where one's own data are from and what was done to them.
+    data_facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def backbone_hash(self) -> str | None:
+        """None without one: the network is then described by the sources alone."""
+        return self.backbone.sha256 if self.backbone else None
+
+
+def prepare_material(dataset: str | ImageData, backbone: Backbone | None, device: str) -> Material:
+    """Bring a data set's images to the backbone's size, channels and normalisation.
+
+    Without a backbone they keep their own size and channels (see ``CnnArchitecture``).
+
+    ``dataset``: a name, or the data where they are loaded already.
+    """
+    if device == "cuda":
+        take_device()
+        if not torch.cuda.is_available():
+            raise ValueError(
+                "training.device is cuda, but this machine has no CUDA device; set it to cpu"
+            )
+    data = load_dataset(dataset) if isinstance(dataset, str) else dataset
+    shape = (
+        CnnArchitecture(data.images.shape[1], 3 if data.images.ndim == 4 else 1)
+        if backbone is None
+        else backbone.architecture
+    )
+    pictures = Pictures(
+        data.images,
+        size=shape.image_size,
+        channels=shape.channels,
+        mean=shape.mean,
+        std=shape.std,
+    )
+    images = pictures.prepared(data.images)
+    samples = Samples(
+        torch.from_numpy(images).to(device), torch.from_numpy(data.labels).long().to(device)
+    )
+    return Material(
+        samples, data.num_classes, data.sha256, backbone, pictures, data.domain, data.facts
+    )
+
+
+def make_partition(
+    dataset: str | ImageData, skew: str, seed: int, clients: int, settings: PartitionConfig
+) -> Partition:
+    """Divide a data set among clients, drawing from the stream ``partition`` of ``seed``.
+
+    ``dataset``: a name, or the data where they are loaded already.
+    """
+    from fedsdg.data.partition import partition_clients
+    from fedsdg.data.skew import parse_skew
+
+    return partition_clients(
+        load_dataset(dataset) if isinstance(dataset, str) else dataset,
+        num_clients=clients,
+        skew=parse_skew(skew),
+        seed=seed,
+        spec=PartitionSpec(**asdict(settings)),
+        generator=stream("partition", seed),
+    )

@@ -1,0 +1,104 @@
+"""An entry of a config's ``methods``: a row, its label, and what it sets for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedsdg.experiment.config_values import parse_name
+from fedsdg.experiment.sections import (
+    TrainingConfig,
+)
+from fedsdg.files import hint
+from fedsdg.methods.declared import Row
+from fedsdg.methods.plugins import (
+    CHOICES,
+    Plugin,
+    find_row,
+    offered,
+    offered_choices,
+)
+from fedsdg.parts import Declared, checked, declared, mapping
+
+#: Keys of ``training`` that a method's entry may set for itself.
+OVERRIDES = ("optimiser", "loss", "eta_g", "eta_p", "eta_m", "private_optimiser", "refresh")
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """A method of the grid: its row, its label in paths and tables, and all its parameters."""
+
+    type: str
+    label: str
+    parameters: Mapping[str, Any]
+    overrides: Mapping[str, Any]
+    plugin: Plugin | None = None
+
+    @property
+    def row(self) -> Row:
+        """What is known of the method."""
+        return find_row(self.type, self.plugin)
+
+    def under(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Its parameters in a scenario that sets some for all methods that have them."""
+        known = self.row.parameters
+        given = {key: value for key, value in parameters.items() if key in known}
+        return {**self.parameters, **given}
+
+
+def method_entry(entry: Any, plugins: Sequence[Plugin] = ()) -> MethodConfig:
+    """Check one entry of ``methods``: a name, or a mapping with ``type`` and parameters."""
+    known_methods = offered(plugins)
+    given = {"type": entry} if isinstance(entry, str) else dict(mapping(entry, "methods entry"))
+    kind = str(given.pop("type", ""))
+    if kind not in known_methods:
+        if not kind:
+            raise ValueError(f"methods: the entry {entry!r} has no 'type'")
+        raise ValueError(f"methods: unknown method {kind!r}{hint(kind, known_methods)}")
+    label = parse_name(given.pop("name", kind), f"methods: name of {kind}")
+    row = find_row(kind, known_methods[kind])
+    parameters = {key: one.default for key, one in row.parameters.items()}
+    overrides = {}
+    training = training_keys(plugins)
+    for key, value in given.items():
+        where = f"methods: {label}.{key}"
+        if key in row.parameters:
+            parameters[key] = row.parameters[key].check(value, where)
+        elif key in OVERRIDES:
+            overrides[key] = training[key].check(value, where)
+        else:
+            known = [*row.parameters, *OVERRIDES]
+            raise ValueError(f"methods: {label} has no parameter {key!r}{hint(key, known)}")
+    return MethodConfig(kind, label, parameters, overrides, known_methods[kind])
+
+
+def training_keys(plugins: Sequence[Plugin]) -> dict[str, Declared]:
+    """The keys of ``training``; optimiser and loss may be of a plugin."""
+    known = declared(TrainingConfig)
+    open_ones = {key: replace(known[key], table=offered_choices(key, plugins)) for key in CHOICES}  # type: ignore[call-arg]
+    return {**known, **open_ones}
+
+
+def parse_training(value: Any, plugins: Sequence[Plugin], where: str) -> TrainingConfig:
+    """The section ``training``, with rows of plugins where it names them."""
+    return TrainingConfig(**checked(mapping(value, where), training_keys(plugins), where))
+
+
+def settable(row: Row, plugins: Sequence[Plugin]) -> dict[str, Declared]:
+    """What an entry of ``methods`` may set: the method's parameters, and keys of ``training``."""
+    training = training_keys(plugins)
+    return {**{key: training[key] for key in OVERRIDES}, **row.parameters}
+
+
+def parse_parameters(value: Any, methods: Sequence[MethodConfig], where: str) -> dict[str, Any]:
+    """Values for the parameters of these names, of whichever method has them."""
+    found = {}
+    for key, given in mapping(value, where).items():
+        owners = [m for m in methods if key in m.row.parameters]
+        if not owners:
+            known = {name for method in methods for name in method.parameters}
+            raise ValueError(f"{where}: no method has a parameter {key!r}{hint(key, known)}")
+        for owner in owners:
+            found[key] = owner.row.parameters[key].check(given, f"{where}.{key}")
+    return found
