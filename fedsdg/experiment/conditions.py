@@ -14,73 +14,21 @@ Each is optional, and one that is absent leaves no trace in the config of a run:
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import asdict, fields
 from importlib import import_module
 from typing import Annotated, Any, ClassVar, Literal
 
 from fedsdg.data.client_shares import clients_in
-from fedsdg.files import hint
-from fedsdg.methods.declared import ChoiceRow
-from fedsdg.methods.plugins import Plugin, build_attack, find_attack, offered_attacks
-from fedsdg.parts import Range, checked, declared, is_part, make, mapping, part, plain
+from fedsdg.experiment.attackers import AttackConfig, parse_attackers
+from fedsdg.methods.plugins import Plugin
+from fedsdg.parts import Range, declared, is_part, make, mapping, part, plain
 
 #: The rule around the method's own, where late updates are compensated for.
 _COMPENSATED = "fedsdg.aggregation.rules.compensated"
+
 # Beyond it float32 would overflow, and an attack is to be an attack and no infinity.
 _LARGEST = 1e6
-
-
-@part
-class Attackers:
-    """A share of the clients attacks; the same clients in every round."""
-
-    type: str
-    "which attack"
-    share: Annotated[float, Range(0, 1)]
-    "share of the clients, rounded to whole clients (halves up)"
-
-    def count(self, num_clients: int) -> int:
-        """How many of the clients attack: share · K, halves rounded up.
-
-        Raises ``ValueError`` where a share above 0 is nobody, or where nobody would be left.
-        """
-        attackers = math.floor(self.share * num_clients + 0.5)
-        if self.share > 0 and not attackers:
-            raise ValueError(
-                f"conditions.attack.share is {self.share}, which is none of {num_clients} clients; "
-                f"use at least {1 / num_clients:.3g}, or 0 for no attack"
-            )
-        if attackers >= num_clients:
-            raise ValueError(
-                f"conditions.attack.share is {self.share}, which is all of {num_clients} clients; "
-                "lower it, since honest clients alone are evaluated"
-            )
-        return attackers
-
-
-@dataclass(frozen=True)
-class AttackConfig(Attackers):
-    """Who attacks, and the parameters of the attack."""
-
-    parameters: Mapping[str, Any]
-    #: Where the attack is from; None for those of the table.
-    plugin: Plugin | None = None
-
-    @property
-    def kind(self) -> ChoiceRow:
-        """What is known of the attack."""
-        return find_attack(self.type, self.plugin)
-
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """What this condition alone imports; the files of a plugin are its own."""
-        return self.kind.modules if self.plugin is None else ()
-
-    def build(self) -> Any:
-        """The attack itself (``fedsdg.federation.environment.attacks``); imports torch."""
-        return build_attack(self.type, self.parameters, self.plugin)
 
 
 @part
@@ -384,21 +332,7 @@ def parse_conditions(
         if entry.holds_part and found.get(key) is not None:
             place = f"{where}.{key}"
             if entry.kind is AttackConfig:
-                found[key] = _attacked(found[key], place, plugins)
+                found[key] = parse_attackers(found[key], place, plugins)
             else:
                 found[key] = make(entry.kind, found[key], place)
     return make(Conditions, found, where)
-
-
-def _attacked(value: Any, where: str, plugins: Sequence[Plugin]) -> AttackConfig:
-    """Who attacks; the other keys are those of the attack itself."""
-    given = dict(mapping(value, where))
-    own = {key: given.pop(key) for key in declared(Attackers) if key in given}
-    asked = make(Attackers, own, where)
-    attacks = offered_attacks(plugins)
-    if asked.type not in attacks:
-        raise ValueError(f"{where}: unknown attack {asked.type!r}{hint(asked.type, attacks)}")
-    found = AttackConfig(asked.type, asked.share, {}, attacks[asked.type])
-    known = found.kind.parameters
-    parameters = {key: parameter.default for key, parameter in known.items()}
-    return replace(found, parameters=parameters | checked(given, known, where))

@@ -37,6 +37,7 @@ ROOT = "fedsdg.experiment.runs"
 #: holds that of the data set), and this one (its outcome).
 ELSEWHERE = frozenset(
     {
+        "fedsdg.experiment.attackers",
         "fedsdg.experiment.conditions",
         "fedsdg.experiment.config",
         "fedsdg.experiment.run_config",

@@ -8,7 +8,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 
-from fedsdg.experiment.conditions import Attackers, Conditions
+from fedsdg.experiment.attackers import Attackers
+from fedsdg.experiment.conditions import Conditions
 from fedsdg.experiment.config import SECONDS, TRAINABLE
 from fedsdg.experiment.method_entries import OVERRIDES
 from fedsdg.experiment.sections import (

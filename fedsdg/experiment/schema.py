@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedsdg.data.datasets import DATASETS
-from fedsdg.experiment.conditions import Attackers, Conditions
+from fedsdg.experiment.attackers import Attackers
+from fedsdg.experiment.conditions import Conditions
 from fedsdg.experiment.config import SECONDS, TRAINABLE
 from fedsdg.experiment.declared_data import ALL
 from fedsdg.experiment.method_entries import OVERRIDES

@@ -227,7 +227,7 @@ def test_an_optimiser_or_a_loss_is_reached_by_runs_that_train_with_it(package, t
 def test_a_conditions_own_class_counts_under_it_alone(package):
     before, under = hashes(), hashes(ATTACKED)
     replaced(
-        package / "experiment/conditions.py",
+        package / "experiment/attackers.py",
         "self.share * num_clients + 0.5",
         "self.share * num_clients",
     )

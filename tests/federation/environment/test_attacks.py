@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from fedsdg.aggregation.types import Context
-from fedsdg.experiment.conditions import AttackConfig, parse_conditions
+from fedsdg.experiment.attackers import AttackConfig
+from fedsdg.experiment.conditions import parse_conditions
 from fedsdg.federation.environment.attackers import AttackView, choose_attackers
 from fedsdg.federation.environment.attacks.corruption import Corruption
 from fedsdg.federation.environment.attacks.label_flip import LabelFlip
