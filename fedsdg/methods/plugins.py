@@ -24,7 +24,6 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from fedsdg.data.datasets import DATASETS, ImageData
 from fedsdg.files import source_hash
 from fedsdg.methods import declared
 from fedsdg.methods.chosen import name_of, parameters_of
@@ -34,6 +33,7 @@ from fedsdg.methods.plugin_files import PluginFiles, read_plugin
 from fedsdg.parts import replaced
 
 if TYPE_CHECKING:
+    from fedsdg.data.datasets import ImageData
     from fedsdg.methods.method import Method
 
 #: The group of entry points that other packages offer methods and all else in.
@@ -81,6 +81,8 @@ def offered_attacks(plugins: Iterable[Plugin]) -> dict[str, Plugin | None]:
 
 def offered_datasets(plugins: Iterable[Plugin]) -> dict[str, Plugin | None]:
     """As ``offered``, where each data set is from."""
+    from fedsdg.data.datasets import DATASETS
+
     return _owners("DATASETS", DATASETS, "data sets", plugins)
 
 
@@ -157,6 +159,8 @@ class OfferedData:
 
     def load(self) -> ImageData:
         """The images; ``ValueError`` where the plugin gives anything else."""
+        from fedsdg.data.datasets import ImageData
+
         try:
             data = contents(self.plugin)["DATASETS"][self.name]()
         except Exception as error:

@@ -325,7 +325,7 @@ def test_an_overflowing_result_leaves_out_as_it_was():
     theta = {"a": torch.zeros(3), "w": torch.zeros(2)}
     clients = [{"a": torch.ones(3), "w": torch.full((2,), 3e38)}] * 2
     out = {"a": torch.full((3,), 5.0), "w": torch.full((2,), 6.0)}
-    rule = fedsdg.aggregation.rule_table.Scaffold(server_rate=2.0)
+    rule = fedsdg.aggregation.rules.scaffold.Scaffold(server_rate=2.0)
     options = {"num_clients": 2, "uploads": {"control": clients}}
     for place in (out, None):
         with pytest.raises(ValueError, match="aggregated tensor 'w' overflows torch.float32"):

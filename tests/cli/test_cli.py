@@ -31,7 +31,9 @@ def test_module_and_console_script_are_the_same_command():
         assert run_command(*name, "--version").stdout == run_command(script, "--version").stdout
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["methods"], ["table", "--help"], ["check"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["methods"], ["table", "--help"], ["check", "--help"]]
+)
 def test_light_commands_start_without_torch(arguments):
     code = (
         "import sys\nfrom fedsdg.cli import main\n"
@@ -168,7 +170,7 @@ def test_nan_makes_run_alone_exit_with_one(small, tmp_path, monkeypatch, capsys)
         ),
         (
             ["run", "--method", "cgsv-xu", "--skew", "iid"],
-            "cgsv-xu needs all 20 clients in every round",
+            "cgsv-xu weighs all clients in every round, but 10 of the 20 take part",
         ),
         (
             ["run", "--method", "fedsdg", "--skew", "classes~1", "--set", "partition.retries=0",

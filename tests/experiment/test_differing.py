@@ -332,7 +332,7 @@ def test_held_out_clients_never_train_and_are_named(make):
         assert not (row["participated"] and row["held_out"])
     assert run.to_dict()["federation"]["held_out"] == 0.25
     plain_run, _, _, plain = make()
-    assert "held_out" not in plain_run.to_dict()["federation"]
+    assert plain_run.to_dict()["federation"]["held_out"] == 0
     assert plain.circumstances.held_out is None and "held_out" not in plain.circumstances.facts
 
 

@@ -68,7 +68,7 @@ def test_trials_are_every_candidate_everywhere_and_keep_the_rest(config, tmp_pat
         assert run.config.training == replace(
             config.training, eta_g=values.pop("eta_g", config.training.eta_g)
         )
-        assert run.config.parameters == values
+        assert run.config.parameters == {"weights": "samples", **values}
 
 
 def test_a_method_keeps_its_other_settings_and_is_known_by_its_label(tmp_path):

@@ -214,20 +214,21 @@ def test_the_official_rows_are_what_the_authors_run(fresh):
         assert len(gates) == 2 * 2, "two adapted layers in each of two blocks"
         columns = slice(one.layout.d_private - len(gates), None)
         assert torch.all(one.private[columns] == -2.0)
-        assert [term.strength for term in one.work.terms] == [0.01, 0.001]
+        gate_term, private_term = one.work.terms
+        assert (gate_term.lambda1, private_term.lambda2) == (0.01, 0.001)
         assert torch.equal(one.theta, fresh("fedavg").theta)
         one.step(1)
     assert one.rule.reference == "leave_one_out" and one.rule.temperature == 0.05
 
 
-def test_fedsdg_with_a_private_head_and_the_config_that_does_not_name_it(config, finished):
-    """The option is left out of runs that do not use it, which therefore keep their hash."""
+def test_fedsdg_with_a_private_head_and_without(config, finished):
     one = finished({"type": "fedsdg", "head": "private"})
     assert not one.layout.global_model and "global_accuracy" not in one.records.rounds[-1]
     gates = [row["gates"] for row in rows(one, round=ROUNDS) if "gates" in row]
     assert gates and all(len(own) == 2 for own in gates)
-    for entry in ("fedsdg", {"type": "fedsdg", "head": "shared"}):
-        assert "head" not in config.run("digits", SKEW, method_entry(entry), 0).parameters
+    entries = ("fedsdg", {"type": "fedsdg", "head": "shared"})
+    silent, said = (config.run("digits", SKEW, method_entry(entry), 0) for entry in entries)
+    assert silent.hash == said.hash and silent.parameters["head"] == "shared"
     private = method_entry({"type": "fedsdg", "head": "private"})
     assert private.parameters["head"] == "private"
 
