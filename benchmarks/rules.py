@@ -8,7 +8,8 @@ import torch
 
 from benchmarks.cohorts import Cohort
 from benchmarks.timing import Work
-from fedsdg.aggregation.rule_table import make_rule, rules
+from fedsdg.aggregation import rule_table
+from fedsdg.aggregation.rule_table import make_rule
 
 
 class Measured(NamedTuple):
@@ -33,8 +34,10 @@ _WANTED = {
     "cgsv": Measured(2),
     "scaffold": Measured(1, uploads=("update", "control")),
 }
-# An older commit that is measured with these files may lack the younger rules.
-RULES = {name: facts for name, facts in _WANTED.items() if name in rules()}
+# An older commit that is measured with these files may lack the younger rules, and before 0.2 has
+# them in a table.
+_KNOWN = rule_table.rules() if hasattr(rule_table, "rules") else rule_table.RULES
+RULES = {name: facts for name, facts in _WANTED.items() if name in _KNOWN}
 
 
 def least_bytes(name: str, clients: int, parameters: int) -> int:
