@@ -123,8 +123,8 @@ def _run(evaluated: pd.DataFrame, gates: pd.DataFrame | None, length: int) -> _R
     changes = {}
     for name in _ACCURACIES:
         values = evaluated[name].to_numpy(dtype=float)
-        ends = _mean(values[last]), _mean(values[before])
-        changes[name] = None if None in ends else ends[0] - ends[1]
+        end, start = _mean(values[last]), _mean(values[before])
+        changes[name] = None if end is None or start is None else end - start
     if gates is not None:
         gates = gates[gates["round"].isin(rounds)]
     return _Run(
