@@ -117,8 +117,9 @@ test: lint
 test-fast: $(INSTALLED)
 	$(PYTEST) -m "not slow"
 
-# One thread per test process: tests run side by side.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses $(JOBS) --dist loadfile --durations 10
+# One thread per test process: tests run side by side, a file at a time in the order of tests/conftest.py.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder \
+  --durations 10
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -154,7 +154,7 @@ class PlainLoop:
         optimiser = torch.optim.Adam([{"params": ps, "lr": lr} for lr, ps in groups.items()])
         gates = [p for n, p in parameters.items() if n.endswith(GATE)]
         branch = [p for n, p in parameters.items() if n.endswith("_private")]
-        lambda1, lambda2 = (term.strength for term in work.terms) if gates else (0.0, 0.0)
+        lambda1, lambda2 = (work.terms[0].lambda1, work.terms[1].lambda2) if gates else (0.0, 0.0)
         device, losses = federation.theta.device, []
         for images, labels in loader:
             images, labels = images.to(device), labels.to(device)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections import Counter
 
 # Before numpy and torch start their pools, here and in every process that a test starts.
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -11,6 +12,7 @@ for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+import pytest  # noqa: E402
 import torch  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
@@ -22,3 +24,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 # Without a GPU triton interprets kernels on the CPU. It looks when it is imported, and others may.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files with most slow tests first: at the end no process waits long for the others."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])

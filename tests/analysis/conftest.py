@@ -469,12 +469,24 @@ def partitions(written: Written) -> Iterable[Path]:
     return write_partitions(written.runs.parent.parent / "partitions", written.plan)
 
 
-@pytest.fixture
-def in_part(make_runs: Callable[..., Written], tmp_path: Path) -> Path:
+@pytest.fixture(scope="session")
+def in_part(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A summary of a grid of which the second seed and a whole method are yet to come."""
-    written = make_runs("part", methods=("fedsdg", "fedavg"), seeds=(0,))
+    folder = tmp_path_factory.mktemp("in-part")
+    written = write_runs(folder / "runs", Plan(methods=("fedsdg", "fedavg"), seeds=(0,)))
     methods = ("fedsdg", "fedavg", "scaffold")
     cells = [f"{skew}/{method}" for skew in written.plan.skews for method in methods]
     wanted = [f"digits/clients~12/{cell}/seed~{seed}" for cell in cells for seed in (0, 1)]
-    summarise(written.runs, tmp_path / "in-part", wanted)
-    return tmp_path / "in-part"
+    summarise(written.runs, folder / "summary", wanted)
+    return folder / "summary"
+
+
+@pytest.fixture(scope="session")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One seed, no FedSDG, no Dirichlet, two settings."""
+    folder = tmp_path_factory.mktemp("bare")
+    plan = Plan(
+        methods=("krum", "local-only"), skews=("iid",), seeds=(0,), datasets=("usps", "digits")
+    )
+    summarise(write_runs(folder / "runs", plan).runs, folder / "summary")
+    return folder / "summary"

@@ -23,9 +23,9 @@ def git(folder: Path, *arguments: str) -> None:
     subprocess.run(["git", "-C", str(folder), *who, *arguments], check=True, capture_output=True)
 
 
-@pytest.fixture
-def repository(tmp_path) -> Path:
-    folder = tmp_path / "repository"
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("compared") / "repository"
     tracked = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard", "fedsdg", "benchmarks"],
         check=True,

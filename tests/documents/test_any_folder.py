@@ -35,7 +35,10 @@ def test_a_method_and_a_skew_that_are_in_no_config_run(folder, capsys):
     command = ["run", "--method", "ditto", "--skew", "dirichlet~0.05", "--seed", "7"]
     assert main([*command, "--set", *BRIEF]) == 0
     said = capsys.readouterr().err
-    assert "ditto is not in the config: it runs with its defaults (weights=samples, strength=0.1)" in said
+    assert (
+        "ditto is not in the config: it runs with its defaults (weights=samples, strength=0.1)"
+        in said
+    )
     (result,) = (folder / "results").rglob("result.json")
     found = read_json(result)
     assert found["status"] == "ok"

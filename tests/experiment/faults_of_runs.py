@@ -1,7 +1,7 @@
 """A program for the fault test: a grid in real processes, killed, and a run on a full disk.
 
-It imports once and forks for every attempt, so that twenty kills take seconds. Arguments: a folder,
-and how many kills. What it found is printed as JSON.
+It imports once and forks for every attempt, so that twenty kills take a minute or two. Arguments: a
+folder, and how many kills. What it found is printed as JSON.
 """
 
 import builtins

@@ -201,7 +201,7 @@ figures: [convergence]
 
 
 @pytest.mark.slow
-def test_a_grid_goes_on_where_the_record_ends_if_it_is_asked_to(tmp_path, monkeypatch):
+def test_a_grid_goes_on_where_the_record_ends_if_it_is_asked_to(tmp_path, monkeypatch, forked):
     """And so does the pipeline's command, by the environment; neither by itself."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDSDG_CONFIG", str(ROOT / "config/config.yaml"))

@@ -162,7 +162,7 @@ def test_a_backbone_where_there_is_none_and_none_where_there_is_one(
 
 
 @pytest.mark.slow
-def test_a_grid_needs_no_backbone(tmp_path, monkeypatch):
+def test_a_grid_needs_no_backbone(tmp_path, monkeypatch, forked):
     """The whole way by the command: no file of a backbone is made, and all tables are."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

@@ -1,6 +1,5 @@
 """A grid by the command alone: in order, side by side, again after a break, and in part."""
 
-import json
 import os
 import signal
 import subprocess
@@ -35,11 +34,14 @@ TINY = {
         | {"epochs": 1, "threads": 1}
     },
     "federation": {"clients": 6, "clients_per_round": 2, "rounds": 2, "evaluate_every": 2},
+    # All pages are made by the smallest real experiment (tests/workflow/test_smoke.py).
+    "tables": ["main"],
+    "figures": ["convergence", "partition"],
 }
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def place(tmp_path, monkeypatch, forked):
     """An empty folder to work in, with the default config and a tiny one to lay over it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FEDSDG_CONFIG", raising=False)
@@ -313,19 +315,24 @@ def test_a_device_that_is_not_there_is_one_sentence(place, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "options"),
-    [
-        (signal.SIGINT, []),
-        (signal.SIGKILL, []),
-        (signal.SIGINT, ["--seeds-together", "2"]),
-        (signal.SIGKILL, ["--seeds-together", "2"]),
-    ],
-)
-def test_interrupted_it_goes_on_where_it_was(place, number, options):
-    """Stopped in the middle of a run: what was finished stays, the rest follows, no crumbs."""
-    command = [sys.executable, "-m", "fedsdg", "run", "--grid", "tiny.yaml"]
-    command += ["--set", "federation.rounds=40", "skews=[iid]", *options]
+@pytest.mark.parametrize("options", [[], ["--seeds-together", "2"]], ids=["alone", "together"])
+def test_interrupted_it_goes_on_where_it_was(place, options):
+    """Stopped in the middle of a run and, taken up again, killed in the middle of the same: what
+    was finished stays, the rest follows, no crumbs."""
+    settings = ["--set", "federation.rounds=60", "skews=[iid]", *options]
+    runs = place / "results/runs/tiny/digits/clients~6/iid"
+    first = runs / "fedsdg/seed~0/provenance.json"
+    interrupted(place, settings, signal.SIGINT)
+    done = first.read_bytes()
+    interrupted(place, settings, signal.SIGKILL)
+    assert grid(*settings) == 0
+    assert first.read_bytes() == done, "it was run again"
+    assert read_json(runs / "fedavg/seed~1/result.json")["status"] == "ok"
+
+
+def interrupted(place, settings, number) -> None:
+    """Start a process of its own with the grid, and send it a signal in its third run."""
+    command = [sys.executable, "-m", "fedsdg", "run", "--grid", "tiny.yaml", *settings]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     for line in process.stderr:
@@ -340,10 +347,3 @@ def test_interrupted_it_goes_on_where_it_was(place, number, options):
             break
         time.sleep(0.1)
     assert not list(store.glob(".*")), "half a run is left in the store"
-    done = json.loads(
-        (place / "results/runs/tiny/digits/clients~6/iid/fedsdg/seed~0/provenance.json").read_text()
-    )
-    assert subprocess.run(command, check=False).returncode == 0
-    runs = place / "results/runs/tiny/digits/clients~6/iid"
-    assert read_json(runs / "fedsdg/seed~0/provenance.json") == done, "it was run again"
-    assert read_json(runs / "fedavg/seed~1/result.json")["status"] == "ok"

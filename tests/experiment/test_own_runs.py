@@ -221,7 +221,7 @@ def test_photographs_are_trained_on_at_the_first_try(place, capsys):
 
 
 @pytest.mark.slow
-def test_natural_clients_go_through_a_grid(place):
+def test_natural_clients_go_through_a_grid(place, forked):
     writers(place / "w")
     lay_over(place, datasets=[{"name": "mine", "folder": "w", "domain": "writer"}],
              skews=["column~writer"], methods=["fedsdg", "fedavg"], tables=["main"],

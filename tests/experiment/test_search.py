@@ -152,7 +152,9 @@ def test_what_another_config_searches_is_not_mixed_in(names):
 
 
 @pytest.mark.slow
-def test_the_score_is_the_mean_of_the_runs_validation_accuracies(config, backbone, tmp_path):
+def test_the_score_is_the_mean_of_the_runs_validation_accuracies(
+    config, backbone, tmp_path, forked
+):
     """Each score is computed once more by hand, from a run of its own."""
     output = tmp_path / "search.json"
     first = search(config, tmp_path / "store", backbone, output, jobs=1, only=["fedprox"])

@@ -123,13 +123,15 @@ def moved(a, b):
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("dtype, bound", [(torch.float64, 1e-9), (torch.float32, 1e-3)])
 def test_seeds_in_one_pass_are_the_seeds_alone(fresh, name, dtype, bound):
-    together = [fresh(name, seed, dtype) for seed in SEEDS]
+    """Two of them, in a round after which nobody is evaluated and in one after which all are."""
+    together = [fresh(name, seed, dtype) for seed in SEEDS[:2]]
     require_alike(together)
-    for round_ in range(1, ROUNDS + 1):
+    for round_ in (1, 2):
         step_together(together, round_)
-    for seed, one in zip(SEEDS, together, strict=True):
+    for seed, one in zip(SEEDS[:2], together, strict=True):
         alone = fresh(name, seed, dtype)
-        alone.run()
+        for round_ in (1, 2):
+            alone.step(round_)
         assert moved(one, alone) < bound
         assert one.bank.trained.tolist() == alone.bank.trained.tolist()
         for mine, other in zip(one.records.rounds, alone.records.rounds, strict=True):

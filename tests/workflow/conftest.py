@@ -105,14 +105,7 @@ class Project:
 
     def planned(self, *arguments: str) -> dict[str, int]:
         """Rule -> number of jobs that a run would do now; empty when there is nothing to do."""
-        done = self.snakemake("--dry-run", "--cores", "2", *arguments)
-        assert done.returncode == 0, done.stdout
-        table = re.search(r"Job stats:\njob +count\n-[- ]+\n(.*?)\n\n", done.stdout, re.DOTALL)
-        if table is None:
-            assert "Nothing to be done" in done.stdout, done.stdout
-            return {}
-        rows = (line.split() for line in table[1].splitlines())
-        return {rule: int(count) for rule, count in rows if rule not in TARGETS}
+        return jobs_of(self.snakemake("--dry-run", "--cores", "2", *arguments))
 
     def calls(self, command: str) -> list[dict]:
         """How the stand-in was called with this command, in order."""
@@ -127,6 +120,17 @@ class Project:
         """Change the code of a Python file of the checkout, though not what it does."""
         with (self.folder / file).open("a") as source:
             source.write("\nEDITED = True\n")
+
+
+def jobs_of(done: subprocess.CompletedProcess[str]) -> dict[str, int]:
+    """Rule -> number of jobs of a run, by the table that Snakemake begins with."""
+    assert done.returncode == 0, done.stdout
+    table = re.search(r"Job stats:\njob +count\n-[- ]+\n(.*?)\n\n", done.stdout, re.DOTALL)
+    if table is None:
+        assert "Nothing to be done" in done.stdout, done.stdout
+        return {}
+    rows = (line.split() for line in table[1].splitlines())
+    return {rule: int(count) for rule, count in rows if rule not in TARGETS}
 
 
 def write_command(folder: Path, text: str) -> Path:

@@ -130,6 +130,12 @@ def followed(check_out, tmp_path_factory):
     project = check_out(folder / "project", script)
     (project.folder / "clipped.py").write_text(blocks("python")[0], encoding="utf-8")
     (project.folder / "clipped.yaml").write_text(*blocks("yaml"), encoding="utf-8")
+    # Smaller still than it is: what comes of it is not looked at here.
+    smoke = project.folder / "config/smoke.yaml"
+    raw = yaml.safe_load(smoke.read_text())
+    raw["backbones"]["letters-small"] |= {"images": 400, "held_out": 100, "epochs": 1}
+    raw["federation"]["rounds"] = 3
+    smoke.write_text(yaml.safe_dump(raw | {"tables": ["main"], "figures": ["convergence"]}))
     environment = {k: v for k, v in os.environ.items() if not k.startswith("FEDSDG_")}
     places = (project.commands, Path(sys.executable).parent, environment["PATH"])
     environment["PATH"] = os.pathsep.join(map(str, places))

@@ -31,13 +31,10 @@ def effective_config(project):
     return yaml.safe_load(file.read_text())
 
 
-@pytest.mark.parametrize("profile", ["default", "gpu"])
-def test_a_profile_plans_the_whole_grid(project, profile):
-    assert plan(project, profile) == WHOLE_GRID
-    assert (
-        effective_config(project)["training"]["device"]
-        == {"default": "cpu", "gpu": "cuda"}[profile]
-    )
+def test_the_profile_for_gpus_plans_the_whole_grid(project):
+    """As does the default one, which Snakemake takes by itself (test_grid.py)."""
+    assert plan(project, "gpu") == WHOLE_GRID
+    assert effective_config(project)["training"]["device"] == "cuda"
 
 
 def test_the_profile_for_slurm_plans_the_whole_grid(project):

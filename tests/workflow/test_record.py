@@ -7,6 +7,7 @@ import os
 import platform
 import random
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import matplotlib
 import pytest
 
+from fedsdg.analysis import plots, tables
 from fedsdg.analysis.plots import USUAL_FIGURES
 from fedsdg.analysis.tables import USUAL_TABLES
 
@@ -33,6 +35,7 @@ def pages(kind: str, usual: tuple[str, ...]) -> list[tuple[str, str]]:
 
 FIGURES = pages("figures", USUAL_FIGURES)
 TABLES = pages("tables", USUAL_TABLES)
+PAGES = [("tables", *page) for page in TABLES] + [("figures", *page) for page in FIGURES]
 AGAIN = {"redraw_figure": len(FIGURES), "rerender_table": len(TABLES)}
 
 
@@ -92,59 +95,120 @@ def test_what_is_computed_here_comes_from_here(clone):
     assert smoke["train_cell"] == 2 and "redraw_figure" not in smoke
 
 
+def draw(kind: str, experiment: str, name: str, folder: Path) -> None:
+    """One page of a record, as the workflow's rules do it, below a folder."""
+    record = Path("results/reference", experiment)
+    if kind == "tables":
+        tables.write_table(record, name, folder / record / name)
+    else:
+        partitions = sorted((record / "partitions").rglob("*.parquet"))
+        plots.write_figure(record, name, folder / "paper_figures" / experiment / name, partitions)
+
+
+def files_of(kind: str, experiment: str, name: str) -> list[str]:
+    """The files that git keeps of a page."""
+    if kind == "tables":
+        return [f"results/reference/{experiment}/{name}.{suffix}" for suffix in ("csv", "md")]
+    return [f"paper_figures/{experiment}/{name}.{suffix}" for suffix in ("pdf", "png", "json")]
+
+
+def assert_as_committed(pages_drawn: list[tuple[str, str, str]], folder: Path) -> None:
+    committed = published(ROOT)
+    names = {name for page in pages_drawn for name in files_of(*page)}
+    # Rasters and the last digit of a coordinate depend on processor and library; data do not.
+    if not same_kind_of_machine():
+        names = {name for name in names if not name.endswith((".png", ".pdf"))}
+    changed = {
+        name
+        for name in names
+        if not same_content(name, committed[name], (folder / name).read_bytes())
+    }
+    assert changed == set(), "run `snakemake figures tables` and commit what changes"
+
+
 @pytest.mark.slow
-def test_a_clone_draws_what_is_committed(clone):
-    before = published(clone.folder)
+@pytest.mark.parametrize("experiment", RECORDED)
+def test_every_page_is_drawn_again_as_it_is_committed(experiment, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    if not same_kind_of_machine():
+        monkeypatch.setattr(plots, "_FORMATS", {})  # they could not be compared
+    mine = [page for page in PAGES if page[1] == experiment]
+    for page in mine:
+        draw(*page, tmp_path)
+    assert_as_committed(mine, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_workflow_draws_what_is_committed(clone):
+    """Of two records, pages of all kinds of inputs: the summary, partitions, a search, comparisons
+    named beforehand."""
+    drawn = [("tables", "label-skew", "main"), ("tables", "label-skew", "tuning")]
+    drawn += [("figures", "label-skew", "partition"), ("figures", "label-skew", "tuning")]
+    drawn += [("tables", "needs", "primary")]
+    for experiment in RECORDED:
+        record = clone.folder / "results/reference" / experiment
+        mine = {kind: [name for page, of, name in drawn if (page, of) == (kind, experiment)]
+                for kind in ("tables", "figures")}  # fmt: skip
+        if any(mine.values()):
+            (record / "pages.json").write_text(json.dumps(mine))
+        else:
+            shutil.rmtree(record)
+    for page in drawn:
+        for name in files_of(*page):
+            (clone.folder / name).unlink()
+    planned = clone.planned("figures", "tables")
+    assert planned == {"rerender_table": 3, "redraw_figure": 2}
     done = clone.snakemake("figures", "tables", "--cores", "2")
     assert done.returncode == 0, done.stdout
-    after = published(clone.folder)
-    changed = {name for name in before if not same_content(name, before[name], after[name])}
-    # Rasters and the last digit of a coordinate depend on processor and library; data do not.
-    drawings = {name for name in before if name.endswith((".png", ".pdf"))}
-    assert changed <= drawings, "run `snakemake figures tables` and commit what changes"
-    if same_kind_of_machine():
-        assert changed == set()
-    for experiment, figure in FIGURES:
-        for suffix in ("pdf", "svg", "png", "json"):
-            assert (clone.folder / f"paper_figures/{experiment}/{figure}.{suffix}").is_file()
+    assert_as_committed(drawn, clone.folder)
+    for kind, experiment, name in drawn:
+        if kind == "figures":
+            assert (clone.folder / f"paper_figures/{experiment}/{name}.svg").is_file()
+        else:
+            assert (clone.folder / f"results/reference/{experiment}/{name}.tex").is_file()
     assert clone.planned("figures", "tables") == {}
 
 
 _REDRAW = """
 import json, sys
 from pathlib import Path
-from fedsdg.analysis import plots, tables
-for kind, experiment, name in json.load(sys.stdin):
-    record = Path("results/reference", experiment)
-    if kind == "tables":
-        tables.write_table(record, name, Path(sys.argv[1], record, name))
-    else:
-        partitions = sorted((record / "partitions").rglob("*.parquet"))
-        stem = Path(sys.argv[1], "paper_figures", experiment, name)
-        plots.write_figure(record, name, stem, partitions)
+from fedsdg.analysis import plots
+from tests.workflow.test_record import draw
+plots._FORMATS = {}  # what depends on the processor is not compared
+for page in json.load(sys.stdin):
+    draw(*page, Path(sys.argv[1]))
 """
 
 
 @pytest.mark.slow
 def test_another_instruction_set_draws_what_is_committed(tmp_path):
-    """Vectors of another width sum in another order: what is committed holds rounded numbers."""
-    pages_of = [["tables", *page] for page in TABLES] + [["figures", *page] for page in FIGURES]
+    """Vectors of another width sum in another order: what is committed holds rounded numbers.
+
+    Each table and figure once, of the largest record that shows it: its sums are the longest.
+    """
+    size = {
+        name: (ROOT / f"results/reference/{name}/rounds.parquet").stat().st_size
+        for name in RECORDED
+    }
+    pages_by_size = sorted(PAGES, key=lambda page: size[page[1]])
+    largest = {(kind, name): (kind, experiment, name) for kind, experiment, name in pages_by_size}
     done = subprocess.run(
         [sys.executable, "-W", "error::ImportWarning", "-c", _REDRAW, str(tmp_path)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), **other_instructions()},
-        input=json.dumps(pages_of),
+        input=json.dumps([*largest.values()]),
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    compared = 0
-    for name, committed in published(ROOT).items():
-        if (tmp_path / name).is_file() and not name.endswith((".png", ".pdf")):
-            assert same_content(name, committed, (tmp_path / name).read_bytes()), name
-            compared += 1
-    assert compared == len(FIGURES) + 2 * len(TABLES)
+    committed, compared = published(ROOT), 0
+    for page in largest.values():
+        for name in files_of(*page):
+            if not name.endswith((".png", ".pdf")):
+                assert same_content(name, committed[name], (tmp_path / name).read_bytes()), name
+                compared += 1
+    assert compared == len({name for _, name in TABLES}) * 2 + len({name for _, name in FIGURES})
 
 
 def other_instructions() -> dict[str, str]:

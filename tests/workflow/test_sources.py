@@ -27,27 +27,44 @@ def imports() -> grimp.ImportGraph:
     return grimp.build_graph("fedsdg", cache_dir=None, exclude_type_checking_imports=True)
 
 
-@pytest.fixture
-def package(tmp_path, monkeypatch):
-    """A copy of the package, which `reach` reads in place of its own."""
-    shutil.copytree(
-        reach.PACKAGE, tmp_path / "fedsdg", ignore=shutil.ignore_patterns("__pycache__")
-    )
-    monkeypatch.setattr(reach, "PACKAGE", tmp_path / "fedsdg")
-    forget()
-    yield tmp_path / "fedsdg"
-    monkeypatch.undo()
-    forget()
+class Remembered:
+    """In place of a cached function of `reach`: it forgets a single module, not the package."""
+
+    def __init__(self, name: str) -> None:
+        self._function, self.found = getattr(reach, name).__wrapped__, {}
+
+    def __call__(self, *given):
+        if given not in self.found:
+            self.found[given] = self._function(*given)
+        return self.found[given]
 
 
-def forget() -> None:
-    for found in (reach.closure, reach._file, reach._tree, reach._imports_of, reach._digest):
-        found.cache_clear()
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    """A copy of the package, which `reach` reads in place of its own; (folder, forget)."""
+    folder = tmp_path_factory.mktemp("copied") / "fedsdg"
+    shutil.copytree(reach.PACKAGE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    of_one = {name: Remembered(name) for name in ("_tree", "_imports_of", "_digest")}
+    of_many = {name: Remembered(name) for name in ("closure", "_file")}
+
+    def forget(*modules: str) -> None:
+        for remembered in of_many.values():
+            remembered.found.clear()
+        for remembered in of_one.values():
+            for module in modules:
+                remembered.found.pop((module,), None)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reach, "PACKAGE", folder)
+        for name, remembered in {**of_one, **of_many}.items():
+            patch.setattr(reach, name, remembered)
+        yield folder, forget
 
 
 @pytest.mark.parametrize("stage", sorted(common()["CODE"]))
 def test_a_rule_depends_on_whatever_its_command_imports(stage, imports, package):
     """Directly or not; importing a module also runs the packages around it."""
+    folder, forget = package
     doors = common()["CODE"][stage]
     needed, left = set(), [name for door in doors for name in reach._named(door)]
     while left:
@@ -61,22 +78,30 @@ def test_a_rule_depends_on_whatever_its_command_imports(stage, imports, package)
     for module in sorted(needed)[:: max(1, len(needed) // 7)]:
         file = reach._file(module)
         text = file.read_text()
-        file.write_text(text + "\nEDITED = True\n")
-        forget()
-        assert reach.code_of(*doors) != before, module
-        file.write_text(f"# edited\n{text}")
-        forget()
-        assert reach.code_of(*doors) == before, module
+        for edited, same in ((f"{text}\nEDITED = True\n", False), (f"# edited\n{text}", True)):
+            file.write_text(edited)
+            forget(module)
+            assert (reach.code_of(*doors) == before) == same, module
+        file.write_text(text)
+        forget(module)
     outside = sorted(imports.modules - needed - {"fedsdg"})
-    (package / "nobody_imports_it.py").write_text("ONE = 1\n")
-    for module in outside[:: max(1, len(outside) // 7)]:
-        with reach._file(module).open("a") as file:
-            file.write("\nEDITED = True\n")
-    forget()
+    outside = outside[:: max(1, len(outside) // 7)]
+    texts = {reach._file(module): reach._file(module).read_text() for module in outside}
+    for file, text in texts.items():
+        file.write_text(f"{text}\nEDITED = True\n")
+    alone = folder / "nobody_imports_it.py"
+    alone.write_text("ONE = 1\n")
+    forget(*outside)
     assert reach.code_of(*doors) == before
+    alone.unlink()
+    for file, text in texts.items():
+        file.write_text(text)
+    forget(*outside)
 
 
-def test_a_rule_that_reads_what_things_are_called_depends_on_it():
+def test_a_rule_that_reads_what_things_are_called_depends_on_it(package):
+    _, forget = package
+
     def reads(doors: list[str]) -> bool:
         modules = [name for door in doors for name in reach._named(door)]
         return any("fedsdg.files.declarations" in reach.closure(name) for name in modules)

@@ -1,12 +1,13 @@
 """A world of processes that form a torch.distributed group, and run the same function together."""
 
 import importlib
-import multiprocessing
 import os
 import sys
 import traceback
 from datetime import timedelta
 from pathlib import Path
+
+from tests.imported import Context
 
 # From where this module can be imported by its name, whatever that is.
 PATH = Path(__file__).parents[__name__.count(".")]
@@ -18,7 +19,7 @@ class World:
     """`size` processes; `run` has all of them call one function of `world_cases`."""
 
     def __init__(self, size, folder):
-        context = multiprocessing.get_context("spawn")
+        context = Context()
         path, sys.path = sys.path, [str(PATH), *sys.path]  # Handed on to the processes.
         self.pipes, self.processes = [], []
         for rank in range(size):

@@ -156,30 +156,38 @@ def test_a_pretraining_that_fails_by_itself_leaves_no_checkpoint(stopped, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_stops_with_the_exit_code_of_the_signal_and_goes_on(tmp_path, number):
+def test_the_command_stops_with_the_exit_code_of_the_signal_and_goes_on(tmp_path):
+    """Told to end, then interrupted after it was taken up again."""
     raw = yaml.safe_load((ROOT / "config/config.yaml").read_text())
     raw["backbones"] = {"tiny": {"source": "pretrain", **OPTIONS, "epochs": 12}}
     raw |= {"backbone": "tiny", "checkpoint_seconds": 0}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(raw))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "FEDSDG_STORE": str(tmp_path / "store")}
 
-    def command(name, *more):
+    def command(*more):
         return subprocess.Popen(
             [sys.executable, "-m", "fedsdg", "pretrain", "--config", "config.yaml",
-             "--backbone", "tiny", "--output", f"{name}/tiny.safetensors", *more],
+             "--backbone", "tiny", "--output", "out/tiny.safetensors", *more],
             cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
-    process = command("out")
-    while not list((tmp_path / "store").glob("checkpoints/backbone~*")):
-        assert process.poll() is None
-        time.sleep(0.001)
-    process.send_signal(number)
-    _, error = process.communicate(timeout=120)
-    assert process.returncode == 128 + number
-    assert error.splitlines()[-1].startswith("fedsdg: stopped; the same command goes on after step")
-    process = command("out", "--set", "checkpoint_seconds=1000")  # it is in no hash
+    def saved():
+        """Another with every checkpoint."""
+        files = (tmp_path / "store").glob("checkpoints/backbone~*")
+        return [(file.stat().st_ino, file.stat().st_mtime_ns) for file in files]
+
+    for again, number in enumerate((signal.SIGTERM, signal.SIGINT)):
+        before, process = saved(), command()
+        while saved() == before:
+            assert process.poll() is None
+            time.sleep(0.001)
+        process.send_signal(number)
+        _, error = process.communicate(timeout=120)
+        assert process.returncode == 128 + number
+        last = error.splitlines()[-1]
+        assert last.startswith("fedsdg: stopped; the same command goes on after step")
+        assert ("going on after step" in error) == again
+    process = command("--set", "checkpoint_seconds=1000")  # it is in no hash
     _, error = process.communicate(timeout=120)
     assert process.returncode == 0 and "going on after step" in error
     pretrain(

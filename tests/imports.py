@@ -1,0 +1,27 @@
+"""What a process that trains, pretrains, draws or aggregates imports, late for the most part."""
+
+import importlib
+
+from fedsdg.models.torchvision_schemas import declare_torchvision_operators
+
+declare_torchvision_operators()  # before timm
+for module in (
+    "fedsdg.aggregation",
+    "fedsdg.analysis.claims",
+    "fedsdg.analysis.plots.convergence",
+    "fedsdg.analysis.plots.partition",
+    "fedsdg.analysis.tables",
+    "fedsdg.data.partition_files",
+    "fedsdg.experiment.backbones.pretraining",
+    "fedsdg.experiment.grid",
+    "fedsdg.experiment.runs",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.backends.backend_pdf",
+    "matplotlib.backends.backend_svg",
+    "scipy.stats",
+    "sklearn.datasets",
+    "sklearn.linear_model",
+    "timm",
+    "torch.distributed",
+):
+    importlib.import_module(module)
