@@ -5,7 +5,7 @@ Backbones have random weights and ViT-Tiny random images: no arithmetic depends 
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +25,7 @@ from fedsdg.federation.rounds import Federation
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze
+from fedsdg.parts import declared
 
 CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
 NEVER = 10**9
@@ -83,10 +84,7 @@ MEASURED = {
 
 def precisions() -> tuple[str, ...]:
     """In which precisions the engine trains: the choices of the config's `training.precision`."""
-    for field in fields(TrainingConfig):
-        if field.name == "precision":
-            return tuple(field.metadata["parameter"].choices)
-    return ("float32",)
+    return declared(TrainingConfig)["precision"].choices or ()
 
 
 def run_of(name: str, method: str, precision: str = "float32", device: str = "cpu") -> RunConfig:
