@@ -11,7 +11,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from fedsdg import files
@@ -26,6 +25,7 @@ from fedsdg.experiment.store import (
     MODELS,
     checkpoints_of,
     keep_or_reuse,
+    libraries,
     made_otherwise,
     require_writable,
     together_key,
@@ -147,7 +147,7 @@ def _carry_out(
     with ExitStack() as stack:
         checkpoints = []
         for one, key in zip(assignments, keys, strict=True):
-            made_for = {"config": one.run.to_dict(), **_hashes(one, material), **_libraries()}
+            made_for = {"config": one.run.to_dict(), **_hashes(one, material), **libraries()}
             place = Checkpoints(checkpoints_of(store, key), {**made_for, **company})
             checkpoints.append(stack.enter_context(closing(place)))
         if not all((store / key).is_dir() for key in keys):
@@ -234,11 +234,6 @@ def _check_partition(run: RunConfig, material: Material, partition: Partition) -
                 *made, *wanted
             )
         )
-
-
-def _libraries() -> dict[str, str]:
-    """Another version may round differently; a run is not begun with one, finished with another."""
-    return {"torch": torch.__version__, "numpy": np.__version__}
 
 
 def _train(

@@ -1,7 +1,8 @@
 """Finished runs, addressed by what they depend on, so that nothing is computed twice.
 
 Snakemake deletes the outputs of a job before it runs it; the store is no job's output. A run is
-kept under the hash of its config, its partition, its backbone and the code that it can reach.
+kept under the hash of its config, its partition, its backbone, the code that it can reach, and the
+versions of the libraries that compute with it.
 """
 
 from __future__ import annotations
@@ -11,12 +12,28 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 from fedsdg.files import sha256_json
 
 #: In the folder of a run that keeps its models.
 MODELS = "models.safetensors"
+#: Another version of these may round differently.
+LIBRARIES = ("torch", "numpy", "numba", "timm")
+
+
+@cache
+def libraries() -> dict[str, str]:
+    """The versions of ``LIBRARIES`` as far as they are installed; none is imported."""
+    found = {}
+    for name in LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
 
 
 @dataclass(frozen=True)
@@ -32,13 +49,14 @@ class Address:
 
     @property
     def key(self) -> str:
-        """The run's folder in the store: SHA-256 over all four."""
+        """The run's folder in the store: SHA-256 over all four and the libraries' versions."""
         return sha256_json(
             {
                 "config": self.config_hash,
                 "partition": self.partition_hash,
                 "backbone": self.backbone_hash,
                 "sources": self.source_hash,
+                "libraries": libraries(),
             }
         )
 

@@ -23,6 +23,7 @@ from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.declared_data import ALL, all_clients, description
 from fedsdg.experiment.reach import code_of, source_hash
 from fedsdg.experiment.starts import FILES as START_FILES
+from fedsdg.experiment.store import libraries
 from fedsdg.files import places, sha256_json
 from fedsdg.files.declarations import declarations, families, titles
 from fedsdg.methods.plugins import plugin_sources
@@ -224,8 +225,11 @@ def run_settings(wildcards):
 
 
 def code(wildcards):
-    """The hash of all code that the runs of a cell can reach; the settings have a plugin's."""
-    return source_hash(run_of(wildcards))
+    """The hash of all code that the runs of a cell can reach, and the libraries' versions.
+
+    The settings have that of a plugin.
+    """
+    return canonical({"code": source_hash(run_of(wildcards)), **libraries()})
 
 
 def data_files(wildcards):
