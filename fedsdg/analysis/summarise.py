@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from fedsdg.analysis.differences import DIFFERENCES_SCHEMA, differences
 from fedsdg.analysis.names import NOT_RUN, method_order, skew_order
-from fedsdg.analysis.summary import read_table
 from fedsdg.files import canonical_json, read_json, write_json
 from fedsdg.files.places import ANY_RUN, NAMED, RECORD, RUN_BELOW, SEARCH, filled, run_below
 from fedsdg.files.records import (
@@ -26,6 +25,7 @@ from fedsdg.files.records import (
     ROUNDS_MORE,
     ROUNDS_SCHEMA,
     TIMINGS_SCHEMA,
+    read_parquet,
     write_parquet,
 )
 
@@ -222,7 +222,7 @@ def _identity(row: Mapping[str, Any]) -> tuple[Any, ...]:
 def _readable(file: Path) -> pa.Table:
     """A file of a summary that has at least the identity columns."""
     try:
-        table = read_table(file)
+        table = read_parquet(file)
     except (OSError, pa.ArrowException) as error:
         raise _unreadable(file, str(error).splitlines()[0]) from error
     if lacking := set(IDENTITY_SCHEMA.names) - set(table.column_names):
@@ -273,7 +273,7 @@ def failed_runs(summary_dir: str | Path) -> list[FailedRun]:
     file = Path(summary_dir) / "runs.parquet"
     if not file.is_file():
         raise FileNotFoundError(f"{file} is missing; run 'fedsdg summarise' first")
-    rows = read_table(file, columns).to_pylist()
+    rows = read_parquet(file, columns).to_pylist()
     failed = []
     for row in rows:
         if (status := row.pop("status")) != "ok":
@@ -371,7 +371,7 @@ def _gathered(run: _Run) -> Gathered:
 
 
 def _records(file: Path, schema: pa.Schema) -> pa.Table:
-    return read_table(file) if file.exists() else schema.empty_table()
+    return read_parquet(file) if file.exists() else schema.empty_table()
 
 
 def _widened(schema: pa.Schema, records: Iterable[pa.Table]) -> pa.Schema:
@@ -386,7 +386,7 @@ def _widened(schema: pa.Schema, records: Iterable[pa.Table]) -> pa.Schema:
 def _timings(run: _Run) -> pa.Table:
     """The run's seconds per round; a run without them keeps one row, for its wall time."""
     file, facts = run.folder / "timings.parquet", run.folder / "provenance.json"
-    table = read_table(file) if file.exists() else pa.table({"round": pa.nulls(1, pa.int32())})
+    table = read_parquet(file) if file.exists() else pa.table({"round": pa.nulls(1, pa.int32())})
     provenance = read_json(facts) if facts.exists() else {}
     for name in ("wall_seconds", "peak_rss_mb"):
         value = pa.scalar(provenance.get(name), pa.float64())

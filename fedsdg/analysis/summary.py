@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedsdg.analysis.differences import by_seed
@@ -31,6 +30,7 @@ from fedsdg.analysis.names import (
 )
 from fedsdg.files import read_json
 from fedsdg.files.places import NAMED
+from fedsdg.files.records import read_parquet
 
 #: The comparisons that the config named beforehand; records from before lack the file.
 
@@ -61,11 +61,6 @@ class Cell:
             & (frame["clients"] == self.setting.clients)
             & (frame["skew"] == self.skew)
         )
-
-
-def read_table(path: str | Path, columns: list[str] | None = None) -> pa.Table:
-    """One parquet file; folders named ``key=value`` on the way to it add no columns."""
-    return pq.read_table(path, columns=columns, partitioning=None)
 
 
 class Summary:
@@ -111,12 +106,12 @@ class Summary:
         file = self._file(name)
         there = pq.read_schema(file).names
         wanted = None if columns is None else [*columns, *(c for c in optional if c in there)]
-        frame: pd.DataFrame = read_table(file, wanted).to_pandas()
+        frame: pd.DataFrame = read_parquet(file, wanted).to_pandas()
         return frame.assign(**{name: np.nan for name in optional if name not in there})
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """One file as rows of plain values, None where there is none: for the small files."""
-        return read_table(self._file(name)).to_pylist()
+        return read_parquet(self._file(name)).to_pylist()
 
     def search(self) -> dict[str, Any] | None:
         """What ``fedsdg search`` found of hyper-parameters; None where no search was made."""

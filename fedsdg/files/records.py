@@ -11,6 +11,11 @@ import pyarrow.parquet as pq
 
 from fedsdg.files import atomic_path
 
+#: The version of what the columns mean, in every file of records; files from before have none, and
+#: are of the first. It rises where a column gets another name or another meaning.
+FORMAT = 1
+_KEY = b"fedsdg.format"
+
 #: What evaluation yields for one round; also the keys of ``last`` and ``selected``.
 METRICS = (
     "personal_accuracy",
@@ -175,5 +180,20 @@ def write_parquet(
             if unknown := set(row) - known:
                 raise ValueError(f"{path}: columns {sorted(unknown)} are not in the schema")
         table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+    table = table.replace_schema_metadata({_KEY: str(FORMAT)})
     with atomic_path(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
+
+
+def read_parquet(path: str | Path, columns: list[str] | None = None) -> pa.Table:
+    """A file of records; ``seed~0`` in its path is no column.
+
+    Raises ``ValueError`` for one whose format is younger than this package.
+    """
+    said = (pq.read_schema(path).metadata or {}).get(_KEY, b"1").decode()
+    if said != "1" and not (said.isdecimal() and int(said) <= FORMAT):
+        raise ValueError(
+            f"{path} has records of format {said}, but this version of FedSDG Bench reads formats "
+            f"up to {FORMAT}; update it, or make the records anew"
+        )
+    return pq.read_table(path, columns=columns, partitioning=None)

@@ -1,0 +1,32 @@
+"""Files of records: their columns, and the format that they say they are of."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fedsdg.files.records import FORMAT, TIMINGS_SCHEMA, read_parquet, write_parquet
+
+ROW = {"round": 1, "train_seconds": 0.5, "aggregate_seconds": 0.25, "evaluate_seconds": None}
+
+
+def test_what_is_written_is_read_and_says_its_format(tmp_path):
+    file = tmp_path / "seed~0" / "timings.parquet"
+    file.parent.mkdir()
+    write_parquet(file, [ROW], TIMINGS_SCHEMA)
+    assert read_parquet(file).to_pylist() == [ROW]
+    assert read_parquet(file, ["round"]).column_names == ["round"]
+    assert pq.read_schema(file).metadata[b"fedsdg.format"] == str(FORMAT).encode()
+
+
+def test_records_from_before_formats_were_said_are_read(tmp_path):
+    pq.write_table(pa.Table.from_pylist([ROW], schema=TIMINGS_SCHEMA), tmp_path / "old.parquet")
+    assert read_parquet(tmp_path / "old.parquet").to_pylist() == [ROW]
+
+
+@pytest.mark.parametrize("said", [str(FORMAT + 1), "new"])
+def test_records_of_a_younger_version_are_refused_by_name(tmp_path, said):
+    table = pa.Table.from_pylist([ROW], schema=TIMINGS_SCHEMA)
+    table = table.replace_schema_metadata({"fedsdg.format": said})
+    pq.write_table(table, tmp_path / "young.parquet")
+    with pytest.raises(ValueError, match=rf"young\.parquet has records of format {said}, .*update"):
+        read_parquet(tmp_path / "young.parquet")
