@@ -348,7 +348,7 @@ def test_whatever_a_real_run_calls_is_reached(method, conditions):
     training = (optimiser, LOSSES["cross-entropy"])
     inside = reach.reached(METHODS[method], parse_conditions(conditions), training)
     aside = frozenset().union(*(reach.closure(n, frozenset()) for n in reach.ELSEWHERE))
-    assert called & inside >= {"fedsdg.experiment.runs", "fedsdg.federation.rounds"}
+    assert called & inside >= {"fedsdg.experiment.building", "fedsdg.federation.rounds"}
     assert called & {*METHODS[method].modules}
     assert called - inside <= aside
     # What was called aside is no rule, no part of a method, and none of the engine.

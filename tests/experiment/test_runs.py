@@ -89,7 +89,7 @@ def finished(config, material, partition):
 def test_terms_that_the_personalisation_brings_come_first(config, material, partition, monkeypatch):
     """In another order gradients would round otherwise."""
     row = dataclasses.replace(METHODS["fedsdg"], objective=(Proximal(0.5),))
-    monkeypatch.setattr("fedsdg.experiment.runs.find_method", lambda *_: row)
+    monkeypatch.setattr("fedsdg.experiment.building.find_method", lambda *_: row)
     entry = method_entry({"type": "fedsdg", "lambda1": 0.25, "private_norm": "residual"})
     made = build(config.run("digits", SKEW, entry, 0), material, partition)
     brought = (GatePenalty(0.25), PrivatePenalty(1e-4, "residual"))

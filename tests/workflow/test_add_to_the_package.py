@@ -143,6 +143,7 @@ EDITS = {
 def copy(tmp_path_factory):
     """The package with its documents in a folder of its own, to which all four were added."""
     place = tmp_path_factory.mktemp("copy")
+    shutil.copy(ROOT / "pyproject.toml", place)
     for name in ("fedsdg", "docs", "workflow", "config"):
         skipped = shutil.ignore_patterns("__pycache__", "*.png", "*.svg")
         shutil.copytree(ROOT / name, place / name, ignore=skipped)
@@ -202,8 +203,8 @@ def test_command_documents_and_schema_show_them(copy):
 
 def test_aggregate_knows_the_rule(copy):
     code = (
-        "import numpy as np, fedsdg\n"
-        "found = fedsdg.aggregate({'type': 'cut-mean', 'length': 1}, np.zeros(2),"
+        "import numpy as np\nfrom fedsdg.aggregation import aggregate\n"
+        "found = aggregate({'type': 'cut-mean', 'length': 1}, np.zeros(2),"
         " np.array([[3.0, 4.0], [0.0, 0.5]]))\n"
         "print(found.parameters.tolist())"
     )
@@ -213,7 +214,7 @@ def test_aggregate_knows_the_rule(copy):
 
 def test_a_config_is_checked_against_them(copy):
     code = (
-        "from fedsdg.experiment.config import load_config\n"
+        "from fedsdg.experiment.config_files import load_config\n"
         "for wrong in ('methods=[{type: cut-mean, lenght: 1}]', 'conditions={dim: {light: 2}}',\n"
         "              'conditions={attack: {type: flat, share: 0.2, height: 11}}'):\n"
         "    try:\n        load_config((), [wrong])\n"
