@@ -41,20 +41,23 @@ def wait(task, note):
 
 def orphaned(task, note):
     from fedsdg.experiment.machine.interruption import Stopped, stopped_by_signals
-    outcome = "nothing"
-    try:
-        with stopped_by_signals(at_once=False) as check:
+    # What is saved is saved within the block: the note's signal and that of the parent's death
+    # may come one after the other, and there the second is ignored.
+    with stopped_by_signals(at_once=False) as check:
+        outcome = "nothing"
+        try:
             parent = os.getppid()
             os.kill(parent, signal.SIGKILL)
             while os.getppid() == parent:
                 time.sleep(0.01)
             note("unheard")
             check()
-    except (Stopped, Exception) as end:
-        outcome = type(end).__name__
-    with open(f"{task}/writing", "w") as file:
-        file.write(outcome)
-    os.replace(f"{task}/writing", f"{task}/outcome")
+        except (Stopped, Exception) as end:
+            outcome = type(end).__name__
+        time.sleep(0.2)
+        with open(f"{task}/writing", "w") as file:
+            file.write(outcome)
+        os.replace(f"{task}/writing", f"{task}/outcome")
 """
 
 
