@@ -112,11 +112,6 @@ class ModelScores(Probe):
         return np.sort(draw.choice(others, min(self.sample, len(others)), replace=False))
 
 
-def cluster_scores(assignment: str) -> Probe:
-    """All models' scores where clients go by "loss"; nothing where their clusters are "known"."""
-    return ModelScores() if assignment == "loss" else Probe()
-
-
 @part
 class CrossLosses(Probe):
     """Each side's model on the other side's data (FOCUS, Chen et al. 2020).

@@ -23,7 +23,7 @@ from fedsdg.federation.evaluation import losses as losses_of
 from fedsdg.federation.local_work import LocalWork
 from fedsdg.federation.messages import serialise, serialise_entries
 from fedsdg.federation.optimisers.adam import Adam
-from fedsdg.federation.probes import CrossLosses, ModelScores, cluster_scores
+from fedsdg.federation.probes import CrossLosses, ModelScores
 from fedsdg.federation.rounds import Federation
 from fedsdg.federation.schedule import Schedule
 
@@ -152,9 +152,9 @@ def test_models_are_downloaded_for_scores_only_where_scores_are_asked_for(federa
     scoring = ModelScores(sample=3, rounds=2)
     sent = bytes_down(federation(Pens(phase_one=2, top=1), [scoring]), 4)
     assert sent[0] == sent[1] == 4 * sent[2] == 4 * sent[3]
-    by_loss = federation(Clustered(clusters=2), [cluster_scores("loss")], theta=apart(2))
+    by_loss = federation(Clustered(clusters=2), [ModelScores()], theta=apart(2))
     known = Clustered(clusters=2, assignment="known")
-    told = federation(known, [cluster_scores("known")], theta=apart(2))
+    told = federation(known, [], theta=apart(2))
     told.state = known.with_clusters(told.state, [0, 1, 0, 1, 0, 1])
     assert bytes_down(by_loss, 1)[0] == 3 * bytes_down(told, 1)[0] == 3 * sent[2]
 

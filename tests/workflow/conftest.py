@@ -23,7 +23,7 @@ import json, os, pathlib, re, sys
 name = pathlib.Path(sys.argv[0]).name
 command, *rest = sys.argv[1:] if name == "fedsdg" else ["measure", *sys.argv[1:]]
 if command == "check":  # Before anything runs; of no rule.
-    sys.exit()
+    sys.exit("error: methods: krum: too few" if os.environ.get("FAILING") == command else 0)
 given, key = {{"": []}}, ""
 for word in rest:
     if word.startswith("--"):

@@ -146,6 +146,20 @@ def test_every_kind_of_skew_is_known(skew):
     validate(set_at(DEFAULT, "skews", [skew]), str(SCHEMA))
 
 
+@pytest.mark.slow
+def test_what_methods_cannot_do_is_said_before_any_job(project):
+    """By the command that asks their parts, for which a stand-in answers here."""
+    asked = ("--cores", "1", "--configfile", "config/smoke.yaml")
+    refused = project.snakemake(*asked, FAILING="check")
+    assert refused.returncode != 0
+    assert "error: methods: krum: too few" in refused.stdout
+    assert "the config cannot be run, as said above" in refused.stdout
+    assert not (project.folder / "calls.jsonl").exists() and not refused.stdout.count(
+        "Finished job"
+    )
+    assert project.snakemake(*asked).returncode == 0
+
+
 def test_snakemake_refuses_before_it_plans_anything(project):
     (project.folder / "wrong.yaml").write_text("methods: [fedsdgg]\n")
     refused = project.snakemake("--cores", "1", "--configfile", "wrong.yaml")
