@@ -46,6 +46,10 @@ _OWN = {
 }
 
 
+#: What a caption does not name where all runs, or all of a method, have it.
+_USUAL = {"loss": "cross-entropy", "server_rate": 1.0, "gamma": "0.9/0.7/0.5"}
+
+
 def symbol(key: str) -> str:
     """A dotted key of a run's config in print: parameters.lambda1 → "λ₁"; unknown ones by name."""
     name = key.rpartition(".")[2]
@@ -91,7 +95,7 @@ def _shared(place: str, configs: Mapping[str, Sequence[Mapping[str, Any]]]) -> s
         for config in several
     )
     counts = Counter(value for _, value in pairs if value is not None)
-    if not counts:
+    if not counts or set(counts) == {_USUAL.get(name)}:
         return None
     values = {method: [v for m, v in pairs if m == method] for method, _ in pairs}
     first, *rest = (set(own) for own in values.values())
@@ -118,7 +122,7 @@ def _own(method: str, configs: Sequence[Mapping[str, Any]]) -> str | None:
         # Several where scenarios set it, such as f for more attackers: "f = 0/4/8".
         values = dict.fromkeys(_plain(config.get("parameters", {}).get(name)) for config in configs)
         shown = [_number(value) for value in values if value is not None]
-        if shown:
+        if shown and list(values) != [_USUAL.get(name)]:
             listed.append(f"{symbol} = {'/'.join(shown)}")
     return f"{method_title(method)}: {', '.join(listed)}" if listed else None
 

@@ -71,3 +71,21 @@ def test_symbols_of_keys() -> None:
     ]
     assert symbol("federation.clients_per_round") == "clients per round"
     assert symbol("parameters.epsilon") == "ε"
+
+
+def test_what_is_usual_is_named_only_where_something_else_is_there() -> None:
+    usual = [run("scaffold", server_rate=1.0), run("fedprox-inexact", gamma=[0.9, 0.7, 0.5])]
+    assert "server rate" not in hyperparameters(usual) and "γ =" not in hyperparameters(usual)
+    both = [run("scaffold", server_rate=1.0), run("scaffold", server_rate=1.5)]
+    assert "SCAFFOLD: server rate = 1/1.5" in hyperparameters(both)
+    assert "γ = 0.9/0.5" in hyperparameters([run("fedprox-inexact", gamma=[0.9, 0.5])])
+
+    def with_loss(method: str, loss: str) -> dict:
+        one = run(method)
+        one["config"] = json.dumps({**json.loads(one["config"]), "training": {"loss": loss}})
+        return one
+
+    plain = [with_loss("fedavg", "cross-entropy"), with_loss("krum", "cross-entropy")]
+    assert "loss" not in hyperparameters(plain)
+    mixed = [*plain, with_loss("fedprox", "focal")]
+    assert "loss cross-entropy (FedProx: focal)" in hyperparameters(mixed)
