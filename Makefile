@@ -194,7 +194,7 @@ lock:
 	@sed -n '/^[^#]/q;p' requirements.lock > requirements.lock.new
 	uv pip compile pyproject.toml --quiet --extra dev --universal --python-version 3.11 \
 	  --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
-	  | grep -Ev '^(nvidia-|cuda-|colorama|pyreadline3|httpx2-jsfetch)' >> requirements.lock.new
+	  | grep -Ev '^(nvidia-|cuda-|colorama|pywin32|pyreadline3|httpx2-jsfetch)' >> requirements.lock.new
 	mv requirements.lock.new requirements.lock
 
 # What the pipeline made, but neither the environment nor the store of finished runs (.fedsdg).
