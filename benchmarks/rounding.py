@@ -59,7 +59,7 @@ def do_again(arena: str, seeds: Sequence[int], work: Path, instructions: str, jo
     place.parent.mkdir(parents=True, exist_ok=True)
     for file in (place, place.with_suffix(".json")):
         shutil.copyfile(shipped(f"{RECORDS}/backbones/{file.name}"), file)
-    pages = ["tables=[main]", "figures=[]", "primary=[]", f"seeds={list(seeds)}"]
+    pages = ["tables=[main]", "figures=[partition]", "primary=[]", f"seeds={list(seeds)}"]
     command = [sys.executable, "-m", "fedsdg", "run", "--grid", str(config_of(arena))]
     environment = {**os.environ, **INSTRUCTIONS[instructions]}
     environment["FEDSDG_STORE"] = str(work / ".fedsdg")
@@ -134,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "first_rounds": ROUNDS,
             "arenas": arenas,
             "methods": {name: summary(rows) for name, rows in sorted(methods.items())},
-            **facts,
+            **{key: origin[key] for key in ("commit", "dirty", "processor", "versions")},
         },
     )
     return 0
