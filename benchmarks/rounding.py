@@ -122,9 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for row in rows:
             methods.setdefault(row["method"], []).append(row)
         print(arena, arenas[arena], flush=True)
-    facts = {
-        key: provenance()[key] for key in ("commit", "processor", "torch") if key in provenance()
-    }
+    origin = provenance()
     write_json(
         given.output,
         {
