@@ -1,0 +1,99 @@
+"""Where a method stands among others: against plain computations from the committed record."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from scipy import stats
+
+from fedsdg.analysis.names import DIFFERING, EXPECTED
+from fedsdg.analysis.standing import Standing, rivals_of
+from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.tables.standing import places, standing_table
+from fedsdg.analysis.tables.text import to_text
+
+NEEDS = Path(__file__).parents[2] / "results/reference/needs"
+RIVALS = ("fedsdg", "fedavg", "fine-tune", "ffa-lora")
+
+
+@pytest.fixture(scope="module")
+def runs():
+    frame = pd.read_parquet(NEEDS / "runs.parquet")
+    return frame[frame["status"] == "ok"]
+
+
+@pytest.fixture(scope="module")
+def standing():
+    """Ditto as if it were the newcomer: a row of the record has everything that one needs."""
+    return Standing(Summary(NEEDS), "ditto", RIVALS)
+
+
+def test_places_are_the_ranks_of_the_means_over_the_newcomers_seeds(standing, runs):
+    cell = standing.cells[0]
+    seeds = set(runs[runs["method"] == "ditto"]["seed"])
+    own = runs[runs["method"].isin(["ditto", *RIVALS]) & runs["seed"].isin(seeds)]
+    means = own.groupby("method")["quarter_expected_accuracy"].mean()
+    whole = own.groupby("method")["seed"].nunique() == len(seeds)
+    ranks = means[whole].rank(ascending=False)
+    lines = {line.method: line for line in standing.lines(cell)}
+    assert {m: line.place for m, line in lines.items() if line.place} == dict(ranks.astype(int))
+    for method, line in lines.items():
+        assert line.accuracies[EXPECTED].mean == pytest.approx(means[method], abs=1e-12)
+    sent = own.assign(both=own["bytes_up"] + own["bytes_down"]).groupby("method")["both"].mean()
+    assert lines["ditto"].megabytes == pytest.approx(sent["ditto"] / 1e6)
+
+
+def test_differences_are_paired_and_adjusted_over_all_rows_and_metrics(standing, runs):
+    """Against SciPy's paired t-test, and Holm's procedure written as it is defined."""
+    tests = {}
+    for metric in standing.metrics:
+        table = runs.pivot(index="seed", columns="method", values=f"quarter_{metric.key}")
+        for rival in RIVALS:
+            pair = table[["ditto", rival]].dropna()
+            found = stats.ttest_rel(pair["ditto"], pair[rival])
+            low, high = found.confidence_interval(0.95)
+            mean = (pair["ditto"] - pair[rival]).mean()
+            tests[rival, metric.key] = (mean, low, high, found.pvalue)
+    order = sorted(tests, key=lambda key: tests[key][3])
+    adjusted, highest = {}, 0.0
+    for rank, key in enumerate(order):
+        highest = max(highest, min(1.0, (len(order) - rank) * tests[key][3]))
+        adjusted[key] = highest
+    assert len(standing.comparisons) == len(tests) == 12
+    for one in standing.comparisons:
+        key = (one.named.rivals[0], one.named.metric.key)
+        interval = one.decisive.interval
+        assert (interval.mean, interval.low, interval.high) == pytest.approx(tests[key][:3])
+        assert one.p_holm == pytest.approx(adjusted[key])
+        verdict = standing.verdict(one)
+        if adjusted[key] < 0.05:
+            assert verdict.startswith("higher" if tests[key][0] > 0 else "lower")
+        else:
+            assert verdict == "undecided" or verdict.startswith("equivalent")
+
+
+def test_a_newcomer_that_beats_everybody_is_first_and_higher(standing):
+    """B is where FedAvg is far behind Ditto: a difference of tens of points cannot be missed."""
+    one = next(
+        one
+        for one in standing.comparisons
+        if one.named.rivals == ("fedavg",) and one.named.metric == DIFFERING
+    )
+    assert standing.verdict(one) == "higher"
+    (sentence,) = places(Standing(standing.summary, "ditto", ("fedavg", "ffa-lora")))
+    assert sentence.startswith("Ditto: 1 of 3 by personal accuracy") and "IID, half" in sentence
+
+
+def test_the_table_says_who_is_not_tuned_and_marks_the_newcomer(standing):
+    table = standing_table(standing)
+    assert not any("was not tuned" in note for note in table.notes)  # its search is in the record
+    text = to_text(table)
+    marked = [line for line in text.splitlines() if line.startswith("*")]
+    assert len(marked) == 1 and "Ditto" in marked[0]
+    untuned = Standing(standing.summary, "fedsdg-keep", RIVALS)
+    assert any("was not tuned" in note for note in standing_table(untuned).notes)
+    assert len(table.raw) == 12 and set(table.raw["n"]) == {5}
+
+
+def test_a_ceiling_is_no_rival():
+    assert rivals_of(["fedsdg", "centralised", "centralised-long"]) == ("fedsdg",)
