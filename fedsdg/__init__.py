@@ -1,3 +1,22 @@
-"""FedSDG Bench: a benchmark and reproducibility suite for federated fine-tuning."""
+"""FedSDG Bench: a benchmark and reproducibility suite for federated fine-tuning.
+
+In Python: ``fedsdg.run``, ``fedsdg.compare`` and ``fedsdg.records``, imported when they are asked
+for from ``experiment/interactive.py``; ``fedsdg.aggregation`` alone aggregates what you have.
+"""
+
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.2.0"
+
+_INTERACTIVE = ("compare", "records", "run")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _INTERACTIVE:
+        return getattr(import_module("fedsdg.experiment.interactive"), name)
+    raise AttributeError(f"module 'fedsdg' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_INTERACTIVE])

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from fedsdg.cli.command import FORESEEN, Command
 from fedsdg.cli.options import add_config_options, load, say_remarks, whole_number
-from fedsdg.cli.places import checkpoints, store
+from fedsdg.cli.places import store
 
 
 def train(arguments: argparse.Namespace) -> int:
@@ -89,77 +88,25 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_grid(arguments)
     if arguments.method is None:
         raise ValueError("name a method with --method, or a whole grid with --grid")
-    from fedsdg.experiment.backbones import pretraining
-    from fedsdg.experiment.building import require_start
-    from fedsdg.experiment.grid import backbone_file, division_of, kept_or_made
-    from fedsdg.experiment.loading import load_images
     from fedsdg.experiment.machine.progress import round_progress
-    from fedsdg.experiment.material import prepare_material
-    from fedsdg.experiment.possible import require_possible
-    from fedsdg.experiment.runs import execute
+    from fedsdg.experiment.single import do, single
     from fedsdg.files import read_json
-    from fedsdg.files.places import RUN, filled, partition_of
-    from fedsdg.models.backbones import load_backbone
 
     config = load(arguments)
     grid = [one.label for one in config.methods]
-    config = config.including(arguments.method, arguments.dataset, arguments.skew)
-    method = config.method(arguments.method)
-    require_possible(config, method.label)
-    dataset = _one_of(arguments.dataset, config.datasets, "dataset")
-    skew = _one_of(arguments.skew, config.settings, "skew")
-    seed = config.seeds[0] if arguments.seed is None else arguments.seed
-    if method.label not in grid:
-        values = ", ".join(f"{key}={value}" for key, value in method.parameters.items())
+    one = single(config, arguments.method, arguments.dataset, arguments.skew, arguments.seed)
+    if one.method.label not in grid:
+        values = ", ".join(f"{key}={value}" for key, value in one.method.parameters.items())
         print(
-            f"fedsdg: {method.label} is not in the config: it runs with its defaults"
+            f"fedsdg: {one.method.label} is not in the config: it runs with its defaults"
             f"{f' ({values})' if values else ''} and the rates of the config",
             file=sys.stderr,
         )
-    # First of all, so that what cannot be had or divided is known before anything is trained.
-    images = load_images(config.source(dataset))
-    say_remarks(config)
-    clients = config.federation.clients
-    wanted, source = config.run(dataset, skew, method, seed), config.source(dataset)
-    needed = division_of(wanted, source, partition_of(dataset, clients, skew, seed))
-    shares = kept_or_made(needed, lambda _: images)
-    weights_file = backbone_file(config)
-    if weights_file and not weights_file.is_file():
-        pretraining.pretrain(
-            config.backbones[config.backbone],
-            weights_file,
-            checkpoints=checkpoints(),
-            checkpoint_seconds=config.checkpoint_seconds,
-        )
-    backbone = load_backbone(weights_file) if weights_file else None
-    material = prepare_material(images, backbone, config.training.device)
-    require_start(wanted, material)
-    title = f"{dataset} {skew} {method.label} seed {seed}"
-    output = Path(
-        arguments.output
-        or filled(
-            RUN,
-            experiment=config.experiment,
-            dataset=dataset,
-            clients=clients,
-            setting=skew,
-            method=method.label,
-            seed=seed,
-        )
-    )
-    with round_progress(title, config.federation.rounds) as progress:
-        failure = execute(
-            wanted,
-            material,
-            shares,
-            output,
-            store=store(),
-            identity=config.identity(dataset, skew, method, seed),
-            progress=progress,
-            checkpoint_seconds=config.checkpoint_seconds,
-        )
+    say_remarks(one.config)
+    output = Path(arguments.output) if arguments.output else one.folder
+    failure = do(one, store(), output, round_progress)
     if failure:
-        print(f"fedsdg: error: {title} failed: {failure}", file=sys.stderr)
+        print(f"fedsdg: error: {one.title} failed: {failure}", file=sys.stderr)
         return 1
     last = read_json(output / "result.json")["last"]
     for name, value in last.items():
@@ -198,12 +145,6 @@ def _run_options(sub: argparse.ArgumentParser) -> None:
     many.add_argument(
         "--minutes", type=float, help="start no run after so many; 0: tables of what is there"
     )
-
-
-def _one_of(value: str | None, known: Sequence[str], what: str) -> str:
-    if value is None and len(known) != 1:
-        raise ValueError(f"name one {what} with --{what}: {', '.join(known)}")
-    return known[0] if value is None else value
 
 
 def _run_grid(arguments: argparse.Namespace) -> int:
