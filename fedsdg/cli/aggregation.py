@@ -10,7 +10,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from fedsdg.cli.command import Command
+from fedsdg.cli.command import MODELS, Command
+
+GROUP = MODELS
 
 
 def aggregate(arguments: argparse.Namespace) -> int:
@@ -164,4 +166,7 @@ def _upload(text: str) -> tuple[str, str]:
     return name, folder
 
 
-COMMANDS = (Command(aggregate, _aggregate_options, ("rules",)),)
+_AGGREGATE = """\
+fedsdg aggregate --rule fedavg --global global.safetensors \\
+  --clients clients/*.safetensors --out new.safetensors"""
+COMMANDS = (Command(aggregate, _aggregate_options, ("rules",), _AGGREGATE),)

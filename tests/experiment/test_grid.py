@@ -82,7 +82,7 @@ def test_a_config_names_its_tables_and_figures_or_takes_the_usual():
     chosen = load_config([CONFIG], ["tables=[main, byzantine]", "figures=[drift]"])
     assert shown_pages(chosen) == (("main", "byzantine"), ("drift",))
     unknown = load_config([CONFIG], ["figures=[drfit]"])
-    with pytest.raises(ValueError, match="no figure 'drfit'; known are convergence"):
+    with pytest.raises(ValueError, match="no figure 'drfit'; did you mean 'drift'"):
         shown_pages(unknown)
     with pytest.raises(ValueError, match="no table 'first'"):
         shown_pages(load_config([CONFIG], ["tables=[first]"]))
