@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from fedsdg.files import atomic_path, read_json
 from fedsdg.files.records import read_parquet
@@ -54,16 +55,20 @@ def series(run: Path) -> Series:
         file = run / f"{name}.parquet"
         if not file.is_file():
             continue
-        try:
-            table = read_parquet(file).to_pydict()
-        except OSError as error:
-            raise ValueError(f"{file} is damaged ({error}); make the run again") from error
+        table = _read(file)
         rounds = table.pop("round")
         for column, values in table.items():
             if column not in NAMES:
                 for tag, by_round in gather(rounds, values):
                     found[f"{name}/{column}{tag}"] = by_round
     return found
+
+
+def _read(file: Path) -> dict[str, list[Any]]:
+    try:
+        return read_parquet(file).to_pydict()
+    except (OSError, pa.ArrowException) as error:
+        raise ValueError(f"{file} is damaged ({error}); make the run again") from error
 
 
 def _each(rounds: list[int], values: list[Any]) -> Iterator[tuple[str, dict[int, float]]]:
@@ -98,7 +103,7 @@ def _wall_times(run: Path) -> Mapping[int, float]:
         started = datetime.fromisoformat(said).timestamp() if said else 0.0
     if not timings.is_file():
         return defaultdict(lambda: started)
-    table = read_parquet(timings).to_pydict()
+    table = _read(timings)
     seconds = [table[name] for name in table if name != "round"]
     spent = np.cumsum([sum(one or 0.0 for one in row) for row in zip(*seconds, strict=True)])
     ends = zip(table["round"], (started + spent).tolist(), strict=True)
@@ -113,8 +118,7 @@ def _writer() -> Any:
         from tensorboard.summary.writer.record_writer import RecordWriter
     except ImportError as error:
         raise ValueError(
-            f"TensorBoard is not installed ({error}); "
-            "give pip install 'fedsdg-bench[tensorboard]'"
+            f"TensorBoard is not installed ({error}); give pip install 'fedsdg-bench[tensorboard]'"
         ) from error
 
     def record(file: Any, found: Series, times: Mapping[int, float]) -> None:

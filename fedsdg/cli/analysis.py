@@ -204,7 +204,9 @@ fedsdg summarise --runs results/runs/smoke --output results/summary/smoke"""
 _TABLE = "fedsdg table --summary results/reference/needs --table main --output main"
 _FIGURE = "fedsdg figure --summary results/reference/needs --figure convergence --output curves"
 _MEASURED = "results/reference/performance/measured.json"
-_KERNELS = f"fedsdg kernels --measured {_MEASURED} --table kernels --figure roofline"
+_KERNELS = f"""\
+fedsdg kernels --measured {_MEASURED} \\
+  --table kernels --figure roofline"""
 _THROUGHPUT = f"fedsdg throughput --measured {_MEASURED} --table throughput"
 _CLAIMS = "fedsdg claims --summary results/reference/needs --output claims"
 _RECORD = """\
@@ -213,7 +215,7 @@ fedsdg record smoke"""
 _AGREE = """\
 fedsdg run --grid config/needs.yaml --jobs 2
 fedsdg agree needs"""
-_VERIFY = "fedsdg verify --summary results/reference/needs"
+_VERIFY = "fedsdg verify --summary results/reference/label-skew"
 
 COMMANDS = (
     Command(table, _table_options, ("tables",), _TABLE),

@@ -82,7 +82,9 @@ class Parser(argparse.ArgumentParser):
         for word in words:
             if word.startswith("-"):
                 option = word.partition("=")[0]
-                self.error(f"there is no option {option!r}{hint(option, self._option_string_actions)}")
+                self.error(
+                    f"there is no option {option!r}{hint(option, self._option_string_actions)}"
+                )
         self.error(f"nothing takes {words[0]!r}")
 
     def format_help(self) -> str:
@@ -127,4 +129,5 @@ class GroupedParser(Parser):
         ]
         usage = f"usage: {self.prog} [options] command …"
         ask = f"'{self.prog} command --help' says more, with an example."
-        return "\n\n".join([usage, str(self.description), *listed, formatter.format_help().strip(), ask, ""])
+        options = formatter.format_help().strip()
+        return "\n\n".join([usage, str(self.description), *listed, options, ask, ""])

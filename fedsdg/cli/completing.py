@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from fedsdg.cli.command import LOOK, Command
 
@@ -14,6 +15,7 @@ GROUP = LOOK
 NAMED = {
     "method": "methods",
     "name": "methods",
+    "only": "methods",
     "dataset": "datasets",
     "data": "datasets",
     "rule": "rules",
@@ -24,8 +26,8 @@ NAMED = {
 FOLDERS = frozenset({"runs", "summary", "configs", "records", "tensorboard", "run", "model"})
 #: What no completion can know.
 FREE = frozenset(
-    "skew seed clients minutes jobs seeds_together memory num_clients round set only client "
-    "experiment upload".split()
+    {"skew", "seed", "clients", "client", "num_clients", "minutes", "jobs", "seeds_together"}
+    | {"memory", "round", "set", "experiment", "upload"}
 )
 
 
@@ -41,7 +43,8 @@ def completion(arguments: argparse.Namespace) -> int:
         _FUNCTIONS[arguments.shell].format(name=name, words=" ".join(words))
         for name, words in tables.items()
     )
-    print(shtab.complete(whole, arguments.shell, preamble={arguments.shell: functions}))
+    preamble: Any = {arguments.shell: functions}
+    print(shtab.complete(whole, arguments.shell, preamble=preamble))
     return 0
 
 

@@ -73,7 +73,9 @@ def _pretrain_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--output", required=True)
 
 
-_PARTITION = "fedsdg partition --dataset digits --skew dirichlet~0.1 --seed 0 --output shares.parquet"
+_PARTITION = (
+    "fedsdg partition --dataset digits --skew dirichlet~0.1 --seed 0 --output shares.parquet"
+)
 _PRETRAIN = "fedsdg pretrain --config config/smoke.yaml --output small.safetensors"
 
 COMMANDS = (

@@ -6,7 +6,6 @@ sentence on stderr and exit code 2; ``--traceback`` shows where it came from.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -57,6 +56,9 @@ def parser() -> Parser:
     return whole
 
 
+_INTERRUPTED = "interrupted; what was finished is kept, and the same command goes on"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     whole = parser()
@@ -76,5 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"fedsdg: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
-        print(f"fedsdg: {str(stop) or 'interrupted'}", file=sys.stderr)
+        # A signal's number alone, or nothing, where the work had not come to what it keeps.
+        said = str(stop) if len(stop.args) > 1 else _INTERRUPTED
+        print(f"fedsdg: {said}", file=sys.stderr)
         return int(getattr(stop, "exit_code", 130))

@@ -86,7 +86,7 @@ def data(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json([asdict(one) for one in found])
         return 0
-    rows = [("data set", "classes", "images", "pixels", "here", "from")]
+    rows: list[tuple[str, ...]] = [("data set", "classes", "images", "pixels", "here", "from")]
     for one in found:
         pixels = f"{one.size}×{one.size}" if one.size else "—"
         pixels += {1: " grey", 3: " colour"}.get(one.channels or 0, "")

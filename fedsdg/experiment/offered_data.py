@@ -1,4 +1,4 @@
-"""What data sets there are, and whether they are here. Decodes no image, and never imports torch."""
+"""What data sets there are, and whether they are here. Never imports torch."""
 
 from __future__ import annotations
 
@@ -51,9 +51,7 @@ def offered_data(config: Config | None = None) -> Iterator[Offered]:
             data = load_images(config.source(name))
             height, channels = data.images.shape[1], 1 if data.images.ndim == 3 else 3
             place = f"the plugin {plugin.place}"
-            yield Offered(
-                name, data.num_classes, len(data.labels), height, channels, True, place
-            )
+            yield Offered(name, data.num_classes, len(data.labels), height, channels, True, place)
 
 
 def _of_the_package(spec: DatasetSpec, root: Path | None) -> Offered:
@@ -70,9 +68,7 @@ def _of_the_package(spec: DatasetSpec, root: Path | None) -> Offered:
         else:
             place = f"to be put into ${FOLDER_VARIABLE}/{spec.name}"
     here = images is not None
-    return Offered(
-        spec.name, spec.num_classes, images, spec.size, spec.channels, here, place, note
-    )
+    return Offered(spec.name, spec.num_classes, images, spec.size, spec.channels, here, place, note)
 
 
 def _images_here(spec: DatasetSpec, root: Path | None) -> int | None:

@@ -11,6 +11,8 @@ from fedsdg.methods.markdown import allowed, default_of, in_words
 from fedsdg.methods.page import fixed_of
 from fedsdg.parts import plain
 
+_D = "d: the communicated parameters"
+
 
 def facts(name: str, row: Row) -> dict[str, Any]:
     """All that is declared of a method, in JSON's types.
@@ -45,7 +47,8 @@ def facts(name: str, row: Row) -> dict[str, Any]:
 def lines(name: str, row: Row, columns: int) -> Iterator[str]:
     """The same for a person, in lines of at most ``columns``."""
     said = facts(name, row)
-    yield f"{row.title} ({name}){f', of the family {row.family}' if row.family else ''}"
+    family = f", of the family {row.family}" if row.family else ""
+    yield _wrapped("", f"{row.title} ({name}){family}", columns)
     yield ""
     cost = [f"{who}: {what}" for who, what in said["cost"].items() if what]
     fixed = [f"{key} = {in_words(value)}" for key, value in said["fixed"].items()]
@@ -53,7 +56,7 @@ def lines(name: str, row: Row, columns: int) -> Iterator[str]:
     parts.append(f"personalisation {row.personalisation}")
     told = {
         "formula": row.formula,
-        "sends": f"{row.up} up, {row.down} down, by one client in one round; d: its communicated parameters",
+        "sends": f"{row.up} up, {row.down} down, for one client in one round ({_D})",
         "keeps": row.keeps,
         "cost": "; ".join(cost),
         "source": row.source,
