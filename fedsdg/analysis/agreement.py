@@ -26,8 +26,9 @@ def compared(
     folder = results / "summary" / experiment
     if not folder.is_dir():
         known = sorted(place.name for place in folder.parent.glob("*") if place.is_dir())
+        meant = hint(experiment, known) if known else "; run the experiment first"
         raise FileNotFoundError(
-            f"{experiment!r} was not computed here: there is no {folder}{hint(experiment, known)}"
+            f"{experiment!r} was not computed here: there is no {folder}{meant}"
         )
     here = comparisons(Summary(folder))
     record = results / "reference" / experiment

@@ -59,6 +59,11 @@ def parser() -> Parser:
 _INTERRUPTED = "interrupted; what was finished is kept, and the same command goes on"
 
 
+def _end_output() -> None:
+    """Drop what could not be printed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     whole = parser()
@@ -67,15 +72,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.parser.unknown(rest)
     arguments.whole = whole
     try:
-        return int(arguments.function(arguments))
+        code = int(arguments.function(arguments))
+        sys.stdout.flush()
+        return code
     except BrokenPipeError:
         # The reader has gone (`fedsdg methods | head`): end without a word, as other tools do.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _end_output()
         return 1
     except FORESEEN as error:
         if arguments.traceback:
             raise
         print(f"fedsdg: error: {error}", file=sys.stderr)
+        try:
+            sys.stdout.flush()
+        except OSError:  # It is standard output that is full: Python would say so once more.
+            _end_output()
         return 2
     except KeyboardInterrupt as stop:
         # A signal's number alone, or nothing, where the work had not come to what it keeps.

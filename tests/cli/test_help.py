@@ -169,6 +169,20 @@ def test_an_experiment_that_was_not_computed_here(command, tmp_path, monkeypatch
     assert "neds" in error and "did you mean 'needs'?" in error
 
 
+@pytest.mark.parametrize("arguments", [["methods"], ["methods", "--json"]])
+def test_a_disk_that_is_full_is_one_sentence(arguments):
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "fedsdg", *arguments],
+            stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    (error,) = done.stderr.splitlines()
+    assert error.startswith("fedsdg: error: ") and "No space left on device" in error
+
+
 def test_every_option_of_every_command_is_explained_or_speaks_for_itself():
     """An option without a word of help is one whose name says all."""
     plain = {"dataset", "skew", "seed", "method", "output", "summary", "table", "figure"}

@@ -325,7 +325,7 @@ def test_interrupted_it_goes_on_where_it_was(place, options):
     code, last = interrupted(place, settings, signal.SIGINT)
     assert code == 130
     assert last == (
-        "fedsdg: stopped: 2 of 4 runs are finished, and the rounds that "
+        f"fedsdg: stopped: {2 if options else 1} of 4 runs are finished, and the rounds that "
         "others had done are saved; the same command goes on from there"
     )
     done = first.read_bytes()
@@ -336,7 +336,7 @@ def test_interrupted_it_goes_on_where_it_was(place, options):
 
 
 def interrupted(place, settings, number) -> tuple[int, str]:
-    """Start a process of its own with the grid, and send it a signal in its third run.
+    """Start a process of its own with the grid, and send it a signal in FedAvg's first run.
 
     Returns its exit code and its last line.
     """

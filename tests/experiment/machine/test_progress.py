@@ -145,7 +145,5 @@ def test_a_search_on_a_terminal_has_a_bar_and_ctrl_c_says_what_is_known(terminal
     process.send_signal(signal.SIGINT)
     shown = read_until("goes on from there")
     assert process.wait(60) == 130
-    assert (
-        "fedsdg: stopped: 1 of 3 runs of the search are finished, what they reached is in found.json"
-    ) in shown
+    assert "fedsdg: stopped: 1 of 3 runs of the search are finished, what they reached" in shown
     assert (tmp_path / "found.json").is_file()
