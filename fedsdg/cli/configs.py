@@ -35,13 +35,12 @@ def check(arguments: argparse.Namespace) -> int:
         counted = ("methods", "datasets", "skews", "scenarios", "seeds")
         sizes = {key: len(getattr(config, key)) for key in counted}
         say_json({"experiment": config.experiment, **sizes, "runs": runs, "horizon": horizon})
-        return 0
-    print(
-        f"{config.experiment}: {len(config.methods)} methods x {len(config.datasets)} data sets x "
-        f"{len(config.skews)} skews x {under}{len(config.seeds)} seeds = {runs} runs"
-    )
-    for line in horizon:
-        print(line)
+    else:
+        print(
+            f"{config.experiment}: {len(config.methods)} methods x {len(config.datasets)} data "
+            f"sets x {len(config.skews)} skews x {under}{len(config.seeds)} seeds = {runs} runs"
+        )
+        print("\n".join(horizon))
     cases = [config.scenario(setting).conditions for setting in config.settings]
     remarks = [remark for case in cases for remark in case.remarks(config.federation.clients)]
     for remark in dict.fromkeys(remarks):
