@@ -28,7 +28,7 @@ from fedsdg.analysis.summarise import (
 )
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables import write_table
-from fedsdg.files import read_json, write_json
+from fedsdg.files import hint, read_json, write_json
 from fedsdg.files.places import DIVISION, NAMED, SUMMARY_TABLES, run_below, split_setting
 
 #: Kinds of pages, and the files that say which there are.
@@ -58,8 +58,10 @@ def keep_record(
     """
     summary = results / "summary" / experiment
     if not (summary / "runs.parquet").is_file():
+        known = sorted(place.name for place in summary.parent.glob("*") if place.is_dir())
         raise FileNotFoundError(
             f"there is no summary of {experiment!r} in {summary}: run the experiment first"
+            f"{hint(experiment, known) if known else ''}"
         )
     failed = [run for run in failed_runs(summary) if run.error != NOT_RUN]
     if failed:

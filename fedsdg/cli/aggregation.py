@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
-import sys
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from fedsdg.cli.command import Command
+from fedsdg.cli.command import MODELS, Command
+
+GROUP = MODELS
 
 
 def aggregate(arguments: argparse.Namespace) -> int:
@@ -18,6 +18,7 @@ def aggregate(arguments: argparse.Namespace) -> int:
     from fedsdg.aggregation.engines.files.inputs import check_no_input
     from fedsdg.aggregation.engines.files.new_files import check_target, new_file
     from fedsdg.aggregation.engines.files.streaming import aggregate_files, read_state
+    from fedsdg.experiment.machine.interruption import Stopped, stopped_by_signals
     from fedsdg.experiment.machine.progress import byte_progress
     from fedsdg.files import read_json
 
@@ -39,10 +40,11 @@ def aggregate(arguments: argparse.Namespace) -> int:
         read = [arguments.global_, *arguments.clients, *chain.from_iterable(uploads.values())]
         others = [path for path in (arguments.state, arguments.state_out) if path]
         check_no_input(arguments.report, [*read, *others])
+    targets = [Path(path) for path in (arguments.out, arguments.state_out) if path]
+    before = [_stamp(path) for path in targets]
     # A job that is told to end removes what it has begun.
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        with byte_progress() as progress:
+        with stopped_by_signals(), byte_progress() as progress:
             result = aggregate_files(
                 _rule(arguments.rule),
                 arguments.global_,
@@ -60,8 +62,11 @@ def aggregate(arguments: argparse.Namespace) -> int:
                 memory=arguments.memory << 20,
                 progress=progress,
             )
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    except Stopped as stop:
+        pairs = zip(targets, before, strict=True)
+        written = [str(path) for path, stamp in pairs if _stamp(path) != stamp]
+        what = f"{' and '.join(written)} had been written" if written else "nothing was written"
+        raise Stopped(stop.args[0], f"stopped: {what}; the same command begins anew") from None
     report = {"global": arguments.global_, "out": arguments.out, **result.report()}
     if arguments.report:
         text = json.dumps(report, sort_keys=True, indent=2, allow_nan=False, ensure_ascii=False)
@@ -70,6 +75,15 @@ def aggregate(arguments: argparse.Namespace) -> int:
     else:
         print(json.dumps(report, indent=2, allow_nan=False, ensure_ascii=False))
     return 0
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Another for every file that ever has this name."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _aggregate_options(sub: argparse.ArgumentParser) -> None:
@@ -164,4 +178,7 @@ def _upload(text: str) -> tuple[str, str]:
     return name, folder
 
 
-COMMANDS = (Command(aggregate, _aggregate_options, ("rules",)),)
+_AGGREGATE = """\
+fedsdg aggregate --rule fedavg --global global.safetensors \\
+  --clients clients/*.safetensors --out new.safetensors"""
+COMMANDS = (Command(aggregate, _aggregate_options, ("rules",), _AGGREGATE),)

@@ -7,8 +7,10 @@ import os
 import sys
 from pathlib import Path
 
-from fedsdg.cli.command import Command
-from fedsdg.cli.options import add_config_options, load
+from fedsdg.cli.command import JUDGE, WORKFLOW, Command
+from fedsdg.cli.options import add_config_options, add_json_option, load, say_json
+
+GROUP = JUDGE
 
 
 def summarise(arguments: argparse.Namespace) -> int:
@@ -47,7 +49,7 @@ def _table_options(sub: argparse.ArgumentParser) -> None:
 
 
 def figure(arguments: argparse.Namespace) -> int:
-    """Draw a figure as pdf, svg and png, with its sources beside it."""
+    """Draw a figure as pdf, svg and png, its sources beside it."""
     from fedsdg.analysis import plots
 
     plots.write_figure(
@@ -67,7 +69,7 @@ def _figure_options(sub: argparse.ArgumentParser) -> None:
 
 
 def kernels(arguments: argparse.Namespace) -> int:
-    """Table and roofline figure of the aggregation benchmarks; prints the table."""
+    """Make table and roofline of the aggregation benchmarks."""
     from fedsdg.analysis.kernels import write_kernels
 
     written = write_kernels(arguments.measured, arguments.table, arguments.figure)
@@ -82,7 +84,7 @@ def _kernels_options(sub: argparse.ArgumentParser) -> None:
 
 
 def throughput(arguments: argparse.Namespace) -> int:
-    """Table of the benchmarks of training; prints it."""
+    """Make the table of the benchmarks of training."""
     from fedsdg.analysis.throughput import write_throughput
 
     written = write_throughput(arguments.measured, arguments.table)
@@ -96,7 +98,10 @@ def _throughput_options(sub: argparse.ArgumentParser) -> None:
 
 
 def claims(arguments: argparse.Namespace) -> int:
-    """State the primary comparisons with their verdicts, and describe the others."""
+    """State the primary comparisons with their verdicts.
+
+    The others are described and not judged.
+    """
     from fedsdg.analysis.claims import write_claims
 
     write_claims(Path(arguments.summary), Path(arguments.output))
@@ -126,7 +131,7 @@ def _ledger_options(sub: argparse.ArgumentParser) -> None:
 
 
 def record(arguments: argparse.Namespace) -> int:
-    """Keep what tables and figures are made from, to be committed, in results/reference."""
+    """Keep in results/reference what tables and figures are made from."""
     from fedsdg.analysis.record import keep_record
     from fedsdg.experiment.method_entries import OVERRIDES
     from fedsdg.methods.declared import methods
@@ -149,9 +154,12 @@ def _record_options(sub: argparse.ArgumentParser) -> None:
 
 
 def agree(arguments: argparse.Namespace) -> int:
-    """Say whether the primary comparisons come out here as in the record."""
-    from fedsdg.analysis.agreement import agreement
+    """Say whether primary comparisons come out here as in the record."""
+    from fedsdg.analysis.agreement import agreement, facts
 
+    if arguments.json:
+        say_json([fact for experiment in arguments.experiment for fact in facts(experiment)])
+        return 0
     for experiment in arguments.experiment:
         for line in agreement(experiment):
             print(line)
@@ -160,10 +168,11 @@ def agree(arguments: argparse.Namespace) -> int:
 
 def _agree_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("experiment", nargs="+", help="as its config names it: needs")
+    add_json_option(sub)
 
 
 def verify(arguments: argparse.Namespace) -> int:
-    """Fail, naming them, when runs failed; otherwise write the flag."""
+    """Fail, naming them, when runs failed."""
     from fedsdg.analysis.summarise import failed_runs
     from fedsdg.files import atomic_path
 
@@ -189,15 +198,34 @@ def _verify_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--output")
 
 
+_SUMMARISE = """\
+fedsdg run --grid config/smoke.yaml
+fedsdg summarise --runs results/runs/smoke --output results/summary/smoke"""
+_TABLE = "fedsdg table --summary results/reference/needs --table main --output main"
+_FIGURE = "fedsdg figure --summary results/reference/needs --figure convergence --output curves"
+_MEASURED = "results/reference/performance/measured.json"
+_KERNELS = f"""\
+fedsdg kernels --measured {_MEASURED} \\
+  --table kernels --figure roofline"""
+_THROUGHPUT = f"fedsdg throughput --measured {_MEASURED} --table throughput"
+_CLAIMS = "fedsdg claims --summary results/reference/needs --output claims"
+_RECORD = """\
+fedsdg run --grid config/smoke.yaml
+fedsdg record smoke"""
+_AGREE = """\
+fedsdg run --grid config/needs.yaml --jobs 2
+fedsdg agree needs"""
+_VERIFY = "fedsdg verify --summary results/reference/label-skew"
+
 COMMANDS = (
-    Command(summarise, _summarise_options),
-    Command(table, _table_options, ("tables",)),
-    Command(figure, _figure_options, ("figures",)),
-    Command(kernels, _kernels_options),
-    Command(throughput, _throughput_options),
-    Command(claims, _claims_options),
-    Command(ledger, _ledger_options),
-    Command(record, _record_options),
-    Command(agree, _agree_options),
-    Command(verify, _verify_options),
+    Command(table, _table_options, ("tables",), _TABLE),
+    Command(figure, _figure_options, ("figures",), _FIGURE),
+    Command(agree, _agree_options, (), _AGREE),
+    Command(record, _record_options, (), _RECORD),
+    Command(ledger, _ledger_options, (), "fedsdg ledger --output claims.md"),
+    Command(summarise, _summarise_options, (), _SUMMARISE, WORKFLOW),
+    Command(claims, _claims_options, (), _CLAIMS, WORKFLOW),
+    Command(kernels, _kernels_options, (), _KERNELS, WORKFLOW),
+    Command(throughput, _throughput_options, (), _THROUGHPUT, WORKFLOW),
+    Command(verify, _verify_options, (), _VERIFY, WORKFLOW),
 )

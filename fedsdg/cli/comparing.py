@@ -7,13 +7,16 @@ import os
 import sys
 from pathlib import Path
 
-from fedsdg.cli.command import Command
+from fedsdg.cli.command import RUN, Command
+from fedsdg.cli.options import add_json_option, say_json
 from fedsdg.cli.places import store
+
+GROUP = RUN
 
 
 def compare(arguments: argparse.Namespace) -> int:
     """Run methods of your own and print where they stand among the published rows of an arena."""
-    from fedsdg.analysis.tables.standing import places, standing_table
+    from fedsdg.analysis.tables.standing import differences, places, standing_table
     from fedsdg.analysis.tables.text import to_text
     from fedsdg.experiment.comparing import PAGE, Request
     from fedsdg.experiment.comparing import compare as compared
@@ -33,17 +36,16 @@ def compare(arguments: argparse.Namespace) -> int:
     found = compared(request, store(), jobs=arguments.jobs, output=output)
     page = found.folder / PAGE
     if arguments.json:
-        import json
         from itertools import chain
 
-        tables = [standing_table(one).raw.to_dict("records") for one in found.standings]
+        rows = chain(*(differences(one) for one in found.standings))
         facts = read_json(found.folder / "comparison.json")
         said = {
             "paired": facts["paired"],
             "page": page.as_posix(),
             "differences": [*chain(*tables)],
         }
-        print(json.dumps(said, indent=2, ensure_ascii=False))
+        say_json(said)
         return 0
     for standing in found.standings:
         print(to_text(standing_table(standing)))
@@ -81,7 +83,8 @@ def _compare_options(sub: argparse.ArgumentParser) -> None:
         help="side by side (default: a processor each)",
     )
     sub.add_argument("--output", metavar="FOLDER", help="default: compare/<arena>-<file>")
-    sub.add_argument("--json", action="store_true", help="the differences as JSON")
+    add_json_option(sub)
 
 
-COMMANDS = (Command(compare, _compare_options),)
+_COMPARE = "fedsdg compare my_method.py --against ditto fedrep"
+COMMANDS = (Command(compare, _compare_options, example=_COMPARE),)

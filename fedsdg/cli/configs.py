@@ -1,4 +1,4 @@
-"""Commands that show what there is to run: a config, the table of methods."""
+"""Commands that check a config, and write down what a config may hold."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from fedsdg.cli.command import Command
-from fedsdg.cli.options import add_config_options, add_plugin_option, load, say_remarks
+from fedsdg.cli.command import LOOK, WORKFLOW, Command
+from fedsdg.cli.options import add_config_options, add_json_option, load, say_json, say_remarks
+
+GROUP = LOOK
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Validate the config and print the size of its grid, and whether its rounds suffice."""
+    """Validate a config: the size of its grid, and whether its rounds suffice."""
     from fedsdg.experiment.declared_data import class_count
     from fedsdg.experiment.horizon import findings
     from fedsdg.experiment.possible import require_possible
@@ -28,12 +30,17 @@ def check(arguments: argparse.Namespace) -> int:
         return 0
     runs = len(config.datasets) * len(config.settings) * len(config.methods) * len(config.seeds)
     under = f"{len(config.scenarios)} scenarios x " if config.scenarios else ""
-    print(
-        f"{config.experiment}: {len(config.methods)} methods x {len(config.datasets)} data sets x "
-        f"{len(config.skews)} skews x {under}{len(config.seeds)} seeds = {runs} runs"
-    )
-    for line in findings(config):
-        print(line)
+    horizon = list(findings(config))
+    if arguments.json:
+        counted = ("methods", "datasets", "skews", "scenarios", "seeds")
+        sizes = {key: len(getattr(config, key)) for key in counted}
+        say_json({"experiment": config.experiment, **sizes, "runs": runs, "horizon": horizon})
+    else:
+        print(
+            f"{config.experiment}: {len(config.methods)} methods x {len(config.datasets)} data "
+            f"sets x {len(config.skews)} skews x {under}{len(config.seeds)} seeds = {runs} runs"
+        )
+        print("\n".join(horizon))
     cases = [config.scenario(setting).conditions for setting in config.settings]
     remarks = [remark for case in cases for remark in case.remarks(config.federation.clients)]
     for remark in dict.fromkeys(remarks):
@@ -42,32 +49,8 @@ def check(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def methods(arguments: argparse.Namespace) -> int:
-    """Print the table of methods."""
-    from fedsdg.methods.plugins import find_plugin, find_row, offered
-
-    plugins = [find_plugin(place) for place in arguments.plugin or ()]
-    table = {name: find_row(name, plugin) for name, plugin in offered(plugins).items()}
-    if arguments.markdown:
-        from fedsdg.methods.page import method_page
-
-        print(method_page(table), end="")
-        return 0
-    rows = [("method", "rule", "objective", "personalisation", "optimiser", "parameters")]
-    for name, row in table.items():
-        terms = " + ".join(["cross-entropy", *row.terms])
-        parameters = ", ".join(f"{k}={p.default}" for k, p in row.parameters.items())
-        optimiser = row.optimiser or "adam"
-        rows.append((name, row.rule, terms, row.personalisation, optimiser, parameters))
-    widths = [max(len(row[i]) for row in rows) for i in range(5)]
-    for cells_of_row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(cells_of_row, widths, strict=False)]
-        print("  ".join([*cells, cells_of_row[5]]).rstrip())
-    return 0
-
-
 def documents(arguments: argparse.Namespace) -> int:
-    """Generate what is said of the parts elsewhere: declarations, schema, methods, config."""
+    """Generate declarations, schema and reference pages from the parts."""
     from fedsdg.experiment.documents import ROOT, stale, write_documents
 
     if not arguments.output and not (ROOT / "pyproject.toml").is_file():
@@ -85,6 +68,7 @@ def documents(arguments: argparse.Namespace) -> int:
 def _check_options(sub: argparse.ArgumentParser) -> None:
     add_config_options(sub)
     sub.add_argument("--brief", action="store_true", help="say nothing but what is wrong")
+    add_json_option(sub)
 
 
 def _documents_options(sub: argparse.ArgumentParser) -> None:
@@ -92,15 +76,9 @@ def _documents_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--check", action="store_true", help="write nothing: say what is stale")
 
 
-def _methods_options(sub: argparse.ArgumentParser) -> None:
-    add_plugin_option(sub)
-    sub.add_argument("--markdown", action="store_true", help="the whole page, docs/methods.md")
-
-
 #: What a config may name.
 TOLD = ("methods", "optimisers", "losses", "attacks", "keys", "tables", "figures")
 COMMANDS = (
-    Command(check, _check_options, TOLD),
-    Command(methods, _methods_options),
-    Command(documents, _documents_options),
+    Command(check, _check_options, TOLD, "fedsdg check --config config/needs.yaml"),
+    Command(documents, _documents_options, (), "fedsdg documents --check", WORKFLOW),
 )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fedsdg.cli.command import Command
+from fedsdg.cli.command import DATA, Command
 from fedsdg.cli.options import add_config_options, load, whole_number
 from fedsdg.cli.places import checkpoints
+
+GROUP = DATA
 
 
 def partition(arguments: argparse.Namespace) -> int:
@@ -51,8 +53,10 @@ def pretrain(arguments: argparse.Namespace) -> int:
     config = load(arguments)
     name = arguments.backbone or config.backbone
     if name not in config.backbones:
+        from fedsdg.files import hint
+
         raise ValueError(
-            f"backbone {name!r} is not described under backbones: {', '.join(config.backbones)}"
+            f"backbone {name!r} is not described under backbones{hint(name, config.backbones)}"
         )
     pretraining.pretrain(
         config.backbones[name],
@@ -69,7 +73,12 @@ def _pretrain_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--output", required=True)
 
 
+_PARTITION = (
+    "fedsdg partition --dataset digits --skew dirichlet~0.1 --seed 0 --output shares.parquet"
+)
+_PRETRAIN = "fedsdg pretrain --config config/smoke.yaml --output small.safetensors"
+
 COMMANDS = (
-    Command(partition, _partition_options),
-    Command(pretrain, _pretrain_options),
+    Command(partition, _partition_options, example=_PARTITION),
+    Command(pretrain, _pretrain_options, example=_PRETRAIN),
 )

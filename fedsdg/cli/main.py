@@ -4,52 +4,93 @@ Every subcommand validates the whole config first. Whatever goes wrong in a fore
 sentence on stderr and exit code 2; ``--traceback`` shows where it came from.
 """
 
-import argparse
+from __future__ import annotations
+
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from fedsdg import __version__
-from fedsdg.cli import aggregation, analysis, comparing, configs, data, models, training
-from fedsdg.cli.command import FORESEEN, Parser
+from fedsdg.cli import (
+    aggregation,
+    analysis,
+    comparing,
+    completing,
+    configs,
+    data,
+    models,
+    showing,
+    training,
+)
+from fedsdg.cli.command import FORESEEN, JUDGE, TITLES, Command, GroupedParser, Parser
 
-#: The groups of commands, in the order of the help.
-GROUPS = (configs, data, training, comparing, analysis, models, aggregation)
+#: The modules of commands, in the order of the help within each of its groups.
+GROUPS = (training, comparing, configs, showing, data, analysis, models, aggregation, completing)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def commands() -> Iterator[tuple[str, Command]]:
+    """Every command with the title of its group."""
+    for module in GROUPS:
+        for command in module.COMMANDS:
+            yield command.group or getattr(module, "GROUP", JUDGE), command
+
+
+def parser() -> Parser:
+    """The parser of the whole command line."""
+    whole = GroupedParser(
         prog="fedsdg", description="Benchmark and reproduce federated fine-tuning."
     )
-    parser.add_argument("--version", action="version", version=f"fedsdg {__version__}")
-    parser.add_argument("--traceback", action="store_true", help="show where an error came from")
-    commands = parser.add_subparsers(
+    whole.add_argument("--version", action="version", version=f"fedsdg {__version__}")
+    whole.add_argument("--traceback", action="store_true", help="show where an error came from")
+    known = whole.add_subparsers(
         dest="command", required=True, metavar="command", parser_class=Parser
     )
-    for group in GROUPS:
-        for command in group.COMMANDS:
-            text = (command.function.__doc__ or "").strip()
-            sub = commands.add_parser(command.function.__name__, help=text, description=text)
-            sub.tells = command.tells
-            sub.set_defaults(function=command.function)
-            command.add_options(sub)
-    return parser
+    whole.groups = {title: [] for title in TITLES}
+    for title, command in commands():
+        text = command.help
+        line = text.partition("\n")[0]
+        whole.groups[title].append((command.name, line.rstrip(".")))
+        sub = known.add_parser(command.name, help=line, description=text)
+        sub.tells, sub.example = command.tells, command.example
+        sub.set_defaults(function=command.function, parser=sub)
+        command.add_options(sub)
+    return whole
+
+
+_INTERRUPTED = "interrupted; what was finished is kept, and the same command goes on"
+
+
+def _end_output() -> None:
+    """Drop what could not be printed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    arguments = _parser().parse_args(argv)
+    whole = parser()
+    arguments, rest = whole.parse_known_args(argv)
+    if rest:
+        arguments.parser.unknown(rest)
+    arguments.whole = whole
     try:
-        return int(arguments.function(arguments))
+        code = int(arguments.function(arguments))
+        sys.stdout.flush()
+        return code
     except BrokenPipeError:
         # The reader has gone (`fedsdg methods | head`): end without a word, as other tools do.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _end_output()
         return 1
     except FORESEEN as error:
         if arguments.traceback:
             raise
         print(f"fedsdg: error: {error}", file=sys.stderr)
+        try:
+            sys.stdout.flush()
+        except OSError:  # It is standard output that is full: Python would say so once more.
+            _end_output()
         return 2
     except KeyboardInterrupt as stop:
-        print(f"fedsdg: {str(stop) or 'interrupted'}", file=sys.stderr)
+        # A signal's number alone, or nothing, where the work had not come to what it keeps.
+        said = str(stop) if len(stop.args) > 1 else _INTERRUPTED
+        print(f"fedsdg: {said}", file=sys.stderr)
         return int(getattr(stop, "exit_code", 130))

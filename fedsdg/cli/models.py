@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedsdg.cli.command import Command
-from fedsdg.cli.options import add_config_options, load
+from fedsdg.cli.command import MODELS, Command
+from fedsdg.cli.options import add_config_options, add_json_option, load, say_json
 
 if TYPE_CHECKING:
     from fedsdg.experiment.loading import Source
 
 
 def export(arguments: argparse.Namespace) -> int:
-    """Write the models of a run for peft and timm, each with a card."""
+    """Write a run's models for peft and timm, or its metrics.
+
+    Each model has a card. With --tensorboard no models are written, but every recorded metric, as
+    a file of events that TensorBoard shows.
+    """
+    if arguments.tensorboard:
+        from fedsdg.analysis.events import write_events
+
+        for option in ("output", "client", "backbone"):
+            if getattr(arguments, option) is not None:
+                raise ValueError(f"--{option} is for models; --tensorboard writes none")
+        print(write_events(Path(arguments.run), Path(arguments.tensorboard)))
+        return 0
     from fedsdg.experiment.exports.export import export_run
 
     done = export_run(
@@ -31,7 +44,10 @@ def export(arguments: argparse.Namespace) -> int:
 
 
 def _export_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("run", help="folder of a run that kept its models: training.save")
+    sub.add_argument("run", help="folder of a run; for models one that kept them: training.save")
+    sub.add_argument(
+        "--tensorboard", metavar="FOLDER", help="write events with all recorded metrics here"
+    )
     sub.add_argument("--output", metavar="FOLDER", help="default: models, in the run's folder")
     sub.add_argument(
         "--client", nargs="+", type=int, metavar="K", help="these alone (default: all there are)"
@@ -52,6 +68,9 @@ def evaluate(arguments: argparse.Namespace) -> int:
         Path(arguments.backbone) if arguments.backbone else None,
         Path(arguments.partition) if arguments.partition else None,
     )
+    if arguments.json:
+        say_json([asdict(one) for one in found])
+        return 0
     for one in found:
         print(
             f"{one.dataset}: accuracy {one.accuracy:.4f}, loss {one.loss:.4f} on {one.images} "
@@ -75,6 +94,7 @@ def _evaluate_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--backbone", metavar="FILE", help="of adapters: results/backbones/<backbone>.safetensors"
     )
+    add_json_option(sub)
 
 
 def _sources_to_evaluate(arguments: argparse.Namespace) -> list[Source]:
@@ -97,7 +117,18 @@ def _sources_to_evaluate(arguments: argparse.Namespace) -> list[Source]:
     return [config.source(name) for name in names]
 
 
+_KEPT = "fedsdg run --method fedsdg --skew dirichlet~1.0 --set training.save=last --output mine"
+_EXPORT = f"""\
+{_KEPT}
+fedsdg export mine
+fedsdg export mine --tensorboard events"""
+_EVALUATE = f"""\
+{_KEPT}
+fedsdg export mine
+fedsdg evaluate mine/models/global --data digits"""
+
+GROUP = MODELS
 COMMANDS = (
-    Command(export, _export_options),
-    Command(evaluate, _evaluate_options),
+    Command(export, _export_options, (), _EXPORT),
+    Command(evaluate, _evaluate_options, (), _EVALUATE),
 )

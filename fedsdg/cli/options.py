@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedsdg.experiment.config import Config
@@ -24,14 +25,25 @@ def add_config_options(sub: argparse.ArgumentParser) -> None:
     add_plugin_option(sub)
 
 
-def add_plugin_option(sub: argparse.ArgumentParser) -> None:
+def add_plugin_option(sub: argparse.ArgumentParser, default: str | None = None) -> None:
     """Let a command take plugins."""
     sub.add_argument(
         "--plugin",
+        default=default,
         nargs="+",
         metavar="FILE",
         help="files that define further METHODS, or names of installed plugins",
     )
+
+
+def add_json_option(sub: argparse.ArgumentParser, default: Any = False) -> None:
+    """Let a command answer a script."""
+    sub.add_argument("--json", action="store_true", default=default, help="print JSON")
+
+
+def say_json(content: Any) -> None:
+    """JSON on standard output, where it stands alone; remarks go to standard error."""
+    print(json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False))
 
 
 def load(arguments: argparse.Namespace) -> Config:

@@ -6,13 +6,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from fedsdg.cli.command import FORESEEN, Command
+from fedsdg.cli.command import FORESEEN, RUN, WORKFLOW, Command
 from fedsdg.cli.options import add_config_options, load, say_remarks, whole_number
 from fedsdg.cli.places import store
 
 
 def train(arguments: argparse.Namespace) -> int:
-    """Train all seeds of one cell of the grid in one process; a failed seed is a row."""
+    """Train all seeds of one cell of a grid in one process; a failed seed is a row."""
     from fedsdg.data.partition_files import read_partition
     from fedsdg.experiment.continuing import is_asked_for, take_from_record
     from fedsdg.experiment.loading import load_images
@@ -83,7 +83,10 @@ def _train_options(sub: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """One run alone, or a whole grid, making the partitions and the backbone they lack."""
+    """Run one method, or a whole grid.
+
+    Partitions and the backbone that are lacking are made.
+    """
     if arguments.grid is not None:
         return _run_grid(arguments)
     if arguments.method is None:
@@ -183,7 +186,10 @@ def _run_grid(arguments: argparse.Namespace) -> int:
 
 
 def search(arguments: argparse.Namespace) -> int:
-    """Search hyper-parameters on seeds outside the grid, equally long for every method."""
+    """Search hyper-parameters, equally long for every method.
+
+    On seeds outside the grid, by validation accuracy.
+    """
     from fedsdg.experiment import search as searching
     from fedsdg.experiment.grid import backbone_file
     from fedsdg.experiment.possible import require_possible
@@ -227,8 +233,22 @@ def _search_options(sub: argparse.ArgumentParser) -> None:
     )
 
 
+GROUP = RUN
+
+_RUN = """\
+fedsdg run --method fedsdg --skew dirichlet~0.1
+fedsdg run --grid config/smoke.yaml --jobs 2"""
+_SEARCH = """\
+fedsdg pretrain --output results/backbones/letters.safetensors
+fedsdg search --config config/needs.yaml --only fedavg --minutes 10"""
+_TRAIN = """\
+fedsdg partition --dataset digits --skew iid --seed 0 --output shares.parquet
+fedsdg pretrain --output letters.safetensors
+fedsdg train --dataset digits --skew iid --method fedavg --set seeds=[0] \\
+  --backbone letters.safetensors --partitions shares.parquet --output cell"""
+
 COMMANDS = (
-    Command(train, _train_options, ("methods",)),
-    Command(run, _run_options, ("methods",)),
-    Command(search, _search_options, ("methods",)),
+    Command(run, _run_options, ("methods",), _RUN),
+    Command(search, _search_options, ("methods",), _SEARCH),
+    Command(train, _train_options, ("methods",), _TRAIN, WORKFLOW),
 )

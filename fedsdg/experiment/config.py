@@ -11,10 +11,12 @@ from fedsdg.data.own_data import OwnData
 from fedsdg.experiment.conditions import Conditions, parse_conditions
 from fedsdg.experiment.config_values import (
     listed,
+    parse_files,
     parse_name,
     parse_pages,
     parse_seeds,
     parse_skews,
+    parse_text,
 )
 from fedsdg.experiment.consistency import check_consistency
 from fedsdg.experiment.declared_data import ALL, natural_clients, parse_datasets
@@ -100,6 +102,10 @@ class Config:
     primary: tuple[PrimaryComparison, ...] = ()
     #: Data sets that the config describes itself, by name.
     own: Mapping[str, OwnData] = field(default_factory=dict)
+    #: A sentence on what it is, and the files that it belongs over besides the default config. Both
+    #: are said of one file, and change nothing.
+    about: str = ""
+    over: tuple[str, ...] = ()
 
     def source(self, dataset: str) -> Source:
         """What a data set is loaded by: its name, its description, or the plugin it is from."""
@@ -300,6 +306,8 @@ def parse_config(raw: Any) -> Config:
         tables=parse_pages(given, "tables"),
         figures=parse_pages(given, "figures"),
         own=own,
+        about=parse_text(given.get("about", ""), "about"),
+        over=parse_files(given.get("over", []), "over"),
     )
     primary = parse_primary(
         given.get("primary"),

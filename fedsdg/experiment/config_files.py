@@ -38,6 +38,9 @@ def _setting(text: str) -> dict[str, Any]:
     return dict(setting)
 
 
+#: What is said of a file, and not of those that are laid over it.
+ABOUT_THE_FILE = frozenset({"about", "over"})
+
 #: Beside all rooms, since whoever installs the package wants it.
 DEFAULT_FILE = Path(__file__).parents[1] / "default_config.yaml"
 
@@ -65,8 +68,8 @@ def load_config(
         except _NO_YAML as error:
             raise ValueError(f"{file} is not valid YAML: {_in_a_line(error)}") from error
         laid = mapping(content, f"the config file {file}")
-        if "search" in laid:
-            merged.pop("search", None)
+        for key in ABOUT_THE_FILE | ({"search"} & set(laid)):
+            merged.pop(key, None)
         merged = laid_over(merged, laid)
     for text in settings:
         merged = laid_over(merged, _setting(text))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +16,7 @@ SKEW = re.compile(
     r"|column~[A-Za-z0-9][A-Za-z0-9_.-]*|iid"
 )
 
+_KINDS = ("dirichlet", "mixed", "quantity", "classes", "domains", "column", "iid")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 
@@ -34,14 +36,34 @@ def parse_seeds(value: Any, where: str) -> tuple[int, ...]:
     return tuple(check(seed, f"{where}: seed") for seed in listed(value, where))
 
 
+def _meant(skew: Any) -> str:
+    """The skew that a misspelt one may have meant, else how they are written."""
+    kind, sign, rest = str(skew).partition("~")
+    close = difflib.get_close_matches(kind, _KINDS, n=1, cutoff=0.6)
+    if close and close[0] != kind and SKEW.fullmatch(f"{close[0]}{sign}{rest}"):
+        return f"; did you mean {close[0] + sign + rest!r}?"
+    return "; write 'dirichlet~0.1', 'classes~2', 'column~writer' or 'iid'"
+
+
+def parse_text(value: Any, where: str) -> str:
+    """A text, without spaces around it."""
+    if not isinstance(value, str):
+        raise ValueError(f"{where} is {value!r}, but must be a text")
+    return value.strip()
+
+
+def parse_files(value: Any, where: str) -> tuple[str, ...]:
+    """Names of files; there may be none."""
+    for name in listed(value, where) if value != [] else []:
+        parse_text(name, where)
+    return tuple(value)
+
+
 def parse_skews(value: Any) -> tuple[str, ...]:
     """Skews as texts, each of a kind that there is."""
     for skew in listed(value, "skews"):
         if not isinstance(skew, str) or not SKEW.fullmatch(skew):
-            raise ValueError(
-                f"skews: {skew!r} is not a skew; write 'dirichlet~0.1', 'classes~2', "
-                "'column~writer' or 'iid'"
-            )
+            raise ValueError(f"skews: {skew!r} is not a skew{_meant(skew)}")
         kind, _, number = skew.partition("~")
         if kind == "dirichlet" and not float(number) > 0:
             raise ValueError(f"skews: {skew!r} has α = {number}, but α must be greater than 0")

@@ -74,6 +74,8 @@ def config_schema(
     shared: Schema = {name: {"$ref": f"#/$defs/{name}"} for name in definitions}
     properties = {
         "experiment": NAME,
+        "about": TEXT,
+        "over": {"type": "array", "uniqueItems": True, "items": TEXT},
         "datasets": {**LIST, "items": text_or(DATA_NAME, OWN_DATA)},
         "skews": SKEWS,
         "seeds": SEEDS,

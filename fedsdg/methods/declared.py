@@ -51,6 +51,8 @@ class Row:
     rule: str = ""
     terms: tuple[str, ...] = ()
     personalisation: str = ""
+    #: What of the model is a client's own, in the words of the personalisation.
+    keeps: str = ""
     modules: tuple[str, ...] = ()
     #: The row as one text: all but its words. Rows with equal texts make equal runs.
     text: str = ""

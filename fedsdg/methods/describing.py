@@ -39,9 +39,16 @@ def row_of(method: Method, family: str = "") -> Row:
         rule=type(method.rule).__name__,
         terms=tuple(type(term).__name__ for term in method.terms),
         personalisation=type(method.personalisation).__name__,
+        keeps=_summary(type(method.personalisation)),
         modules=tuple(sorted({*_modules(method.slots), *modules_asked(method.rule)})),
         text=text_of(method),
     )
+
+
+def _summary(kind: type) -> str:
+    """The first paragraph of a part's docstring, in one line."""
+    words = (kind.__doc__ or "").strip().split("\n\n")[0].split()
+    return " ".join(words).replace("``", "")
 
 
 def _modules(parts: Any) -> list[str]:

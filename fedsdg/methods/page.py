@@ -50,11 +50,7 @@ def method_page(rows: Mapping[str, Row]) -> str:
 
 def _method_row(name: str, row: Row) -> tuple[str, ...]:
     settings = [f"`{key}` = {default_of(p)}" for key, p in row.parameters.items()]
-    fixed: dict[str, Any] = {"optimiser": row.optimiser} if row.optimiser else {}
-    fixed |= {"weight_decay": 0} if row.undecayed else {}
-    fixed |= row.training
-    fixed |= {key: held for key, held in row.fixed.items() if held is not None}
-    settings += [f"`{k}` fixed at {in_words(v)}" for k, v in sorted(fixed.items())]
+    settings += [f"`{k}` fixed at {in_words(v)}" for k, v in fixed_of(row).items()]
     server = f"; server: {row.server_cost}" if row.server_cost else ""
     return (
         f"{row.title} (`{name}`)",
@@ -64,6 +60,15 @@ def _method_row(name: str, row: Row) -> tuple[str, ...]:
         f"client: {row.client_cost}{server}",
         row.source,
     )
+
+
+def fixed_of(row: Row) -> dict[str, Any]:
+    """What a method prescribes, which no config may set for it, by name."""
+    fixed: dict[str, Any] = {"optimiser": row.optimiser} if row.optimiser else {}
+    fixed |= {"weight_decay": 0} if row.undecayed else {}
+    fixed |= row.training
+    fixed |= {key: held for key, held in row.fixed.items() if held is not None}
+    return dict(sorted(fixed.items()))
 
 
 def _parameter_row(key: str, parameter: Declared, names: Iterable[str]) -> tuple[str, ...]:

@@ -77,7 +77,7 @@ def test_what_the_record_lacks_is_said(results, capsys, tmp_path) -> None:
 def test_an_experiment_that_was_not_computed_is_named(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["agree", "needs"]) != 0
-    assert "results/summary/needs/runs.parquet is missing" in capsys.readouterr().err
+    assert "there is no results/summary/needs; run the experiment first" in capsys.readouterr().err
 
 
 def test_agreement_is_symmetric_and_holds_the_mean_of_the_other() -> None:

@@ -183,4 +183,6 @@ def test_a_job_that_is_ended_removes_what_it_has_begun(how, code, federation, tm
         assert process.stdout.readline() == b"writing\n"
         process.send_signal(how)
         assert process.wait(timeout=60) == code
+        (said,) = process.stderr.read().decode().splitlines()
+    assert said == "fedsdg: stopped: nothing was written; the same command begins anew"
     assert sorted(tmp_path.rglob("*")) == before

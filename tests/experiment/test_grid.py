@@ -82,7 +82,7 @@ def test_a_config_names_its_tables_and_figures_or_takes_the_usual():
     chosen = load_config([CONFIG], ["tables=[main, byzantine]", "figures=[drift]"])
     assert shown_pages(chosen) == (("main", "byzantine"), ("drift",))
     unknown = load_config([CONFIG], ["figures=[drfit]"])
-    with pytest.raises(ValueError, match="no figure 'drfit'; known are convergence"):
+    with pytest.raises(ValueError, match="no figure 'drfit'; did you mean 'drift'"):
         shown_pages(unknown)
     with pytest.raises(ValueError, match="no table 'first'"):
         shown_pages(load_config([CONFIG], ["tables=[first]"]))
@@ -322,7 +322,12 @@ def test_interrupted_it_goes_on_where_it_was(place, options):
     settings = ["--set", "federation.rounds=60", "skews=[iid]", *options]
     runs = place / "results/runs/tiny/digits/clients~6/iid"
     first = runs / "fedsdg/seed~0/provenance.json"
-    interrupted(place, settings, signal.SIGINT)
+    code, last = interrupted(place, settings, signal.SIGINT)
+    assert code == 130
+    assert last == (
+        f"fedsdg: stopped: {2 if options else 1} of 4 runs are finished, and the rounds that "
+        "others had done are saved; the same command goes on from there"
+    )
     done = first.read_bytes()
     interrupted(place, settings, signal.SIGKILL)
     assert grid(*settings) == 0
@@ -330,8 +335,11 @@ def test_interrupted_it_goes_on_where_it_was(place, options):
     assert read_json(runs / "fedavg/seed~1/result.json")["status"] == "ok"
 
 
-def interrupted(place, settings, number) -> None:
-    """Start a process of its own with the grid, and send it a signal in its third run."""
+def interrupted(place, settings, number) -> tuple[int, str]:
+    """Start a process of its own with the grid, and send it a signal in FedAvg's first run.
+
+    Returns its exit code and its last line.
+    """
     command = [sys.executable, "-m", "fedsdg", "run", "--grid", "tiny.yaml", *settings]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
@@ -339,7 +347,7 @@ def interrupted(place, settings, number) -> None:
         if line.startswith("digits iid fedavg seed 0: round"):
             break
     process.send_signal(number)
-    process.stderr.read()
+    rest = process.stderr.read().splitlines()
     assert process.wait(60) != 0
     store = place / ".fedsdg/runs"
     for _ in range(100):  # whoever worked for it may still be cleaning up
@@ -347,3 +355,4 @@ def interrupted(place, settings, number) -> None:
             break
         time.sleep(0.1)
     assert not list(store.glob(".*")), "half a run is left in the store"
+    return process.returncode, (rest or [""])[-1]

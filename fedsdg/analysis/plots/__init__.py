@@ -32,7 +32,7 @@ from fedsdg.analysis import (
 from fedsdg.analysis.formatting import printed
 from fedsdg.analysis.hyperparameters import hyperparameters
 from fedsdg.analysis.summary import Summary
-from fedsdg.files import atomic_path, sha256_file, source_hash, write_json
+from fedsdg.files import atomic_path, hint, sha256_file, source_hash, write_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -292,9 +292,9 @@ def _printed(value: Any) -> Any:
 
 
 def known_figure(name: str) -> Plot:
-    """The figure of this name, or a ``ValueError`` that lists the names."""
+    """The figure of this name, or a ``ValueError`` that says which was meant."""
     if name not in FIGURES:
-        raise ValueError(f"there is no figure '{name}'; known are {', '.join(FIGURES)}")
+        raise ValueError(f"there is no figure {name!r}{hint(name, FIGURES)}")
     return FIGURES[name]
 
 

@@ -31,7 +31,7 @@ from fedsdg.analysis.tables.sensitivity import sensitivity
 from fedsdg.analysis.tables.stragglers import stragglers
 from fedsdg.analysis.tables.tuning import tuning
 from fedsdg.analysis.tables.verification import verification
-from fedsdg.files import atomic_path
+from fedsdg.files import atomic_path, hint
 
 TABLES: Mapping[str, Callable[[Summary], Table]] = MappingProxyType(
     {
@@ -77,9 +77,9 @@ def write_table(summary_dir: str | Path, name: str, output_stem: str | Path) -> 
 
 
 def known_table(name: str) -> Callable[[Summary], Table]:
-    """The function that makes this table, or a ``ValueError`` that lists the names."""
+    """The function that makes this table, or a ``ValueError`` that says which was meant."""
     if name not in TABLES:
-        raise ValueError(f"there is no table '{name}'; known are {', '.join(TABLES)}")
+        raise ValueError(f"there is no table {name!r}{hint(name, TABLES)}")
     return TABLES[name]
 
 

@@ -45,8 +45,13 @@ def standing_table(standing: Standing) -> Table:
     caption = _CAPTION.format(
         newcomer=newcomer, experiment=summary.experiment, at=summary.rounds[summary.reported]
     )
-    raw = pd.DataFrame([_raw(standing, one) for one in standing.comparisons])
+    raw = pd.DataFrame(differences(standing))
     return Table("standing", caption, tuple(blocks), tuple(notes), raw)
+
+
+def differences(standing: Standing) -> list[dict[str, object]]:
+    """The newcomer minus each row, in each metric and cell, as plain values."""
+    return [_raw(standing, one) for one in standing.comparisons]
 
 
 def places(standing: Standing) -> list[str]:

@@ -8,7 +8,7 @@ finished is never done again; and what was not run stands in the tables as such.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from fedsdg.experiment.grid.runs import (
     is_finished,
 )
 from fedsdg.experiment.machine.devices import named_devices
+from fedsdg.experiment.machine.interruption import Stopped, stopped_by_signals
 from fedsdg.experiment.machine.processes import Failed, Note, Workers
 from fedsdg.experiment.machine.progress import GridProgress
 
@@ -50,8 +51,8 @@ def run_grid(
     ``jobs`` runs side by side; no run is started after ``minutes``. ``seeds_together`` many seeds
     of a cell are trained in one pass. ``continue_record``: runs that the committed record holds
     count as done. Returns the failed runs, one line each. Raises ``GridError``
-    when the backbone, a data set or a partition cannot be had, and ``ValueError`` for a table or
-    figure that there is not.
+    when the backbone, a data set or a partition cannot be had, ``ValueError`` for a table or
+    figure that there is not, and ``Stopped`` at SIGINT and SIGTERM, when what was done is saved.
     """
     begun = time.monotonic()
     shown_pages(config)
@@ -63,20 +64,24 @@ def run_grid(
             "share one; lower --jobs, or unset FEDSDG_DEVICES to let runs share the first device"
         )
     with GridProgress(config.experiment, config.federation.rounds) as progress:
-        backbone = _make_backbone(config, store, progress)
-        with Workers(jobs, surroundings(config, jobs, bool(devices))) as workers:
-            partitions = make_partitions(config, runs, workers, progress)
-            left = [
-                run for run in runs if not is_finished(run, partitions[run.partition], backbone)
-            ]
-            if continue_record:
-                wanted = [address_of(run, partitions[run.partition], backbone) for run in left]
-                taken = take_from_record(config.experiment, wanted, store)
-                progress.say(f"{taken} of {len(left)} runs are in the record")
-            progress.start(len(runs), len(runs) - len(left))
-            deadline = None if minutes is None else begun + 60 * minutes
-            _train(grouped(left, seeds_together), workers, progress, deadline)
-            return write_pages(config, workers, progress)
+        try:
+            with stopped_by_signals() as check:
+                backbone = _make_backbone(config, store, progress)
+                with Workers(jobs, surroundings(config, jobs, bool(devices))) as workers:
+                    made = make_partitions(config, runs, workers, progress)
+                    left = [
+                        run for run in runs if not is_finished(run, made[run.partition], backbone)
+                    ]
+                    if continue_record:
+                        wanted = [address_of(run, made[run.partition], backbone) for run in left]
+                        taken = take_from_record(config.experiment, wanted, store)
+                        progress.say(f"{taken} of {len(left)} runs are in the record")
+                    progress.start(len(runs), len(runs) - len(left))
+                    deadline = None if minutes is None else begun + 60 * minutes
+                    _train(grouped(left, seeds_together), workers, progress, deadline, check)
+                    return write_pages(config, workers, progress)
+        except Stopped as stop:
+            raise Stopped(stop.args[0], progress.stopped) from None
 
 
 def _make_backbone(config: Config, store: Path, progress: GridProgress) -> str | None:
@@ -111,6 +116,7 @@ def _train(
     workers: Workers,
     progress: GridProgress,
     deadline: float | None,
+    check: Callable[[], None],
 ) -> None:
     def in_time() -> Iterator[tuple[Run, ...]]:
         for group in groups:
@@ -121,6 +127,7 @@ def _train(
     def noted(group: tuple[Run, ...], seen: tuple[int, Any]) -> None:
         number, record = seen
         progress.round(group[number].title, record)
+        check()
 
     done = 0
     for group, outcome in workers.map(_execute, in_time(), noted):
@@ -134,6 +141,7 @@ def _train(
         done += len(group)
         for run, failure in zip(group, outcome, strict=True):
             progress.finished(run.title, failure)
+        check()
     progress.stop()
     if done < (wanted := sum(map(len, groups))):
         progress.say(f"time is up: {wanted - done} of the runs are left; call again to go on")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,9 +19,26 @@ def _scores(record: Mapping[str, Any]) -> dict[str, str]:
     return {name: f"{record[key]:.3f}" for name, key in shown if record.get(key) is not None}
 
 
-def _line(title: str, round_: int, rounds: int, record: Mapping[str, Any]) -> None:
+def _line(title: str, counted: str, record: Mapping[str, Any], left: str = "") -> None:
     scores = " ".join(f"{name}={score}" for name, score in _scores(record).items())
-    print(f"{title}: round {round_}/{rounds} {scores}", file=sys.stderr, flush=True)
+    print(f"{title}: round {counted} {scores}{left}", file=sys.stderr, flush=True)
+
+
+class TimeLeft:
+    """How long what is left will take, if it takes as long as what was done since now."""
+
+    def __init__(self) -> None:
+        self._begun = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> str:
+        """ ", about 12 min left"; nothing where nothing is done, or left."""
+        if not 0 < done < total:
+            return ""
+        seconds = (time.monotonic() - self._begun) * (total - done) / done
+        for unit, length in (("h", 3600), ("min", 60)):
+            if seconds >= 1.5 * length:
+                return f", about {seconds / length:.0f} {unit} left"
+        return f", about {math.ceil(seconds)} s left"
 
 
 @contextlib.contextmanager
@@ -29,15 +47,19 @@ def round_progress(title: str, rounds: int) -> Iterator[Callable[[int, Mapping[s
     from tqdm import tqdm
 
     on_terminal = sys.stderr.isatty()
+    begin, left = 0, TimeLeft()
     with tqdm(total=rounds, desc=title, unit="round", disable=not on_terminal) as bar:
 
         def report(round_: int, record: Mapping[str, Any]) -> None:
+            nonlocal begin
+            begin = begin or round_
             bar.update(round_ - bar.n)  # a resumed run does not begin with round 1
             if not record["evaluated"]:
                 return
             bar.set_postfix(_scores(record), refresh=False)
             if not on_terminal:
-                _line(title, round_, rounds, record)
+                said = left(round_ - begin + 1, rounds - begin + 1)
+                _line(title, f"{round_}/{rounds}", record, said)
 
         yield report
 
@@ -79,6 +101,7 @@ class GridProgress:
         self._runs = self._done = 0
         self._seen: dict[str, int] = {}
         self._bar: Any = None
+        self._passed, self._left = 0, TimeLeft()
 
     def __enter__(self) -> GridProgress:
         return self
@@ -98,12 +121,27 @@ class GridProgress:
         from tqdm import tqdm
 
         self._runs, self._done = runs, finished
+        self._left = TimeLeft()
         self.say(f"{runs} runs, {finished} of them finished before")
         self._bar = tqdm(
             desc=self._experiment,
             total=(runs - finished) * self._rounds,
             unit="round",
             disable=not sys.stderr.isatty(),
+        )
+        self._count()
+
+    def _count(self) -> None:
+        self._bar.set_description(f"{self._experiment} [{self._done}/{self._runs}]", refresh=False)
+
+    @property
+    def stopped(self) -> str:
+        """What a person should know who has ended it before its time."""
+        if not self._runs:
+            return "stopped before the first run; the same command goes on"
+        return (
+            f"stopped: {self._done} of {self._runs} runs are finished, and the rounds that others "
+            "had done are saved; the same command goes on from there"
         )
 
     def stop(self) -> None:
@@ -114,15 +152,22 @@ class GridProgress:
 
     def round(self, title: str, record: Mapping[str, Any]) -> None:
         """A run has done a round."""
+        # A resumed run does not begin with round 1.
+        self._pass(record["round"] - self._seen.get(title, 0))
         self._seen[title] = record["round"]
-        self._bar.update(1)
         self._bar.set_postfix_str(title, refresh=False)
         if self._bar.disable and record["evaluated"]:
-            _line(title, record["round"], self._rounds, record)
+            _line(title, f"{record['round']}/{self._rounds}", record)
 
     def finished(self, title: str, failure: str | None) -> None:
         """A run is over."""
         self._done += 1
         # Rounds that a failed run lacks, and those of a run from the store, keep nobody waiting.
-        self._bar.update(self._rounds - self._seen.pop(title, 0))
-        self.say(f"[{self._done}/{self._runs}] {title}: {failure or 'ok'}")
+        self._pass(self._rounds - self._seen.pop(title, 0))
+        self._count()
+        left = self._left(self._passed, self._bar.total) if self._bar.disable else ""
+        self.say(f"[{self._done}/{self._runs}] {title}: {failure or 'ok'}{left}")
+
+    def _pass(self, rounds: int) -> None:
+        self._passed += rounds
+        self._bar.update(rounds)

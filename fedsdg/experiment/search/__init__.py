@@ -16,7 +16,9 @@ from typing import Any
 from fedsdg import files
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.grid.environment import ALLOCATOR, THREADS
+from fedsdg.experiment.machine.interruption import Stopped, stopped_by_signals
 from fedsdg.experiment.machine.processes import Failed, Workers
+from fedsdg.experiment.machine.progress import TimeLeft
 from fedsdg.experiment.search.found import (
     found_entries,
     found_of,
@@ -48,7 +50,7 @@ def search(
     the file held before, of runs that this call does not come to, stay.
 
     Raises ``ValueError`` where there is nothing to search or no validation data, and
-    ``FileNotFoundError`` where there is no backbone.
+    ``FileNotFoundError`` where there is no backbone, ``Stopped`` at SIGINT and SIGTERM.
     """
     begun = time.monotonic()
     if backbone and not backbone.is_file():
@@ -75,20 +77,34 @@ def search(
     threads = {name: str(config.training.threads) for name in THREADS}
     done, killed = 0, 0
     found = found_of(config, planned, outcomes)
-    with Workers(jobs, {**ALLOCATOR, **threads}) as workers, _Progress(len(todo)) as progress:
-        for run, outcome in workers.map(score, in_time()):
-            if isinstance(outcome, Failed):
-                if outcome.kind != "killed":
-                    raise ValueError(f"{run.title}: {outcome}")
-                # Not the method's fault: the trial stays open.
-                killed += 1
-                progress.say(f"{run.title}: {outcome}")
-                continue
-            done += 1
-            outcomes[run.key] = outcome
-            progress.finished(run.title, outcome)
-            found = found_of(config, planned, outcomes)
-            files.write_json(output, found)
+    try:
+        with (
+            stopped_by_signals() as check,
+            Workers(jobs, {**ALLOCATOR, **threads}) as workers,
+            _Progress(len(todo)) as progress,
+        ):
+            for run, outcome in workers.map(score, in_time()):
+                if isinstance(outcome, Failed):
+                    if outcome.kind != "killed":
+                        raise ValueError(f"{run.title}: {outcome}")
+                    # Not the method's fault: the trial stays open.
+                    killed += 1
+                    progress.say(f"{run.title}: {outcome}")
+                    continue
+                outcomes[run.key] = outcome
+                found = found_of(config, planned, outcomes)
+                files.write_json(output, found)
+                # Only now, for a signal may come at any moment.
+                done += 1
+                progress.finished(run.title, outcome)
+                check()
+    except Stopped as stop:
+        kept = f"what they reached is in {output}, and " if done else ""
+        raise Stopped(
+            stop.args[0],
+            f"stopped: {done} of {len(todo)} runs of the search are finished, {kept}the rounds "
+            "that others had done are saved; the same command goes on from there",
+        ) from None
     if left := len(todo) - done:
         why = f", {killed} of them because their process was ended" if killed else ""
         print(
@@ -105,7 +121,7 @@ class _Progress:
     def __init__(self, runs: int) -> None:
         from tqdm import tqdm
 
-        self._runs, self._done = runs, 0
+        self._runs, self._done, self._left = runs, 0, TimeLeft()
         self._bar = tqdm(total=runs, desc="search", unit="run", disable=not sys.stderr.isatty())
 
     def __enter__(self) -> _Progress:
@@ -123,4 +139,5 @@ class _Progress:
         self._bar.update(1)
         if self._bar.disable or outcome["error"]:
             reached = outcome["error"] or f"{outcome['score']:.4f}"
-            self.say(f"[{self._done}/{self._runs}] {title}: {reached}")
+            left = self._left(self._done, self._runs) if self._bar.disable else ""
+            self.say(f"[{self._done}/{self._runs}] {title}: {reached}{left}")

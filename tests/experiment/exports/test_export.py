@@ -503,6 +503,9 @@ def test_evaluate_finds_the_runs_own_accuracy(done, place, tmp_path, capsys, tra
         assert f"loss {wanted['global_loss']:.4f} on {images} images" in said
     assert main(["evaluate", str(out / models[-1]), "--data", "digits"]) == 0
     assert "1797 images (all images, for it has no test set" in capsys.readouterr().out
+    assert main(["evaluate", str(out / models[-1]), "--data", "digits", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["dataset"], found["images"]) == ("digits", 1797) and found["accuracy"] <= 1
 
 
 def test_evaluate_refuses_in_a_sentence(done, place, tmp_path, capsys, monkeypatch):
