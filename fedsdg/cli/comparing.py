@@ -15,7 +15,7 @@ GROUP = RUN
 
 
 def compare(arguments: argparse.Namespace) -> int:
-    """Run methods of your own and print where they stand among the published rows of an arena."""
+    """Set methods of your own beside the published rows of an arena."""
     from fedsdg.analysis.tables.standing import differences, places, standing_table
     from fedsdg.analysis.tables.text import to_text
     from fedsdg.experiment.comparing import PAGE, Request
@@ -43,7 +43,7 @@ def compare(arguments: argparse.Namespace) -> int:
         said = {
             "paired": facts["paired"],
             "page": page.as_posix(),
-            "differences": [*chain(*tables)],
+            "differences": [*rows],
         }
         say_json(said)
         return 0
