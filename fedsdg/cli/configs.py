@@ -1,45 +1,12 @@
-"""Commands that show what there is to run: a config, the table of methods."""
+"""Commands that show what there is to run: the table of methods, and what is said of it."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from fedsdg.cli.command import Command
-from fedsdg.cli.options import add_config_options, add_plugin_option, load, say_remarks
-
-
-def check(arguments: argparse.Namespace) -> int:
-    """Validate the config and print the size of its grid, and whether its rounds suffice."""
-    from fedsdg.experiment.declared_data import class_count
-    from fedsdg.experiment.horizon import findings
-    from fedsdg.experiment.possible import require_possible
-
-    config = load(arguments)
-    require_possible(config)
-    for name in config.datasets:
-        num_classes = class_count(config.source(name))
-        for setting in config.settings:
-            conflict = config.scenario(setting).conditions.label_conflict
-            if conflict is not None:
-                conflict.require_classes(num_classes, name)
-    if arguments.brief:
-        return 0
-    runs = len(config.datasets) * len(config.settings) * len(config.methods) * len(config.seeds)
-    under = f"{len(config.scenarios)} scenarios x " if config.scenarios else ""
-    print(
-        f"{config.experiment}: {len(config.methods)} methods x {len(config.datasets)} data sets x "
-        f"{len(config.skews)} skews x {under}{len(config.seeds)} seeds = {runs} runs"
-    )
-    for line in findings(config):
-        print(line)
-    cases = [config.scenario(setting).conditions for setting in config.settings]
-    remarks = [remark for case in cases for remark in case.remarks(config.federation.clients)]
-    for remark in dict.fromkeys(remarks):
-        print(f"fedsdg: {remark}", file=sys.stderr)
-    say_remarks(config)
-    return 0
+from fedsdg.cli.options import add_plugin_option
 
 
 def methods(arguments: argparse.Namespace) -> int:
@@ -82,11 +49,6 @@ def documents(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check_options(sub: argparse.ArgumentParser) -> None:
-    add_config_options(sub)
-    sub.add_argument("--brief", action="store_true", help="say nothing but what is wrong")
-
-
 def _documents_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--output", metavar="FOLDER", help="a checkout (default: this one)")
     sub.add_argument("--check", action="store_true", help="write nothing: say what is stale")
@@ -97,10 +59,7 @@ def _methods_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--markdown", action="store_true", help="the whole page, docs/methods.md")
 
 
-#: What a config may name.
-TOLD = ("methods", "optimisers", "losses", "attacks", "keys", "tables", "figures")
 COMMANDS = (
-    Command(check, _check_options, TOLD),
     Command(methods, _methods_options),
     Command(documents, _documents_options),
 )

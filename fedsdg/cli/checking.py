@@ -1,0 +1,114 @@
+"""The command that says beforehand what is wrong: with a config, or with methods of one's own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedsdg.cli.command import Command
+from fedsdg.cli.options import add_config_options, load, say_remarks
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Check a config and print the size of its grid, and whether its rounds suffice; or, of files
+    with methods of one's own, examine what every part must hold, in a line each."""
+    if arguments.files:
+        return _check_files(arguments)
+    if arguments.json:
+        raise ValueError("--json prints what is found in files; name one, such as my_method.py")
+    return _check_config(arguments)
+
+
+def _check_config(arguments: argparse.Namespace) -> int:
+    from fedsdg.experiment.declared_data import class_count
+    from fedsdg.experiment.horizon import findings
+    from fedsdg.experiment.possible import require_possible
+
+    config = load(arguments)
+    require_possible(config)
+    for name in config.datasets:
+        num_classes = class_count(config.source(name))
+        for setting in config.settings:
+            conflict = config.scenario(setting).conditions.label_conflict
+            if conflict is not None:
+                conflict.require_classes(num_classes, name)
+    if arguments.brief:
+        return 0
+    runs = len(config.datasets) * len(config.settings) * len(config.methods) * len(config.seeds)
+    under = f"{len(config.scenarios)} scenarios x " if config.scenarios else ""
+    print(
+        f"{config.experiment}: {len(config.methods)} methods x {len(config.datasets)} data sets x "
+        f"{len(config.skews)} skews x {under}{len(config.seeds)} seeds = {runs} runs"
+    )
+    for line in findings(config):
+        print(line)
+    cases = [config.scenario(setting).conditions for setting in config.settings]
+    remarks = [remark for case in cases for remark in case.remarks(config.federation.clients)]
+    for remark in dict.fromkeys(remarks):
+        print(f"fedsdg: {remark}", file=sys.stderr)
+    say_remarks(config)
+    return 0
+
+
+def _check_files(arguments: argparse.Namespace) -> int:
+    """1 where a property does not hold, else 0."""
+    from fedsdg.methods.plugins import described, find_plugin
+
+    _require_files_alone(arguments)
+    plugins = [find_plugin(place) for place in arguments.files]
+    for plugin in plugins:  # All of them are sound before any is examined.
+        described(plugin)
+    from fedsdg.experiment.examining.findings import FAILED, NOT, OK
+    from fedsdg.experiment.examining.plugin import examine_plugin
+
+    found = []
+    for plugin in plugins:
+        counts = dict.fromkeys((OK, FAILED, NOT), 0)
+        for one in examine_plugin(plugin):
+            if len(plugins) > 1:
+                one = one._replace(part=f"{plugin.place}: {one.part}")
+            counts[one.outcome] += 1
+            found.append(one)
+            if not arguments.json:
+                text = f"{one.outcome:14}  {one.part}: {one.property}: {one.sentence}"
+                print(text, flush=True)
+        if not arguments.json:
+            told = ", ".join(f"{number} {outcome}" for outcome, number in counts.items() if number)
+            print(f"{plugin.place}: {told}")
+    if arguments.json:
+        print(json.dumps([one._asdict() for one in found], ensure_ascii=False, indent=2))
+    return int(any(one.outcome == FAILED for one in found))
+
+
+def _require_files_alone(arguments: argparse.Namespace) -> None:
+    files: Sequence[str] = arguments.files
+    for file in files:
+        if Path(file).suffix in (".yaml", ".yml"):
+            raise ValueError(f"{file} is a config: give `fedsdg check --config {file}`")
+    for option in ("config", "set", "plugin", "brief"):
+        if getattr(arguments, option):
+            raise ValueError(
+                f"files are examined by themselves, without a config: leave out --{option}, or "
+                f"name {files[0]} with --plugin to check a config that uses it"
+            )
+
+
+def _check_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "files", nargs="*", metavar="FILE", help="files with METHODS of one's own to examine"
+    )
+    add_config_options(sub)
+    sub.add_argument("--brief", action="store_true", help="say nothing but what is wrong")
+    sub.add_argument(
+        "--json",
+        action="store_true",
+        help="of files: a list of {part, property, outcome, sentence}",
+    )
+
+
+#: What a config may name.
+TOLD = ("methods", "optimisers", "losses", "attacks", "keys", "tables", "figures")
+COMMANDS = (Command(check, _check_options, TOLD),)

@@ -1,0 +1,76 @@
+"""All parts that a plugin brings, or the package has, each examined by the properties of its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fedsdg.experiment.examining.attacks import ATTACK
+from fedsdg.experiment.examining.choices import LOSS, OPTIMISER
+from fedsdg.experiment.examining.federations import trial_of
+from fedsdg.experiment.examining.findings import (
+    FAILED,
+    NOT,
+    Finding,
+    Inapplicable,
+    Property,
+    examine,
+    raised,
+)
+from fedsdg.experiment.examining.rounds import METHOD, TRAINS
+from fedsdg.experiment.examining.rules import RULE
+from fedsdg.experiment.examining.stopping import STOPPING
+from fedsdg.experiment.examining.terms import TERM, Placed
+from fedsdg.methods.plugins import Plugin, contents, described, find_method
+
+#: By the table of a plugin: how a row is called, and what holds for it.
+CHOICES: tuple[tuple[str, str, tuple[Property, ...]], ...] = (
+    ("OPTIMISERS", "optimiser", OPTIMISER),
+    ("LOSSES", "loss", LOSS),
+    ("ATTACKS", "attack", ATTACK),
+)
+
+
+def examine_plugin(plugin: Plugin) -> Iterator[Finding]:
+    """A finding for each property of each part, one after another.
+
+    Raises ``ValueError`` where the plugin cannot be imported or a row of it is incomplete.
+    """
+    described(plugin)
+    tables = contents(plugin)
+    for name in tables["METHODS"]:
+        yield from examine_method(name, plugin)
+    for table, kind, properties in CHOICES:
+        for name, choice in tables[table].items():
+            yield from examine(f"{kind} {name}", choice.part, properties)
+    for name in tables["DATASETS"]:
+        yield Finding(f"data set {name}", "its images", NOT, "data sets are checked when loaded")
+
+
+def examine_method(name: str, plugin: Plugin | None) -> Iterator[Finding]:
+    """The rule, the terms, what clients stop by, and then rounds of all of it together."""
+    method, label, failed = find_method(name, plugin), f"method {name}", set[str]()
+    yield from examine(f"{label}, rule {_type(method.rule)}", method.rule, RULE, failed)
+    try:
+        trial = trial_of(name, plugin)
+        one = trial.make()
+        sent = tuple(one.rule.broadcast(one.rule.init(one.layout.d, one.train_sizes)))
+    except Inapplicable as why:
+        yield Finding(label, TRAINS, NOT, str(why))
+        return
+    except Exception as error:
+        sentence = f"no small federation can be made of it: {raised(error)}"
+        yield Finding(label, TRAINS, FAILED, sentence)
+        return
+    for term in method.terms:
+        placed = Placed(term, one.layout, sent)
+        yield from examine(f"{label}, term {_type(term)}", placed, TERM)
+    if method.stopping is not None:
+        part = f"{label}, stopping {_type(method.stopping)}"
+        yield from examine(part, method.stopping, STOPPING)
+    whole = f"{label}, personalisation {_type(method.personalisation)}"
+    yield from examine(whole, trial, METHOD, failed)
+
+
+def _type(part: Any) -> str:
+    return type(part).__name__
