@@ -53,19 +53,20 @@ def gradients_stay(optimiser: RowOptimiser) -> str:
 
 
 def memory_can_be_kept(optimiser: RowOptimiser) -> str:
-    """Put down and taken up in the middle, it goes on with the same bytes."""
+    """Put down and taken up in the middle, it goes on with the same bytes; clients join late."""
     start, gradients = _drawn(CLIENTS, COLUMNS), _drawn(STEPS, CLIENTS, COLUMNS, seed=1)
     for stop in range(1, STEPS):
         whole, first = start.clone(), Mover(optimiser, start, RATE)
         for step in range(stop):
-            first.step(whole, gradients[step])
+            rows = 1 if step < 2 else CLIENTS
+            first.step(whole[:rows], gradients[step, :rows])
         kept = {name: value.clone() for name, value in first.remembered().items()}
         broken, second = whole.clone(), Mover(optimiser, start, RATE)
         if kept:
             second.resume(kept)
         for step in range(stop, STEPS):
-            first.step(whole, gradients[step])
-            second.step(broken, gradients[step])
+            for matrix, mover in ((whole, first), (broken, second)):
+                mover.step(matrix, gradients[step])
         if not torch.equal(whole, broken):
             raise Failure(f"taken up again after step {stop}, it moves clients elsewhere")
     return f"{STEPS} steps, broken off after each"
@@ -211,7 +212,8 @@ def slope_is_that_of_the_loss(loss: Loss) -> str:
     try:
         torch.autograd.gradcheck(value, (logits.clone().requires_grad_(),))
     except RuntimeError as error:
-        raise Failure("its gradient is not its derivative: " + " ".join(str(error).split()[:30]))
+        said = " ".join(str(error).split()[:30])
+        raise Failure(f"its gradient is not its derivative: {said}") from error
     return "by finite differences in float64"
 
 
@@ -241,10 +243,11 @@ def samples_weigh_something(loss: Loss) -> str:
 
 
 EACH = "it has a finite loss for each sample"
+ALONE = "no sample depends on another"
 LOSS = (
     Property(EACH, a_loss_of_each_sample, "return [B], one number for each row of the logits"),
     Property(
-        "no sample depends on another",
+        ALONE,
         samples_stand_alone,
         "samples of several clients stand in one batch: work row by row",
         (EACH,),
@@ -253,7 +256,7 @@ LOSS = (
         "its gradient is its derivative",
         slope_is_that_of_the_loss,
         "use operations of torch on the logits, or mend `backward`",
-        (EACH,),
+        (EACH, ALONE),
     ),
     Property(
         "far from right it stays finite",

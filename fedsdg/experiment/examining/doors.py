@@ -1,10 +1,11 @@
-"""A planned rule works through every door: on tensors, on columns in blocks, in pieces, on files."""
+"""A planned rule works through every door: tensors, columns in blocks, parameters, files."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,11 +44,10 @@ def same_through_every_door(rule: Rule) -> str:
     _require_same(step, _in_blocks(fresh(rule), given), f"columns in blocks of {WIDTH}", case)
     if why := _only_in_a_federation(rule, size):
         return f"on tensors and on columns in blocks ({why})"
-    everybody = given._replace(uploads=given.uploads)
-    expected = _at_home(rule, everybody)
+    expected = _at_home(rule, given)
     for what, found in (
-        ("parameters in pieces", _in_pieces(fresh(rule), everybody)),
-        ("files", _in_files(fresh(rule), everybody)),
+        ("parameters in pieces", _in_pieces(fresh(rule), given)),
+        ("files", _in_files(fresh(rule), given)),
     ):
         _require_same(expected, found, what, case)
     return f"of {size} clients with {COLUMNS} parameters"
@@ -128,7 +128,7 @@ def _in_files(rule: PlannedRule, given: Situation) -> Tensor:
     return torch.cat([found[name].flatten() for name in origin])
 
 
-def _facts(given: Situation) -> dict[str, object]:
+def _facts(given: Situation) -> dict[str, Any]:
     counts = given.context.num_samples.tolist()
     batches = given.context.num_batches.tolist()
     return {"num_samples": counts, "num_batches": batches, "client_samples": counts}

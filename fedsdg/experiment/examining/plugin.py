@@ -1,4 +1,4 @@
-"""All parts that a plugin brings, or the package has, each examined by the properties of its kind."""
+"""All parts of a plugin or of a row of the package, each examined as what it is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from fedsdg.experiment.examining.rounds import METHOD, TRAINS
 from fedsdg.experiment.examining.rules import RULE
 from fedsdg.experiment.examining.stopping import STOPPING
 from fedsdg.experiment.examining.terms import TERM, Placed
+from fedsdg.methods.method import Method
 from fedsdg.methods.plugins import Plugin, contents, described, find_method
+from fedsdg.parts import is_part
 
 #: By the table of a plugin: how a row is called, and what holds for it.
 CHOICES: tuple[tuple[str, str, tuple[Property, ...]], ...] = (
@@ -38,6 +40,8 @@ def examine_plugin(plugin: Plugin) -> Iterator[Finding]:
     """
     described(plugin)
     tables = contents(plugin)
+    for name, method in tables["METHODS"].items():
+        _require_declared(name, method, plugin)
     for name in tables["METHODS"]:
         yield from examine_method(name, plugin)
     for table, kind, properties in CHOICES:
@@ -70,6 +74,15 @@ def examine_method(name: str, plugin: Plugin | None) -> Iterator[Finding]:
         yield from examine(part, method.stopping, STOPPING)
     whole = f"{label}, personalisation {_type(method.personalisation)}"
     yield from examine(whole, trial, METHOD, failed)
+
+
+def _require_declared(name: str, method: Method, plugin: Plugin) -> None:
+    for term in method.terms:
+        if not is_part(term):
+            raise ValueError(
+                f"the plugin {plugin.place}, method {name!r}: its term {_type(term)} declares no "
+                "parameters; write @part of fedsdg.parts above the class, even if it has none"
+            )
 
 
 def _type(part: Any) -> str:

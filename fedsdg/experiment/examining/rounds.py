@@ -50,22 +50,25 @@ def resumes(trial: Trial) -> str:
     """From the checkpoint of every round on the rest is the same, bit for bit."""
     one = trial.make()
     with tempfile.TemporaryDirectory() as place:
-        for round_ in range(1, one.schedule.rounds):
+        for round_ in range(1, one.schedule.rounds + 1):
             one.step(round_)
             with closing(Checkpoints(Path(place, str(round_)), {})) as checkpoints:
                 checkpoints.save(one, {"after": round_})
-        for round_ in range(1, one.schedule.rounds):
+        whole = result_of(one)
+        for round_ in range(1, one.schedule.rounds + 1):
             later = trial.make()
             with closing(Checkpoints(Path(place, str(round_)), {})) as checkpoints:
                 try:
                     found = checkpoints.restore(later)
                 except ValueError as error:
-                    raise Failure(f"the checkpoint of round {round_} is of no use: {error}")
+                    raise Failure(
+                        f"the checkpoint of round {round_} is of no use: {error}"
+                    ) from error
             if found != {"after": round_} or later.rounds_done != round_:
                 raise Failure(f"the checkpoint of round {round_} brings back {later.rounds_done}")
             later.run()
-            _require_same(trial.result, result_of(later), f"a run taken up after round {round_}")
-    return f"taken up after each of {counted(one.schedule.rounds - 1, 'round')}"
+            _require_same(whole, result_of(later), f"a run taken up after round {round_}")
+    return f"taken up after each of {counted(one.schedule.rounds, 'round')}"
 
 
 def bytes_are_as_declared(trial: Trial) -> str:

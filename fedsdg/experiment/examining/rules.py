@@ -253,7 +253,7 @@ def _everywhere(
 def _range(numbers: set[int], what: str) -> str:
     """ "3 to 9 clients", or "1 client"."""
     if len(numbers) == 1:
-        return counted(*numbers, what)
+        return counted(min(numbers), what)
     return f"{min(numbers)} to {max(numbers)} {what}s"
 
 
@@ -270,6 +270,12 @@ REPEATS = "the same call gives the same result"
 STATE = "it goes on from its state alone"
 RULE = (
     Property(
+        REPEATS,
+        _everywhere(repeats),
+        "keep nothing in the rule, its class or its module: what it remembers goes in as `state` "
+        "and comes out in the result",
+    ),
+    Property(
         "the order of the clients does not matter",
         _everywhere(order_is_free),
         "treat the rows of an upload alike, and know clients by `context.clients`",
@@ -279,12 +285,6 @@ RULE = (
         "uploads and state stay as they are",
         _everywhere(inputs_stay),
         'write into copies: `uploads["update"].clone()`',
-    ),
-    Property(
-        REPEATS,
-        _everywhere(repeats),
-        "keep nothing in the rule, its class or its module: what it remembers goes in as `state` "
-        "and comes out in the result",
     ),
     Property(
         STATE,

@@ -1,4 +1,4 @@
-"""Rounds as a rule meets them, drawn small to large, so that the first that fails is a small one."""
+"""Rounds as a rule meets them, from small ones on, so that the first to fail is a small one."""
 
 from __future__ import annotations
 
