@@ -23,7 +23,7 @@ from fedsdg.aggregation.rules.screened import Screened
 from fedsdg.aggregation.types import Rule
 from fedsdg.experiment.examining.findings import FAILED, OK, examine
 from fedsdg.experiment.examining.rules import RULE, order_is_free
-from fedsdg.experiment.examining.situations import Case
+from fedsdg.experiment.examining.situations import Asked, Case
 
 TRANSLATION = [
     Mean("samples"),
@@ -109,7 +109,7 @@ def test_permutation_equivariance(rule, sizes):
 
 @each(RULES)
 def test_all_that_is_asked_of_other_peoples_rules(rule):
-    found = list(examine("rule", rule, RULE))
+    found = list(examine("rule", Asked(rule), RULE))
     assert not [one for one in found if one.outcome == FAILED]
     assert sum(one.outcome == OK for one in found) >= len(RULE) - 2
 

@@ -47,7 +47,7 @@ def test_what_fails_is_the_exit_code_and_a_line(here, capsys):
         ["mine.py", "loss broken", "it has a finite loss for each sample"],
         ["his.py", "attack broken", "honest clients stay as they are"],
     ]
-    assert "mine.py: 1 ok, 1 failed, 3 does not apply" in lines
+    assert "mine.py: 1 failed, 4 does not apply" in lines
 
 
 def test_the_same_for_a_script(here, capsys):
@@ -55,7 +55,7 @@ def test_the_same_for_a_script(here, capsys):
     assert main(["check", "--json", "mine.py"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert {tuple(one) for one in found} == {("part", "property", "outcome", "sentence")}
-    assert Counter(one["outcome"] for one in found) == {"failed": 1, "ok": 1, "does not apply": 3}
+    assert Counter(one["outcome"] for one in found) == {"failed": 1, "does not apply": 4}
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,11 @@ def _everywhere(holds: Callable[[Attack, Case, int], None]) -> Callable[[Attack]
 
 ATTACK = (
     Property(
+        "forged updates are finite",
+        _everywhere(forged_rows_are_finite),
+        "handle any number of attackers, and divide by no length that may be 0",
+    ),
+    Property(
         "honest clients stay as they are",
         _everywhere(honest_rows_stay),
         "return the attackers' rows alone from `forge` of an UpdateAttack",
@@ -122,11 +127,6 @@ ATTACK = (
         "what came in stays as it is",
         _everywhere(attacked_inputs_stay),
         "write into copies: `scene.own` is one, `scene.updates` is not",
-    ),
-    Property(
-        "forged updates are finite",
-        _everywhere(forged_rows_are_finite),
-        "divide by no length that may be 0",
     ),
     Property(
         "the same stream gives the same attack",

@@ -123,6 +123,11 @@ def unequal_steps_go_together(optimiser: RowOptimiser) -> str:
 
 OPTIMISER = (
     Property(
+        "finite gradients move finitely",
+        moves_stay_finite,
+        "divide by no number that may be 0: add a small one",
+    ),
+    Property(
         "no client depends on another",
         rows_move_alone,
         "work row by row, and remember in `memory` alone",
@@ -137,11 +142,6 @@ OPTIMISER = (
         "a rate is that of its column",
         rates_are_of_columns,
         "move by `descend(parameters, direction, rate)`",
-    ),
-    Property(
-        "finite gradients move finitely",
-        moves_stay_finite,
-        "divide by no number that may be 0: add a small one",
     ),
     Property(
         "clients with unequal steps go together",
@@ -250,19 +250,17 @@ LOSS = (
         ALONE,
         samples_stand_alone,
         "samples of several clients stand in one batch: work row by row",
-        (EACH,),
     ),
     Property(
         "its gradient is its derivative",
         slope_is_that_of_the_loss,
         "use operations of torch on the logits, or mend `backward`",
-        (EACH, ALONE),
+        (ALONE,),
     ),
     Property(
         "far from right it stays finite",
         slopes_stay_finite,
         "use log_softmax, or clamp what goes into a logarithm or a power",
-        (EACH,),
     ),
     Property(
         "every sample weighs something",

@@ -20,6 +20,7 @@ from fedsdg.experiment.examining.findings import Failure, Inapplicable
 from fedsdg.experiment.examining.situations import (
     ADAPTERS,
     SERVER,
+    Asked,
     Case,
     Situation,
     cases,
@@ -33,8 +34,9 @@ WIDTH = 7
 COLUMNS = 33
 
 
-def same_through_every_door(rule: Rule) -> str:
+def same_through_every_door(asked: Asked) -> str:
     """The step of the rule called on tensors is that through the other doors, in float64."""
+    rule = asked.rule
     if not isinstance(rule, PlannedRule):
         raise Inapplicable("it is no PlannedRule, and works on whole tensors in memory")
     size = max(5, next(iter(cases(rule))).size)

@@ -11,8 +11,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from fedsdg.methods.plugin_errors import said
-
 OK: Literal["ok"] = "ok"
 FAILED: Literal["failed"] = "failed"
 NOT: Literal["does not apply"] = "does not apply"
@@ -55,19 +53,24 @@ def examine(
 ) -> Iterator[Finding]:
     """A finding for each property of a part, in their order, as soon as it is known.
 
-    ``failed``: claims that have failed already; those that do now are added.
+    Without the first of them none of the others says anything. ``failed``: claims that are known
+    not to hold, or cannot be told; those that are found so now are added.
     """
     failed = set() if failed is None else failed
+    first = properties[0].claim
     for one in properties:
-        outcome, sentence = _outcome(one, part, failed)
-        if outcome == FAILED:
+        lacking = [claim for claim in (first, *one.needs) if claim in failed]
+        if lacking:
+            outcome: Outcome = NOT
+            sentence = f"it can be told once this holds: {lacking[0]}"
+        else:
+            outcome, sentence = _outcome(one, part)
+        if lacking or outcome == FAILED:
             failed.add(one.claim)
         yield Finding(name, one.claim, outcome, sentence)
 
 
-def _outcome(one: Property, part: Any, failed: set[str]) -> tuple[Outcome, str]:
-    if lacking := [claim for claim in one.needs if claim in failed]:
-        return NOT, f"it can be told once this holds: {lacking[0]}"
+def _outcome(one: Property, part: Any) -> tuple[Outcome, str]:
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
@@ -82,7 +85,7 @@ def _outcome(one: Property, part: Any, failed: set[str]) -> tuple[Outcome, str]:
 
 def raised(error: Exception) -> str:
     """What somebody else's part raised, and in which line of theirs."""
-    return f"it raises {type(error).__name__} ({said(error)}){_place(error)}"
+    return f"it raises {type(error).__name__}: {' '.join(str(error).split())}{_place(error)}"
 
 
 def _place(error: Exception) -> str:

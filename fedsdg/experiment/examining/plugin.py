@@ -19,8 +19,9 @@ from fedsdg.experiment.examining.findings import (
 )
 from fedsdg.experiment.examining.rounds import METHOD, TRAINS
 from fedsdg.experiment.examining.rules import RULE
+from fedsdg.experiment.examining.situations import Asked
 from fedsdg.experiment.examining.stopping import STOPPING
-from fedsdg.experiment.examining.terms import TERM, Placed
+from fedsdg.experiment.examining.terms import TERM, Placed, uploads_of
 from fedsdg.methods.method import Method
 from fedsdg.methods.plugins import Plugin, contents, described, find_method
 from fedsdg.parts import is_part
@@ -54,21 +55,26 @@ def examine_plugin(plugin: Plugin) -> Iterator[Finding]:
 def examine_method(name: str, plugin: Plugin | None) -> Iterator[Finding]:
     """The rule, the terms, what clients stop by, and then rounds of all of it together."""
     method, label, failed = find_method(name, plugin), f"method {name}", set[str]()
-    yield from examine(f"{label}, rule {_type(method.rule)}", method.rule, RULE, failed)
+    terms: list[Placed] = []
+    impossible: Finding | None = None
     try:
         trial = trial_of(name, plugin)
         one = trial.make()
         sent = tuple(one.rule.broadcast(one.rule.init(one.layout.d, one.train_sizes)))
+        terms = [Placed(term, one.layout, sent) for term in method.terms]
     except Inapplicable as why:
-        yield Finding(label, TRAINS, NOT, str(why))
-        return
+        impossible = Finding(label, TRAINS, NOT, str(why))
     except Exception as error:
         sentence = f"no small federation can be made of it: {raised(error)}"
-        yield Finding(label, TRAINS, FAILED, sentence)
+        impossible = Finding(label, TRAINS, FAILED, sentence)
+    further = tuple(name for placed in terms for name in uploads_of(placed))
+    rule = Asked(method.rule, further)
+    yield from examine(f"{label}, rule {_type(method.rule)}", rule, RULE, failed)
+    if impossible is not None:
+        yield impossible
         return
-    for term in method.terms:
-        placed = Placed(term, one.layout, sent)
-        yield from examine(f"{label}, term {_type(term)}", placed, TERM)
+    for placed in terms:
+        yield from examine(f"{label}, term {_type(placed.term)}", placed, TERM)
     if method.stopping is not None:
         part = f"{label}, stopping {_type(method.stopping)}"
         yield from examine(part, method.stopping, STOPPING)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedsdg.experiment.examining.federations import Trial, result_of
 from fedsdg.experiment.examining.findings import Failure, Inapplicable, Property, counted
-from fedsdg.experiment.examining.rules import REPEATS, STATE
+from fedsdg.experiment.examining.rules import REPEATS, STATE, WORKS
 from fedsdg.experiment.examining.situations import ADAPTERS, NUMBERS, SERVER
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.messages import serialise
@@ -167,30 +167,29 @@ METHOD = (
         TRAINS,
         trains,
         "a small federation with the defaults of the parameters must work",
+        (WORKS,),
     ),
     Property(
         RUNS_REPEAT,
         runs_repeat,
-        "draw random numbers by fedsdg.rng.stream, addressed by the round, and keep nothing in "
+        "draw random numbers from generators that are seeded by the round, and keep nothing in "
         "modules",
-        (TRAINS, REPEATS, STATE),
+        (REPEATS, STATE),
     ),
     Property(
         "resumed, it is the whole run bit for bit",
         resumes,
         "keep what outlives a round in the rule's state, or in vectors that a term `keeps`",
-        (TRAINS, REPEATS, STATE, RUNS_REPEAT),
+        (REPEATS, STATE, RUNS_REPEAT),
     ),
     Property(
         "bytes are as declared",
         bytes_are_as_declared,
         "say in the row's `up` and `down` what a client sends and receives in a round: '2d', '≤ d'",
-        (TRAINS,),
     ),
     Property(
         "clients one by one are clients together",
         one_by_one,
         "let no term and no loss mix the rows of clients",
-        (TRAINS,),
     ),
 )

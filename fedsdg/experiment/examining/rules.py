@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from fedsdg.experiment.examining.findings import (
 )
 from fedsdg.experiment.examining.situations import (
     SERVER,
+    Asked,
     Case,
     cases,
     fresh,
@@ -36,6 +38,11 @@ ROUNDING = 1e-7
 #: The largest updates that are tried: their squares are still numbers of float32.
 SCALES = (1e6, 1e12, 1e18)
 ROUNDS = 3
+
+
+def gives_a_result(rule: Rule, case: Case) -> None:
+    """An ``Aggregate`` with a step [d] for each model."""
+    outcome(fresh(rule), situation(rule, case))
 
 
 def order_is_free(rule: Rule, case: Case) -> None:
@@ -161,7 +168,7 @@ def weights_add_up(rule: Rule, case: Case) -> None:
 
 def works_alone(rule: Rule, case: Case) -> None:
     """A single client is a cohort, unless ``require`` refuses it."""
-    given = situation(rule, Case(1, case.d, case.seed))
+    given = situation(rule, replace(case, size=1))
     try:
         found = outcome(fresh(rule), given)
     except Failure:
@@ -229,12 +236,14 @@ def _difference(one: Aggregate, two: Aggregate) -> str:
 
 def _everywhere(
     holds: Callable[..., None], *choices: Any, within: Callable[[Rule], Any] = cases
-) -> Callable[[Rule], str]:
+) -> Callable[[Asked], str]:
     """The property over all cases and ``choices``, which says where it fails first."""
 
-    def over(rule: Rule) -> str:
+    def over(asked: Asked) -> str:
+        rule, further = asked
         seen: list[Case] = []
         for case, *chosen in itertools.product(within(rule), *([choices] if choices else [])):
+            case = replace(case, further=further)
             try:
                 holds(rule, case, *chosen)
             except Failure as failure:
@@ -268,7 +277,13 @@ def _one(rule: Rule) -> list[Case]:
 
 REPEATS = "the same call gives the same result"
 STATE = "it goes on from its state alone"
+WORKS = "it works on small rounds"
 RULE = (
+    Property(
+        WORKS,
+        _everywhere(gives_a_result),
+        "a rule must work on rounds as small as this, or refuse them by `require`",
+    ),
     Property(
         REPEATS,
         _everywhere(repeats),

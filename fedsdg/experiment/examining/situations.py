@@ -29,11 +29,15 @@ CLASSES = 3
 
 @dataclass(frozen=True)
 class Case:
-    """So many clients in a round, so many parameters, and where the numbers are drawn from."""
+    """So many clients in a round, so many parameters, and where the numbers are drawn from.
+
+    ``further``: vectors [d] that clients send beside those that the rule says it reads.
+    """
 
     size: int
     d: int
     seed: int = 0
+    further: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{counted(self.size, 'client')}, {counted(self.d, 'parameter')}, seed {self.seed}"
@@ -45,6 +49,13 @@ LADDER = tuple(
     for size, d in ((3, 1), (3, 2), (4, 3), (5, 4), (7, 6), (9, 33), (12, 5), (25, 3))
     for seed in (0, 1)
 )
+
+
+class Asked(NamedTuple):
+    """A rule, and what the terms of its method upload: it may read that without saying so."""
+
+    rule: Rule
+    further: tuple[str, ...] = ()
 
 
 class Situation(NamedTuple):
@@ -127,7 +138,7 @@ def situation(
     updates = (scale * normal(case.size, case.d)).to(dtype)
     uploads: dict[str, Tensor] = {"update": updates}
     asked = [name for ask in rule.probes for name in MEASURED[ask.kind]]
-    for name in dict.fromkeys([*getattr(rule, "reads", ()), *asked]):
+    for name in dict.fromkeys([*getattr(rule, "reads", ()), *asked, *case.further]):
         if name in NUMBERS:
             uploads[name] = normal(case.size, many if name == "scores" else 1).abs()
         elif name == SERVER:

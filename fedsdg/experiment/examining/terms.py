@@ -49,13 +49,27 @@ def rows_of(placed: Placed, seed: int, clients: int = CLIENTS) -> Rows:
     )
 
 
+def uploads_of(placed: Placed) -> tuple[str, ...]:
+    """The names of what the term sends beside the update; none where it cannot be asked."""
+    try:
+        uploads, _ = placed.term.finish(rows_of(placed, 0), torch.tensor(STEPS), RATE)
+        return tuple(uploads)
+    except Exception:  # It is said where the term itself is examined.
+        return ()
+
+
 def has(term: Term, *names: str) -> bool:
     """Whether the term defines one of these methods itself."""
     return any(getattr(type(term), name) is not getattr(Term, name) for name in names)
 
 
+def works(placed: Placed, seed: int) -> None:
+    """Value, gradient, correction and what is sent in the end can be computed."""
+    _all_of(placed, rows_of(placed, seed), torch.tensor(STEPS))
+
+
 def gradient_is_that_of_the_value(placed: Placed, seed: int) -> None:
-    """What the term adds to gradients is the derivative of its value.
+    """What the term adds to gradients is the derivative of its value, with ``correct`` or without.
 
     By automatic differentiation in every entry; and along one direction by finite differences,
     for a value may hide from the former what it depends on.
@@ -65,9 +79,26 @@ def gradient_is_that_of_the_value(placed: Placed, seed: int) -> None:
         raise Inapplicable("it changes gradients by `correct`, and states no `value` of that")
     if not has(term, "value", "add_gradient"):
         raise Inapplicable("it has neither a value nor a gradient")
-    rows = rows_of(placed, seed)
-    term.add_gradient(rows)
-    term.correct(rows)
+    added, corrected = rows_of(placed, seed), rows_of(placed, seed)
+    for rows in (added, corrected):
+        term.add_gradient(rows)
+    term.correct(corrected)
+    try:
+        _require_derivative(placed, seed, corrected)
+    except Failure:
+        if not has(term, "correct"):
+            raise
+        try:  # A value may be of what is added before the correction alone.
+            _require_derivative(placed, seed, added)
+        except Failure:
+            pass
+        else:
+            return
+        raise
+
+
+def _require_derivative(placed: Placed, seed: int, rows: Rows) -> None:
+    """``Failure`` unless the gradients in ``rows`` are the derivative of the value."""
     differentiated = _differentiated(placed, seed)
     for row in ("shared", "private"):
         values, gradient = rows.of(row)
@@ -224,6 +255,11 @@ def _everywhere(holds: Callable[[Placed, int], None]) -> Callable[[Placed], str]
 
 
 TERM = (
+    Property(
+        "it works on the method's parameters",
+        _everywhere(works),
+        "a term sees rows [clients, d] of what is shared and [clients, d_p] of what is private",
+    ),
     Property(
         "its gradient is the derivative of its value",
         _everywhere(gradient_is_that_of_the_value),

@@ -48,6 +48,28 @@ def choice(table: str, part: str) -> str:
     return HEAD + part + f'\n\n{table} = {{"broken": Choice("Broken", Broken())}}\n'
 
 
+#: A rule that reads an upload of the method's term, and has no `reads`.
+GOOD = (
+    HEAD
+    + """
+
+class Half(StatelessRule):
+    def broadcast(self, state):
+        return {"control": state["control"]}
+
+    def init(self, d, samples):
+        return {"control": torch.zeros(d)}
+
+    def __call__(self, uploads, context, state):
+        found = mean(uploads, context, state)
+        return found._replace(state={"control": uploads["control"].mean(0)})
+
+
+METHODS = {
+    "good": Method("Good", rule=Half(), objective=(ControlVariates(),), up="2d", down="2d"),
+}
+"""
+)
 #: By a name: (the claim that fails, what its sentence says, the plugin).
 RULES = {
     "position": (
@@ -61,6 +83,29 @@ class Broken(PlannedRule):
         shares = np.arange(1.0, 1 + len(context.clients))
         shares /= shares.sum()
         return Plan(Combination(shares), shares, dict(state))
+"""),
+    ),
+    "raises": (
+        "it works on small rounds",
+        r"it raises KeyError: 'updates' at broken\.py, line \d+ \(3 clients, 1 parameter, "
+        r"seed 0\); a rule must work on rounds as small as this",
+        rule("""
+
+class Broken(StatelessRule):
+    def __call__(self, uploads, context, state):
+        return mean({"update": uploads["updates"]}, context, state)
+"""),
+    ),
+    "no models": (
+        "it works on small rounds",
+        r"it returns steps of shape \[1\], but \[1, 1\] are asked for, a row for each model .* "
+        r"\(3 clients, 1 parameter, seed 0\)",
+        rule("""
+
+class Broken(StatelessRule):
+    def __call__(self, uploads, context, state):
+        found = mean(uploads, context, state)
+        return found._replace(steps=found.steps[0])
 """),
     ),
     "writes": (
@@ -157,7 +202,7 @@ class Broken(StatelessRule):
     ),
     "alone": (
         "one client is a cohort",
-        r"`require` accepts one client, but then it raises IndexError \(.*\) at "
+        r"`require` accepts one client, but then it raises IndexError: .* at "
         r"broken\.py, line \d+ \(1 client, 3 parameters, seed 0\); handle one client, or "
         r"let `require`",
         rule("""
