@@ -55,15 +55,14 @@ def _check_config(arguments: argparse.Namespace) -> int:
 
 def _check_files(arguments: argparse.Namespace) -> int:
     """1 where a property does not hold, else 0."""
-    from fedsdg.methods.plugins import described, find_plugin
-
     _require_files_alone(arguments)
+    from fedsdg.experiment.examining.findings import FAILED, NOT, OK
+    from fedsdg.experiment.examining.plugin import examine_plugin, require_sound
+    from fedsdg.methods.plugins import find_plugin
+
     plugins = [find_plugin(place) for place in arguments.files]
     for plugin in plugins:  # All of them are sound before any is examined.
-        described(plugin)
-    from fedsdg.experiment.examining.findings import FAILED, NOT, OK
-    from fedsdg.experiment.examining.plugin import examine_plugin
-
+        require_sound(plugin)
     found = []
     for plugin in plugins:
         counts = dict.fromkeys((OK, FAILED, NOT), 0)

@@ -34,15 +34,17 @@ CHOICES: tuple[tuple[str, str, tuple[Property, ...]], ...] = (
 )
 
 
-def examine_plugin(plugin: Plugin) -> Iterator[Finding]:
-    """A finding for each property of each part, one after another.
-
-    Raises ``ValueError`` where the plugin cannot be imported or a row of it is incomplete.
-    """
+def require_sound(plugin: Plugin) -> None:
+    """``ValueError`` where the plugin cannot be imported or a row of it is incomplete."""
     described(plugin)
-    tables = contents(plugin)
-    for name, method in tables["METHODS"].items():
+    for name, method in contents(plugin)["METHODS"].items():
         _require_declared(name, method, plugin)
+
+
+def examine_plugin(plugin: Plugin) -> Iterator[Finding]:
+    """A finding for each property of each part, one after another; ``require_sound`` goes first."""
+    require_sound(plugin)
+    tables = contents(plugin)
     for name in tables["METHODS"]:
         yield from examine_method(name, plugin)
     for table, kind, properties in CHOICES:
