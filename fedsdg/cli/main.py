@@ -14,6 +14,7 @@ from fedsdg import __version__
 from fedsdg.cli import (
     aggregation,
     analysis,
+    checking,
     comparing,
     completing,
     configs,
@@ -25,7 +26,18 @@ from fedsdg.cli import (
 from fedsdg.cli.command import FORESEEN, JUDGE, TITLES, Command, GroupedParser, Parser
 
 #: The modules of commands, in the order of the help within each of its groups.
-GROUPS = (training, comparing, configs, showing, data, analysis, models, aggregation, completing)
+GROUPS = (
+    training,
+    comparing,
+    checking,
+    configs,
+    showing,
+    data,
+    analysis,
+    models,
+    aggregation,
+    completing,
+)
 
 
 def commands() -> Iterator[tuple[str, Command]]:

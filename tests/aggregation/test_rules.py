@@ -21,6 +21,9 @@ from fedsdg.aggregation.rules.no_aggregation import NoAggregation
 from fedsdg.aggregation.rules.scaffold import Scaffold
 from fedsdg.aggregation.rules.screened import Screened
 from fedsdg.aggregation.types import Rule
+from fedsdg.experiment.examining.findings import FAILED, OK, examine
+from fedsdg.experiment.examining.rules import RULE, order_is_free
+from fedsdg.experiment.examining.situations import Asked, Case
 
 TRANSLATION = [
     Mean("samples"),
@@ -99,29 +102,16 @@ def test_protocol(rule):
 @each(RULES)
 @settings(max_examples=25, deadline=None)
 @given(sizes=sizes)
-def test_permutation_equivariance(rule, cohort, sizes):
+def test_permutation_equivariance(rule, sizes):
     """Clients in another order: the same step and state, and everything per client reordered."""
-    size, d, seed = sizes
-    generator = np.random.default_rng(seed)
-    updates = normal(size, d, seed)
-    clients = generator.choice(12, size, replace=False)
-    order = generator.permutation(size)
-    context = cohort(clients=clients, federation=12)
-    permuted = cohort(clients=clients[order], federation=12)
-    state = rule.init(d, context.client_samples)
-    uploads = uploads_of(rule, updates)
-    one = rule(uploads, context, state)
-    two = rule({name: rows[order] for name, rows in uploads.items()}, permuted, state)
-    torch.testing.assert_close(two.steps, one.steps, rtol=1e-7, atol=1e-7)
-    if one.weights is not None:
-        np.testing.assert_allclose(two.weights, one.weights[order], rtol=1e-6, atol=1e-7)
-    for name in one.state:
-        torch.testing.assert_close(two.state[name], one.state[name], rtol=1e-7, atol=1e-9)
-    for name, value in one.diagnostics.items():
-        if isinstance(value, np.ndarray):
-            np.testing.assert_allclose(
-                two.diagnostics[name], value[order], rtol=1e-6, atol=1e-7, err_msg=name
-            )
+    order_is_free(rule, Case(*sizes))
+
+
+@each(RULES)
+def test_all_that_is_asked_of_other_peoples_rules(rule):
+    found = list(examine("rule", Asked(rule), RULE))
+    assert not [one for one in found if one.outcome == FAILED]
+    assert sum(one.outcome == OK for one in found) >= len(RULE) - 2
 
 
 @each(CONVEX)

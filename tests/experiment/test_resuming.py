@@ -19,6 +19,8 @@ from safetensors.torch import load
 
 from fedsdg.experiment.building import build
 from fedsdg.experiment.config import parse_config
+from fedsdg.experiment.examining.federations import Trial
+from fedsdg.experiment.examining.rounds import resumes
 from fedsdg.experiment.machine.interruption import Stopped, stopped_by_signals
 from fedsdg.experiment.material import make_partition, prepare_material
 from fedsdg.experiment.method_entries import method_entry
@@ -117,21 +119,20 @@ def folder_of(tmp_path):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_from_every_round_on_the_rest_is_the_same_bit_for_bit(fresh, tmp_path, name):
-    whole = fresh(name)
-    for round_ in range(1, ROUNDS + 1):
-        whole.step(round_)
-        with closing(Checkpoints(tmp_path / str(round_), {})) as checkpoints:
-            checkpoints.save(whole, {"after": round_})
-    for round_ in range(1, ROUNDS + 1):
-        resumed = fresh(name)
-        with closing(Checkpoints(tmp_path / str(round_), {})) as checkpoints:
-            assert checkpoints.restore(resumed) == {"after": round_}
-        assert resumed.rounds_done == round_
-        if round_ == ROUNDS:
-            assert resumed.records.timings == whole.records.timings
-        resumed.run()
-        assert_same(state_of(resumed), state_of(whole))
+def test_from_every_round_on_the_rest_is_the_same_bit_for_bit(fresh, name):
+    resumes(Trial(lambda: fresh(name)))
+
+
+def test_a_checkpoint_brings_back_what_was_measured(fresh, tmp_path):
+    whole, resumed = fresh(), fresh()
+    whole.run()
+    with closing(Checkpoints(tmp_path, {})) as checkpoints:
+        checkpoints.save(whole, {"after": ROUNDS})
+    with closing(Checkpoints(tmp_path, {})) as checkpoints:
+        assert checkpoints.restore(resumed) == {"after": ROUNDS}
+    assert resumed.rounds_done == ROUNDS
+    assert resumed.records.timings == whole.records.timings
+    assert_same(state_of(resumed), state_of(whole))
 
 
 def rows_of(file):

@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from fedsdg.experiment.examining.choices import LOSS
+from fedsdg.experiment.examining.findings import OK, examine
 from fedsdg.federation.clients import Clients
 from fedsdg.federation.local_training import train_clients
 from fedsdg.federation.local_work import LocalWork, Samples
@@ -136,6 +138,13 @@ def test_focal_loss_has_a_gradient_where_a_client_is_certain(gamma, dtype):
     each.sum().backward()
     assert torch.isfinite(logits.grad).all()
     assert each.tolist() == pytest.approx([0.0, 500.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    "loss", [CrossEntropy(), CrossEntropy(0.3, WEIGHTS), Focal(), Focal(0.5)], ids=repr
+)
+def test_all_that_is_asked_of_other_peoples_losses(loss):
+    assert {one.outcome for one in examine("loss", loss, LOSS)} == {OK}
 
 
 def test_weights_for_other_classes_are_refused():

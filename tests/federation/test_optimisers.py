@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from fedsdg.experiment.examining.choices import OPTIMISER
+from fedsdg.experiment.examining.findings import OK, examine
 from fedsdg.federation.optimisers.adagrad import Adagrad
 from fedsdg.federation.optimisers.adam import Adam
 from fedsdg.federation.optimisers.adamw import AdamW
@@ -79,42 +81,11 @@ def test_every_client_is_moved_as_by_an_optimiser_of_its_own(name):
 
 
 @BY_TORCH
-def test_rates_per_column(name):
-    """A rate per column moves each column as that rate alone would; rate 0 does not move it."""
+def test_all_that_is_asked_of_other_peoples_optimisers(name):
+    """A rate is that of its column; what is remembered can be put down and taken up; the rest."""
     optimiser, _ = CASES[name]
-    start = torch.ones(3, 2, dtype=torch.float64)
-    gradient = torch.full_like(start, 0.5)
-    mixed, alone = start.clone(), start.clone()
-    by_column = Mover(optimiser, start, torch.tensor([0.1, 0.0], dtype=torch.float64))
-    by_all = Mover(optimiser, start, 0.1)
-    for _ in range(3):
-        by_column.step(mixed, gradient)
-        by_all.step(alone, gradient)
-    assert torch.allclose(mixed[:, 0], alone[:, 0]) and torch.equal(mixed[:, 1], start[:, 1])
-    assert not torch.equal(alone, start)
-    assert torch.equal(gradient, torch.full_like(start, 0.5))
-
-
-@BY_TORCH
-def test_what_is_remembered_can_be_put_down_and_taken_up(name):
-    """Of clients with different counts; what has nothing to remember keeps nothing."""
-    optimiser, _ = CASES[name]
-    start, gradients = drawn(2, 5), drawn(6, 2, 5)
-    whole, first = start.clone(), Mover(optimiser, start, 0.03)
-    for step in range(3):
-        rows = 1 if step < 2 else 2
-        first.step(whole[:rows], gradients[step, :rows])
-    kept = {name: value.clone() for name, value in first.remembered().items()}
-    broken = whole.clone()
-    assert (kept == {}) == (optimiser.memory == ())
-    for step in range(3, 6):
-        first.step(whole, gradients[step])
-    second = Mover(optimiser, start, 0.03)
-    if kept:
-        second.resume(kept)
-    for step in range(3, 6):
-        second.step(broken, gradients[step])
-    assert torch.equal(whole, broken)
+    assert {one.outcome for one in examine(name, optimiser, OPTIMISER)} == {OK}
+    assert (Mover(optimiser, drawn(2, 5), 0.03).remembered() == {}) == (optimiser.memory == ())
 
 
 @BY_TORCH

@@ -166,6 +166,13 @@ def test_the_method_is_listed_below_those_of_the_package(followed):
 
 
 @pytest.mark.slow
+def test_all_that_is_asked_of_its_parts_holds(followed):
+    lines = followed.printed[1].splitlines()
+    assert {line.split("  ")[0] for line in lines[:-1]} == {"ok", "does not apply"}
+    assert lines[-1] == f"clipped.py: {len(lines) - 2} ok, 1 does not apply"
+
+
+@pytest.mark.slow
 def test_the_table_has_a_row_for_every_entry(followed):
     table = (followed.folder / TABLE).read_text(encoding="utf-8")
     first = re.findall(r"^\| \**([^|*]+?)\** +\|", table, re.MULTILINE)
@@ -175,11 +182,11 @@ def test_the_table_has_a_row_for_every_entry(followed):
 
 @pytest.mark.slow
 def test_snakemake_finds_all_made_and_makes_what_is_lost(followed):
-    assert "Nothing to be done" in followed.printed[2]
+    assert "Nothing to be done" in followed.printed[3]
     cell = followed.folder / CELLS / "clipped-half"
     before = (cell / "seed~0/result.json").read_bytes()
     shutil.rmtree(cell)
-    followed.run(blocks("sh")[2].replace("snakemake ", "snakemake runs "))
+    followed.run(blocks("sh")[3].replace("snakemake ", "snakemake runs "))
     assert (cell / "seed~0/result.json").read_bytes() == before
 
 

@@ -1,0 +1,270 @@
+"""What holds for every optimiser and every loss."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedsdg.experiment.examining.findings import Failure, Inapplicable, Property
+from fedsdg.federation.losses.loss import Loss
+from fedsdg.federation.optimisers.mover import Mover
+from fedsdg.federation.optimisers.optimiser import RowOptimiser
+
+RATE = 0.03
+CLIENTS, COLUMNS, STEPS = 3, 7, 6
+#: How many steps each of the clients takes: longest first, as they stand in training.
+TAKEN = (6, 4, 1)
+
+
+def _drawn(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def rows_move_alone(optimiser: RowOptimiser) -> str:
+    """A client is moved as by an optimiser of its own, whoever stands beside it."""
+    start, gradients = _drawn(CLIENTS, COLUMNS), _drawn(STEPS, CLIENTS, COLUMNS, seed=1)
+    together, mover = start.clone(), Mover(optimiser, start, RATE)
+    for step in range(STEPS):
+        rows = sum(step < taken for taken in TAKEN)
+        mover.step(together[:rows], gradients[step, :rows])
+    for k, taken in enumerate(TAKEN):
+        alone = start[k : k + 1].clone()
+        own = Mover(optimiser, alone, RATE)
+        for step in range(taken):
+            own.step(alone, gradients[step, k : k + 1])
+        if not torch.allclose(alone[0], together[k], rtol=1e-9, atol=1e-12):
+            raise Failure(
+                f"after {taken} steps client {k} is elsewhere than alone, by up to "
+                f"{float((alone[0] - together[k]).abs().max()):.3g}"
+            )
+    return f"{CLIENTS} clients with {', '.join(map(str, TAKEN))} steps"
+
+
+def gradients_stay(optimiser: RowOptimiser) -> str:
+    """The gradients are read and not written."""
+    start, gradient = _drawn(CLIENTS, COLUMNS), _drawn(CLIENTS, COLUMNS, seed=1)
+    given, mover = gradient.clone(), Mover(optimiser, start, RATE)
+    for step in range(2):
+        mover.step(start, given)
+        if not torch.equal(given, gradient):
+            raise Failure(f"step {step + 1} changes the gradients in place")
+    return "2 steps"
+
+
+def memory_can_be_kept(optimiser: RowOptimiser) -> str:
+    """Put down and taken up in the middle, it goes on with the same bytes; clients join late."""
+    start, gradients = _drawn(CLIENTS, COLUMNS), _drawn(STEPS, CLIENTS, COLUMNS, seed=1)
+    for stop in range(1, STEPS):
+        whole, first = start.clone(), Mover(optimiser, start, RATE)
+        for step in range(stop):
+            rows = 1 if step < 2 else CLIENTS
+            first.step(whole[:rows], gradients[step, :rows])
+        kept = {name: value.clone() for name, value in first.remembered().items()}
+        broken, second = whole.clone(), Mover(optimiser, start, RATE)
+        if kept:
+            second.resume(kept)
+        for step in range(stop, STEPS):
+            for matrix, mover in ((whole, first), (broken, second)):
+                mover.step(matrix, gradients[step])
+        if not torch.equal(whole, broken):
+            raise Failure(f"taken up again after step {stop}, it moves clients elsewhere")
+    return f"{STEPS} steps, broken off after each"
+
+
+def rates_are_of_columns(optimiser: RowOptimiser) -> str:
+    """A rate per column moves each column as that rate alone does; by rate 0 nothing moves."""
+    start, gradients = _drawn(CLIENTS, 2), _drawn(3, CLIENTS, 2, seed=1)
+    mixed, alone = start.clone(), start.clone()
+    by_column = Mover(optimiser, start, torch.tensor([RATE, 0.0], dtype=torch.float64))
+    by_all = Mover(optimiser, start, RATE)
+    for gradient in gradients:
+        by_column.step(mixed, gradient)
+        by_all.step(alone, gradient)
+    if not torch.allclose(mixed[:, 0], alone[:, 0], rtol=1e-9, atol=1e-12):
+        raise Failure("a column moves otherwise where another column has another rate")
+    if not torch.equal(mixed[:, 1], start[:, 1]):
+        raise Failure("a column with the rate 0 moves")
+    return "2 columns, one with the rate 0"
+
+
+def moves_stay_finite(optimiser: RowOptimiser) -> str:
+    """Of finite gradients, those of 0 too, come finite numbers."""
+    for size in (0.0, 1e-30, 1.0):
+        start = _drawn(CLIENTS, COLUMNS).float()
+        gradient, mover = (size * _drawn(CLIENTS, COLUMNS, seed=1)).float(), None
+        mover = Mover(optimiser, start, RATE)
+        for step in range(3):
+            mover.step(start, gradient)
+            if not torch.isfinite(start).all():
+                raise Failure(f"gradients of size {size:g} lead to NaN or infinity in step "
+                              f"{step + 1}")  # fmt: skip
+    return "gradients of size 0, 1e-30 and 1 in float32"
+
+
+def unequal_steps_go_together(optimiser: RowOptimiser) -> str:
+    """Rows with steps of their own, [n, 1], move as each with its number does."""
+    if not optimiser.takes_unequal:
+        raise Inapplicable("it does not say that it `takes_unequal` steps")
+    counts = (1, 3, 8)
+    start, gradient = _drawn(len(counts), COLUMNS), _drawn(len(counts), COLUMNS, seed=1)
+    memory = {name: _drawn(len(counts), COLUMNS, seed=2).abs() for name in optimiser.memory}
+    together = start.clone()
+    steps = torch.tensor(counts, dtype=torch.float64)[:, None]
+    optimiser.move(together, gradient, RATE, {n: x.clone() for n, x in memory.items()}, steps)
+    for k, count in enumerate(counts):
+        alone, here = start[k : k + 1].clone(), slice(k, k + 1)
+        own = {name: value[here].clone() for name, value in memory.items()}
+        optimiser.move(alone, gradient[here], RATE, own, count)
+        if not torch.allclose(alone[0], together[k], rtol=1e-9, atol=1e-12):
+            raise Failure(f"a client in step {count} moves otherwise beside others")
+    return f"clients in steps {', '.join(map(str, counts))}"
+
+
+OPTIMISER = (
+    Property(
+        "finite gradients move finitely",
+        moves_stay_finite,
+        "divide by no number that may be 0: add a small one",
+    ),
+    Property(
+        "no client depends on another",
+        rows_move_alone,
+        "work row by row, and remember in `memory` alone",
+    ),
+    Property("gradients stay as they are", gradients_stay, "write into `parameters` and `memory`"),
+    Property(
+        "what it remembers can be put down and taken up",
+        memory_can_be_kept,
+        "remember in `memory` alone, and count steps by `step`",
+    ),
+    Property(
+        "a rate is that of its column",
+        rates_are_of_columns,
+        "move by `descend(parameters, direction, rate)`",
+    ),
+    Property(
+        "clients with unequal steps go together",
+        unequal_steps_go_together,
+        "let `step` be a number or [n, 1], or leave `takes_unequal` False",
+    ),
+)
+
+SAMPLES = 6
+
+
+def _classes(loss: Loss) -> int:
+    """A number of classes that the loss takes."""
+    for classes in (4, 2, 3, *range(5, 21), 47, 62, 100, 200):
+        try:
+            loss.require_classes(classes)
+        except ValueError as error:
+            refused = error
+        else:
+            return classes
+    raise Inapplicable(f"it refuses every number of classes that was tried ({refused})")
+
+
+def _scored(loss: Loss, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    classes = _classes(loss)
+    labels = torch.arange(SAMPLES) % classes
+    return scale * _drawn(SAMPLES, classes), labels
+
+
+def a_loss_of_each_sample(loss: Loss) -> str:
+    """[B] finite numbers."""
+    logits, labels = _scored(loss)
+    each = loss(logits, labels, reduction="none")
+    if tuple(each.shape) != (SAMPLES,):
+        raise Failure(f"the loss of {SAMPLES} samples has the shape {list(each.shape)}")
+    if not torch.isfinite(each).all():
+        raise Failure("the loss of random logits is not finite")
+    return f"{SAMPLES} samples of {logits.shape[1]} classes"
+
+
+def samples_stand_alone(loss: Loss) -> str:
+    """A sample alone, or in another place, has the loss that it has among the others."""
+    logits, labels = _scored(loss)
+    each = loss(logits, labels, reduction="none")
+    order = torch.arange(SAMPLES).flip(0)
+    moved = loss(logits[order], labels[order], reduction="none")
+    if not torch.allclose(moved, each[order], rtol=1e-9, atol=1e-12):
+        raise Failure("in the opposite order samples have other losses")
+    for k in range(SAMPLES):
+        alone = loss(logits[k : k + 1], labels[k : k + 1], reduction="none")
+        if not torch.allclose(alone[0], each[k], rtol=1e-9, atol=1e-12):
+            raise Failure(
+                f"sample {k} alone has the loss {float(alone[0]):.4g}, but {float(each[k]):.4g} "
+                "among others"
+            )
+    return f"{SAMPLES} samples, alone and in the opposite order"
+
+
+def slope_is_that_of_the_loss(loss: Loss) -> str:
+    """What is propagated back is the derivative, by finite differences."""
+    logits, labels = _scored(loss)
+
+    def value(scores: Tensor) -> Tensor:
+        return loss(scores, labels, reduction="none")
+
+    if not value(logits.clone().requires_grad_()).requires_grad:
+        raise Failure("no gradient comes back from it")
+    try:
+        torch.autograd.gradcheck(value, (logits.clone().requires_grad_(),))
+    except RuntimeError as error:
+        said = " ".join(str(error).split()[:30])
+        raise Failure(f"its gradient is not its derivative: {said}") from error
+    return "by finite differences in float64"
+
+
+def slopes_stay_finite(loss: Loss) -> str:
+    """Certain or wrong beyond what float32 tells apart, a sample has a finite loss and gradient."""
+    for scale in (1.0, 30.0, 1000.0):
+        logits, labels = _scored(loss, scale)
+        scores = logits.float().requires_grad_()
+        each = loss(scores, labels, reduction="none")
+        each.sum().backward()
+        if not torch.isfinite(each).all() or not torch.isfinite(scores.grad).all():  # type: ignore[arg-type]
+            raise Failure(f"logits of size {scale:g} in float32 lead to NaN or infinity")
+    return "logits of size 1, 30 and 1000 in float32"
+
+
+def samples_weigh_something(loss: Loss) -> str:
+    """``weigh`` gives a positive number for each sample, or None."""
+    _, labels = _scored(loss)
+    weights = loss.weigh(labels)
+    if weights is None:
+        return "all samples weigh the same"
+    if tuple(weights.shape) != (SAMPLES,):
+        raise Failure(f"the weights of {SAMPLES} samples have the shape {list(weights.shape)}")
+    if not torch.isfinite(weights).all() or not bool((weights > 0).all()):
+        raise Failure("a weight is not a positive number")
+    return f"{SAMPLES} samples"
+
+
+EACH = "it has a finite loss for each sample"
+ALONE = "no sample depends on another"
+LOSS = (
+    Property(EACH, a_loss_of_each_sample, "return [B], one number for each row of the logits"),
+    Property(
+        ALONE,
+        samples_stand_alone,
+        "samples of several clients stand in one batch: work row by row",
+    ),
+    Property(
+        "its gradient is its derivative",
+        slope_is_that_of_the_loss,
+        "use operations of torch on the logits, or mend `backward`",
+        (ALONE,),
+    ),
+    Property(
+        "far from right it stays finite",
+        slopes_stay_finite,
+        "use log_softmax, or clamp what goes into a logarithm or a power",
+    ),
+    Property(
+        "every sample weighs something",
+        samples_weigh_something,
+        "return [n] positive weights, or None",
+    ),
+)

@@ -1,0 +1,149 @@
+"""A planned rule works through every door: tensors, columns in blocks, parameters, files."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from fedsdg.aggregation import aggregate, aggregate_files
+from fedsdg.aggregation.engines.rows import BlockRows
+from fedsdg.aggregation.plans import PlannedRule, planned, step_of
+from fedsdg.aggregation.types import Rule
+from fedsdg.experiment.examining.findings import Failure, Inapplicable
+from fedsdg.experiment.examining.situations import (
+    ADAPTERS,
+    SERVER,
+    Asked,
+    Case,
+    Situation,
+    cases,
+    fresh,
+    outcome,
+    situation,
+)
+
+#: Columns of a block; a tensor's share of the parameters is as little round.
+WIDTH = 7
+COLUMNS = 33
+
+
+def same_through_every_door(asked: Asked) -> str:
+    """The step of the rule called on tensors is that through the other doors, in float64."""
+    rule = asked.rule
+    if not isinstance(rule, PlannedRule):
+        raise Inapplicable("it is no PlannedRule, and works on whole tensors in memory")
+    size = max(5, next(iter(cases(rule))).size)
+    case = Case(size, COLUMNS)
+    given = situation(rule, case)
+    step = outcome(fresh(rule), given).steps[0]
+    _require_same(step, _in_blocks(fresh(rule), given), f"columns in blocks of {WIDTH}", case)
+    if why := _only_in_a_federation(rule, size):
+        return f"on tensors and on columns in blocks ({why})"
+    expected = _at_home(rule, given)
+    for what, found in (
+        ("parameters in pieces", _in_pieces(fresh(rule), given)),
+        ("files", _in_files(fresh(rule), given)),
+    ):
+        _require_same(expected, found, what, case)
+    return f"of {size} clients with {COLUMNS} parameters"
+
+
+def _only_in_a_federation(rule: Rule, size: int) -> str:
+    """Why the doors for parameters, which know no federation, cannot be asked."""
+    if rule.probes or rule.knowledge or {SERVER, ADAPTERS} & set(getattr(rule, "reads", ())):
+        return "what else it reads only a federation has"
+    if rule.models(size) > 1:
+        return "it serves clients with several models"
+    return ""
+
+
+def _at_home(rule: Rule, given: Situation) -> Tensor:
+    """The step where the clients of the round are the whole federation."""
+    context = given.context
+    samples = context.num_samples.astype(np.float64)
+    whole = type(context)(
+        round=1,
+        clients=np.arange(len(samples)),
+        num_clients=len(samples),
+        num_samples=samples,
+        total_samples=int(samples.sum()),
+        num_batches=context.num_batches.astype(np.float64),
+        client_samples=samples,
+        parameter_norm=context.parameter_norm,
+    )
+    own = fresh(rule)
+    state = own.init(given.uploads["update"].shape[1], samples)
+    return outcome(own, Situation(given.uploads, whole, state)).steps[0]
+
+
+def _in_blocks(rule: PlannedRule, given: Situation) -> Tensor:
+    def rows(tensor: Tensor) -> BlockRows:
+        def blocks() -> Iterator[tuple[slice, Tensor]]:
+            for start in range(0, tensor.shape[1], WIDTH):
+                block = tensor[:, start : start + WIDTH]
+                yield slice(start, start + block.shape[1]), block
+
+        return BlockRows(blocks, (tensor.shape[0], tensor.shape[1]), tensor.dtype)
+
+    sent = {name: rows(tensor) for name, tensor in given.uploads.items() if tensor.dim() == 2}
+    plan = planned(rule, sent, given.context, given.state)
+    return step_of(plan, sent["update"], given.context)
+
+
+def _in_pieces(rule: PlannedRule, given: Situation) -> Tensor:
+    uploads = {n: dict(enumerate(map(_pieces, x))) for n, x in given.uploads.items()}
+    clients = uploads.pop("update")
+    origin = {name: torch.zeros_like(value) for name, value in clients[0].items()}
+    found = aggregate(rule, origin, clients, uploads=uploads, **_facts(given))
+    return torch.cat([found.parameters[name].flatten() for name in origin])
+
+
+def _in_files(rule: PlannedRule, given: Situation) -> Tensor:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        files: dict[str, list[str | Path]] = {}
+        for name, rows in given.uploads.items():
+            files[name] = [folder / f"{name}-{k}.safetensors" for k in range(len(rows))]
+            for file, row in zip(files[name], rows, strict=True):
+                save_file(_pieces(row), file)
+        origin = {name: torch.zeros_like(x) for name, x in _pieces(rows[0]).items()}
+        save_file(origin, folder / "global.safetensors")
+        clients = files.pop("update")
+        stateful = bool(rule.init(rows.shape[1], given.context.num_samples))
+        aggregate_files(
+            rule,
+            folder / "global.safetensors",
+            clients,
+            folder / "new.safetensors",
+            uploads=files,
+            state_out=folder / "state.safetensors" if stateful else None,
+            **_facts(given),
+        )
+        found = load_file(folder / "new.safetensors")
+    return torch.cat([found[name].flatten() for name in origin])
+
+
+def _facts(given: Situation) -> dict[str, Any]:
+    counts = given.context.num_samples.tolist()
+    batches = given.context.num_batches.tolist()
+    return {"num_samples": counts, "num_batches": batches, "client_samples": counts}
+
+
+def _pieces(row: Tensor) -> dict[str, Tensor]:
+    """A vector as named tensors."""
+    cut = 2 * (len(row) // 3)
+    pieces = {"a": row[:cut].reshape(2, -1), "b": row[cut:]}
+    return {name: piece.contiguous() for name, piece in pieces.items()}
+
+
+def _require_same(expected: Tensor, found: Tensor, through: str, case: Case) -> None:
+    off = float((expected - found).abs().max())
+    if not off <= 1e-7 * max(1.0, float(expected.abs().max())):
+        raise Failure(f"through {through} the step differs by {off:.3g} ({case})")

@@ -1,0 +1,97 @@
+"""All parts of a plugin or of a row of the package, each examined as what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fedsdg.experiment.examining.attacks import ATTACK
+from fedsdg.experiment.examining.choices import LOSS, OPTIMISER
+from fedsdg.experiment.examining.federations import trial_of
+from fedsdg.experiment.examining.findings import (
+    FAILED,
+    NOT,
+    Finding,
+    Inapplicable,
+    Property,
+    examine,
+    raised,
+)
+from fedsdg.experiment.examining.rounds import METHOD, TRAINS
+from fedsdg.experiment.examining.rules import RULE
+from fedsdg.experiment.examining.situations import Asked
+from fedsdg.experiment.examining.stopping import STOPPING
+from fedsdg.experiment.examining.terms import TERM, Placed, uploads_of
+from fedsdg.methods.method import Method
+from fedsdg.methods.plugins import Plugin, contents, described, find_method
+from fedsdg.parts import is_part
+
+#: By the table of a plugin: how a row is called, and what holds for it.
+CHOICES: tuple[tuple[str, str, tuple[Property, ...]], ...] = (
+    ("OPTIMISERS", "optimiser", OPTIMISER),
+    ("LOSSES", "loss", LOSS),
+    ("ATTACKS", "attack", ATTACK),
+)
+
+
+def require_sound(plugin: Plugin) -> None:
+    """``ValueError`` where the plugin cannot be imported or a row of it is incomplete."""
+    described(plugin)
+    for name, method in contents(plugin)["METHODS"].items():
+        _require_declared(name, method, plugin)
+
+
+def examine_plugin(plugin: Plugin) -> Iterator[Finding]:
+    """A finding for each property of each part, one after another; ``require_sound`` goes first."""
+    require_sound(plugin)
+    tables = contents(plugin)
+    for name in tables["METHODS"]:
+        yield from examine_method(name, plugin)
+    for table, kind, properties in CHOICES:
+        for name, choice in tables[table].items():
+            yield from examine(f"{kind} {name}", choice.part, properties)
+    for name in tables["DATASETS"]:
+        yield Finding(f"data set {name}", "its images", NOT, "data sets are checked when loaded")
+
+
+def examine_method(name: str, plugin: Plugin | None) -> Iterator[Finding]:
+    """The rule, the terms, what clients stop by, and then rounds of all of it together."""
+    method, label, failed = find_method(name, plugin), f"method {name}", set[str]()
+    terms: list[Placed] = []
+    impossible: Finding | None = None
+    try:
+        trial = trial_of(name, plugin)
+        one = trial.make()
+        sent = tuple(one.rule.broadcast(one.rule.init(one.layout.d, one.train_sizes)))
+        terms = [Placed(term, one.layout, sent) for term in method.terms]
+    except Inapplicable as why:
+        impossible = Finding(label, TRAINS, NOT, str(why))
+    except Exception as error:
+        sentence = f"no small federation can be made of it: {raised(error)}"
+        impossible = Finding(label, TRAINS, FAILED, sentence)
+    further = tuple(name for placed in terms for name in uploads_of(placed))
+    rule = Asked(method.rule, further)
+    yield from examine(f"{label}, rule {_type(method.rule)}", rule, RULE, failed)
+    if impossible is not None:
+        yield impossible
+        return
+    for placed in terms:
+        yield from examine(f"{label}, term {_type(placed.term)}", placed, TERM)
+    if method.stopping is not None:
+        part = f"{label}, stopping {_type(method.stopping)}"
+        yield from examine(part, method.stopping, STOPPING)
+    whole = f"{label}, personalisation {_type(method.personalisation)}"
+    yield from examine(whole, trial, METHOD, failed)
+
+
+def _require_declared(name: str, method: Method, plugin: Plugin) -> None:
+    for term in method.terms:
+        if not is_part(term):
+            raise ValueError(
+                f"the plugin {plugin.place}, method {name!r}: its term {_type(term)} declares no "
+                "parameters; write @part of fedsdg.parts above the class, even if it has none"
+            )
+
+
+def _type(part: Any) -> str:
+    return type(part).__name__

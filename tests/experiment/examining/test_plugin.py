@@ -1,0 +1,53 @@
+"""A part that breaks one property fails that one alone, by a sentence that names the case."""
+
+import re
+
+import pytest
+
+from fedsdg.experiment.examining.findings import FAILED, OK
+from fedsdg.experiment.examining.plugin import examine_method, examine_plugin
+from fedsdg.methods.plugins import find_plugin
+from tests.experiment.examining.broken import CHOICES, GOOD, RULES, TERMS
+
+
+def failed(folder, source):
+    """The sentence of each property that fails, by (part, claim)."""
+    file = folder / "broken.py"
+    file.write_text(source)
+    found = list(examine_plugin(find_plugin(str(file))))
+    return {(one.part, one.property): one.sentence for one in found if one.outcome == FAILED}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_broken_rule(tmp_path, name):
+    claim, said, source = RULES[name]
+    found = failed(tmp_path, source)
+    assert list(found) == [("method broken, rule Broken", claim)]
+    assert re.match(said, *found.values()), found
+
+
+@pytest.mark.parametrize("name", TERMS)
+def test_a_broken_term(tmp_path, name):
+    claim, said, source = TERMS[name]
+    found = failed(tmp_path, source)
+    assert [property_ for _, property_ in found] == [claim]
+    assert re.match(said, *found.values()), found
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_a_broken_choice(tmp_path, name):
+    key, said, source = CHOICES[name]
+    found = failed(tmp_path, source)
+    assert list(found) == [key]
+    assert re.match(said, *found.values()), found
+
+
+def test_a_rule_may_read_what_terms_send_without_saying_so(tmp_path):
+    assert not failed(tmp_path, GOOD)
+
+
+@pytest.mark.parametrize("name", ["fedsdg", "scaffold", "focus", "clustered", "fedprox-inexact"])
+def test_rows_of_the_package_hold_everything(name):
+    found = list(examine_method(name, None))
+    assert not [one for one in found if one.outcome == FAILED]
+    assert sum(one.outcome == OK for one in found) >= 13
