@@ -24,7 +24,13 @@ _PARTS = ("rule", "objective", "personalisation", "stopping", "pooling")
 
 
 def row_of(method: Method, family: str = "") -> Row:
-    """A row of real parts, described."""
+    """A row of real parts, described; ``ValueError`` for a term that is no part."""
+    for term in method.terms:
+        if not is_part(term):
+            raise ValueError(
+                f"its term {type(term).__name__} declares no parameters; write @part of "
+                "fedsdg.parts above the class, even if it has none"
+            )
     own = {entry.name for entry in fields(Row)}
     plain = {
         entry.name: getattr(method, entry.name)

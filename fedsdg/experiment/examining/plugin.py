@@ -22,9 +22,7 @@ from fedsdg.experiment.examining.rules import RULE
 from fedsdg.experiment.examining.situations import Asked
 from fedsdg.experiment.examining.stopping import STOPPING
 from fedsdg.experiment.examining.terms import TERM, Placed, uploads_of
-from fedsdg.methods.method import Method
 from fedsdg.methods.plugins import Plugin, contents, described, find_method
-from fedsdg.parts import is_part
 
 #: By the table of a plugin: how a row is called, and what holds for it.
 CHOICES: tuple[tuple[str, str, tuple[Property, ...]], ...] = (
@@ -37,8 +35,6 @@ CHOICES: tuple[tuple[str, str, tuple[Property, ...]], ...] = (
 def require_sound(plugin: Plugin) -> None:
     """``ValueError`` where the plugin cannot be imported or a row of it is incomplete."""
     described(plugin)
-    for name, method in contents(plugin)["METHODS"].items():
-        _require_declared(name, method, plugin)
 
 
 def examine_plugin(plugin: Plugin) -> Iterator[Finding]:
@@ -82,15 +78,6 @@ def examine_method(name: str, plugin: Plugin | None) -> Iterator[Finding]:
         yield from examine(part, method.stopping, STOPPING)
     whole = f"{label}, personalisation {_type(method.personalisation)}"
     yield from examine(whole, trial, METHOD, failed)
-
-
-def _require_declared(name: str, method: Method, plugin: Plugin) -> None:
-    for term in method.terms:
-        if not is_part(term):
-            raise ValueError(
-                f"the plugin {plugin.place}, method {name!r}: its term {_type(term)} declares no "
-                "parameters; write @part of fedsdg.parts above the class, even if it has none"
-            )
 
 
 def _type(part: Any) -> str:
