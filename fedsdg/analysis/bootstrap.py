@@ -45,7 +45,10 @@ def bootstrap_interval(
 
 
 def task_scores(scores: np.ndarray) -> np.ndarray:
-    """``scores`` as [tasks, seeds] of float64; a ``ValueError`` where they are not finite or not so."""
+    """``scores`` as float64 [tasks, seeds].
+
+    Raises ``ValueError`` for another shape, and for scores that are not finite.
+    """
     x = np.asarray(scores, dtype=np.float64)
     if x.ndim != 2 or x.size == 0:
         raise ValueError(f"scores are tasks x seeds with one of each at least, got shape {x.shape}")
