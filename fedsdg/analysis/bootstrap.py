@@ -7,6 +7,7 @@ serves them all. Draws come from named streams: the same scores give the same in
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -17,6 +18,7 @@ from fedsdg.analysis.inference import CONFIDENCE
 REPETITIONS = 5_000
 
 
+@lru_cache(maxsize=3)
 def drawn_counts(stream: str, tasks: int, seeds: int, repetitions: int = REPETITIONS) -> np.ndarray:
     """How often each seed was drawn: [repetitions, tasks, seeds], ``seeds`` in all per task.
 
@@ -25,7 +27,9 @@ def drawn_counts(stream: str, tasks: int, seeds: int, repetitions: int = REPETIT
     sequence = np.random.SeedSequence(list(stream.encode()))
     generator = np.random.Generator(np.random.PCG64(sequence))
     equal = np.full(seeds, 1 / seeds)
-    return generator.multinomial(seeds, equal, size=(repetitions, tasks))
+    counts = generator.multinomial(seeds, equal, size=(repetitions, tasks))
+    counts.flags.writeable = False  # the next who asks gets the same array
+    return counts
 
 
 def bootstrap_interval(
