@@ -78,12 +78,10 @@ rule compare_arenas:
         runtime=10,
     params:
         arenas=ARENAS,
-        records=places.RECORDS,
         tables=subpath(output[0], parent=True),
         figures=subpath(output.figure, parent=True),
         code=CODE["across"],
     message:
         "Compare methods over the arenas {params.arenas}"
     shell:
-        "fedsdg across {params.arenas} --records {params.records} --output {params.tables}"
-        " --figures {params.figures} &> {log}"
+        "fedsdg across {params.arenas} --output {params.tables} --figures {params.figures} &> {log}"
