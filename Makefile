@@ -64,12 +64,14 @@ GRID = $(BIN)/fedsdg run --grid
 # (the arenas with all their seeds, controls, the specification's values, the ablation, the extended experiments, CIFAR-100
 # and its pilot), every method and condition in small, what claims.yaml asks for besides, and the speed. Many hours,
 # never timed as a whole; goes on where it was broken off. `make record EXPERIMENTS=…` puts a grid into the record.
-# Before them the tests that take an hour: all generated inputs through files and over ranks, a hundred kills.
+# Before them the tests that take an hour: all generated inputs through files and over ranks, a hundred kills,
+# and the analysis of 5,000 runs.
 EVERYTHING = config $(ARENAS) needs-controls verification ablation $(SMALL)
 CLAIMS ?= $(basename $(notdir $(wildcard config/claims/*.yaml)))
 everything: $(INSTALLED)
 	FEDSDG_TESTS=everything $(PYTEST) tests/bad_inputs/test_bad_inputs.py tests/experiment/test_resuming.py \
-	  tests/aggregation/engines/test_distributed.py -k "test_files or generated or kills"
+	  tests/aggregation/engines/test_distributed.py tests/analysis/test_many_runs.py \
+	  -k "test_files or generated or kills or many_runs"
 	set -e; for name in $(EVERYTHING) $(addprefix claims/,$(CLAIMS)); do \
 	  $(GRID) config/$$name.yaml --jobs $(GRID_JOBS); \
 	done

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 import pandas as pd
+import pyarrow.compute as pc
 
 from fedsdg.analysis.frames import groups
 from fedsdg.analysis.names import method_title
@@ -77,15 +78,21 @@ class Horizon:
 @lru_cache(maxsize=8)
 def horizons(summary: Summary) -> tuple[Horizon, ...]:
     """One ``Horizon`` for each cell and method with a run that is ok, in the summary's order."""
-    rounds = summary.frame("rounds", [*_RUN, "round", "evaluated"], list(_ACCURACIES))
-    rounds = rounds[rounds["evaluated"].eq(True)]
+    rounds = summary.frame(
+        "rounds", [*_RUN, "round", "evaluated"], list(_ACCURACIES), pc.field("evaluated")
+    )
     lengths = {
         tuple(run[name] for name in _RUN): run["rounds"]
         for run in summary.runs
         if run["status"] == "ok" and run["rounds"]
     }
-    gates = summary.frame("clients", [*_RUN, "round", "client", "gates"])
-    gates = gates[gates["gates"].notna()]
+    # Of very many runs the gates of all rounds would not fit into the memory.
+    late = pc.field("round") > min(lengths.values(), default=0) // 2
+    gates = summary.frame(
+        "clients",
+        [*_RUN, "round", "client", "gates"],
+        where=late & pc.field("gates").is_valid(),
+    )
     of_gates = dict(groups(gates, *_RUN))
     judged: dict[tuple[str, int, str, str], list[_Run]] = {}
     for key, part in groups(rounds, *_RUN):

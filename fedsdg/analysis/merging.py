@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from fedsdg.analysis.names import NOT_RUN
-from fedsdg.analysis.summarise import IDENTITY_SCHEMA, Gathered
+from fedsdg.analysis.summarise import Gathered
+from fedsdg.analysis.summary_schemas import IDENTITY_SCHEMA
 from fedsdg.files import differences
 from fedsdg.files.places import split_setting
 

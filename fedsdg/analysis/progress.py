@@ -35,18 +35,7 @@ def progress(summary: Summary) -> pd.DataFrame:
     is the personal one: as clients expect it where that was recorded, else on their own shards.
     """
     metric = summary.personal
-    frame = summary.frame(
-        "rounds",
-        [*_CELL, "method", "seed", "round", "evaluated", *_COUNTED],
-        optional=[metric.key],
-    )
-    frame = frame.sort_values("round", kind="stable")
-    runs = frame.groupby([*_CELL, "method", "seed"], sort=False)
-    frame = frame.assign(
-        steps=runs["local_steps"].cumsum().astype(float),
-        bytes=runs["bytes_up"].cumsum().astype(float) + runs["bytes_down"].cumsum(),
-    )
-    frame = frame[frame["evaluated"].astype(bool)].dropna(subset=[metric.key])
+    frame = evaluations(summary)
     rows: list[dict[str, Any]] = []
     by = [*_CELL, "method", "round"]
     for key, group in groups(frame, *by):
@@ -60,6 +49,27 @@ def progress(summary: Summary) -> pd.DataFrame:
         )
     columns = [*_CELL, "method", "metric", "round", "n", "mean", "low", "high", "steps", "bytes"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def evaluations(summary: Summary) -> pd.DataFrame:
+    """Rows per run and evaluation, by round: the personal accuracy, and what it took until then.
+
+    Columns: dataset, clients, skew, method, seed, round, evaluated, the key of the accuracy, and
+    the cumulative ``steps`` (local steps of all clients together) and ``bytes`` (up and down).
+    """
+    metric = summary.personal
+    frame = summary.frame(
+        "rounds",
+        [*_CELL, "method", "seed", "round", "evaluated", *_COUNTED],
+        optional=[metric.key],
+    )
+    frame = frame.sort_values("round", kind="stable")
+    runs = frame.groupby([*_CELL, "method", "seed"], sort=False)
+    frame = frame.assign(
+        steps=runs["local_steps"].cumsum().astype(float),
+        bytes=runs["bytes_up"].cumsum().astype(float) + runs["bytes_down"].cumsum(),
+    )
+    return frame[frame["evaluated"].astype(bool)].dropna(subset=[metric.key])
 
 
 def rounds_to_target(summary: Summary) -> pd.DataFrame:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fedsdg.analysis.differences import by_seed
@@ -96,17 +97,22 @@ class Summary:
         return path
 
     def frame(
-        self, name: str, columns: list[str] | None = None, optional: Sequence[str] = ()
+        self,
+        name: str,
+        columns: list[str] | None = None,
+        optional: Sequence[str] = (),
+        where: pc.Expression | None = None,
     ) -> pd.DataFrame:
         """One file (``rounds``, ``clients``, ``timings``, ``differences``) as a frame.
 
         ``optional`` columns are those that only runs under some condition record: where the file
-        has none of that name, the frame has one without a value.
+        has none of that name, the frame has one without a value. ``where``: the rows that are
+        wanted, as they are read; all without it.
         """
         file = self._file(name)
         there = pq.read_schema(file).names
         wanted = None if columns is None else [*columns, *(c for c in optional if c in there)]
-        frame: pd.DataFrame = read_parquet(file, wanted).to_pandas()
+        frame: pd.DataFrame = read_parquet(file, wanted, where).to_pandas()
         return frame.assign(**{name: np.nan for name in optional if name not in there})
 
     def rows(self, name: str) -> list[dict[str, Any]]:

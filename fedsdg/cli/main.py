@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from fedsdg import __version__
 from fedsdg.cli import (
+    across,
     aggregation,
     analysis,
     checking,
@@ -34,6 +35,7 @@ GROUPS = (
     showing,
     data,
     analysis,
+    across,
     models,
     aggregation,
     completing,

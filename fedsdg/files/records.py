@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fedsdg.files import atomic_path
@@ -15,6 +16,8 @@ from fedsdg.files import atomic_path
 #: are of the first. It rises where a column gets another name or another meaning.
 FORMAT = 1
 _KEY = b"fedsdg.format"
+#: How many rows a row group has, which is what pyarrow takes.
+ROWS_OF_A_GROUP = 1024 * 1024
 
 #: What evaluation yields for one round; also the keys of ``last`` and ``selected``.
 METRICS = (
@@ -185,15 +188,38 @@ def write_parquet(
         pq.write_table(table, temporary, compression="zstd")
 
 
-def read_parquet(path: str | Path, columns: list[str] | None = None) -> pa.Table:
-    """A file of records; ``seed~0`` in its path is no column.
+def write_tables(path: str | Path, tables: Iterable[pa.Table], schema: pa.Schema) -> None:
+    """Write tables of ``schema`` one behind the other, atomically, with one of them in memory.
 
+    Each becomes a row group. Where all but the last have ``ROWS_OF_A_GROUP`` rows, the file is that
+    which ``write_parquet`` makes of all rows at once.
+    """
+    schema = schema.with_metadata({_KEY: str(FORMAT)})
+    with (
+        atomic_path(path) as temporary,
+        pq.ParquetWriter(temporary, schema, compression="zstd") as writer,
+    ):
+        for table in tables:
+            writer.write_table(table.cast(schema))
+            del table  # or it would lie in memory beside the next one
+
+
+def read_parquet(
+    path: str | Path, columns: list[str] | None = None, where: pc.Expression | None = None
+) -> pa.Table:
+    """A file of records, or its rows ``where`` they are so; ``seed~0`` in its path is no column.
+
+    Rows that are not asked for take no memory: of a large file the way to read it.
     Raises ``ValueError`` for one whose format is younger than this package.
     """
-    said = (pq.read_schema(path).metadata or {}).get(_KEY, b"1").decode()
-    if said != "1" and not (said.isdecimal() and int(said) <= FORMAT):
-        raise ValueError(
-            f"{path} has records of format {said}, but this version of FedSDG Bench reads formats "
-            f"up to {FORMAT}; update it, or make the records anew"
-        )
-    return pq.read_table(path, columns=columns, partitioning=None)
+    # Opened once, and without the machinery for many files: an experiment has thousands of them.
+    with pq.ParquetFile(path) as file:
+        said = (file.schema_arrow.metadata or {}).get(_KEY, b"1").decode()
+        if said != "1" and not (said.isdecimal() and int(said) <= FORMAT):
+            raise ValueError(
+                f"{path} has records of format {said}, but this version of FedSDG Bench reads "
+                f"formats up to {FORMAT}; update it, or make the records anew"
+            )
+        if columns is None and where is None:
+            return file.read(use_threads=False)
+    return pq.read_table(path, columns=columns, filters=where, partitioning=None)

@@ -16,6 +16,7 @@ import matplotlib
 import pytest
 
 from fedsdg.analysis import plots, tables
+from fedsdg.analysis.across import write_across
 from fedsdg.analysis.plots import USUAL_FIGURES
 from fedsdg.analysis.tables import USUAL_TABLES
 
@@ -36,7 +37,8 @@ def pages(kind: str, usual: tuple[str, ...]) -> list[tuple[str, str]]:
 FIGURES = pages("figures", USUAL_FIGURES)
 TABLES = pages("tables", USUAL_TABLES)
 PAGES = [("tables", *page) for page in TABLES] + [("figures", *page) for page in FIGURES]
-AGAIN = {"redraw_figure": len(FIGURES), "rerender_table": len(TABLES)}
+ARENAS = ("label-skew", "needs", "views")
+AGAIN = {"redraw_figure": len(FIGURES), "rerender_table": len(TABLES), "compare_arenas": 1}
 
 
 def tracked() -> list[str]:
@@ -83,7 +85,8 @@ def test_figures_and_tables_of_a_clone_need_no_training(clone):
         os.utime(clone.folder / name)
     assert clone.planned("figures", "tables") == AGAIN
     assert clone.planned("figures", "--configfile", "config/ablation.yaml") == {
-        "redraw_figure": AGAIN["redraw_figure"]
+        "redraw_figure": AGAIN["redraw_figure"],
+        "compare_arenas": 1,
     }
 
 
@@ -98,7 +101,9 @@ def test_what_is_computed_here_comes_from_here(clone):
 def draw(kind: str, experiment: str, name: str, folder: Path) -> None:
     """One page of a record, as the workflow's rules do it, below a folder."""
     record = Path("results/reference", experiment)
-    if kind == "tables":
+    if kind == "arenas":
+        write_across(ARENAS, record.parent, folder / record, folder / "paper_figures" / experiment)
+    elif kind == "tables":
         tables.write_table(record, name, folder / record / name)
     else:
         partitions = sorted((record / "partitions").rglob("*.parquet"))
@@ -107,6 +112,12 @@ def draw(kind: str, experiment: str, name: str, folder: Path) -> None:
 
 def files_of(kind: str, experiment: str, name: str) -> list[str]:
     """The files that git keeps of a page."""
+    if kind == "arenas":
+        tables = [
+            *files_of("tables", experiment, "across"),
+            *files_of("tables", experiment, "to_target"),
+        ]
+        return [*tables, *files_of("figures", experiment, "across")]
     if kind == "tables":
         return [f"results/reference/{experiment}/{name}.{suffix}" for suffix in ("csv", "md")]
     return [f"paper_figures/{experiment}/{name}.{suffix}" for suffix in ("pdf", "png", "json")]
@@ -136,6 +147,15 @@ def test_every_page_is_drawn_again_as_it_is_committed(experiment, tmp_path, monk
     for page in mine:
         draw(*page, tmp_path)
     assert_as_committed(mine, tmp_path)
+
+
+@pytest.mark.slow
+def test_what_spans_arenas_is_made_again_as_it_is_committed(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    page = ("arenas", "across", "")
+    assert set(files_of(*page)) == {name for name in published(ROOT) if "/across/" in name}
+    draw(*page, tmp_path)
+    assert_as_committed([page], tmp_path)
 
 
 @pytest.mark.slow
@@ -313,7 +333,7 @@ def _processor() -> str:
 def test_every_committed_figure_says_from_which_committed_files_it_was_drawn():
     names = tracked()
     sidecars = [name for name in names if name.startswith("paper_figures/") and ".json" in name]
-    assert len(sidecars) == AGAIN["redraw_figure"]
+    assert len(sidecars) == AGAIN["redraw_figure"] + AGAIN["compare_arenas"]
     for name in sidecars:
         inputs = json.loads((ROOT / name).read_text())["inputs"]
         assert inputs, name

@@ -53,6 +53,9 @@ BACKBONES_OF_RUNS = expand(
 RECORDED = sorted(file.parent.name for file in Path(places.RECORDS).glob("*/runs.parquet"))
 
 
+# The arenas of the three questions, in which the same methods are compared.
+ARENAS = ["label-skew", "needs", "views"]
+
 SKEW = (
     r"dirichlet~[0-9.]+|mixed~[0-9.]+~[0-9.]+|classes~[0-9]+|quantity~[0-9.]+|domains"
     r"|column~[A-Za-z0-9][A-Za-z0-9_.-]*|iid"
@@ -160,13 +163,20 @@ def recorded_pages(kind):
             yield experiment, name
 
 
+def recorded_arenas():
+    """Those whose records are summarised together; none where one has no record."""
+    return ARENAS if set(ARENAS) <= set(RECORDED) else []
+
+
 def published_tables():
     names = [f"{record(e)}/{name}" for e, name in recorded_pages("tables")]
+    names += [f"{record('across')}/{name}" for name in ("across", "to_target") if recorded_arenas()]
     return expand("{stem}.{suffix}", stem=names, suffix=places.TABLE_FORMATS)
 
 
 def published_figures():
     pages = recorded_pages("figures")
+    pages = [*pages, *[("across", "across") for _ in recorded_arenas()[:1]]]
     names = [places.PAPER_FIGURE.format(experiment=e, figure=name) for e, name in pages]
     return expand("{stem}.{suffix}", stem=names, suffix=places.FIGURE_FORMATS)
 
@@ -201,12 +211,13 @@ CODE = {
     "tables": ["fedsdg.analysis.tables.*"],
     "figures": ["fedsdg.analysis.plots.*"],
     "claims": ["fedsdg.analysis.claims"],
+    "across": ["fedsdg.analysis.across", "fedsdg.analysis.plots.across"],
     "measure": ["fedsdg.aggregation.api", "fedsdg.aggregation.rule_table"],
     "kernels": ["fedsdg.analysis.kernels", "fedsdg.analysis.plots.roofline"],
 }
 # What people read is called as the parts declare it, in a file that analysis reads.
 CALLED = sha256_json([dict(families()), dict(titles("methods")), dict(titles("attacks"))])[:12]
-READ = ("summarise", "tables", "figures", "claims", "kernels")
+READ = ("summarise", "tables", "figures", "claims", "across", "kernels")
 CODE = {
     stage: code_of(*doors) + (f"-{CALLED}" if stage in READ else "")
     for stage, doors in CODE.items()

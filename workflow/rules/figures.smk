@@ -1,4 +1,4 @@
-"""Figures: of what was computed here, and of the committed record."""
+"""Figures: of what was computed here, and of the committed records, one by one and together."""
 
 
 rule plot_figure:
@@ -50,3 +50,38 @@ use rule plot_figure as redraw_figure with:
         "results/benchmarks/redraw_figure/{experiment}/{figure}.tsv"
     message:
         "Redraw the figure {wildcards.figure} of {wildcards.experiment} from its record"
+
+
+rule compare_arenas:
+    """The methods that all arenas have, over all of their records: two tables and a figure."""
+    input:
+        expand(
+            f"{places.RECORD}/{{name}}.parquet",
+            experiment=ARENAS,
+            name=["runs", "rounds", "clients"],
+        ),
+    output:
+        tables=expand(
+            f"{record('across')}/{{table}}.{{suffix}}",
+            table=["across", "to_target"],
+            suffix=places.TABLE_FORMATS,
+        ),
+        figure="paper_figures/across/across.pdf",
+        copies=multiext("paper_figures/across/across", ".svg", ".png", ".json"),
+    log:
+        "results/logs/compare_arenas.log",
+    benchmark:
+        "results/benchmarks/compare_arenas.tsv"
+    threads: 1
+    resources:
+        mem_mb=1024,
+        runtime=10,
+    params:
+        arenas=ARENAS,
+        tables=subpath(output[0], parent=True),
+        figures=subpath(output.figure, parent=True),
+        code=CODE["across"],
+    message:
+        "Compare methods over the arenas {params.arenas}"
+    shell:
+        "fedsdg across {params.arenas} --output {params.tables} --figures {params.figures} &> {log}"

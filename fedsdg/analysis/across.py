@@ -1,0 +1,86 @@
+"""Methods over several arenas in print: two tables and a figure, from the records alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsdg.analysis.arenas import Arenas, read_arenas
+from fedsdg.analysis.formatting import printed
+from fedsdg.analysis.interquartile import Estimate
+from fedsdg.analysis.names import EXPECTED
+from fedsdg.analysis.plots import save_figure
+from fedsdg.analysis.standings import Standing, standings, unsettled, where
+from fedsdg.analysis.tables import save_table
+from fedsdg.analysis.tables.across import across, to_target
+
+
+def write_across(
+    names: Sequence[str],
+    records: str | Path,
+    output: str | Path,
+    figures: str | Path | None = None,
+    metric: str = EXPECTED.key,
+) -> list[Path]:
+    """Write ``across`` and ``to_target`` (.csv, .md, .tex) into the folder ``output``, and the
+    figure ``across`` (.pdf, .svg, .png, .json) into ``figures``, or beside them; return the paths.
+
+    ``names`` are the arenas, folders below ``records``. Raises ``ValueError`` as ``read_arenas``,
+    before anything is written.
+    """
+    arenas = read_arenas(records, names, metric)
+    found = standings(arenas)
+    tables = [across(arenas, found), to_target(arenas)]
+    from fedsdg.analysis.plots import across as plot
+    from fedsdg.analysis.plots.style import put_above, styled
+
+    with styled():
+        figure = plot.draw(found, arenas.metric)
+        if notes := unsettled(arenas):
+            put_above(figure, " ".join(notes))
+        caption = plot.CAPTION.format(metric=arenas.metric.title)
+        facts = {
+            "figure": "across",
+            "caption": " ".join([f"{caption}. {where(arenas)}.", *notes]),
+            **_facts(arenas, found),
+        }
+        inputs = [file for summary in arenas.summaries for file in summary.inputs]
+        written = [file for t in tables for file in save_table(t, Path(output) / t.name)]
+        return written + save_figure(figure, Path(figures or output) / "across", facts, inputs)
+
+
+def _facts(arenas: Arenas, found: Sequence[Standing]) -> dict[str, Any]:
+    """What the sidecar holds of the numbers that are drawn."""
+    return {
+        "arenas": [summary.experiment for summary in arenas.summaries],
+        "metric": arenas.metric.key,
+        "seeds": arenas.seeds,
+        "numbers": {one.method: _numbers(one) for one in found},
+    }
+
+
+def _numbers(one: Standing) -> dict[str, Any]:
+    profile = one.profile
+    return {
+        "interquartile_mean": _ends(one.mean),
+        "probability_of_improvement": _ends(one.improved),
+        "profile": None
+        if profile is None
+        else {
+            name: _listed(getattr(profile, name)) for name in ("thresholds", "share", "low", "high")
+        },
+    }
+
+
+def _ends(estimate: Estimate | None) -> dict[str, float | None] | None:
+    if estimate is None:
+        return None
+    ends = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+    return {name: None if end is None else printed(end) for name, end in ends.items()}
+
+
+def _listed(values: np.ndarray | None) -> list[float] | None:
+    return None if values is None else [printed(float(value)) for value in values]
