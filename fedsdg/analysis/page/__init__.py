@@ -27,8 +27,9 @@ from fedsdg.analysis.progress import COSTS, progress
 from fedsdg.analysis.summary import Summary
 from fedsdg.files import atomic_path, sha256_file
 
-#: Where the measurements of aggregation lie: as computed here, else in the record.
-_MEASURED = ("performance/full/measured.json", "reference/performance/measured.json")
+#: Measurements of the aggregation, below the folder of results, as they are made here; the record
+#: has its own.
+_MEASURED = ("performance/full/measured.json", "performance/short/aggregation.json")
 
 
 @dataclass
@@ -91,8 +92,7 @@ def _page(records: Path, names: Sequence[str], output: Path, reference: Path, co
     ledger = reference / "ledger.json"
     entries = read_ledger(ledger) if ledger.is_file() else []
     parts.inputs += [ledger] if entries else []
-    places = (records.parent / _MEASURED[0], reference.parent / _MEASURED[1])
-    measured = next((file for file in places if file.is_file()), None)
+    measured = _measured(records, reference)
     parts.inputs += [measured] if measured else []
     most = max(len(m["values"]["seeds"]) for a in parts.arenas for m in a["methods"])
     data = {
@@ -143,6 +143,15 @@ def _add(parts: _Parts, summary: Summary, grids: Mapping[str, Grid]) -> None:
         )
     parts.tuning[summary.experiment] = tuning.tuned(summary)
     parts.inputs += summary.inputs
+
+
+def _measured(records: Path, reference: Path) -> Path | None:
+    """The measurements that go with ``records``: of the record its own, else those made here."""
+    here = (
+        [] if records.resolve() == reference.resolve() else [records.parent / p for p in _MEASURED]
+    )
+    places = [*here, reference / "performance" / "measured.json"]
+    return next((file for file in places if file.is_file()), None)
 
 
 def _named(metric: Metric) -> dict[str, str]:

@@ -20,14 +20,17 @@ _COLUMNS = ("method", "round", "steps", "bytes", "mean", "low", "high")
 def curves(arena: Arena, progress: Mapping[str, pd.DataFrame]) -> dict[str, dict[str, list]]:
     """Metric → columns of the arena's rows of ``progress``: accuracies in %, costs in the units of
     ``COSTS``, all to four digits or more; below ``BAND_SEEDS`` seeds both ends of the interval are
-    the mean itself."""
+    the mean itself. A cost that was not recorded is None."""
     units = {name: unit for name, _, unit in COSTS}
     found = {}
     for metric, frame in progress.items():
         rows = frame[arena.cell.matches(frame)]
         columns: dict[str, list] = {"method": rows["method"].tolist()}
         for name in _COLUMNS[1:4]:
-            columns[name] = [printed(float(value) / units[name]) for value in rows[name]]
+            columns[name] = [
+                None if pd.isna(value) else printed(float(value) / units[name])
+                for value in rows[name]
+            ]
         for name in _COLUMNS[4:]:
             shown = rows[name].where(rows["n"] >= BAND_SEEDS, rows["mean"])
             columns[name] = [round(100 * float(value), 2) for value in shown]
@@ -42,8 +45,12 @@ def specs() -> dict[str, dict[str, Any]]:
         scale = alt.Scale(zero=False, nice=False, padding=8)
         x = alt.X(f"{name}:Q", title=title, axis=alt.Axis(grid=False), scale=scale)
         y = alt.Y("mean:Q", title="accuracy (%)", scale=alt.Scale(zero=False))
-        near = alt.selection_point(
-            name="near", fields=["round"], nearest=True, on="pointerover", empty=False
+        under = alt.selection_point(
+            name="under",
+            fields=["method", "round"],
+            on="pointerover",
+            clear="pointerout",
+            empty=False,
         )
         base = chart(380).encode(x=x, color=colour(), detail="method:N")
         band = base.mark_area(opacity=0.1).encode(y=alt.Y("low:Q"), y2="high:Q")
@@ -59,8 +66,9 @@ def specs() -> dict[str, dict[str, Any]]:
         points = base.mark_point(filled=True, size=70).encode(
             y=y,
             shape=shape(),
-            opacity=alt.condition(near, alt.value(1), alt.value(0.25)),
-            tooltip=told,
+            opacity=alt.condition(under, alt.value(1), alt.value(0.3)),
         )
-        found[f"convergence-{name}"] = (band + line + points.add_params(near)).to_dict()
+        # Unseen and larger than the points, so that a pointer or a finger finds them.
+        places = base.mark_point(filled=True, size=500, opacity=0).encode(y=y, tooltip=told)
+        found[f"convergence-{name}"] = (band + line + points + places.add_params(under)).to_dict()
     return found

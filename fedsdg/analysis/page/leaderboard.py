@@ -47,11 +47,12 @@ class Number:
 
 @dataclass(frozen=True)
 class Row:
-    """A method's row."""
+    """A method's row; ``ok`` are the runs that went well, ``tally`` says of how many."""
 
     method: str
     title: str
     family: str
+    ok: int
     tally: str
     numbers: tuple[Number, ...]
     settled: bool
@@ -135,7 +136,8 @@ def board(arena: Arena, values: Mapping[str, Mapping[str, Any]]) -> Board:
                 method,
                 method_title(method),
                 family(method),
-                str(ok) if ok == len(runs) else f"{ok}/{len(runs)} ok",
+                ok,
+                str(ok) if ok == len(runs) else f"{ok} of {len(runs)}",
                 tuple(column[i] for column in marked),
                 end is not None and end.verdict == SETTLED,
                 MISSING if end is None else verdict_text(end),

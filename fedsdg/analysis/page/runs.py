@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from fedsdg.analysis.grids import Grid
 from fedsdg.analysis.origins import FILE, Origin, origins_of, read_origins

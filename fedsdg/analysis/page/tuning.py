@@ -27,12 +27,13 @@ def tuned(summary: Summary) -> list[dict[str, Any]]:
     look, rows = looks(methods), []
     for method, part in sorted(groups(frame, "method"), key=lambda pair: method_order(pair[0])):
         below = int((100 * part["score"] < low).sum())
-        title = method_title(method) + (f" ({below} below)" if below else "")
+        title = method_title(method) + (f" ({below} ↓)" if below else "")
         for row in part.to_dict("records"):
             score = round(100 * row["score"], 2)
             rows.append(
                 {
                     "order": methods.index(method),
+                    "method": method,
                     "title": title,
                     "trials": row["trials"],
                     "score": score if score >= low else None,
@@ -57,7 +58,7 @@ def specs() -> dict[str, dict[str, Any]]:
     y = alt.Y("score:Q", title=None, scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=4))
     dots = base.mark_point(filled=True, size=24, color="#8a8a8a", opacity=0.9).encode(y=y)
     line = base.mark_line(strokeWidth=2.4).encode(y=alt.Y("best:Q", title=None), color=colour())
-    header = alt.Header(title=None, labelFontWeight="bold", labelLimit=200)
+    header = alt.Header(title=None, labelFontWeight="bold", labelLimit=170)
     order = alt.EncodingSortField("order", op="min")
     facet = alt.Facet("title:N", sort=order, header=header, title=None)
     spec = (dots + line).facet(facet=facet, columns=4, data=alt.NamedData(ROWS))

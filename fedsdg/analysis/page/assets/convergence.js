@@ -6,6 +6,11 @@ function convergence() {
     const { curves, methods } = arena();
     const on = new Set(methods.filter((one) => isOn(chosen, one)).map((one) => one.label));
     const columns = curves[metric.value];
+    // A cost that no run recorded cannot be chosen.
+    for (const box of document.querySelectorAll('input[name="cost"]')) {
+      box.disabled = columns[box.value].every((value) => value === null);
+      if (box.disabled && box.checked) document.querySelector('input[value="round"]').checked = true;
+    }
     const cost = document.querySelector('input[name="cost"]:checked').value;
     draw("chart-convergence", `convergence-${cost}`, () => {
       const rows = columns.method.map((method, i) =>

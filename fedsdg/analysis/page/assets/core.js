@@ -2,6 +2,7 @@
 // What all sections share: the data, the arena that was chosen, the theme, and how a chart is drawn.
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
+// The id of a chart → how to draw it again, and the promise of its view.
 const PLOTS = new Map();
 const listeners = [];
 
@@ -71,27 +72,29 @@ function config() {
 }
 
 // Draw a specification with these rows, and again when the theme changes. `change` may set up a copy
-// of the specification for the width that is there.
+// of the specification for the width that is there. One drawing follows the other, and what has
+// been asked for anew meanwhile is left out.
 function draw(id, name, rows, change) {
   const place = byId(id);
-  if (!place) return Promise.resolve();
-  const again = () => {
+  const embed = async (former) => {
     const spec = structuredClone(data.specs[name]);
     spec.datasets = { ...spec.datasets, rows: rows() };
     if (!spec.facet) spec.autosize = { type: "fit-x", contains: "padding" };
     spec.config = config();
     if (change) change(spec, place.clientWidth);
-    const former = PLOTS.get(id);
-    const options = { actions: false, renderer: "svg", ast: false };
-    const order = (former ? former.order : 0) + 1;
-    PLOTS.set(id, { again, order, view: former && former.view });
-    return vegaEmbed(place, spec, options).then((made) => {
-      const now = PLOTS.get(id);
-      if (now.view) now.view.finalize();
-      now.view = made.view;
-    });
+    const made = await vegaEmbed(place, spec, { actions: false, renderer: "svg" });
+    if (former) former.finalize();
+    return made.view;
   };
-  return again();
+  const again = () => {
+    const former = PLOTS.get(id);
+    const plot = { again };
+    PLOTS.set(id, plot);
+    plot.done = Promise.resolve(former && former.done).then((view) =>
+      PLOTS.get(id) === plot ? embed(view) : view,
+    );
+  };
+  again();
 }
 
 function drawAllAgain() {

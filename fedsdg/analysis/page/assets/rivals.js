@@ -39,8 +39,9 @@ function rivals() {
       const rows = seeds.map((seed, i) => ({ row: `seed ${seed}`, gap: gaps[i], colour, shape: "circle" }));
       if (!gaps.length) return rows;
       const { mean, half } = interval(gaps);
-      const ends = half === null ? {} : { low: mean - half, high: mean + half };
-      return [{ row: "mean", gap: mean, ...ends, colour, shape: "diamond" }, ...rows];
+      const low = mean - (half ?? 0);
+      const high = mean + (half ?? 0);
+      return [{ row: "mean", gap: mean, low, high, colour, shape: "diamond" }, ...rows];
     });
   };
   [one, other, metric].forEach((select) => select.addEventListener("change", show));

@@ -9,6 +9,10 @@ function roofline() {
   const show = () => {
     const on = new Set(rules.filter((one) => isOn(chosen, one)).map((one) => one.label));
     for (const suite of ["clients", "parameters"]) {
+      // The short form of the measurements does not have both.
+      const figure = byId(`chart-speed-${suite}`).parentElement;
+      figure.hidden = !data.speeds[suite].length;
+      if (figure.hidden) continue;
       const rows = () => looked(data.speeds[suite].filter((row) => on.has(row.method)), rules);
       draw(`chart-speed-${suite}`, `speed-${suite}`, rows);
     }
