@@ -85,7 +85,8 @@ def steps_of(summary: Summary) -> dict[tuple[Any, ...], float]:
     keys = ["dataset", "clients", "skew", "method", "seed"]
     frame = summary.frame("rounds", keys, ["local_steps"])
     known: pd.DataFrame = frame[frame["local_steps"].notna()]
-    return known.groupby(keys)["local_steps"].sum().astype(float).to_dict()
+    sums = known.groupby(keys)["local_steps"].sum()
+    return {tuple(key): float(total) for key, total in zip(sums.index, sums, strict=True)}
 
 
 def values_of(arena: Arena, steps: Mapping[tuple[Any, ...], float]) -> dict[str, dict[str, Any]]:
