@@ -280,7 +280,7 @@ def test_dark_by_preference_but_on_paper_light_with_all_leaderboards_and_no_cont
     tab.emulate_media(media="print")
     boards = tab.locator(".board")
     assert all(boards.nth(i).is_visible() for i in range(boards.count()))
-    assert not tab.is_visible(".bar") and not tab.is_visible("#families")
+    assert not tab.is_visible(".bar nav") and not tab.is_visible("#families")
     assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     tab.context.close()
 
