@@ -70,8 +70,11 @@ def runs_behind(arena: Arena, origins: Sequence[Origin]) -> dict[str, dict[str, 
 
 
 def commands(arena: Arena, grids: Mapping[str, Grid]) -> dict[str, str]:
-    """``one`` and ``all``: how a run and all runs of a method are made again, with METHOD and SEED
-    to be filled in; empty where no config file of the experiment is known."""
+    """``one`` and ``all``: how a run and all runs of a method are made again, with METHOD,
+    SEED (0) and SEEDS (seed~0 seed~1) to be filled in.
+
+    Empty where no config file of the experiment is known.
+    """
     grid = grids.get(arena.summary.experiment)
     if grid is None:
         return {}
@@ -80,5 +83,5 @@ def commands(arena: Arena, grids: Mapping[str, Grid]) -> dict[str, str]:
     return {
         "one": f"fedsdg run --config {file} --dataset {dataset} --skew {skew} "
         "--method METHOD --seed SEED",
-        "all": f"fedsdg run --grid {file} --only {dataset} {skew} METHOD",
+        "all": f"fedsdg run --grid {file} --only {dataset} {skew} METHOD SEEDS",
     }

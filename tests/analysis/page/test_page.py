@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,11 +19,14 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.stats import t as student
 
+from fedsdg.analysis.frames import flat
 from fedsdg.analysis.page import write_page
 from fedsdg.analysis.page.charts import DARK_GROUND, contrast, drawn, on_dark
 from fedsdg.analysis.page.document import embedded, library
 from fedsdg.analysis.plots.style import looks
 from fedsdg.cli import main
+from fedsdg.experiment.config_files import load_config
+from fedsdg.experiment.grid.runs import grid_runs
 from fedsdg.files import write_json
 from fedsdg.files.declarations import families, titles
 from fedsdg.files.places import run_below
@@ -184,6 +188,7 @@ def test_values_and_runs_behind_a_number_are_those_of_the_record(data, reference
             shown = method["values"]["expected_accuracy"][i]
             assert shown == pytest.approx(run["quarter_expected_accuracy"], rel=1e-5)
             folder = run_below(run.to_dict() | {"method": method["label"], "seed": seed})
+            assert method["runs"]["origin"][i] >= 0
             said = arena["origins"][method["runs"]["origin"][i]]
             (entry,) = [one for one in entries if folder in one["runs"]]
             for fact in (entry["commit"], entry["processor"], entry["versions"]["torch"]):
@@ -193,6 +198,38 @@ def test_values_and_runs_behind_a_number_are_those_of_the_record(data, reference
         f"fedsdg run --config {(reference.parents[1] / 'config/needs.yaml').as_posix()} "
         "--dataset digits --skew iid@half --method METHOD"
     )
+
+
+def test_the_commands_make_what_the_record_says_of_its_runs(data, reference):
+    """Records from before may say less of a run than its config does today, but nothing else."""
+    compared = 0
+    for arena in data["arenas"]:
+        runs = pd.read_parquet(reference / arena["experiment"] / "runs.parquet")
+        files = [shlex.split(arena["commands"]["one"])[3]]
+        config = load_config(files)
+        for method in arena["methods"]:
+            one, many = (
+                shlex.split(command.replace("METHOD", method["label"]))
+                for command in (arena["commands"]["one"], arena["commands"]["all"])
+            )
+            said = dict(zip(one[2::2], one[3::2], strict=True))
+            wanted = config.run(
+                said["--dataset"], said["--skew"], config.method(said["--method"]), 2
+            )
+            mine = runs[(runs["skew"] == said["--skew"]) & (runs["method"] == method["label"])]
+            (known,) = mine.loc[mine["seed"] == 2, "config"]
+            there = flat(json.loads(known))
+            assert {key: flat(wanted.to_dict()).get(key) for key in there} == there
+            assert many[:4] == ["fedsdg", "run", "--grid", *files]
+            assert many[4] == "--only" and many[-1] == "SEEDS"
+            seeds = method["values"]["seeds"]
+            only = [*many[5:-1], *(f"seed~{seed}" for seed in seeds)]
+            made = [run.identity for run in grid_runs(config, Path("store"), only)]
+            assert [(one["skew"], one["seed"]) for one in made] == [
+                (said["--skew"], seed) for seed in seeds
+            ]
+            compared += 1
+    assert compared == 81
 
 
 def test_curves_are_means_over_seeds_against_what_was_spent(data, reference):

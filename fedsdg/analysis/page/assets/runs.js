@@ -50,7 +50,9 @@ function showRuns(where, label, column, text) {
   const { one, all } = where.commands;
   if (one) {
     const named = (command) => command.replaceAll("METHOD", quoted(label));
-    const lines = `${named(one).replaceAll("SEED", values.seeds[0] ?? 0)}\n${named(all)}`;
+    const every = values.seeds.map((seed) => `seed~${seed}`).join(" ");
+    const first = named(one).replace("SEED", values.seeds[0] ?? 0);
+    const lines = `${first}\n${named(all).replace("SEEDS", every)}`;
     body.push(node("p", { class: "note" }, "The first of them, and all of them; in a checkout of that commit:"));
     body.push(node("pre", { id: "runs-command", tabindex: "0" }, lines));
   } else {
