@@ -1,5 +1,6 @@
 # FedSDG Bench. From nothing but Python >= 3.11, git and make:
 #   make reproduce    every table and figure of the three arenas, five seeds (SEEDS=2 is quicker)
+#   make page         the results page of the record, to be opened in a browser
 #   make test         every check and test
 #   make bench        how fast training and aggregation are here, and whether they are fast enough
 # PYTHON=python3.12 chooses the interpreter, CORES=4 the number of cores (default: all),
@@ -19,7 +20,7 @@ SNAKEMAKE  = $(BIN)/snakemake --cores $(CORES) $(if $(CONFIG),--configfile $(CON
 # Jobs of the pipeline find `fedsdg` here, as in an activated shell.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help reproduce report everything search record cifar100 cifar100-pilot extended smoke test test-fast lint bench bench-compare bench-regression gate gpu lock documents environment clean distclean
+.PHONY: help reproduce report page everything search record cifar100 cifar100-pilot extended smoke test test-fast lint bench bench-compare bench-regression gate gpu lock documents environment clean distclean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -35,8 +36,8 @@ $(SEED_FILE):
 	@mkdir -p $(@D)
 	@echo "seeds: [$$(seq -s ', ' 0 $$(($(SEEDS) - 1)))]" > $@
 
-# Three arenas, then every other method and every kind of condition once and in small, the reports, and a line
-# for each primary comparison: here, and in the record. CONFIG=… makes one experiment alone.
+# Three arenas, then every other method and every kind of condition once and in small, the reports, a line
+# for each primary comparison: here, and in the record; and the page. CONFIG=… makes one experiment alone.
 ifdef CONFIG
 reproduce: $(INSTALLED)
 	$(SNAKEMAKE) -- all performance
@@ -51,7 +52,13 @@ reproduce: $(INSTALLED) $(SEED_FILE)
 	  $(SNAKEMAKE) --configfile config/$$name.yaml $(SEED_FILE) --report results/report-$$name.html -- all; \
 	done
 	$(BIN)/fedsdg agree needs
+	@$(MAKE) --no-print-directory page RECORDS=results/summary
 endif
+
+# What there is to see, in one file for a browser: of the record, or of what was computed here.
+RECORDS ?= results/reference
+page: $(INSTALLED)
+	@printf 'Open in a browser: ' && $(BIN)/fedsdg page --records $(RECORDS)
 
 report: $(INSTALLED)
 	$(SNAKEMAKE) --report results/report.html

@@ -10,6 +10,7 @@ import pandas as pd
 
 from fedsdg.analysis.frames import groups
 from fedsdg.analysis.inference import mean_interval
+from fedsdg.analysis.names import Metric
 from fedsdg.analysis.summary import Summary
 
 _CELL = ["dataset", "clients", "skew"]
@@ -26,16 +27,17 @@ YARDSTICK, SHARES = "fedavg-uniform", (0.90, 0.95, 0.99)
 SMOOTHED = 3
 
 
-def progress(summary: Summary) -> pd.DataFrame:
+def progress(summary: Summary, metric: Metric | None = None) -> pd.DataFrame:
     """Rows per cell, method and evaluation: means over the seeds that were evaluated there.
 
     Columns: dataset, clients, skew, method, metric, round, n, mean, low, high (95 % Student-t,
     the mean itself where one seed allows none), and the cumulative ``steps`` (local steps of all
     clients together) and ``bytes`` (up and down) until then, means over the same seeds. Accuracy
-    is the personal one: as clients expect it where that was recorded, else on their own shards.
+    is the personal one where no ``metric`` is given: as clients expect it where that was recorded,
+    else on their own shards.
     """
-    metric = summary.personal
-    frame = evaluations(summary)
+    metric = metric or summary.personal
+    frame = evaluations(summary, metric)
     rows: list[dict[str, Any]] = []
     by = [*_CELL, "method", "round"]
     for key, group in groups(frame, *by):
@@ -51,13 +53,13 @@ def progress(summary: Summary) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def evaluations(summary: Summary) -> pd.DataFrame:
-    """Rows per run and evaluation, by round: the personal accuracy, and what it took until then.
+def evaluations(summary: Summary, metric: Metric | None = None) -> pd.DataFrame:
+    """Rows per run and evaluation, by round: the accuracy, and what it took until then.
 
     Columns: dataset, clients, skew, method, seed, round, evaluated, the key of the accuracy, and
     the cumulative ``steps`` (local steps of all clients together) and ``bytes`` (up and down).
     """
-    metric = summary.personal
+    metric = metric or summary.personal
     frame = summary.frame(
         "rounds",
         [*_CELL, "method", "seed", "round", "evaluated", *_COUNTED],

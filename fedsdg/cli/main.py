@@ -21,6 +21,7 @@ from fedsdg.cli import (
     configs,
     data,
     models,
+    pages,
     showing,
     training,
 )
@@ -36,6 +37,7 @@ GROUPS = (
     data,
     analysis,
     across,
+    pages,
     models,
     aggregation,
     completing,

@@ -11,7 +11,7 @@ from fedsdg.analysis.judgement import LEAST_SEEDS
 from fedsdg.analysis.ledger.entries import VERDICTS, Entry
 from fedsdg.files import atomic_path
 
-_SOURCES = {
+SOURCES = {
     "000": "Specification 000: the server's aggregation",
     "001": "Specification 001: a chapter on aggregation",
     "002": "Specification 002: the client, its private branch and its gates",
@@ -63,7 +63,7 @@ def page(entries: Sequence[Entry]) -> str:
     lines = [_PREAMBLE, "", *_counts(entries)]
     ordered = sorted(entries, key=lambda e: (e.source, VERDICTS.index(e.verdict)))
     for source, members in groupby(ordered, key=lambda entry: entry.source):
-        lines += ["", f"## {_SOURCES.get(source, source)}", "", *_table(_HEADS, map(_row, members))]
+        lines += ["", f"## {SOURCES.get(source, source)}", "", *_table(_HEADS, map(_row, members))]
     return "\n".join(lines) + "\n"
 
 

@@ -23,7 +23,7 @@ CAPTION = (
     "memory's floor, the number how many times as long as ours the slowest took."
 )
 
-_MARKS = {
+MARKS = {
     "reference": ("o", "#767676"),
     "plain": ("s", "#0072B2"),
     "numpy": ("D", "#009E73"),
@@ -31,7 +31,7 @@ _MARKS = {
     "flower": ("P", "#E69F00"),
     "byzfl": ("X", "#332288"),
 }
-_OURS = "#D55E00"
+OURS = "#D55E00"
 
 
 def draw(measured: Measurements) -> Figure:
@@ -134,7 +134,7 @@ def _codes(panel: Axes, rows: Sequence[Row], rules: Sequence[str]) -> None:
         panel.plot([own, own * slowest], [height, height], color=ABSENT, linewidth=2.2, zorder=1)
         panel.plot([own * ours["floor"]], [height], "|", color=INK, markersize=9, zorder=3)
         for row in others:
-            marker, colour = _MARKS[row["code"]]
+            marker, colour = MARKS[row["code"]]
             panel.plot(
                 [own * row["ratio"]],
                 [height],
@@ -145,7 +145,7 @@ def _codes(panel: Axes, rows: Sequence[Row], rules: Sequence[str]) -> None:
                 markeredgewidth=0.4,
                 zorder=3,
             )
-        panel.plot([own], [height], "o", color=_OURS, markersize=5.5, zorder=4)
+        panel.plot([own], [height], "o", color=OURS, markersize=5.5, zorder=4)
         if others:
             panel.annotate(
                 f"{slowest:.0f}×" if slowest >= 9.95 else f"{slowest:.1f}×",
@@ -168,10 +168,10 @@ def _codes(panel: Axes, rows: Sequence[Row], rules: Sequence[str]) -> None:
 
 
 def _codes_legend(figure: Figure, rows: Sequence[Row]) -> None:
-    shown = [("ours", "o", _OURS), ("memory's floor", "|", INK)]
+    shown = [("ours", "o", OURS), ("memory's floor", "|", INK)]
     shown += [
         (CODES[code], *mark)
-        for code, mark in _MARKS.items()
+        for code, mark in MARKS.items()
         if any(row["code"] == code for row in rows)
     ]
     handles = [

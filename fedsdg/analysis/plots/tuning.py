@@ -25,7 +25,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         return figure
     look = looks(methods)
     parts = dict(groups(rows, "method"))
-    low, high = _limits(rows)
+    low, high = limits(rows)
     for number, (panel, method) in enumerate(zip(axes, methods, strict=True)):
         for other in methods:
             if other != method:
@@ -65,7 +65,7 @@ def _method(panel: Axes, part: pd.DataFrame, look: Look, low: float) -> None:
         )
 
 
-def _limits(rows: pd.DataFrame) -> tuple[float, float]:
+def limits(rows: pd.DataFrame) -> tuple[float, float]:
     """All lines, and all trials but the worst quarter where that lies far below; in percent."""
     values = [rows["expected_best"].min(), rows["score"].quantile(_LOW_SHARE)]
     low, high = 100 * min(values), 100 * max(rows["expected_best"].max(), rows["score"].max())

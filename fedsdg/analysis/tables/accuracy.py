@@ -212,7 +212,7 @@ def _notes(summary: Summary, metrics: Sequence[Metric], blocks: Sequence[Block])
         for method in summary.methods(cell.setting):
             runs = [run for run in summary.at(cell) if run["method"] == method]
             counts.append(sum(run["status"] == "ok" for run in runs))
-            for reason in _reasons(runs, metrics, summary.reported):
+            for reason in reasons(runs, metrics, summary.reported):
                 places.setdefault(f"{method_title(method)}: {reason}", []).append(where)
     cells = len(summary.cells())
     missing = tuple(
@@ -228,9 +228,10 @@ def _notes(summary: Summary, metrics: Sequence[Metric], blocks: Sequence[Block])
     )
 
 
-def _reasons(
+def reasons(
     runs: Sequence[Mapping[str, Any]], metrics: Sequence[Metric], reported: str
 ) -> list[str]:
+    """Why numbers of a method's runs are missing, or rest on fewer runs than were asked for."""
     if all(run["status"] == NOT_RUN for run in runs):
         return []  # the cell itself says so
     failed = [run for run in runs if run["status"] not in ("ok", NOT_RUN)]

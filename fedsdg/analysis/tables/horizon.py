@@ -49,9 +49,13 @@ def _line(one: Horizon) -> list[str]:
     accuracies = (one.val_accuracy, one.global_val_accuracy)
     changes = [MISSING if change is None else f"{100 * change:.2f}" for change in accuracies]
     gates = MISSING if one.gates is None else f"{one.gates:.3f}"
-    verdict = {SETTLED: SETTLED, BEFORE: one.phrase, UNJUDGED: UNJUDGED}[one.verdict]
     counts = [str(one.rounds), str(one.evaluations)]
-    return [method_title(one.method), *counts, *changes, gates, verdict]
+    return [method_title(one.method), *counts, *changes, gates, verdict_text(one)]
+
+
+def verdict_text(one: Horizon) -> str:
+    """The verdict as the table has it: "settled", or "before convergence, round 60"."""
+    return {SETTLED: SETTLED, BEFORE: one.phrase, UNJUDGED: UNJUDGED}[one.verdict]
 
 
 def _raw(one: Horizon) -> dict[str, object]:

@@ -1,0 +1,136 @@
+"""The arenas of a page: one for each cell of each summary that was read, with its methods' looks.
+
+An arena is a federation in which methods are compared: data, who differs from whom, and rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fedsdg.analysis.names import NOT_RUN, base_method, method_title, skew_title
+from fedsdg.analysis.page.charts import drawn
+from fedsdg.analysis.plots.cast import leads, merit_of
+from fedsdg.analysis.plots.style import looks
+from fedsdg.analysis.summary import Cell, Summary
+from fedsdg.files import hint
+from fedsdg.files.declarations import families
+
+#: What is shown where nobody names experiments, as far as it is there.
+ARENAS = ("label-skew", "needs", "views")
+
+#: Columns without which a file is none of a summary.
+_NEEDED = {
+    "runs": ("experiment", "dataset", "clients", "skew", "method", "seed", "status", "config"),
+    "rounds": ("dataset", "clients", "skew", "method", "seed", "round", "evaluated"),
+    "clients": ("dataset", "clients", "skew", "method", "seed", "round", "client", "gates"),
+}
+
+
+@dataclass(frozen=True)
+class Arena:
+    """A cell of a summary, and the labels of the methods that were run in it, in their order."""
+
+    summary: Summary
+    cell: Cell
+    methods: tuple[str, ...]
+
+    @property
+    def id(self) -> str:
+        """What names it in the page: needs-digits-20-iid@half."""
+        setting = self.cell.setting
+        return f"{self.summary.experiment}-{setting.dataset}-{setting.clients}-{self.cell.skew}"
+
+    @property
+    def title(self) -> str:
+        several = len(self.summary.settings()) > 1
+        where = f"{self.cell.setting.title}, " if several else ""
+        return f"{self.summary.experiment}: {where}{skew_title(self.cell.skew)}"
+
+    def runs(self, method: str) -> list[dict[str, Any]]:
+        """The method's runs that went well, by seed."""
+        runs = [r for r in self.summary.at(self.cell) if r["method"] == method]
+        return sorted((r for r in runs if r["status"] == "ok"), key=lambda run: run["seed"])
+
+
+def found_experiments(records: Path, names: Sequence[str] = ()) -> list[str]:
+    """The experiments to show: those named, else those of ``ARENAS`` that ``records`` holds.
+
+    Raises ``FileNotFoundError`` for a name without a record, and where there is none at all.
+    """
+    there = sorted(file.parent.name for file in records.glob("*/runs.parquet"))
+    for name in names:
+        if name not in there:
+            raise FileNotFoundError(
+                f"{records} has no runs of {name!r}, so that a page cannot show them"
+                f"{hint(name, there)}"
+            )
+    found = list(names) or [name for name in ARENAS if name in there]
+    if not found:
+        raise FileNotFoundError(
+            f"{records} has no runs of {', '.join(ARENAS)}, so that a page would be empty; name "
+            "their folder with --records, or others of it with --experiments"
+        )
+    return found
+
+
+def opened(folder: Path) -> Summary:
+    """The summary in a folder; ``ValueError`` names a file that is damaged or of another schema."""
+    for name, needed in _NEEDED.items():
+        file = folder / f"{name}.parquet"
+        try:
+            there = pq.read_schema(file).names
+        except FileNotFoundError:
+            raise FileNotFoundError(
+                f"{file} is missing; make it anew with 'fedsdg summarise', or restore it"
+            ) from None
+        except pa.ArrowException as error:
+            raise ValueError(
+                f"{file} is no file of records ({str(error).splitlines()[0]}); make it anew with "
+                "'fedsdg summarise', or restore it"
+            ) from error
+        if lacking := [column for column in needed if column not in there]:
+            raise ValueError(
+                f"{file} has no column {lacking[0]!r}: it is of another schema than this version "
+                "of FedSDG Bench reads; make it anew with 'fedsdg summarise'"
+            )
+    return Summary(folder)
+
+
+def arenas_of(summary: Summary) -> list[Arena]:
+    """The cells in which something was run."""
+    found = []
+    for cell in summary.cells():
+        run = {r["method"] for r in summary.at(cell) if r["status"] != NOT_RUN}
+        methods = tuple(m for m in summary.methods(cell.setting) if m in run)
+        if methods:
+            found.append(Arena(summary, cell, methods))
+    return found
+
+
+def family(method: str) -> str:
+    """The title of a method's family; of a variant that of its method; of a plugin's "Plugins"."""
+    return families().get(base_method(method) or method, "Plugins")
+
+
+def cast_of(arena: Arena) -> list[dict[str, Any]]:
+    """Each method as the page shows it: label, title, family, colours, dash, shape, and whether
+    curves show it before anybody chooses."""
+    summary = arena.summary
+    look = looks(summary.run_methods())
+    shown = leads(arena.methods, merit_of(summary, summary.personal.key))
+    return [
+        {
+            "label": method,
+            "title": method_title(method),
+            "family": family(method),
+            "lead": method in shown,
+            **drawn(look[method]),
+        }
+        for method in arena.methods
+    ]

@@ -1,0 +1,72 @@
+"""The page as one file: template, style, script, the library of charts, and the data, each once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import jinja2
+import vl_convert
+
+ASSETS = Path(__file__).parent / "assets"
+#: The script is these files, one after the other.
+SCRIPTS = (
+    "core.js",
+    "board.js",
+    "runs.js",
+    "rivals.js",
+    "convergence.js",
+    "gates.js",
+    "robustness.js",
+    "tuning.js",
+    "roofline.js",
+    "ledger.js",
+    "start.js",
+)
+
+
+def document(facts: Mapping[str, Any], data: Mapping[str, Any]) -> str:
+    """The HTML of the page: ``facts`` go into the template, ``data`` is what the script reads."""
+    room = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(ASSETS),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    return room.get_template("page.html").render(
+        facts,
+        style=_asset("page.css"),
+        script="\n".join(_asset(name) for name in SCRIPTS),
+        library=library(),
+        data=embedded(data),
+    )
+
+
+def embedded(data: Mapping[str, Any]) -> str:
+    """JSON as it may stand in a script element; NaN and infinities are refused."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return text.replace("<", "\\u003c")
+
+
+@cache
+def library() -> str:
+    """Vega, Vega-Lite of Altair's version, and Vega-Embed, as one script."""
+    version = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+    # Its stub asks for a snippet, which nobody needs who takes the whole.
+    code = vl_convert.javascript_bundle(vl_version=version)  # type: ignore[call-arg]
+    return str(code).replace("</script", "<\\/script")
+
+
+def _asset(name: str) -> str:
+    path = ASSETS / name
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{path} is missing, so that no page can be made; install FedSDG Bench anew"
+        ) from None

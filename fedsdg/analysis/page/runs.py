@@ -1,0 +1,87 @@
+"""Behind every number its runs: seeds, hashes, machine, days, and the command that makes them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fedsdg.analysis.grids import Grid
+from fedsdg.analysis.origins import FILE, Origin, origins_of, read_origins
+from fedsdg.analysis.page.arenas import Arena
+from fedsdg.analysis.summary import Summary
+from fedsdg.files.places import run_below
+
+#: How the page calls a hash → its column of runs.parquet.
+HASHES = {
+    "config": "config_hash",
+    "partition": "partition_hash",
+    "backbone": "backbone_hash",
+    "code": "source_hash",
+}
+
+
+def origins_in(summary: Summary) -> list[Origin]:
+    """Where the summary's runs were made: of a record as it says, else as each run's folder says.
+
+    Empty where neither is there.
+    """
+    runs = [run_below(run) for run in summary.runs if run["status"] == "ok"]
+    file = summary.folder / FILE
+    if file.is_file():
+        summary.inputs.append(file)
+        return read_origins(summary.folder, runs)
+    return origins_of(runs, summary.folder.parents[1] / "runs" / summary.experiment)
+
+
+def said(origin: Origin) -> str:
+    """An origin in one line: commit, machine, versions and days."""
+    commit = origin.get("commit")
+    changed = " with changes" if origin.get("dirty") else ""
+    parts = [f"commit {commit}{changed}" if commit else "commit not recorded"]
+    parts += [str(origin[name]) for name in ("processor", "platform") if origin.get(name)]
+    if origin.get("cpu_count"):
+        parts.append(f"{origin['cpu_count']} cores")
+    if origin.get("device"):
+        parts.append(f"on {origin['device']}")
+    versions = {"Python": origin.get("python"), **(origin.get("versions") or {})}
+    parts.append(", ".join(f"{name} {number}" for name, number in versions.items() if number))
+    days = [
+        str(origin[name])[:16].replace("T", " ") for name in ("first", "last") if name in origin
+    ]
+    parts += [" to ".join(days) + " UTC"] if days else []
+    return "; ".join(part for part in parts if part)
+
+
+def runs_behind(arena: Arena, origins: Sequence[Origin]) -> dict[str, dict[str, list]]:
+    """Method → columns by seed, in the order of ``leaderboard.values_of``: the hashes, the index of
+    the origin (−1 where none is known), and the run's folder."""
+    place = {folder: i for i, origin in enumerate(origins) for folder in origin["runs"]}
+    found = {}
+    for method in arena.methods:
+        runs = arena.runs(method)
+        folders = [run_below(run) for run in runs]
+        found[method] = {
+            **{name: [run[column] for run in runs] for name, column in HASHES.items()},
+            "origin": [place.get(folder, -1) for folder in folders],
+            "folder": folders,
+        }
+    return found
+
+
+def commands(arena: Arena, grids: Mapping[str, Grid]) -> dict[str, str]:
+    """``one`` and ``all``: how a run and all runs of a method are made again, with METHOD,
+    SEED (0) and SEEDS (seed~0 seed~1) to be filled in.
+
+    Empty where no config file of the experiment is known.
+    """
+    grid = grids.get(arena.summary.experiment)
+    if grid is None:
+        return {}
+    file, cell = shlex.quote(Path(grid.file).as_posix()), arena.cell
+    dataset, skew = shlex.quote(cell.setting.dataset), shlex.quote(cell.skew)
+    return {
+        "one": f"fedsdg run --config {file} --dataset {dataset} --skew {skew} "
+        "--method METHOD --seed SEED",
+        "all": f"fedsdg run --grid {file} --only {dataset} {skew} METHOD SEEDS",
+    }

@@ -1,0 +1,317 @@
+"""The page as a person uses it, in a real browser without a network: pointer, keyboard, phone."""
+
+import json
+import math
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from scipy.stats import t as student
+
+from fedsdg.analysis.page import write_page
+from fedsdg.files import write_json
+from fedsdg.files.declarations import families
+
+REFERENCE = Path(__file__).parents[3] / "results" / "reference"
+ROUND_ARENA = "label-skew-digits-20-dirichlet~0.1"
+NEEDS = "needs-digits-20-iid@half"
+
+
+def opened(browser, made: Path, **options):
+    """A fresh tab with the page, all of it drawn; what the browser complains of stands in it."""
+    options = {"viewport": {"width": 1280, "height": 900}, **options}
+    context = browser.new_context(offline=True, **options)
+    tab = context.new_page()
+    tab.complaints, tab.asked = [], []
+    tab.on("console", lambda message: tab.complaints.append(message.text))
+    tab.on("pageerror", lambda error: tab.complaints.append(str(error)))
+    tab.on("request", lambda request: tab.asked.append(request.url))
+    begun = time.monotonic()
+    tab.goto(made.as_uri())
+    tab.wait_for_selector("html[data-ready]")
+    tab.seconds = time.monotonic() - begun
+    tab.wait_for_selector("html[data-ready=all]")
+    settle(tab)
+    return tab
+
+
+@pytest.fixture
+def tab(browser, made: Path) -> Iterator:
+    found = opened(browser, made)
+    yield found
+    assert found.complaints == []
+    found.context.close()
+
+
+def column(tab, heading: str) -> list[str]:
+    """What stands under a heading of the visible board, in the order of its visible rows."""
+    return tab.evaluate(
+        """heading => {
+          const board = document.querySelector(".board:not([hidden])");
+          const heads = [...board.querySelectorAll("thead th")];
+          const at = heads.findIndex((one) => one.dataset.column === heading);
+          const rows = [...board.querySelectorAll("tbody tr")].filter((row) => !row.hidden);
+          return rows.map((row) => row.cells[at].textContent);
+        }""",
+        heading,
+    )
+
+
+def head(tab, name: str):
+    return tab.locator(f".board:not([hidden]) th[data-column={name}] button")
+
+
+def mean(text: str) -> float | None:
+    return None if text == "–" else float(re.split(r"[ \[]", text.replace(",", ""))[0])
+
+
+def settle(tab) -> None:
+    """Wait until charts that are being drawn stand there."""
+    tab.evaluate("Promise.all([...PLOTS.values()].map((plot) => plot.done)).then(() => null)")
+
+
+def test_it_is_ready_soon_asks_for_nothing_and_complains_of_nothing(browser, made):
+    tab = opened(browser, made)
+    assert tab.seconds < 10  # 2 s where nothing else runs
+    for arena in tab.evaluate("data.arenas.map((one) => one.id)"):
+        tab.select_option("#arena", arena)
+        settle(tab)
+    for dark in ("true", "false"):
+        tab.click("#theme")
+        assert tab.get_attribute("#theme", "aria-pressed") == dark
+        settle(tab)
+    charts = tab.evaluate("[...document.querySelectorAll('.chart')].map((one) => one.id)")
+    assert len(charts) == 10
+    for chart in charts:
+        assert tab.locator(f"#{chart} svg .mark-symbol, #{chart} svg .mark-rect").count(), chart
+    assert tab.complaints == []
+    assert tab.asked == [made.as_uri()] or tab.asked[1:] == ["data:,"]
+    tab.context.close()
+
+
+def test_columns_sort_by_number_and_what_is_missing_stands_last(tab):
+    tab.select_option("#arena", NEEDS)  # there a run sends 34 MB or 109 MB: text sorts otherwise
+    for heading in ("expected_worst_decile", "global_accuracy", "bytes"):
+        head(tab, heading).click()
+        falling = [mean(text) for text in column(tab, heading)]
+        head(tab, heading).click()
+        rising = [mean(text) for text in column(tab, heading)]
+        for values, reverse in ((falling, True), (rising, False)):
+            known = [value for value in values if value is not None]
+            assert known == sorted(known, reverse=reverse) and len(set(known)) > 2
+            assert values[: len(known)] == known
+    head(tab, "method").press("Enter")
+    names = column(tab, "method")
+    assert names == sorted(names, key=str.lower)
+    assert tab.get_attribute(".board:not([hidden]) th[data-column=method]", "aria-sort")
+    assert tab.locator(".board:not([hidden]) th[aria-sort]").count() == 1
+
+
+def test_rows_are_filtered_by_family_and_name_and_hidden_one_by_one(tab):
+    tab.select_option("#arena", NEEDS)
+    everyone = column(tab, "method")
+    tab.uncheck("#families input[value='FedSDG']")
+    kept = tab.evaluate(
+        "[...document.querySelectorAll('.board:not([hidden]) tbody tr')]"
+        ".filter((row) => !row.hidden).map((row) => row.dataset.method)"
+    )
+    assert kept and all(families().get(method) != "FedSDG" for method in kept)
+    assert len(kept) < len(everyone)
+    tab.check("#families input[value='FedSDG']")
+    tab.fill("#find", "ditto")
+    assert [name.split(" †")[0] for name in column(tab, "method")] == ["Ditto"]
+    tab.fill("#find", "")
+    row = tab.locator(".board:not([hidden]) tr[data-method=fedrep]")
+    row.locator(".hide").press("Enter")
+    assert "FedRep" not in column(tab, "method") and len(column(tab, "method")) == len(everyone) - 1
+    assert tab.evaluate("document.activeElement.className") == "hide"
+    assert tab.inner_text("#restore") == "Show hidden rows (1)"
+    tab.click("#restore")
+    assert sorted(column(tab, "method")) == sorted(everyone)
+
+
+def test_a_number_opens_its_runs_with_their_provenance_by_pointer_and_by_keyboard(tab, reference):
+    runs = pd.read_parquet(reference / "needs" / "runs.parquet")
+    mine = runs[(runs["method"] == "ditto") & (runs["status"] == "ok")].sort_values("seed")
+    origins = json.loads((reference / "needs" / "provenance.json").read_text())
+    tab.select_option("#arena", NEEDS)
+    cells = tab.locator(".board:not([hidden]) tr[data-method=ditto] .number")
+    assert cells.count() == 8  # five accuracies, bytes, steps, seeds
+    for number in range(cells.count()):
+        cells.nth(number).click()
+        said = tab.inner_text("#runs")
+        assert "Ditto" in said and cells.nth(number).inner_text() in said
+        for _, run in mine.iterrows():
+            assert run["config_hash"][:12] in said and run["partition_hash"][:12] in said
+        folder = "digits/clients~20/iid@half/ditto/seed~0"
+        (origin,) = [one for one in origins if folder in one["runs"]]
+        assert origin["commit"] in said and origin["first"][:10] in said
+        assert "--method ditto --seed 0" in said and "config/needs.yaml" in said
+        assert "iid@half ditto seed~0 seed~1 seed~2 seed~3 seed~4" in said
+        tab.keyboard.press("Escape")
+        assert not tab.is_visible("#runs")
+    cell = cells.nth(2)  # clients that differ
+    cell.focus()
+    tab.keyboard.press("Enter")
+    assert tab.is_visible("#runs")
+    for value in mine["quarter_expected_accuracy_b"]:
+        assert f"{100 * value:.2f}" in tab.inner_text("#runs table")
+    tab.click("#runs summary")
+    assert mine["config_hash"].iloc[0] in tab.inner_text("#runs")
+    tab.keyboard.press("Escape")
+    assert not tab.is_visible("#runs")
+    assert tab.evaluate("document.activeElement.textContent") == cell.inner_text()
+
+
+@pytest.mark.parametrize(("one", "other"), [("fedsdg", "fedavg"), ("fedrep", "fine-tune")])
+def test_two_methods_differ_by_the_paired_interval_over_their_common_seeds(
+    tab, reference, one, other
+):
+    runs = pd.read_parquet(reference / "needs" / "runs.parquet")
+    table = runs[runs["status"] == "ok"].pivot(
+        index="seed", columns="method", values="quarter_expected_accuracy_b"
+    )
+    gaps = 100 * (table[one] - table[other]).dropna()
+    assert len(gaps) == (10 if one == "fedsdg" else 5)
+    half = student.ppf(0.975, len(gaps) - 1) * gaps.std(ddof=1) / math.sqrt(len(gaps))
+    ends = [gaps.mean(), gaps.mean() - half, gaps.mean() + half]
+    tab.select_option("#arena", NEEDS)
+    tab.select_option("#one", one)
+    tab.select_option("#other", other)
+    tab.select_option("#rival-metric", "expected_accuracy_b")
+    settle(tab)
+    said = tab.inner_text("#gap").replace("−", "-")
+    found = re.search(
+        r": ([+-]?[\d.]+) points \[([+-]?[\d.]+), ([+-]?[\d.]+)\], (\d+) paired", said
+    )
+    assert found is not None, said
+    assert [float(text) for text in found.groups()[:3]] == pytest.approx(ends, abs=0.051)
+    assert int(found.group(4)) == len(gaps)
+    assert tab.locator("#chart-pairs path[aria-roledescription=point]").count() == 2 * len(gaps)
+    assert tab.locator("#chart-gaps path[aria-roledescription=point]").count() == len(gaps) + 1
+
+
+def test_curves_are_switched_shown_against_any_cost_and_say_what_is_under_the_pointer(tab):
+    tab.select_option("#arena", ROUND_ARENA)
+    lines = "#chart-convergence path[aria-roledescription='line mark']"
+    settle(tab)
+    before = tab.locator(lines).count()
+    boxes = tab.locator("#curve-methods input")
+    assert before == tab.locator("#curve-methods input:checked").count() < boxes.count()
+    tab.check("#curve-methods input[value=krum]")
+    settle(tab)
+    assert tab.locator(lines).count() == before + 1
+    tab.locator("#curve-methods input[value=krum]").press("Space")
+    settle(tab)
+    assert tab.locator(lines).count() == before
+    for cost, title in (("steps", "local steps"), ("bytes", "MB sent"), ("round", "round")):
+        tab.check(f"#cost input[value={cost}]")
+        settle(tab)
+        assert title in tab.text_content("#chart-convergence svg")
+    point = tab.locator("#chart-convergence path[aria-roledescription=point]").last
+    point.hover(force=True)
+    tab.wait_for_selector("#vg-tooltip-element.visible")
+    assert re.search(r"accuracy \(%\)\s*\d+\.\d \[", tab.inner_text("#vg-tooltip-element"))
+
+
+def test_gates_of_any_round_seed_and_method_are_shown(tab):
+    tab.select_option("#arena", NEEDS)
+    settle(tab)
+    fields = "#chart-blocks path[aria-roledescription='rect mark']"
+    rounds = tab.evaluate("arena().gates[0].rounds")
+    assert tab.inner_text("#gate-said") == str(rounds[-1])
+
+    def last() -> list[str]:
+        return tab.evaluate(
+            "(path) => [...document.querySelectorAll(path)].map((one) => one.ariaLabel)", fields
+        )
+
+    shown = last()
+    assert len(shown) == 20 * 6
+    tab.locator("#gate-round").press("Home")
+    settle(tab)
+    assert tab.inner_text("#gate-said") == str(rounds[0]) and last() != shown
+    tab.select_option("#gate-seed", "3")
+    tab.select_option("#gate-measure", "private_shares")
+    settle(tab)
+    assert len(last()) == 20 * 6 and last() != shown
+    assert tab.locator("#gate-method option").count() == 5
+
+
+def test_the_ledger_is_filtered_by_verdict_source_and_words(tab, reference):
+    entries = json.loads((reference / "ledger.json").read_text())
+    rows = tab.locator("#claims tbody tr:not([hidden])")
+    assert rows.count() == len(entries)
+    for verdict in ("supported", "undecided", "open"):
+        tab.uncheck(f"#verdicts input[value={verdict}]")
+    refuted = [entry for entry in entries if entry["verdict"] == "refuted"]
+    assert rows.count() == len(refuted)
+    tab.select_option("#source", index=2)
+    source = tab.evaluate("document.getElementById('source').value")
+    number = re.search(r"\d{3}", source)
+    assert number is not None
+    assert rows.count() == sum(entry["source"] == number.group() for entry in refuted)
+    tab.select_option("#source", "")
+    tab.fill("#claim-find", refuted[0]["id"])
+    assert rows.count() >= 1 and refuted[0]["sentence"] in rows.first.inner_text()
+    assert tab.inner_text("#claims-shown") == f"{rows.count()} of {len(entries)}"
+
+
+def test_on_a_phone_nothing_scrolls_sideways_but_tables_in_their_own_place(browser, made):
+    size = {"width": 390, "height": 844}
+    tab = opened(browser, made, viewport=size, has_touch=True)
+    for arena in (ROUND_ARENA, NEEDS):
+        tab.select_option("#arena", arena)
+        settle(tab)
+        assert tab.evaluate("document.documentElement.scrollWidth") == 390, arena
+    tab.locator(".board:not([hidden]) .number").first.tap()
+    box = tab.locator("#runs").bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= 390
+    assert tab.complaints == []
+    tab.context.close()
+
+
+def test_dark_by_preference_but_on_paper_light_with_all_leaderboards_and_no_controls(browser, made):
+    tab = opened(browser, made, color_scheme="dark")
+    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(21, 24, 28)"
+    tab.emulate_media(media="print")
+    boards = tab.locator(".board")
+    assert all(boards.nth(i).is_visible() for i in range(boards.count()))
+    assert not tab.is_visible(".bar nav") and not tab.is_visible("#families")
+    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    tab.context.close()
+
+
+def test_what_is_not_there_is_said_and_breaks_nothing(browser, summary_dir, bare, tmp_path):
+    """Failed runs, one seed, no FedSDG, no ledger, no attacks, no search, part of the speeds."""
+    records, reference = tmp_path / "summary", tmp_path / "reference"
+    shutil.copytree(summary_dir, records / "synthetic")
+    shutil.copytree(bare, records / "bare")
+    measured = json.loads((REFERENCE / "performance" / "measured.json").read_text())
+    measured["timings"] = [row for row in measured["timings"] if row["suite"] == "sizes"]
+    write_json(tmp_path / "performance" / "short" / "aggregation.json", measured)
+    page = write_page(
+        records,
+        tmp_path / "report" / "index.html",
+        experiments=["bare", "synthetic"],
+        reference=reference,
+        configs=tmp_path,
+    )
+    tab = opened(browser, page)
+    for arena in tab.evaluate("data.arenas.map((one) => one.id)"):
+        tab.select_option("#arena", arena)
+        settle(tab)
+        tab.locator(".board:not([hidden]) .number").first.click()
+        assert "No config file" in tab.inner_text("#runs")
+        assert "not recorded" in tab.inner_text("#runs-made")
+        tab.keyboard.press("Escape")
+    assert tab.is_disabled("#cost input[value=steps]") and tab.is_enabled(
+        "#cost input[value=bytes]"
+    )
+    assert not tab.is_visible("#chart-speed-clients") and tab.is_visible("#chart-codes svg")
+    assert tab.complaints == []
+    tab.context.close()

@@ -1,0 +1,456 @@
+"""What the page says is what the record says, worked out here by pandas; and how it may fail."""
+
+import base64
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from scipy.stats import t as student
+
+from fedsdg.analysis.frames import flat
+from fedsdg.analysis.page import write_page
+from fedsdg.analysis.page.charts import DARK_GROUND, contrast, drawn, on_dark
+from fedsdg.analysis.page.document import embedded, library
+from fedsdg.analysis.plots.style import looks
+from fedsdg.cli import main
+from fedsdg.experiment.config_files import load_config
+from fedsdg.experiment.grid.runs import grid_runs
+from fedsdg.files import write_json
+from fedsdg.files.declarations import families, titles
+from fedsdg.files.places import run_below
+
+ARENAS = ("label-skew", "needs", "views")
+
+
+@dataclass
+class Boards(HTMLParser):
+    """Arena → method → column → what stands there; and all tags with their attributes."""
+
+    found: dict = field(default_factory=dict)
+    tags: list = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self.arena = self.method = self.column = ""
+
+    def handle_starttag(self, tag, attributes):
+        said = dict(attributes)
+        self.tags.append((tag, said))
+        if tag == "div" and said.get("class") == "board":
+            self.arena = said["data-arena"]
+        elif tag == "section":
+            self.arena = ""
+        elif tag == "tr":
+            self.method = said.get("data-method", "")
+        elif tag in ("td", "th"):
+            words = said.get("class") == "words"
+            self.column = said.get("data-column") or ("horizon" if words else "row")
+
+    def handle_endtag(self, tag):
+        if tag in ("td", "th"):
+            self.column = ""
+
+    def handle_data(self, text):
+        if self.arena and self.method and self.column:
+            row = self.found.setdefault(self.arena, {}).setdefault(self.method, {})
+            row[self.column] = row.get(self.column, "") + text.strip()
+
+
+def parsed(page: Path) -> Boards:
+    boards = Boards()
+    boards.feed(page.read_text(encoding="utf-8"))
+    return boards
+
+
+def data_of(page: Path) -> dict:
+    text = page.read_text(encoding="utf-8")
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+    assert found is not None
+    return json.loads(found.group(1))
+
+
+@pytest.fixture(scope="module")
+def boards(made: Path) -> Boards:
+    return parsed(made)
+
+
+@pytest.fixture(scope="module")
+def data(made: Path) -> dict:
+    return data_of(made)
+
+
+def in_print(values: pd.Series) -> str:
+    """Mean and half-width in percent, as a table has them; the interval is cut at 0 and 100."""
+    mean, n = values.mean(), len(values)
+    if n < 5:
+        return f"{100 * mean:.1f}"
+    half = student.ppf(0.975, n - 1) * values.std(ddof=1) / math.sqrt(n)
+    if mean - half < 0 or mean + half > 1:
+        low, high = max(mean - half, 0), min(mean + half, 1)
+        return f"{100 * mean:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+    return f"{100 * mean:.1f} ± {100 * half:.1f}"
+
+
+def three_digits(value: float) -> str:
+    if value == 0:
+        return "0"
+    return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3}f}"
+
+
+@pytest.mark.parametrize("experiment", ARENAS)
+def test_every_number_of_a_leaderboard_is_that_of_the_record(boards, reference, experiment):
+    runs = pd.read_parquet(reference / experiment / "runs.parquet")
+    rounds = pd.read_parquet(reference / experiment / "rounds.parquet")
+    names = ["expected_accuracy", "expected_worst_decile", "global_accuracy"]
+    if experiment != "label-skew":
+        names += ["expected_accuracy_a", "expected_accuracy_b"]
+    compared = 0
+    for skew, cell in runs.groupby("skew"):
+        board = boards.found[f"{experiment}-digits-20-{skew}"]
+        tried = cell[cell["status"] != "not run"]
+        assert set(board) == set(tried["method"])
+        for method, mine in cell[cell["status"] == "ok"].groupby("method"):
+            row = board[method]
+            assert set(names) | {"bytes", "steps", "seeds"} <= set(row)
+            for name in names:
+                known = mine[f"quarter_{name}"].dropna()
+                assert row[name] == (in_print(known) if len(known) else "–"), (method, name)
+            sent = (mine["bytes_up"] + mine["bytes_down"]).mean() / 1e6
+            assert row["bytes"] == three_digits(sent)
+            own = rounds[(rounds["skew"] == skew) & (rounds["method"] == method)]
+            steps = own.groupby("seed")["local_steps"].sum().mean() / 1e3
+            assert row["steps"] == three_digits(steps)
+            asked = len(cell[cell["method"] == method])
+            assert row["seeds"] == (str(asked) if len(mine) == asked else f"{len(mine)} of {asked}")
+            compared += len(names) + 3
+    assert compared > 100
+
+
+@pytest.mark.parametrize("experiment", ARENAS)
+def test_what_had_not_settled_is_marked_as_in_the_table_of_horizons(boards, reference, experiment):
+    table = pd.read_csv(reference / experiment / "horizon.csv")
+    unsettled = 0
+    for _, one in table.iterrows():
+        row = boards.found[f"{experiment}-digits-20-{one['skew']}"][one["method"]]
+        assert row["horizon"].startswith(one["verdict"])
+        assert ("†" in row["row"]) == (one["verdict"] != "settled")
+        unsettled += one["verdict"] != "settled"
+    assert unsettled
+
+
+def test_the_highest_comes_first_and_families_are_those_declared(made, boards):
+    rows = [said for tag, said in boards.tags if tag == "tr" and "data-method" in said]
+    for said in rows:
+        if said["data-method"] in families():
+            assert said["data-family"] == families()[said["data-method"]]
+    for board in boards.found.values():
+        means = [float(row["expected_accuracy"].split()[0]) for row in board.values()]
+        assert means == sorted(means, reverse=True)
+
+
+def test_a_page_is_one_file_that_asks_for_nothing(made, boards):
+    assert made.stat().st_size < 10e6
+    text = made.read_text(encoding="utf-8")
+    assert text.count("window.vegaEmbed=") == 1 and len(library()) < 2e6
+    assert [path.name for path in made.parent.iterdir()] == ["index.html"]
+    for tag, said in boards.tags:
+        assert "src" not in said, (tag, said)
+        if tag == "link":
+            assert said["href"] == "data:,"
+        if tag == "a":
+            assert said["href"].startswith("#")
+
+
+def test_values_and_runs_behind_a_number_are_those_of_the_record(data, reference):
+    runs = pd.read_parquet(reference / "needs" / "runs.parquet").set_index(["method", "seed"])
+    (arena,) = [one for one in data["arenas"] if one["experiment"] == "needs"]
+    entries = json.loads((reference / "needs" / "provenance.json").read_text())
+    for method in arena["methods"]:
+        seeds = method["values"]["seeds"]
+        assert seeds == sorted(seeds) and seeds
+        for i, seed in enumerate(seeds):
+            run = runs.loc[method["label"], seed]
+            assert method["runs"]["config"][i] == run["config_hash"]
+            assert method["runs"]["partition"][i] == run["partition_hash"]
+            assert method["runs"]["code"][i] == run["source_hash"]
+            shown = method["values"]["expected_accuracy"][i]
+            assert shown == pytest.approx(run["quarter_expected_accuracy"], rel=1e-5)
+            folder = run_below(run.to_dict() | {"method": method["label"], "seed": seed})
+            assert method["runs"]["origin"][i] >= 0
+            said = arena["origins"][method["runs"]["origin"][i]]
+            (entry,) = [one for one in entries if folder in one["runs"]]
+            for fact in (entry["commit"], entry["processor"], entry["versions"]["torch"]):
+                assert fact in said
+            assert entry["first"][:10] in said and entry["last"][:10] in said
+    assert arena["commands"]["one"].startswith(
+        f"fedsdg run --config {(reference.parents[1] / 'config/needs.yaml').as_posix()} "
+        "--dataset digits --skew iid@half --method METHOD"
+    )
+
+
+def test_the_commands_make_what_the_record_says_of_its_runs(data, reference):
+    """Records from before may say less of a run than its config does today, but nothing else."""
+    compared = 0
+    for arena in data["arenas"]:
+        runs = pd.read_parquet(reference / arena["experiment"] / "runs.parquet")
+        files = [shlex.split(arena["commands"]["one"])[3]]
+        config = load_config(files)
+        for method in arena["methods"]:
+            one, many = (
+                shlex.split(command.replace("METHOD", method["label"]))
+                for command in (arena["commands"]["one"], arena["commands"]["all"])
+            )
+            said = dict(zip(one[2::2], one[3::2], strict=True))
+            wanted = config.run(
+                said["--dataset"], said["--skew"], config.method(said["--method"]), 2
+            )
+            mine = runs[(runs["skew"] == said["--skew"]) & (runs["method"] == method["label"])]
+            (known,) = mine.loc[mine["seed"] == 2, "config"]
+            there = flat(json.loads(known))
+            assert {key: flat(wanted.to_dict()).get(key) for key in there} == there
+            assert many[:4] == ["fedsdg", "run", "--grid", *files]
+            assert many[4] == "--only" and many[-1] == "SEEDS"
+            seeds = method["values"]["seeds"]
+            only = [*many[5:-1], *(f"seed~{seed}" for seed in seeds)]
+            made = [run.identity for run in grid_runs(config, Path("store"), only)]
+            assert [(one["skew"], one["seed"]) for one in made] == [
+                (said["--skew"], seed) for seed in seeds
+            ]
+            compared += 1
+    assert compared == 81
+
+
+def test_curves_are_means_over_seeds_against_what_was_spent(data, reference):
+    rounds = pd.read_parquet(reference / "views" / "rounds.parquet").sort_values("round")
+    rounds["spent"] = rounds["bytes_up"] + rounds["bytes_down"]
+    rounds["spent"] = rounds.groupby(["skew", "method", "seed"])["spent"].cumsum() / 1e6
+    (arena,) = [one for one in data["arenas"] if one["id"] == "views-digits-20-iid@rotate"]
+    shown = pd.DataFrame(arena["curves"]["expected_accuracy_b"])
+    here = rounds[(rounds["skew"] == "iid@rotate") & rounds["evaluated"]]
+    assert len(shown) == len(here.groupby(["method", "round"]))
+    for (method, number), rows in here.groupby(["method", "round"]):
+        mine = shown[(shown["method"] == method) & (shown["round"] == number)].iloc[0]
+        values = 100 * rows["expected_accuracy_b"]
+        half = student.ppf(0.975, 4) * values.std(ddof=1) / math.sqrt(5)
+        assert mine["mean"] == pytest.approx(values.mean(), abs=0.006)
+        assert mine["high"] - mine["low"] == pytest.approx(2 * half, abs=0.011)
+        assert mine["bytes"] == pytest.approx(rows["spent"].mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize("column", ["gates", "private_shares"])
+def test_heat_maps_hold_every_client_and_block_to_the_hundredth(data, reference, column):
+    clients = pd.read_parquet(reference / "needs" / "clients.parquet")
+    rounds = pd.read_parquet(reference / "needs" / "rounds.parquet")
+    (arena,) = [one for one in data["arenas"] if one["experiment"] == "needs"]
+    runs = [run for run in arena["gates"] if run["method"] == "fedsdg"]
+    assert [run["seed"] for run in runs] == list(range(10))
+    run = runs[3]
+    own = clients[(clients["method"] == "fedsdg") & (clients["seed"] == 3)]
+    evaluated = rounds[(rounds["method"] == "fedsdg") & (rounds["seed"] == 3) & rounds["evaluated"]]
+    assert run["rounds"] == evaluated["round"].tolist()
+    shape = len(run["rounds"]), len(run["clients"]), run["blocks"]
+    shown = np.frombuffer(base64.b64decode(run[column]), dtype=np.uint8).reshape(shape)
+    kinds = own.dropna(subset=["conflicts"]).groupby("client")["conflicts"].last()
+    assert run["kinds"] == ["B" if kinds[client] else "A" for client in run["clients"]]
+    assert run["kinds"] == sorted(run["kinds"])
+    for r, number in enumerate(run["rounds"]):
+        now = own[own["round"] == number].set_index("client")[column]
+        for c, client in enumerate(run["clients"]):
+            value = now.get(client)
+            if value is None:
+                assert (shown[r, c] == 255).all()
+            else:
+                assert shown[r, c] == pytest.approx(100 * np.asarray(value), abs=0.51)
+
+
+def test_attacks_tuning_and_speed_are_those_of_their_files(data, reference):
+    table = pd.read_csv(reference / "byzantine" / "byzantine.csv")
+    known = {(r["attack"], r["method"], r["share"]): r["mean (share)"] for _, r in table.iterrows()}
+    attacks = [one for one in data["attacks"] if one["experiment"] == "byzantine"]
+    compared = 0
+    for one in attacks:
+        assert "round 10" in one["pilot"] and "2 seeds" in one["pilot"]
+        attack = one["title"].removeprefix("byzantine: ").rpartition(" (")[0]
+        for row in one["rows"]:
+            mean = known[attack, row["method"], row["share"] / 100]
+            assert row["mean"] == pytest.approx(100 * mean, abs=0.006)
+            compared += 1
+    assert compared == len(table)
+
+    search = json.loads((reference / "views" / "search.json").read_text())["methods"]
+    for label, found in search.items():
+        rows = [row for row in data["tuning"]["views"] if row["method"] == label]
+        assert [row["trials"] for row in rows] == list(range(1, len(rows) + 1))
+        best = [100 * value for value in found["expected_best"]]
+        assert [row["best"] for row in rows] == pytest.approx(best, abs=0.006)
+        scores = [100 * trial["score"] for trial in found["trials"]]
+        shown = [(row["score"], score) for row, score in zip(rows, scores, strict=True)]
+        assert all(s is None or s == pytest.approx(score, abs=0.006) for s, score in shown)
+        left_out = sum(s is None for s, _ in shown)
+        assert (f"({left_out} ↓)" in rows[0]["title"]) == (left_out > 0)
+
+    measured = json.loads((reference / "performance" / "measured.json").read_text())
+    own = [r for r in measured["timings"] if (r["suite"], r["code"]) == ("clients", "ours")]
+    expected = {(r["rule"], r["clients"]): 100 * r["floor"] for r in own}
+    shown = {(r["method"], r["clients"]): r["share"] for r in data["speeds"]["clients"]}
+    assert shown == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_ledger_stands_there_with_every_verdict(made, reference):
+    text = made.read_text(encoding="utf-8")
+    for entry in json.loads((reference / "ledger.json").read_text()):
+        assert f'<tr id="claim-{entry["id"]}" data-verdict="{entry["verdict"]}"' in text
+
+
+def test_colours_are_seen_on_dark_ground_and_stay_as_they_are_on_light():
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    for method, look in looks(list(titles("methods"))).items():
+        assert drawn(look)["light"] == look.colour
+        assert contrast(on_dark(look.colour), DARK_GROUND) >= 4.5, method
+    css = (Path(write_page.__code__.co_filename).parent / "assets" / "page.css").read_text()
+    assert f"--ground: {DARK_GROUND}" in css
+
+
+def test_embedded_text_cannot_end_its_script():
+    text = embedded({"title": "</script><script>alert(1)</script><!--"})
+    assert "<" not in text
+    assert json.loads(text)["title"].startswith("</script>")
+
+
+def test_summaries_as_computed_are_shown_with_what_failed_and_what_was_not_run(
+    written, summary_dir, in_part, reference, tmp_path
+):
+    records = tmp_path / "summary"
+    shutil.copytree(summary_dir, records / "synthetic")
+    shutil.copytree(in_part, records / "in-part")
+    runs = tmp_path / "runs" / "synthetic"
+    shutil.copytree(written.runs, runs)
+    folder = runs / "digits/clients~12/dirichlet~0.1/fedsdg/seed~2"
+    write_json(
+        folder / "provenance.json", {"commit": "c0ffee", "dirty": False, "processor": "abacus"}
+    )
+    (tmp_path / "report-needs.html").write_text("")
+    page = write_page(
+        records,
+        tmp_path / "report" / "index.html",
+        experiments=["synthetic", "in-part"],
+        reference=tmp_path / "nowhere",
+        configs=tmp_path,
+    )
+    data, boards = data_of(page), parsed(page)
+    board = boards.found["synthetic-digits-12-dirichlet~0.1"]
+    assert board["krum"]["seeds"] == "4 of 5" and board["fedsdg"]["seeds"] == "5"
+    values = written.values("dirichlet~0.1", "fedsdg", "personal_accuracy")
+    assert board["fedsdg"]["personal_accuracy"] == in_print(pd.Series(values))
+    part = next(board for name, board in boards.found.items() if "runs-digits" in name)
+    assert set(part) == {"fedsdg", "fedavg"} and part["fedavg"]["seeds"] == "1 of 2"
+    assert "±" not in part["fedavg"]["personal_accuracy"]
+    arena = data["arenas"][0]
+    (fedsdg,) = [one for one in arena["methods"] if one["label"] == "fedsdg"]
+    assert arena["origins"][fedsdg["runs"]["origin"][2]].startswith("commit c0ffee; abacus")
+    assert arena["commands"] == {} and data["attacks"] == [] and data["speeds"] is None
+    text = page.read_text(encoding="utf-8")
+    assert "There is no ledger" in text and "no record of attacks" in text
+    assert '<a href="../report-needs.html">report-needs.html</a>' in text
+
+
+def _copied(reference: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "records" / "views"
+    folder.mkdir(parents=True)
+    for name in ("runs", "rounds", "clients"):
+        shutil.copy(reference / "views" / f"{name}.parquet", folder)
+    return folder
+
+
+def _lacks_a_column(folder: Path) -> None:
+    file = folder / "rounds.parquet"
+    pq.write_table(pq.read_table(file).drop_columns("evaluated"), file)
+
+
+def _younger(folder: Path) -> None:
+    file = folder / "runs.parquet"
+    table = pq.read_table(file)
+    pq.write_table(table.replace_schema_metadata({b"fedsdg.format": b"99"}), file)
+
+
+def _cut_off(folder: Path) -> None:
+    file = folder / "clients.parquet"
+    file.write_bytes(file.read_bytes()[:1000])
+
+
+def _no_run(folder: Path) -> None:
+    file = folder / "runs.parquet"
+    pq.write_table(pq.read_table(file).slice(0, 0), file)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (_lacks_a_column, r"rounds\.parquet has no column 'evaluated'.*schema.*fedsdg summarise"),
+        (_younger, r"runs\.parquet has records of format 99.*update"),
+        (_cut_off, r"clients\.parquet is no file of records.*fedsdg summarise"),
+        (_no_run, r"runs\.parquet holds no run; summarise again"),
+        (lambda folder: (folder / "rounds.parquet").unlink(), r"rounds\.parquet is missing"),
+    ],
+)
+def test_a_record_that_cannot_be_read_is_named_in_one_sentence(
+    reference, tmp_path, capsys, damage, said
+):
+    folder = _copied(reference, tmp_path)
+    damage(folder)
+    output = tmp_path / "report" / "index.html"
+    assert main(["page", "--records", str(folder.parent), "--output", str(output)]) == 2
+    error = capsys.readouterr().err
+    assert re.fullmatch(rf"fedsdg: error: .*{said}.*\n", error), error
+    assert not list(output.parent.iterdir())
+
+
+def test_a_page_without_runs_and_a_name_without_a_record_say_so(reference, tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    output = tmp_path / "index.html"
+    options = ["--output", str(output), "--records"]
+    assert main(["page", *options, str(tmp_path / "empty")]) == 2
+    assert "has no runs of label-skew, needs, views" in capsys.readouterr().err
+    assert main(["page", *options, str(reference), "--experiments", "neads"]) == 2
+    assert "did you mean 'needs'?" in capsys.readouterr().err
+    assert not output.exists()
+
+
+def test_a_place_that_cannot_be_written_is_named_before_anything_is_computed(
+    reference, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr("fedsdg.analysis.page._page", lambda *_: pytest.fail("computed"))
+    (tmp_path / "file").write_text("")
+    wrong = [tmp_path / "file" / "index.html", tmp_path]
+    if os.geteuid() != 0:
+        (tmp_path / "locked").mkdir(mode=0o555)
+        wrong.append(tmp_path / "locked" / "index.html")
+    for output in wrong:
+        assert main(["page", "--records", str(reference), "--output", str(output)]) == 2
+        assert re.match(rf"fedsdg: error: {output} .*--output\n", capsys.readouterr().err)
+
+
+def test_the_command_prints_the_path_and_makes_the_same_bytes_in_every_process(
+    reference, tmp_path, capsys
+):
+    output, again = tmp_path / "index.html", tmp_path / "again.html"
+    options = ["page", "--records", str(reference), "--experiments", "views"]
+    options += ["--reference", str(tmp_path), "--configs", str(tmp_path), "--output"]
+    assert main([*options, str(output)]) == 0
+    assert capsys.readouterr().out == f"{output}\n"
+    assert {one["experiment"] for one in data_of(output)["arenas"]} == {"views"}
+    command = [sys.executable, "-m", "fedsdg", *options, str(again)]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONHASHSEED": "7"})
+    assert again.read_bytes() == output.read_bytes()
