@@ -162,7 +162,7 @@ def _agree_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("experiment", nargs="+", help="as its config names it: needs")
 
 
-def verify(arguments: argparse.Namespace) -> int:
+def succeeded(arguments: argparse.Namespace) -> int:
     """Fail, naming them, when runs failed; otherwise write the flag."""
     from fedsdg.analysis.summarise import failed_runs
     from fedsdg.files import atomic_path
@@ -184,7 +184,7 @@ def verify(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _verify_options(sub: argparse.ArgumentParser) -> None:
+def _succeeded_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--summary", required=True)
     sub.add_argument("--output")
 
@@ -199,5 +199,5 @@ COMMANDS = (
     Command(ledger, _ledger_options),
     Command(record, _record_options),
     Command(agree, _agree_options),
-    Command(verify, _verify_options),
+    Command(succeeded, _succeeded_options),
 )
