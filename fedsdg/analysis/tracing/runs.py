@@ -85,6 +85,7 @@ def facts_of(summary: Summary, run: Mapping[str, Any]) -> dict[str, Any]:
         **{name: run[name] for name in RUN},
         **{name: run[name] for name in _HASHES},
         "backbone": config.get("backbone"),
+        "config": config,
         "data_hash": _data_hash(summary.folder, run),
         "made": next(iter(_made(summary.folder, folder)), None),
     }
