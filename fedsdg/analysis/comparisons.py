@@ -80,8 +80,12 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """What ten seeds or more decide; with fewer "n seeds, no verdict"."""
+        return self.decided()
+
+    def decided(self, least: int = SEEDS) -> str:
+        """What ``least`` seeds or more decide; with fewer "n seeds, no verdict"."""
         interval = self.decisive.interval
-        if self.n < SEEDS or interval is None:
+        if self.n < least or interval is None:
             return f"{self.n} seed{'s' * (self.n != 1)}, no verdict"
         differs = self.p_holm is not None and self.p_holm < LEVEL
         equivalent = self.p_equivalent_holm is not None and self.p_equivalent_holm < LEVEL
@@ -113,6 +117,11 @@ def comparisons(summary: Summary) -> list[Comparison]:
     for one in named(summary):
         values = summary.values(one.cell, f"{summary.reported}_{one.metric.key}")
         found.append(compare(one, values))
+    return adjusted(found)
+
+
+def adjusted(found: Sequence[Comparison]) -> list[Comparison]:
+    """The comparisons of one family with their p-values after Holm, of each kind of test apart."""
     differ = _adjusted([one.p for one in found])
     equal = _adjusted([one.p_equivalent for one in found])
     return [

@@ -1,0 +1,142 @@
+"""How far rounding alone moves a run: published runs done again with other instructions.
+
+    python -m benchmarks.rounding --output results/reference/rounding.json
+
+The runs are those of the arenas with the seeds named, with the instructions of a processor without
+AVX-512 (or with it where `--instructions default` asks for plain ones), on the same clients,
+cohorts, first values and backbone. Sums are then rounded otherwise, and nothing else differs from
+the record. Reported are the largest and the root mean square difference of what tables show, and by
+how much losses differ in the first rounds. It goes on where it was broken off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedsdg.analysis.summarise import Gathered, find_runs, read_summary
+from fedsdg.experiment.replay import ROUNDS
+from fedsdg.files import provenance, read_json, write_json
+from fedsdg.files.places import BACKBONE, RECORDS, RUNS, filled
+from fedsdg.files.shipped import shipped
+
+#: Instructions -> what tells torch, its products (MKL) and its networks (oneDNN) to use no others.
+INSTRUCTIONS = {
+    "avx2": {
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+    },
+    "default": {
+        "ATEN_CPU_CAPABILITY": "default",
+        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+        "ONEDNN_MAX_CPU_ISA": "SSE41",
+    },
+}
+ARENAS = ("needs", "label-skew", "views")
+METRICS = ("expected_accuracy", "expected_worst_decile", "global_accuracy")
+METRICS_OF_GROUPS = ("expected_accuracy_a", "expected_accuracy_b")
+
+
+def config_of(arena: str) -> Path:
+    """The config file of an arena; label-skew is the default."""
+    name = "config" if arena == "label-skew" else arena
+    return shipped(f"config/{name}.yaml")
+
+
+def do_again(arena: str, seeds: Sequence[int], work: Path, instructions: str, jobs: int) -> None:
+    """Run an arena's grid below ``work`` with these instructions and the record's backbone."""
+    place = work / filled(BACKBONE, backbone="letters")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    for file in (place, place.with_suffix(".json")):
+        shutil.copyfile(shipped(f"{RECORDS}/backbones/{file.name}"), file)
+    pages = ["tables=[main]", "figures=[partition]", "primary=[]", f"seeds={list(seeds)}"]
+    command = [sys.executable, "-m", "fedsdg", "run", "--grid", str(config_of(arena))]
+    environment = {**os.environ, **INSTRUCTIONS[instructions]}
+    environment["FEDSDG_STORE"] = str(work / ".fedsdg")
+    subprocess.run(
+        [*command, "--set", *pages, "--jobs", str(jobs)], cwd=work, env=environment, check=True
+    )
+
+
+def moved(there: Gathered, here: Path) -> dict[str, Any]:
+    """One run: differences of the metrics in points, and of losses in the first rounds in nats."""
+    result = read_json(here / "result.json")["quarter"]
+    row = {"method": there.row["method"], "seed": there.row["seed"]}
+    for metric in (*METRICS, *METRICS_OF_GROUPS):
+        known = there.row[f"quarter_{metric}"]
+        if known is not None and not math.isnan(known):
+            row[metric] = 100 * (result[metric] - known)
+    losses = [
+        table.set_index(["round", "client"])["train_loss"]
+        for table in (there.clients.to_pandas(), pd.read_parquet(here / "clients.parquet"))
+    ]
+    gaps = (losses[0] - losses[1]).abs()
+    row["loss"] = float(gaps[gaps.index.get_level_values("round") <= ROUNDS].max())
+    return row
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Largest and root mean square difference of each metric, and the largest of the losses."""
+    found: dict[str, Any] = {"runs": len(rows)}
+    for metric in (*METRICS, *METRICS_OF_GROUPS):
+        values = [row[metric] for row in rows if metric in row]
+        if values:
+            rms = math.sqrt(sum(value * value for value in values) / len(values))
+            largest = max(map(abs, values))
+            found[metric] = {"largest": round(largest, 2), "rms": round(rms, 2)}
+    found["loss"] = float(f"{max(row['loss'] for row in rows):.1e}")
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do the runs again, print what moved, and write it down."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--arenas", nargs="+", default=ARENAS, choices=ARENAS)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--instructions", default="avx2", choices=sorted(INSTRUCTIONS))
+    parser.add_argument("--work", type=Path, required=True, help="a folder for runs and store")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--output", type=Path, required=True)
+    given = parser.parse_args(arguments)
+    arenas, methods = {}, {}
+    for arena in given.arenas:
+        work = (given.work / given.instructions).resolve()
+        work.mkdir(parents=True, exist_ok=True)
+        do_again(arena, given.seeds, work, given.instructions, given.jobs)
+        record = {run.folder: run for run in read_summary(shipped(f"{RECORDS}/{arena}"))}
+        runs = work / filled(RUNS, experiment=arena)
+        found = [one.folder for one in find_runs(runs)]
+        pairs = [(record[str(one.relative_to(runs))], one) for one in found]
+        rows = [moved(there, here) for there, here in pairs if there.row["status"] == "ok"]
+        arenas[arena] = summary(rows)
+        for row in rows:
+            methods.setdefault(row["method"], []).append(row)
+        print(arena, arenas[arena], flush=True)
+    origin = provenance()
+    write_json(
+        given.output,
+        {
+            "instructions": given.instructions,
+            "seeds": given.seeds,
+            "unit": "percentage points; losses in nats over the first rounds",
+            "first_rounds": ROUNDS,
+            "arenas": arenas,
+            "methods": {name: summary(rows) for name, rows in sorted(methods.items())},
+            **{key: origin[key] for key in ("commit", "dirty", "processor", "versions")},
+        },
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""Where a method of one's own stands among the rows of a record, paired over the seeds of both.
+
+Its comparisons with all rivals, in all metrics and cells, are one family: Holm's correction runs
+over them, for the tests of difference and of equivalence each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from fedsdg.analysis.comparisons import Comparison, Named, adjusted, compare
+from fedsdg.analysis.horizon import BEFORE, horizons
+from fedsdg.analysis.inference import SHOWN_FROM, Interval, mean_interval
+from fedsdg.analysis.names import AGREEING, DIFFERING, GLOBAL, Metric, is_ceiling
+from fedsdg.analysis.summary import Cell, Summary
+from fedsdg.analysis.tuning import searched
+
+
+@dataclass(frozen=True)
+class Line:
+    """A method in one cell: what it reached, over the seeds of the newcomer.
+
+    ``place`` counts from 1 by the mean of the headline among the methods that have all these seeds,
+    None for one that lacks some. ``megabytes`` both ways and ``seconds`` are means a run; seconds
+    are of the machine of that run. ``settled`` is False for training that ended before convergence.
+    """
+
+    method: str
+    place: int | None
+    accuracies: dict[Metric, Interval]
+    megabytes: float | None
+    seconds: float | None
+    settled: bool
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A newcomer among ``rivals``; everything else follows from the summary of both."""
+
+    summary: Summary
+    newcomer: str
+    rivals: tuple[str, ...]
+
+    @cached_property
+    def metrics(self) -> tuple[Metric, ...]:
+        """What is compared: the headline, and the clients that agree and that differ apart."""
+        groups = [m for m in (AGREEING, DIFFERING) if m in self.summary.metrics]
+        return (self.summary.personal, *groups)
+
+    @cached_property
+    def shown(self) -> tuple[Metric, ...]:
+        """What is shown and not compared: the worst decile, the shared model."""
+        return (*self.metrics, self.summary.worst, GLOBAL)
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """Where the newcomer was run."""
+        ran = [cell for cell in self.summary.cells() if self._of(cell, self.metrics[0])]
+        return tuple(ran)
+
+    def seeds(self, cell: Cell) -> frozenset[int]:
+        """The seeds of the newcomer there."""
+        return frozenset(self._of(cell, self.metrics[0]))
+
+    @cached_property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """The newcomer minus each rival, in each metric and cell, adjusted for one another."""
+        found = []
+        for cell in self.cells:
+            for metric in self.metrics:
+                values = self.summary.reported_values(cell, metric.key)
+                for rival in self.rivals:
+                    if rival in values:
+                        one = Named(rival, self.newcomer, (rival,), metric, cell)
+                        found.append(compare(one, values))
+        return tuple(adjusted(found))
+
+    def verdict(self, one: Comparison) -> str:
+        """What five seeds or more decide: higher, lower, equivalent, undecided."""
+        return one.decided(SHOWN_FROM)
+
+    def lines(self, cell: Cell) -> list[Line]:
+        """The newcomer and its rivals there, the best first; those that lack a seed last."""
+        seeds = self.seeds(cell)
+        values = {
+            metric: self.summary.reported_values(cell, metric.key)
+            for metric in dict.fromkeys(self.shown)
+        }
+        settled = {
+            one.method: one.verdict != BEFORE for one in horizons(self.summary) if one.cell == cell
+        }
+        wall = self._seconds(cell)
+        headline = values[self.metrics[0]]
+        methods = [m for m in (self.newcomer, *self.rivals) if m in headline]
+        whole = [m for m in methods if seeds <= headline[m].keys()]
+        means = {m: mean_interval([headline[m][s] for s in sorted(seeds)]).mean for m in whole}
+        ranked = sorted((m for m in whole if not is_ceiling(m)), key=lambda m: -means[m])
+        places = {method: 1 + ranked.index(method) for method in ranked}
+        runs = {(run["method"], run["seed"]): run for run in self.summary.at(cell)}
+
+        def line(method: str) -> Line:
+            shared = sorted(seeds & headline[method].keys())
+            sent = [runs[method, seed] for seed in shared]
+            megabytes = [(run["bytes_up"] + run["bytes_down"]) / 1e6 for run in sent]
+            times = [wall[method, seed] for seed in shared if (method, seed) in wall]
+            return Line(
+                method,
+                places.get(method),
+                {
+                    metric: mean_interval([own[method][seed] for seed in shared])
+                    for metric, own in values.items()
+                    if set(shared) <= own.get(method, {}).keys()
+                },
+                mean_interval(megabytes).mean if megabytes else None,
+                mean_interval(times).mean if times else None,
+                settled.get(method, False),
+            )
+
+        lines = [line(method) for method in methods if seeds & headline[method].keys()]
+        last = len(lines)
+        return sorted(lines, key=lambda one: (one.place or last + 1, one.method))
+
+    @cached_property
+    def tuned(self) -> bool:
+        """Whether a search found the newcomer's hyper-parameters, as those of the record's rows."""
+        return self.newcomer in dict(searched(self.summary))
+
+    def _of(self, cell: Cell, metric: Metric) -> dict[int, float]:
+        return self.summary.reported_values(cell, metric.key).get(self.newcomer, {})
+
+    def _seconds(self, cell: Cell) -> dict[tuple[str, int], float]:
+        frame = self.summary.frame("timings").drop_duplicates(
+            ["dataset", "clients", "skew", "method", "seed"]
+        )
+        frame = frame[cell.matches(frame)].dropna(subset=["wall_seconds"])
+        keys = zip(frame["method"], frame["seed"], strict=True)
+        return dict(zip(keys, frame["wall_seconds"], strict=True))
+
+
+def rivals_of(methods: Sequence[str]) -> tuple[str, ...]:
+    """Those of a record that take part in a ranking."""
+    return tuple(method for method in methods if not is_ceiling(method))

@@ -1,0 +1,138 @@
+"""A newcomer among the rows of a record: what each reached, and the newcomer minus each."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from fedsdg.analysis.comparisons import Comparison, facts
+from fedsdg.analysis.formatting import MISSING, amount, percent
+from fedsdg.analysis.inference import shown_half_width
+from fedsdg.analysis.names import Metric, method_title
+from fedsdg.analysis.standing import Line, Standing
+from fedsdg.analysis.summary import Cell
+from fedsdg.analysis.tables.layout import Block, Entry, Table, block
+from fedsdg.analysis.tables.primary import difference_text
+
+_CAPTION = (
+    "{newcomer} among the rows of the record of {experiment}, paired by seed: accuracies (%), "
+    "{at}, mean ± half-width of the 95 % Student-t interval over the seeds of the newcomer; "
+    "megabytes up and down and seconds are means a run. Differences are the newcomer minus each "
+    "row in percentage points, with their 95 % interval; verdicts are adjusted for one another by "
+    "Holm over all rows, metrics and cells of this table"
+)
+UNTUNED = (
+    "{newcomer} was not tuned: it runs with the values given, beside rows whose values a search "
+    "found. --tune gives it the same search."
+)
+_UNSETTLED = "†: training had not settled when the rounds ended."
+_SECONDS = "Seconds are those of the machine that made the run."
+_UNPAIRED = "Without a place: a row that lacks one of the newcomer's seeds."
+
+
+def standing_table(standing: Standing) -> Table:
+    """For each cell the ranking, and the differences with their verdicts."""
+    summary, newcomer = standing.summary, method_title(standing.newcomer)
+    blocks: list[Block] = []
+    unsettled = unpaired = False
+    for cell in standing.cells:
+        lines = standing.lines(cell)
+        unsettled |= any(not one.settled for one in lines)
+        unpaired |= any(one.place is None for one in lines)
+        blocks.append(_ranking(standing, cell, lines))
+        blocks.append(_differences(standing, cell, [one.method for one in lines]))
+    notes = [] if standing.tuned else [UNTUNED.format(newcomer=newcomer)]
+    notes += [_UNSETTLED] * unsettled + [_UNPAIRED] * unpaired + [_SECONDS]
+    caption = _CAPTION.format(
+        newcomer=newcomer, experiment=summary.experiment, at=summary.rounds[summary.reported]
+    )
+    raw = pd.DataFrame([_raw(standing, one) for one in standing.comparisons])
+    return Table("standing", caption, tuple(blocks), tuple(notes), raw)
+
+
+def places(standing: Standing) -> list[str]:
+    """A sentence for each cell: where the newcomer stands by the headline."""
+    found = []
+    for cell in standing.cells:
+        lines = standing.lines(cell)
+        own = next(one for one in lines if one.method == standing.newcomer)
+        ranked = [one for one in lines if one.place is not None]
+        headline = standing.metrics[0]
+        interval = own.accuracies[headline]
+        tuned = "" if standing.tuned else ", not tuned"
+        found.append(
+            f"{method_title(standing.newcomer)}: {own.place} of {len(ranked)} by "
+            f"{headline.title}, {percent(interval.mean, shown_half_width(interval))} %, in "
+            f"{summary_cell(standing, cell)} ({interval.n} seed{'s' * (interval.n != 1)}{tuned})"
+        )
+    return found
+
+
+def summary_cell(standing: Standing, cell: Cell) -> str:
+    """The cell in words, on one line."""
+    return standing.summary.cell_title(cell).replace("\n", ", ")
+
+
+def _ranking(standing: Standing, cell: Cell, lines: list[Line]) -> Block:
+    shown = list(dict.fromkeys(standing.shown))
+    heads = ["#", "Method", *(metric.short for metric in shown), "MB", "seconds"]
+    rows = []
+    for one in lines:
+        bold = one.method == standing.newcomer
+        cells = [
+            MISSING if one.place is None else str(one.place),
+            method_title(one.method) + " †" * (not one.settled),
+            *(_accuracy(one, metric) for metric in shown),
+            MISSING if one.megabytes is None else amount(one.megabytes, 1),
+            MISSING if one.seconds is None else amount(one.seconds, 1),
+        ]
+        rows.append(tuple(Entry(text, bold=bold) for text in cells))
+    return Block(summary_cell(standing, cell), tuple(("", head) for head in heads), tuple(rows))
+
+
+def _accuracy(line: Line, metric: Metric) -> str:
+    interval = line.accuracies.get(metric)
+    return MISSING if interval is None else percent(interval.mean, shown_half_width(interval))
+
+
+def _differences(standing: Standing, cell: Cell, order: list[str]) -> Block:
+    table = {
+        (one.named.rivals[0], one.named.metric): one
+        for one in standing.comparisons
+        if one.named.cell == cell
+    }
+    lines = []
+    for rival in order:
+        if rival == standing.newcomer:
+            continue
+        cells = [method_title(rival)]
+        for metric in standing.metrics:
+            one = table.get((rival, metric))
+            if one is None:
+                cells += [MISSING, MISSING]
+            else:
+                cells += [difference_text(one.decisive), standing.verdict(one)]
+        lines.append(cells)
+    heads = [f"{method_title(standing.newcomer)} minus"]
+    heads += [text for metric in standing.metrics for text in (metric.short, "verdict")]
+    return block(f"{summary_cell(standing, cell)}, differences", heads, lines)
+
+
+def _raw(standing: Standing, one: Comparison) -> dict[str, object]:
+    plain = facts(one)
+    difference = plain["differences"][0]
+    return {
+        "newcomer": one.named.subject,
+        "rival": difference["rival"],
+        "dataset": plain["dataset"],
+        "clients": plain["clients"],
+        "skew": plain["skew"],
+        "metric": plain["metric"],
+        "n": plain["n"],
+        "mean (percentage points)": difference["mean"],
+        "low (percentage points)": difference["low"],
+        "high (percentage points)": difference["high"],
+        "p": plain["p"],
+        "p, Holm": plain["p_holm"],
+        "p equivalent, Holm": plain["p_equivalent_holm"],
+        "verdict": standing.verdict(one),
+    }

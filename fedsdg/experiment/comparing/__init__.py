@@ -1,0 +1,175 @@
+"""Methods of one's own beside the published rows of an arena: only the newcomers are run.
+
+They meet the partitions, cohorts, backbone and seeds of the record, and are paired with its runs
+seed by seed. Whether that is allowed on this machine is tried first (``replay``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedsdg.analysis.names import BASELINES
+from fedsdg.analysis.standing import Standing, rivals_of
+from fedsdg.analysis.standing_page import PAGE, write_page
+from fedsdg.analysis.summarise import read_summary, write_summary
+from fedsdg.analysis.summary import Summary
+from fedsdg.experiment.comparing.folder import METHODS, RECORDS, write_facts, write_methods
+from fedsdg.experiment.comparing.newcomers import Newcomers, read_newcomers, settle
+from fedsdg.experiment.comparing.pairing import Record, bring_backbone, paired, read_record
+from fedsdg.experiment.comparing.tuning import tune
+from fedsdg.experiment.config import Config
+from fedsdg.experiment.config_files import load_config
+from fedsdg.experiment.grid import run_grid
+from fedsdg.experiment.possible import require_possible
+from fedsdg.experiment.replay import Agreement
+from fedsdg.files import hint, read_json, write_json
+from fedsdg.files.places import SEARCH, SUMMARY, filled
+from fedsdg.files.shipped import shipped
+
+__all__ = ["ARENAS", "PAGE", "Compared", "Request", "compare"]
+
+#: The arenas with a record to stand beside, and their configs; the first is the default.
+ARENAS = {
+    "needs": "config/needs.yaml",
+    "label-skew": "config/config.yaml",
+    "views": "config/views.yaml",
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be compared with what.
+
+    ``places``: files or installed plugins that bring methods (``newcomers``). ``seeds``: the first
+    so many of the record. ``against``: the rows to compare with, all where it names none.
+    ``tuned``: every newcomer gets the search that the record's rows had. ``baselines_here``: those
+    rows are run here too, and none is taken from the record.
+    """
+
+    places: tuple[str, ...]
+    arena: str = next(iter(ARENAS))
+    seeds: int = 5
+    against: tuple[str, ...] = ()
+    tuned: bool = False
+    baselines_here: bool = False
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A finished comparison: a standing for each newcomer, how it is paired, and its folder."""
+
+    standings: tuple[Standing, ...]
+    agreement: Agreement | None
+    folder: Path
+
+
+def compare(
+    request: Request, store: Path, *, jobs: int = 1, output: Path | None = None
+) -> Compared:
+    """Run the newcomers and set them beside the record, in the folder ``output``.
+
+    The folder, ``compare/{arena}-{name of the first file}`` where none is named, holds the page,
+    the runs of both as tables, the sources of the newcomers and all hashes. ``store`` keeps
+    finished runs, so that only what is new is trained.
+
+    Raises ``ValueError`` where runs made here would be no pairs of the record's, and says what
+    differs; and where a run fails.
+    """
+    arena = request.arena
+    if arena not in ARENAS:
+        raise ValueError(f"there is no record of an arena {arena!r}{hint(arena, ARENAS)}")
+    record = read_record(arena)
+    seeds = _seeds(request, record)
+    newcomers = read_newcomers(request.places)
+    _check_names(request, record, newcomers)
+    folder = output or Path("compare") / f"{arena}-{Path(request.places[0]).stem}"
+    folder.mkdir(parents=True, exist_ok=True)
+    newcomers = settle(newcomers, folder)
+    rivals = rivals_of([m for m in record.methods if m in (request.against or record.methods)])
+    store, published = store.absolute(), load_config([shipped(ARENAS[arena])])
+    with contextlib.chdir(folder):
+        config = _config(arena, newcomers, seeds)
+        require_possible(config)
+        bring_backbone(config)
+        agreement = None if request.baselines_here else _require_pairs(published, record, seeds)
+        if request.tuned:
+            newcomers = tune(newcomers, config, published, store, jobs)
+            config = _config(arena, newcomers, seeds)
+        here = [m for m in published.methods if request.baselines_here and m.label in rivals]
+        grid = replace(config, methods=(*config.methods, *here))
+        if failed := run_grid(grid, store, jobs=jobs):
+            raise ValueError(f"{len(failed)} run(s) failed, the first is {failed[0]}")
+        _combine(record, grid, rivals)
+        write_facts(record, config, agreement)
+        standings = _standings(Path(RECORDS), newcomers, rivals)
+        write_page(Path(), standings, None if agreement is None else agreement.sentence)
+    return Compared(_standings(folder / RECORDS, newcomers, rivals), agreement, folder)
+
+
+def _seeds(request: Request, record: Record) -> tuple[int, ...]:
+    known = record.seeds()
+    if not 1 <= request.seeds <= len(known):
+        raise ValueError(
+            f"--seeds is {request.seeds}, but the record of {request.arena!r} has {len(known)}; "
+            f"ask for 1 to {len(known)}"
+        )
+    return known[: request.seeds]
+
+
+def _check_names(request: Request, record: Record, newcomers: Newcomers) -> None:
+    for label in newcomers.labels:
+        if label in record.methods:
+            raise ValueError(
+                f"the record of {request.arena!r} has a row {label!r} already; give the entry a "
+                "'name' of its own"
+            )
+    for label in request.against:
+        if label not in record.methods:
+            close = hint(label, record.methods)
+            raise ValueError(f"--against: the record has no row {label!r}{close}")
+
+
+def _config(arena: str, newcomers: Newcomers, seeds: Sequence[int]) -> Config:
+    """The arena with the newcomers in place of its methods, as it is kept in the folder."""
+    write_methods(arena, newcomers, seeds)
+    return load_config([shipped(ARENAS[arena]), METHODS])
+
+
+def _require_pairs(published: Config, record: Record, seeds: Sequence[int]) -> Agreement:
+    """Tried by a baseline, the plainest of all: what it needs, every method needs."""
+    tried = next((m for m in BASELINES if m in record.methods), record.methods[0])
+    agreement = paired(published, record, seeds, tried)
+    if agreement.paired is None:
+        raise ValueError(
+            f"{agreement.sentence}; --baselines-here runs the rows of the record on this machine "
+            "instead of taking theirs"
+        )
+    print(f"fedsdg: {agreement.sentence}", file=sys.stderr)
+    return agreement
+
+
+def _combine(record: Record, grid: Config, rivals: Sequence[str]) -> None:
+    """The runs made here, and the record's of the rivals that were not, as one summary."""
+    arena = grid.experiment
+    here = {one.label for one in grid.methods}
+    beside = [
+        run
+        for run in record.runs
+        if run.row["method"] in set(rivals) - here and run.row["seed"] in grid.seeds
+    ]
+    write_summary([*read_summary(filled(SUMMARY, experiment=arena)), *beside], RECORDS)
+    published, own = record.folder / "search.json", filled(SEARCH, experiment=arena)
+    found = read_json(published) if published.is_file() else {"methods": {}}
+    if own.is_file():
+        found["methods"] |= read_json(own)["methods"]
+    write_json(Path(RECORDS) / "search.json", found)
+
+
+def _standings(
+    records: Path, newcomers: Newcomers, rivals: tuple[str, ...]
+) -> tuple[Standing, ...]:
+    return tuple(Standing(Summary(records), label, rivals) for label in newcomers.labels)

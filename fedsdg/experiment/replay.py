@@ -1,0 +1,213 @@
+"""Whether a published run comes out here as its record says: its first rounds, done again.
+
+Two runs may be compared seed by seed, as pairs, where clients, cohorts, first values and backbone
+are the same. On the machine of the record a run is the same byte for byte. On a processor with
+other instructions sums are rounded otherwise: the first rounds agree to 1e-6, the end need not.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import torch
+
+from fedsdg.analysis.summarise import Gathered
+from fedsdg.data.partition_record import Partition
+from fedsdg.experiment.building import build
+from fedsdg.experiment.machine.gpu import repeatable
+from fedsdg.experiment.material import Material
+from fedsdg.experiment.run_config import RunConfig
+from fedsdg.experiment.sections import (
+    AdaptersConfig,
+    FederationConfig,
+    PartitionConfig,
+    TrainingConfig,
+)
+from fedsdg.federation.together import step_together
+from fedsdg.files import differences
+from fedsdg.methods.plugins import find_row
+from fedsdg.parts import declared, plain
+
+#: So many rounds are done again: enough for every client's data, cohort and first values to count.
+ROUNDS = 5
+#: Losses of the same federation differ by less: rounding gives 1e-6, another cohort 1e-2.
+SAME_LOSS = 1e-4
+
+_SECTIONS = {
+    "federation": FederationConfig,
+    "partition": PartitionConfig,
+    "training": TrainingConfig,
+    "adapters": AdaptersConfig,
+}
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How a recorded run and its first rounds here agree.
+
+    ``differs``: what is not the same, a sentence each; where there is any, runs made here are no
+    pairs of recorded ones. ``exactly``: every recorded number is the same. ``largest``: of the
+    differences between training losses of clients, in nats; None where no round was done.
+    """
+
+    run: str
+    differs: tuple[str, ...] = ()
+    exactly: bool = False
+    largest: float | None = None
+
+    @property
+    def paired(self) -> str | None:
+        """ "exactly", "by federation", or None where runs made here are no pairs."""
+        if self.differs:
+            return None
+        return "exactly" if self.exactly else "by federation"
+
+    @property
+    def sentence(self) -> str:
+        """What was found, for people."""
+        if self.differs:
+            return f"not paired with the record: {'; '.join(self.differs)}"
+        if self.exactly:
+            return f"paired exactly: {self.run} comes out bit for bit"
+        return (
+            f"paired by federation: {self.run} has the same clients, cohorts and first values, and "
+            f"its losses agree to {self.largest:.0e}"
+        )
+
+
+def replay(
+    run: RunConfig,
+    recorded: Gathered,
+    material: Material,
+    partition: Partition,
+    rounds: int = ROUNDS,
+) -> Agreement:
+    """Do the first ``rounds`` of a recorded run, as ``run`` describes it, and compare each number.
+
+    What the run is made of (config, partition, backbone) is compared first; where it differs
+    nothing is trained. Raises ``ValueError`` for a run of the record that has no result.
+    """
+    if recorded.row["status"] != "ok":
+        raise ValueError(
+            f"the record of {recorded.row['experiment']!r} has no result of {recorded.folder} "
+            f"({recorded.row['status']}); choose a run that it has"
+        )
+    found = [*config_differences(run, json.loads(recorded.row["config"] or "{}"))]
+    found += material_differences(recorded.row, material, partition)
+    if found:
+        return Agreement(recorded.folder, tuple(found))
+    torch.set_num_threads(run.training.threads)
+    with repeatable(material.samples.images.device, tf32=run.training.precision == "tf32"):
+        federation = build(run, material, partition)
+        for round_ in range(1, min(rounds, run.federation.rounds) + 1):
+            step_together([federation], round_)
+    records = federation.records
+    return compared(recorded, records.rounds, records.clients, rounds)
+
+
+def config_differences(run: RunConfig, recorded: Mapping[str, Any]) -> list[str]:
+    """Where the config of a recorded run is another than this one, a sentence each.
+
+    A key that the record does not have yet stands for its default.
+    """
+    here = run.to_dict()
+    there = dict(recorded)
+    known = {name: declared(section) for name, section in _SECTIONS.items()}
+    known["parameters"] = find_row(run.method, run.plugin).parameters
+    for name, keys in known.items():
+        usual = {key: plain(one.default) for key, one in keys.items()}
+        own = {key: value for key, value in (there.get(name) or {}).items() if value is not None}
+        mine = here.get(name, {})
+        since = {key: usual.get(key) for key in mine if key not in own}
+        if own or mine:
+            known_since = {key: value for key, value in since.items() if value is not None}
+            there[name] = {**known_since, **own}
+    return [f"the config's {sentence}" for sentence in differences(there, here)]
+
+
+def material_differences(
+    row: Mapping[str, Any], material: Material, partition: Partition
+) -> list[str]:
+    """Where partition or backbone are others than those of a recorded run."""
+    found = []
+    if row["partition_hash"] != partition.sha256:
+        found.append(
+            f"the partition of seed {row['seed']} drawn here ({partition.sha256[:12]}) is not that "
+            f"of the record ({str(row['partition_hash'])[:12]}), so clients hold other samples"
+        )
+    if row["backbone_hash"] != material.backbone_hash:
+        found.append(
+            f"the backbone here ({str(material.backbone_hash)[:12]}) is not that of the record "
+            f"({str(row['backbone_hash'])[:12]})"
+        )
+    return found
+
+
+def compared(
+    recorded: Gathered,
+    rounds_here: Iterable[Mapping[str, Any]],
+    clients_here: Iterable[Mapping[str, Any]],
+    rounds: int,
+) -> Agreement:
+    """Recorded rows and those made here, up to round ``rounds``.
+
+    Whole numbers and truth values (who took part, with how many samples and steps) must be the
+    same, and losses agree within ``SAME_LOSS``, for runs to be pairs.
+    """
+    exactly, largest = True, 0.0
+    found: list[str] = []
+    tables = (
+        ("rounds.parquet", recorded.rounds, list(rounds_here), ("round",)),
+        ("clients.parquet", recorded.clients, list(clients_here), ("round", "client")),
+    )
+    for name, table, here, key in tables:
+        mine = {tuple(row[k] for k in key): row for row in here}
+        theirs = {
+            tuple(row[k] for k in key): row for row in table.to_pylist() if row["round"] <= rounds
+        }
+        if mine.keys() != theirs.keys():
+            found.append(
+                f"{name} has other rounds or clients: {len(theirs)} rows in the record, "
+                f"{len(mine)} here"
+            )
+            continue
+        counted = [f.name for f in table.schema if _is_counted(f.type)]
+        for place, row in theirs.items():
+            own = mine[place]
+            exactly &= all(_same(row[column], own.get(column)) for column in table.column_names)
+            where = ", ".join(f"{k} {v}" for k, v in zip(key, place, strict=True))
+            found += [
+                f"{name}, {where}: {column} is {row[column]} in the record, but "
+                f"{own.get(column)} here"
+                for column in counted
+                if not _same(row[column], own.get(column))
+            ]
+            gap = _gap(row.get("train_loss"), own.get("train_loss"))
+            largest = max(largest, gap)
+            if not gap <= SAME_LOSS:
+                found.append(f"{name}, {where}: the training losses differ by {gap:.1e}")
+    # The first says it; thousands of rows would say it again.
+    return Agreement(recorded.folder, tuple(found[:1]), exactly and not found, largest)
+
+
+def _is_counted(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind))
+
+
+def _same(there: Any, here: Any) -> bool:
+    if isinstance(there, float) and isinstance(here, float) and math.isnan(there):
+        return math.isnan(here)
+    if isinstance(there, list) and here is not None:
+        here = list(here)
+    return bool(there == here)
+
+
+def _gap(there: float | None, here: float | None) -> float:
+    if there is None or here is None:
+        return 0.0 if there is here else math.inf
+    return abs(there - here)

@@ -1,0 +1,117 @@
+"""Runs of the committed record, done again for a few rounds; what keeps runs from being pairs."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from fedsdg.analysis.summarise import read_summary
+from fedsdg.experiment.config_files import load_config
+from fedsdg.experiment.loading import load_images
+from fedsdg.experiment.material import make_partition, prepare_material
+from fedsdg.experiment.replay import SAME_LOSS, compared, config_differences, replay
+from fedsdg.models.backbones import load_backbone
+
+RECORDS = Path(__file__).parents[2] / "results/reference"
+NEEDS = Path(__file__).parents[2] / "config/needs.yaml"
+
+
+@pytest.fixture(scope="module")
+def published():
+    """The run of FedSDG with seed 0 in the arena needs, as its record has it."""
+    runs = read_summary(RECORDS / "needs")
+    return next(run for run in runs if run.row["method"] == "fedsdg" and run.row["seed"] == 0)
+
+
+@pytest.fixture(scope="module")
+def wanted(published):
+    config = load_config([NEEDS])
+    return config.run("digits", published.row["skew"], config.method("fedsdg"), 0)
+
+
+@pytest.fixture(scope="module")
+def material():
+    backbone = load_backbone(RECORDS / "backbones/letters.safetensors")
+    return prepare_material("digits", backbone, "cpu")
+
+
+def division(run, seed=0):
+    return make_partition(
+        load_images("digits"), run.skew, seed, run.federation.clients, run.partition
+    )
+
+
+def test_a_published_run_is_paired_with_its_record(published, wanted, material):
+    found = replay(wanted, published, material, division(wanted), rounds=2)
+    assert found.paired is not None, found.sentence
+    assert found.largest < SAME_LOSS
+
+
+def test_another_seed_is_another_federation(published, wanted, material):
+    """What would be trained on other samples is named before anything is trained."""
+    found = replay(replace(wanted, seed=1), published, material, division(wanted, 1))
+    assert found.paired is None and found.largest is None
+    assert any("seed is 0 in it, but 1 here" in sentence for sentence in found.differs)
+    assert any("clients hold other samples" in sentence for sentence in found.differs)
+
+
+def test_another_backbone_is_named(published, wanted, material):
+    other = replace(material, backbone=replace(material.backbone, sha256="0" * 64))
+    found = replay(wanted, published, other, division(wanted))
+    assert found.differs and "the backbone here (000000000000)" in found.sentence
+
+
+def test_a_changed_parameter_is_named_and_a_later_key_stands_for_its_default(published, wanted):
+    recorded = json.loads(published.row["config"])
+    assert "loss" not in recorded["training"] and wanted.training.loss == "cross-entropy"
+    assert config_differences(wanted, recorded) == []
+    changed = replace(wanted, parameters={**wanted.parameters, "lambda1": 0.5})
+    assert config_differences(changed, recorded) == [
+        "the config's parameters.lambda1 is 0.006062 in it, but 0.5 here"
+    ]
+    squared = replace(wanted, training=replace(wanted.training, loss="other"))
+    assert "training.loss is 'cross-entropy' in it" in config_differences(squared, recorded)[0]
+
+
+def test_a_run_without_a_result_cannot_be_done_again(published, wanted, material):
+    left = replace(published, row={**published.row, "status": "not run"})
+    with pytest.raises(ValueError, match="no result of digits/clients~20/iid@half/fedsdg/seed~0"):
+        replay(wanted, left, material, division(wanted))
+
+
+def rows(table: pa.Table, rounds: int = 2) -> list[dict]:
+    return [row for row in table.to_pylist() if row["round"] <= rounds]
+
+
+def test_rows_that_are_the_same_are_paired_exactly(published):
+    found = compared(published, rows(published.rounds), rows(published.clients), 2)
+    assert found.paired == "exactly" and found.largest == 0
+
+
+def test_a_loss_rounded_otherwise_is_paired_by_federation(published):
+    clients = rows(published.clients)
+    one = next(row for row in clients if row["participated"])
+    one["train_loss"] = float(np.nextafter(one["train_loss"], 9))
+    found = compared(published, rows(published.rounds), clients, 2)
+    assert found.paired == "by federation" and 0 < found.largest < 1e-12
+    one["train_loss"] += 2 * SAME_LOSS
+    found = compared(published, rows(published.rounds), clients, 2)
+    assert found.paired is None and "training losses differ by 2.0e-04" in found.sentence
+
+
+def test_another_cohort_is_named_with_its_client(published):
+    clients = rows(published.clients)
+    one = next(row for row in clients if row["participated"])
+    one["participated"] = False
+    found = compared(published, rows(published.rounds), clients, 2)
+    assert found.paired is None
+    place = f"clients.parquet, round {one['round']}, client {one['client']}: participated is True"
+    assert found.differs[0].startswith(place)
+
+
+def test_a_missing_round_is_named(published):
+    found = compared(published, rows(published.rounds, 1), rows(published.clients), 2)
+    assert "2 rows in the record, 1 here" in found.sentence
