@@ -10,11 +10,11 @@ import sys
 from collections.abc import Sequence
 
 from fedsdg import __version__
-from fedsdg.cli import aggregation, analysis, comparing, configs, data, models, training
+from fedsdg.cli import aggregation, analysis, comparing, configs, data, models, provenance, training
 from fedsdg.cli.command import FORESEEN, Parser
 
 #: The groups of commands, in the order of the help.
-GROUPS = (configs, data, training, comparing, analysis, models, aggregation)
+GROUPS = (configs, data, training, comparing, analysis, provenance, models, aggregation)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,7 +1,7 @@
 """The config files and the command by which runs of a record are made again.
 
-A record keeps the config of every run and its hash, but not from which files it was laid together.
-So the files that name the experiment are tried until one config gives the very hashes.
+A record keeps the config of every run, but not from which files it was laid together. So the files
+that name the experiment are tried, and those are taken that give the very configs of the record.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import yaml
 
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.config_files import load_config
-from fedsdg.files import differences
+from fedsdg.experiment.replay import config_differences
 
 #: A config that many are laid over, beside the default one.
 _BENEATH = "paper.yaml"
@@ -44,9 +44,9 @@ class Again:
 def again(experiment: str, runs: Sequence[Mapping[str, Any]], configs: Path) -> Again | None:
     """How to make these runs of an experiment again, by the config files in a folder.
 
-    ``runs`` have dataset, skew (with its scenario), method (its label), seed, config and
-    config_hash, as in ``runs.parquet``. Of several configs the one is taken that gives most of the
-    hashes. None where no config of the folder names the experiment.
+    ``runs`` have dataset, skew (with its scenario), method (its label), seed and config. Of several
+    configs the one is taken that gives most of them. None where no config of the folder names the
+    experiment.
     """
     best: tuple[int, Again] | None = None
     for files in _candidates(experiment, configs):
@@ -56,15 +56,12 @@ def again(experiment: str, runs: Sequence[Mapping[str, Any]], configs: Path) -> 
             continue  # Such files do not belong over one another.
         if config.experiment != experiment:
             continue
-        now = [_now(config, run) for run in runs]
-        same = sum(
-            one is not None and one[0] == run["config_hash"]
-            for one, run in zip(now, runs, strict=True)
-        )
+        differing = [_differs(config, run) for run in runs]
+        same = sum(not sentences for sentences in differing)
         if best is None or same > best[0]:
             shown = tuple(file.as_posix() for file in files)
-            differs = () if same == len(runs) else _differs(config, runs, now)
-            best = same, Again(shown, _only(config, runs), differs)
+            first = next((sentences for sentences in differing if sentences), ())
+            best = same, Again(shown, _only(config, runs), tuple(first))
     return None if best is None else best[1]
 
 
@@ -87,26 +84,14 @@ def _candidates(experiment: str, configs: Path) -> Iterator[list[Path]]:
                     yield [*low, *middle, file]
 
 
-def _now(config: Config, run: Mapping[str, Any]) -> tuple[str, Any] | None:
-    """Hash and config of a run as the files have it now; None where the grid lacks it."""
+def _differs(config: Config, run: Mapping[str, Any]) -> list[str]:
+    """In what a run of the record is another one than the files give now, a sentence each."""
     labels = {method.label: method for method in config.methods}
     there = run["method"] in labels and run["skew"] in config.settings
     if not there or run["dataset"] not in config.datasets or run["seed"] not in config.seeds:
-        return None
+        return [f"the config's grid has no {run['method']} at {run['skew']}, seed {run['seed']}"]
     made = config.run(run["dataset"], run["skew"], labels[run["method"]], run["seed"])
-    return made.hash, made.to_dict()
-
-
-def _differs(
-    config: Config, runs: Sequence[Mapping[str, Any]], now: Sequence[tuple[str, Any] | None]
-) -> tuple[str, ...]:
-    """In what the first run that is another one is another one."""
-    for run, made in zip(runs, now, strict=True):
-        if made is None:
-            return (f"its grid has no {run['method']} at {run['skew']}, seed {run['seed']}",)
-        if made[0] != run["config_hash"]:
-            return tuple(differences(run["config"], made[1]))
-    return ()
+    return config_differences(made, run["config"])
 
 
 def _only(config: Config, runs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from the runs of that seed alone.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,8 @@ from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables import TABLES
 from fedsdg.analysis.tables.layout import Raw
 from fedsdg.analysis.tracing.cells import Cell, cells_of_sidecar, cells_of_table, chosen
+from fedsdg.analysis.tracing.found import Trace
+from fedsdg.analysis.tracing.judged import CLAIMS, trace_claim
 from fedsdg.analysis.tracing.runs import facts_of, runs_behind
 from fedsdg.analysis.tracing.selection import Selected
 from fedsdg.files import hint
@@ -29,29 +30,10 @@ from fedsdg.files.places import RECORDS, SUMMARY, filled
 Rows = Callable[[Summary], pd.DataFrame]
 
 
-@dataclass(frozen=True)
-class Trace:
-    """A committed number and what stands behind it.
-
-    ``unrounded`` is the recomputed value of the column ``of`` at ``where``; ``seeds`` are what the
-    runs of each seed alone give for it (None where one seed allows no such number), ``runs`` the
-    facts of ``runs.facts_of``.
-    """
-
-    file: str
-    line: str
-    experiment: str
-    committed: str
-    recomputed: str
-    of: str
-    where: dict[str, Any]
-    unrounded: Any
-    seeds: dict[int, Any]
-    runs: list[dict[str, Any]]
-
-
 def trace(file: str | Path, row: str, column: str) -> Trace:
     """The number in this row and column of a committed table or of the sidecar of a figure.
+
+    Of the ledger and its page a row is the id of a claim, and its effect the only column.
 
     Raises ``FileNotFoundError`` where there is no such file or record, and ``ValueError`` where the
     file is no page of a record, where its row or column is unknown or says too little, and where
@@ -60,6 +42,8 @@ def trace(file: str | Path, row: str, column: str) -> Trace:
     path = Path(file)
     if not path.is_file():
         raise FileNotFoundError(f"there is no {path}: name a table of a record, as {_EXAMPLE}")
+    if (path.name, path.parent.name) in CLAIMS:
+        return trace_claim(path, row, column)
     summary = Summary(_folder(path))
     if path.suffix == ".json":
         plot = known_figure(path.stem)

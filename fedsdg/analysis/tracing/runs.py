@@ -81,6 +81,7 @@ def facts_of(summary: Summary, run: Mapping[str, Any]) -> dict[str, Any]:
     folder = run_below(run)
     config = json.loads(run["config"])
     return {
+        "experiment": summary.experiment,
         "run": f"results/runs/{summary.experiment}/{folder}",
         **{name: run[name] for name in RUN},
         **{name: run[name] for name in _HASHES},
