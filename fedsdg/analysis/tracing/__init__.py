@@ -92,14 +92,8 @@ def _traced(path: Path, summary: Summary, cell: Cell, rows: Rows) -> Trace:
         raise ValueError(f"{path}, {cell.line}: no number stands there, but {cell.committed!r}")
     runs = {id(run): run for row in found for run in runs_behind(summary, row)}
     if not runs:
-        raise ValueError(
-            f"{path}, {cell.line}: no run stands behind {cell.committed!r}"
-            + (
-                ", which trials of the search gave: see search.json"
-                if path.stem == "tuning"
-                else ""
-            )
-        )
+        why = "; the trials of a search gave it: see search.json" if path.stem == "tuning" else ""
+        raise ValueError(f"{path}, {cell.line}: no run stands behind {cell.committed!r}{why}")
     seeds = sorted({run["seed"] for run in runs.values()})
     alone = {seed: Selected(summary, lambda run, seed=seed: run["seed"] == seed) for seed in seeds}
     return Trace(
