@@ -61,8 +61,8 @@ def swept_runs(summary: Summary) -> pd.DataFrame:
     rows = rows.assign(order=rows["value"].map(_order)).sort_values("order", kind="stable")
     # One run may stand under two labels: a grid and a single sweep meet in the default.
     rows = rows.drop_duplicates([*LINE, "seed"])
-    texts = [setting(json.loads(value)) for value in rows["value"]]
-    return rows.assign(exact=rows["value"], value=texts)
+    shown = [setting(json.loads(value)) for value in rows["value"]]
+    return rows.assign(exact=rows["value"], value=shown)
 
 
 def _swept(texts: pd.DataFrame) -> list[str]:

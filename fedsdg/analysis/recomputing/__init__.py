@@ -1,8 +1,8 @@
 """Everything that is committed and says a number, made again from the records and compared.
 
 Tables in each format, claims, the sidecars of figures, the ledger with its page, and the numbers in
-README and findings. What depends on the day, the sources that drew a figure and its pixels, is left
-out.
+README and findings; and that the backbones, partitions and origins of a record are those of its
+runs. What depends on the day, the sources that drew a figure and its pixels, is left out.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from fedsdg.analysis.recomputing.faults import Fault
 from fedsdg.analysis.recomputing.judgements import judged
 from fedsdg.analysis.recomputing.pages import Record, measured_tables
 from fedsdg.analysis.recomputing.sentences import PAGES, sentence_faults, table_faults
+from fedsdg.analysis.recomputing.sources import source_faults
 from fedsdg.files.places import RECORDS
 
 __all__ = ["Fault", "Recomputed", "recompute"]
@@ -72,6 +73,7 @@ def recompute(root: Path, say: Callable[[str], None] = lambda _: None) -> Recomp
         for _, faults in record.sidecars():
             found.sidecars += 1
             found.faults += faults
+        found.faults += source_faults(root, record.summary(1.0))
         known |= {row["id"]: row for row in map(facts, comparisons(record.summary(1.0)))}
         shown += record.markdown()
     for _, faults in measured_tables(root):

@@ -106,7 +106,8 @@ def _leaves(one: Any, others: Sequence[Any], place: str) -> Iterator[tuple[str, 
             return
     if isinstance(one, str) and all(isinstance(other, str) for other in others):
         if unlike := _unlike(_words(one), [_words(other) for other in others]):
-            yield place, *map(repr, unlike[1:])
+            _, mine, theirs = unlike
+            yield place, repr(mine), repr(theirs)
     elif not any(_same(one, other) for other in others):
         yield place, one, others[0]
 

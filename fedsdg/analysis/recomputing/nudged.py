@@ -28,13 +28,13 @@ class Nudged(Summary):
     ) -> pd.DataFrame:
         """As ``Summary.frame``."""
         frame = super().frame(name, columns, optional)
-        changed = {}
+        changed: dict[str, Any] = {}
         for column in frame:
             values = frame[column]
             if values.dtype.kind == "f":
-                changed[column] = values.where(values == values.round(), values * self.factor)
+                changed[str(column)] = values.where(values == values.round(), values * self.factor)
             elif values.dtype.kind == "O":
-                changed[column] = values.map(lambda value: nudged(value, self.factor))
+                changed[str(column)] = values.map(lambda value: nudged(value, self.factor))
         return frame.assign(**changed)
 
     def rows(self, name: str) -> list[dict[str, Any]]:

@@ -132,7 +132,11 @@ def measured_tables(root: Path) -> Iterator[tuple[str, list[Fault]]]:
         if files:
             # What was measured is printed as it stands: there is no sum to round.
             made = function(read)
-            yield name, _of_files(root, files, lambda _, made=made: made)
+            yield name, _of_files(root, files, partial(_always, made))
+
+
+def _always(table: Table, _: float) -> Table:
+    return table
 
 
 def _of_files(root: Path, files: list[Path], table: Callable[[float], Table]) -> list[Fault]:
@@ -142,6 +146,10 @@ def _of_files(root: Path, files: list[Path], table: Callable[[float], Table]) ->
         found += text_faults(
             file.relative_to(root).as_posix(),
             file.read_text(encoding="utf-8"),
-            lambda factor, written=written: written(table(factor)),
+            partial(_written, written, table),
         )
     return found
+
+
+def _written(write: Callable[[Table], str], table: Callable[[float], Table], factor: float) -> str:
+    return write(table(factor))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from fedsdg.analysis.formatting import MISSING, amount
-from fedsdg.analysis.frames import groups
+from fedsdg.analysis.frames import groups, records
 from fedsdg.analysis.hyperparameters import hyperparameters
 from fedsdg.analysis.names import dataset_title, method_order, method_title, skew_title
 from fedsdg.analysis.progress import SHARES, SMOOTHED, YARDSTICK
@@ -58,7 +58,7 @@ def _block(title: str, part: pd.DataFrame) -> Block:
         *((group, name) for _, group in groups_of_heads for _, name, _ in _COSTS),
     )
     table = part.set_index(["method", "share"])
-    where = part[["dataset", "clients", "skew"]].to_dict("records")[0]
+    where = records(part[["dataset", "clients", "skew"]])[0]
     lines = []
     for method in sorted(part["method"].unique(), key=method_order):
         place = {**where, "method": method}

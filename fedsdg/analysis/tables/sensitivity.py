@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from fedsdg.analysis.formatting import CUT, MISSING, few_seeds, is_cut, percent
-from fedsdg.analysis.frames import PLACE, groups
+from fedsdg.analysis.frames import PLACE, groups, records
 from fedsdg.analysis.horizon import horizon_notes
 from fedsdg.analysis.hyperparameters import hyperparameters, symbol
 from fedsdg.analysis.inference import SHOWN_FROM
@@ -65,4 +65,4 @@ def _cell(own: pd.DataFrame) -> Entry:
         return Entry(MISSING)
     n, mean, high = own.iloc[0][["n", "mean", "high"]]
     entry = Entry(percent(mean, high - mean if n >= SHOWN_FROM else None))
-    return entry.of("mean (share)", own[_KEYS].to_dict("records")[0])
+    return entry.of("mean (share)", records(own[_KEYS])[0])

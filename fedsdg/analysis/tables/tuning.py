@@ -28,7 +28,8 @@ _COLUMNS = (
 
 def tuning(summary: Summary) -> Table:
     """A row for each method of the search."""
-    lines, rows = [], []
+    lines: list[list[str | Entry]] = []
+    rows = []
     for label, method in searched(summary):
         best = method["best"]
         named = _named(best["parameters"])

@@ -7,7 +7,8 @@ from the runs of that seed alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,20 @@ def trace(file: str | Path, row: str, column: str) -> Trace:
                 f"{path} holds no numbers, for the figure is drawn from the records at once; trace "
                 f"a table of the same record, as {_EXAMPLE}"
             )
-        cells, rows = cells_of_sidecar(path, frame), plot.frame
+        cells = cells_of_sidecar(path, frame)
     else:
-        table = TABLES[path.stem](summary)
-        cells, rows = cells_of_table(path, table), lambda one: TABLES[path.stem](one).raw
+        cells = cells_of_table(path, TABLES[path.stem](summary))
     cell = chosen(cells, row, column, summary.experiment, path)
-    return _traced(path, summary, cell, rows)
+    return _traced(path, summary, cell, partial(_rows, path))
+
+
+def _rows(file: Path, summary: Summary) -> pd.DataFrame:
+    """The unrounded numbers of the page of this name, of any summary."""
+    if file.suffix != ".json":
+        return TABLES[file.stem](summary).raw
+    frame = known_figure(file.stem).frame(summary)
+    assert frame is not None
+    return frame
 
 
 _EXAMPLE = f"{RECORDS}/label-skew/main.md"
@@ -95,7 +104,7 @@ def _traced(path: Path, summary: Summary, cell: Cell, rows: Rows) -> Trace:
         why = "; the trials of a search gave it: see search.json" if path.stem == "tuning" else ""
         raise ValueError(f"{path}, {cell.line}: no run stands behind {cell.committed!r}{why}")
     seeds = sorted({run["seed"] for run in runs.values()})
-    alone = {seed: Selected(summary, lambda run, seed=seed: run["seed"] == seed) for seed in seeds}
+    alone = {seed: Selected(summary, partial(_has_seed, seed)) for seed in seeds}
     return Trace(
         file=path.as_posix(),
         line=cell.line,
@@ -111,6 +120,10 @@ def _traced(path: Path, summary: Summary, cell: Cell, rows: Rows) -> Trace:
         },
         runs=[facts_of(summary, run) for run in runs.values()],
     )
+
+
+def _has_seed(seed: int, run: Mapping[str, Any]) -> bool:
+    return bool(run["seed"] == seed)
 
 
 def _agrees(row: dict[str, Any], raw: Raw) -> bool:

@@ -97,10 +97,10 @@ def _printed_cells(
             told = [entry.raw.row for entry in row if entry.raw is not None]
             same = {n: v for n, v in _common(told).items() if isinstance(v, str)}
             names = (*labels, *_names(same), one.title)
-            for entry, head, *texts in zip(row, one.columns, line, new, strict=True):
+            for entry, head, mine, theirs in zip(row, one.columns, line, new, strict=True):
                 own = [] if entry.raw is None else [entry.raw.column, *_names(entry.raw.row)]
                 columns = (", ".join(filter(None, head)), *filter(None, head), *own, one.title)
-                yield Cell(*texts, f"line {number}", names, columns, entry.raw)
+                yield Cell(mine, theirs, f"line {number}", names, columns, entry.raw)
 
     return read
 

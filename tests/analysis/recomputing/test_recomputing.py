@@ -103,6 +103,17 @@ def test_pages_that_are_named_but_not_there_are_faults(copy):
     }
 
 
+def test_what_is_kept_beside_the_tables_must_be_of_the_runs(copy):
+    backbone, origins = f"{RECORD}/backbones/letters.json", f"{RECORD}/provenance.json"
+    digest = json.loads((copy / backbone).read_text())["sha256"]
+    changed(copy, backbone, digest, "0" * 64)
+    (copy / origins).write_text("[]")
+    found = {fault.file: str(fault) for fault in recompute(copy).faults}
+    assert found.keys() == {backbone, origins}
+    assert "sha256: 0000" in found[backbone] and digest in found[backbone]
+    assert "does not say where 12 runs were made" in found[origins]
+
+
 def test_lines_that_are_too_many_or_too_few_are_named(copy):
     changed(copy, f"{RECORD}/main.csv", "fedavg,", "fedavg,1\nfedavg,")
     (fault,) = recompute(copy).faults
