@@ -2,6 +2,7 @@
 #   make reproduce    every table and figure of the three arenas, five seeds (SEEDS=2 is quicker)
 #   make page         the results page of the record, to be opened in a browser
 #   make test         every check and test
+#   make verify       every committed table, verdict and number again, from the records
 #   make bench        how fast training and aggregation are here, and whether they are fast enough
 # PYTHON=python3.12 chooses the interpreter, CORES=4 the number of cores (default: all),
 # CONFIG=config/smoke.yaml another experiment.
@@ -20,7 +21,7 @@ SNAKEMAKE  = $(BIN)/snakemake --cores $(CORES) $(if $(CONFIG),--configfile $(CON
 # Jobs of the pipeline find `fedsdg` here, as in an activated shell.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help reproduce report page everything search record cifar100 cifar100-pilot extended smoke test test-fast lint bench bench-compare bench-regression gate gpu lock documents environment clean distclean
+.PHONY: help reproduce report page everything search record cifar100 cifar100-pilot extended smoke test test-fast lint verify bench bench-compare bench-regression gate gpu lock documents environment clean distclean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -120,7 +121,7 @@ extended: $(INSTALLED)
 smoke: $(INSTALLED)
 	$(BIN)/snakemake --cores $(CORES) --configfile config/smoke.yaml
 
-test: lint
+test: lint verify
 	$(PYTEST)
 
 test-fast: $(INSTALLED)
@@ -137,6 +138,10 @@ lint: $(INSTALLED)
 	$(BIN)/lint-imports
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint
+
+# What is committed is what the records give, and some of its runs come out again: docs/pipeline.md.
+verify: $(INSTALLED)
+	$(BIN)/fedsdg verify
 
 # Tables, figure and judgement of training and aggregation; see docs/benchmarks.md. It fails where
 # ours is not as fast as it has to be (benchmarks/bench_bars.py).

@@ -72,6 +72,11 @@ def write_claims(summary_dir: str | Path, output_stem: str | Path) -> list[Path]
     return [json_path, markdown_path]
 
 
+def claims_page(summary: Summary) -> str:
+    """What ``write_claims`` writes as Markdown."""
+    return _markdown(summary, comparisons(summary), described(summary))
+
+
 def _markdown(summary: Summary, primary: list[Comparison], others: list[dict[str, Any]]) -> str:
     lines = ["# Claims", "", _PREAMBLE, ""]
     if label := horizon_label(summary):

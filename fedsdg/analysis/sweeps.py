@@ -16,7 +16,9 @@ from fedsdg.analysis.summary import Summary
 
 #: Keys of a run's config that say where it stands and not what is tried.
 _IDENTITY = ["dataset", "skew", "seed", "backbone", "method", "federation.clients"]
-COLUMNS = [*PLACE, "key", "type", "others", "value", "metric", "n", "mean", "low", "high"]
+#: One point of a line: a value of a setting, with the others as they are.
+LINE = [*PLACE, "key", "type", "others", "value"]
+COLUMNS = [*LINE, "metric", "n", "mean", "low", "high"]
 
 
 def sweeps(summary: Summary) -> pd.DataFrame:
@@ -26,6 +28,20 @@ def sweeps(summary: Summary) -> pd.DataFrame:
     scenarios set is swept by every label for itself, and ``type`` is then the label.
     ``others`` names the values of the other swept settings, so that a grid gives several lines
     and a single sweep one; values are in order and as text.
+    """
+    rows = swept_runs(summary)
+    if rows.empty:
+        return pd.DataFrame(columns=COLUMNS)
+    keys = dict.fromkeys((summary.personal.key, PERSONAL.key, GLOBAL.key))
+    means = [over_seeds(rows, [*LINE, "exact"], key).assign(metric=key) for key in keys]
+    return pd.concat(means, ignore_index=True)[COLUMNS]
+
+
+def swept_runs(summary: Summary) -> pd.DataFrame:
+    """The runs behind ``sweeps``: those of ``frames.finished`` with the rest of ``LINE``.
+
+    ``exact`` is the value as JSON, which ``value`` shows in few characters. A run stands in as many
+    rows as settings of it are swept.
     """
     runs = finished(summary)
     parts: list[pd.DataFrame] = []
@@ -40,16 +56,13 @@ def sweeps(summary: Summary) -> pd.DataFrame:
         for label, own in labels:
             parts += _lines(own, texts.loc[own.index], label, sorted(inside))
     if not parts:
-        return pd.DataFrame(columns=COLUMNS)
+        return pd.DataFrame(columns=[*LINE, "seed"])
     rows = pd.concat(parts)
     rows = rows.assign(order=rows["value"].map(_order)).sort_values("order", kind="stable")
-    by = [*PLACE, "key", "type", "others", "value"]
     # One run may stand under two labels: a grid and a single sweep meet in the default.
-    rows = rows.drop_duplicates([*by, "seed"])
-    keys = dict.fromkeys((summary.personal.key, PERSONAL.key, GLOBAL.key))
-    means = [over_seeds(rows, by, key).assign(metric=key) for key in keys]
-    found = pd.concat(means, ignore_index=True)[COLUMNS]
-    return found.assign(value=[setting(json.loads(value)) for value in found["value"]])
+    rows = rows.drop_duplicates([*LINE, "seed"])
+    shown = [setting(json.loads(value)) for value in rows["value"]]
+    return rows.assign(exact=rows["value"], value=shown)
 
 
 def _swept(texts: pd.DataFrame) -> list[str]:

@@ -171,8 +171,8 @@ def _agree_options(sub: argparse.ArgumentParser) -> None:
     add_json_option(sub)
 
 
-def verify(arguments: argparse.Namespace) -> int:
-    """Fail, naming them, when runs failed."""
+def succeeded(arguments: argparse.Namespace) -> int:
+    """Fail, naming them, when runs failed; otherwise write the flag."""
     from fedsdg.analysis.summarise import failed_runs
     from fedsdg.files import atomic_path
 
@@ -193,7 +193,7 @@ def verify(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _verify_options(sub: argparse.ArgumentParser) -> None:
+def _succeeded_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--summary", required=True)
     sub.add_argument("--output")
 
@@ -215,7 +215,7 @@ fedsdg record smoke"""
 _AGREE = """\
 fedsdg run --grid config/needs.yaml --jobs 2
 fedsdg agree needs"""
-_VERIFY = "fedsdg verify --summary results/reference/label-skew"
+_SUCCEEDED = "fedsdg succeeded --summary results/reference/label-skew"
 
 COMMANDS = (
     Command(table, _table_options, ("tables",), _TABLE),
@@ -227,5 +227,5 @@ COMMANDS = (
     Command(claims, _claims_options, (), _CLAIMS, WORKFLOW),
     Command(kernels, _kernels_options, (), _KERNELS, WORKFLOW),
     Command(throughput, _throughput_options, (), _THROUGHPUT, WORKFLOW),
-    Command(verify, _verify_options, (), _VERIFY, WORKFLOW),
+    Command(succeeded, _succeeded_options, (), _SUCCEEDED, WORKFLOW),
 )

@@ -22,6 +22,7 @@ from fedsdg.cli import (
     data,
     models,
     pages,
+    provenance,
     showing,
     training,
 )
@@ -37,6 +38,7 @@ GROUPS = (
     data,
     analysis,
     across,
+    provenance,
     pages,
     models,
     aggregation,

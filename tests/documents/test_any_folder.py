@@ -90,7 +90,8 @@ def test_under_scenarios_a_skew_names_one_of_them():
 
 @pytest.mark.parametrize(
     "command",
-    ["ledger", "agree needs", "record needs", "verify --summary x", "claims --summary x --output y",
+    ["ledger", "agree needs", "record needs", "succeeded --summary x", "verify",
+     "trace x.md --row a --column b", "claims --summary x --output y",
      "table --summary x --table main --output y", "search --show", "run --grid no.yaml",
      "figure --summary x --figure convergence --output y",
      "kernels --measured x --table y --figure z", "summarise --runs x --output y",

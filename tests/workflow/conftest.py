@@ -59,7 +59,7 @@ files = {{
         for suffix in suffixes.split()
     ],
     "claims": [f"{{output}}.{{suffix}}" for suffix in ("md", "json")],
-    "verify": [output],
+    "succeeded": [output],
 }}
 for file in map(pathlib.Path, files[command]):
     file.parent.mkdir(parents=True, exist_ok=True)

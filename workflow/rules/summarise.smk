@@ -125,4 +125,4 @@ rule verify_runs:
     message:
         "Verify that no run of {wildcards.experiment} failed"
     shell:
-        "fedsdg verify --summary {params.summary} --output {output} &> {log}"
+        "fedsdg succeeded --summary {params.summary} --output {output} &> {log}"

@@ -6,7 +6,7 @@ numbers of every entry in the committed records and judges them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -29,15 +29,22 @@ __all__ = [
 ]
 
 
-def judge_claims(claims: Sequence[Claim], records: str | Path) -> list[Entry]:
-    """Judge every claim by the records in ``records/{experiment}``, in the order given."""
+def judge_claims(
+    claims: Sequence[Claim],
+    records: str | Path,
+    read: Callable[[Path], Summary] = Summary,
+) -> list[Entry]:
+    """Judge every claim by the records in ``records/{experiment}``, in the order given.
+
+    ``read`` opens the summary in a folder.
+    """
     opened: dict[str, Record | None] = {}
     measured = [claim for claim in claims if claim.experiment]
     sides = [(str(claim.experiment), claim.other_experiment) for claim in measured]
     for experiment in {name for side in sides for name in side}:
         folder = Path(records) / experiment
         there = (folder / "runs.parquet").is_file()
-        opened[experiment] = Record(Summary(folder)) if there else None
+        opened[experiment] = Record(read(folder)) if there else None
     return [entry_of(claim, opened) for claim in claims]
 
 

@@ -67,20 +67,43 @@ def entry_of(claim: Claim, opened: Mapping[str, Record | None]) -> Entry:
         return _without_number(claim, OPEN, str(error.args[0]))
 
 
-def _measured(claim: Claim, record: Record, other: Record) -> Entry:
+@dataclass(frozen=True)
+class Sides:
+    """What a claim is decided by: a number for each seed, and the two that it is made of.
+
+    It is the difference or ratio of ``own`` and ``theirs``. ``rival`` is the row on the other side;
+    "" where there is none, and ``theirs`` is empty.
+    """
+
+    values: Values
+    own: Values
+    rival: str
+    theirs: Values
+
+
+def sides(claim: Claim, record: Record, other: Record) -> Sides:
+    """Look up the numbers of a measured claim; raises ``LackingError`` where a record has none."""
     measure = MEASURES[claim.measure]
     own = measure.function(record, Case(claim.cell, claim.method, claim.arguments))
-    values, means, rival = own, {}, ""
+    if claim.other is None:
+        return Sides(own, own, "", {})
+    rival, theirs = _rival(claim, other)
+    seeds = sorted(set(own) & set(theirs))
+    if not seeds:
+        raise LackingError(f"{claim.method} and {rival} share no seed yet")
+    join = _difference if claim.minus is not None else _ratio
+    values = {seed: join(own[seed], theirs[seed]) for seed in seeds}
+    return Sides(values, own, rival, theirs)
+
+
+def _measured(claim: Claim, record: Record, other: Record) -> Entry:
+    measure = MEASURES[claim.measure]
+    found = sides(claim, record, other)
+    values, rival, means = found.values, found.rival, {}
     if claim.other is not None:
-        rival, theirs = _rival(claim, other)
-        seeds = sorted(set(own) & set(theirs))
-        if not seeds:
-            raise LackingError(f"{claim.method} and {rival} share no seed yet")
-        join = _difference if claim.minus is not None else _ratio
-        values = {seed: join(own[seed], theirs[seed]) for seed in seeds}
         means = {
-            "subject": _mean([own[seed] for seed in seeds]),
-            "compared": _mean([theirs[seed] for seed in seeds]),
+            "subject": _mean([found.own[seed] for seed in values]),
+            "compared": _mean([found.theirs[seed] for seed in values]),
         }
     assert claim.threshold is not None
     judged = judge(

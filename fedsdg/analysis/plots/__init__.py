@@ -59,6 +59,12 @@ class Plot:
         """The numbers that are drawn; None where ``draw`` reads the summary itself."""
         return None if self.numbers is None else self.numbers(summary)
 
+    def label(self, summary: Summary) -> str:
+        """What stands above the panels: which training had not settled, where it matters."""
+        from fedsdg.analysis.horizon import horizon_label
+
+        return horizon_label(summary) if self.of_training else ""
+
     def __call__(self, summary: Summary, partitions: Sequence[Path] = ()) -> Figure:
         """Draw the figure in the current style."""
         return self.drawn(summary, partitions, self.frame(summary))
@@ -259,27 +265,33 @@ def write_figure(
     files = [Path(path) for path in partitions] if plot.needs_partitions else []
     if plot.needs_partitions and not files:
         raise ValueError(f"figure '{name}' needs partition files: name them with --partitions")
-    from fedsdg.analysis.horizon import horizon_label
     from fedsdg.analysis.plots.style import put_above, styled
 
     summary = Summary(summary_dir)
-    caption = f"{plot.caption} {hyperparameters(summary.runs)}"
     with styled():
         frame = plot.frame(summary)
         figure = plot.drawn(summary, files, frame)
-        if plot.of_training and (label := horizon_label(summary)):
+        if label := plot.label(summary):
             put_above(figure, label)
-            caption += f" Shown is what was {label}."
-        facts: dict[str, Any] = {
-            "figure": name,
-            "experiment": summary.experiment,
-            "caption": caption,
-        }
-        if frame is not None:
-            from fedsdg.analysis.frames import records
-
-            facts["numbers"] = _printed(records(frame))
+        facts = figure_facts(name, summary, frame)
         return save_figure(figure, output_stem, facts, (*summary.inputs, *files))
+
+
+def figure_facts(name: str, summary: Summary, frame: pd.DataFrame | None) -> dict[str, Any]:
+    """What the sidecar of a figure says of what is drawn, and what it can say without drawing it.
+
+    ``frame``: what ``Plot.frame`` gave.
+    """
+    plot = known_figure(name)
+    caption = f"{plot.caption} {hyperparameters(summary.runs)}"
+    if label := plot.label(summary):
+        caption += f" Shown is what was {label}."
+    facts = {"figure": name, "experiment": summary.experiment, "caption": caption}
+    if frame is None:
+        return facts
+    from fedsdg.analysis.frames import records
+
+    return {**facts, "numbers": _printed(records(frame))}
 
 
 def _printed(value: Any) -> Any:

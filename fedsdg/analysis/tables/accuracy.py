@@ -139,7 +139,13 @@ def _block(
         ]
     )
     rows = [
-        (Entry(method_title(method)), *(column[i] for column in filled))
+        (
+            Entry(method_title(method)),
+            *(
+                column[i].of(_raw_name(at, "mean"), _place(cell, method, metric))
+                for column, (cell, metric, at, _, _) in zip(filled, columns, strict=True)
+            ),
+        )
         for i, method in enumerate(methods)
     ]
     heads = [("", "Method"), *((group, heading) for _, _, _, group, heading in columns)]
@@ -175,11 +181,7 @@ def _raw(summary: Summary, metrics: Sequence[Metric]) -> pd.DataFrame:
             runs = [run for run in summary.at(cell) if run["method"] == method]
             for metric in metrics:
                 row: dict[str, Any] = {
-                    "dataset": cell.setting.dataset,
-                    "clients": cell.setting.clients,
-                    "skew": cell.skew,
-                    "method": method,
-                    "metric": metric.key,
+                    **_place(cell, method, metric),
                     "runs": len(runs),
                     "runs ok": sum(run["status"] == "ok" for run in runs),
                 }
@@ -190,6 +192,21 @@ def _raw(summary: Summary, metrics: Sequence[Metric]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def _place(cell: Cell, method: str, metric: Metric) -> dict[str, Any]:
+    """What tells a row of the raw numbers."""
+    return {
+        "dataset": cell.setting.dataset,
+        "clients": cell.setting.clients,
+        "skew": cell.skew,
+        "method": method,
+        "metric": metric.key,
+    }
+
+
+def _raw_name(at: str, name: str) -> str:
+    return f"{_RAW_NAMES[at]} {name} (%)"
+
+
 def _numbers(at: str, values: Mapping[int, float]) -> dict[str, float | None]:
     interval = mean_interval(list(values.values())) if values else None
     parts = {
@@ -198,8 +215,7 @@ def _numbers(at: str, values: Mapping[int, float]) -> dict[str, float | None]:
         "standard deviation": interval.std if interval else None,
     }
     return {
-        f"{_RAW_NAMES[at]} {name} (%)": None if value is None else 100 * value
-        for name, value in parts.items()
+        _raw_name(at, name): None if value is None else 100 * value for name, value in parts.items()
     }
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 
 from fedsdg.analysis.formatting import CUT, MISSING, few_seeds, is_cut, percent
@@ -10,7 +13,7 @@ from fedsdg.analysis.horizon import horizon_notes
 from fedsdg.analysis.hyperparameters import hyperparameters
 from fedsdg.analysis.inference import SHOWN_FROM
 from fedsdg.analysis.names import is_ceiling, method_order, method_title, natural_order
-from fedsdg.analysis.robustness import accuracy_by_share, detections
+from fedsdg.analysis.robustness import ARENA, accuracy_by_share, detections
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables.layout import Block, Entry, Table, block, mark_best
 
@@ -65,11 +68,21 @@ def _by_share(title: str, part: pd.DataFrame) -> Block:
         columns.append(column)
     filled = mark_best(columns)
     lines = tuple(
-        (Entry(method_title(method)), *(column[i] for column in filled))
+        (
+            Entry(method_title(method)),
+            *(
+                _standing(column[i], table.get((method, share)))
+                for column, share in zip(filled, shares, strict=True)
+            ),
+        )
         for i, method in enumerate(methods)
     )
     heads = (("", "Method"), *(("attackers", f"{100 * share:.0f} %") for share in shares))
     return Block(title, heads, lines)
+
+
+def _standing(entry: Entry, row: Mapping[Any, Any] | None) -> Entry:
+    return entry if row is None else entry.of("mean (share)", {key: row[key] for key in ARENA})
 
 
 def detection(summary: Summary) -> Table:
@@ -94,11 +107,13 @@ def detection(summary: Summary) -> Table:
     return Table("detection", caption, shown, notes, runs)
 
 
-def _line(row: dict) -> list[str]:
-    shares = [_number(100 * row[name], 0) for name in ("precision", "recall")]
-    counts = [_number(row[name], 1) for name in ("attackers", "blocked", "wrongly")]
-    title = method_title(row["method"])
-    return [row["scenario"], title, str(row["runs"]), *counts, *shares, _number(row["delay"], 1)]
+def _line(row: Mapping[Any, Any]) -> list[str | Entry]:
+    place = {name: row[name] for name in (*PLACE, "scenario", "method")}
+    shown = {name: _number(row[name], 1) for name in ("attackers", "blocked", "wrongly")}
+    shown |= {name: _number(100 * row[name], 0) for name in ("precision", "recall")}
+    shown |= {"delay": _number(row["delay"], 1)}
+    numbers = [Entry(text).of(name, place) for name, text in shown.items()]
+    return [row["scenario"], method_title(row["method"]), str(row["runs"]), *numbers]
 
 
 def _number(value: float, decimals: int) -> str:

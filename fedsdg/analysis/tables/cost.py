@@ -14,6 +14,8 @@ from fedsdg.analysis.names import method_title
 from fedsdg.analysis.summary import Setting, Summary
 from fedsdg.analysis.tables.layout import Block, Entry, Table
 
+#: What tells a row of the raw numbers.
+_KEYS = ("dataset", "clients", "method")
 _BYTES_CAPTION = (
     "Communication and storage, mean over the runs of all skews and seeds: bytes of what is "
     "serialised and sent, of the whole cohort (up: clients to server), and what one client keeps "
@@ -146,7 +148,10 @@ def _blocks(
         rows = [
             (
                 Entry(method_title(row["method"])),
-                *(Entry(_cell(row[name], unit)) for _, _, name, unit in shown),
+                *(
+                    Entry(_cell(row[name], unit)).of(name, {key: row[key] for key in _KEYS})
+                    for _, _, name, unit in shown
+                ),
             )
             for row in here.to_dict("records")
         ]

@@ -28,6 +28,9 @@ _BETTER_NOTE = (
     f"{method_title(BETTER_BASELINE)}: whichever weighting of FedAvg has the higher mean there; "
     "it is chosen after the fact, in the rival's favour, and is no further test."
 )
+#: Of the raw numbers: what tells a row, and the column that is printed.
+_KEYS = ("dataset", "clients", "skew", "metric", "at", "rival")
+_MEAN = "mean (percentage points)"
 _SHARES = ("subject_mean", "rival_mean", "mean", "half_width", "low", "high")
 
 
@@ -51,9 +54,7 @@ def differences(summary: Summary) -> Table:
                     for skew in skews
                 ]
                 if any(found):
-                    rows.append(
-                        (Entry(method_title(rival)), *(Entry(_difference(row)) for row in found))
-                    )
+                    rows.append((Entry(method_title(rival)), *map(_entry, found)))
             heads = [("", "FedSDG minus"), *(("", skew_title(skew)) for skew in skews)]
             title = f"{setting.title}, {metric.title}, {summary.rounds[summary.reported]}"
             blocks.append(Block(title, tuple(heads), tuple(rows)))
@@ -67,6 +68,11 @@ def differences(summary: Summary) -> Table:
     raw = raw.rename(columns={name: f"{name} (percentage points)" for name in _SHARES})
     caption = f"{_CAPTION}. {hyperparameters(summary.runs)}"
     return Table("differences", caption, tuple(blocks), tuple(notes), raw)
+
+
+def _entry(row: Mapping[str, Any] | None) -> Entry:
+    entry = Entry(_difference(row))
+    return entry if row is None else entry.of(_MEAN, {name: row[name] for name in _KEYS})
 
 
 def _difference(row: Mapping[str, Any] | None) -> str:

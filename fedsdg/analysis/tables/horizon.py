@@ -18,7 +18,7 @@ from fedsdg.analysis.horizon import (
 from fedsdg.analysis.hyperparameters import hyperparameters
 from fedsdg.analysis.names import method_title
 from fedsdg.analysis.summary import Summary
-from fedsdg.analysis.tables.layout import Table, block
+from fedsdg.analysis.tables.layout import Entry, Table, block
 
 _CAPTION = (
     "Change from the quarter of the rounds before the last to the last one, means of their "
@@ -27,6 +27,9 @@ _CAPTION = (
     f"over clients. Settled: below {100 * ACCURACY:.0f} point and below {GATES}; with fewer than "
     f"{EVALUATIONS} evaluations in a quarter it cannot be judged"
 )
+#: Columns of the raw numbers.
+_NAMES = ("personal validation accuracy", "shared validation accuracy")
+_GATES = "mean change of gates"
 _HEADS = ["Method", "rounds", "evaluations", "personal", "shared", "gates", "verdict"]
 
 
@@ -45,10 +48,14 @@ def horizon(summary: Summary) -> Table:
     return Table("horizon", caption, tuple(blocks) or (block("", _HEADS, []),), notes, raw)
 
 
-def _line(one: Horizon) -> list[str]:
+def _line(one: Horizon) -> list[str | Entry]:
     accuracies = (one.val_accuracy, one.global_val_accuracy)
-    changes = [MISSING if change is None else f"{100 * change:.2f}" for change in accuracies]
-    gates = MISSING if one.gates is None else f"{one.gates:.3f}"
+    texts = [MISSING if change is None else f"{100 * change:.2f}" for change in accuracies]
+    place = _place(one)
+    changes = [
+        Entry(text).of(name, place) for text, name in zip(texts, map(_change, _NAMES), strict=True)
+    ]
+    gates = Entry(MISSING if one.gates is None else f"{one.gates:.3f}").of(_GATES, place)
     counts = [str(one.rounds), str(one.evaluations)]
     return [method_title(one.method), *counts, *changes, gates, verdict_text(one)]
 
@@ -58,23 +65,31 @@ def verdict_text(one: Horizon) -> str:
     return {SETTLED: SETTLED, BEFORE: one.phrase, UNJUDGED: UNJUDGED}[one.verdict]
 
 
-def _raw(one: Horizon) -> dict[str, object]:
-    accuracies = {
-        "personal validation accuracy": one.val_accuracy,
-        "shared validation accuracy": one.global_val_accuracy,
-    }
+def _place(one: Horizon) -> dict[str, object]:
+    """What tells a row of the raw numbers."""
     return {
         "dataset": one.cell.setting.dataset,
         "clients": one.cell.setting.clients,
         "skew": one.cell.skew,
         "method": one.method,
+    }
+
+
+def _change(name: str) -> str:
+    return f"change of {name} (percentage points)"
+
+
+def _raw(one: Horizon) -> dict[str, object]:
+    accuracies = dict(zip(_NAMES, (one.val_accuracy, one.global_val_accuracy), strict=True))
+    return {
+        **_place(one),
         "rounds": one.rounds,
         "seeds": one.seeds,
         "evaluations": one.evaluations,
         **{
-            f"change of {name} (percentage points)": None if value is None else 100 * value
+            _change(name): None if value is None else 100 * value
             for name, value in accuracies.items()
         },
-        "mean change of gates": one.gates,
+        _GATES: one.gates,
         "verdict": one.verdict,
     }

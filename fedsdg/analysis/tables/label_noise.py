@@ -9,13 +9,15 @@ import pandas as pd
 
 from fedsdg.analysis.contributions import MEASURES, YARDSTICKS, correlations, measures
 from fedsdg.analysis.formatting import MISSING, few_seeds
-from fedsdg.analysis.frames import groups, places
+from fedsdg.analysis.frames import PLACE, groups, places
 from fedsdg.analysis.hyperparameters import hyperparameters
 from fedsdg.analysis.inference import SHOWN_FROM
 from fedsdg.analysis.names import method_order, method_title
 from fedsdg.analysis.summary import Summary
-from fedsdg.analysis.tables.layout import Table, block
+from fedsdg.analysis.tables.layout import Entry, Table, block
 
+#: What tells a row of the raw numbers.
+_KEYS = (*PLACE, "scenario", "method", "measure", "yardstick")
 _CAPTION = (
     "Correlation over clients between what a method says they are worth (means over the rounds) "
     "and their share of wrong labels, or their exact Shapley value in the last round: Spearman's ρ "
@@ -41,20 +43,21 @@ def label_noise(summary: Summary) -> Table:
     return Table("label_noise", caption, shown, notes, rows)
 
 
-def _lines(part: pd.DataFrame) -> list[list[str]]:
+def _lines(part: pd.DataFrame) -> list[list[str | Entry]]:
     found = {(r["method"], r["measure"], r["yardstick"]): r for r in part.to_dict("records")}
-    lines = []
+    lines: list[list[str | Entry]] = []
     for method in sorted(part["method"].unique(), key=method_order):
         for measure, title in MEASURES.items():
             cells = [_cell(found.get((method, measure, yardstick))) for yardstick in YARDSTICKS]
-            if any(cell != MISSING for cell in cells):
+            if any(cell.text != MISSING for cell in cells):
                 lines.append([method_title(method), title.partition(" (")[0], *cells])
     return lines
 
 
-def _cell(row: Mapping[Any, Any] | None) -> str:
+def _cell(row: Mapping[Any, Any] | None) -> Entry:
     if row is None:
-        return MISSING
+        return Entry(MISSING)
     shown = row["runs"] >= SHOWN_FROM
     interval = f" [{row['low']:+.2f}, {row['high']:+.2f}]" if shown else ""
-    return f"{row['spearman']:+.2f}{interval} ({row['pearson']:+.2f})".replace("-", "−")
+    text = f"{row['spearman']:+.2f}{interval} ({row['pearson']:+.2f})".replace("-", "−")
+    return Entry(text).of("spearman", {name: row[name] for name in _KEYS})

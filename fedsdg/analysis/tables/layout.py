@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pandas as pd
 
 
 @dataclass(frozen=True)
+class Raw:
+    """Where a printed number stands unrounded: a column of ``Table.raw`` and what tells its rows.
+
+    ``row`` are values of columns; the number is the mean over the rows that have them.
+    """
+
+    column: str
+    row: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class Entry:
-    """One cell as text; the best of a column is bold."""
+    """One cell as text; the best of a column is bold. Of a number ``raw`` says where it is from."""
 
     text: str
     bold: bool = False
+    raw: Raw | None = field(default=None, compare=False, repr=False)
+
+    def of(self, column: str, row: Mapping[str, Any]) -> Entry:
+        """The same cell with where its number stands unrounded."""
+        return replace(self, raw=Raw(column, row))
 
 
 @dataclass(frozen=True)
@@ -36,9 +53,11 @@ class Block:
                 )
 
 
-def block(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> Block:
+def block(title: str, heads: Sequence[str], lines: Sequence[Sequence[str | Entry]]) -> Block:
     """A block of plain text, without groups of columns and without bold."""
-    rows = tuple(tuple(map(Entry, line)) for line in lines)
+    rows = tuple(
+        tuple(cell if isinstance(cell, Entry) else Entry(cell) for cell in line) for line in lines
+    )
     return Block(title, tuple(("", head) for head in heads), rows)
 
 

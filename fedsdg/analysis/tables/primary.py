@@ -11,7 +11,7 @@ from fedsdg.analysis.hyperparameters import hyperparameters
 from fedsdg.analysis.inference import SHOWN_FROM
 from fedsdg.analysis.names import method_title
 from fedsdg.analysis.summary import Summary
-from fedsdg.analysis.tables.layout import Table, block
+from fedsdg.analysis.tables.layout import Entry, Table, block
 
 _CAPTION = (
     "Primary comparisons, named in the config before the runs: paired differences over seeds in "
@@ -24,6 +24,16 @@ _CAPTION = (
 )
 _HEADS = ["Comparison", "Metric", "Where", "Minus", "n", "Difference"]
 _HEADS += ["p (Holm)", "p of equivalence (Holm)", "Visible", "Verdict"]
+#: What columns of a difference are called among the raw numbers.
+_RENAMED = {
+    "mean": "mean (percentage points)",
+    "low": "low (percentage points)",
+    "high": "high (percentage points)",
+    "smallest_visible": "smallest visible (percentage points)",
+    "n": "n of rival",
+    "p": "p of rival",
+    "p_equivalent": "p_equivalent of rival",
+}
 
 
 def primary(summary: Summary) -> Table:
@@ -52,41 +62,38 @@ def _parts(whole: dict[str, object]) -> list[dict[str, object]]:
     """The differences of a comparison, their own p apart from the comparison's."""
     differences = whole["differences"]
     assert isinstance(differences, list)
-    renamed = {
-        "mean": "mean (percentage points)",
-        "low": "low (percentage points)",
-        "high": "high (percentage points)",
-        "smallest_visible": "smallest visible (percentage points)",
-        "n": "n of rival",
-        "p": "p of rival",
-        "p_equivalent": "p_equivalent of rival",
-    }
-    return [{renamed.get(k, k): value for k, value in one.items()} for one in differences]
+    return [{_RENAMED.get(k, k): value for k, value in one.items()} for one in differences]
 
 
-def _lines(summary: Summary, one: Comparison) -> list[list[str]]:
+def _lines(summary: Summary, one: Comparison) -> list[list[str | Entry]]:
     several = len(one.differences) > 1
     subject = method_title(one.named.subject)
     rival = f"each of {len(one.differences)}" if several else method_title(one.decisive.rival)
-    head = [
+    tested = {"id": one.named.id, "rival": one.decisive.rival}
+    head: list[str | Entry] = [
         f"{one.named.id}: {subject}",
         one.named.metric.title,
         summary.cell_name(one.named.cell),
         rival,
         str(one.n),
-        difference_text(one.decisive),
-        _p(one.p_holm, one.n),
-        _p(one.p_equivalent_holm, one.n),
-        _visible(one.decisive),
-        one.verdict,
+        _entry(one, one.decisive),
+        Entry(_p(one.p_holm, one.n)).of("p_holm", tested),
+        Entry(_p(one.p_equivalent_holm, one.n)).of("p_equivalent_holm", tested),
+        _visible(one, one.decisive),
+        Entry(one.verdict).of("verdict", tested),
     ]
     if not several:
         return [head]
-    described = [
-        ["", "", "", method_title(d.rival), str(d.n), difference_text(d), "", "", _visible(d), ""]
+    described: list[list[str | Entry]] = [
+        ["", "", "", method_title(d.rival), str(d.n), _entry(one, d), "", "", _visible(one, d), ""]
         for d in one.differences
     ]
     return [head, *described]
+
+
+def _entry(one: Comparison, difference: Difference) -> Entry:
+    row = {"id": one.named.id, "rival": difference.rival}
+    return Entry(difference_text(difference)).of(_RENAMED["mean"], row)
 
 
 def difference_text(difference: Difference) -> str:
@@ -108,6 +115,8 @@ def _p(p: float | None, n: int) -> str:
     )
 
 
-def _visible(difference: Difference) -> str:
+def _visible(one: Comparison, difference: Difference) -> Entry:
     shown = difference.visible is not None and difference.n >= SHOWN_FROM
-    return f"{100 * (difference.visible or 0.0):.1f}" if shown else MISSING
+    text = f"{100 * (difference.visible or 0.0):.1f}" if shown else MISSING
+    row = {"id": one.named.id, "rival": difference.rival}
+    return Entry(text).of(_RENAMED["smallest_visible"], row)

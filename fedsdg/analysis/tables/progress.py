@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from fedsdg.analysis.formatting import MISSING, amount
-from fedsdg.analysis.frames import groups
+from fedsdg.analysis.frames import groups, records
 from fedsdg.analysis.hyperparameters import hyperparameters
 from fedsdg.analysis.names import dataset_title, method_order, method_title, skew_title
 from fedsdg.analysis.progress import SHARES, SMOOTHED, YARDSTICK
@@ -19,6 +19,8 @@ _CAPTION = (
     "target: {shares} of what {yardstick} has in the end. –: never in this run"
 )
 _COSTS = (("round", "rounds", 1.0), ("steps", "steps (k)", 1e3), ("bytes", "MB", 1e6))
+#: What columns are called among the raw numbers, with their units.
+_RAW_NAMES = {"target": "target (share)", "bytes": "bytes (bytes)"}
 
 
 def rounds_to_target(summary: Summary) -> Table:
@@ -44,7 +46,7 @@ def rounds_to_target(summary: Summary) -> Table:
         f"{caption}. {hyperparameters(summary.runs)}",
         tuple(blocks) or (Block("", heads, ()),),
         notes,
-        rows.rename(columns={"target": "target (share)", "bytes": "bytes (bytes)"}),
+        rows.rename(columns=_RAW_NAMES),
     )
 
 
@@ -56,14 +58,18 @@ def _block(title: str, part: pd.DataFrame) -> Block:
         *((group, name) for _, group in groups_of_heads for _, name, _ in _COSTS),
     )
     table = part.set_index(["method", "share"])
+    where = records(part[["dataset", "clients", "skew"]])[0]
     lines = []
     for method in sorted(part["method"].unique(), key=method_order):
+        place = {**where, "method": method}
         cells = [
-            _number(table[column][method, share], unit)
+            Entry(_number(table[column][method, share], unit)).of(
+                _RAW_NAMES.get(column, column), {**place, "share": share}
+            )
             for share, _ in groups_of_heads
             for column, _, unit in _COSTS
         ]
-        lines.append((Entry(method_title(method)), *map(Entry, cells)))
+        lines.append((Entry(method_title(method)), *cells))
     return Block(title, heads, tuple(lines))
 
 

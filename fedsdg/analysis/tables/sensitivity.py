@@ -7,15 +7,17 @@ from collections.abc import Sequence
 import pandas as pd
 
 from fedsdg.analysis.formatting import CUT, MISSING, few_seeds, is_cut, percent
-from fedsdg.analysis.frames import groups
+from fedsdg.analysis.frames import PLACE, groups, records
 from fedsdg.analysis.horizon import horizon_notes
 from fedsdg.analysis.hyperparameters import hyperparameters, symbol
 from fedsdg.analysis.inference import SHOWN_FROM
 from fedsdg.analysis.names import GLOBAL, Metric, method_order, method_title
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.sweeps import panels, sweeps
-from fedsdg.analysis.tables.layout import Table, block
+from fedsdg.analysis.tables.layout import Entry, Table, block
 
+#: What tells a row of the raw numbers.
+_KEYS = [*PLACE, "key", "type", "others", "value", "metric"]
 _CAPTION = (
     "Personal and global accuracy (%) at each value of a setting, the other settings that vary as "
     "named"
@@ -44,13 +46,13 @@ def sensitivity(summary: Summary) -> Table:
     return Table("sensitivity", caption, drawn, notes, rows.rename(columns=shares))
 
 
-def _lines(part: pd.DataFrame, shown: Sequence[Metric]) -> list[list[str]]:
+def _lines(part: pd.DataFrame, shown: Sequence[Metric]) -> list[list[str | Entry]]:
     values = {value: i for i, value in enumerate(dict.fromkeys(part["value"]))}
     lines = {
         (method_order(kind), others, values[value]): own
         for (kind, others, value), own in groups(part, "type", "others", "value")
     }
-    lines_shown = []
+    lines_shown: list[list[str | Entry]] = []
     for _, own in sorted(lines.items(), key=lambda item: item[0]):
         first = own.iloc[0]
         cells = [_cell(own[own["metric"] == metric.key]) for metric in shown]
@@ -58,8 +60,9 @@ def _lines(part: pd.DataFrame, shown: Sequence[Metric]) -> list[list[str]]:
     return lines_shown
 
 
-def _cell(own: pd.DataFrame) -> str:
+def _cell(own: pd.DataFrame) -> Entry:
     if own.empty:
-        return MISSING
+        return Entry(MISSING)
     n, mean, high = own.iloc[0][["n", "mean", "high"]]
-    return percent(mean, high - mean if n >= SHOWN_FROM else None)
+    entry = Entry(percent(mean, high - mean if n >= SHOWN_FROM else None))
+    return entry.of("mean (share)", records(own[_KEYS])[0])

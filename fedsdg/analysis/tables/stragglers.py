@@ -8,13 +8,13 @@ from typing import Any
 import pandas as pd
 
 from fedsdg.analysis.formatting import MISSING
-from fedsdg.analysis.frames import places
+from fedsdg.analysis.frames import PLACE, places
 from fedsdg.analysis.horizon import horizon_notes
 from fedsdg.analysis.hyperparameters import hyperparameters
 from fedsdg.analysis.names import GLOBAL, method_order, method_title, natural_order
 from fedsdg.analysis.simulated_time import costs_of_waiting
 from fedsdg.analysis.summary import Summary
-from fedsdg.analysis.tables.layout import Table, block
+from fedsdg.analysis.tables.layout import Entry, Table, block
 
 _CAPTION = (
     "Simulated time of a whole run and what became of the clients' work, means over seeds: seconds "
@@ -54,8 +54,9 @@ def stragglers(summary: Summary) -> Table:
     return Table("stragglers", caption, shown, notes, rows)
 
 
-def _line(row: Mapping[Any, Any], columns: Sequence[tuple[str, str, int]]) -> list[str]:
-    values = [_number(row[name] * scale, name) for name, _, scale in columns]
+def _line(row: Mapping[Any, Any], columns: Sequence[tuple[str, str, int]]) -> list[str | Entry]:
+    place = {name: row[name] for name in (*PLACE, "scenario", "method")}
+    values = [Entry(_number(row[name] * scale, name)).of(name, place) for name, _, scale in columns]
     return [row["scenario"], method_title(row["method"]), *values]
 
 

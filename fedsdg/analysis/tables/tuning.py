@@ -11,7 +11,7 @@ from fedsdg.analysis.formatting import percent, setting
 from fedsdg.analysis.hyperparameters import symbol
 from fedsdg.analysis.names import method_title
 from fedsdg.analysis.summary import Summary
-from fedsdg.analysis.tables.layout import Table, block
+from fedsdg.analysis.tables.layout import Entry, Table, block
 from fedsdg.analysis.tuning import searched
 
 _HEADS = ("Method", "Trials", "Best values", "Validation (%)", "Mean trial (%)", "At an edge")
@@ -28,7 +28,8 @@ _COLUMNS = (
 
 def tuning(summary: Summary) -> Table:
     """A row for each method of the search."""
-    lines, rows = [], []
+    lines: list[list[str | Entry]] = []
+    rows = []
     for label, method in searched(summary):
         best = method["best"]
         named = _named(best["parameters"])
@@ -37,7 +38,9 @@ def tuning(summary: Summary) -> Table:
         trials = len(method["expected_best"])
         count = f"{trials} ({method['failed']} failed)" if method["failed"] else str(trials)
         score = percent(best["score"], None)
-        lines.append([method_title(label), count, named, score, percent(mean, None), edges or "–"])
+        shown = {"score (share)": score, "mean (share)": percent(mean, None)}
+        scores = [Entry(text).of(name, {"method": label}) for name, text in shown.items()]
+        lines.append([method_title(label), count, named, *scores, edges or "–"])
         rows.append((label, trials, method["failed"], named, best["score"], mean, edges))
     raw = pd.DataFrame(rows, columns=_COLUMNS)
     notes = () if lines else ("No search was made of this experiment's hyper-parameters.",)

@@ -16,7 +16,7 @@ from fedsdg.analysis.measures import MEASURES
 from fedsdg.analysis.measures.records import Case, LackingError, Record, Values
 from fedsdg.analysis.names import method_title, skew_title
 from fedsdg.analysis.summary import Summary
-from fedsdg.analysis.tables.layout import Block, Table, block
+from fedsdg.analysis.tables.layout import Block, Entry, Table, block
 
 _CAPTION = (
     "The specification's run-time checks of FedSDG. Measured: mean over seeds with the 95 % "
@@ -119,7 +119,9 @@ def verification(summary: Summary) -> Table:
     return Table("verification", caption, shown, notes, pd.DataFrame(rows, columns=COLUMNS))
 
 
-def _lines(record: Record, skew: str, method: str) -> Iterator[tuple[dict[str, Any], list[str]]]:
+def _lines(
+    record: Record, skew: str, method: str
+) -> Iterator[tuple[dict[str, Any], list[str | Entry]]]:
     """(raw row, cells) of every check that the record can answer."""
     case = Case(skew, method, {})
     try:
@@ -152,9 +154,10 @@ def _lines(record: Record, skew: str, method: str) -> Iterator[tuple[dict[str, A
                 "check": check.title,
                 "clients": clients,
             }
+            measured = Entry(_measured(judged, check)).of("mean", dict(row))
             row |= {"expected": check.expected, "n": judged.n, "mean": judged.effect}
             row |= {"low": judged.low, "high": judged.high, "verdict": verdict}
-            yield row, [check.title + words, check.expected, _measured(judged, check), verdict]
+            yield row, [check.title + words, check.expected, measured, verdict]
 
 
 def _values(record: Record, case: Case, check: _Check) -> Values:

@@ -1,0 +1,100 @@
+"""Everything that is committed and says a number, made again from the records and compared.
+
+Tables in each format, claims, the sidecars of figures, the ledger with its page, and the numbers in
+README and findings; and that the backbones, partitions and origins of a record are those of its
+runs. What depends on the day, the sources that drew a figure and its pixels, is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedsdg.analysis.comparisons import comparisons, facts
+from fedsdg.analysis.ledger import Entry
+from fedsdg.analysis.recomputing.faults import Fault
+from fedsdg.analysis.recomputing.judgements import judged
+from fedsdg.analysis.recomputing.pages import Record, measured_tables
+from fedsdg.analysis.recomputing.sentences import PAGES, sentence_faults, table_faults
+from fedsdg.analysis.recomputing.sources import source_faults
+from fedsdg.files.places import RECORDS
+
+__all__ = ["Fault", "Recomputed", "recompute"]
+
+
+@dataclass
+class Recomputed:
+    """How much was compared, and every place that differs."""
+
+    tables: int = 0
+    claims: int = 0
+    sidecars: int = 0
+    verdicts: int = 0
+    numbers: int = 0
+    faults: list[Fault] = field(default_factory=list)
+
+    @property
+    def counts(self) -> str:
+        """ "129 tables, 26 pages of claims, 75 sidecars, 96 verdicts, 180 numbers"."""
+        return (
+            f"{self.tables} tables, {self.claims} pages of claims, {self.sidecars} sidecars of "
+            f"figures, {self.verdicts} verdicts, {self.numbers} numbers in sentences"
+        )
+
+
+def recorded(root: Path) -> list[str]:
+    """The experiments that have a record below this folder."""
+    return sorted(file.parent.name for file in (root / RECORDS).glob("*/runs.parquet"))
+
+
+def recompute(root: Path, say: Callable[[str], None] = lambda _: None) -> Recomputed:
+    """Compare everything committed below ``root`` with what its records give.
+
+    ``say`` is told what is looked at. Raises ``FileNotFoundError`` where there is no record, and
+    ``ValueError`` where a record cannot be read.
+    """
+    if not (experiments := recorded(root)):
+        raise FileNotFoundError(
+            f"there is no record in {root / RECORDS}: call this in the root of the repository"
+        )
+    found = Recomputed()
+    known: dict[str, Any] = {}
+    shown: list[str] = []
+    for experiment in experiments:
+        say(experiment)
+        record = Record(root, experiment)
+        for _, faults in record.tables():
+            found.tables += 1
+            found.faults += faults
+        found.claims += 1
+        found.faults += record.claims()
+        for _, faults in record.sidecars():
+            found.sidecars += 1
+            found.faults += faults
+        found.faults += source_faults(root, record.summary(1.0))
+        known |= {row["id"]: row for row in map(facts, comparisons(record.summary(1.0)))}
+        shown += record.markdown()
+    for _, faults in measured_tables(root):
+        found.tables += 1
+        found.faults += faults
+    say("ledger, README and findings")
+    entries, faults = judged(root)
+    found.verdicts += len(entries)
+    found.faults += faults
+    known |= _known(entries)
+    for name in PAGES:
+        if (root / name).is_file():
+            text = (root / name).read_text(encoding="utf-8")
+            count, faults = sentence_faults(name, text, known)
+            found.numbers += count
+            found.faults += faults
+            count, faults = table_faults(name, text, shown)
+            found.tables += count
+            found.faults += faults
+    return found
+
+
+def _known(entries: list[Entry]) -> dict[str, Any]:
+    return {entry.id: asdict(entry) for entry in entries}

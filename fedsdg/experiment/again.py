@@ -1,0 +1,109 @@
+"""The config files and the command by which runs of a record are made again.
+
+A record keeps the config of every run, but not from which files it was laid together. So the files
+that name the experiment are tried, and those are taken that give the very configs of the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedsdg.experiment.config import Config
+from fedsdg.experiment.config_files import load_config
+from fedsdg.experiment.replay import config_differences
+
+#: A config that many are laid over, beside the default one.
+_BENEATH = "paper.yaml"
+
+
+@dataclass(frozen=True)
+class Again:
+    """How to make runs again.
+
+    ``files`` are laid over the default config, in order; ``only`` are the words that choose the
+    runs in its grid; ``differs`` says in what the first run's config is another one now, nothing
+    where the files give the very runs of the record.
+    """
+
+    files: tuple[str, ...]
+    only: tuple[str, ...]
+    differs: tuple[str, ...]
+
+    @property
+    def command(self) -> str:
+        """The command line."""
+        words = ["fedsdg run --grid", *self.files, *(["--only", *self.only] if self.only else [])]
+        return " ".join(words)
+
+
+def again(experiment: str, runs: Sequence[Mapping[str, Any]], configs: Path) -> Again | None:
+    """How to make these runs of an experiment again, by the config files in a folder.
+
+    ``runs`` have dataset, skew (with its scenario), method (its label), seed and config. Of several
+    configs the one is taken that gives most of them. None where no config of the folder names the
+    experiment.
+    """
+    best: tuple[int, Again] | None = None
+    for files in _candidates(experiment, configs):
+        try:
+            config = load_config(files)
+        except (ValueError, OSError):
+            continue  # Such files do not belong over one another.
+        if config.experiment != experiment:
+            continue
+        differing = [_differs(config, run) for run in runs]
+        same = sum(not sentences for sentences in differing)
+        if best is None or same > best[0]:
+            shown = tuple(file.as_posix() for file in files)
+            first = next((sentences for sentences in differing if sentences), ())
+            best = same, Again(shown, _only(config, runs), tuple(first))
+    return None if best is None else best[1]
+
+
+def _candidates(experiment: str, configs: Path) -> Iterator[list[Path]]:
+    """Files that may give the experiment, laid over the default config: those that name it last.
+
+    ``cifar100-needs.yaml`` is laid over ``cifar100.yaml``, and both over ``paper.yaml``.
+    """
+    for file in sorted(configs.rglob("*.yaml")):
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        if not isinstance(content, Mapping) or content.get("experiment") != experiment:
+            continue
+        parent = file.with_name(f"{file.stem.rpartition('-')[0]}.yaml")
+        above = [[], [parent]] if parent.is_file() else [[]]
+        beneath = configs / _BENEATH
+        lowest = [[], [beneath]] if beneath.is_file() and beneath != file else [[]]
+        for low in lowest:
+            for middle in above:
+                if low != middle or not low:
+                    yield [*low, *middle, file]
+
+
+def _differs(config: Config, run: Mapping[str, Any]) -> list[str]:
+    """In what a run of the record is another one than the files give now, a sentence each."""
+    labels = {method.label: method for method in config.methods}
+    there = run["method"] in labels and run["skew"] in config.settings
+    if not there or run["dataset"] not in config.datasets or run["seed"] not in config.seeds:
+        return [f"the config's grid has no {run['method']} at {run['skew']}, seed {run['seed']}"]
+    made = config.run(run["dataset"], run["skew"], labels[run["method"]], run["seed"])
+    return config_differences(made, run["config"])
+
+
+def _only(config: Config, runs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The words that choose the runs in the grid; a kind of which all are meant is not named."""
+    kinds = (
+        (config.datasets, [run["dataset"] for run in runs]),
+        (config.settings, [run["skew"] for run in runs]),
+        ([method.label for method in config.methods], [run["method"] for run in runs]),
+        ([f"seed~{seed}" for seed in config.seeds], [f"seed~{run['seed']}" for run in runs]),
+    )
+    return tuple(
+        word
+        for known, wanted in kinds
+        for word in (dict.fromkeys(wanted) if set(wanted) != set(known) else ())
+    )

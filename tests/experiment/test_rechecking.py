@@ -1,0 +1,45 @@
+"""A sample of published runs is drawn by the commit, and its first rounds are done again."""
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from fedsdg.analysis.summarise import read_summary
+from fedsdg.experiment.rechecking import rechecked, sampled
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def views(tmp_path):
+    """A repository that has the record of one arena alone."""
+    for place in ("results/reference/views", "results/reference/backbones", "config"):
+        shutil.copytree(ROOT / place, tmp_path / place)
+    return tmp_path
+
+
+def test_the_commit_alone_says_which_runs_are_done_again():
+    runs = read_summary(ROOT / "results/reference/views")
+    one, other = sampled(runs, 5, "a1b2"), sampled(runs, 5, "c3d4")
+    assert [run.folder for run in sampled(runs[::-1], 5, "a1b2")] == [run.folder for run in one]
+    assert {run.folder for run in one} != {run.folder for run in other}
+    assert sampled(runs, 3, "a1b2") == one[:3] and sampled(runs, 0, "a1b2") == []
+
+
+@pytest.mark.slow
+def test_a_published_run_is_paired_and_a_changed_record_is_not(views):
+    ((arena, found),) = rechecked(views, 1, "a1b2")
+    assert arena == "views" and found.paired is not None, found.sentence
+    file = views / "results/reference/views/clients.parquet"
+    table = pq.read_table(file)
+    moved = pc.add(table["train_loss"], pa.scalar(0.01))
+    at = table.column_names.index("train_loss")
+    pq.write_table(table.set_column(at, table.schema.field(at), moved), file)
+    ((_, changed),) = rechecked(views, 1, "a1b2")
+    assert changed.run == found.run and changed.paired is None
+    assert "the training losses differ by 1.0e-02" in changed.sentence
+    assert [*rechecked(views, 0, "a1b2")] == []
