@@ -19,6 +19,7 @@ PLACES = (
     "workflow/schemas/config.schema.json",
     "docs/methods.md",
     "docs/config.md",
+    "docs/records.md",
 )
 
 
