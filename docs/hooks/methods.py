@@ -65,7 +65,11 @@ def page(name: str, row: Row, sent: Exchange | None) -> str:
     parts = [f"# {row.title}", f"`{name}` · {row.family}", _block("formula", row.formula)]
     parts += ["## What is sent, what is kept", drawn]
     if keeps:
-        parts.append(f"{row.personalisation}: {keeps}")
+        parts.append(f"*{row.personalisation}*: {keeps}")
+    parts.append(
+        "d is the number of communicated parameters ([all symbols](../methods.md)); bytes are those of "
+        "one client in one round, measured on the model of the arenas."
+    )
     parts += ["## Parameters", _parameters(row), f"```yaml\n{_entry(name, row)}```"]
     if curved:
         parts += [
@@ -87,8 +91,9 @@ def _block(kind: str, text: str) -> str:
 
 
 def _parameters(row: Row) -> str:
-    fixed = [f"`{key}` is {in_words(held)}" for key, held in sorted(row.fixed.items())]
-    fixed += [f"`{key}` of `training` is {in_words(held)}" for key, held in row.training.items()]
+    held = {key: one for key, one in sorted(row.fixed.items()) if one is not None}
+    fixed = [f"`{key}` is {in_words(one)}" for key, one in held.items()]
+    fixed += [f"`{key}` of `training` is {in_words(one)}" for key, one in row.training.items()]
     fixed += [f"`optimiser` is {row.optimiser}"] if row.optimiser else []
     fixed += ["`weight_decay` is 0"] if row.undecayed else []
     said = f"\n\nFixed by the method: {'; '.join(fixed)}." if fixed else ""
@@ -104,8 +109,14 @@ def _parameters(row: Row) -> str:
 def _entry(name: str, row: Row) -> str:
     """The method as a config has it, with the first of its parameters that has a default."""
     shown = next(((k, p) for k, p in row.parameters.items() if not p.required), None)
-    entry = name if shown is None else f"{{type: {name}, {shown[0]}: {in_words(shown[1].default)}}}"
+    entry = name if shown is None else f"{{type: {name}, {shown[0]}: {_yaml(shown[1].default)}}}"
     return f"methods:\n  - {entry}\n"
+
+
+def _yaml(value: Any) -> str:
+    """A value as YAML reads it: 1e-08 would be a text there."""
+    small = isinstance(value, float) and "e" in f"{value:g}"
+    return f"{value:.12f}".rstrip("0") if small else in_words(value)
 
 
 def _table_link(arena: str) -> str:
