@@ -7,17 +7,18 @@ from functools import cache
 from pathlib import Path
 
 import altair as alt
-import numpy as np
 import pandas as pd
 import vl_convert
-from scipy.stats import t
+
+from fedsdg.analysis.inference import mean_interval
 
 ROOT = Path(__file__).resolve().parents[2]
 ARENAS = ("label-skew", "needs", "views")
 #: Of the clients that agree and of those that differ, where they do; else of all.
 ACCURACIES = {"expected_accuracy_a": "A", "expected_accuracy_b": "B", "expected_accuracy": ""}
-#: Okabe and Ito's, those that can be told apart and seen on white and on dark.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
+#: After Okabe and Ito, those that can be told apart and seen on white and on dark.
+COLOURS = ("#2a8fd0", "#d55e00", "#009e73", "#cc79a7")
+DASHES = [[1, 0], [6, 2], [2, 2], [8, 2, 2, 2]]
 
 
 @cache
@@ -30,16 +31,24 @@ def _rounds(arena: str) -> pd.DataFrame:
     found = []
     for (method, skew), part in frame.groupby(["method", "skew"]):
         known = [c for c in ACCURACIES if c in part and part[c].notna().any()]
+        # Of clients that agree and clients that differ where there are both, and then not of all.
         for column in known[:2] if len(known) == 3 else known:
-            about = part.groupby("round")[column].agg(["mean", "std", "count"]).reset_index()
-            half = t.ppf(0.975, about["count"] - 1) * about["std"] / np.sqrt(about["count"])
-            about["low"] = (about["mean"] - half).clip(lower=0)
-            about["high"] = (about["mean"] + half).clip(upper=1)
+            about = _means(part, column)
             line = " ".join(word for word in (str(skew), ACCURACIES[column]) if word)
             found.append(about.assign(method=method, line=line))
     kinds = types.drop_duplicates("method").set_index("method")["type"]
     joined = pd.concat(found, ignore_index=True)
     return joined.assign(type=joined["method"].map(kinds))
+
+
+def _means(part: pd.DataFrame, column: str) -> pd.DataFrame:
+    """By round the mean over seeds and the ends of its interval, within 0 and 1."""
+    found = []
+    for number, values in part.groupby("round")[column]:
+        one = mean_interval(values.dropna())
+        half = one.half_width or 0.0
+        found.append((number, one.mean, max(one.mean - half, 0.0), min(one.mean + half, 1.0)))
+    return pd.DataFrame(found, columns=["round", "mean", "low", "high"])
 
 
 @cache
@@ -59,30 +68,34 @@ def curves(name: str) -> str:
 
 def _svg(arena: str, part: pd.DataFrame) -> str:
     """One panel, whose texts and lines of axes have the colour of the page's text."""
+    ink = "currentColor"
+    colour, dash = alt.Scale(range=list(COLOURS)), alt.Scale(range=DASHES)
+    legend = alt.Legend(title=None, orient="bottom", columns=2, labelLimit=260, symbolStrokeWidth=4)
     base = alt.Chart(part[["round", "line", "mean", "low", "high"]]).encode(
-        x=alt.X("round:Q", title="round"),
-        color=alt.Color(
-            "line:N",
-            scale=alt.Scale(range=list(COLOURS)),
-            legend=alt.Legend(title=None, orient="bottom", columns=2, labelLimit=260),
-        ),
+        x=alt.X("round:Q", title="round")
     )
     accuracy = alt.Scale(domain=[0, 1])
     band = base.mark_area(opacity=0.2).encode(
-        y=alt.Y("low:Q", title="accuracy", scale=accuracy, axis=alt.Axis(format="%")), y2="high:Q"
+        y=alt.Y("low:Q", title="accuracy", scale=accuracy, axis=alt.Axis(format="%")),
+        y2="high:Q",
+        color=alt.Color("line:N", scale=colour, legend=None),
     )
-    line = base.mark_line(strokeWidth=2).encode(
-        y=alt.Y("mean:Q", scale=accuracy), strokeDash=alt.StrokeDash("line:N", legend=None)
+    line = base.mark_line(strokeWidth=2.5).encode(
+        y=alt.Y("mean:Q", scale=accuracy),
+        color=alt.Color("line:N", scale=colour, legend=legend),
+        strokeDash=alt.StrokeDash("line:N", scale=dash, legend=None),
     )
-    ink = "currentColor"
     chart = (
-        (band + line)
+        alt.layer(band, line)
+        .resolve_scale(color="independent")
         .properties(width=250, height=180, title=arena)
         .configure(background="transparent", font="inherit")
-        .configure_axis(labelColor=ink, titleColor=ink, tickColor=ink, domainColor=ink)
-        .configure_axis(gridColor=ink, gridOpacity=0.15, labelFontSize=12, titleFontSize=12)
+        .configure_axis(
+            labelColor=ink, titleColor=ink, tickColor=ink, domainColor=ink, gridColor=ink,
+            gridOpacity=0.15, labelFontSize=12, titleFontSize=12,
+        )
         .configure_legend(labelColor=ink, labelFontSize=12)
         .configure_title(color=ink, fontSize=14)
         .configure_view(stroke=None)
-    )
+    )  # fmt: skip
     return vl_convert.vegalite_to_svg(json.loads(chart.to_json()))

@@ -65,7 +65,7 @@ def folder(tmp_path_factory):
         raw = yaml.safe_load(file.read_text(encoding="utf-8"))
         if file.name == "config.yaml":
             raw = small(raw) | {"methods": ["fedavg", "fedsdg"], "seeds": [0]}
-            raw["partition"]["min_samples"] = 4
+            raw["partition"]["min_samples"] = 5
         if file.name == "smoke.yaml":
             raw = small(raw)
         (place / "config" / file.name).write_text(yaml.safe_dump(raw), encoding="utf-8")
