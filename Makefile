@@ -176,7 +176,7 @@ documents: $(INSTALLED)
 
 # The documentation as pages in site/, which open from disk; a link that leads nowhere is an error.
 docs: $(INSTALLED)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "site/index.html"
 
 environment: $(INSTALLED)

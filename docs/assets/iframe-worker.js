@@ -13,10 +13,8 @@ if (location.protocol === "file:") {
       // Scripts of the index arrive one after another; what asks for them may wait for a promise.
       this.inside.importScripts = (...files) =>
         files.reduce((before, file) => before.then(() => this.load(file)), Promise.resolve());
-      this.load(address).then(() => {
-        this.ready = true;
-        this.waiting.splice(0).forEach((data) => this.give(data));
-      });
+      // The first message sets the search up; what follows waits for its answer.
+      this.loaded = this.load(address);
     }
     load(file) {
       return new Promise((done, failed) => {
@@ -28,6 +26,8 @@ if (location.protocol === "file:") {
       });
     }
     tell(data) {
+      this.ready = true;
+      this.waiting.splice(0).forEach((one) => this.give(one));
       const event = new MessageEvent("message", { data });
       this.dispatchEvent(event);
       if (this.onmessage) this.onmessage(event);
@@ -37,7 +37,11 @@ if (location.protocol === "file:") {
     }
     postMessage(data) {
       if (this.ready) this.give(data);
-      else this.waiting.push(data);
+      else if (this.begun) this.waiting.push(data);
+      else {
+        this.begun = true;
+        this.loaded.then(() => this.give(data));
+      }
     }
     terminate() {}
   };

@@ -1,4 +1,4 @@
-"""What GitHub reads and Python-Markdown does not: a list right below its paragraph, bars in code."""
+"""What GitHub reads and Python-Markdown does not: a list right below a paragraph, bars in code."""
 
 from __future__ import annotations
 

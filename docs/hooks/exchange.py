@@ -94,6 +94,5 @@ def _text(x: int, y: int, text: str, kind: str = "plain") -> str:
 
 def _arrow(x1: int, y1: int, x2: int, y2: int) -> str:
     tip = 7 if y2 > y1 else -7
-    return (
-        f'<path d="M{x1} {y1}V{y2}M{x2 - 6} {y2 - tip}L{x2} {y2}L{x2 + 6} {y2 - tip}" class="arrow"/>'
-    )
+    head = f"M{x2 - 6} {y2 - tip}L{x2} {y2}L{x2 + 6} {y2 - tip}"
+    return f'<path d="M{x1} {y1}V{y2}{head}" class="arrow"/>'

@@ -67,8 +67,8 @@ def page(name: str, row: Row, sent: Exchange | None) -> str:
     if keeps:
         parts.append(f"*{row.personalisation}*: {keeps}")
     parts.append(
-        "d is the number of communicated parameters ([all symbols](../methods.md)); bytes are those of "
-        "one client in one round, measured on the model of the arenas."
+        "d is the number of communicated parameters ([all symbols](../methods.md)); bytes are "
+        "those of one client in one round, measured on the model of the arenas."
     )
     parts += ["## Parameters", _parameters(row), f"```yaml\n{_entry(name, row)}```"]
     if curved:
@@ -139,5 +139,3 @@ def sentence_of(row: Row, name: str) -> str:
             if isinstance(node, ast.ClassDef) and node.name == name:
                 return (ast.get_docstring(node) or "").partition("\n\n")[0].replace("\n", " ")
     return ""
-
-

@@ -20,17 +20,19 @@ A run leaves a folder, `results/runs/EXPERIMENT/DATA/clients~K/SKEW/METHOD/seed~
 | file | what it is |
 | --- | --- |
 | `rounds.parquet` | a row for every round |
-| `clients.parquet` | a row for every client that trained, whose update arrived, or that was evaluated |
-| `result.json` | the last, the selected and the last quarter's evaluations, bytes, the whole config and its hashes |
+| `clients.parquet` | a row for every client that trained, arrived or was evaluated |
+| `result.json` | evaluations, bytes, the whole config and its hashes |
 | `provenance.json` | commit, machine, versions, times: what may differ between equal runs |
 | `timings.parquet` | seconds of every round |
 | `trace.parquet` | losses and gates within rounds, where `training.trace_every` asks for them |
 | `models.safetensors` | the models, where `training.save` asks for them ([models.md](models.md)) |
 
-`fedsdg summarise` puts the runs of an experiment into five files in `results/summary/EXPERIMENT/`, with the columns `experiment`,
-`dataset`, `clients`, `skew`, `method` and `seed` in front: `rounds`, `clients` and `timings` as below, `runs` (a row a run:
-the metrics of the rounds named `last`, `selected` and `quarter`, with these words in front) and
-`differences` (paired over seeds). The committed records in `results/reference/EXPERIMENT/` are these files.
+`fedsdg summarise` puts the runs of an experiment into five files in `results/summary/EXPERIMENT/`,
+with the columns `experiment`, `dataset`, `clients`, `skew`, `method` and `seed` in front: `rounds`,
+`clients` and `timings` as below, `runs` (a row a run: the metrics of the last round, of the one
+selected by validation and of the last quarter, with `last`, `selected` and `quarter` before their
+names) and `differences` (paired over seeds). The committed records in
+`results/reference/EXPERIMENT/` are these files.
 
 ```python
 import pandas as pd
@@ -41,17 +43,19 @@ rounds = read_parquet("results/reference/needs/rounds.parquet").to_pandas()
 rounds[rounds["evaluated"]].groupby(["method", "round"])["expected_accuracy"].mean()
 ```
 
-`read_parquet` refuses a file whose format is younger than the package. Accuracies and shares are between 0 and 1, θ is the
-server's model, Δ_k = θ_k − θ the update of client k, M the clients of a round and K all clients.
+`read_parquet` refuses a file whose format is younger than the package. Accuracies and shares are
+between 0 and 1, θ is the server's model, Δ_k = θ_k − θ the update of client k, M the clients of a
+round and K all clients.
 """
+_MORE = "Where they say something."
 _TABLES: tuple[tuple[str, str, pa.Schema, Mapping[str, str]], ...] = (
     ("`rounds.parquet`", "", records.ROUNDS_SCHEMA, meanings.ROUNDS),
-    ("Further columns of rounds", "Where they say something.", records.ROUNDS_MORE, meanings.ROUNDS_MORE),
+    ("Further columns of rounds", _MORE, records.ROUNDS_MORE, meanings.ROUNDS_MORE),
     ("`clients.parquet`", "", records.CLIENTS_SCHEMA, meanings.CLIENTS),
-    ("Further columns of clients", "Where they say something.", records.CLIENTS_MORE, meanings.CLIENTS_MORE),
+    ("Further columns of clients", _MORE, records.CLIENTS_MORE, meanings.CLIENTS_MORE),
     ("`trace.parquet`", "", records.TRACE_SCHEMA, meanings.TRACE),
     ("`timings.parquet`", "", records.TIMINGS_SCHEMA, meanings.TIMINGS),
-)  # fmt: skip
+)
 
 
 def record_page() -> str:

@@ -12,7 +12,10 @@ _COMMON = {
     "gate_penalty": "Σ_l m_l of Eq. 5, without λ₁",
     "private_penalty": "‖θ_p‖² of Eq. 5, without λ₂",
 }
-_EXPECTED = "on the whole global test set as the client sees it (its labels, its view, weighted by its classes)"
+_EXPECTED = (
+    "on the whole global test set as the client sees it (its labels, its view, weighted by its "
+    "classes)"
+)
 
 ROUNDS: Mapping[str, str] = MappingProxyType(
     {
@@ -38,7 +41,8 @@ ROUNDS: Mapping[str, str] = MappingProxyType(
         "local_steps": "steps of the optimiser, of all clients of the round",
         "samples_processed": "samples in these steps, repetitions counted",
         "evaluated": "whether this round was evaluated; the columns below are empty otherwise",
-        "personal_accuracy": "accuracy of a client's own model on its test samples, mean over clients",
+        "personal_accuracy": "accuracy of a client's own model on its test samples, mean over "
+        "clients",
         "personal_std": "its standard deviation over clients (divisor: their number)",
         "personal_worst_decile": "its mean over the tenth of the clients that are worst off, of "
         "those that were ever drawn",

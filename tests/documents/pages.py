@@ -60,7 +60,10 @@ def pages() -> list[str]:
 
 
 def blocks(page: str, text: str | None = None) -> list[Block]:
-    """All blocks of code of a page, in its order. Raises ``ValueError`` for a comment like none of these."""
+    """All blocks of code of a page, in its order.
+
+    Raises ``ValueError`` for a comment that is none of the above.
+    """
     text = (DOCS / page).read_text(encoding="utf-8") if text is None else text
     whole = _ALL.search(text)
     found = []
@@ -77,7 +80,7 @@ def blocks(page: str, text: str | None = None) -> list[Block]:
 
 
 def run_shell(text: str) -> None:
-    """Follow the lines of a block: `fedsdg …` and `python FILE` in this process, and no other command."""
+    """Follow the lines of a block: `fedsdg …` and `python FILE`, in this process; nothing else."""
     for line in text.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         variables = {}

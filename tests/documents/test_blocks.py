@@ -1,7 +1,7 @@
 """Every block of code in docs/ is run as it stands, or says why it is not.
 
-All pages are followed in one folder with the configs in small, so that what one page has computed the
-next finds.
+All pages are followed in one folder with the configs in small, so that what one page has computed
+the next finds.
 """
 
 import json
@@ -43,7 +43,7 @@ def laid_over(below, above):
 
 
 def safetensors(folder):
-    """What docs/aggregate.md has at hand: a server's file, clients' files, control variates, counts."""
+    """What docs/aggregate.md has at hand: files of a server and of clients, controls, counts."""
     generator = torch.Generator().manual_seed(0)
     theta = torch.randn(40, generator=generator)
     save_file({"w": theta}, folder / "g.safetensors")
@@ -58,7 +58,7 @@ def safetensors(folder):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where all pages are followed: configs in small, the committed record, files that pages bring."""
+    """Where all pages are followed: configs in small, the record, files that pages bring."""
     place = tmp_path_factory.mktemp("pages")
     (place / "config").mkdir()
     for file in (ROOT / "config").glob("*.yaml"):

@@ -1,0 +1,167 @@
+"""The documentation as pages: built strictly, whole without a network, all that is declared."""
+
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote, urldefrag
+
+import pandas as pd
+import pytest
+
+from fedsdg.methods.declared import methods
+from fedsdg.methods.markdown import default_of
+
+ROOT = Path(__file__).parents[2]
+ARENAS = ("label-skew", "needs", "views")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the pages."""
+    folder = tmp_path_factory.mktemp("site")
+    done = build(ROOT, folder)
+    assert done.returncode == 0, done.stdout
+    return folder
+
+
+def build(checkout, folder):
+    # Not --quiet: what is not said is not counted, and nothing would be strict.
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
+    return subprocess.run(
+        [*command, "--site-dir", str(folder)],
+        cwd=checkout,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(checkout)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+
+
+def words(page):
+    """What a reader of a page sees, in one line."""
+    text = re.sub(r"<(script|style)\b.*?</\1>", " ", page.read_text("utf-8"), flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", "", text)).split())
+
+
+def test_every_page_is_there(site):
+    missing = [
+        one.stem for one in (ROOT / "docs").glob("*.md") if not (site / f"{one.stem}.html").exists()
+    ]
+    assert missing == []
+    assert (site / "quickstart.ipynb").read_bytes() == (ROOT / "docs/quickstart.ipynb").read_bytes()
+
+
+def test_no_page_asks_the_network_for_anything(site):
+    asked = re.compile(r'<(?:script|link|img|iframe)[^>]+(?:src|href)="?(?:https?:)?//([^">]+)')
+    found = {
+        (page.name, match[1])
+        for page in site.rglob("*.html")
+        for match in asked.finditer(page.read_text("utf-8"))
+    }
+    assert found == set()
+    assert not re.search(r"@import|url\((?:https?:)?//", (site / "assets/extra.css").read_text())
+
+
+def test_every_link_and_picture_leads_to_a_file(site):
+    lost = []
+    for page in site.rglob("*.html"):
+        if page.name == "404.html":
+            continue
+        for target in re.findall(r'(?:href|src)="?([^"\s>]+)', page.read_text("utf-8")):
+            place = unquote(urldefrag(html.unescape(target)).url)
+            if place and not re.match(r"[a-z]+:|/", place) and not (page.parent / place).exists():
+                lost.append(f"{page.relative_to(site)}: {target}")
+    assert lost == []
+
+
+@pytest.mark.parametrize("name", methods())
+def test_a_method_has_a_page_with_all_that_it_declares(site, name):
+    row, page = methods()[name], site / "methods" / f"{name}.html"
+    seen = words(page)
+    for said in (row.title, row.formula, row.source, row.rule, *row.terms):
+        assert " ".join(said.split()) in seen
+    assert f"down: {row.down}" in seen and f"up: {row.up}" in seen or row.up == row.down == "0"
+    for key, one in row.parameters.items():
+        cells = (key, default_of(one), one.meaning.replace("`", ""))
+        assert all(" ".join(cell.split()) in seen for cell in cells), key
+    assert f"methods/{name}.html" in unquote((site / "methods.html").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("arena", ARENAS)
+def test_methods_of_an_arena_have_its_curve_and_no_others(site, arena):
+    runs = pd.read_parquet(
+        ROOT / "results/reference" / arena / "runs.parquet", columns=["method", "type"]
+    )
+    there = set(runs["method"]) | set(runs["type"])
+    drawn = {
+        name
+        for name in methods()
+        if re.search(rf"<text[^>]*>{arena}</text>", (site / f"methods/{name}.html").read_text())
+    }
+    assert drawn == there & set(methods())
+
+
+def test_the_picture_says_the_bytes_of_the_record(site):
+    """SCAFFOLD sends two vectors, FedAvg one: of the arenas' 22,154 numbers, and a little around them."""
+    for name, vectors in (("fedavg", 1), ("scaffold", 2)):
+        said = re.search(r"up: \w+ = ([\d,]+) bytes", words(site / f"methods/{name}.html"))
+        sent = int(said[1].replace(",", ""))
+        assert 22154 * 4 * vectors < sent < 22154 * 4 * vectors + 8192
+
+
+def test_what_lies_outside_the_folder_of_pages_is_on_the_site(site):
+    groups = words(site / "repository/results/reference/needs/groups.html")
+    assert "clients that agree with the common labels and images (A)" in groups
+    assert "experiment: needs" in words(site / "repository/config/needs.yaml.html")
+    claims = (site / "repository/results/reference/needs/claims.html").read_text("utf-8")
+    named = json.loads((ROOT / "results/reference/needs/primary.json").read_text())
+    assert named and all(f'id="{one["id"]}"' in claims for one in named)
+
+
+def test_a_link_that_leads_nowhere_ends_the_build(tmp_path):
+    """A checkout with a page more, whose links are wrong."""
+    for name in ("docs", "fedsdg", "results", "paper_figures", "config", "profiles"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "docs").unlink()
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    for name in ("mkdocs.yml", "claims.yaml", "CITATION.cff", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    faq = tmp_path / "docs/faq.md"
+    faq.write_text(
+        faq.read_text() + "\n[a](nowhere.md) [b](../config/none.yaml) [c](config.md#no)\n"
+    )
+    done = build(tmp_path, tmp_path / "site")
+    assert done.returncode != 0
+    for target in ("nowhere.md", "../config/none.yaml", "#no"):
+        assert target in done.stdout
+
+
+def test_search_finds_a_page_that_was_opened_from_disk(site):
+    if shutil.which("chromium") is None:
+        pytest.skip("no browser: install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
+        page = browser.new_page()
+        faults, asked = [], []
+        page.on("pageerror", lambda fault: faults.append(str(fault)))
+        page.on("console", lambda said: faults.append(said.text) if said.type == "error" else None)
+        page.on("request", lambda one: asked.append(one.url) if "://" in one.url else None)
+        page.goto((site / "index.html").as_uri())
+        page.locator(".md-search__input").fill("control variates")
+        found = page.locator(".md-search-result__link[href*='scaffold.html']").first
+        found.wait_for(state="attached", timeout=30_000)
+        browser.close()
+    assert faults == []
+    assert [url for url in asked if not url.startswith("file://")] == []
