@@ -69,8 +69,8 @@ def picture(row: Row, sent: Exchange | None) -> str:
         lines.append(_text(30, 114, "nothing travels"))
     label = f"{row.title}: down {down}, up {up}; a client keeps {kept}"
     return (
-        '<svg class="exchange" role="img" viewBox="0 0 600 240" '
-        f'aria-label="{html.escape(label, quote=True)}">{"".join(lines)}</svg>'
+        '<div><svg class="exchange" role="img" viewBox="0 0 600 240" '
+        f'aria-label="{html.escape(label, quote=True)}">{"".join(lines)}</svg></div>'
     )
 
 

@@ -31,13 +31,13 @@ def site(tmp_path_factory):
     return folder
 
 
-def build(checkout, folder):
+def build(place, folder):
     # Not --quiet: what is not said is not counted, and nothing would be strict.
     command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
     return subprocess.run(
         [*command, "--site-dir", str(folder)],
-        cwd=checkout,
-        env=os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(checkout)},
+        cwd=place,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -127,20 +127,23 @@ def test_what_lies_outside_the_folder_of_pages_is_on_the_site(site):
 
 
 def test_a_link_that_leads_nowhere_ends_the_build(tmp_path):
-    """A checkout with a page more, whose links are wrong."""
-    for name in ("docs", "fedsdg", "results", "paper_figures", "config", "profiles"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    (tmp_path / "docs").unlink()
-    shutil.copytree(ROOT / "docs", tmp_path / "docs")
-    for name in ("mkdocs.yml", "claims.yaml", "CITATION.cff", "LICENSE"):
-        shutil.copy(ROOT / name, tmp_path / name)
-    faq = tmp_path / "docs/faq.md"
-    wrong = "[a](nowhere.md) [b](../config/none.yaml) [c](config.md#no)"
-    faq.write_text(f"{faq.read_text()}\n{wrong}\n")
-    done = build(tmp_path, tmp_path / "site")
-    assert done.returncode != 0
+    """Two pages as the others are built, one of them with a wrong link of each kind."""
+    right = "[a](other.md#training) [b](../config/needs.yaml)"
+    wrong = "[c](nowhere.md) [d](../config/none.yaml) [e](other.md#no)"
+    pages = tmp_path / "docs"
+    pages.mkdir()
+    (pages / "other.md").write_text("# Another\n\n## Training\n")
+    hooks = [str(ROOT / "docs/hooks" / name) for name in ("outside.py", "dialect.py")]
+    settings = {"INHERIT": str(ROOT / "mkdocs.yml"), "docs_dir": str(pages), "hooks": hooks}
+    settings |= {"nav": ["index.md", "other.md"], "plugins": ["search"]}
+    (tmp_path / "mkdocs.yml").write_text(json.dumps(settings))
+    for text, status in ((right, 0), (f"{right} {wrong}", 1)):
+        (pages / "index.md").write_text(f"# A page\n\n{text}\n")
+        done = build(tmp_path, tmp_path / "site")
+        assert done.returncode == status, done.stdout
     for target in ("nowhere.md", "../config/none.yaml", "#no"):
         assert target in done.stdout
+    assert "#training" not in done.stdout and "needs.yaml" not in done.stdout
 
 
 def test_search_finds_a_page_that_was_opened_from_disk(site):
