@@ -60,13 +60,16 @@ def curves(name: str) -> str:
         part = frame[frame["method"] == name]
         if part.empty:
             part = frame[frame["type"] == name]
+        variants = part["method"].unique()
+        if len(variants) > 1:
             part = part.assign(line=part["method"] + ", " + part["line"])
-        if not part.empty:
-            drawn.append(_svg(arena, part))
+        if len(variants):
+            other = len(variants) == 1 and variants[0] != name
+            drawn.append(_svg(f"{arena}: {variants[0]}" if other else arena, part))
     return "".join(drawn)
 
 
-def _svg(arena: str, part: pd.DataFrame) -> str:
+def _svg(title: str, part: pd.DataFrame) -> str:
     """One panel, whose texts and lines of axes have the colour of the page's text."""
     ink = "currentColor"
     colour, dash = alt.Scale(range=list(COLOURS)), alt.Scale(range=DASHES)
@@ -88,7 +91,7 @@ def _svg(arena: str, part: pd.DataFrame) -> str:
     chart = (
         alt.layer(band, line)
         .resolve_scale(color="independent")
-        .properties(width=250, height=180, title=arena)
+        .properties(width=250, height=180, title=title)
         .configure(background="transparent", font="inherit")
         .configure_axis(
             labelColor=ink, titleColor=ink, tickColor=ink, domainColor=ink, gridColor=ink,

@@ -17,6 +17,10 @@ ROOT = Path(__file__).resolve().parents[2]
 RECORDS = ("every-method", "label-skew", "needs", "views")
 
 
+#: Of the picture, in its own units.
+WIDTH = 470
+
+
 class Exchange(NamedTuple):
     """Bytes of one client in one round, on the arenas' model, and what it keeps between rounds."""
 
@@ -50,41 +54,39 @@ def picture(row: Row, sent: Exchange | None) -> str:
 
     It takes its colours from the page, so it serves light and dark alike.
     """
-    down = _size(row.down, None if sent is None else sent.down)
-    up = _size(row.up, None if sent is None else sent.up)
-    kept = "nothing" if not (sent and sent.kept) else f"{sent.kept:,.0f} bytes"
-    if sent is None:
-        kept = "not recorded"
-    trains = "cross-entropy" + "".join(f" + {term}" for term in row.terms)
-    travels = row.up != "0" or row.down != "0"
+    kept = "not recorded" if sent is None else _bytes(sent.kept)
+    trains = " + ".join(("cross-entropy", *row.terms))
     lines = [
-        _box(10, 8, "Server", f"rule: {row.rule}"),
-        _box(10, 152, "Client k", f"minimises {trains}"),
-        _text(30, 222, f"keeps for itself between rounds: {kept}", "small"),
+        _box(8, 60, "Server", f"rule: {row.rule}"),
+        _box(152, 82, "Client k", f"minimises {trains}"),
+        _text(20, 222, f"keeps for itself between rounds: {kept}"),
     ]
-    if travels:
-        lines += [_arrow(150, 70, 150, 148), _arrow(370, 148, 370, 70)]
-        lines += [_text(160, 114, f"down: {down}"), _text(380, 114, f"up: {up}")]
+    if row.up == row.down == "0":
+        lines.append(_text(20, 114, "nothing travels"))
     else:
-        lines.append(_text(30, 114, "nothing travels"))
-    label = f"{row.title}: down {down}, up {up}; a client keeps {kept}"
+        lines += _travels(60, 70, 148, "down", row.down, sent and sent.down)
+        lines += _travels(260, 148, 70, "up", row.up, sent and sent.up)
+    label = f"{row.title}: down {row.down}, up {row.up}; a client keeps {kept}"
     return (
-        '<div><svg class="exchange" role="img" viewBox="0 0 600 240" '
+        f'<div><svg class="exchange" role="img" viewBox="0 0 {WIDTH} 240" '
         f'aria-label="{html.escape(label, quote=True)}">{"".join(lines)}</svg></div>'
     )
 
 
-def _size(words: str, amount: float | None) -> str:
-    if amount is None or words == "0":
-        return words
-    return f"{words} = {amount:,.0f} bytes"
+def _bytes(amount: float) -> str:
+    return f"{amount:,.0f} bytes" if amount else "nothing"
 
 
-def _box(x: int, y: int, title: str, text: str) -> str:
-    height = 60 if y < 100 else 80
+def _travels(x: int, y1: int, y2: int, way: str, words: str, amount: float | None) -> list[str]:
+    """An arrow, beside it what is sent, and below that its bytes where they are known."""
+    lines = [_arrow(x, y1, y2), _text(x + 12, 104, f"{way}: {words}")]
+    return lines if amount is None else [*lines, _text(x + 12, 126, _bytes(amount))]
+
+
+def _box(y: int, height: int, title: str, text: str) -> str:
     return (
-        f'<rect x="{x}" y="{y}" width="580" height="{height}" rx="8"/>'
-        f"{_text(x + 20, y + 25, title, 'title')}{_text(x + 20, y + 47, text)}"
+        f'<rect x="2" y="{y}" width="{WIDTH - 4}" height="{height}" rx="8"/>'
+        f"{_text(20, y + 25, title, 'title')}{_text(20, y + 47, text)}"
     )
 
 
@@ -92,7 +94,7 @@ def _text(x: int, y: int, text: str, kind: str = "plain") -> str:
     return f'<text x="{x}" y="{y}" class="{kind}">{html.escape(text)}</text>'
 
 
-def _arrow(x1: int, y1: int, x2: int, y2: int) -> str:
+def _arrow(x: int, y1: int, y2: int) -> str:
     tip = 7 if y2 > y1 else -7
-    head = f"M{x2 - 6} {y2 - tip}L{x2} {y2}L{x2 + 6} {y2 - tip}"
-    return f'<path d="M{x1} {y1}V{y2}{head}" class="arrow"/>'
+    head = f"M{x - 6} {y2 - tip}L{x} {y2}L{x + 6} {y2 - tip}"
+    return f'<path d="M{x} {y1}V{y2}{head}" class="arrow"/>'

@@ -75,7 +75,8 @@ def page(name: str, row: Row, sent: Exchange | None) -> str:
         parts += [
             "## In the arenas",
             "Accuracy of clients' own models on the global test set as each sees it, by round: the "
-            "mean over the seeds of the record, and its 95 % Student-t interval. "
+            "mean over the seeds of the record, and its 95 % Student-t interval. A are the clients "
+            "that agree, B those that differ. "
             "[What the arenas are](../arenas.md); [how to read intervals](../reading.md).",
             f'<div class="curves">{curved}</div>',
         ]
@@ -132,10 +133,13 @@ def _modules(row: Row) -> str:
 
 
 def sentence_of(row: Row, name: str) -> str:
-    """The first sentence of the docstring of a part, read without importing it."""
+    """The first sentence of the docstring of a part, read without importing it.
+
+    Nothing of a part that consists of its docstring, for it changes nothing.
+    """
     for module in row.modules:
         tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text("utf-8"))
         for node in tree.body:
-            if isinstance(node, ast.ClassDef) and node.name == name:
+            if isinstance(node, ast.ClassDef) and node.name == name and len(node.body) > 1:
                 return (ast.get_docstring(node) or "").partition("\n\n")[0].replace("\n", " ")
     return ""
