@@ -55,8 +55,8 @@ class Block:
 
 
 def pages() -> list[str]:
-    """The names of all pages."""
-    return sorted(file.name for file in DOCS.glob("*.md"))
+    """All pages, by their places in the checkout."""
+    return sorted(file.relative_to(ROOT).as_posix() for file in DOCS.glob("*.md"))
 
 
 def blocks(page: str, text: str | None = None) -> list[Block]:
@@ -64,7 +64,7 @@ def blocks(page: str, text: str | None = None) -> list[Block]:
 
     Raises ``ValueError`` for a comment that is none of the above.
     """
-    text = (DOCS / page).read_text(encoding="utf-8") if text is None else text
+    text = (ROOT / page).read_text(encoding="utf-8") if text is None else text
     whole = _ALL.search(text)
     found = []
     for number, match in enumerate(_BLOCK.finditer(text), start=1):
