@@ -21,7 +21,7 @@ SNAKEMAKE  = $(BIN)/snakemake --cores $(CORES) $(if $(CONFIG),--configfile $(CON
 # Jobs of the pipeline find `fedsdg` here, as in an activated shell.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help reproduce report page everything search record cifar100 cifar100-pilot extended smoke test test-fast lint verify bench bench-compare bench-regression gate gpu lock documents environment clean distclean
+.PHONY: help reproduce report page everything search record cifar100 cifar100-pilot extended smoke test test-fast lint verify bench bench-compare bench-regression gate gpu lock documents docs environment clean distclean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -187,6 +187,11 @@ $(VENV)/.rivals: benchmarks/requirements.txt $(INSTALLED)
 # docs/methods.md and docs/config.md. A test says when it is due.
 documents: $(INSTALLED)
 	$(BIN)/fedsdg documents
+
+# The documentation as pages in site/, which open from disk; a link that leads nowhere is an error.
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "site/index.html"
 
 environment: $(INSTALLED)
 

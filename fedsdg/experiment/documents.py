@@ -13,6 +13,7 @@ from typing import Any
 from fedsdg.aggregation.rule_table import rules as aggregation_rules
 from fedsdg.analysis.plots import FIGURES, USUAL_FIGURES
 from fedsdg.analysis.tables import TABLES, USUAL_TABLES
+from fedsdg.experiment.record_page import record_page
 from fedsdg.experiment.reference import config_page, section_keys
 from fedsdg.experiment.schema import config_schema
 from fedsdg.files import PACKAGE, write_bytes
@@ -41,6 +42,7 @@ def documents() -> dict[str, str]:
         "workflow/schemas/config.schema.json": _json(config_schema(methods, choices, pages)),
         "docs/methods.md": method_page(methods),
         "docs/config.md": config_page(choices, pages, usual),
+        "docs/records.md": record_page(),
     }
 
 

@@ -19,6 +19,7 @@ PLACES = (
     "workflow/schemas/config.schema.json",
     "docs/methods.md",
     "docs/config.md",
+    "docs/records.md",
 )
 
 
@@ -72,7 +73,8 @@ def test_a_new_method_and_a_new_attack_show_in_every_document(made, monkeypatch)
     attacks = {**describing.ATTACKS, "stuck": Choice("Stuck", Stuck(), "nobody 2026")}
     monkeypatch.setattr(describing, "ATTACKS", attacks)
     new = generated.documents()
-    assert all(new[place] != made[place] for place in PLACES)
+    # All but the columns of records, which know no method.
+    assert all(new[place] != made[place] for place in PLACES[:-1])
 
     declared = json.loads(new["fedsdg/declarations.json"])
     assert (declared["methods"][-1]["title"], declared["methods"][-1]["family"]) == (

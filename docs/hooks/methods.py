@@ -1,0 +1,145 @@
+"""A page for every method, from what the parts declare and what the committed records hold.
+
+What stands on it: formula, a picture of what is sent and kept, parameters, curves, source. Nothing
+of it is written by hand, and no method is named here.
+"""
+
+from __future__ import annotations
+
+import ast
+import html
+import re
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from curves import ARENAS, curves
+from exchange import Exchange, measured, picture
+from mkdocs.structure.files import File, Files
+
+from fedsdg.methods.declared import Row, methods
+from fedsdg.methods.markdown import allowed, default_of, in_words, table
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = "methods"
+#: Modules that every method imports.
+COMMON = {"fedsdg.federation.pooling"}
+
+
+def on_config(config: Any) -> Any:
+    """A branch of the navigation for every family, below the page that lists them all."""
+    families: dict[str, list[str]] = {}
+    for name, row in methods().items():
+        families.setdefault(row.family, []).append(f"{FOLDER}/{name}.md")
+    (branch,) = (one["Methods"] for one in config.nav if "Methods" in one)
+    branch += [{family: pages} for family, pages in families.items()]
+    return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages."""
+    sent = measured()
+    for name, row in methods().items():
+        text = page(name, row, sent.get(name))
+        files.append(File.generated(config, f"{FOLDER}/{name}.md", content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """On the page that lists all methods, their names lead to theirs."""
+    if page.file.src_uri != "methods.md":
+        return markdown
+    known = methods()
+
+    def linked(match: re.Match[str]) -> str:
+        title, name = match[1], match[2]
+        return f"| [{title}]({FOLDER}/{name}.md) (`{name}`) |" if name in known else match[0]
+
+    return re.sub(r"^\| ([^|`]+) \(`([^`]+)`\) \|", linked, markdown, flags=re.MULTILINE)
+
+
+def page(name: str, row: Row, sent: Exchange | None) -> str:
+    """The Markdown of a method's page."""
+    keeps = sentence_of(row, row.personalisation)
+    drawn = picture(row, sent)
+    curved = curves(name)
+    parts = [f"# {row.title}", f"`{name}` · {row.family}", _block("formula", row.formula)]
+    parts += ["## What is sent, what is kept", drawn]
+    if keeps:
+        parts.append(f"*{row.personalisation}*: {keeps}")
+    parts.append(
+        "d is the number of communicated parameters ([all symbols](../methods.md)); bytes are "
+        "those of one client in one round, measured on the model of the arenas."
+    )
+    parts += ["## Parameters", _parameters(row), f"```yaml\n{_entry(name, row)}```"]
+    if curved:
+        parts += [
+            "## In the arenas",
+            "Accuracy of clients' own models on the global test set as each sees it, by round: the "
+            "mean over the seeds of the record, and its 95 % Student-t interval. A are the clients "
+            "that agree, B those that differ. "
+            "[What the arenas are](../arenas.md); [how to read intervals](../reading.md).",
+            f'<div class="curves">{curved}</div>',
+        ]
+        parts.append(", ".join(_table_link(arena) for arena in ARENAS) + ": all of their tables.")
+    else:
+        parts += ["## In the arenas", "No published arena has this method."]
+    parts += ["## Source", f"{row.source}.", _modules(row)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _block(kind: str, text: str) -> str:
+    return f'<p class="{kind}">{html.escape(text)}</p>'
+
+
+def _parameters(row: Row) -> str:
+    held = {key: one for key, one in sorted(row.fixed.items()) if one is not None}
+    fixed = [f"`{key}` is {in_words(one)}" for key, one in held.items()]
+    fixed += [f"`{key}` of `training` is {in_words(one)}" for key, one in row.training.items()]
+    fixed += [f"`optimiser` is {row.optimiser}"] if row.optimiser else []
+    fixed += ["`weight_decay` is 0"] if row.undecayed else []
+    said = f"\n\nFixed by the method: {'; '.join(fixed)}." if fixed else ""
+    if not row.parameters:
+        return f"It has none of its own.{said}"
+    entries = (
+        (f"`{key}`", default_of(one), allowed(one), one.meaning)
+        for key, one in row.parameters.items()
+    )
+    return table(("parameter", "default", "values", "meaning"), entries) + said
+
+
+def _entry(name: str, row: Row) -> str:
+    """The method as a config has it, with the first of its parameters that has a default."""
+    shown = next(((k, p) for k, p in row.parameters.items() if not p.required), None)
+    entry = name if shown is None else f"{{type: {name}, {shown[0]}: {_yaml(shown[1].default)}}}"
+    return f"methods:\n  - {entry}\n"
+
+
+def _yaml(value: Any) -> str:
+    """A value as YAML reads it: 1e-08 would be a text there."""
+    small = isinstance(value, float) and "e" in f"{value:g}"
+    return f"{value:.12f}".rstrip("0") if small else in_words(value)
+
+
+def _table_link(arena: str) -> str:
+    folder = PurePosixPath("results/reference", arena)
+    return f"[{arena}](../../{folder}/main.md)"
+
+
+def _modules(row: Row) -> str:
+    """Where its code is."""
+    own = [one for one in row.modules if one not in COMMON]
+    files = [f"{one.replace('.', '/')}.py" for one in own]
+    return "\n".join(f"- [{file}](../../{file})" for file in files)
+
+
+def sentence_of(row: Row, name: str) -> str:
+    """The first sentence of the docstring of a part, read without importing it.
+
+    Nothing of a part that consists of its docstring, for it changes nothing.
+    """
+    for module in row.modules:
+        tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text("utf-8"))
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and node.name == name and len(node.body) > 1:
+                return (ast.get_docstring(node) or "").partition("\n\n")[0].replace("\n", " ")
+    return ""

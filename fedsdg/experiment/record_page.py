@@ -1,0 +1,77 @@
+"""The page of the record formats, docs/records.md, from the schemas. Never imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from fedsdg.files import meanings, records
+from fedsdg.methods.markdown import table
+
+_HEAD = f"""\
+# The record formats
+
+Made by `make documents` from the schemas in `fedsdg/files/records.py`; not to be edited here. The
+format is number {records.FORMAT}, and stands in the metadata of every file of records.
+
+A run leaves a folder, `results/runs/EXPERIMENT/DATA/clients~K/SKEW/METHOD/seed~S/`:
+
+| file | what it is |
+| --- | --- |
+| `rounds.parquet` | a row for every round |
+| `clients.parquet` | a row for every client that trained, arrived or was evaluated |
+| `result.json` | evaluations, bytes, the whole config and its hashes |
+| `provenance.json` | commit, machine, versions, times: what may differ between equal runs |
+| `timings.parquet` | seconds of every round |
+| `trace.parquet` | losses and gates within rounds, where `training.trace_every` asks for them |
+| `models.safetensors` | the models, where `training.save` asks for them ([models.md](models.md)) |
+
+`fedsdg summarise` puts the runs of an experiment into five files in `results/summary/EXPERIMENT/`,
+with the columns `experiment`, `dataset`, `clients`, `skew`, `method` and `seed` in front: `rounds`,
+`clients` and `timings` as below, `runs` (a row a run: the metrics of the last round, of the one
+selected by validation and of the last quarter, with `last`, `selected` and `quarter` before their
+names) and `differences` (paired over seeds). The committed records in
+`results/reference/EXPERIMENT/` are these files.
+
+```python
+import pandas as pd
+
+from fedsdg.files.records import read_parquet
+
+rounds = read_parquet("results/reference/needs/rounds.parquet").to_pandas()
+rounds[rounds["evaluated"]].groupby(["method", "round"])["expected_accuracy"].mean()
+```
+
+`read_parquet` refuses a file whose format is younger than the package. Accuracies and shares are
+between 0 and 1, θ is the server's model, Δ_k = θ_k − θ the update of client k, M the clients of a
+round and K all clients.
+"""
+_MORE = "Where they say something."
+_TABLES: tuple[tuple[str, str, pa.Schema, Mapping[str, str]], ...] = (
+    ("`rounds.parquet`", "", records.ROUNDS_SCHEMA, meanings.ROUNDS),
+    ("Further columns of rounds", _MORE, records.ROUNDS_MORE, meanings.ROUNDS_MORE),
+    ("`clients.parquet`", "", records.CLIENTS_SCHEMA, meanings.CLIENTS),
+    ("Further columns of clients", _MORE, records.CLIENTS_MORE, meanings.CLIENTS_MORE),
+    ("`trace.parquet`", "", records.TRACE_SCHEMA, meanings.TRACE),
+    ("`timings.parquet`", "", records.TIMINGS_SCHEMA, meanings.TIMINGS),
+)
+
+
+def record_page() -> str:
+    """Markdown: every column of the records with its type and meaning, in the files' order.
+
+    Raises ``KeyError`` for a column that ``fedsdg/files/meanings.py`` does not explain.
+    """
+    parts = [_HEAD]
+    for title, said, schema, known in _TABLES:
+        rows = ((f"`{one.name}`", _kind(one.type), known[one.name]) for one in schema)
+        parts += [f"## {title}\n", f"{said}\n"] if said else [f"## {title}\n"]
+        parts.append(table(("column", "type", "meaning"), rows))
+    return "\n".join(parts)
+
+
+def _kind(kind: pa.DataType) -> str:
+    if pa.types.is_list(kind):
+        return f"list of {_kind(kind.value_type)}"
+    return "float64" if pa.types.is_float64(kind) else str(kind)

@@ -1,0 +1,126 @@
+"""The code blocks of a page of docs/, and what is to be done with each.
+
+A comment right above a block says it, unseen by readers:
+
+- nothing: the block is run (sh, python), or read and checked (yaml, json, toml);
+- ``<!-- file: NAME -->``: it is written to this file, for blocks below;
+- ``<!-- folder: PATH -->``: it is run there;
+- ``<!-- not run: REASON -->``: it is not, for this reason;
+- ``<!-- run by: tests/…/test_x.py -->``: by another test, which names the page. In the first lines
+  of a page, ``<!-- blocks run by: … -->`` says so of all its blocks.
+
+Blocks without a language are drawings and listings, and no code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import re
+import runpy
+import shlex
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedsdg.cli import main
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+CODE = ("sh", "python", "yaml", "json", "toml")
+
+_BLOCK = re.compile(
+    r"(?:^<!-- (?P<said>[^\n]*) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$",
+    re.DOTALL | re.MULTILINE,
+)
+_ALL = re.compile(r"^<!-- blocks (run by: \S+) -->$", re.MULTILINE)
+_SAID = re.compile(r"(file|folder|not run|run by): (\S.*)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code: its language, its text, and what is said of it."""
+
+    page: str
+    number: int
+    language: str
+    text: str
+    kind: str = ""
+    value: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.page}, block {self.number}"
+
+
+def pages() -> list[str]:
+    """All pages, by their places in the checkout."""
+    return sorted(file.relative_to(ROOT).as_posix() for file in DOCS.glob("*.md"))
+
+
+def blocks(page: str, text: str | None = None) -> list[Block]:
+    """All blocks of code of a page, in its order.
+
+    Raises ``ValueError`` for a comment that is none of the above.
+    """
+    text = (ROOT / page).read_text(encoding="utf-8") if text is None else text
+    whole = _ALL.search(text)
+    found = []
+    for number, match in enumerate(_BLOCK.finditer(text), start=1):
+        if not match["language"]:
+            continue
+        said = match["said"] or (whole[1] if whole else "")
+        known = _SAID.fullmatch(said)
+        if said and known is None:
+            raise ValueError(f"{page}, block {number}: {said!r} says nothing that a test knows")
+        kind, value = (known[1], known[2]) if known else ("", "")
+        found.append(Block(page, number, match["language"], match["text"], kind, value))
+    return found
+
+
+def run_shell(text: str) -> None:
+    """Follow the lines of a block: `fedsdg …` and `python FILE`, in this process; nothing else."""
+    for line in text.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        variables = {}
+        while words and re.match(r"[A-Z_]+=", words[0]):
+            name, _, value = words.pop(0).partition("=")
+            variables[name] = value
+        if words:
+            with _environment(variables):
+                _follow(line, [place for word in words for place in _expanded(word)])
+
+
+def _follow(line: str, words: list[str]) -> None:
+    program, *arguments = words
+    if program == "fedsdg":
+        try:
+            status = main(arguments)
+        except SystemExit as end:  # --help
+            status = end.code
+        assert status in (0, None), f"{line!r} ended with {status}"
+    elif program == "python" and len(arguments) == 1:
+        runpy.run_path(arguments[0], run_name="__main__")
+    else:
+        raise AssertionError(f"{line!r} is no command that is run here; say why with `not run`")
+
+
+def _expanded(word: str) -> list[str]:
+    return (sorted(glob.glob(word)) or [word]) if "*" in word else [word]
+
+
+@contextlib.contextmanager
+def _environment(variables: dict[str, str]) -> Any:
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def run_python(block: Block, names: dict[str, Any]) -> None:
+    """Run a block with the names that the blocks above it in the page have left."""
+    exec(compile(textwrap.dedent(block.text), str(block), "exec"), names)
