@@ -7,7 +7,7 @@ Rows stand in one fixed order, so the same runs give the same bytes; times are k
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,22 @@ import pyarrow as pa
 
 from fedsdg.analysis.differences import DIFFERENCES_SCHEMA, differences
 from fedsdg.analysis.names import NOT_RUN, method_order, skew_order
+from fedsdg.analysis.roles import Roles, roles_of, usual_roles
 from fedsdg.files import canonical_json, read_json, write_json
-from fedsdg.files.places import ANY_RUN, NAMED, RECORD, RUN_BELOW, SEARCH, filled, run_below
+from fedsdg.files.places import (
+    ANY_RUN,
+    NAMED,
+    RECORD,
+    ROLES,
+    RUN_BELOW,
+    SEARCH,
+    filled,
+    run_below,
+)
 from fedsdg.files.records import (
-    CLIENTS_MORE,
     CLIENTS_SCHEMA,
     METRICS,
     METRICS_OF_GROUPS,
-    ROUNDS_MORE,
     ROUNDS_SCHEMA,
     TIMINGS_SCHEMA,
     read_parquet,
@@ -79,8 +87,8 @@ SUMMARY_TIMINGS_SCHEMA = pa.schema(
     [*TIMINGS_SCHEMA, ("wall_seconds", pa.float64()), ("peak_rss_mb", pa.float64())]
 )
 
-
-_RECORDS = {"rounds": ROUNDS_SCHEMA, "clients": CLIENTS_SCHEMA}
+#: The records of a run, by their names.
+RECORDS = {"rounds": ROUNDS_SCHEMA, "clients": CLIENTS_SCHEMA}
 
 
 @dataclass(frozen=True)
@@ -130,8 +138,9 @@ def summarise(
     wanted: Iterable[str] | None = None,
     search: Path | None = None,
     primary: Sequence[Mapping[str, Any]] = (),
+    roles: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write {runs,rounds,clients,timings,differences}.parquet and primary.json of an experiment.
+    """Write {runs,rounds,clients,timings,differences}.parquet, primary.json and roles.json.
 
     ``runs_dir`` is ``results/runs/{experiment}`` and holds
     ``{dataset}/clients~{K}/{skew}/{method}/seed~{seed}/``. ``rounds`` and ``clients`` are the
@@ -142,25 +151,29 @@ def summarise(
     then left out, and a run without a folder is a row that was not run. None takes what is there.
     ``search``: what a search of hyper-parameters found, copied to ``search.json``.
     ``primary`` are the comparisons named beforehand, written to primary.json as they are: what was
-    named stays with the runs, and the verdicts follow from both (``comparisons``).
+    named stays with the runs, and the verdicts follow from both (``comparisons``). ``roles``: who
+    is the subject, the baselines and the ceiling, written to roles.json; None: the usual ones.
     Raises ``FileNotFoundError`` if there is no run folder.
     """
-    write_summary([_gathered(run) for run in find_runs(Path(runs_dir), wanted)], output_dir)
+    runs = [_gathered(run) for run in find_runs(Path(runs_dir), wanted)]
+    who = usual_roles() if roles is None else roles_of(roles)
+    write_summary(runs, output_dir, who)
     found = Path(output_dir) / "search.json"
     if search is None:
         found.unlink(missing_ok=True)
     else:
         write_json(found, read_json(search))
     write_json(Path(output_dir) / NAMED, list(primary))
+    write_json(Path(output_dir) / ROLES, asdict(who))
 
 
-def write_summary(runs: Iterable[Gathered], output_dir: str | Path) -> None:
+def write_summary(runs: Iterable[Gathered], output_dir: str | Path, roles: Roles) -> None:
     """Write the parquet files of these runs, in the fixed order whatever theirs."""
     ordered = sorted(runs, key=lambda run: run_order(run.row))
     output = Path(output_dir)
     rows = [run.row for run in ordered]
     write_parquet(output / "runs.parquet", rows, RUNS_SCHEMA)
-    for name, schema in _RECORDS.items():
+    for name, schema in RECORDS.items():
         records = [getattr(run, name) for run in ordered]
         schema = _widened(schema, records)
         parts = [
@@ -170,7 +183,9 @@ def write_summary(runs: Iterable[Gathered], output_dir: str | Path) -> None:
         _write(output / f"{name}.parquet", parts, schema)
     timings = [_with_identity(run.row, run.timings, SUMMARY_TIMINGS_SCHEMA) for run in ordered]
     _write(output / "timings.parquet", timings, SUMMARY_TIMINGS_SCHEMA)
-    write_parquet(output / "differences.parquet", differences(rows), DIFFERENCES_SCHEMA)
+    write_parquet(
+        output / "differences.parquet", differences(rows, roles.subject), DIFFERENCES_SCHEMA
+    )
 
 
 def search_file(experiment: str, results: Path = Path("results")) -> Path | None:
@@ -181,87 +196,6 @@ def search_file(experiment: str, results: Path = Path("results")) -> Path | None
         results / filled(RECORD, experiment=experiment).relative_to("results") / "search.json",
     )
     return next((file for file in places if file.is_file()), None)
-
-
-def read_summary(summary_dir: str | Path) -> list[Gathered]:
-    """The runs that ``write_summary`` wrote, in its order; they give the same files again.
-
-    Raises ``ValueError`` that names the file which is damaged, missing or does not fit the others.
-    """
-    folder = Path(summary_dir)
-    rows = [
-        {name: row.get(name) for name in RUNS_SCHEMA.names}
-        for row in _readable(folder / "runs.parquet").to_pylist()
-    ]
-    names = [_identity(row) for row in rows]
-    parts: dict[str, dict[tuple[Any, ...], pa.Table]] = {}
-    for kind in (*_RECORDS, "timings"):
-        file = folder / f"{kind}.parquet"
-        parts[kind] = _by_run(_readable(file), file)
-        if unknown := parts[kind].keys() - set(names):
-            raise _unreadable(file, f"its run {min(unknown)} is none of runs.parquet")
-    runs = []
-    for row, name in zip(rows, names, strict=True):
-        if row["status"] == "ok" and name not in parts["rounds"]:
-            raise _unreadable(folder / "rounds.parquet", f"it has no rows of the run {name}")
-        runs.append(
-            Gathered(
-                row,
-                _own(parts["rounds"].get(name), ROUNDS_SCHEMA, ROUNDS_MORE.names),
-                _own(parts["clients"].get(name), CLIENTS_SCHEMA, CLIENTS_MORE.names),
-                _own(parts["timings"].get(name), SUMMARY_TIMINGS_SCHEMA),
-            )
-        )
-    return runs
-
-
-def _identity(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in IDENTITY_SCHEMA.names)
-
-
-def _readable(file: Path) -> pa.Table:
-    """A file of a summary that has at least the identity columns."""
-    try:
-        table = read_parquet(file)
-    except (OSError, pa.ArrowException) as error:
-        raise _unreadable(file, str(error).splitlines()[0]) from error
-    if lacking := set(IDENTITY_SCHEMA.names) - set(table.column_names):
-        raise _unreadable(file, f"it lacks the column {sorted(lacking)[0]!r}")
-    return table
-
-
-def _unreadable(file: Path, what: str) -> ValueError:
-    return ValueError(
-        f"{file} is damaged ({what}); restore it from the repository, or make it anew from runs "
-        "with 'fedsdg record' without --merge"
-    )
-
-
-def _by_run(table: pa.Table, file: Path) -> dict[tuple[Any, ...], pa.Table]:
-    """Identity of a run -> its rows, which stand together."""
-    columns = [table[name].to_pylist() for name in IDENTITY_SCHEMA.names]
-    names = list(zip(*columns, strict=True))
-    begins = [k for k, name in enumerate(names) if not k or name != names[k - 1]]
-    found = {}
-    for begin, end in zip(begins, [*begins[1:], len(names)], strict=True):
-        if names[begin] in found:
-            raise _unreadable(file, f"the rows of the run {names[begin]} do not stand together")
-        found[names[begin]] = table.slice(begin, end - begin)
-    return found
-
-
-def _own(table: pa.Table | None, schema: pa.Schema, more: Sequence[str] = ()) -> pa.Table:
-    """A run's own record: without its identity, and without what only other runs have.
-
-    ``more``: the names of columns beyond the schema, in their order.
-    """
-    if table is None:
-        return schema.empty_table()
-    others = [name for name in table.column_names if name not in IDENTITY_SCHEMA.names]
-    usual = [name for name in schema.names if name in others]
-    rest = [name for name in others if name not in schema.names]
-    rest.sort(key=lambda name: more.index(name) if name in more else len(more))
-    return table.select([*usual, *(name for name in rest if table[name].null_count < len(table))])
 
 
 def failed_runs(summary_dir: str | Path) -> list[FailedRun]:
@@ -365,7 +299,7 @@ def _with_identity(row: Mapping[str, Any], table: pa.Table, schema: pa.Schema) -
 
 def _gathered(run: _Run) -> Gathered:
     rounds, clients = (
-        _records(run.folder / f"{name}.parquet", schema) for name, schema in _RECORDS.items()
+        _records(run.folder / f"{name}.parquet", schema) for name, schema in RECORDS.items()
     )
     return Gathered(_run_row(run), rounds, clients, _timings(run))
 

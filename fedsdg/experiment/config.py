@@ -21,6 +21,7 @@ from fedsdg.experiment.declared_data import ALL, natural_clients, parse_datasets
 from fedsdg.experiment.loading import Source
 from fedsdg.experiment.method_entries import MethodConfig, method_entry, parse_training
 from fedsdg.experiment.primary import PrimaryComparison, parse_primary
+from fedsdg.experiment.roles import RolesConfig, parse_roles
 from fedsdg.experiment.run_config import RunConfig
 from fedsdg.experiment.scenarios import Scenario, parse_scenarios
 from fedsdg.experiment.search_section import parse_search
@@ -98,6 +99,8 @@ class Config:
     figures: tuple[str, ...] | None = None
     #: What is compared with a verdict, named before anything is run.
     primary: tuple[PrimaryComparison, ...] = ()
+    #: Who is the subject, who the baselines and the ceiling.
+    roles: RolesConfig = field(default_factory=RolesConfig)
     #: Data sets that the config describes itself, by name.
     own: Mapping[str, OwnData] = field(default_factory=dict)
 
@@ -299,6 +302,7 @@ def parse_config(raw: Any) -> Config:
         trainable=TRAINABLE.check(given.get("trainable", "adapters"), "trainable"),
         tables=parse_pages(given, "tables"),
         figures=parse_pages(given, "figures"),
+        roles=parse_roles(given.get("roles"), labels),
         own=own,
     )
     primary = parse_primary(
@@ -307,6 +311,7 @@ def parse_config(raw: Any) -> Config:
         config.settings,
         config.datasets,
         config.federation.clients,
+        config.roles.subject,
     )
     config = replace(config, primary=primary)
     for case in cases(config):

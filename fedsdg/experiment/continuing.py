@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from fedsdg import files
 from fedsdg.analysis.origins import read_origins
-from fedsdg.analysis.summarise import Gathered, read_summary
+from fedsdg.analysis.read_back import read_summary
+from fedsdg.analysis.summarise import Gathered
 from fedsdg.experiment.store import Address, keep_or_reuse, together_key
 from fedsdg.files.places import RECORD, filled
 from fedsdg.files.records import (

@@ -7,6 +7,7 @@ stale. Imports every part, and torch.
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fedsdg.aggregation.rule_table import rules as aggregation_rules
 from fedsdg.analysis.plots import FIGURES, USUAL_FIGURES
 from fedsdg.analysis.tables import TABLES, USUAL_TABLES
 from fedsdg.experiment.reference import config_page, section_keys
+from fedsdg.experiment.roles import RolesConfig
 from fedsdg.experiment.schema import config_schema
 from fedsdg.files import PACKAGE, write_bytes
 from fedsdg.methods.describing import choice_rows, listed, rows
@@ -35,6 +37,7 @@ def documents() -> dict[str, str]:
         "pages": pages,
         "usual_pages": usual,
         "keys": section_keys(),
+        "usual_roles": asdict(RolesConfig()),
     }
     return {
         "fedsdg/declarations.json": _json(declarations),

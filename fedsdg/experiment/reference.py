@@ -12,6 +12,7 @@ from fedsdg.experiment.attackers import Attackers
 from fedsdg.experiment.conditions import Conditions
 from fedsdg.experiment.config import SECONDS, TRAINABLE
 from fedsdg.experiment.method_entries import OVERRIDES
+from fedsdg.experiment.roles import RolesConfig
 from fedsdg.experiment.sections import (
     AdaptersConfig,
     FederationConfig,
@@ -29,6 +30,7 @@ SECTIONS = {
     "partition": PartitionConfig,
     "training": TrainingConfig,
     "adapters": AdaptersConfig,
+    "roles": RolesConfig,
     "conditions": Conditions,
 }
 #: Keys that name a row of a table, and the table.

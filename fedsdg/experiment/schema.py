@@ -18,6 +18,7 @@ from fedsdg.experiment.config import SECONDS, TRAINABLE
 from fedsdg.experiment.declared_data import ALL
 from fedsdg.experiment.method_entries import OVERRIDES
 from fedsdg.experiment.primary import MOST
+from fedsdg.experiment.roles import RolesConfig
 from fedsdg.experiment.sections import (
     AdaptersConfig,
     FederationConfig,
@@ -94,6 +95,7 @@ def config_schema(
             for key, names in pages.items()
         },
         "checkpoint_seconds": value_of(SECONDS),
+        "roles": or_null(_section(RolesConfig)),
         "primary": {"type": "array", "maxItems": MOST, "items": PRIMARY},
         "search": SEARCH,
     }
