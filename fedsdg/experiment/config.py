@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from fedsdg.data.own_data import OwnData
+from fedsdg.data.partition_spec import PartitionSettings
 from fedsdg.experiment.conditions import Conditions, parse_conditions
 from fedsdg.experiment.config_values import (
     listed,
@@ -29,7 +30,6 @@ from fedsdg.experiment.search_space import SearchConfig
 from fedsdg.experiment.sections import (
     AdaptersConfig,
     FederationConfig,
-    PartitionConfig,
     TrainingConfig,
 )
 from fedsdg.files import hint
@@ -83,7 +83,7 @@ class Config:
     skews: tuple[str, ...]
     seeds: tuple[int, ...]
     federation: FederationConfig
-    partition: PartitionConfig
+    partition: PartitionSettings
     training: TrainingConfig
     adapters: AdaptersConfig
     methods: tuple[MethodConfig, ...]
@@ -274,7 +274,7 @@ def parse_config(raw: Any) -> Config:
         ]
     )
     skews = parse_skews(given["skews"])
-    partition = make(PartitionConfig, given.get("partition", {}), "partition")
+    partition = make(PartitionSettings, given.get("partition", {}), "partition")
     federation = mapping(given.get("federation", {}), "federation")
     if federation.get("clients") == ALL:
         clients = natural_clients(datasets, own, skews, partition.min_samples)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 
+from fedsdg.data.partition_spec import PartitionSettings
 from fedsdg.experiment.attackers import Attackers
 from fedsdg.experiment.conditions import Conditions
 from fedsdg.experiment.config import SECONDS, TRAINABLE
@@ -16,7 +17,6 @@ from fedsdg.experiment.roles import RolesConfig
 from fedsdg.experiment.sections import (
     AdaptersConfig,
     FederationConfig,
-    PartitionConfig,
     TrainingConfig,
 )
 from fedsdg.methods.declared import ChoiceRow
@@ -27,7 +27,7 @@ from fedsdg.parts import Declared, declared
 #: The sections that are parts.
 SECTIONS = {
     "federation": FederationConfig,
-    "partition": PartitionConfig,
+    "partition": PartitionSettings,
     "training": TrainingConfig,
     "adapters": AdaptersConfig,
     "roles": RolesConfig,

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedsdg.data.datasets import DATASETS
+from fedsdg.data.partition_spec import PartitionSettings
 from fedsdg.experiment.attackers import Attackers
 from fedsdg.experiment.conditions import Conditions
 from fedsdg.experiment.config import SECONDS, TRAINABLE
@@ -22,7 +23,6 @@ from fedsdg.experiment.roles import RolesConfig
 from fedsdg.experiment.sections import (
     AdaptersConfig,
     FederationConfig,
-    PartitionConfig,
     TrainingConfig,
 )
 from fedsdg.experiment.undeclared import (
@@ -83,7 +83,7 @@ def config_schema(
         "backbones": {**named(NAME, BACKBONE), "minProperties": 1},
         # The workflow reads the number of clients before the config is parsed.
         "federation": {**shared["federation"], "required": ["clients"]},
-        "partition": _section(PartitionConfig),
+        "partition": _section(PartitionSettings),
         "training": shared["training"],
         "conditions": shared["conditions"],
         "scenarios": named(SCENARIO, closed({**shared, "parameters": OBJECT})),

@@ -225,6 +225,14 @@ def test_at_most_six_are_compared_and_each_has_its_name():
     assert len(parse_config(text | {"primary": seven[:6]}).primary) == 6
 
 
+def test_a_client_too_small_to_be_split_is_refused_with_the_config():
+    text = yaml.safe_load(DEFAULT.read_text())
+    with pytest.raises(ValueError, match="partition: min_samples = 4 is too small: .* need 5"):
+        parse_config(text | {"partition": {"min_samples": 4}})
+    small = parse_config(text | {"partition": {"min_samples": 4, "min_test": 2}})
+    assert small.partition.min_samples == 4
+
+
 def test_an_experiment_may_be_about_another_method():
     text = with_primary()
     plain = parse_config(text)
