@@ -16,10 +16,9 @@ from fedsdg.analysis.summarise import (
     Gathered,
 )
 from fedsdg.files.records import (
-    CLIENTS_MORE,
     CLIENTS_SCHEMA,
-    ROUNDS_MORE,
     ROUNDS_SCHEMA,
+    more,
     read_parquet,
 )
 
@@ -48,8 +47,8 @@ def read_summary(summary_dir: str | Path) -> list[Gathered]:
         runs.append(
             Gathered(
                 row,
-                _own(parts["rounds"].get(name), ROUNDS_SCHEMA, ROUNDS_MORE.names),
-                _own(parts["clients"].get(name), CLIENTS_SCHEMA, CLIENTS_MORE.names),
+                _own(parts["rounds"].get(name), ROUNDS_SCHEMA, more("rounds").names),
+                _own(parts["clients"].get(name), CLIENTS_SCHEMA, more("clients").names),
                 _own(parts["timings"].get(name), SUMMARY_TIMINGS_SCHEMA),
             )
         )

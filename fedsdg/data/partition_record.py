@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fedsdg.data.partition_spec import PartitionSpec
+from fedsdg.files.columns import Column
 
 TRAIN, VAL, TEST, GLOBAL_TEST, LEFT_OUT = 0, 1, 2, 3, 4
 SPLITS = ("train", "val", "test", "global_test", "left_out")
@@ -65,6 +66,11 @@ class Partition:
     classes: tuple[str, ...] = ()
     domains: tuple[str, ...] = ()
     natural: Natural | None = None
+
+    #: What it adds to the records.
+    columns: ClassVar = (
+        Column("clients", "domain", "int32", "the only domain that its samples are from"),
+    )
 
     def indices(self, client: int, split: int) -> np.ndarray:
         """Sorted sample indices (int64) of one client's split."""

@@ -14,6 +14,7 @@ from typing import Any
 from fedsdg.aggregation.rule_table import rules as aggregation_rules
 from fedsdg.analysis.plots import FIGURES, USUAL_FIGURES
 from fedsdg.analysis.tables import TABLES, USUAL_TABLES
+from fedsdg.experiment.columns import declared_columns
 from fedsdg.experiment.reference import config_page, section_keys
 from fedsdg.experiment.roles import RolesConfig
 from fedsdg.experiment.schema import config_schema
@@ -37,6 +38,7 @@ def documents() -> dict[str, str]:
         "pages": pages,
         "usual_pages": usual,
         "keys": section_keys(),
+        "columns": declared_columns(),
         "usual_roles": asdict(RolesConfig()),
     }
     return {

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from fedsdg.data.client_shares import clients_in
 from fedsdg.experiment.starts import StartFolder
+from fedsdg.files.columns import Column
 from fedsdg.methods.chosen import Chosen
 from fedsdg.models.adapter_config import AdapterSettings
 from fedsdg.parts import Range, part
@@ -41,6 +42,9 @@ class FederationConfig:
     held_out: Annotated[float, Range(0, 1)] = 0.0
     """share of the clients that never train, rounded to whole clients (halves up), and are judged
     by themselves as clients that come new"""
+
+    #: What it adds to the records.
+    columns: ClassVar = (Column("clients", "held_out", "bool", "whether it never trains"),)
 
     @property
     def kept_out(self) -> int:

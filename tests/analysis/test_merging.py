@@ -15,7 +15,7 @@ from fedsdg.analysis.summarise import summarise, write_summary
 from fedsdg.analysis.tables import write_table
 from fedsdg.cli import main
 from fedsdg.files import sha256_json, write_json
-from fedsdg.files.records import ROUNDS_MORE, ROUNDS_SCHEMA, write_parquet
+from fedsdg.files.records import ROUNDS_SCHEMA, more, write_parquet
 
 TABLES = ("main", "bytes", "seconds")
 METHODS = ("fedsdg", "fedavg", "krum", "local-only")
@@ -39,7 +39,7 @@ def grid(make_runs, make_partitions, tmp_path, monkeypatch):
     # A column that only some runs have, and not those that are first in the order.
     for file in written.runs.rglob("krum/*/rounds.parquet"):
         rows = [row | {"attackers": 1} for row in pq.read_table(file).to_pylist()]
-        write_parquet(file, rows, ROUNDS_SCHEMA, ROUNDS_MORE)
+        write_parquet(file, rows, ROUNDS_SCHEMA, more("rounds"))
     return written.runs
 
 
