@@ -14,6 +14,7 @@ from typing import Any
 from fedsdg.data.datasets import DATASETS
 from fedsdg.data.partition_spec import PartitionSettings
 from fedsdg.experiment.attackers import Attackers
+from fedsdg.experiment.backbones.recipe import LETTERS, Recipe
 from fedsdg.experiment.conditions import Conditions
 from fedsdg.experiment.config import SECONDS, TRAINABLE
 from fedsdg.experiment.declared_data import ALL
@@ -26,7 +27,6 @@ from fedsdg.experiment.sections import (
     TrainingConfig,
 )
 from fedsdg.experiment.undeclared import (
-    BACKBONE,
     DATA_NAME,
     LIST,
     NAME,
@@ -80,7 +80,7 @@ def config_schema(
         "seeds": SEEDS,
         "trainable": value_of(TRAINABLE),
         "backbone": NAME,
-        "backbones": {**named(NAME, BACKBONE), "minProperties": 1},
+        "backbones": {**named(NAME, _backbone()), "minProperties": 1},
         # The workflow reads the number of clients before the config is parsed.
         "federation": {**shared["federation"], "required": ["clients"]},
         "partition": _section(PartitionSettings),
@@ -136,6 +136,16 @@ def _section(part: type) -> Schema:
     """A mapping with the fields of a part."""
     fields = declared(part)
     return closed({name: value_of(one) for name, one in fields.items()})
+
+
+def _backbone() -> Schema:
+    """An entry of ``backbones``: what a recipe declares, and what one that is taken over needs."""
+    text: Schema = {"type": "string"}
+    recipe = _section(Recipe)["properties"]
+    recipe["data"] = {"enum": [LETTERS, *(n for n, one in DATASETS.items() if not one.domains)]}
+    recipe["probe"] = {"enum": list(DATASETS)}
+    sources: Schema = {"enum": ["pretrain", "timm", "checkpoint"]}
+    return closed({"source": sources, "timm_name": text, "file": text, **recipe}, ["source"])
 
 
 def _typed(
