@@ -38,7 +38,6 @@ from typing import (
 )
 
 from fedsdg.files import hint
-from fedsdg.files.columns import Column
 
 T = TypeVar("T")
 
@@ -187,17 +186,6 @@ def declared(of: Any) -> Mapping[str, Declared]:
         found = types.MappingProxyType(cls.__declaring__())  # type: ignore[attr-defined]
         cls.__declared__ = found  # type: ignore[attr-defined]
     return found
-
-
-def columns_of(*parts: Any) -> tuple[Column, ...]:
-    """The columns of records that parts, and the parts within them, declare in ``columns``."""
-    found: dict[str, Column] = {}
-    for one in parts:
-        found |= {column.name: column for column in getattr(one, "columns", ())}
-        if is_part(one) and not isinstance(one, type):
-            inner = (getattr(one, name) for name, d in declared(one).items() if d.holds_part)
-            found |= {column.name: column for column in columns_of(*inner)}
-    return tuple(found.values())
 
 
 def parameters(*parts: Any) -> dict[str, Declared]:

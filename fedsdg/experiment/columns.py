@@ -12,10 +12,10 @@ from fedsdg.experiment.sections import FederationConfig
 from fedsdg.federation import shapley
 from fedsdg.federation.branches import Branches
 from fedsdg.federation.trajectories import Trajectory
-from fedsdg.files.columns import Column
+from fedsdg.files.columns import Column, columns_of
 from fedsdg.files.records import CLIENTS_SCHEMA, ROUNDS_SCHEMA
 from fedsdg.methods.families import METHODS
-from fedsdg.parts import columns_of, declared
+from fedsdg.parts import declared
 
 #: Who is neither a condition nor a part of a method.
 _OTHERS = (FederationConfig, Partition, Trajectory, Branches, shapley)

@@ -23,6 +23,7 @@ from fedsdg.experiment.store import (
 from fedsdg.federation.fingerprint import fingerprint
 from fedsdg.federation.records import last_and_selected, last_quarter
 from fedsdg.federation.rounds import Federation
+from fedsdg.files.columns import columns_of
 from fedsdg.files.records import (
     CLIENTS_SCHEMA,
     ROUNDS_SCHEMA,
@@ -31,7 +32,6 @@ from fedsdg.files.records import (
     more,
     write_parquet,
 )
-from fedsdg.parts import columns_of
 
 
 @dataclass(frozen=True)

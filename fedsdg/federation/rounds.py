@@ -36,9 +36,9 @@ from fedsdg.federation.seen import Seen
 from fedsdg.federation.server_step import arrive, take_step
 from fedsdg.federation.together import step_together
 from fedsdg.federation.trajectories import Trajectory
+from fedsdg.files.columns import columns_of
 from fedsdg.models.interface import ClientModel
 from fedsdg.models.parameters import Layout, only_trained
-from fedsdg.parts import columns_of
 from fedsdg.rng import stream
 
 

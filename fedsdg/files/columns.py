@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -20,3 +20,14 @@ class Column:
     name: str
     kind: Literal["int32", "float64", "bool", "list of float64"]
     meaning: str
+
+
+def columns_of(*parts: Any) -> tuple[Column, ...]:
+    """The columns that parts, and the parts within them, declare in ``columns``; each name once."""
+    found: dict[str, Column] = {}
+    for one in parts:
+        found |= {column.name: column for column in getattr(one, "columns", ())}
+        if is_dataclass(one) and not isinstance(one, type):
+            inner = columns_of(*(getattr(one, entry.name) for entry in fields(one)))
+            found |= {column.name: column for column in inner}
+    return tuple(found.values())

@@ -10,9 +10,8 @@ from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.rules.screened import Screened
 from fedsdg.analysis.summarise import IDENTITY_SCHEMA
 from fedsdg.experiment.columns import declared_columns, gathered
-from fedsdg.files.columns import Column
+from fedsdg.files.columns import Column, columns_of
 from fedsdg.files.records import CLIENTS_SCHEMA, ROUNDS_SCHEMA, more, recorded_diagnostics
-from fedsdg.parts import columns_of
 
 ROOT = Path(__file__).parents[2]
 RECORDED = sorted(ROOT.glob("results/reference/*/runs.parquet"))
