@@ -22,7 +22,8 @@ from torch.utils.data import DataLoader
 
 from fedsdg.federation.cohorts import cohort_batches, draw_cohort
 from fedsdg.federation.rounds import Federation
-from fedsdg.models.adapters import GATE, AdapterConfig, adapted_layers, gate_name
+from fedsdg.models.adapter_config import AdapterConfig
+from fedsdg.models.adapters import GATE, adapted_layers, gate_name
 from fedsdg.models.backbones import build
 from fedsdg.models.parameters import ParameterSpec, views
 from fedsdg.models.torchvision_schemas import declare_torchvision_operators

@@ -23,7 +23,8 @@ from typing import Any
 
 import pandas as pd
 
-from fedsdg.analysis.summarise import Gathered, find_runs, read_summary
+from fedsdg.analysis.read_back import read_summary
+from fedsdg.analysis.summarise import Gathered, find_runs
 from fedsdg.experiment.replay import ROUNDS
 from fedsdg.files import provenance, read_json, write_json
 from fedsdg.files.places import BACKBONE, RECORDS, RUNS, filled

@@ -123,7 +123,8 @@ class Declared:
             return Ends(low, high)
         if not isinstance(value, list | tuple) or not value:
             ends = ", or a mapping of low and high" if self.ends else ""
-            raise ValueError(f"{where} is {shown(value)}, but must be a list of numbers{ends}")
+            kinds = "texts" if self.kind is str else "numbers"
+            raise ValueError(f"{where} is {shown(value)}, but must be a list of {kinds}{ends}")
         return tuple(one.check(entry, f"{where}[{k}]") for k, entry in enumerate(value))
 
     def _word(self, value: Any, where: str) -> Any:

@@ -12,8 +12,8 @@ from fedsdg.analysis.arenas import Arenas, read_arenas
 from fedsdg.analysis.formatting import printed
 from fedsdg.analysis.interquartile import Estimate
 from fedsdg.analysis.names import EXPECTED
+from fedsdg.analysis.overall import Overall, overall, unsettled, where
 from fedsdg.analysis.plots import save_figure
-from fedsdg.analysis.standings import Standing, standings, unsettled, where
 from fedsdg.analysis.tables import save_table
 from fedsdg.analysis.tables.across import across, to_target
 
@@ -32,12 +32,12 @@ def write_across(
     before anything is written.
     """
     arenas = read_arenas(records, names, metric)
-    found = standings(arenas)
+    found = overall(arenas)
     tables = [across(arenas, found), to_target(arenas)]
     from fedsdg.analysis.plots import across as plot
     from fedsdg.analysis.plots.style import put_above, styled
 
-    with styled():
+    with styled(arenas.summaries[0].roles):
         figure = plot.draw(found, arenas.metric)
         if notes := unsettled(arenas):
             put_above(figure, " ".join(notes))
@@ -52,7 +52,7 @@ def write_across(
         return written + save_figure(figure, Path(figures or output) / "across", facts, inputs)
 
 
-def _facts(arenas: Arenas, found: Sequence[Standing]) -> dict[str, Any]:
+def _facts(arenas: Arenas, found: Sequence[Overall]) -> dict[str, Any]:
     """What the sidecar holds of the numbers that are drawn."""
     return {
         "arenas": [summary.experiment for summary in arenas.summaries],
@@ -62,7 +62,7 @@ def _facts(arenas: Arenas, found: Sequence[Standing]) -> dict[str, Any]:
     }
 
 
-def _numbers(one: Standing) -> dict[str, Any]:
+def _numbers(one: Overall) -> dict[str, Any]:
     profile = one.profile
     return {
         "interquartile_mean": _ends(one.mean),

@@ -12,7 +12,6 @@ from fedsdg.analysis.names import (
     METRIC_KEYS,
     NOT_RUN,
     Metric,
-    is_ceiling,
     learn_titles,
     method_order,
     metric_named,
@@ -49,6 +48,11 @@ class Arenas:
     metric: Metric
     methods: tuple[str, ...]
     tasks: tuple[Task, ...]
+
+    @property
+    def subject(self) -> str:
+        """The subject of the first of the arenas."""
+        return self.summaries[0].roles.subject
 
     @property
     def seeds(self) -> int:
@@ -88,7 +92,7 @@ def read_arenas(records: str | Path, names: Sequence[str], metric: str) -> Arena
     cells = [(summary, cell) for summary in summaries for cell in _cells_run(summary)]
     values = [summary.reported_values(cell, metric) for summary, cell in cells]
     common = set(values[0]).intersection(*values) if values else set()
-    methods = sorted((m for m in common if not is_ceiling(m)), key=method_order)
+    methods = sorted((m for m in common if not summaries[0].roles.is_ceiling(m)), key=method_order)
     if not methods:
         raise ValueError(f"no method has {metric!r} in every cell of {', '.join(names)}")
     seeds = [sorted(set.intersection(*(set(own[m]) for m in methods))) for own in values]

@@ -15,12 +15,9 @@ from fedsdg.analysis.comparisons import SEEDS, Comparison, Difference, compariso
 from fedsdg.analysis.formatting import p_value, points
 from fedsdg.analysis.horizon import horizon_label
 from fedsdg.analysis.inference import SHOWN_FROM
-from fedsdg.analysis.names import BASELINES, SUBJECT, method_title, skew_title
+from fedsdg.analysis.names import method_title, skew_title
 from fedsdg.analysis.summary import Cell, Setting, Summary
 from fedsdg.files import atomic_path, write_json
-
-#: With whom the subject is compared in sentences; the table of differences has everybody.
-_DESCRIBED = (*BASELINES, "fine-tune", "local-only")
 
 _PREAMBLE = (
     "Paired differences over seeds in percentage points, with 95 % Student-t intervals from "
@@ -31,7 +28,7 @@ _PREAMBLE = (
 
 
 def described(summary: Summary) -> list[dict[str, Any]]:
-    """Subject minus every FedAvg, fine-tuning and local training: rows of differences.parquet.
+    """Subject minus every baseline, fine-tuning and local training: rows of differences.parquet.
 
     Those of the reported value, in the metrics that the experiment has; by cell, rival and metric.
     """
@@ -43,12 +40,12 @@ def described(summary: Summary) -> list[dict[str, Any]]:
     return [
         {
             **{name: row[name] for name in ("dataset", "clients", "skew", "metric", "at", "n")},
-            "subject": SUBJECT,
+            "subject": row["subject"],
             "rival": rival,
             **{name: None if row[name] is None else 100 * row[name] for name in _ENDS},
         }
         for cell in summary.cells()
-        for rival in _DESCRIBED
+        for rival in summary.roles.described
         for metric in summary.metrics
         if (row := rows.get((*_place(cell), rival, metric.key)))
     ]
@@ -88,7 +85,8 @@ def _markdown(summary: Summary, primary: list[Comparison], others: list[dict[str
         lines += [*(f"- {sentence(summary, one)}" for one in primary), ""]
     lines += ["## Described", ""]
     if not others:
-        lines.append(f"Nothing: the experiment lacks '{SUBJECT}' or all of those it would meet.")
+        subject = summary.roles.subject
+        lines.append(f"Nothing: the experiment lacks '{subject}' or all of those it would meet.")
     for head, members in groupby(others, key=_head):
         lines += [f"### {head}", "", *(f"- {_described(summary, row)}" for row in members), ""]
     return "\n".join(lines).rstrip("\n") + "\n"
@@ -139,7 +137,7 @@ def _described(summary: Summary, row: Mapping[str, Any]) -> str:
     mean, low, high = shares
     title = next(metric.title for metric in summary.metrics if metric.key == row["metric"])
     return (
-        f"{method_title(SUBJECT)} minus {method_title(row['rival'])} in {title}: "
+        f"{method_title(row['subject'])} minus {method_title(row['rival'])} in {title}: "
         f"{_interval(row['n'], mean or 0.0, low, high)} points, n = {row['n']} "
         f"({summary.rounds[row['at']]})"
     )

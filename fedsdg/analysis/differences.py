@@ -1,4 +1,4 @@
-"""Paired differences between FedSDG and every rival, cell by cell."""
+"""Paired differences between the subject and every rival, cell by cell."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from fedsdg.analysis.inference import holm, paired_difference
-from fedsdg.analysis.names import SUBJECT, method_order, reported_metrics, reported_rounds
+from fedsdg.analysis.names import method_order, reported_metrics, reported_rounds
 
 #: ``mean``, ``low``, ``high``, ``half_width`` and the means are shares of 1; ``rival_method`` is
 #: the method compared with (it differs from ``rival`` for the better FedAvg of older records).
@@ -38,7 +38,7 @@ DIFFERENCES_SCHEMA = pa.schema(
 _CELL = ("experiment", "dataset", "clients", "skew")
 
 
-def differences(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def differences(runs: Sequence[Mapping[str, Any]], subject: str) -> list[dict[str, Any]]:
     """Rows of ``DIFFERENCES_SCHEMA`` from rows of runs.parquet (any order within a cell).
 
     Per cell, metric and reported round: subject − rival over the seeds at which both are ok, as
@@ -54,7 +54,7 @@ def differences(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for cell, members in cells.items():
         for metric in metrics:
             for at in rounds:
-                family = _family(by_seed(members, f"{at}_{metric.key}"))
+                family = _family(by_seed(members, f"{at}_{metric.key}"), subject)
                 place = {**dict(zip(_CELL, cell, strict=True)), "metric": metric.key, "at": at}
                 rows += [place | row for row in family]
     return rows
@@ -69,25 +69,27 @@ def by_seed(runs: Sequence[Mapping[str, Any]], column: str) -> dict[str, dict[in
     return values
 
 
-def _family(values: Mapping[str, Mapping[int, float]]) -> list[dict[str, Any]]:
-    if SUBJECT not in values:
+def _family(values: Mapping[str, Mapping[int, float]], subject: str) -> list[dict[str, Any]]:
+    if subject not in values:
         return []
     rows = []
     for rival in sorted(values, key=method_order):
-        if rival != SUBJECT and (row := _compare(values, rival)):
+        if rival != subject and (row := _compare(values, subject, rival)):
             rows.append(row)
     for row, adjusted in zip(rows, holm([row["p"] for row in rows]), strict=True):
         row["p_holm"] = adjusted
     return rows
 
 
-def _compare(values: Mapping[str, Mapping[int, float]], rival: str) -> dict[str, Any] | None:
-    difference = paired_difference(values[SUBJECT], values[rival])
+def _compare(
+    values: Mapping[str, Mapping[int, float]], subject: str, rival: str
+) -> dict[str, Any] | None:
+    difference = paired_difference(values[subject], values[rival])
     if difference is None:
         return None
     interval = difference.interval
     return {
-        "subject": SUBJECT,
+        "subject": subject,
         "rival": rival,
         "rival_method": rival,
         "n": interval.n,

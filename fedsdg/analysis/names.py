@@ -11,20 +11,11 @@ from typing import Any
 from fedsdg.files.declarations import titles
 from fedsdg.files.places import split_setting
 
-#: The method whose lead over the others is examined.
-SUBJECT = "fedsdg"
-
 #: Status of a run of the grid that nobody has started; the others are "ok" and "failed".
 NOT_RUN = "not run"
 
-#: Every FedAvg: "ahead of FedAvg" means ahead of each of them.
-BASELINES = ("fedavg", "fedavg-uniform", "fedavg-sgd")
-
 #: Rival "the better of fedavg and fedavg-uniform" of records from before; no longer compared with.
 BETTER_BASELINE = "better-fedavg"
-
-#: No federation: what pooled data would give, a line to measure by that takes no part in a ranking.
-CEILING = "centralised"
 
 DATASETS = {
     "digits": "Digits",
@@ -133,11 +124,6 @@ def _bases(label: str, methods: Iterable[str]) -> list[str]:
     """The methods that a label may be a variant of, the longest name first."""
     known = [name for name in methods if label == name or label.startswith(name + "-")]
     return sorted(known, key=len, reverse=True)
-
-
-def is_ceiling(label: str) -> bool:
-    """Whether a label stands for ``CEILING`` or a variant of it."""
-    return label == CEILING or label.startswith(f"{CEILING}-")
 
 
 def method_title(label: str) -> str:

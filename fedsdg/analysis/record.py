@@ -19,17 +19,17 @@ from fedsdg.analysis.merging import OwnTraining, merged
 from fedsdg.analysis.names import NOT_RUN
 from fedsdg.analysis.origins import FILE as ORIGINS
 from fedsdg.analysis.origins import joined, origins_of, read_origins
+from fedsdg.analysis.read_back import read_summary
 from fedsdg.analysis.summarise import (
     Gathered,
     failed_runs,
-    read_summary,
     search_file,
     write_summary,
 )
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables import write_table
 from fedsdg.files import hint, read_json, write_json
-from fedsdg.files.places import DIVISION, NAMED, SUMMARY_TABLES, run_below, split_setting
+from fedsdg.files.places import DIVISION, NAMED, ROLES, SUMMARY_TABLES, run_below, split_setting
 
 #: Kinds of pages, and the files that say which there are.
 _PAGES = {"tables": "csv", "figures": "json"}
@@ -110,7 +110,7 @@ def _make_again(
     them: the latter's where both have it.
     """
     experiment = summary.name
-    write_summary(runs, made / "summary" / experiment)
+    write_summary(runs, made / "summary" / experiment, Summary(summary).roles)
     for file in (*record.glob("*.json"), *summary.glob("*.json")):
         shutil.copyfile(file, made / "summary" / experiment / file.name)
     summary = made / "summary" / experiment
@@ -145,8 +145,9 @@ def _contents(experiment: str, results: Path, places: list[Path]) -> Iterator[tu
     summary = results / "summary" / experiment
     for name in SUMMARY_TABLES:
         yield summary / f"{name}.parquet", Path(f"{name}.parquet")
-    if (summary / NAMED).is_file():
-        yield summary / NAMED, Path(NAMED)
+    for name in (NAMED, ROLES):
+        if (summary / name).is_file():
+            yield summary / name, Path(name)
     for suffix in ("csv", "md"):
         for table in sorted((results / "tables" / experiment).glob(f"*.{suffix}")):
             yield table, Path(table.name)

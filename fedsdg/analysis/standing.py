@@ -13,7 +13,8 @@ from functools import cached_property
 from fedsdg.analysis.comparisons import Comparison, Named, adjusted, compare
 from fedsdg.analysis.horizon import BEFORE, horizons
 from fedsdg.analysis.inference import SHOWN_FROM, Interval, mean_interval
-from fedsdg.analysis.names import AGREEING, DIFFERING, GLOBAL, Metric, is_ceiling
+from fedsdg.analysis.names import AGREEING, DIFFERING, GLOBAL, Metric
+from fedsdg.analysis.roles import usual_roles
 from fedsdg.analysis.summary import Cell, Summary
 from fedsdg.analysis.tuning import searched
 
@@ -96,7 +97,8 @@ class Standing:
         methods = [m for m in (self.newcomer, *self.rivals) if m in headline]
         whole = [m for m in methods if seeds <= headline[m].keys()]
         means = {m: mean_interval([headline[m][s] for s in sorted(seeds)]).mean for m in whole}
-        ranked = sorted((m for m in whole if not is_ceiling(m)), key=lambda m: -means[m])
+        ceiling = self.summary.roles.is_ceiling
+        ranked = sorted((m for m in whole if not ceiling(m)), key=lambda m: -means[m])
         places = {method: 1 + ranked.index(method) for method in ranked}
         runs = {(run["method"], run["seed"]): run for run in self.summary.at(cell)}
 
@@ -141,4 +143,4 @@ class Standing:
 
 def rivals_of(methods: Sequence[str]) -> tuple[str, ...]:
     """Those of a record that take part in a ranking."""
-    return tuple(method for method in methods if not is_ceiling(method))
+    return tuple(method for method in methods if not usual_roles().is_ceiling(method))

@@ -7,7 +7,7 @@ Rows stand in one fixed order, so the same runs give the same bytes; times are k
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,25 +16,17 @@ import pyarrow as pa
 from fedsdg.analysis.differences import DIFFERENCES_SCHEMA, differences
 from fedsdg.analysis.long_tables import one_behind_the_other, widened
 from fedsdg.analysis.names import NOT_RUN
+from fedsdg.analysis.roles import Roles, roles_of, usual_roles
 from fedsdg.analysis.run_folders import find_runs
 from fedsdg.analysis.summary_schemas import (
     IDENTITY_SCHEMA,
     RECORD_SCHEMAS,
     RUNS_SCHEMA,
-    SUMMARY_TIMINGS_SCHEMA,
     run_order,
 )
 from fedsdg.files import read_json, write_json
-from fedsdg.files.places import NAMED, RECORD, SEARCH, filled, run_below
-from fedsdg.files.records import (
-    CLIENTS_MORE,
-    CLIENTS_SCHEMA,
-    ROUNDS_MORE,
-    ROUNDS_SCHEMA,
-    read_parquet,
-    write_parquet,
-    write_tables,
-)
+from fedsdg.files.places import NAMED, RECORD, ROLES, SEARCH, filled, run_below
+from fedsdg.files.records import read_parquet, write_parquet, write_tables
 
 #: The files of the summary that may have more columns than their schema.
 _RECORDS = ("rounds", "clients")
@@ -103,8 +95,9 @@ def summarise(
     wanted: Iterable[str] | None = None,
     search: Path | None = None,
     primary: Sequence[Mapping[str, Any]] = (),
+    roles: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write {runs,rounds,clients,timings,differences}.parquet and primary.json of an experiment.
+    """Write {runs,rounds,clients,timings,differences}.parquet, primary.json and roles.json.
 
     ``runs_dir`` is ``results/runs/{experiment}`` and holds
     ``{dataset}/clients~{K}/{skew}/{method}/seed~{seed}/``. ``rounds`` and ``clients`` are the
@@ -115,19 +108,22 @@ def summarise(
     then left out, and a run without a folder is a row that was not run. None takes what is there.
     ``search``: what a search of hyper-parameters found, copied to ``search.json``.
     ``primary`` are the comparisons named beforehand, written to primary.json as they are: what was
-    named stays with the runs, and the verdicts follow from both (``comparisons``).
+    named stays with the runs, and the verdicts follow from both (``comparisons``). ``roles``: who
+    is the subject, the baselines and the ceiling, written to roles.json; None: the usual ones.
     Raises ``FileNotFoundError`` if there is no run folder.
     """
-    write_summary(find_runs(Path(runs_dir), wanted), output_dir)
+    who = usual_roles() if roles is None else roles_of(roles)
+    write_summary(find_runs(Path(runs_dir), wanted), output_dir, who)
     found = Path(output_dir) / "search.json"
     if search is None:
         found.unlink(missing_ok=True)
     else:
         write_json(found, read_json(search))
     write_json(Path(output_dir) / NAMED, list(primary))
+    write_json(Path(output_dir) / ROLES, asdict(who))
 
 
-def write_summary(runs: Iterable[Recorded], output_dir: str | Path) -> None:
+def write_summary(runs: Iterable[Recorded], output_dir: str | Path, roles: Roles) -> None:
     """Write the parquet files of these runs, in the fixed order whatever theirs."""
     ordered = sorted(runs, key=lambda run: run_order(run.row))
     output = Path(output_dir)
@@ -139,7 +135,8 @@ def write_summary(runs: Iterable[Recorded], output_dir: str | Path) -> None:
         schema = pa.schema([*IDENTITY_SCHEMA, *schema])
         parts = ((run.row, run.table(name)) for run in ordered)
         write_tables(output / f"{name}.parquet", one_behind_the_other(parts, schema), schema)
-    write_parquet(output / "differences.parquet", differences(rows), DIFFERENCES_SCHEMA)
+    found = differences(rows, roles.subject)
+    write_parquet(output / "differences.parquet", found, DIFFERENCES_SCHEMA)
 
 
 def search_file(experiment: str, results: Path = Path("results")) -> Path | None:
@@ -150,87 +147,6 @@ def search_file(experiment: str, results: Path = Path("results")) -> Path | None
         results / filled(RECORD, experiment=experiment).relative_to("results") / "search.json",
     )
     return next((file for file in places if file.is_file()), None)
-
-
-def read_summary(summary_dir: str | Path) -> list[Gathered]:
-    """The runs that ``write_summary`` wrote, in its order; they give the same files again.
-
-    Raises ``ValueError`` that names the file which is damaged, missing or does not fit the others.
-    """
-    folder = Path(summary_dir)
-    rows = [
-        {name: row.get(name) for name in RUNS_SCHEMA.names}
-        for row in _readable(folder / "runs.parquet").to_pylist()
-    ]
-    names = [_identity(row) for row in rows]
-    parts: dict[str, dict[tuple[Any, ...], pa.Table]] = {}
-    for kind in RECORD_SCHEMAS:
-        file = folder / f"{kind}.parquet"
-        parts[kind] = _by_run(_readable(file), file)
-        if unknown := parts[kind].keys() - set(names):
-            raise _unreadable(file, f"its run {min(unknown)} is none of runs.parquet")
-    runs = []
-    for row, name in zip(rows, names, strict=True):
-        if row["status"] == "ok" and name not in parts["rounds"]:
-            raise _unreadable(folder / "rounds.parquet", f"it has no rows of the run {name}")
-        runs.append(
-            Gathered(
-                row,
-                _own(parts["rounds"].get(name), ROUNDS_SCHEMA, ROUNDS_MORE.names),
-                _own(parts["clients"].get(name), CLIENTS_SCHEMA, CLIENTS_MORE.names),
-                _own(parts["timings"].get(name), SUMMARY_TIMINGS_SCHEMA),
-            )
-        )
-    return runs
-
-
-def _identity(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in IDENTITY_SCHEMA.names)
-
-
-def _readable(file: Path) -> pa.Table:
-    """A file of a summary that has at least the identity columns."""
-    try:
-        table = read_parquet(file)
-    except (OSError, pa.ArrowException) as error:
-        raise _unreadable(file, str(error).splitlines()[0]) from error
-    if lacking := set(IDENTITY_SCHEMA.names) - set(table.column_names):
-        raise _unreadable(file, f"it lacks the column {sorted(lacking)[0]!r}")
-    return table
-
-
-def _unreadable(file: Path, what: str) -> ValueError:
-    return ValueError(
-        f"{file} is damaged ({what}); restore it from the repository, or make it anew from runs "
-        "with 'fedsdg record' without --merge"
-    )
-
-
-def _by_run(table: pa.Table, file: Path) -> dict[tuple[Any, ...], pa.Table]:
-    """Identity of a run -> its rows, which stand together."""
-    columns = [table[name].to_pylist() for name in IDENTITY_SCHEMA.names]
-    names = list(zip(*columns, strict=True))
-    begins = [k for k, name in enumerate(names) if not k or name != names[k - 1]]
-    found = {}
-    for begin, end in zip(begins, [*begins[1:], len(names)], strict=True):
-        if names[begin] in found:
-            raise _unreadable(file, f"the rows of the run {names[begin]} do not stand together")
-        found[names[begin]] = table.slice(begin, end - begin)
-    return found
-
-
-def _own(table: pa.Table | None, schema: pa.Schema, more: Sequence[str] = ()) -> pa.Table:
-    """A run's own record: without its identity, and without what only other runs have.
-
-    ``more``: the names of columns beyond the schema, in their order.
-    """
-    if table is None:
-        return schema.empty_table()
-    others = [name for name in table.column_names if name not in IDENTITY_SCHEMA.names]
-    usual = [name for name in schema.names if name in others]
-    rest = [name for name in others if name not in schema.names]
-    rest.sort(key=lambda name: more.index(name) if name in more else len(more))
-    return table.select([*usual, *(name for name in rest if table[name].null_count < len(table))])
 
 
 def failed_runs(summary_dir: str | Path) -> list[FailedRun]:

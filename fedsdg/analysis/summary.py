@@ -18,7 +18,6 @@ from fedsdg.analysis.names import (
     EXPECTED_WORST,
     GLOBAL,
     NOT_RUN,
-    SUBJECT,
     WORST,
     Metric,
     dataset_title,
@@ -29,11 +28,10 @@ from fedsdg.analysis.names import (
     skew_order,
     skew_title,
 )
+from fedsdg.analysis.roles import Roles, roles_of, usual_roles
 from fedsdg.files import read_json
-from fedsdg.files.places import NAMED
+from fedsdg.files.places import NAMED, ROLES
 from fedsdg.files.records import read_parquet
-
-#: The comparisons that the config named beforehand; records from before lack the file.
 
 
 @dataclass(frozen=True, order=True)
@@ -80,13 +78,23 @@ class Summary:
 
     def primary(self) -> list[dict[str, Any]]:
         """The definitions in ``NAMED``; none where the folder has no such file."""
-        path = self.folder / NAMED
-        if not path.exists():
-            return []
+        named: list[dict[str, Any]] = self._facts(NAMED) or []
+        return named
+
+    @cached_property
+    def roles(self) -> Roles:
+        """Who is who: see ``roles``; records from before lack the file, and have the usual."""
+        said = self._facts(ROLES)
+        return usual_roles() if said is None else roles_of(said)
+
+    def _facts(self, name: str) -> Any:
+        """A JSON file of the folder; None where there is none."""
+        path = self.folder / name
+        if not path.is_file():
+            return None
         if path not in self.inputs:
             self.inputs.append(path)
-        named: list[dict[str, Any]] = read_json(path)
-        return named
+        return read_json(path)
 
     def _file(self, name: str) -> Path:
         path = self.folder / f"{name}.parquet"
@@ -121,12 +129,7 @@ class Summary:
 
     def search(self) -> dict[str, Any] | None:
         """What ``fedsdg search`` found of hyper-parameters; None where no search was made."""
-        path = self.folder / "search.json"
-        if not path.is_file():
-            return None
-        if path not in self.inputs:
-            self.inputs.append(path)
-        found: dict[str, Any] = read_json(path)
+        found: dict[str, Any] | None = self._facts("search.json")
         return found
 
     @property
@@ -211,8 +214,9 @@ class Summary:
         return sorted({run["method"] for run in runs}, key=method_order)
 
     def subject(self) -> str | None:
-        """FedSDG, or the first of its variants where an ablation runs only those."""
-        variants = {run["method"] for run in self.runs if SUBJECT in (run["type"], run["method"])}
+        """The subject, or the first of its variants where an ablation runs only those."""
+        subject = self.roles.subject
+        variants = {run["method"] for run in self.runs if subject in (run["type"], run["method"])}
         return min(variants, key=method_order, default=None)
 
     def values(self, cell: Cell, column: str) -> dict[str, dict[int, float]]:

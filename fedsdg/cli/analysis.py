@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from fedsdg.cli.command import JUDGE, WORKFLOW, Command
@@ -17,13 +18,15 @@ def summarise(arguments: argparse.Namespace) -> int:
     """Gather the records of all runs of an experiment."""
     from fedsdg.analysis import summarise as analysis
 
-    wanted, primary = None, []
+    wanted, primary, roles = None, [], None
     if arguments.config or arguments.set or "FEDSDG_CONFIG" in os.environ:
         config = load(arguments)
         wanted = config.run_folders()
         primary = [comparison.to_dict() for comparison in config.primary]
+        roles = asdict(config.roles)
     search = Path(arguments.search) if arguments.search else None
-    analysis.summarise(Path(arguments.runs), Path(arguments.output), wanted, search, primary)
+    runs, output = Path(arguments.runs), Path(arguments.output)
+    analysis.summarise(runs, output, wanted, search, primary, roles)
     return 0
 
 

@@ -31,8 +31,8 @@ from fedsdg.data.partition_record import (
     VAL,
     Natural,
     Partition,
-    PartitionSpec,
 )
+from fedsdg.data.partition_spec import PartitionSpec
 from fedsdg.data.skew import Skew, parse_skew
 from fedsdg.data.stratified import stratified_choice
 

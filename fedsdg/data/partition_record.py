@@ -1,4 +1,4 @@
-"""What a partition is: its specification, and who holds which sample in which split.
+"""What a partition is: who holds which sample in which split.
 
 A partition depends on the data set, the number of clients, the skew and the seed, and never on the
 method, so that methods are compared on identical clients.
@@ -8,74 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from dataclasses import asdict, dataclass
-from numbers import Integral
-from typing import Any, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
+from fedsdg.data.partition_spec import PartitionSpec
+from fedsdg.files.columns import Column
+
 TRAIN, VAL, TEST, GLOBAL_TEST, LEFT_OUT = 0, 1, 2, 3, 4
 SPLITS = ("train", "val", "test", "global_test", "left_out")
-SCHEMES = ("per-class", "per-client")
-
-
-@dataclass(frozen=True)
-class PartitionSpec:
-    """How samples are dealt and split; the same for every partition of an experiment.
-
-    ``scheme``: Dirichlet "per-class" over clients, or "per-client" over classes.
-    ``min_samples``: the least a client holds; ``min_test``: the least of these for its test.
-    ``retries``: how often a deal that leaves a client short is drawn again.
-    ``fractions``: train, validation and test parts of a client's samples.
-    ``global_test``: part taken first as the global test set where the data has no test set.
-
-    Raises ValueError for values that cannot be met.
-    """
-
-    scheme: Literal["per-class", "per-client"] = "per-class"
-    min_samples: int = 12
-    min_test: int = 3
-    retries: int = 200
-    fractions: tuple[float, float, float] = (0.5, 0.2, 0.3)
-    global_test: float = 0.2
-
-    def __post_init__(self) -> None:
-        if self.scheme not in SCHEMES:
-            raise ValueError(
-                f"unknown partition scheme {self.scheme!r}: choose among {', '.join(SCHEMES)}"
-            )
-        for name in ("min_samples", "min_test", "retries"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, Integral):
-                raise ValueError(f"{name} must be a whole number, got {value!r}")
-        if self.min_test < 1:
-            raise ValueError(f"min_test must be at least 1, got {self.min_test}")
-        if self.min_samples < self.min_test + 2:
-            raise ValueError(
-                f"min_samples = {self.min_samples} is too small: min_test = {self.min_test} test "
-                f"samples, 1 for validation and 1 for training need {self.min_test + 2}"
-            )
-        if self.retries < 0:
-            raise ValueError(f"retries must not be negative, got {self.retries}")
-        try:
-            object.__setattr__(self, "fractions", tuple(float(f) for f in self.fractions))
-            one_part = 0 < self.global_test < 1
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"fractions = {self.fractions!r} must be three numbers, and global_test = "
-                f"{self.global_test!r} must be one"
-            ) from error
-        if (
-            len(self.fractions) != 3
-            or not all(0 < f < 1 for f in self.fractions)
-            or not math.isclose(sum(self.fractions), 1.0, abs_tol=1e-9)
-        ):
-            raise ValueError(
-                f"fractions must be three positive parts that sum to 1, got {self.fractions}"
-            )
-        if not one_part:
-            raise ValueError(f"global_test must lie between 0 and 1, got {self.global_test}")
 
 
 @dataclass(frozen=True)
@@ -124,6 +66,11 @@ class Partition:
     classes: tuple[str, ...] = ()
     domains: tuple[str, ...] = ()
     natural: Natural | None = None
+
+    #: What it adds to the records.
+    columns: ClassVar = (
+        Column("clients", "domain", "int32", "the only domain that its samples are from"),
+    )
 
     def indices(self, client: int, split: int) -> np.ndarray:
         """Sorted sample indices (int64) of one client's split."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from fedsdg.files import hint
+from fedsdg.files.columns import Column
 from fedsdg.methods.declared import ChoiceRow
 from fedsdg.methods.plugins import Plugin, build_attack, find_attack, offered_attacks
 from fedsdg.parts import Range, checked, declared, make, mapping, part
@@ -21,6 +22,17 @@ class Attackers:
     "which attack"
     share: Annotated[float, Range(0, 1)]
     "share of the clients, rounded to whole clients (halves up)"
+
+    columns: ClassVar = (
+        Column("rounds", "attackers", "int32", "attackers among the updates that arrived"),
+        Column(
+            "rounds",
+            "honest_distance",
+            "float64",
+            "L2 distance from the server's step to the mean of the honest updates",
+        ),
+        Column("clients", "attacker", "bool", "whether it attacks"),
+    )
 
     def count(self, num_clients: int) -> int:
         """How many of the clients attack: share · K, halves rounded up.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,8 @@ from fedsdg.federation.rounds import Federation, Schedule
 from fedsdg.methods.method import Method
 from fedsdg.methods.plugins import build_choice, find_method
 from fedsdg.models import small_cnn
-from fedsdg.models.adapters import AdapterConfig, initial_values, make_layout
+from fedsdg.models.adapter_config import AdapterConfig, AdapterSettings
+from fedsdg.models.adapters import initial_values, make_layout
 from fedsdg.models.cohort import CohortModel
 from fedsdg.models.instance_mixture import InstanceMixture
 from fedsdg.models.interface import ClientModel
@@ -40,6 +41,7 @@ from fedsdg.models.mixture import MixedModel
 from fedsdg.models.parameters import Layout, offsets
 from fedsdg.models.peft_exchange import load_peft, start_from
 from fedsdg.models.small_cnn import CnnArchitecture, SmallCnn
+from fedsdg.parts import declared
 from fedsdg.rng import stream
 
 
@@ -75,7 +77,7 @@ def _plain_model(
         shape = CnnArchitecture(samples.images.shape[2], samples.images.shape[1])
         layout = small_cnn.make_layout(shape, material.num_classes, **personalisation.adapters)
         return SmallCnn(layout), *small_cnn.initial_values(layout, generator)
-    numbers = {name: value for name, value in asdict(run.adapters).items() if name != "start"}
+    numbers = {name: getattr(run.adapters, name) for name in declared(AdapterSettings)}
     adapters = AdapterConfig(**numbers, **personalisation.adapters)
     layout = make_layout(material.backbone.architecture, material.num_classes, adapters)
     model = CohortModel(

@@ -21,6 +21,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from fedsdg.data.client_shares import clients_in
 from fedsdg.experiment.attackers import AttackConfig, parse_attackers
+from fedsdg.files.columns import Column
 from fedsdg.methods.plugins import Plugin
 from fedsdg.parts import Range, declared, is_part, make, mapping, part, plain
 
@@ -40,6 +41,9 @@ class DropoutConfig:
     lasting: bool = False
     "for good; every client, drawn or not, then leaves with this probability in each round"
 
+    #: What it adds to the records, here as in the other conditions.
+    columns: ClassVar = (Column("rounds", "dropped", "int32", "clients that left in mid-round"),)
+
 
 @part
 class LabelNoiseConfig:
@@ -52,6 +56,9 @@ class LabelNoiseConfig:
 
     #: What this condition alone imports.
     modules: ClassVar = ("fedsdg.data.label_noise",)
+    columns: ClassVar = (
+        Column("clients", "noise_rate", "float64", "share of its labels that are wrong"),
+    )
 
     def __post_init__(self) -> None:
         if self.low > self.high:
@@ -71,6 +78,11 @@ class DifferenceConfig:
     "each differs in its own way (`client`), or in the way of its `group`"
     groups: Annotated[int, Range(1)] = 1
     "how many groups there are, as equal in size as can be"
+
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("clients", "conflicts", "bool", "whether it differs from the others"),
+        Column("clients", "group", "int32", "who differ in the same way; −1: who do not differ"),
+    )
 
     def __post_init__(self) -> None:
         if self.per == "client" and self.groups != 1:
@@ -106,6 +118,10 @@ class LabelConflictConfig(DifferenceConfig):
 
     #: What this condition alone imports.
     modules: ClassVar = ("fedsdg.data.label_conflict",)
+    columns: ClassVar = (
+        *DifferenceConfig.columns,
+        Column("clients", "relabelled", "float64", "share of its samples that it names otherwise"),
+    )
 
     def require_classes(self, num_classes: int, dataset: str) -> None:
         """Raise ``ValueError`` for a cycle over more labels than a data set has."""
@@ -156,7 +172,17 @@ class ComputeConfig:
     max_age: Annotated[int, Range(1)] = 5
     "rounds after which a late update is thrown away all the same"
 
-    #: The rule around the method's own, where late updates are compensated for.
+    columns: ClassVar = (
+        Column("rounds", "simulated_seconds", "float64", "simulated time at the round's end"),
+        Column("rounds", "idle_seconds", "float64", "seconds for which those in time waited"),
+        Column("rounds", "arrived", "int32", "updates that the round took in"),
+        Column("rounds", "late", "int32", "updates that came after the round's end"),
+        Column("rounds", "discarded", "int32", "updates that were thrown away"),
+        Column("rounds", "passed_over", "int32", "clients that were drawn while still busy"),
+        Column("clients", "speed", "float64", "local steps in a simulated second"),
+        Column("clients", "age", "int32", "by how many rounds its update was late"),
+    )
+
     def __post_init__(self) -> None:
         if self.slowest > self.fastest:
             raise ValueError(
@@ -197,6 +223,7 @@ class QuantisationConfig:
 
     #: What this condition alone imports.
     modules: ClassVar = ("fedsdg.federation.environment.quantisation",)
+    columns: ClassVar = (Column("clients", "weak", "bool", "whether it sends a few bits"),)
 
     def count(self, num_clients: int) -> int:
         """How many of the clients are weak: share · K, halves rounded up."""

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from fedsdg.data.own_data import OwnData
+from fedsdg.data.partition_spec import PartitionSettings
 from fedsdg.experiment.conditions import Conditions, parse_conditions
 from fedsdg.experiment.config_values import (
     listed,
@@ -23,6 +24,7 @@ from fedsdg.experiment.declared_data import ALL, natural_clients, parse_datasets
 from fedsdg.experiment.loading import Source
 from fedsdg.experiment.method_entries import MethodConfig, method_entry, parse_training
 from fedsdg.experiment.primary import PrimaryComparison, parse_primary
+from fedsdg.experiment.roles import RolesConfig, parse_roles
 from fedsdg.experiment.run_config import RunConfig
 from fedsdg.experiment.scenarios import Scenario, parse_scenarios
 from fedsdg.experiment.search_section import parse_search
@@ -30,7 +32,6 @@ from fedsdg.experiment.search_space import SearchConfig
 from fedsdg.experiment.sections import (
     AdaptersConfig,
     FederationConfig,
-    PartitionConfig,
     TrainingConfig,
 )
 from fedsdg.files import hint
@@ -84,7 +85,7 @@ class Config:
     skews: tuple[str, ...]
     seeds: tuple[int, ...]
     federation: FederationConfig
-    partition: PartitionConfig
+    partition: PartitionSettings
     training: TrainingConfig
     adapters: AdaptersConfig
     methods: tuple[MethodConfig, ...]
@@ -100,6 +101,8 @@ class Config:
     figures: tuple[str, ...] | None = None
     #: What is compared with a verdict, named before anything is run.
     primary: tuple[PrimaryComparison, ...] = ()
+    #: Who is the subject, who the baselines and the ceiling.
+    roles: RolesConfig = field(default_factory=RolesConfig)
     #: Data sets that the config describes itself, by name.
     own: Mapping[str, OwnData] = field(default_factory=dict)
     #: A sentence on what it is, and the files that it belongs over besides the default config. Both
@@ -277,7 +280,7 @@ def parse_config(raw: Any) -> Config:
         ]
     )
     skews = parse_skews(given["skews"])
-    partition = make(PartitionConfig, given.get("partition", {}), "partition")
+    partition = make(PartitionSettings, given.get("partition", {}), "partition")
     federation = mapping(given.get("federation", {}), "federation")
     if federation.get("clients") == ALL:
         clients = natural_clients(datasets, own, skews, partition.min_samples)
@@ -305,6 +308,7 @@ def parse_config(raw: Any) -> Config:
         trainable=TRAINABLE.check(given.get("trainable", "adapters"), "trainable"),
         tables=parse_pages(given, "tables"),
         figures=parse_pages(given, "figures"),
+        roles=parse_roles(given.get("roles"), labels),
         own=own,
         about=parse_text(given.get("about", ""), "about"),
         over=parse_files(given.get("over", []), "over"),
@@ -315,6 +319,7 @@ def parse_config(raw: Any) -> Config:
         config.settings,
         config.datasets,
         config.federation.clients,
+        config.roles.subject,
     )
     config = replace(config, primary=primary)
     for case in cases(config):

@@ -19,15 +19,15 @@ import pyarrow as pa
 
 from fedsdg import files
 from fedsdg.analysis.origins import read_origins
-from fedsdg.analysis.summarise import Gathered, read_summary
+from fedsdg.analysis.read_back import read_summary
+from fedsdg.analysis.summarise import Gathered
 from fedsdg.experiment.store import Address, keep_or_reuse, together_key
 from fedsdg.files.places import RECORD, filled
 from fedsdg.files.records import (
-    CLIENTS_MORE,
     CLIENTS_SCHEMA,
-    ROUNDS_MORE,
     ROUNDS_SCHEMA,
     TIMINGS_SCHEMA,
+    more,
     write_parquet,
 )
 
@@ -86,12 +86,12 @@ def _put_back(
         facts[name] = run.timings[name][0].as_py() if len(run.timings) else None
 
     def write(place: Path) -> None:
-        for name, schema, more in (
-            ("rounds", ROUNDS_SCHEMA, ROUNDS_MORE),
-            ("clients", CLIENTS_SCHEMA, CLIENTS_MORE),
+        for name, schema, others in (
+            ("rounds", ROUNDS_SCHEMA, more("rounds")),
+            ("clients", CLIENTS_SCHEMA, more("clients")),
         ):
             rows = getattr(run, name).to_pylist()
-            write_parquet(place / f"{name}.parquet", rows, schema, more)
+            write_parquet(place / f"{name}.parquet", rows, schema, others)
         write_parquet(place / "timings.parquet", _timings(run), TIMINGS_SCHEMA)
         files.write_json(place / "result.json", _outcome(run))
         files.write_json(place / "provenance.json", {**facts, "taken_from": record.as_posix()})

@@ -7,14 +7,17 @@ stale. Imports every part, and torch.
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fedsdg.aggregation.rule_table import rules as aggregation_rules
 from fedsdg.analysis.plots import FIGURES, USUAL_FIGURES
 from fedsdg.analysis.tables import TABLES, USUAL_TABLES
+from fedsdg.experiment.columns import declared_columns
 from fedsdg.experiment.record_page import record_page
 from fedsdg.experiment.reference import config_page, section_keys
+from fedsdg.experiment.roles import RolesConfig
 from fedsdg.experiment.schema import config_schema
 from fedsdg.files import PACKAGE, write_bytes
 from fedsdg.methods.describing import choice_rows, listed, rows
@@ -36,13 +39,15 @@ def documents() -> dict[str, str]:
         "pages": pages,
         "usual_pages": usual,
         "keys": section_keys(),
+        "columns": declared_columns(),
+        "usual_roles": asdict(RolesConfig()),
     }
     return {
         "fedsdg/declarations.json": _json(declarations),
         "workflow/schemas/config.schema.json": _json(config_schema(methods, choices, pages)),
         "docs/methods.md": method_page(methods),
         "docs/config.md": config_page(choices, pages, usual),
-        "docs/records.md": record_page(),
+        "docs/records.md": record_page(declared_columns()),
     }
 
 

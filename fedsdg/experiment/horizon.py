@@ -17,7 +17,8 @@ from fedsdg.data.datasets import FOLDER_VARIABLE, dataset_spec
 from fedsdg.data.natural import large_enough
 from fedsdg.data.own_data import OwnData
 from fedsdg.data.partition import parse_skew, partition_clients
-from fedsdg.data.partition_record import TRAIN, PartitionSpec
+from fedsdg.data.partition_record import TRAIN
+from fedsdg.data.partition_spec import PartitionSpec
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.loading import load_images, survey_of
 from fedsdg.experiment.method_entries import MethodConfig

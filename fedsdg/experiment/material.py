@@ -11,9 +11,9 @@ import torch
 
 from fedsdg.data.datasets import ImageData, load_dataset
 from fedsdg.data.images import Pictures
-from fedsdg.data.partition_record import Partition, PartitionSpec
+from fedsdg.data.partition_record import Partition
+from fedsdg.data.partition_spec import PartitionSettings, PartitionSpec
 from fedsdg.experiment.machine.devices import take_device
-from fedsdg.experiment.sections import PartitionConfig
 from fedsdg.federation.local_training import Samples
 from fedsdg.models.backbones import Backbone
 from fedsdg.models.small_cnn import CnnArchitecture
@@ -79,7 +79,7 @@ def prepare_material(dataset: str | ImageData, backbone: Backbone | None, device
 
 
 def make_partition(
-    dataset: str | ImageData, skew: str, seed: int, clients: int, settings: PartitionConfig
+    dataset: str | ImageData, skew: str, seed: int, clients: int, settings: PartitionSettings
 ) -> Partition:
     """Divide a data set among clients, drawing from the stream ``partition`` of ``seed``.
 

@@ -58,10 +58,12 @@ def parse_primary(
     cells: Sequence[str],
     datasets: Sequence[str],
     clients: int,
+    subject: str,
 ) -> tuple[PrimaryComparison, ...]:
     """Check the section ``primary``; ``ValueError`` names what is wrong with it.
 
-    ``labels`` are those of the config's methods, ``cells`` its skews under each scenario.
+    ``labels`` are those of the config's methods, ``cells`` its skews under each scenario,
+    ``subject`` whoever is meant where an entry names none.
     """
     if value is None:
         return ()
@@ -74,7 +76,7 @@ def parse_primary(
         )
     found: list[PrimaryComparison] = []
     for number, entry in enumerate(value, 1):
-        given = mapping(entry, f"primary: entry {number}")
+        given = {"subject": subject, **mapping(entry, f"primary: entry {number}")}
         name = given.get("id")
         if not isinstance(name, str) or not _ID.fullmatch(name):
             raise ValueError(
@@ -101,7 +103,7 @@ def _comparison(
 ) -> PrimaryComparison:
     if "rival" not in given:
         raise ValueError(f"{where} has no 'rival': name a method of the config, or a list of them")
-    subject = _one_of(given.get("subject", "fedsdg"), labels, f"{where}.subject", "method")
+    subject = _one_of(given["subject"], labels, f"{where}.subject", "method")
     named = given["rival"] if isinstance(given["rival"], list) else [given["rival"]]
     if not named:
         raise ValueError(f"{where}.rival is an empty list; name at least one method")

@@ -44,6 +44,7 @@ ELSEWHERE = frozenset(
         "fedsdg.experiment.sections",
         "fedsdg.data.datasets",
         "fedsdg.data.partition",
+        "fedsdg.data.partition_spec",
         "fedsdg.methods.choices",
         "fedsdg.methods.declared",
         "fedsdg.methods.families",

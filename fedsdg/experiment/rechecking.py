@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fedsdg.analysis.summarise import Gathered, read_summary
+from fedsdg.analysis.read_back import read_summary
+from fedsdg.analysis.summarise import Gathered
 from fedsdg.experiment.comparing import ARENAS
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.config_files import load_config

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -48,26 +49,35 @@ between 0 and 1, θ is the server's model, Δ_k = θ_k − θ the update of clie
 round and K all clients.
 """
 _MORE = "Where they say something."
-_TABLES: tuple[tuple[str, str, pa.Schema, Mapping[str, str]], ...] = (
-    ("`rounds.parquet`", "", records.ROUNDS_SCHEMA, meanings.ROUNDS),
-    ("Further columns of rounds", _MORE, records.ROUNDS_MORE, meanings.ROUNDS_MORE),
-    ("`clients.parquet`", "", records.CLIENTS_SCHEMA, meanings.CLIENTS),
-    ("Further columns of clients", _MORE, records.CLIENTS_MORE, meanings.CLIENTS_MORE),
-    ("`trace.parquet`", "", records.TRACE_SCHEMA, meanings.TRACE),
-    ("`timings.parquet`", "", records.TIMINGS_SCHEMA, meanings.TIMINGS),
+_TABLES: tuple[tuple[str, pa.Schema, Mapping[str, str]], ...] = (
+    ("rounds", records.ROUNDS_SCHEMA, meanings.ROUNDS),
+    ("clients", records.CLIENTS_SCHEMA, meanings.CLIENTS),
+    ("trace", records.TRACE_SCHEMA, meanings.TRACE),
+    ("timings", records.TIMINGS_SCHEMA, meanings.TIMINGS),
 )
 
 
-def record_page() -> str:
+def record_page(declared: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """Markdown: every column of the records with its type and meaning, in the files' order.
 
-    Raises ``KeyError`` for a column that ``fedsdg/files/meanings.py`` does not explain.
+    ``declared``: the columns that parts, conditions and observers fill, as the declarations have
+    them. Raises ``KeyError`` for a column of a schema that ``meanings`` does not explain.
     """
+    further = {
+        "rounds": [
+            *declared["rounds"],
+            *({"name": n, "kind": "float64", "meaning": m} for n, m in meanings.GROUPS.items()),
+        ],
+        "clients": [*declared["clients"], *declared["diagnostics"]],
+    }
     parts = [_HEAD]
-    for title, said, schema, known in _TABLES:
+    for name, schema, known in _TABLES:
         rows = ((f"`{one.name}`", _kind(one.type), known[one.name]) for one in schema)
-        parts += [f"## {title}\n", f"{said}\n"] if said else [f"## {title}\n"]
-        parts.append(table(("column", "type", "meaning"), rows))
+        parts += [f"## `{name}.parquet`\n", table(("column", "type", "meaning"), rows)]
+        if name in further:
+            rows = ((f"`{one['name']}`", one["kind"], one["meaning"]) for one in further[name])
+            parts += [f"## Further columns of {name}\n", f"{_MORE}\n"]
+            parts.append(table(("column", "type", "meaning"), rows))
     return "\n".join(parts)
 
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 
+from fedsdg.data.partition_spec import PartitionSettings
 from fedsdg.experiment.attackers import Attackers
+from fedsdg.experiment.backbones.recipe import Recipe
 from fedsdg.experiment.conditions import Conditions
 from fedsdg.experiment.config import SECONDS, TRAINABLE
 from fedsdg.experiment.method_entries import OVERRIDES
+from fedsdg.experiment.roles import RolesConfig
 from fedsdg.experiment.sections import (
     AdaptersConfig,
     FederationConfig,
-    PartitionConfig,
     TrainingConfig,
 )
 from fedsdg.methods.declared import ChoiceRow
@@ -26,9 +28,10 @@ from fedsdg.parts import Declared, declared
 #: The sections that are parts.
 SECTIONS = {
     "federation": FederationConfig,
-    "partition": PartitionConfig,
+    "partition": PartitionSettings,
     "training": TrainingConfig,
     "adapters": AdaptersConfig,
+    "roles": RolesConfig,
     "conditions": Conditions,
 }
 #: Keys that name a row of a table, and the table.
@@ -77,6 +80,7 @@ def config_page(
             text += _choices("attack", choices["attacks"])
         elif one.holds_part:
             text += _section(f"### `conditions.{name}`", one.kind, choices)
+    text += _section("## An entry of `backbones`", Recipe, choices)
     text += _ENTRY + "## Single keys\n\n" + _keys([TRAINABLE, SECONDS], choices)
     text += "## `tables`, `figures`\n\n" + _pages(pages, usual)
     return text.rstrip("\n") + "\n"

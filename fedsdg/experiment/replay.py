@@ -18,6 +18,7 @@ import torch
 
 from fedsdg.analysis.summarise import Gathered
 from fedsdg.data.partition_record import Partition
+from fedsdg.data.partition_spec import PartitionSettings
 from fedsdg.experiment.building import build
 from fedsdg.experiment.machine.gpu import repeatable
 from fedsdg.experiment.material import Material
@@ -25,7 +26,6 @@ from fedsdg.experiment.run_config import RunConfig
 from fedsdg.experiment.sections import (
     AdaptersConfig,
     FederationConfig,
-    PartitionConfig,
     TrainingConfig,
 )
 from fedsdg.federation.together import step_together
@@ -40,7 +40,7 @@ SAME_LOSS = 1e-4
 
 _SECTIONS = {
     "federation": FederationConfig,
-    "partition": PartitionConfig,
+    "partition": PartitionSettings,
     "training": TrainingConfig,
     "adapters": AdaptersConfig,
 }

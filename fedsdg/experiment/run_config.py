@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from fedsdg.data.partition_spec import PartitionSettings
 from fedsdg.experiment.conditions import Conditions
 from fedsdg.experiment.sections import (
     AdaptersConfig,
     FederationConfig,
-    PartitionConfig,
     TrainingConfig,
 )
 from fedsdg.files import sha256_json
@@ -29,7 +29,7 @@ class RunConfig:
     skew: str
     seed: int
     federation: FederationConfig
-    partition: PartitionConfig
+    partition: PartitionSettings
     training: TrainingConfig
     adapters: AdaptersConfig
     method: str

@@ -23,13 +23,13 @@ from fedsdg.experiment.store import (
 from fedsdg.federation.fingerprint import fingerprint
 from fedsdg.federation.records import last_and_selected, last_quarter
 from fedsdg.federation.rounds import Federation
+from fedsdg.files.columns import columns_of
 from fedsdg.files.records import (
-    CLIENTS_MORE,
     CLIENTS_SCHEMA,
-    ROUNDS_MORE,
     ROUNDS_SCHEMA,
     TIMINGS_SCHEMA,
     TRACE_SCHEMA,
+    more,
     write_parquet,
 )
 
@@ -126,12 +126,13 @@ def _model_facts(run: RunConfig, material: Material) -> dict[str, Any]:
 def write_tables(folder: Path, federation: Federation | None) -> None:
     """The tables of a run; empty ones of a run that failed (``federation`` None)."""
     records = federation.records if federation is not None else None
+    own = columns_of(federation.rule) if federation is not None else ()
     tables: dict[str, tuple[Any, ...]] = {
-        "rounds": (records.rounds if records else [], ROUNDS_SCHEMA, ROUNDS_MORE),
+        "rounds": (records.rounds if records else [], ROUNDS_SCHEMA, more("rounds", own)),
         "clients": (
             records.clients if records else [],
             CLIENTS_SCHEMA,
-            CLIENTS_MORE,
+            more("clients", own),
         ),
         "timings": (records.timings if records else [], TIMINGS_SCHEMA),
     }

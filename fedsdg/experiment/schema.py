@@ -12,20 +12,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedsdg.data.datasets import DATASETS
+from fedsdg.data.partition_spec import PartitionSettings
 from fedsdg.experiment.attackers import Attackers
+from fedsdg.experiment.backbones.recipe import LETTERS, Recipe
 from fedsdg.experiment.conditions import Conditions
 from fedsdg.experiment.config import SECONDS, TRAINABLE
 from fedsdg.experiment.declared_data import ALL
 from fedsdg.experiment.method_entries import OVERRIDES
 from fedsdg.experiment.primary import MOST
+from fedsdg.experiment.roles import RolesConfig
 from fedsdg.experiment.sections import (
     AdaptersConfig,
     FederationConfig,
-    PartitionConfig,
     TrainingConfig,
 )
 from fedsdg.experiment.undeclared import (
-    BACKBONE,
     DATA_NAME,
     LIST,
     NAME,
@@ -81,10 +82,10 @@ def config_schema(
         "seeds": SEEDS,
         "trainable": value_of(TRAINABLE),
         "backbone": NAME,
-        "backbones": {**named(NAME, BACKBONE), "minProperties": 1},
+        "backbones": {**named(NAME, _backbone()), "minProperties": 1},
         # The workflow reads the number of clients before the config is parsed.
         "federation": {**shared["federation"], "required": ["clients"]},
-        "partition": _section(PartitionConfig),
+        "partition": _section(PartitionSettings),
         "training": shared["training"],
         "conditions": shared["conditions"],
         "scenarios": named(SCENARIO, closed({**shared, "parameters": OBJECT})),
@@ -96,6 +97,7 @@ def config_schema(
             for key, names in pages.items()
         },
         "checkpoint_seconds": value_of(SECONDS),
+        "roles": or_null(_section(RolesConfig)),
         "primary": {"type": "array", "maxItems": MOST, "items": PRIMARY},
         "search": SEARCH,
     }
@@ -136,6 +138,16 @@ def _section(part: type) -> Schema:
     """A mapping with the fields of a part."""
     fields = declared(part)
     return closed({name: value_of(one) for name, one in fields.items()})
+
+
+def _backbone() -> Schema:
+    """An entry of ``backbones``: what a recipe declares, and what one that is taken over needs."""
+    text: Schema = {"type": "string"}
+    recipe = _section(Recipe)["properties"]
+    recipe["data"] = {"enum": [LETTERS, *(n for n, one in DATASETS.items() if not one.domains)]}
+    recipe["probe"] = {"enum": list(DATASETS)}
+    sources: Schema = {"enum": ["pretrain", "timm", "checkpoint"]}
+    return closed({"source": sources, "timm_name": text, "file": text, **recipe}, ["source"])
 
 
 def _typed(

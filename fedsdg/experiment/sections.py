@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from fedsdg.data.client_shares import clients_in
 from fedsdg.experiment.starts import StartFolder
+from fedsdg.files.columns import Column
 from fedsdg.methods.chosen import Chosen
+from fedsdg.models.adapter_config import AdapterSettings
 from fedsdg.parts import Range, part
 
 
@@ -41,24 +43,13 @@ class FederationConfig:
     """share of the clients that never train, rounded to whole clients (halves up), and are judged
     by themselves as clients that come new"""
 
+    #: What it adds to the records.
+    columns: ClassVar = (Column("clients", "held_out", "bool", "whether it never trains"),)
+
     @property
     def kept_out(self) -> int:
         """How many clients never train: held_out · K, halves rounded up."""
         return clients_in(self.held_out, self.clients)
-
-
-@part
-class PartitionConfig:
-    """How samples are divided among clients."""
-
-    scheme: Literal["per-class", "per-client"] = "per-class"
-    "Dirichlet shares drawn `per-class` over clients, or `per-client` over classes"
-    min_samples: Annotated[int, Range(3)] = 12
-    "smallest number of samples of a client"
-    min_test: Annotated[int, Range(1)] = 3
-    "smallest number of test samples of a client"
-    retries: Annotated[int, Range(0)] = 200
-    "draws before the partition is given up with an error"
 
 
 @part
@@ -101,16 +92,9 @@ class TrainingConfig:
 
 
 @part
-class AdaptersConfig:
+class AdaptersConfig(AdapterSettings):
     """LoRA adapters: rank r, scale α/r, and the layers that carry them."""
 
-    rank: Annotated[int, Range(1)] = 8
-    "rank r of the LoRA factors"
-    alpha: Annotated[float, Range(1e-9)] = 16.0
-    "LoRA's α; the scale is α/r"
-    targets: Literal["outputs", "qkv-fc1"] = "outputs"
-    """`outputs`: attention output projection and second feed-forward layer; `qkv-fc1`: the
-    others"""
     start: Annotated[Any, StartFolder("start", str, optional=True)] = None
     """a folder with a PEFT checkpoint from which adapters and head start, such as `fedsdg export`
     writes; null: from random values"""

@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedsdg.data.datasets import DATASETS
 from fedsdg.data.own_data import FIT, RESIZE
-from fedsdg.experiment.backbones.recipe import LETTERS
 from fedsdg.experiment.config_values import SKEW
 
 Schema = dict[str, Any]
@@ -73,32 +71,6 @@ OWN_DATA = closed(
         "fit": {"enum": list(FIT)},
     },
     ["name"],
-)
-
-BACKBONE = closed(
-    {
-        "source": {"enum": ["pretrain", "timm", "checkpoint"]},
-        "timm_name": {"type": "string"},
-        "file": {"type": "string"},
-        **dict.fromkeys(("image_size", "patch_size", "dim", "depth", "heads"), COUNT),
-        "channels": {"enum": [1, 3]},
-        "mlp_ratio": RATE,
-        "mean": STATISTICS,
-        "std": STATISTICS,
-        "data": {"enum": [LETTERS, *(name for name, one in DATASETS.items() if not one.domains)]},
-        "images": {"type": ["integer", "null"], "minimum": 1},
-        **dict.fromkeys(("held_out", "epochs", "batch_size", "threads"), COUNT),
-        **dict.fromkeys(("learning_rate", "clip_norm"), RATE),
-        **dict.fromkeys(("beta2", "label_smoothing", "drop_path"), SHARE),
-        "weight_decay": WEIGHT,
-        **dict.fromkeys(("warmup_steps", "seed"), FROM_ZERO),
-        "ema": {"type": "number", "minimum": 0, "exclusiveMaximum": 1},
-        "augment": {"enum": ["none", "crop", "crop-flip"]},
-        "precision": {"enum": ["float32", "bfloat16"]},
-        "device": {"enum": ["cpu", "cuda"]},
-        "probe": {"enum": list(DATASETS)},
-    },
-    ["source"],
 )
 
 PRIMARY = closed(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedsdg.federation.step_rows import PrivateColumns
+from fedsdg.files.columns import Column
 from fedsdg.models.parameters import Layout, offsets, views
 
 #: Clients whose rows are looked at together.
@@ -38,6 +39,14 @@ class Branches:
     Σ θ_p² are those of Eq. 5 without λ₁ and λ₂. ``model``: a ``CohortModel`` where the layout has a
     private branch; others are never asked.
     """
+
+    #: What it adds to the records.
+    columns = (
+        Column("clients", "gate_penalty", "float64", "Σ_l m_l over the gates of its branch"),
+        Column("clients", "private_penalty", "float64", "Σ θ_p² over its private entries"),
+        Column("clients", "private_shares", "list of float64", "the private share of each block"),
+        Column("clients", "private_ratio", "float64", "‖θ_p‖ / ‖θ_g‖ over adapters alone"),
+    )
 
     def __init__(self, model: Any, layout: Layout, theta: Tensor, private: Tensor) -> None:
         self._model, self._layout = model, layout

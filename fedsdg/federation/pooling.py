@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from fedsdg.federation.cohorts import Shards, draw_cohort
+from fedsdg.files.columns import Column
 from fedsdg.parts import Range, part
 from fedsdg.rng import stream
 
@@ -44,6 +45,11 @@ class SharedSamples(Pooling):
 
     share: Annotated[float, Range(0, 1)] = 0.05
     "share of its data that every client gives to all others"
+
+    #: What it adds to the records.
+    columns: ClassVar = (
+        Column("clients", "disclosed", "float64", "share of its training samples that it gives"),
+    )
 
     def shards(self, shards: Shards, generator: np.random.Generator) -> Shards:
         counts = self._counts(np.array([len(own) for own in shards.train]))

@@ -21,11 +21,9 @@ from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.environment.timing import Updates
 from fedsdg.federation.evaluation import ClientAccuracies
 from fedsdg.federation.step_rows import PrivateColumns
-from fedsdg.files.records import METRICS, METRICS_OF_GROUPS
+from fedsdg.files.columns import Column
+from fedsdg.files.records import METRICS, METRICS_OF_GROUPS, recorded_diagnostics
 from fedsdg.models.parameters import Layout
-
-#: What a rule may say of each client (diagnostics [M]).
-PER_CLIENT = ("alignment", "credibility", "cluster", "contribution", "blocked")
 
 
 @dataclass
@@ -49,8 +47,12 @@ class Scribe:
         shards: Shards,
         bank: ClientBank,
         facts: Mapping[str, np.ndarray] | None = None,
+        own: Iterable[Column] = (),
     ) -> None:
+        """``facts``: columns [K] that are the same in every round; ``own``: those of the rule."""
         self._round = round_
+        own_names = (one.name for one in own if one.table == "diagnostics")
+        self._diagnostics = ("alignment", *recorded_diagnostics(), *own_names)
         self._facts = facts or {}
         self._layout = layout
         self._shards = shards
@@ -113,7 +115,8 @@ class Scribe:
             row["local_steps"] = int(local.steps[k])
             row["samples_processed"] = int(local.samples[k])
             rows[client] = row
-        told = {name: values for name in PER_CLIENT if (values := self._told(aggregate, name))}
+        names = self._diagnostics
+        told = {name: values for name in names if (values := self._told(aggregate, name))}
         norms = torch.linalg.vector_norm(arrived.update, dim=1, dtype=torch.float64).cpu().numpy()
         for k, client in enumerate(arrived.clients.tolist()):
             row = rows.setdefault(client, self._row(client, participated=False))

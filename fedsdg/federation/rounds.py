@@ -36,6 +36,7 @@ from fedsdg.federation.seen import Seen
 from fedsdg.federation.server_step import arrive, take_step
 from fedsdg.federation.together import step_together
 from fedsdg.federation.trajectories import Trajectory
+from fedsdg.files.columns import columns_of
 from fedsdg.models.interface import ClientModel
 from fedsdg.models.parameters import Layout, only_trained
 from fedsdg.rng import stream
@@ -241,7 +242,7 @@ class Federation:
 
         gammas = {} if self.gammas is None else {"gamma": self.gammas}
         facts = {**conditions.facts, **gammas}
-        scribe = Scribe(round_, self.layout, self.shards, self.bank, facts)
+        scribe = Scribe(round_, self.layout, self.shards, self.bank, facts, columns_of(self.rule))
         record: dict[str, Any] = {
             "bytes_up": sent.up,
             "bytes_down": sent.down,

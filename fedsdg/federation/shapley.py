@@ -21,8 +21,15 @@ from fedsdg.federation.contribution import (
 )
 from fedsdg.federation.evaluation import CHUNK, CLIENTS_PER_PASS
 from fedsdg.federation.local_work import Samples
+from fedsdg.files.columns import Column
 from fedsdg.models.interface import ClientModel
 from fedsdg.models.parameters import Layout, views
+
+#: What it adds to the records.
+columns = (
+    Column("clients", "shapley", "float64", "exact Shapley value of its update"),
+    Column("clients", "shapley_estimate", "float64", "the same, estimated from random orders"),
+)
 
 _NO_VALIDATION = (
     "Shapley values need validation data, and no client has any: let the partition keep some for "

@@ -7,10 +7,11 @@ plus the terms of its objective. A small γ asks for much work: γ stands for a 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
+from fedsdg.files.columns import Column
 from fedsdg.parts import Ends, Range, part
 
 
@@ -32,6 +33,9 @@ class Inexactness:
     gamma_by: Literal["chance", "speed"] = "chance"
     """a client's γ is drawn by `chance`, or follows its `speed`: the slower a client, the larger
     its γ and the less it has to do (needs `conditions.compute`)"""
+
+    #: What it adds to the records.
+    columns: ClassVar = (Column("clients", "gamma", "float64", "how inexactly it solves, γ"),)
 
     def require(self, clients_differ: bool) -> None:
         """Raise ``ValueError`` where γ follows the speed of clients that are all equally fast."""

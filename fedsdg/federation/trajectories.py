@@ -14,12 +14,22 @@ import torch
 from torch import Tensor
 
 from fedsdg.federation.plane import principal_plane
+from fedsdg.files.columns import Column
 
 _SERVER = -1
 
 
 class Trajectory:
     """Points in the order in which they come: clients' on their way, and the server's."""
+
+    #: What it adds to the records.
+    columns = (
+        Column("rounds", "model_x", "float64", "where the aggregate lies in the plane"),
+        Column("rounds", "model_y", "float64", "where the aggregate lies in the plane"),
+        Column("rounds", "plane_share", "float64", "share of all models' variance in the plane"),
+        Column("clients", "path_x", "list of float64", "the client's way in the plane"),
+        Column("clients", "path_y", "list of float64", "the client's way in the plane"),
+    )
 
     def __init__(self) -> None:
         self._points: list[Tensor] = []

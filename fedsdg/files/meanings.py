@@ -1,4 +1,7 @@
-"""What the columns of a run's records mean, in words: docs/records.md is made of them."""
+"""What the columns that every run's records have mean, in words: see docs/records.md.
+
+Other columns are explained by whoever fills them (``files/columns.py``).
+"""
 
 from __future__ import annotations
 
@@ -58,20 +61,8 @@ ROUNDS: Mapping[str, str] = MappingProxyType(
     }
 )
 
-ROUNDS_MORE: Mapping[str, str] = MappingProxyType(
+GROUPS: Mapping[str, str] = MappingProxyType(
     {
-        "attackers": "attackers among the updates that arrived",
-        "honest_distance": "‖server's step − mean of the honest updates‖",
-        "dropped": "clients that left in the round",
-        "simulated_seconds": "simulated time at which the round ended",
-        "idle_seconds": "simulated seconds for which clients that were in time waited, summed",
-        "arrived": "updates that arrived in time, late ones of earlier rounds included",
-        "late": "the round's own updates that did not",
-        "discarded": "updates that were dropped",
-        "passed_over": "clients that were drawn and still busy with an earlier round",
-        "model_x": "first coordinate of the server's model in the principal plane of all models",
-        "model_y": "second coordinate",
-        "plane_share": "share of the variance of all models that lies in that plane",
         "expected_accuracy_a": "expected_accuracy over the clients that agree",
         "expected_accuracy_b": "expected_accuracy over the clients that differ",
         "expected_accuracy_new": "expected_accuracy over the clients that never train",
@@ -98,35 +89,6 @@ CLIENTS: Mapping[str, str] = MappingProxyType(
         "expected_accuracy": f"accuracy of its own model {_EXPECTED}",
         "drawn": "whether it has ever trained",
         "steps": "its local steps so far, over all rounds",
-    }
-)
-
-CLIENTS_MORE: Mapping[str, str] = MappingProxyType(
-    {
-        "attacker": "whether it attacks",
-        "weak": "whether it sends few bits",
-        "blocked": "whether the rule blocks it",
-        "noise_rate": "share of its labels that are wrong",
-        "conflicts": "whether it is one of those that differ",
-        "relabelled": "share of its labels that are named otherwise",
-        "group": "its group among those that differ; −1: it agrees",
-        "held_out": "whether it never trains",
-        "domain": "its domain",
-        "speed": "its speed on the simulated clock",
-        "gamma": "γ_k, to which share of its first gradient it solves its problem",
-        "age": "rounds since its update was made; empty for one of this round",
-        "cluster": "its cluster",
-        "credibility": "C_k of FOCUS",
-        "contribution": "its contribution r_k, of rules that keep one",
-        "shapley": "its exact Shapley value: accuracy that its update adds to coalitions",
-        "shapley_estimate": "the same from random orders that are cut short",
-        "disclosed": "share of its data that it gives away",
-        "path_x": "its way in the principal plane during the round, first coordinates",
-        "path_y": "second coordinates",
-        "gate_penalty": _COMMON["gate_penalty"],
-        "private_penalty": _COMMON["private_penalty"],
-        "private_shares": "by block ‖m B_p A_p‖ / (‖m B_p A_p‖ + ‖B_g A_g‖), Frobenius",
-        "private_ratio": "‖θ_p‖ / ‖θ_g‖ over adapters alone, every A without its first value",
     }
 )
 

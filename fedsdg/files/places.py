@@ -46,9 +46,10 @@ RUN_FILES = (
     "provenance.json",
     "timings.parquet",
 )
-#: The tables of a summary, and the comparisons that its config named beforehand.
+#: The tables of a summary, the comparisons that its config named beforehand, and who is who.
 SUMMARY_TABLES = ("runs", "rounds", "clients", "timings", "differences")
 NAMED = "primary.json"
+ROLES = "roles.json"
 TABLE_FORMATS = ("csv", "md", "tex")
 FIGURE_FORMATS = ("pdf", "svg", "png", "json")
 

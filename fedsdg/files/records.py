@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fedsdg.files import atomic_path
+from fedsdg.files import atomic_path, hint
+from fedsdg.files.columns import Column
+from fedsdg.files.declarations import declarations
 
 #: The version of what the columns mean, in every file of records; files from before have none, and
 #: are of the first. It rises where a column gets another name or another meaning.
@@ -89,53 +91,30 @@ CLIENTS_SCHEMA = pa.schema(
     ]
 )
 
-#: Columns of rounds and clients that a file has only where they say something.
-ROUNDS_MORE = pa.schema(
-    [
-        ("attackers", pa.int32()),
-        ("honest_distance", pa.float64()),
-        ("dropped", pa.int32()),
-        ("simulated_seconds", pa.float64()),
-        ("idle_seconds", pa.float64()),
-        ("arrived", pa.int32()),
-        ("late", pa.int32()),
-        ("discarded", pa.int32()),
-        ("passed_over", pa.int32()),
-        ("model_x", pa.float64()),
-        ("model_y", pa.float64()),
-        ("plane_share", pa.float64()),
-        *((name, pa.float64()) for name in METRICS_OF_GROUPS),
-    ]
-)
+_KINDS = {
+    "int32": pa.int32(),
+    "float64": pa.float64(),
+    "bool": pa.bool_(),
+    "list of float64": pa.list_(pa.float64()),
+}
 
-CLIENTS_MORE = pa.schema(
-    [
-        ("attacker", pa.bool_()),
-        ("weak", pa.bool_()),
-        ("blocked", pa.bool_()),
-        ("noise_rate", pa.float64()),
-        ("conflicts", pa.bool_()),
-        ("relabelled", pa.float64()),
-        ("group", pa.int32()),
-        ("held_out", pa.bool_()),
-        ("domain", pa.int32()),
-        ("speed", pa.float64()),
-        ("gamma", pa.float64()),
-        ("age", pa.int32()),
-        ("cluster", pa.int32()),
-        ("credibility", pa.float64()),
-        ("contribution", pa.float64()),
-        ("shapley", pa.float64()),
-        ("shapley_estimate", pa.float64()),
-        ("disclosed", pa.float64()),
-        ("path_x", pa.list_(pa.float64())),
-        ("path_y", pa.list_(pa.float64())),
-        ("gate_penalty", pa.float64()),
-        ("private_penalty", pa.float64()),
-        ("private_shares", pa.list_(pa.float64())),
-        ("private_ratio", pa.float64()),
-    ]
-)
+
+def more(table: Literal["rounds", "clients"], own: Iterable[Column] = ()) -> pa.Schema:
+    """The columns beyond the schema of a table that somebody declares; ``own``: of a plugin."""
+    said = declarations()["columns"]
+    kinds = {one["name"]: one["kind"] for one in said[table]}
+    if table == "rounds":
+        kinds |= dict.fromkeys(METRICS_OF_GROUPS, "float64")
+    else:
+        kinds |= {one["name"]: one["kind"] for one in said["diagnostics"]}
+    kinds |= {one.name: one.kind for one in own if (one.table == "rounds") == (table == "rounds")}
+    return pa.schema([(name, _KINDS[kind]) for name, kind in kinds.items()])
+
+
+def recorded_diagnostics() -> tuple[str, ...]:
+    """What the package's rules say of each client that is recorded, by its name."""
+    return tuple(one["name"] for one in declarations()["columns"]["diagnostics"])
+
 
 TRACE_SCHEMA = pa.schema(
     [
@@ -169,19 +148,23 @@ def write_parquet(
 ) -> None:
     """Write records (a list of rows, or a mapping of columns) with ``schema``, atomically.
 
-    Columns of ``more`` follow where at least one row has a value there.
+    Columns of ``more`` follow where at least one row has a value there. Raises ``ValueError`` for a
+    row with a column that is in neither.
     """
     said = [rows] if isinstance(rows, Mapping) else rows
+    known = {*schema.names, *(more.names if more else ())}
     for column in more or ():
         if any(row.get(column.name) is not None for row in said):
             schema = schema.append(column)
     if isinstance(rows, Mapping):
         table = pa.Table.from_pydict(dict(rows), schema=schema)
     else:
-        known = set(schema.names)
         for row in rows:
-            if unknown := set(row) - known:
-                raise ValueError(f"{path}: columns {sorted(unknown)} are not in the schema")
+            if unknown := sorted(set(row) - known):
+                raise ValueError(
+                    f"{path}: nobody declares the column {unknown[0]!r}{hint(unknown[0], known)}; "
+                    "let whoever fills it have it among its `columns`, and run 'make documents'"
+                )
         table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
     table = table.replace_schema_metadata({_KEY: str(FORMAT)})
     with atomic_path(path) as temporary:

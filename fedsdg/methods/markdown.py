@@ -38,7 +38,7 @@ def _allowed(declared: Declared) -> str:
     if declared.kind is bool:
         return "true or false"
     if declared.kind is str:
-        return "text"
+        return "list of texts" if declared.several else "text"
     least, most = declared.range.least, declared.range.most
     words = "whole number" if declared.kind is int else "number"
     words += "s" if declared.several else ""

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedsdg.models.adapter_config import AdapterConfig
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.parameters import Layout, ParameterSpec, offsets
 
@@ -24,106 +23,6 @@ HEAD_STD = 0.02
 NEAR_ZERO_STD = 1e-4
 OFFICIAL_STD = 0.01
 TARGETS = {"outputs": ("attn.proj", "mlp.fc2"), "qkv-fc1": ("attn.qkv", "mlp.fc1")}
-
-
-@dataclass(frozen=True)
-class AdapterConfig:
-    """Which adapters there are. The first choice of each option is the default.
-
-    Attributes:
-        rank, alpha: LoRA's r and α; the scale is s = α / r.
-        targets: "outputs" (attention output projection, second feed-forward layer) | "qkv-fc1".
-        branch: "none" (shared factors only) | "dual" (a gated private branch beside them).
-        composition: "residual" ΔW = s·B_g A_g + m·s·B_p A_p
-            | "factors" ΔW = s·(B_g + m·B_p)(A_g + m·A_p)
-            | "mixture" ΔW = (1 − m)·s·B_g A_g + m·s·B_p A_p (FedDPA).
-        gate: one logit per "block" | adapted "layer" | "client".
-        gate_init: first value of every logit a (0: m = 0.5).
-        gate_fixed: m itself, in [0, 1], instead of a learned logit; then there is no logit.
-        private_subspace: "own" A_p | "shared-a": the private branch uses A_g and has only B_p.
-        private_init: "near-zero" A_p ~ N(0, 1e-4²) | "lora" as the shared A; B_p = 0 in both
-            | "official" A_p as the shared A, B_p ~ N(0, 0.01²), so that gates learn from the first
-            step (the authors' public code).
-        private_a_trainable: False keeps A_p at its start (the `b-only` penalty), which therefore
-            must be "lora".
-        head: "shared" | "private": every client keeps a head of its own (FedRep), and there is no
-            global model.
-        factor_a: "shared" | "frozen": every A stays at the one draw that all clients have in
-            common, and is neither trained nor sent (FFA-LoRA).
-        factor_b: "shared" | "private": every client keeps a B of its own in place of a common one,
-            and there is no global model (FedSA-LoRA).
-        alternate: B trains and is sent in the first round, A in the second, and so on in turns
-            (RoLoRA); B first, for with B = 0 an A has no gradient.
-        local: every parameter is private and d = 0 (`local-only`).
-    """
-
-    rank: int = 8
-    alpha: float = 16.0
-    targets: Literal["outputs", "qkv-fc1"] = "outputs"
-    branch: Literal["none", "dual"] = "none"
-    composition: Literal["residual", "factors", "mixture"] = "residual"
-    gate: Literal["block", "layer", "client"] = "block"
-    gate_init: float = 0.0
-    gate_fixed: float | None = None
-    private_subspace: Literal["own", "shared-a"] = "own"
-    private_init: Literal["near-zero", "lora", "official"] = "near-zero"
-    private_a_trainable: bool = True
-    head: Literal["shared", "private"] = "shared"
-    factor_a: Literal["shared", "frozen"] = "shared"
-    factor_b: Literal["shared", "private"] = "shared"
-    alternate: bool = False
-    local: bool = False
-
-    def __post_init__(self) -> None:
-        choices: dict[str, tuple[str, ...]] = {
-            "targets": tuple(TARGETS),
-            "branch": ("none", "dual"),
-            "composition": ("residual", "factors", "mixture"),
-            "gate": ("block", "layer", "client"),
-            "private_subspace": ("own", "shared-a"),
-            "private_init": ("near-zero", "lora", "official"),
-            "head": ("shared", "private"),
-            "factor_a": ("shared", "frozen"),
-            "factor_b": ("shared", "private"),
-        }
-        for option, allowed in choices.items():
-            if getattr(self, option) not in allowed:
-                raise ValueError(
-                    f"adapters: {option} {getattr(self, option)!r} is unknown; "
-                    f"choose one of {', '.join(allowed)}"
-                )
-        if self.rank < 1:
-            raise ValueError(f"adapters: rank {self.rank} must be at least 1")
-        if self.gate_fixed is not None and not 0.0 <= self.gate_fixed <= 1.0:
-            raise ValueError(f"adapters: gate_fixed {self.gate_fixed} must lie in [0, 1]")
-        if self.local and self.branch == "dual":
-            raise ValueError("adapters: local keeps everything private, so branch must be 'none'")
-        for option in ("head", "factor_a", "factor_b"):
-            if self.local and getattr(self, option) != "shared":
-                raise ValueError(
-                    f"adapters: local keeps everything private, so {option} must be 'shared'"
-                )
-        if self.factor_a == "frozen" and self.factor_b == "private":
-            raise ValueError(
-                "adapters: with a frozen A and a private B no adapter is learned in common; "
-                "set one of factor_a and factor_b to 'shared'"
-            )
-        if self.alternate and (self.local or {self.factor_a, self.factor_b} != {"shared"}):
-            raise ValueError(
-                "adapters: factors take turns only where both are shared; set factor_a and "
-                "factor_b to 'shared', and local to False"
-            )
-        starts_at_zero = self.private_init == "near-zero" and self.private_subspace == "own"
-        if self.branch == "dual" and not self.private_a_trainable and starts_at_zero:
-            raise ValueError(
-                "adapters: a private A that is not trained must not start near zero; "
-                "set private_init to 'lora'"
-            )
-
-    @property
-    def scale(self) -> float:
-        """s = α / r."""
-        return self.alpha / self.rank
 
 
 def adapted_layers(

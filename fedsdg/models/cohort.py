@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedsdg.models.adapter_config import AdapterConfig
 from fedsdg.models.adapters import (
     TARGETS,
-    AdapterConfig,
     adapted_layers,
     branch_norms,
     composed,

@@ -402,11 +402,11 @@ def write_run(runs: Path, run: Run) -> None:
 def summary_of(tmp_path: Path) -> Callable[[Iterable[Run]], Path]:
     """The folder of a summary of runs that a test wrote itself."""
 
-    def make(runs: Iterable[Run], primary: Iterable[dict] = ()) -> Path:
+    def make(runs: Iterable[Run], primary: Iterable[dict] = (), roles: dict | None = None) -> Path:
         for run in runs:
             write_run(tmp_path / "runs" / "arena", run)
         folder = tmp_path / "summary" / "arena"
-        summarise(tmp_path / "runs" / "arena", folder, primary=list(primary))
+        summarise(tmp_path / "runs" / "arena", folder, primary=list(primary), roles=roles)
         return folder
 
     return make

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from fedsdg.analysis.names import CEILING
-from fedsdg.analysis.plots.cast import IN_COLOUR, ROLES, cast, leads
-from fedsdg.analysis.plots.style import GREY, fences, looks, ticks_within
+from fedsdg.analysis.plots.cast import IN_COLOUR, always, cast, leads
+from fedsdg.analysis.plots.style import GREY, YARDSTICK, fences, looks, styled, ticks_within
+from fedsdg.analysis.roles import Roles
 from fedsdg.files.declarations import titles
+
+CEILING = "centralised"
 
 
 def test_at_most_five_are_in_colour_and_the_roles_are_always_among_them() -> None:
@@ -15,7 +17,7 @@ def test_at_most_five_are_in_colour_and_the_roles_are_always_among_them() -> Non
     look = cast(methods, {"scaffold": 0.9, "krum": 0.2, CEILING: 0.99})
     coloured = [m for m in methods if look[m].colour != GREY and m != CEILING]
     assert len(coloured) == IN_COLOUR == 5
-    assert set(coloured) == {*ROLES, "scaffold"}, "the best other one fills the place"
+    assert set(coloured) == {*always(), "scaffold"}, "the best other one fills the place"
     assert look[CEILING].colour != GREY
     assert list(look) == methods
     assert look["fedsdg"] == looks(["fedsdg"])["fedsdg"]
@@ -29,6 +31,23 @@ def test_few_methods_all_keep_their_colours() -> None:
     assert leads([*methods, "focus"], {"krum": 0.1, "focus": 0.2, "cgsv": 0.3}) == [
         *("fedsdg", "fedavg", "krum", "cgsv", "focus")
     ]
+
+
+def test_other_roles_are_drawn_as_the_usual_ones_are() -> None:
+    """Whoever is the subject is the widest, in its own colour; whoever is the ceiling has no
+    marks, and who is no longer either is drawn as any other method."""
+    methods = list(titles("methods"))
+    usual = looks(methods)
+    with styled(Roles("krum", ("fedavg",), "data-sharing")):
+        look, coloured = looks(methods), leads(methods, {"scaffold": 0.9, "data-sharing": 1.0})
+        known = cast(methods, {"scaffold": 0.9})
+    assert set(coloured) == {"krum", "fedavg", "fine-tune", "local-only", "scaffold"}
+    assert look["krum"].colour == usual["krum"].colour and known["krum"] == look["krum"]
+    assert max(methods, key=lambda method: look[method].width) == "krum"
+    assert look["krum"].width == usual["fedsdg"].width > look["fedsdg"].width
+    assert look["data-sharing"] == YARDSTICK == usual["centralised"]
+    assert look["centralised"].marker and look["fedsdg"].width == look["fedavg"].width
+    assert looks(methods) == usual, "the roles are those of one drawing"
 
 
 def test_a_far_value_does_not_stretch_an_axis() -> None:

@@ -9,11 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedsdg.analysis.claims import write_claims
-from fedsdg.analysis.summarise import read_summary, summarise, write_summary
+from fedsdg.analysis.read_back import read_summary
+from fedsdg.analysis.roles import usual_roles
+from fedsdg.analysis.summarise import summarise, write_summary
 from fedsdg.analysis.tables import write_table
 from fedsdg.cli import main
 from fedsdg.files import sha256_json, write_json
-from fedsdg.files.records import ROUNDS_MORE, ROUNDS_SCHEMA, write_parquet
+from fedsdg.files.records import ROUNDS_SCHEMA, more, write_parquet
 
 TABLES = ("main", "bytes", "seconds")
 METHODS = ("fedsdg", "fedavg", "krum", "local-only")
@@ -37,7 +39,7 @@ def grid(make_runs, make_partitions, tmp_path, monkeypatch):
     # A column that only some runs have, and not those that are first in the order.
     for file in written.runs.rglob("krum/*/rounds.parquet"):
         rows = [row | {"attackers": 1} for row in pq.read_table(file).to_pylist()]
-        write_parquet(file, rows, ROUNDS_SCHEMA, ROUNDS_MORE)
+        write_parquet(file, rows, ROUNDS_SCHEMA, more("rounds"))
     return written.runs
 
 
@@ -85,7 +87,7 @@ def named(grid, *methods):
 def test_a_summary_that_is_read_and_written_is_the_same_to_the_byte(grid, tmp_path):
     compute(grid, "*/seed~*", missing=["digits/clients~12/dirichlet~0.1/scaffold/seed~1"])
     before = Path("results/summary/tried")
-    write_summary(reversed(read_summary(before)), tmp_path / "again")
+    write_summary(reversed(read_summary(before)), tmp_path / "again", usual_roles())
     for name in SUMMARY:
         file = f"{name}.parquet"
         assert (tmp_path / "again" / file).read_bytes() == (before / file).read_bytes(), name

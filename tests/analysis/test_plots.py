@@ -43,8 +43,12 @@ def test_four_files_and_a_truthful_sidecar(summary_dir, partitions, tmp_path, na
     facts = json.loads(paths[3].read_text("utf-8"))
     assert facts["figure"] == name
     assert facts["experiment"] == "synthetic"
-    assert facts["caption"].startswith(FIGURES[name].caption)
-    hashes = {sha256_file(path) for path in summary_dir.glob("*.parquet")}
+    said = {"subject": "FedSDG"}
+    said["coloured"] = "FedSDG, FedAvg (uniform), fine-tuning, local only"
+    assert facts["caption"].startswith(FIGURES[name].caption.format_map(said))
+    hashes = {
+        sha256_file(path) for path in [*summary_dir.glob("*.parquet"), summary_dir / "roles.json"]
+    }
     hashes |= {sha256_file(path) for path in partitions}
     assert facts["inputs"] and set(facts["inputs"].values()) <= hashes
     assert len(facts["source_sha256"]) == 64

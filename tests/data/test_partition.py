@@ -238,7 +238,7 @@ def test_too_many_clients_is_said_at_once():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"scheme": "per-shard"}, "unknown partition scheme"),
+        ({"scheme": "per-shard"}, "scheme is .*per-class, per-client"),
         ({"min_samples": 4}, "min_samples = 4 is too small"),
         ({"min_test": 0}, "min_test"),
         ({"retries": -1}, "retries"),

@@ -225,6 +225,45 @@ def test_at_most_six_are_compared_and_each_has_its_name():
     assert len(parse_config(text | {"primary": seven[:6]}).primary) == 6
 
 
+def test_a_client_too_small_to_be_split_is_refused_with_the_config():
+    text = yaml.safe_load(DEFAULT.read_text())
+    with pytest.raises(ValueError, match="partition: min_samples = 4 is too small: .* need 5"):
+        parse_config(text | {"partition": {"min_samples": 4}})
+    small = parse_config(text | {"partition": {"min_samples": 4, "min_test": 2}})
+    assert small.partition.min_samples == 4
+
+
+def test_an_experiment_may_be_about_another_method():
+    text = with_primary()
+    plain = parse_config(text)
+    assert (plain.roles.subject, plain.roles.ceiling) == ("fedsdg", "centralised")
+    assert plain.roles.baselines == ("fedavg", "fedavg-uniform", "fedavg-sgd")
+    assert parse_config(text | {"roles": None}).roles == plain.roles
+    other = parse_config(text | {"roles": {"subject": "krum"}})
+    assert (other.roles.subject, other.roles.baselines) == ("krum", plain.roles.baselines)
+    assert other.primary[0].subject == "krum", "who is compared where nobody else is named"
+    runs = [c.run("digits", "dirichlet~0.1", c.method("fedsdg"), 0) for c in (other, plain)]
+    assert runs[0].hash == runs[1].hash
+
+
+@pytest.mark.parametrize(
+    ("roles", "message"),
+    [
+        ({"subject": "krumm"}, "roles.subject: the config has no method 'krumm'; did you mean"),
+        ({"baselines": ["fedavg", "nobody"]}, "roles.baselines: the config has no method 'nobody'"),
+        ({"baselines": "fedavg"}, "roles.baselines is 'fedavg', but must be a list of texts"),
+        ({"baselines": ["fedsdg"]}, "roles.baselines names the subject, 'fedsdg'; leave it out"),
+        ({"ceiling": "data-sharin"}, "roles.ceiling: the config has no method 'data-sharin'"),
+        ({"ceiling": "fedsdg"}, "'fedsdg' cannot be the ceiling and something else"),
+        ({"subjct": "krum"}, "roles: unknown key 'subjct'; did you mean 'subject'"),
+        ("krum", "roles is 'krum', but must be a mapping"),
+    ],
+)
+def test_what_is_wrong_with_the_roles_is_named(roles, message):
+    with pytest.raises(ValueError, match=message):
+        parse_config(yaml.safe_load(DEFAULT.read_text()) | {"roles": roles})
+
+
 def test_primary_comparisons_change_no_run():
     named, plain = parse_config(with_primary()), load_config([DEFAULT])
     runs = [c.run("digits", "dirichlet~0.1", c.method("fedsdg"), 0) for c in (named, plain)]

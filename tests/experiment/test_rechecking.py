@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from fedsdg.analysis.summarise import read_summary
+from fedsdg.analysis.read_back import read_summary
 from fedsdg.experiment.rechecking import rechecked, sampled
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fedsdg.analysis.summarise import read_summary
+from fedsdg.analysis.read_back import read_summary
 from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.loading import load_images
 from fedsdg.experiment.material import make_partition, prepare_material

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from fedsdg.federation.local_work import Samples
-from fedsdg.models.adapters import AdapterConfig, initial_values, make_layout
+from fedsdg.models.adapter_config import AdapterConfig
+from fedsdg.models.adapters import initial_values, make_layout
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import Backbone, build, freeze
 from fedsdg.models.cohort import CohortModel

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from fedsdg.federation.branches import Branches
-from fedsdg.models.adapters import GATE, AdapterConfig, adapted_layers, gate_name, make_layout
+from fedsdg.models.adapter_config import AdapterConfig
+from fedsdg.models.adapters import GATE, adapted_layers, gate_name, make_layout
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build, freeze
 from fedsdg.models.cohort import CohortModel

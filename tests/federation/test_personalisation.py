@@ -20,7 +20,7 @@ from fedsdg.federation.personalisation.own_head import OwnHead
 from fedsdg.federation.personalisation.private_b import PrivateB
 from fedsdg.federation.personalisation.private_head import PrivateHead
 from fedsdg.federation.personalisation.shared import Shared
-from fedsdg.models.adapters import AdapterConfig
+from fedsdg.models.adapter_config import AdapterConfig
 from fedsdg.parts import declared
 
 NEUTRAL = {

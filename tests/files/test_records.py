@@ -4,7 +4,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedsdg.files.records import FORMAT, TIMINGS_SCHEMA, read_parquet, write_parquet
+from fedsdg.files.records import (
+    CLIENTS_SCHEMA,
+    FORMAT,
+    TIMINGS_SCHEMA,
+    more,
+    read_parquet,
+    write_parquet,
+)
 
 ROW = {"round": 1, "train_seconds": 0.5, "aggregate_seconds": 0.25, "evaluate_seconds": None}
 
@@ -16,6 +23,20 @@ def test_what_is_written_is_read_and_says_its_format(tmp_path):
     assert read_parquet(file).to_pylist() == [ROW]
     assert read_parquet(file, ["round"]).column_names == ["round"]
     assert pq.read_schema(file).metadata[b"fedsdg.format"] == str(FORMAT).encode()
+
+
+def test_a_declared_column_is_there_where_it_says_something_and_no_other_is_written(tmp_path):
+    file, row = tmp_path / "clients.parquet", {"round": 1, "client": 0}
+    rows = [row | {"attacker": True, "noise_rate": None}, row | {"attacker": False}]
+    write_parquet(file, rows, CLIENTS_SCHEMA, more("clients"))
+    table = read_parquet(file)
+    assert table.column_names == [*CLIENTS_SCHEMA.names, "attacker"]
+    assert table["attacker"].to_pylist() == [True, False]
+    before = file.read_bytes()
+    sentence = r"clients.parquet: nobody declares the column 'atacker'; did you mean 'attacker'"
+    with pytest.raises(ValueError, match=sentence):
+        write_parquet(file, [row | {"atacker": True}], CLIENTS_SCHEMA, more("clients"))
+    assert file.read_bytes() == before
 
 
 def test_records_from_before_formats_were_said_are_read(tmp_path):

@@ -38,6 +38,7 @@ import torch
 from fedsdg.aggregation.types import Aggregate, StatelessRule
 from fedsdg.data.datasets import image_data
 from fedsdg.federation.environment.attacks.attack import UpdateAttack
+from fedsdg.files.columns import Column
 from fedsdg.methods.choice import Choice
 from fedsdg.methods.method import Method
 from fedsdg.parts import Range, part
@@ -46,6 +47,7 @@ from trust import scores
 
 class FLTrust(StatelessRule):
     reads = ("update", "server")
+    columns = (Column("diagnostics", "trust", "float64", "ReLU of the cosine with the server's"),)
 
     def __call__(self, uploads, context, state):
         updates, own = uploads["update"].double(), uploads["server"][0].double()
@@ -53,7 +55,8 @@ class FLTrust(StatelessRule):
         weights = trust / trust.sum()
         rescaled = updates * (own.norm() / updates.norm(dim=1, keepdim=True))
         step = (weights @ rescaled).to(uploads["update"])
-        return Aggregate(step[None], weights.numpy(), dict(state), {})
+        told = {"trust": trust.numpy(), "unsaid": trust.numpy()}
+        return Aggregate(step[None], weights.numpy(), dict(state), told)
 
 
 class ServerAlone(StatelessRule):
@@ -190,9 +193,14 @@ def test_method_attack_and_data_of_a_plugin_run_and_are_called_by_their_titles(p
     assert there["attacker"].any() and not there["attacker"].all()
     # −2 |Δ| against a Δ_0 of both signs: its cosine may have either sign, honest ones have +.
     assert (there.loc[~there["attacker"], "weight"] > 0).all()
+    # The rule's own column: its weights are the trust of the cohort, scaled to sum to 1.
+    for _, cohort in there.groupby("round"):
+        assert np.allclose(cohort["weight"], cohort["trust"] / cohort["trust"].sum())
+    assert "unsaid" not in clients, "what no column declares is not recorded"
     assert shares.dataset == "stripes"
     summarise("results/runs/trusted", "summary", config.run_folders())
     tables.write_table(Path("summary"), "main", Path("main"))
+    assert "trust" in pq.read_schema("summary/clients.parquet").names
     text = Path("main.md").read_text()
     assert "| FLTrust" in text and "fltrust" not in text
     result = json.loads((folder / "result.json").read_text())

@@ -18,7 +18,8 @@ from fedsdg.federation.judged_models import private_as_judged
 from fedsdg.federation.messages import serialise
 from fedsdg.federation.steps import by_epochs
 from fedsdg.federation.traffic import traffic
-from fedsdg.models.adapters import AdapterConfig, make_layout, side_by_side
+from fedsdg.models.adapter_config import AdapterConfig
+from fedsdg.models.adapters import make_layout, side_by_side
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedsdg.models.adapters import AdapterConfig, make_layout
+from fedsdg.models.adapter_config import AdapterConfig
+from fedsdg.models.adapters import make_layout
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import Backbone, build, freeze
 from fedsdg.models.cohort import CohortModel

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedsdg.models.adapters import AdapterConfig, gates, initial_values, make_layout, merge
+from fedsdg.models.adapter_config import AdapterConfig
+from fedsdg.models.adapters import gates, initial_values, make_layout, merge
 from fedsdg.models.parameters import views
 
 

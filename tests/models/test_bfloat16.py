@@ -13,7 +13,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedsdg.models.adapters import AdapterConfig, merge, side_by_side
+from fedsdg.models.adapter_config import AdapterConfig
+from fedsdg.models.adapters import merge, side_by_side
 from fedsdg.models.attention import attend
 from fedsdg.models.cohort import CohortModel
 from fedsdg.models.low_rank import Factors, client_low_rank

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 
 import fedsdg.models.forward as forward
-from fedsdg.models.adapters import AdapterConfig, initial_values, make_layout
+from fedsdg.models.adapter_config import AdapterConfig
+from fedsdg.models.adapters import initial_values, make_layout
 from fedsdg.models.cohort import CohortModel
 from fedsdg.models.parameters import leaves, views
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedsdg.models.adapters import AdapterConfig, make_layout
+from fedsdg.models.adapter_config import AdapterConfig
+from fedsdg.models.adapters import make_layout
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build, freeze
 from fedsdg.models.cohort import CohortModel, even

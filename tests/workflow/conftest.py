@@ -75,6 +75,7 @@ RECORDS = (
 SUMMARY = (
     *(f"{name}.parquet" for name in ("runs", "rounds", "clients", "timings", "differences")),
     "primary.json",
+    "roles.json",
 )
 # Rules that only name what is wanted, and the last line of the table of jobs.
 TARGETS = ("all", "runs", "tables", "figures", "performance", "total")

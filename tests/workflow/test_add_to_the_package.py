@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,6 +22,7 @@ RULE = '''"""The mean of updates that are cut to a length."""
 from typing import Annotated, ClassVar
 
 from fedsdg.aggregation.types import Aggregate, StatelessRule
+from fedsdg.files.columns import Column
 from fedsdg.parts import Range, part
 
 
@@ -29,6 +31,9 @@ class CutMean(StatelessRule):
     """step = mean of min(1, c / ‖Δ_k‖) Δ_k."""
 
     reads: ClassVar[tuple[str, ...]] = ("update",)
+    columns: ClassVar = (
+        Column("diagnostics", "kept", "float64", "share of its update that is left"),
+    )
 
     length: Annotated[float, Range(1e-6)] = 2.0
     "c, the greatest length of an update"
@@ -36,7 +41,8 @@ class CutMean(StatelessRule):
     def __call__(self, uploads, context, state):
         updates = uploads["update"]
         shares = (self.length / updates.norm(dim=1).clamp_min(1e-12)).clamp_max(1)
-        return Aggregate((shares[:, None] * updates).mean(0)[None], None, dict(state), {})
+        step = (shares[:, None] * updates).mean(0)[None]
+        return Aggregate(step, None, dict(state), {"kept": shares.numpy()})
 '''
 TERM = '''"""Short models."""
 
@@ -84,6 +90,8 @@ class DimConfig:
 
     light: Annotated[float, Range(0, 1)] = 0.5
     "share of the light that is left"
+
+    columns: ClassVar = (Column("clients", "dimmed", "float64", "share of the light it has lost"),)
 
 '''
 ROWS = {
@@ -133,7 +141,9 @@ EDITS = {
             "    if run.conditions.dim is not None:\n"
             "        dimmed = samples.images.clone()\n"
             "        dimmed[partition.split == TRAIN] *= run.conditions.dim.light\n"
-            "        samples = replace(samples, images=dimmed)\n",
+            "        samples = replace(samples, images=dimmed)\n"
+            "        lost = 1 - run.conditions.dim.light\n"
+            "        facts['dimmed'] = np.full(run.federation.clients, lost)\n",
         ),
     ],
 }
@@ -226,6 +236,15 @@ def test_a_config_is_checked_against_them(copy):
     assert said[2] == "conditions.attack.height is 11, but must be at most 10"
 
 
+def read_rows(results, method, column=None):
+    """What the clients of a run have in a column, or the names of all columns."""
+    (file,) = (results / "runs/added").rglob(f"{method}/seed~0/clients.parquet")
+    table = pq.read_table(file, partitioning=None)
+    if column is None:
+        return set(table.column_names)
+    return {value for value in table[column].to_pylist() if value is not None}
+
+
 def test_runs_tables_and_figures_show_them(copy):
     settings = [
         "experiment=added", "trainable=full", "methods=[fedavg, cut-mean, ridge]", "seeds=[0]",
@@ -236,6 +255,10 @@ def test_runs_tables_and_figures_show_them(copy):
     run(copy, "run", "--grid", "--set", *settings)
     results = copy / "results"
     assert len(list((results / "runs/added").rglob("result.json"))) == 3
+    assert read_rows(results, "cut-mean", "dimmed") == {0.75}
+    kept = read_rows(results, "cut-mean", "kept")
+    assert kept and all(0 < share <= 1 for share in kept)
+    assert "kept" not in read_rows(results, "fedavg"), "a column of those that fill it"
     table = (results / "tables/added/main.md").read_text()
     assert "Cut mean" in table and "Ridge" in table
     drawn = json.loads((results / "figures/added/convergence.json").read_text())

@@ -11,13 +11,13 @@ from jsonschema import Draft202012Validator
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import update_config, validate
 
+from fedsdg.data.partition_spec import PartitionSettings
 from fedsdg.experiment.conditions import Conditions, parse_conditions
 from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.schema import value_of
 from fedsdg.experiment.sections import (
     AdaptersConfig,
     FederationConfig,
-    PartitionConfig,
     TrainingConfig,
 )
 from fedsdg.methods.declared import methods
@@ -299,7 +299,7 @@ def test_optimiser_and_loss_have_their_own_parameters(key, value, named):
 
 SECTIONS = {
     "federation": FederationConfig,
-    "partition": PartitionConfig,
+    "partition": PartitionSettings,
     "training": TrainingConfig,
     "adapters": AdaptersConfig,
 }

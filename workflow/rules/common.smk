@@ -104,7 +104,7 @@ def run_records():
 
 def summary_files():
     tables = [f"{places.SUMMARY}/{name}.parquet" for name in places.SUMMARY_TABLES]
-    return [*tables, f"{places.SUMMARY}/{places.NAMED}"]
+    return tables + [f"{places.SUMMARY}/{name}" for name in (places.NAMED, places.ROLES)]
 
 
 def table_files():
@@ -133,13 +133,13 @@ def record(experiment):
 def recorded_summary(wildcards):
     """What pages are made from; the search, where there was one, concerns one table and figure.
 
-    Records from before name no comparisons.
+    Records from before name no comparisons, and do not say who is who.
     """
     folder = record(wildcards.experiment)
     files = [f"{folder}/{name}.parquet" for name in places.SUMMARY_TABLES]
     page = wildcards.get("table", wildcards.get("figure"))
     more = [folder / places.NAMED] if page != "tuning" else [folder / "search.json"]
-    return files + [str(file) for file in more if file.exists()]
+    return files + [str(file) for file in [*more, folder / places.ROLES] if file.exists()]
 
 
 def search_file(wildcards):
@@ -216,7 +216,8 @@ CODE = {
     "kernels": ["fedsdg.analysis.kernels", "fedsdg.analysis.plots.roofline"],
 }
 # What people read is called as the parts declare it, in a file that analysis reads.
-CALLED = sha256_json([dict(families()), dict(titles("methods")), dict(titles("attacks"))])[:12]
+CALLED = [dict(families()), dict(titles("methods")), dict(titles("attacks"))]
+CALLED = sha256_json([*CALLED, declarations()["usual_roles"]])[:12]
 READ = ("summarise", "tables", "figures", "claims", "across", "kernels")
 CODE = {
     stage: code_of(*doors) + (f"-{CALLED}" if stage in READ else "")

@@ -20,6 +20,7 @@ rule summarise_runs:
         runs=places.RUNS,
         code=CODE["summarise"],
         primary=canonical(config.get("primary")),
+        roles=canonical(config.get("roles")),
         summary=subpath(output[0], parent=True),
         search=lambda wildcards, input: [f"--search {file}" for file in input.search],
     message:

@@ -11,6 +11,7 @@ from fedsdg.aggregation.engines.rows import TensorRows
 from fedsdg.aggregation.rules.cgsv import ask_for_directions, check_shares, contributions
 from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
 from fedsdg.aggregation.uploads import checked_upload, require_finite
+from fedsdg.files.columns import Column
 from fedsdg.parts import Range, part
 
 
@@ -38,6 +39,9 @@ class CgsvXu(StatelessRule):
     """
 
     needs: ClassVar[str] = "client_samples"
+    columns: ClassVar = (
+        Column("diagnostics", "contribution", "float64", "r after the round, as published"),
+    )
 
     gamma: Annotated[float, Range(1e-6)] = 0.5
     "Γ, length of a normalised update"

@@ -1,7 +1,7 @@
 """Clusters of clients, each with a model of its own, and semi-global models between them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from fedsdg.aggregation.server_models import checked_scores, server_models
 from fedsdg.aggregation.types import Aggregate, Ask, Context, Known, StatelessRule
 from fedsdg.aggregation.uploads import checked_upload
 from fedsdg.aggregation.weights import Weighed
+from fedsdg.files.columns import Column
 from fedsdg.parts import Range, part
 
 
@@ -82,6 +83,8 @@ class Clustered(Weighed, StatelessRule):
     nearness: Literal["models", "labels"] = "models"
     """clusters are near by the distance of their `models`, or of the `labels` that their clients
     hold, which these then tell the server"""
+
+    columns: ClassVar = (Column("diagnostics", "cluster", "int32", "its cluster after the round"),)
 
     def __post_init__(self) -> None:
         if self.partials > self.clusters:

@@ -11,6 +11,7 @@ from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
 from fedsdg.aggregation.types import Ask, Context
 from fedsdg.aggregation.uploads import require_finite
 from fedsdg.aggregation.weights import Weighed
+from fedsdg.files.columns import Column
 from fedsdg.parts import Range, part
 
 LOSSES = ("benchmark_loss", "global_loss")
@@ -34,6 +35,7 @@ class Focus(Weighed, PlannedRule):
 
     reads: ClassVar[tuple[str, ...]] = ("update", *LOSSES)
     probes: ClassVar[tuple[Ask, ...]] = (Ask("losses"),)
+    columns: ClassVar = (Column("diagnostics", "credibility", "float64", "FOCUS's C_k"),)
 
     temperature: Annotated[float, Range(1e-6)] = 1.0
     "a of the credibility 1 − softmax(a E)"

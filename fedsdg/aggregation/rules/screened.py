@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from fedsdg.aggregation.engines.rows import Rows, TensorRows
 from fedsdg.aggregation.rules.geometric_median import geometric_median
 from fedsdg.aggregation.types import Aggregate, Ask, Context, Rule, StatelessRule
 from fedsdg.aggregation.uploads import NonFiniteError, checked_upload, require_finite
+from fedsdg.files.columns import Column
 from fedsdg.parts import Range, part
 
 FEWEST = 4
@@ -52,6 +53,10 @@ class Screened(StatelessRule):
     "times in a row as an outlier until a client is blocked"
     threshold: Annotated[float, Range(1e-3)] = 3.5
     "robust standard deviations that make a client an outlier"
+
+    columns: ClassVar = (
+        Column("diagnostics", "blocked", "bool", "whether it is blocked after this round"),
+    )
 
     def __post_init__(self) -> None:
         if not isinstance(self.inner, Rule):

@@ -18,10 +18,10 @@ from fedsdg.analysis.names import (
     OWN,
     OWN_WORST,
     Metric,
-    is_ceiling,
     method_title,
 )
 from fedsdg.analysis.page.arenas import Arena, family
+from fedsdg.analysis.roles import Roles
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables.accuracy import reasons
 from fedsdg.analysis.tables.horizon import verdict_text
@@ -125,7 +125,7 @@ def board(arena: Arena, values: Mapping[str, Mapping[str, Any]]) -> Board:
     ]
     for name, _, _, unit in COSTS:
         columns.append([_cost(name, unit, values[method][name]) for method in arena.methods])
-    marked = [_best(column, arena.methods) for column in columns[: len(metrics)]]
+    marked = [_best(column, arena.methods, summary.roles) for column in columns[: len(metrics)]]
     marked += columns[len(metrics) :]
     told = {one.method: one for one in horizons(summary) if one.cell == arena.cell}
     rows = []
@@ -178,10 +178,10 @@ def _cost(name: str, unit: float, by_seed: list[float | None]) -> Number:
     return Number(name, amount(mean, unit), mean)
 
 
-def _best(column: list[Number], methods: Sequence[str]) -> list[Number]:
+def _best(column: list[Number], methods: Sequence[str], who: Roles) -> list[Number]:
     """The column with its highest number marked; a ceiling takes no part in that."""
     ranked = [
-        (number.text, None if is_ceiling(method) else number.value)
+        (number.text, None if who.is_ceiling(method) else number.value)
         for number, method in zip(column, methods, strict=True)
     ]
     (marked,) = mark_best([ranked])

@@ -31,6 +31,7 @@ from fedsdg.analysis import (
 )
 from fedsdg.analysis.formatting import printed
 from fedsdg.analysis.hyperparameters import hyperparameters
+from fedsdg.analysis.names import method_title
 from fedsdg.analysis.summary import Summary
 from fedsdg.files import atomic_path, hint, sha256_file, source_hash, write_json
 
@@ -46,7 +47,8 @@ class Plot:
     ``draw`` takes the summary, with the files of partitions where it needs them; or, with
     ``numbers``, the frame that this function of fedsdg.analysis makes of the summary. The
     sidecar then holds the frame's rows: the very numbers that are drawn. What is ``of_training``
-    says above its panels where training had not settled.
+    says above its panels where training had not settled. In the caption ``{subject}`` stands for
+    the subject's title, ``{coloured}`` for whoever is in colour wherever it was run.
     """
 
     module: str
@@ -88,8 +90,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "Personal accuracy (mean over clients; top) and global accuracy (shared parameters "
             "on the global test set; bottom) by round: mean over seeds, with the 95 % Student-t "
             "band from three seeds on, cut at 0 and 100 %. At most five methods are in colour: "
-            "FedSDG, FedAvg (uniform), fine-tuning, local only, and the best others. Local only "
-            "has no global model.",
+            "{coloured}, and the best others. Local only has no global model.",
         ),
         "accuracy_vs_alpha": Plot(
             "accuracy_vs_alpha",
@@ -101,9 +102,9 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
         ),
         "differences": Plot(
             "differences",
-            "FedSDG minus each other method, paired by seed (mean over the last quarter's "
+            "{subject} minus each other method, paired by seed (mean over the last quarter's "
             "evaluations; the last round in records without them), a panel for each metric: "
-            "mean, and 95 % Student-t interval from five seeds on. Right of zero FedSDG is "
+            "mean, and 95 % Student-t interval from five seeds on. Right of zero {subject} is "
             "better. An arrow stands for a difference beyond the axis, which is written there.",
         ),
         "gates": Plot(
@@ -116,7 +117,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
         ),
         "weights": Plot(
             "weights",
-            "Aggregation weights of FedSDG. Top: every client's weight in every round, all "
+            "Aggregation weights of {subject}. Top: every client's weight in every round, all "
             "seeds, with the median and the range; of more than 30 clients a heat map of the "
             "lowest seed (grey: not in the cohort). Bottom: effective number of clients e^H, H "
             "being the entropy of the weights, and number of clients with weight zero.",
@@ -211,9 +212,9 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
         ),
         "gate_dynamics": Plot(
             "gate_dynamics",
-            "What FedSDG's gates do, at each evaluation: means over the clients that were drawn, "
-            "for clients that agree (A) and clients that do not (B) where there are such. The "
-            "private share of a block is ‖m B_p A_p‖ / (‖m B_p A_p‖ + ‖B_g A_g‖). Shares of "
+            "What {subject}'s gates do, at each evaluation: means over the clients that were "
+            "drawn, for clients that agree (A) and clients that do not (B) where there are such. "
+            "The private share of a block is ‖m B_p A_p‖ / (‖m B_p A_p‖ + ‖B_g A_g‖). Shares of "
             "gates are taken within each client. ρ is Spearman's correlation of a client's mean "
             "gate with its local steps: near 1 a gate only counts steps. Bands are 95 % "
             "Student-t over seeds, cut at the values seen; of fewer than three seeds each is a "
@@ -268,7 +269,7 @@ def write_figure(
     from fedsdg.analysis.plots.style import put_above, styled
 
     summary = Summary(summary_dir)
-    with styled():
+    with styled(summary.roles):
         frame = plot.frame(summary)
         figure = plot.drawn(summary, files, frame)
         if label := plot.label(summary):
@@ -282,8 +283,11 @@ def figure_facts(name: str, summary: Summary, frame: pd.DataFrame | None) -> dic
 
     ``frame``: what ``Plot.frame`` gave.
     """
-    plot = known_figure(name)
-    caption = f"{plot.caption} {hyperparameters(summary.runs)}"
+    from fedsdg.analysis.plots.cast import coloured
+
+    plot, who = known_figure(name), summary.roles
+    said = {"subject": method_title(who.subject), "coloured": coloured(who)}
+    caption = f"{plot.caption.format_map(said)} {hyperparameters(summary.runs)}"
     if label := plot.label(summary):
         caption += f" Shown is what was {label}."
     facts = {"figure": name, "experiment": summary.experiment, "caption": caption}

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedsdg.analysis.names import SUBJECT, Metric, method_title
+from fedsdg.analysis.names import Metric, method_title
+from fedsdg.analysis.overall import Overall, shown
 from fedsdg.analysis.plots.cast import cast
-from fedsdg.analysis.plots.style import BAND_SEEDS, GREY, Look, method_legend, panels, say
-from fedsdg.analysis.standings import Standing, shown
+from fedsdg.analysis.plots.style import BAND_SEEDS, GREY, Look, method_legend, panels, roles, say
 
 CAPTION = (
     "Left: interquartile mean of {metric} over all cells and seeds (the mean without the lowest "
@@ -21,7 +21,7 @@ CAPTION = (
 )
 
 
-def draw(found: Sequence[Standing], metric: Metric) -> Figure:
+def draw(found: Sequence[Overall], metric: Metric) -> Figure:
     """Two panels side by side, the best interquartile mean on top of the left one."""
     order = sorted(found, key=lambda one: one.mean.value)
     look = cast([one.method for one in found], {one.method: one.mean.value for one in found})
@@ -42,7 +42,7 @@ def draw(found: Sequence[Standing], metric: Metric) -> Figure:
     return figure
 
 
-def _means(panel: Axes, order: Sequence[Standing], look: dict[str, Look]) -> None:
+def _means(panel: Axes, order: Sequence[Overall], look: dict[str, Look]) -> None:
     for place, one in enumerate(order):
         own = look[one.method]
         if shown(one.mean) and one.mean.low is not None and one.mean.high is not None:
@@ -51,12 +51,12 @@ def _means(panel: Axes, order: Sequence[Standing], look: dict[str, Look]) -> Non
         panel.plot(100 * one.mean.value, place, color=own.colour, **own.marks())
     panel.set_yticks(range(len(order)), [method_title(one.method) for one in order])
     for text, one in zip(panel.get_yticklabels(), order, strict=True):
-        text.set_fontweight("bold" if one.method == SUBJECT else "normal")
+        text.set_fontweight("bold" if one.method == roles().subject else "normal")
     panel.set_ylim(-0.7, len(order) - 0.3)
     panel.tick_params(axis="y", length=0)
 
 
-def _profile(panel: Axes, one: Standing, look: Look) -> None:
+def _profile(panel: Axes, one: Overall, look: Look) -> None:
     profile = one.profile
     if profile is None:
         return
@@ -74,7 +74,7 @@ def _profile(panel: Axes, one: Standing, look: Look) -> None:
         )
 
 
-def _reach(found: Sequence[Standing]) -> tuple[float, float]:
+def _reach(found: Sequence[Overall]) -> tuple[float, float]:
     """From where the first profile leaves 100 %: before that all are flat."""
     lows = [
         float(one.profile.thresholds[one.profile.share >= 1].max(initial=0))

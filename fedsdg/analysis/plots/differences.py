@@ -1,4 +1,4 @@
-"""Forest plot: FedSDG minus each rival with its 95 % interval, one column of panels per metric."""
+"""Forest plot: the subject minus each rival with its 95 % interval, a column for each metric."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ _LINE, _SPREAD = 0.1, 0.6
 
 
 def draw(summary: Summary) -> Figure:
-    """Rivals from top to bottom; points right of zero favour FedSDG."""
+    """Rivals from top to bottom; points right of zero favour the subject."""
     rows = [row for row in summary.rows("differences") if row["at"] == summary.reported]
+    subject = method_title(summary.roles.subject)
     rivals = sorted({row["rival"] for row in rows}, key=method_order)
     metrics = _metrics(rows)
     blocks = [
@@ -67,11 +68,11 @@ def draw(summary: Summary) -> Figure:
             title = metric.title.capitalize() if len(metrics) <= 3 else _short(metric)
             panel.set_title(f"{setting.title}\n{title}" if several else title)
             if not rivals:
-                say(panel, "no finished run of\nFedSDG beside others")
+                say(panel, f"no finished run of\n{subject} beside others")
                 continue
             _panel(panel, _of(rows, setting, metric), rivals, skews)
             _arrows(panel, _of(rows, setting, metric), rivals, skews)
-            panel.set_xlabel("FedSDG minus other (points)")
+            panel.set_xlabel(f"{subject} minus other (points)")
         if rivals and len(skews) > 1:
             handles, _ = of_block[0].get_legend_handles_labels()
             if len(blocks) == 1:

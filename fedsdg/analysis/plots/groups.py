@@ -10,13 +10,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fedsdg.analysis.frames import groups, places
-from fedsdg.analysis.names import AGREEING, DIFFERING, SUBJECT, method_title, natural_order
+from fedsdg.analysis.names import AGREEING, DIFFERING, method_title, natural_order
 from fedsdg.analysis.plots.style import (
     GREY,
     INTERVAL_SEEDS,
     KIND_A,
     KIND_B,
     flow,
+    roles,
     say,
     shared_legend,
 )
@@ -47,7 +48,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         names = [method_title(method) for method in order]
         panel.set_yticks(range(len(order)), names if i % _COLUMNS == 0 else [""] * len(order))
         for text, method in zip(panel.get_yticklabels(), order, strict=True):
-            text.set_fontweight("bold" if method == SUBJECT else "normal")
+            text.set_fontweight("bold" if method == roles().subject else "normal")
         panel.set_xlim(max(low - 4, -2), 101)
         panel.set_xlabel("personal accuracy (%)")
     handles = [

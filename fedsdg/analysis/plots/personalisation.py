@@ -12,14 +12,11 @@ from matplotlib.lines import Line2D
 
 from fedsdg.analysis.frames import groups, places
 from fedsdg.analysis.names import (
-    CEILING,
     EXPECTED,
     EXPECTED_WORST,
     GLOBAL,
     PERSONAL,
-    SUBJECT,
     WORST,
-    is_ceiling,
     method_order,
     method_title,
 )
@@ -27,10 +24,12 @@ from fedsdg.analysis.plots.style import (
     INTERVAL_SEEDS,
     MUTED,
     WIDTH,
+    YARDSTICK,
     Look,
     fences,
     hide_unused,
     looks,
+    roles,
     say,
     shared_legend,
 )
@@ -76,7 +75,7 @@ def draw(rows: pd.DataFrame) -> Figure:
         upper, lower = axes[2 * band][column], axes[2 * band + 1][column]
         _dots(upper, part, look, order)
         _against_global(lower, part, look)
-        ceiling = part[part["method"].map(is_ceiling)].set_index("metric")["mean"]
+        ceiling = part[part["method"].map(roles().is_ceiling)].set_index("metric")["mean"]
         for panel, keys in ((upper, (EXPECTED.key, PERSONAL.key)), (lower, (GLOBAL.key,))):
             for key in keys:
                 if key in ceiling.index and panel.has_data():
@@ -95,7 +94,7 @@ def draw(rows: pd.DataFrame) -> Figure:
 def _order(rows: pd.DataFrame) -> list[str]:
     """Methods from the lowest mean over all places up; the ceiling is a line, not a method."""
     own = rows[rows["metric"].isin([EXPECTED.key, PERSONAL.key])]
-    own = own[~own["method"].map(is_ceiling).astype(bool)]
+    own = own[~own["method"].map(roles().is_ceiling).astype(bool)]
     means = own.groupby("method", sort=False)["mean"].mean()
     return [str(method) for method in means.sort_values(kind="stable").index]
 
@@ -143,12 +142,12 @@ def _ceiling(panel: Axes, at: float) -> None:
     """What pooled data would give, as a line; a panel that ends before it grows to hold it."""
     low, high = panel.get_xlim()
     panel.set_xlim(min(low, at - 1), max(high, at + 1))
-    panel.axvline(at, **looks([CEILING])[CEILING].line())
+    panel.axvline(at, **YARDSTICK.line())
 
 
 def _against_global(panel: Axes, part: pd.DataFrame, look: Mapping[str, Look]) -> None:
     """Points of both; a method far from all others is named at the edge instead."""
-    part = part[~part["method"].map(is_ceiling)]
+    part = part[~part["method"].map(roles().is_ceiling)]
     wide = part.pivot(index="method", columns="metric", values="mean")
     own = EXPECTED.key if EXPECTED.key in wide else PERSONAL.key
     if GLOBAL.key not in wide or own not in wide or wide[[GLOBAL.key, own]].dropna().empty:
@@ -189,7 +188,7 @@ def _legend(figure: Figure, methods: Sequence[str], look: Mapping[str, Look]) ->
             [],
             label=method_title(method),
             **look[method].marks(),
-            **look[method].line() | ({} if is_ceiling(method) else {"linestyle": ""}),
+            **look[method].line() | ({} if roles().is_ceiling(method) else {"linestyle": ""}),
         )
         for method in methods
     ]
@@ -201,5 +200,5 @@ def _legend(figure: Figure, methods: Sequence[str], look: Mapping[str, Look]) ->
     legend = shared_legend(figure, handles, columns=4)
     for text, method in zip(legend.get_texts(), [*methods, "", ""], strict=True):
         text.set_fontsize(6.5)
-        if method == SUBJECT:
+        if method == roles().subject:
             text.set_fontweight("bold")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -19,7 +20,8 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from fedsdg.analysis.names import CEILING, SUBJECT, method_order, method_title
+from fedsdg.analysis.names import method_order, method_title
+from fedsdg.analysis.roles import Roles, usual_roles
 from fedsdg.files.declarations import families
 
 #: Width of a figure in inches: a page's text block; heights follow from the panels.
@@ -120,7 +122,7 @@ _DASHED, _DOTTED, _DASHDOT = (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (5, 1.4, 1.2, 1
 # federation black. The hues are of Okabe-Ito's and Tol's sets, which are safe for colour blindness.
 # A method that is not listed gets a look in the hues of its family: see _known.
 _LOOKS = {
-    "fedsdg": Look("#D55E00", "-", "o", width=2.4, order=5),
+    "fedsdg": Look("#D55E00", "-", "o"),
     "fedavg": Look("#0072B2", "-", "s"),
     "fedavg-uniform": Look("#0072B2", _DASHED, "D"),
     "fedavg-sgd": Look("#56B4E9", "-", "s"),
@@ -160,8 +162,13 @@ _LOOKS = {
     "clustered-known": Look("#EE3377", _DASHDOT, "^"),
     "semi-global": Look("#EE3377", _DOTTED, "D"),
     "data-sharing": Look("#222222", _DASHDOT, "d"),
-    CEILING: Look("#222222", _DASHED, "", width=1.4),  # a line to measure by, without marks
+    "centralised": Look("#222222", _DASHED, "s"),
 }
+
+#: The ceiling, whoever it is: a line to measure by, without marks.
+YARDSTICK = Look("#222222", _DASHED, "", width=1.4)
+#: The subject stands out, in its own colour: its line is so wide, and in front.
+_WIDE, _FRONT = 2.4, 5
 
 #: For labels that no known method has, such as the variants of an ablation, in their order.
 #: None of these is a known method's colour, so that a variant is not taken for a rival.
@@ -198,25 +205,47 @@ def _free(hues: Iterable[str], taken: Collection[Look]) -> list[Look]:
 
 
 def looks(methods: Sequence[str]) -> dict[str, Look]:
-    """A look for each label: known methods always the same, others in a fixed sequence."""
-    known = _known()
+    """A look for each label: known methods always the same, others in a fixed sequence.
+
+    The subject's line is the widest, the ceiling's has no marks: see ``roles``.
+    """
+    known, who = _known(), roles()
     others = sorted((m for m in methods if m not in known), key=method_order)
     found = {m: known[m] for m in methods if m in known}
     for i, method in enumerate(others):
         turn = i // len(_OTHERS)
         colour = _OTHERS[i % len(_OTHERS)]
         found[method] = Look(colour, _DASHES[turn % len(_DASHES)], _MARKERS[i % len(_MARKERS)])
+    if who.subject in found:
+        found[who.subject] = replace(found[who.subject], width=_WIDE, order=_FRONT)
+    if who.ceiling in found:
+        found[who.ceiling] = YARDSTICK
     return found
 
 
+_ROLES: ContextVar[Roles | None] = ContextVar("roles", default=None)
+
+
+def roles() -> Roles:
+    """Who is who in what is being drawn; the usual ones outside of ``styled``."""
+    return _ROLES.get() or usual_roles()
+
+
 @contextmanager
-def styled() -> Iterator[None]:
-    """Draw and save inside this context, whatever the user's own matplotlibrc says."""
+def styled(who: Roles | None = None) -> Iterator[None]:
+    """Draw and save inside this context, whatever the user's own matplotlibrc says.
+
+    ``who``: the roles of the experiment that is drawn.
+    """
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         for name, value in _SETTINGS.items():
             matplotlib.rcParams[name] = value
-        yield
+        before = _ROLES.set(who)
+        try:
+            yield
+        finally:
+            _ROLES.reset(before)
 
 
 def panels(
@@ -247,7 +276,7 @@ def method_legend(
     columns: int = 4,
     look: Mapping[str, Look] | None = None,
 ) -> None:
-    """The shared legend below all panels, FedSDG in bold; methods drawn in grey come last."""
+    """The shared legend below all panels, the subject in bold; methods drawn in grey come last."""
     look = looks(methods) if look is None else look
     methods = sorted(methods, key=lambda method: look[method].colour == GREY)
     handles = [
@@ -256,7 +285,7 @@ def method_legend(
     ]
     legend = shared_legend(figure, handles, columns=columns)
     for text, method in zip(legend.get_texts(), methods, strict=True):
-        if method == SUBJECT:
+        if method == roles().subject:
             text.set_fontweight("bold")
         if look[method].colour == GREY:
             text.set_color(MUTED)

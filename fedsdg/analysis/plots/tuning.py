@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedsdg.analysis.frames import groups
-from fedsdg.analysis.names import SUBJECT, method_order, method_title
-from fedsdg.analysis.plots.style import ABSENT, MUTED, Look, flow, looks, say
+from fedsdg.analysis.names import method_order, method_title
+from fedsdg.analysis.plots.style import ABSENT, MUTED, Look, flow, looks, roles, say
 
 _COLUMNS = 4
 #: Panels are to be read against each other, not against the worst trial of all.
@@ -33,7 +33,7 @@ def draw(rows: pd.DataFrame) -> Figure:
                 best = 100 * part["expected_best"]
                 panel.plot(part["trials"], best, color=ABSENT, linewidth=0.8, zorder=1)
         _method(panel, parts[method], look[method], low)
-        weight = "bold" if method == SUBJECT else "normal"
+        weight = "bold" if method == roles().subject else "normal"
         panel.set_title(method_title(method), fontweight=weight)
         panel.set_ylim(low, high)
         panel.set_xlim(0.4, rows["trials"].max() + 0.6)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.compute as pc
 
 from fedsdg.analysis.summary import Summary
 
@@ -24,10 +25,14 @@ class Nudged(Summary):
         super().__init__(folder)
 
     def frame(
-        self, name: str, columns: list[str] | None = None, optional: Sequence[str] = ()
+        self,
+        name: str,
+        columns: list[str] | None = None,
+        optional: Sequence[str] = (),
+        where: pc.Expression | None = None,
     ) -> pd.DataFrame:
         """As ``Summary.frame``."""
-        frame = super().frame(name, columns, optional)
+        frame = super().frame(name, columns, optional, where)
         changed: dict[str, Any] = {}
         for column in frame:
             values = frame[column]

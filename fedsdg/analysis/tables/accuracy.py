@@ -24,7 +24,6 @@ from fedsdg.analysis.names import (
     PERSONAL,
     WORST,
     Metric,
-    is_ceiling,
     method_title,
     skew_title,
 )
@@ -134,7 +133,7 @@ def _block(
     methods = summary.methods(setting)
     filled = mark_best(
         [
-            [_ranked(method, _entry(summary, cell, metric, at, method)) for method in methods]
+            [_ranked(summary, cell, metric, at, method) for method in methods]
             for cell, metric, at, _, _ in columns
         ]
     )
@@ -152,10 +151,12 @@ def _block(
     return Block(title, tuple(heads), tuple(rows))
 
 
-def _ranked(method: str, entry: tuple[str, float | None]) -> tuple[str, float | None]:
-    """The ceiling stands in the table without being the best of it."""
-    text, value = entry
-    return text, None if is_ceiling(method) else value
+def _ranked(
+    summary: Summary, cell: Cell, metric: Metric, at: str, method: str
+) -> tuple[str, float | None]:
+    """An entry; the ceiling stands in the table without being the best of it."""
+    text, value = _entry(summary, cell, metric, at, method)
+    return text, None if summary.roles.is_ceiling(method) else value
 
 
 def _entry(

@@ -12,10 +12,10 @@ from fedsdg.analysis.formatting import MISSING, amount, few_seeds
 from fedsdg.analysis.frames import groups
 from fedsdg.analysis.inference import SHOWN_FROM
 from fedsdg.analysis.interquartile import Estimate
-from fedsdg.analysis.names import SUBJECT, method_title
+from fedsdg.analysis.names import method_title
+from fedsdg.analysis.overall import Overall, overall, shown, unsettled, where, without_width
 from fedsdg.analysis.progress import SMOOTHED, YARDSTICK
 from fedsdg.analysis.reaching import Reached, reached, seeds_to_target
-from fedsdg.analysis.standings import Standing, shown, standings, unsettled, where, without_width
 from fedsdg.analysis.tables.layout import Table, block
 
 #: The target, as a share of what the yardstick has in the end.
@@ -41,17 +41,17 @@ _REACHING = (
 )
 
 
-def across(arenas: Arenas, found: Sequence[Standing] = ()) -> Table:
-    """A row for each method; ``found`` are its standings where they are at hand."""
-    found = tuple(found) or standings(arenas)
-    title = method_title(SUBJECT)
+def across(arenas: Arenas, found: Sequence[Overall] = ()) -> Table:
+    """A row for each method; ``found`` are its overall where they are at hand."""
+    found = tuple(found) or overall(arenas)
+    title = method_title(arenas.subject)
     heads = ["Method", f"IQM of {arenas.metric.short} (%)", f"P({title} is better)"]
     lines = [
         [method_title(one.method), _printed(one.mean, 100, 1), _printed(one.improved, 1, 2)]
         for one in found
     ]
     notes = list(few_seeds([arenas.seeds], SHOWN_FROM))
-    if SUBJECT not in arenas.methods:
+    if arenas.subject not in arenas.methods:
         notes.append(f"{title} is not among the methods that all of these arenas have.")
     if without_width(found):
         notes.append(_ONE_SIDED)
@@ -77,7 +77,7 @@ def _printed(estimate: Estimate | None, unit: float, places: int) -> str:
     return f"{text} [{unit * low:.{places}f}, {unit * high:.{places}f}]"
 
 
-def _raw(one: Standing, arenas: Arenas) -> dict[str, object]:
+def _raw(one: Overall, arenas: Arenas) -> dict[str, object]:
     mean, improved = one.mean, one.improved
     return {
         "method": one.method,

@@ -12,7 +12,7 @@ from fedsdg.analysis.frames import PLACE, groups, places
 from fedsdg.analysis.horizon import horizon_notes
 from fedsdg.analysis.hyperparameters import hyperparameters
 from fedsdg.analysis.inference import SHOWN_FROM
-from fedsdg.analysis.names import is_ceiling, method_order, method_title, natural_order
+from fedsdg.analysis.names import method_order, method_title, natural_order
 from fedsdg.analysis.robustness import ARENA, accuracy_by_share, detections
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables.layout import Block, Entry, Table, block, mark_best
@@ -34,7 +34,7 @@ def byzantine(summary: Summary) -> Table:
     """A block for each attack: methods by share."""
     rows = accuracy_by_share(summary)
     blocks = [
-        _by_share(f"{where}, {attack}", part)
+        _by_share(summary, f"{where}, {attack}", part)
         for where, here in places(rows)
         for attack, part in groups(here, "attack")
     ]
@@ -50,7 +50,7 @@ def byzantine(summary: Summary) -> Table:
     return Table("byzantine", caption, shown, notes, rows.rename(columns=shares))
 
 
-def _by_share(title: str, part: pd.DataFrame) -> Block:
+def _by_share(summary: Summary, title: str, part: pd.DataFrame) -> Block:
     methods = sorted(part["method"].unique(), key=method_order)
     shares = sorted(part["share"].unique())
     table = {(row["method"], row["share"]): row for row in part.to_dict("records")}
@@ -63,7 +63,7 @@ def _by_share(title: str, part: pd.DataFrame) -> Block:
                 column.append((MISSING, None))
             else:
                 width = row["high"] - row["mean"] if row["n"] >= SHOWN_FROM else None
-                value = None if is_ceiling(method) else row["mean"]
+                value = None if summary.roles.is_ceiling(method) else row["mean"]
                 column.append((percent(row["mean"], width), value))
         columns.append(column)
     filled = mark_best(columns)

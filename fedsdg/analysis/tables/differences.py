@@ -1,4 +1,4 @@
-"""FedSDG minus every rival: paired differences with intervals, described and not tested."""
+"""The subject minus every rival: paired differences with intervals, described and not tested."""
 
 from __future__ import annotations
 
@@ -9,18 +9,12 @@ from fedsdg.analysis.formatting import MISSING, few_seeds, points
 from fedsdg.analysis.horizon import horizon_notes
 from fedsdg.analysis.hyperparameters import hyperparameters
 from fedsdg.analysis.inference import SHOWN_FROM
-from fedsdg.analysis.names import (
-    BETTER_BASELINE,
-    SUBJECT,
-    method_order,
-    method_title,
-    skew_title,
-)
+from fedsdg.analysis.names import BETTER_BASELINE, method_order, method_title, skew_title
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables.layout import Block, Entry, Table
 
 _CAPTION = (
-    "FedSDG minus each other method in percentage points: mean of the paired differences over "
+    " each other method in percentage points: mean of the paired differences over "
     "seeds [95 % Student-t interval]. These differences are described, not tested: verdicts are "
     "for the primary comparisons that were named beforehand"
 )
@@ -37,6 +31,8 @@ _SHARES = ("subject_mean", "rival_mean", "mean", "half_width", "low", "high")
 def differences(summary: Summary) -> Table:
     """Blocks by metric; the CSV has the validation-selected round and p-values as well."""
     records = summary.rows("differences")
+    subject = summary.roles.subject
+    minus = f"{method_title(subject)} minus"
     table = {
         (row["dataset"], row["clients"], row["skew"], row["metric"], row["rival"]): row
         for row in records
@@ -55,18 +51,18 @@ def differences(summary: Summary) -> Table:
                 ]
                 if any(found):
                     rows.append((Entry(method_title(rival)), *map(_entry, found)))
-            heads = [("", "FedSDG minus"), *(("", skew_title(skew)) for skew in skews)]
+            heads = [("", minus), *(("", skew_title(skew)) for skew in skews)]
             title = f"{setting.title}, {metric.title}, {summary.rounds[summary.reported]}"
             blocks.append(Block(title, tuple(heads), tuple(rows)))
     notes = [_BETTER_NOTE] if any(key[4] == BETTER_BASELINE for key in table) else []
     if not records:
-        notes.append(f"No rows: the experiment has no finished run of '{SUBJECT}' beside others.")
+        notes.append(f"No rows: the experiment has no finished run of '{subject}' beside others.")
     notes += few_seeds((row["n"] for row in table.values()), SHOWN_FROM)
     notes += horizon_notes(summary)
     raw = summary.frame("differences").drop(columns="experiment")
     raw[list(_SHARES)] = raw[list(_SHARES)] * 100
     raw = raw.rename(columns={name: f"{name} (percentage points)" for name in _SHARES})
-    caption = f"{_CAPTION}. {hyperparameters(summary.runs)}"
+    caption = f"{minus}{_CAPTION}. {hyperparameters(summary.runs)}"
     return Table("differences", caption, tuple(blocks), tuple(notes), raw)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fedsdg.analysis.differences import DIFFERENCES_SCHEMA, differences
 from fedsdg.analysis.summary import Summary
@@ -34,14 +35,20 @@ class Selected(Summary):
         self.kept = {key(run) for run in self.runs}
 
     def frame(
-        self, name: str, columns: list[str] | None = None, optional: Sequence[str] = ()
+        self,
+        name: str,
+        columns: list[str] | None = None,
+        optional: Sequence[str] = (),
+        where: pc.Expression | None = None,
     ) -> pd.DataFrame:
         """As ``Summary.frame``, of these runs; ``columns`` must hold those of ``RUN``."""
         if name == "differences":
-            table = pa.Table.from_pylist(differences(self.runs), DIFFERENCES_SCHEMA)
+            table = pa.Table.from_pylist(
+                differences(self.runs, self.roles.subject), DIFFERENCES_SCHEMA
+            )
             frame: pd.DataFrame = table.to_pandas()
             return frame if columns is None else frame[columns]
-        frame = self.whole.frame(name, columns, optional)
+        frame = self.whole.frame(name, columns, optional, where)
         named = pd.MultiIndex.from_frame(frame[list(RUN)])
         return frame[named.isin(self.kept)]
 
@@ -50,5 +57,5 @@ class Selected(Summary):
         if name == "runs":
             return self.runs
         if name == "differences":
-            return differences(self.runs)
+            return differences(self.runs, self.roles.subject)
         return [row for row in self.whole.rows(name) if key(row) in self.kept]

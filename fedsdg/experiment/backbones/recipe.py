@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
-from typing import Any
+from dataclasses import MISSING, fields
+from typing import Annotated, Any, Literal
+
+from fedsdg.parts import Range, make, part
 
 LETTERS = "letters"
 
@@ -12,61 +14,75 @@ LETTERS = "letters"
 DATA, WEIGHTS, BATCHES, AUGMENT, PROBE = range(5)
 
 
-@dataclass(frozen=True)
+@part
 class Recipe:
-    """How to train from scratch; see `fedsdg.models.training.Training` for the optimiser's numbers.
+    """A vision transformer trained from scratch, by AdamW with linear warm-up and a cosine."""
 
-    Attributes:
-        data: "letters" (rendered glyphs) or the name of a data set.
-        mean, std: per channel; None takes those of the training images.
-        images: training images; None takes all of a named data set.
-        held_out: letters rendered besides, to measure accuracy. A named data set uses its own test
-            set, or a tenth of its images where it has none.
-        augment: "none" | "crop" (shifts by up to size/8, reflected) | "crop-flip".
-        drop_path: stochastic depth of the last block; 0 in the first, linear between.
-        ema: largest decay of the moving average of the weights, which is then the backbone; 0: the
-            backbone is the weights after the last step.
-        precision: "float32" | "bfloat16" (autocast).
-        device: "cpu" | "cuda". Part of the recipe, because the weights' last bits depend on it.
-        threads: of torch, for the same reason.
-        probe: data set of the linear probe.
-    """
-
-    image_size: int
-    patch_size: int
-    channels: int
-    dim: int
-    depth: int
-    heads: int
-    mlp_ratio: float = 4.0
+    image_size: Annotated[int, Range(1)]
+    "height and width of its images"
+    patch_size: Annotated[int, Range(1)]
+    "height and width of a patch"
+    channels: Literal[1, 3]
+    "of its images"
+    dim: Annotated[int, Range(1)]
+    "numbers of a token"
+    depth: Annotated[int, Range(1)]
+    "blocks"
+    heads: Annotated[int, Range(1)]
+    "attention heads of a block"
+    mlp_ratio: Annotated[float, Range(1e-9)] = 4.0
+    "width of a feed-forward layer, in tokens"
     data: str = LETTERS
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    images: int | None = 60_000
-    held_out: int = 5_000
-    epochs: int = 6
-    batch_size: int = 64
-    learning_rate: float = 2e-3
-    beta2: float = 0.98
-    weight_decay: float = 0.05
-    warmup_steps: int = 300
-    label_smoothing: float = 0.1
-    drop_path: float = 0.0
-    clip_norm: float = 1.0
-    ema: float = 0.0
-    augment: str = "none"
-    precision: str = "float32"
-    device: str = "cpu"
-    seed: int = 0
-    threads: int = 2
+    "`letters` (rendered from fonts) or the name of a data set"
+    mean: Annotated[tuple[float, ...] | None, Range()] = None
+    "of each channel, which is taken off; null: that of the training images"
+    std: Annotated[tuple[float, ...] | None, Range()] = None
+    "of each channel, by which is divided; null: that of the training images"
+    images: Annotated[int | None, Range(1)] = 60_000
+    "training images; null takes all of a named data set"
+    held_out: Annotated[int, Range(1)] = 5_000
+    """letters rendered besides, to measure accuracy; a named data set uses its own test set, or a
+    tenth of its images where it has none"""
+    epochs: Annotated[int, Range(1)] = 6
+    "epochs of training"
+    batch_size: Annotated[int, Range(1)] = 64
+    "images of a batch"
+    learning_rate: Annotated[float, Range(1e-12)] = 2e-3
+    "the highest, after warm-up"
+    beta2: Annotated[float, Range(0, 1)] = 0.98
+    "AdamW's β₂"
+    weight_decay: Annotated[float, Range(0)] = 0.05
+    "AdamW's weight decay"
+    warmup_steps: Annotated[int, Range(0)] = 300
+    "steps in which the learning rate rises"
+    label_smoothing: Annotated[float, Range(0, 1)] = 0.1
+    "share of the label that is spread over all classes"
+    drop_path: Annotated[float, Range(0, 1)] = 0.0
+    "stochastic depth of the last block; 0 in the first, linear between"
+    clip_norm: Annotated[float, Range(1e-12)] = 1.0
+    "largest norm of the gradient"
+    ema: Annotated[float, Range(0, 1)] = 0.0
+    """largest decay of the moving average of the weights, which is then the backbone, below 1; 0
+    takes the last weights"""
+    augment: Literal["none", "crop", "crop-flip"] = "none"
+    "`crop`: shifts by up to an eighth of the size, reflected; `crop-flip`: mirrored as well"
+    precision: Literal["float32", "bfloat16"] = "float32"
+    "`bfloat16`: by autocast"
+    device: Literal["cpu", "cuda"] = "cpu"
+    "the last bits of the weights depend on it"
+    seed: Annotated[int, Range(0)] = 0
+    "of images, initial values and order"
+    threads: Annotated[int, Range(1)] = 2
+    "threads of this step, whatever `--cores` says; sums depend on it"
     probe: str = "digits"
+    """data set of the linear probe that says what the backbone is worth: fitted on half of its
+    images, tested on the other half; official test images stay unseen"""
 
-
-_CHOICES = {
-    "augment": ("none", "crop", "crop-flip"),
-    "precision": ("float32", "bfloat16"),
-    "device": ("cpu", "cuda"),
-}
+    def __post_init__(self) -> None:
+        if self.data == LETTERS and self.images is None:
+            raise ValueError("letters are rendered, so images must be a number")
+        if self.ema == 1:
+            raise ValueError("ema is 1, but must be below 1")
 
 
 def parse_recipe(options: Mapping[str, Any]) -> Recipe:
@@ -76,22 +92,7 @@ def parse_recipe(options: Mapping[str, Any]) -> Recipe:
         ValueError: names what is unknown, missing or out of range, and what is allowed.
     """
     check_keys(options, {f.name: f.default for f in fields(Recipe)}, "pretrain")
-    recipe = Recipe(**options)
-    for option, allowed in _CHOICES.items():
-        if getattr(recipe, option) not in allowed:
-            raise ValueError(
-                f"backbone: {option} {getattr(recipe, option)!r} is unknown; "
-                f"choose one of {', '.join(allowed)}"
-            )
-    if recipe.data == LETTERS and recipe.images is None:
-        raise ValueError("backbone: letters are rendered, so images must be a number")
-    for option in ("images", "held_out", "epochs", "batch_size", "threads"):
-        value = getattr(recipe, option)
-        if value is not None and value < 1:
-            raise ValueError(f"backbone: {option} {value} must be at least 1")
-    if not 0.0 <= recipe.ema < 1.0:
-        raise ValueError(f"backbone: ema {recipe.ema} must be at least 0 and below 1")
-    return recipe
+    return make(Recipe, options, "backbone")
 
 
 def check_keys(options: Mapping[str, Any], known: Mapping[str, Any], source: str) -> None:

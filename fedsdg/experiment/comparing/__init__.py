@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from fedsdg.analysis.names import BASELINES
+from fedsdg.analysis.read_back import read_summary
+from fedsdg.analysis.roles import usual_roles
 from fedsdg.analysis.standing import Standing, rivals_of
 from fedsdg.analysis.standing_page import PAGE, write_page
-from fedsdg.analysis.summarise import read_summary, write_summary
+from fedsdg.analysis.summarise import write_summary
 from fedsdg.analysis.summary import Summary
 from fedsdg.experiment.comparing.folder import METHODS, RECORDS, write_facts, write_methods
 from fedsdg.experiment.comparing.newcomers import Newcomers, read_newcomers, settle
@@ -27,7 +28,7 @@ from fedsdg.experiment.grid import run_grid
 from fedsdg.experiment.possible import require_possible
 from fedsdg.experiment.replay import Agreement
 from fedsdg.files import hint, read_json, write_json
-from fedsdg.files.places import SEARCH, SUMMARY, filled
+from fedsdg.files.places import ROLES, SEARCH, SUMMARY, filled
 from fedsdg.files.shipped import shipped
 
 __all__ = ["ARENAS", "PAGE", "Compared", "Request", "compare"]
@@ -141,7 +142,7 @@ def _config(arena: str, newcomers: Newcomers, seeds: Sequence[int]) -> Config:
 
 def _require_pairs(published: Config, record: Record, seeds: Sequence[int]) -> Agreement:
     """Tried by a baseline, the plainest of all: what it needs, every method needs."""
-    tried = next((m for m in BASELINES if m in record.methods), record.methods[0])
+    tried = next((m for m in usual_roles().baselines if m in record.methods), record.methods[0])
     agreement = paired(published, record, seeds, tried)
     if agreement.paired is None:
         raise ValueError(
@@ -161,7 +162,9 @@ def _combine(record: Record, grid: Config, rivals: Sequence[str]) -> None:
         for run in record.runs
         if run.row["method"] in set(rivals) - here and run.row["seed"] in grid.seeds
     ]
-    write_summary([*read_summary(filled(SUMMARY, experiment=arena)), *beside], RECORDS)
+    who = replace(usual_roles(), subject=grid.methods[0].label)
+    write_summary([*read_summary(filled(SUMMARY, experiment=arena)), *beside], RECORDS, who)
+    write_json(Path(RECORDS) / ROLES, asdict(who))
     published, own = record.folder / "search.json", filled(SEARCH, experiment=arena)
     found = read_json(published) if published.is_file() else {"methods": {}}
     if own.is_file():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fedsdg import files
@@ -50,7 +50,8 @@ def write_pages(config: Config, workers: Workers, progress: GridProgress) -> lis
     verified.unlink(missing_ok=True)
     runs = filled(RUNS, experiment=name)
     primary = [comparison.to_dict() for comparison in config.primary]
-    summarise(runs, summary, config.run_folders(), search_file(name), primary)
+    roles = asdict(config.roles)
+    summarise(runs, summary, config.run_folders(), search_file(name), primary, roles)
     first = min(config.seeds)
     places = itertools.product(config.datasets, config.skews)
     clients = config.federation.clients

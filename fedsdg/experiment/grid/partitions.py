@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedsdg.data.partition_spec import PartitionSettings
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.grid.loaded import loaded_images
 from fedsdg.experiment.grid.outcomes import needed
@@ -15,7 +16,6 @@ from fedsdg.experiment.grid.runs import Run
 from fedsdg.experiment.machine.processes import Note, Workers
 from fedsdg.experiment.machine.progress import GridProgress
 from fedsdg.experiment.run_config import RunConfig
-from fedsdg.experiment.sections import PartitionConfig
 
 if TYPE_CHECKING:
     from fedsdg.data.datasets import ImageData
@@ -32,7 +32,7 @@ class Division:
     clients: int
     skew: str
     seed: int
-    settings: PartitionConfig
+    settings: PartitionSettings
     file: Path
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from fedsdg import files
+from fedsdg.data.partition_spec import PartitionSettings
 from fedsdg.experiment.grid.loaded import loaded_images, loaded_material
 from fedsdg.experiment.loading import Source
 from fedsdg.experiment.machine.processes import Note
 from fedsdg.experiment.run_config import RunConfig
 from fedsdg.experiment.search.trials import TrialRun
-from fedsdg.experiment.sections import PartitionConfig
 
 #: A trial's score, as the file says it.
 CRITERION = (
@@ -78,7 +78,7 @@ def _judged_late(config: RunConfig) -> RunConfig:
 
 @lru_cache(maxsize=64)
 def partition_of(
-    source: Source, skew: str, seed: int, clients: int, settings: PartitionConfig
+    source: Source, skew: str, seed: int, clients: int, settings: PartitionSettings
 ) -> Any:
     """The partition, made once by each process."""
     from fedsdg.experiment.material import make_partition

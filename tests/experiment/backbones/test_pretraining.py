@@ -91,7 +91,7 @@ def test_plain_lines_where_there_is_no_terminal(tmp_path, capsys):
 
 
 def test_a_loss_that_explodes_is_an_error(tmp_path):
-    options = {**QUICK, "mean": [math.nan], "std": [1.0]}
+    options = {**QUICK, "mean": [0.5], "std": [1e-45]}
     with pytest.raises(FloatingPointError, match="loss is nan at step 1"):
         pretrain(options, tmp_path / "x.safetensors", progress=False)
     assert not (tmp_path / "x.safetensors").exists()
@@ -103,12 +103,13 @@ def test_a_loss_that_explodes_is_an_error(tmp_path):
         ({**QUICK, "epoch": 3}, "does not know epoch; its options are .*epochs"),
         ({k: v for k, v in QUICK.items() if k != "dim"}, "needs dim"),
         ({**QUICK, "source": "magic"}, "source 'magic' is not pretrain, checkpoint or timm"),
-        ({**QUICK, "epochs": 0}, "epochs 0"),
-        ({**QUICK, "augment": "mixup"}, "augment 'mixup'"),
-        ({**QUICK, "precision": "float8"}, "precision 'float8'"),
-        ({**QUICK, "device": "tpu"}, "device 'tpu'"),
-        ({**QUICK, "ema": 1.0}, "ema 1.0 must be at least 0 and below 1"),
+        ({**QUICK, "epochs": 0}, "backbone.epochs is 0, but must be at least 1"),
+        ({**QUICK, "augment": "mixup"}, "augment is 'mixup', but must be one of none, crop"),
+        ({**QUICK, "precision": "float8"}, "precision is 'float8'"),
+        ({**QUICK, "device": "tpu"}, "device is 'tpu'"),
+        ({**QUICK, "ema": 1.0}, "backbone: ema is 1, but must be below 1"),
         ({**QUICK, "probe": "digit"}, "unknown data set 'digit'; did you mean 'digits'"),
+        ({**QUICK, "mean": [math.nan]}, r"backbone.mean\[0\] is nan, but must be a finite"),
         ({**QUICK, "images": None}, "images must be a number"),
         ({**QUICK, "patch_size": 3}, "patch_size 3"),
         ({"source": "checkpoint", **SHAPE, "mean": [0.5], "std": [0.5]}, "needs file"),

@@ -12,7 +12,6 @@ from fedsdg.analysis.horizon import horizon_label
 from fedsdg.analysis.improvement import probability_of_improvement
 from fedsdg.analysis.inference import SHOWN_FROM
 from fedsdg.analysis.interquartile import Estimate, interquartile_mean
-from fedsdg.analysis.names import SUBJECT
 from fedsdg.analysis.profiles import Profile, performance_profile
 
 #: Accuracies at which profiles are drawn, shares of 1.
@@ -20,10 +19,10 @@ THRESHOLDS = np.linspace(0, 1, 101)
 
 
 @dataclass(frozen=True)
-class Standing:
+class Overall:
     """A method over all tasks; accuracies are shares of 1.
 
-    ``improved``: the probability that ``SUBJECT`` is better; None of itself and where it is not
+    ``improved``: the probability that the subject is better; None of itself and where it is not
     among the methods. ``profile`` over clients: None for a metric that no single client has.
     """
 
@@ -33,18 +32,17 @@ class Standing:
     profile: Profile | None
 
 
-def standings(arenas: Arenas) -> tuple[Standing, ...]:
-    """One ``Standing`` for each method, in the order of the methods."""
+def overall(arenas: Arenas) -> tuple[Overall, ...]:
+    """One ``Overall`` for each method, in the order of the methods."""
     scores = {method: arenas.scores(method) for method in arenas.methods}
-    subject = scores.get(SUBJECT)
+    who = arenas.subject
+    subject = scores.get(who)
     profiles = _profiles(arenas)
     return tuple(
-        Standing(
+        Overall(
             method,
             interquartile_mean(own),
-            None
-            if subject is None or method == SUBJECT
-            else probability_of_improvement(subject, own),
+            None if subject is None or method == who else probability_of_improvement(subject, own),
             profiles.get(method),
         )
         for method, own in scores.items()
@@ -91,7 +89,7 @@ def unsettled(arenas: Arenas) -> tuple[str, ...]:
     return tuple(f"{name}: {label}." for name, label in labels.items() if label)
 
 
-def without_width(found: tuple[Standing, ...]) -> bool:
+def without_width(found: tuple[Overall, ...]) -> bool:
     """Whether some probability is 0 or 1, where the bootstrap has nothing to draw but itself."""
     return any(one.improved is not None and one.improved.value in (0.0, 1.0) for one in found)
 

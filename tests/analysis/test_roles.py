@@ -1,0 +1,128 @@
+"""An experiment about another method than FedSDG: its pages are about that one."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from fedsdg.analysis import plots
+from fedsdg.analysis.claims import write_claims
+from fedsdg.analysis.plots import write_figure
+from fedsdg.analysis.roles import usual_roles
+from fedsdg.analysis.summarise import summarise
+from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.tables import write_table
+from fedsdg.cli import main
+
+from .conftest import Plan, Run, write_runs
+
+METHODS = ("fedsdg", "krum", "fedavg", "scaffold", "local-only")
+ROLES = {"subject": "krum", "baselines": ["scaffold", "fedavg"], "ceiling": "local-only"}
+
+
+@pytest.fixture(scope="module")
+def module_runs(tmp_path_factory):
+    return write_runs(tmp_path_factory.mktemp("runs") / "tried", Plan(methods=METHODS))
+
+
+@pytest.fixture(scope="module")
+def about_krum(module_runs, tmp_path_factory):
+    """The summary of an experiment whose subject is Krum."""
+    folder = tmp_path_factory.mktemp("about") / "summary"
+    summarise(module_runs.runs, folder, roles=ROLES)
+    return folder
+
+
+def test_differences_are_the_subjects(about_krum, module_runs):
+    rows = pq.read_table(about_krum / "differences.parquet").to_pylist()
+    assert {row["subject"] for row in rows} == {"krum"}
+    assert {row["rival"] for row in rows} == {*METHODS} - {"krum"}
+    for row in rows:
+        if row["metric"] == "personal_accuracy":
+            mine, other = (
+                module_runs.values(row["skew"], method, row["metric"], row["at"])
+                for method in ("krum", row["rival"])
+            )
+            assert row["mean"] == pytest.approx(np.mean(mine - other))
+
+
+def test_table_figure_and_claims_say_whose_they_are(about_krum, tmp_path, monkeypatch):
+    monkeypatch.setattr(plots, "_FORMATS", {"svg": plots._FORMATS["svg"]})
+    _, table, _ = write_table(about_krum, "differences", tmp_path / "differences")
+    text = table.read_text("utf-8")
+    assert text.startswith("Krum minus each other method") and re.search(r"\| Krum minus +\|", text)
+    assert "FedSDG minus" not in text and "| FedSDG " in text
+    facts, claims = write_claims(about_krum, tmp_path / "claims")
+    others = json.loads(facts.read_text("utf-8"))["described"]
+    assert list(dict.fromkeys(one["rival"] for one in others)) == [
+        *ROLES["baselines"],
+        "local-only",
+    ]
+    assert {one["subject"] for one in others} == {"krum"}
+    assert "- Krum minus SCAFFOLD in personal accuracy: " in claims.read_text("utf-8")
+    captions = {}
+    for figure in ("differences", "convergence", "weights"):
+        *_, sidecar = write_figure(about_krum, figure, tmp_path / figure)
+        facts = json.loads(sidecar.read_text("utf-8"))
+        captions[figure] = facts["caption"]
+        assert any(file.endswith("/roles.json") for file in facts["inputs"])
+    assert captions["differences"].startswith("Krum minus each other method")
+    assert "Right of zero Krum is better" in captions["differences"]
+    assert "in colour: Krum, SCAFFOLD, fine-tuning, local only, and" in captions["convergence"]
+    assert captions["weights"].startswith("Aggregation weights of Krum.")
+
+
+def test_the_ceiling_is_never_the_best(summary_of, tmp_path):
+    accuracies = {"krum": 0.6, "fedavg": 0.7, "local-only": 0.9}
+    runs = [
+        Run(name, seed, last={"personal_accuracy": value})
+        for name, value in accuracies.items()
+        for seed in (0, 1)
+    ]
+    folder = summary_of(runs, roles=ROLES)
+    _, markdown, _ = write_table(folder, "personal_accuracy", tmp_path / "table")
+    lines = markdown.read_text("utf-8").splitlines()
+    bold = [line for line in lines if line.startswith("|") and "**" in line]
+    assert bold and all(line.startswith("| FedAvg (samples) ") for line in bold)
+    assert any("90.0" in line for line in lines)
+
+
+def test_a_record_that_says_nothing_has_the_usual_roles(module_runs, about_krum, tmp_path):
+    summarise(module_runs.runs, tmp_path / "s")
+    stems = [tmp_path / "before", tmp_path / "after"]
+    before = write_table(tmp_path / "s", "differences", stems[0])
+    assert Summary(tmp_path / "s").roles == usual_roles()
+    assert usual_roles().subject == "fedsdg" and usual_roles().ceiling == "centralised"
+    (tmp_path / "s/roles.json").unlink()
+    after = write_table(tmp_path / "s", "differences", stems[1])
+    assert Summary(tmp_path / "s").roles == usual_roles()
+    assert [file.read_bytes() for file in before] == [file.read_bytes() for file in after]
+    assert "| FedSDG minus " in after[1].read_text("utf-8")
+
+
+def test_the_config_says_who_is_who_and_the_record_keeps_it(
+    module_runs, tmp_path, monkeypatch, capsys
+):
+
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(module_runs.runs, "results/runs/tried")
+    given = "roles={subject: krum, baselines: [fedavg, scaffold], ceiling: null}"
+    grid = ["experiment=tried", "skews=[dirichlet~0.1]", "seeds=[0,1]", "federation.clients=12"]
+    call = ["summarise", "--runs", "results/runs/tried", "--output", "results/summary/tried"]
+    assert main([*call, "--set", given, *grid]) == 0
+    shared = {"subject": "krum", "baselines": ["fedavg", "scaffold"], "ceiling": None}
+    assert json.loads((tmp_path / "results/summary/tried/roles.json").read_text()) == shared
+    assert not Summary("results/summary/tried").roles.is_ceiling("centralised")
+    write_claims("results/summary/tried", "results/claims/tried")
+    for again in ((), ("--merge",)):
+        assert main(["record", "tried", *again]) == 0, capsys.readouterr().err
+        kept = Summary("results/reference/tried")
+        assert kept.roles.subject == "krum"
+        assert {row["subject"] for row in kept.rows("differences")} == {"krum"}
+    assert main([*call, "--set", "roles.subject=krumm"]) == 2
+    assert "roles.subject: the config has no method 'krumm'; did you mean 'krum'" in (
+        capsys.readouterr().err
+    )
