@@ -10,11 +10,11 @@ import sys
 from collections.abc import Sequence
 
 from fedsdg import __version__
-from fedsdg.cli import aggregation, analysis, configs, data, models, training
+from fedsdg.cli import aggregation, analysis, configs, data, models, pipeline, training
 from fedsdg.cli.command import FORESEEN, Parser
 
 #: The groups of commands, in the order of the help.
-GROUPS = (configs, data, training, analysis, models, aggregation)
+GROUPS = (configs, data, training, pipeline, analysis, models, aggregation)
 
 
 def _parser() -> argparse.ArgumentParser:
