@@ -19,7 +19,7 @@ SNAKEMAKE  = $(BIN)/snakemake --cores $(CORES) $(if $(CONFIG),--configfile $(CON
 # Jobs of the pipeline find `fedsdg` here, as in an activated shell.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help reproduce report everything search record cifar100 cifar100-pilot extended smoke test test-fast lint bench bench-compare bench-regression gate gpu lock documents environment clean distclean
+.PHONY: help reproduce report everything search record cifar100 cifar100-pilot extended smoke test test-fast lint package bench bench-compare bench-regression gate gpu lock documents environment clean distclean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -128,6 +128,14 @@ lint: $(INSTALLED)
 	$(BIN)/lint-imports
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint
+
+# The sdist and the wheel of this version in dist/, as an index would take them. Needs $(PYTHON) with build and twine alone,
+# or the environment.
+PACKAGING = $(if $(wildcard $(INSTALLED)),$(BIN)/python,$(PYTHON))
+package:
+	rm -rf dist
+	$(PACKAGING) -m build --outdir dist .
+	$(PACKAGING) -m twine check --strict dist/*
 
 # Tables, figure and judgement of training and aggregation; see docs/benchmarks.md. It fails where
 # ours is not as fast as it has to be (benchmarks/bench_bars.py).
