@@ -21,7 +21,7 @@ SNAKEMAKE  = $(BIN)/snakemake --cores $(CORES) $(if $(CONFIG),--configfile $(CON
 # Jobs of the pipeline find `fedsdg` here, as in an activated shell.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help reproduce report page everything search record cifar100 cifar100-pilot extended smoke test test-fast lint verify bench bench-compare bench-regression gate gpu lock documents docs environment clean distclean
+.PHONY: help reproduce report page everything search record cifar100 cifar100-pilot extended smoke test test-fast lint verify package bench bench-compare bench-regression gate gpu lock documents docs environment clean distclean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -142,6 +142,14 @@ lint: $(INSTALLED)
 # What is committed is what the records give, and some of its runs come out again: docs/pipeline.md.
 verify: $(INSTALLED)
 	$(BIN)/fedsdg verify
+
+# The sdist and the wheel of this version in dist/, as an index would take them. Needs $(PYTHON) with build and twine alone,
+# or the environment.
+PACKAGING = $(if $(wildcard $(INSTALLED)),$(BIN)/python,$(PYTHON))
+package:
+	rm -rf dist
+	$(PACKAGING) -m build --outdir dist .
+	$(PACKAGING) -m twine check --strict dist/*
 
 # Tables, figure and judgement of training and aggregation; see docs/benchmarks.md. It fails where
 # ours is not as fast as it has to be (benchmarks/bench_bars.py).

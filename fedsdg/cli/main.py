@@ -22,6 +22,7 @@ from fedsdg.cli import (
     data,
     models,
     pages,
+    pipeline,
     provenance,
     showing,
     training,
@@ -31,6 +32,7 @@ from fedsdg.cli.command import FORESEEN, JUDGE, TITLES, Command, GroupedParser, 
 #: The modules of commands, in the order of the help within each of its groups.
 GROUPS = (
     training,
+    pipeline,
     comparing,
     checking,
     configs,

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.config_files import load_config
-from fedsdg.files import PACKAGE
 from fedsdg.files.places import RECORD, filled
+from fedsdg.files.shipped import root
 
-#: Where they are in a checkout.
-CONFIGS = PACKAGE.parent / "config"
+#: Where they are, in a checkout or in a wheel.
+CONFIGS = root() / "config"
 #: The config over which all others are laid.
 FIRST = "config.yaml"
 

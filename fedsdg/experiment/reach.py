@@ -31,11 +31,15 @@ PACKAGE = Path(__file__).parents[1]
 #: What every run begins with.
 ROOT = "fedsdg.experiment.runs"
 
+#: What the package offers as a whole: its version, which another release changes and no result
+#: depends on, and doors for notebooks, through which no run goes.
+OFFERED = frozenset({"fedsdg"})
+
 #: Modules whose work is in the address by other means, so that neither they nor what they import
 #: count unless something else reaches it: what a config says (its hash), the tables (the rows),
 #: plugins (their hash in the config), data and their division (the hash of the partition, which
 #: holds that of the data set), and this one (its outcome).
-ELSEWHERE = frozenset(
+ELSEWHERE = OFFERED | frozenset(
     {
         "fedsdg.experiment.attackers",
         "fedsdg.experiment.conditions",
@@ -137,7 +141,7 @@ def code_of(*doors: str) -> str:
     ``package.*`` stands for all modules of a package, which may import each other by name.
     """
     roots = {name for door in doors for name in _named(door)}
-    reached_there = frozenset().union(*(closure(root, frozenset()) for root in roots))
+    reached_there = frozenset().union(*(closure(root, OFFERED) for root in roots))
     digest = hashlib.sha256()
     for name in sorted(reached_there):
         digest.update(f"{name} {_digest(name)}\0".encode())

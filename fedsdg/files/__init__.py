@@ -133,9 +133,13 @@ def source_hash(*relative_paths: str, package: Path = PACKAGE) -> str:
 
 
 def _git(*arguments: str) -> str | None:
+    # The sources of a checkout lie right below it. A repository further up is somebody else's, in
+    # which an environment lies that the package is installed in.
+    ours = {"GIT_CEILING_DIRECTORIES": str(PACKAGE.parents[1])}
     try:
         done = subprocess.run(
             ["git", "-C", str(PACKAGE), *arguments],
+            env=os.environ | ours,
             capture_output=True,
             text=True,
             timeout=20,
@@ -148,6 +152,8 @@ def _git(*arguments: str) -> str | None:
 
 def provenance() -> dict[str, Any]:
     """Where and with what a result is made: commit, versions, machine. Differs between runs."""
+    from fedsdg.files.shipped import built_of
+
     versions = {}
     for name in ("fedsdg-bench", "torch", "timm", "peft", "numpy", "scipy", "pyarrow", "pandas"):
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -155,7 +161,7 @@ def provenance() -> dict[str, Any]:
     status = _git("status", "--porcelain", "--untracked-files=no")
     return {
         # Sources that were copied without their history have it from whoever copied them.
-        "commit": _git("rev-parse", "HEAD") or os.environ.get("FEDSDG_COMMIT"),
+        "commit": _git("rev-parse", "HEAD") or built_of() or os.environ.get("FEDSDG_COMMIT"),
         "dirty": None if status is None else bool(status),
         "python": sys.version.split()[0],
         "versions": versions,

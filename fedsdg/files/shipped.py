@@ -38,6 +38,12 @@ def is_checkout(package: Path = PACKAGE) -> bool:
     return not (package / INSIDE).is_dir() and (package.parent / "pyproject.toml").is_file()
 
 
+def built_of(package: Path = PACKAGE) -> str | None:
+    """The commit that an installed package was built of; None where it says none."""
+    file = package / INSIDE / "COMMIT"
+    return file.read_text(encoding="utf-8").strip() if file.is_file() else None
+
+
 def _lack(place: str | Path, package: Path) -> str:
     if is_checkout(package):
         return (

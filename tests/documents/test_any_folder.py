@@ -1,18 +1,14 @@
 """Every command in any folder: the default config comes from the package, the rest is named."""
 
 import os
-import shutil
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 import yaml
 
 from fedsdg.cli import main
-from fedsdg.experiment.config import PATIENCE
-from fedsdg.experiment.config_files import load_config
+from fedsdg.experiment.config import PATIENCE, parse_config
+from fedsdg.experiment.config_files import kept_whole, load_config, merged_config
 from fedsdg.files import read_json
 
 ROOT = Path(__file__).parents[2]
@@ -105,28 +101,20 @@ def test_what_is_not_in_this_folder_is_one_sentence(folder, capsys, command):
     assert not os.listdir(folder)
 
 
-@pytest.mark.slow
-def test_an_installed_package_brings_its_default_config(folder):
-    """The wheel, as an installer unpacks it: no repository around it."""
-    pytest.importorskip("setuptools")
-    source = folder.parent / "source"
-    shutil.copytree(
-        ROOT / "fedsdg", source / "fedsdg", ignore=shutil.ignore_patterns("__pycache__")
-    )
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source / name)
-    build = "from setuptools.build_meta import build_wheel; build_wheel('..')"
-    subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True)
-    (wheel,) = folder.parent.glob("*.whl")
-    site = folder.parent / "site"
-    with zipfile.ZipFile(wheel) as packed:
-        packed.extractall(site)
-    shutil.rmtree(source)
-    environment = os.environ | {"PYTHONPATH": str(site)}
-    where = "import fedsdg; print(fedsdg.__file__)"
-    for command in (["-c", where], ["-m", "fedsdg", "check", "--set", "seeds=[0]"]):
-        done = subprocess.run(
-            [sys.executable, *command], env=environment, capture_output=True, text=True, check=True
-        )
-        assert str(site) in done.stdout or "13 methods x 1 data sets x 3 skews" in done.stdout
-    assert "warning" not in done.stderr
+def test_a_config_of_the_package_goes_by_its_name_unless_there_is_a_file(folder):
+    assert load_config(["needs"]) == load_config([ROOT / "config/needs.yaml"])
+    assert load_config(["extended/drift"]).experiment == "drift"
+    (folder / "needs").write_text("experiment: mine\n")
+    assert load_config(["needs"]).experiment == "mine"
+    with pytest.raises(FileNotFoundError, match=r"config/vews.yaml; .* did you mean 'views'"):
+        load_config(["config/vews.yaml"])
+
+
+def test_a_config_is_kept_whole_under_a_name_of_its_own(folder):
+    merged = merged_config(["smoke"], ["seeds=[7]"])
+    kept = kept_whole(merged)
+    assert kept.is_absolute() and kept.parent == folder / ".fedsdg/config"
+    assert kept.name.startswith("smoke-") and kept == kept_whole(dict(reversed(merged.items())))
+    assert kept_whole(merged_config(["smoke"])) != kept
+    assert yaml.safe_load(kept.read_text()) == merged
+    assert parse_config(merged) == load_config(["smoke"], ["seeds=[7]"])

@@ -82,6 +82,19 @@ def test_an_edited_rule_is_reached_by_its_methods_alone(package):
     assert "fedsdg+multikrum" in changed(before) and "fedsdg" not in changed(before)
 
 
+def test_another_release_and_doors_for_notebooks_change_no_run(package):
+    """What the package as a whole offers is reached by nothing, and leads nowhere."""
+    before = hashes()
+    rules = reach.code_of("fedsdg.analysis.summarise")
+    append(package / "__init__.py", "\n__version__ = '99.0.0'\n")
+    append(package / "__init__.py", "def run():\n    from fedsdg.cli import main\n")
+    assert changed(before) == set()
+    assert reach.code_of("fedsdg.analysis.summarise") == rules
+    append(package / "analysis/summarise.py")
+    forget()
+    assert reach.code_of("fedsdg.analysis.summarise") != rules
+
+
 @pytest.mark.parametrize(
     ("module", "methods"),
     [

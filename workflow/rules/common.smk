@@ -3,14 +3,12 @@
 Kept light on purpose (no pandas, no torch): Snakemake reads it on every call.
 """
 
-import hashlib
 import json
 import os
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-import yaml
 from snakemake.utils import validate
 
 validate(config, "../schemas/config.schema.json")
@@ -20,6 +18,7 @@ ROOT = Path(workflow.basedir)
 ROOT = ROOT.parent if ROOT.name == "workflow" else ROOT
 sys.path.insert(0, str(ROOT))
 from fedsdg.experiment.config import parse_config
+from fedsdg.experiment.config_files import kept_whole
 from fedsdg.experiment.declared_data import ALL, all_clients, description
 from fedsdg.experiment.reach import code_of, source_hash
 from fedsdg.experiment.starts import FILES as START_FILES
@@ -117,6 +116,12 @@ def figure_files():
 
 def claim_files():
     return grid(f"{places.CLAIMS}.{{suffix}}", suffix=["md", "json"])
+
+
+def where():
+    """Where a person finds what the experiment has shown."""
+    pages = [places.TABLE.format(experiment=EXPERIMENT, table=""), *grid(f"{places.CLAIMS}.md")]
+    return [*pages, places.FIGURE.format(experiment=EXPERIMENT, figure="")]
 
 
 def last_pages():
@@ -289,21 +294,8 @@ START = [
 ]
 
 
-def write_effective_config():
-    """Write the merged config once, atomically, and return its absolute path."""
-    text = yaml.safe_dump(config, sort_keys=True)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-    path = Path(".fedsdg", "config", f"{EXPERIMENT}-{digest}.yaml")
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.{os.getpid()}")
-        partial.write_text(text)
-        os.replace(partial, path)
-    return str(path.resolve())
-
-
 os.environ.update(
-    FEDSDG_CONFIG=write_effective_config(),
+    FEDSDG_CONFIG=str(kept_whole(config)),
     # glibc gives large tensors back to the kernel when they are freed and faults them in again
     # at the next step, which costs a training run a large part of its time. These keep the
     # memory in the process. Other C libraries ignore them.

@@ -69,3 +69,15 @@ rule report_kernels:
     shell:
         "fedsdg kernels --measured {input.measured} --table {params.table}"
         " --figure {params.figure} &> {log}"
+
+
+localrules:
+    performance,
+
+
+rule performance:
+    """How fast aggregation is here: table and figure of a short measurement."""
+    input:
+        rules.report_kernels.output,
+    message:
+        "The measurements are there"

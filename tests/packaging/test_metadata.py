@@ -1,0 +1,61 @@
+"""What is said of the package in several places agrees."""
+
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedsdg import __version__
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_the_citation_is_whole_and_of_this_version():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert cited["cff-version"] == "1.2.0" and cited["type"] == "software"
+    assert cited["version"] == __version__
+    assert cited["license"] == PROJECT["license"]
+    assert cited["authors"] == PROJECT["authors"]
+    assert cited["title"].startswith("FedSDG Bench") and cited["message"]
+    assert len(cited["abstract"].split()) > 20 and "federated learning" in cited["keywords"]
+
+
+def test_the_version_has_its_entry_in_the_changelog():
+    heads = re.findall(r"^## .*?(\d+\.\d+\.\d+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert heads[0] == __version__
+
+
+def workflow(name):
+    return yaml.safe_load((ROOT / ".github/workflows" / name).read_text())
+
+
+def test_every_python_that_the_lock_is_for_is_tested_and_the_wheel_alone_is_tried():
+    jobs = workflow("ci.yml")["jobs"]
+    assert jobs["test"]["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13"]
+    told = " ".join(step.get("run", "") for step in jobs["package"]["steps"])
+    assert "make package" in told and 'fedsdg" reproduce --config smoke' in told
+
+
+def test_publishing_needs_a_tag_and_no_password():
+    said = workflow("release.yml")
+    assert said[True] == {"push": {"tags": ["v*"]}}  # YAML reads the key `on` so.
+    assert said["permissions"] == {"contents": "read"}
+    publish = said["jobs"]["publish"]
+    assert publish["needs"] == "build" and publish["permissions"] == {"id-token": "write"}
+    steps = [step for job in said["jobs"].values() for step in job["steps"]]
+    assert not [step for step in steps if {"user", "password"} & set(step.get("with", {}))]
+    assert steps[-1]["uses"].startswith("pypa/gh-action-pypi-publish@")
+    assert "secrets." not in (ROOT / ".github/workflows/release.yml").read_text()
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_builds_both_and_checks_them():
+    told = subprocess.run(
+        ["make", "--dry-run", "package"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert "-m build --outdir dist ." in told and "-m twine check --strict dist/*" in told

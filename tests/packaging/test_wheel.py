@@ -1,0 +1,194 @@
+"""The wheel alone: what it holds, and what it does in an empty folder without the repository."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from safetensors.numpy import load_file, save_file
+
+from fedsdg import __version__
+from fedsdg.files import read_json
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+INSIDE = "fedsdg/_shipped/"
+ARENAS = ("label-skew", "needs", "views")
+#: The smoke experiment with two methods whose rules have files of their own, a backbone in seconds,
+#: and few pages.
+TRIED = {
+    "experiment": "tried",
+    "backbones": {"letters-small": {"images": 400, "held_out": 100, "epochs": 1}},
+    "federation": {"evaluate_every": 3},
+    "methods": ["fedavg", {"type": "krum", "f": 1}],
+    "tables": ["main"],
+    "figures": ["convergence"],
+}
+
+
+def test_index_and_installer_accept_both(built):
+    check = [sys.executable, "-m", "twine", "check", "--strict", str(built.sdist), str(built.wheel)]
+    done = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout.count("PASSED") == 2, done.stdout
+
+
+def test_the_wheel_holds_what_newcomers_need_and_little_else(built):
+    files = built.files()
+    assert built.wheel.stat().st_size < 15e6
+    brought = {name.removeprefix(INSIDE) for name in files if name.startswith(INSIDE)}
+    assert brought - {"COMMIT"} == {name for name in brought if (ROOT / name).is_file()}
+    for name in brought - {"COMMIT"}:
+        assert files[INSIDE + name] == (ROOT / name).read_bytes(), name
+    needed = {"workflow/Snakefile", "workflow/schemas/config.schema.json"}
+    needed |= {file.relative_to(ROOT).as_posix() for file in (ROOT / "config").rglob("*.yaml")}
+    needed |= {file.relative_to(ROOT).as_posix() for file in (ROOT / "workflow").glob("*/*.*")}
+    for arena in ARENAS:
+        record = ROOT / "results/reference" / arena
+        needed |= {f"results/reference/{arena}/{n}.parquet" for n in ("runs", "rounds", "clients")}
+        for pattern in ("*.json", "partitions/**/*.parquet", "backbones/*"):
+            needed |= {file.relative_to(ROOT).as_posix() for file in record.glob(pattern)}
+    backbones = (ROOT / "results/reference/backbones").glob("*")
+    needed |= {file.relative_to(ROOT).as_posix() for file in backbones}
+    assert needed <= brought
+    assert not [name for name in files if name.endswith((".svg", ".tex", ".csv", ".pyc"))]
+    modules = {file.relative_to(ROOT).as_posix() for file in (ROOT / "fedsdg").rglob("*.py")}
+    assert modules == {name for name in files if name.endswith(".py")}
+    assert {name.split("/")[0] for name in files} == {
+        "fedsdg",
+        f"fedsdg_bench-{__version__}.dist-info",
+    }
+
+
+def test_nothing_in_it_names_a_place_of_the_machine_that_built_it(built):
+    places = [str(place).encode() for place in (ROOT, built.sources, sys.prefix)]
+    for name, content in built.files().items():
+        assert not [place for place in places if place in content], name
+
+
+def test_both_say_of_which_commit_they_are(built):
+    assert built.files()[f"{INSIDE}COMMIT"].decode().strip() == built.commit
+    with tarfile.open(built.sdist) as packed:
+        names = packed.getnames()
+        (commit,) = (name for name in names if name.count("/") == 1 and name.endswith("/COMMIT"))
+        assert packed.extractfile(commit).read().decode().strip() == built.commit
+    tops = {"/".join(name.split("/")[1:2]) for name in names}
+    assert {"CITATION.cff", "LICENSE", "README.md", "pyproject.toml", "setup.py"} <= tops
+    assert not tops & {"tests", "docs", "benchmarks", "build"}
+
+
+def test_it_is_found_in_place_of_the_checkout_and_is_light(installed, empty):
+    heavy = "{'torch', 'pandas', 'numpy', 'pyarrow'}"
+    light = f"import fedsdg, sys; print(fedsdg.__file__, *sys.modules.keys() & {heavy})"
+    run = [sys.executable, "-P", "-X", "importtime", "-c", light]
+    done = subprocess.run(
+        run, cwd=empty, env={"PYTHONPATH": str(installed.site)}, capture_output=True, text=True
+    )
+    assert done.stdout.split() == [str(installed.package / "__init__.py")]
+    # Microseconds, that of what it imports included.
+    took = re.search(r"\| +(\d+) \| fedsdg$", done.stderr, re.MULTILINE)
+    assert took is not None and int(took[1]) < 200_000
+
+
+def test_version_methods_check_and_a_config_by_its_name(installed, empty):
+    assert installed("--version", cwd=empty).stdout == f"fedsdg {__version__}\n"
+    table = installed("methods", cwd=empty).stdout
+    assert "scaffold" in table and "fedsdg" in table
+    done = installed("check", "--config", "needs", cwd=empty)
+    needs = yaml.safe_load((ROOT / "config/needs.yaml").read_text())
+    assert done.returncode == 0 and f"needs: {len(needs['methods'])} methods" in done.stdout
+    done = installed("check", "--config", "config/neds.yaml", cwd=empty)
+    assert done.returncode == 2 and done.stderr.endswith("; did you mean 'needs'?\n")
+    assert not list(empty.iterdir())
+
+
+def test_aggregate_adds_files(installed, empty):
+    """FedAvg of one image and three: the global model, and a quarter and three quarters of 4."""
+    save_file({"w": np.zeros(3, np.float32)}, empty / "g.safetensors")
+    for name, value, samples in (("a", 0.0, "1"), ("b", 4.0, "3")):
+        content = {"w": np.full(3, value, np.float32)}
+        save_file(content, empty / f"{name}.safetensors", metadata={"num_samples": samples})
+    command = [
+        "aggregate",
+        "--rule",
+        "fedavg",
+        "--global",
+        "g.safetensors",
+        "--out",
+        "new.safetensors",
+    ]
+    done = installed(*command, "--clients", "a.safetensors", "b.safetensors", cwd=empty)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(load_file(empty / "new.safetensors")["w"], 3.0, rtol=1e-6)
+
+
+def test_a_wheel_without_its_data_says_so(own_installation, empty):
+    shutil.rmtree(own_installation.package / "_shipped")
+    for command in (["check"], ["reproduce"]):
+        done = own_installation(*command, cwd=empty)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1
+        assert "was installed without its data, so there is no config/config.yaml" in done.stderr
+        assert "install it again from its wheel" in done.stderr
+    assert not list(empty.iterdir())
+
+
+def planned(done: subprocess.CompletedProcess[str]) -> dict[str, int]:
+    """Rule -> number of jobs, by the table that Snakemake begins with."""
+    table = re.search(
+        r"Job stats:\njob +count\n-[- ]+\n(.*?)\n\n", done.stderr + done.stdout, re.DOTALL
+    )
+    assert done.returncode == 0 and table is not None, done.stderr
+    rows = (line.split() for line in table[1].splitlines())
+    return {rule: int(count) for rule, count in rows if rule not in ("all", "total")}
+
+
+def test_it_reproduces_and_another_release_redoes_what_it_changed(own_installation, built, empty):
+    """Six rounds of two methods, by the workflow, then the same with one rule's code edited."""
+    fedsdg, store = own_installation, empty / ".fedsdg/runs"
+    (empty / "tried.yaml").write_text(yaml.safe_dump(TRIED))
+    # Environments often lie in a repository of somebody's own, whose commit is not the package's.
+    around = ["git", "-C", str(fedsdg.site.parent), "-c", "user.name=A", "-c", "user.email=a@b.org"]
+    subprocess.run([*around, "init", "--quiet"], check=True)
+    subprocess.run([*around, "commit", "--quiet", "--allow-empty", "-m", "other"], check=True)
+    command = ["reproduce", "--config", "smoke", "tried.yaml", "--cores", "2"]
+    done = fedsdg(*command, cwd=empty)
+    assert done.returncode == 0, done.stderr
+    assert "All of tried is there: results/tables/tried/" in done.stderr
+    for file in ("tables/tried/main.md", "figures/tried/convergence.svg", "claims/tried.md"):
+        assert (empty / "results" / file).stat().st_size
+    below = "results/runs/tried/digits/clients~20/dirichlet~0.3"
+    for method in ("fedavg", "krum"):
+        run = empty / below / method / "seed~0"
+        assert read_json(run / "result.json")["status"] == "ok"
+        assert read_json(run / "result.json")["last"]["round"] == 6
+        assert read_json(run / "provenance.json")["commit"] == built.commit
+    krum = empty / below / "krum/seed~0/result.json"
+    before, first = read_json(krum), {place.name for place in store.iterdir()}
+    assert len(first) == 2
+
+    version = own_installation.package / "__init__.py"
+    version.write_text(version.read_text().replace(__version__, "99.0.0"))
+    with (own_installation.package / "aggregation/rules/krum.py").open("a") as rule:
+        rule.write("\nEDITED = True\n")
+    assert fedsdg("--version", cwd=empty).stdout == "fedsdg 99.0.0\n"
+    again = planned(fedsdg(*command, "--", "--dry-run", cwd=empty))
+    assert again == {
+        "train_cell": 1,
+        "summarise_runs": 1,
+        "render_table": 1,
+        "plot_figure": 1,
+        "write_claims": 1,
+        "verify_runs": 1,
+    }
+    run = ["run", "--config", "smoke", "tried.yaml", "--method"]
+    assert fedsdg(*run, "fedavg", cwd=empty).returncode == 0
+    assert {place.name for place in store.iterdir()} == first
+    assert fedsdg(*run, "krum", cwd=empty).returncode == 0
+    assert len({place.name for place in store.iterdir()} - first) == 1
+    now = read_json(krum)
+    assert now["source_hash"] != before["source_hash"] and now["last"] == before["last"]
