@@ -15,12 +15,12 @@ from fedsdg.aggregation.types import Aggregate, Context, Rule
 from fedsdg.data.datasets import ImageData, image_data
 from fedsdg.experiment.building import build
 from fedsdg.experiment.config import parse_config
-from fedsdg.experiment.config_files import DEFAULT_FILE
 from fedsdg.experiment.examining.findings import Inapplicable, bytes_of
 from fedsdg.experiment.material import Material, make_partition, prepare_material
 from fedsdg.experiment.run_config import RunConfig
 from fedsdg.federation.asked import probes_of
 from fedsdg.federation.rounds import Federation
+from fedsdg.files.shipped import shipped
 from fedsdg.methods.declared import Row
 from fedsdg.methods.method import Method
 from fedsdg.methods.plugins import Plugin, contents, find_method, find_row
@@ -110,7 +110,7 @@ def trial_of(name: str, plugin: Plugin | None) -> Trial:
 
 def _run(name: str, method: Method, plugin: Plugin | None) -> RunConfig:
     clients, cohort = size_for(method.rule)
-    raw = yaml.safe_load(DEFAULT_FILE.read_text(encoding="utf-8"))
+    raw = yaml.safe_load(shipped("config/config.yaml").read_text(encoding="utf-8"))
     raw |= {"methods": [name], "plugins": [plugin.place] if plugin else [], "skews": [SKEW]}
     raw["federation"] |= {"clients": clients, "clients_per_round": cohort, "rounds": ROUNDS}
     raw["federation"] |= {"evaluate_every": 2, "trace_every": 4}
