@@ -35,7 +35,7 @@ def completion(arguments: argparse.Namespace) -> int:
     """Print what makes a shell complete this command."""
     import shtab
 
-    whole = arguments.whole
+    whole = arguments.command_line
     tables = dict(_tables())
     for command, one in _arguments(whole):
         _complete(one, command, arguments.shell)

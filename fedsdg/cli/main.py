@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments, rest = whole.parse_known_args(argv)
     if rest:
         arguments.parser.unknown(rest)
-    arguments.whole = whole
+    arguments.command_line = whole
     try:
         code = int(arguments.function(arguments))
         sys.stdout.flush()

@@ -191,3 +191,12 @@ def test_every_option_of_every_command_is_explained_or_speaks_for_itself():
     for name, sub in known.choices.items():
         for one in sub._actions:
             assert one.help or one.dest in {*plain, "what"}, f"{name} {one.dest}"
+
+
+def test_what_main_tells_commands_is_no_option_of_any_of_them():
+    """Its own names would otherwise stand in for what was given."""
+    taken = {"command_line", "parser", "function"}
+    for name in COMMANDS:
+        words = lines(COMMANDS[name][1].example)[-1]
+        options = {action.dest for action in parser().parse_args(words).parser._actions}
+        assert not taken & options, name
