@@ -2,7 +2,8 @@
 
 Two runs may be compared seed by seed, as pairs, where clients, cohorts, first values and backbone
 are the same. On the machine of the record a run is the same byte for byte. On a processor with
-other instructions sums are rounded otherwise: the first rounds agree to 1e-6, the end need not.
+other instructions sums are rounded otherwise: losses of the first round agree within 1e-4, and then
+training amplifies the difference. By how much: ``benchmarks/rounding.py``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from fedsdg.parts import declared, plain
 
 #: So many rounds are done again: enough for every client's data, cohort and first values to count.
 ROUNDS = 5
-#: Losses of the same federation differ by less: rounding gives 1e-6, another cohort 1e-2.
+#: In their first round losses of the same federation differ by less: other instructions gave 1e-6
+#: for most methods and 9.5e-5 for the worst of 81 runs, another cohort gives 1e-2.
 SAME_LOSS = 1e-4
 
 _SECTIONS = {
@@ -52,13 +54,15 @@ class Agreement:
 
     ``differs``: what is not the same, a sentence each; where there is any, runs made here are no
     pairs of recorded ones. ``exactly``: every recorded number is the same. ``largest``: of the
-    differences between training losses of clients, in nats; None where no round was done.
+    differences between training losses of clients in the first round, in nats, and ``later`` in
+    those after it; None where no round was done.
     """
 
     run: str
     differs: tuple[str, ...] = ()
     exactly: bool = False
     largest: float | None = None
+    later: float | None = None
 
     @property
     def paired(self) -> str | None:
@@ -76,7 +80,7 @@ class Agreement:
             return f"paired exactly: {self.run} comes out bit for bit"
         return (
             f"paired by federation: {self.run} has the same clients, cohorts and first values, and "
-            f"its losses agree to {self.largest:.0e}"
+            f"its losses agree to {self.largest:.0e} in the first round"
         )
 
 
@@ -157,9 +161,9 @@ def compared(
     """Recorded rows and those made here, up to round ``rounds``.
 
     Whole numbers and truth values (who took part, with how many samples and steps) must be the
-    same, and losses agree within ``SAME_LOSS``, for runs to be pairs.
+    same, and the losses of the first round agree within ``SAME_LOSS``, for runs to be pairs.
     """
-    exactly, largest = True, 0.0
+    exactly, largest, later = True, 0.0, 0.0
     found: list[str] = []
     tables = (
         ("rounds.parquet", recorded.rounds, list(rounds_here), ("round",)),
@@ -188,11 +192,14 @@ def compared(
                 if not _same(row[column], own.get(column))
             ]
             gap = _gap(row.get("train_loss"), own.get("train_loss"))
+            if row["round"] > 1:
+                later = max(later, gap)
+                continue
             largest = max(largest, gap)
             if not gap <= SAME_LOSS:
                 found.append(f"{name}, {where}: the training losses differ by {gap:.1e}")
     # The first says it; thousands of rows would say it again.
-    return Agreement(recorded.folder, tuple(found[:1]), exactly and not found, largest)
+    return Agreement(recorded.folder, tuple(found[:1]), exactly and not found, largest, later)
 
 
 def _is_counted(kind: pa.DataType) -> bool:

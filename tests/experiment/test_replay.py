@@ -93,13 +93,22 @@ def test_rows_that_are_the_same_are_paired_exactly(published):
 
 def test_a_loss_rounded_otherwise_is_paired_by_federation(published):
     clients = rows(published.clients)
-    one = next(row for row in clients if row["participated"])
+    one = next(row for row in clients if row["participated"] and row["round"] == 1)
     one["train_loss"] = float(np.nextafter(one["train_loss"], 9))
     found = compared(published, rows(published.rounds), clients, 2)
     assert found.paired == "by federation" and 0 < found.largest < 1e-12
     one["train_loss"] += 2 * SAME_LOSS
     found = compared(published, rows(published.rounds), clients, 2)
     assert found.paired is None and "training losses differ by 2.0e-04" in found.sentence
+
+
+def test_what_training_amplifies_after_the_first_round_is_said_and_no_obstacle(published):
+    clients = rows(published.clients)
+    one = next(row for row in clients if row["participated"] and row["round"] == 2)
+    one["train_loss"] += 0.1
+    found = compared(published, rows(published.rounds), clients, 2)
+    assert found.paired == "by federation" and found.largest == 0
+    assert found.later == pytest.approx(0.1)
 
 
 def test_another_cohort_is_named_with_its_client(published):

@@ -28,6 +28,7 @@ from fedsdg.experiment.grid import run_grid
 from fedsdg.experiment.possible import require_possible
 from fedsdg.experiment.replay import Agreement
 from fedsdg.files import hint, read_json, write_json
+from fedsdg.files.places import RECORDS as PUBLISHED
 from fedsdg.files.places import ROLES, SEARCH, SUMMARY, filled
 from fedsdg.files.shipped import shipped
 
@@ -149,8 +150,20 @@ def _require_pairs(published: Config, record: Record, seeds: Sequence[int]) -> A
             f"{agreement.sentence}; --baselines-here runs the rows of the record on this machine "
             "instead of taking theirs"
         )
-    print(f"fedsdg: {agreement.sentence}", file=sys.stderr)
+    print(f"fedsdg: {agreement.sentence}{_moved(agreement, record)}", file=sys.stderr)
     return agreement
+
+
+def _moved(agreement: Agreement, record: Record) -> str:
+    """By how much rounding alone moved runs of the arena: ``benchmarks/rounding.py``."""
+    if agreement.paired == "exactly":
+        return ""
+    measured = read_json(shipped(f"{PUBLISHED}/rounding.json"))["arenas"][record.folder.name]
+    largest = measured["expected_accuracy"]["largest"]
+    return (
+        f"; rounding alone moved the personal accuracy of {measured['runs']} runs of this arena by "
+        f"up to {largest:g} points"
+    )
 
 
 def _combine(record: Record, grid: Config, rivals: Sequence[str]) -> None:
