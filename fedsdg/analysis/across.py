@@ -17,6 +17,15 @@ from fedsdg.analysis.plots import save_figure
 from fedsdg.analysis.tables import save_table
 from fedsdg.analysis.tables.across import across, to_target
 
+#: Of the figure.
+CAPTION = (
+    "Left: interquartile mean of {metric} over all cells and seeds (the mean without the lowest "
+    "and the highest quarter of the values, whichever cells these are of). Right: performance "
+    "profiles, the share of clients whose own {metric} is above τ, mean over runs and cells. Bars "
+    "and bands: 95 % intervals of a bootstrap that draws seeds within each cell; those of the "
+    "bands hold at each τ for itself. At most five methods are in colour"
+)
+
 
 def write_across(
     names: Sequence[str],
@@ -34,27 +43,25 @@ def write_across(
     arenas = read_arenas(records, names, metric)
     found = overall(arenas)
     tables = [across(arenas, found), to_target(arenas)]
-    from fedsdg.analysis.plots import across as plot
+    from fedsdg.analysis.plots.across import draw
     from fedsdg.analysis.plots.style import put_above, styled
 
     with styled(arenas.summaries[0].roles):
-        figure = plot.draw(found, arenas.metric)
+        figure = draw(found, arenas.metric)
         if notes := unsettled(arenas):
             put_above(figure, " ".join(notes))
-        caption = plot.CAPTION.format(metric=arenas.metric.title)
-        facts = {
-            "figure": "across",
-            "caption": " ".join([f"{caption}. {where(arenas)}.", *notes]),
-            **_facts(arenas, found),
-        }
+        facts = across_facts(arenas, found)
         inputs = [file for summary in arenas.summaries for file in summary.inputs]
         written = [file for t in tables for file in save_table(t, Path(output) / t.name)]
         return written + save_figure(figure, Path(figures or output) / "across", facts, inputs)
 
 
-def _facts(arenas: Arenas, found: Sequence[Overall]) -> dict[str, Any]:
-    """What the sidecar holds of the numbers that are drawn."""
+def across_facts(arenas: Arenas, found: Sequence[Overall]) -> dict[str, Any]:
+    """What the sidecar of the figure says of what is drawn."""
+    caption = f"{CAPTION.format(metric=arenas.metric.title)}. {where(arenas)}."
     return {
+        "figure": "across",
+        "caption": " ".join([caption, *unsettled(arenas)]),
         "arenas": [summary.experiment for summary in arenas.summaries],
         "metric": arenas.metric.key,
         "seeds": arenas.seeds,

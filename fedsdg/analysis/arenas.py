@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,8 +68,13 @@ class Arenas:
         return np.array(rows, dtype=np.float64)
 
 
-def read_arenas(records: str | Path, names: Sequence[str], metric: str) -> Arenas:
-    """The arenas of these names below the folder ``records``.
+def read_arenas(
+    records: str | Path,
+    names: Sequence[str],
+    metric: str,
+    read: Callable[[Path], Summary] = Summary,
+) -> Arenas:
+    """The arenas of these names below the folder ``records``, each as ``read`` gives its summary.
 
     A method belongs to them if it has the metric in every cell of each; the line of a pooled
     training takes no part. The seeds of a cell are the lowest that all of these methods have
@@ -81,7 +86,7 @@ def read_arenas(records: str | Path, names: Sequence[str], metric: str) -> Arena
         raise ValueError(f"there is no metric {metric!r}{hint(metric, METRIC_KEYS)}")
     if twice := [name for name in names if list(names).count(name) > 1]:
         raise ValueError(f"the arena {twice[0]!r} is named twice; name each once")
-    summaries = tuple(Summary(_folder(Path(records), name)) for name in names)
+    summaries = tuple(read(_folder(Path(records), name)) for name in names)
     for summary in summaries:
         if summary.reported != "quarter":
             raise ValueError(

@@ -83,6 +83,13 @@ def test_the_help_of_a_command_ends_with_an_example_that_holds(name, capsys):
                 assert (ROOT / word).exists(), word
 
 
+#: What a newcomer brings.
+MY_METHOD = """
+from fedsdg.aggregation.rules.mean import Mean
+from fedsdg.methods.method import Method
+
+METHODS = {"mine": Method("Mine", rule=Mean())}
+"""
 #: Those that take no training and write nothing into the record.
 QUICK = (
     "check",
@@ -92,7 +99,7 @@ QUICK = (
     "partition",
     "table",
     "claims",
-    "verify",
+    "succeeded",
     "throughput",
 )
 
@@ -104,6 +111,7 @@ def test_an_example_works_in_a_checkout(name, tmp_path, monkeypatch, capsys):
     (tmp_path / "config").symlink_to(ROOT / "config")
     (tmp_path / "results").mkdir()
     (tmp_path / "results/reference").symlink_to(ROOT / "results/reference")
+    (tmp_path / "my_method.py").write_text(MY_METHOD)
     for words in lines(COMMANDS[name][1].example):
         assert main(words) == 0, capsys.readouterr().err
 

@@ -12,14 +12,6 @@ from fedsdg.analysis.overall import Overall, shown
 from fedsdg.analysis.plots.cast import cast
 from fedsdg.analysis.plots.style import BAND_SEEDS, GREY, Look, method_legend, panels, roles, say
 
-CAPTION = (
-    "Left: interquartile mean of {metric} over all cells and seeds (the mean without the lowest "
-    "and the highest quarter of the values, whichever cells these are of). Right: performance "
-    "profiles, the share of clients whose own {metric} is above τ, mean over runs and cells. Bars "
-    "and bands: 95 % intervals of a bootstrap that draws seeds within each cell; those of the "
-    "bands hold at each τ for itself. At most five methods are in colour"
-)
-
 
 def draw(found: Sequence[Overall], metric: Metric) -> Figure:
     """Two panels side by side, the best interquartile mean on top of the left one."""

@@ -19,6 +19,7 @@ from fedsdg.analysis.recomputing.judgements import judged
 from fedsdg.analysis.recomputing.pages import Record, measured_tables
 from fedsdg.analysis.recomputing.sentences import PAGES, sentence_faults, table_faults
 from fedsdg.analysis.recomputing.sources import source_faults
+from fedsdg.analysis.recomputing.spanning import spanning_faults
 from fedsdg.files.places import RECORDS
 
 __all__ = ["Fault", "Recomputed", "recompute"]
@@ -79,6 +80,11 @@ def recompute(root: Path, say: Callable[[str], None] = lambda _: None) -> Recomp
     for _, faults in measured_tables(root):
         found.tables += 1
         found.faults += faults
+    say("what spans arenas")
+    count, faults = spanning_faults(root)
+    found.tables += count
+    found.sidecars += count > 0
+    found.faults += faults
     say("ledger, README and findings")
     entries, faults = judged(root)
     found.verdicts += len(entries)

@@ -29,7 +29,7 @@ FORMATS: Mapping[str, Callable[[Table], str]] = MappingProxyType(
 _MEASURED = {"kernels": kernels, "throughput": throughput}
 _MEASUREMENTS = "performance/measured.json"
 #: What a sidecar says of the day on which its figure was drawn.
-_OF_THE_DAY = ("source_sha256", "version")
+OF_THE_DAY = ("source_sha256", "version")
 
 
 class Record:
@@ -58,7 +58,7 @@ class Record:
         if not files:
             because = f"it names the table {name!r}, which is not there"
             return [Fault(self._shown(self.folder / "pages.json"), "tables", "", "", because)]
-        return _of_files(self.root, files, partial(self.table, name))
+        return of_files(self.root, files, partial(self.table, name))
 
     def markdown(self) -> list[str]:
         """The recomputed Markdown of the tables that are there as such."""
@@ -93,8 +93,8 @@ class Record:
             known = "it is not there" if name in FIGURES else f"there is no figure {name!r}"
             return [Fault(shown, "", "", "", known)]
         facts = read_json(file)
-        found = list(self._inputs(shown, facts.pop("inputs", {})))
-        for key in _OF_THE_DAY:
+        found = list(input_faults(self.root, shown, facts.pop("inputs", {})))
+        for key in OF_THE_DAY:
             facts.pop(key, None)
         return found + json_faults(shown, facts, partial(self._facts, name))
 
@@ -102,23 +102,25 @@ class Record:
         summary = self.summary(factor)
         return figure_facts(name, summary, known_figure(name).frame(summary))
 
-    def _inputs(self, shown: str, inputs: Mapping[str, str]) -> Iterator[Fault]:
-        if not inputs:
-            yield Fault(shown, "inputs", "", "", "it names no file that it was drawn from")
-        for name, digest in inputs.items():
-            place = f"inputs.{name}"
-            if not (self.root / name).is_file():
-                because = "the figure was drawn from this file, which is not there"
-                yield Fault(shown, place, "", "", because)
-            elif (now := sha256_file(self.root / name)) != digest:
-                yield Fault(shown, place, digest, f"a file with the hash {now}")
-
     def _listed(self, kind: str) -> list[str]:
         file = self.folder / "pages.json"
         return list(read_json(file).get(kind, [])) if file.is_file() else []
 
     def _shown(self, file: Path) -> str:
         return file.relative_to(self.root).as_posix()
+
+
+def input_faults(root: Path, shown: str, inputs: Mapping[str, str]) -> Iterator[Fault]:
+    """Faults of the files, and their hashes, that a sidecar says its figure was drawn from."""
+    if not inputs:
+        yield Fault(shown, "inputs", "", "", "it names no file that it was drawn from")
+    for name, digest in inputs.items():
+        place = f"inputs.{name}"
+        if not (root / name).is_file():
+            because = "the figure was drawn from this file, which is not there"
+            yield Fault(shown, place, "", "", because)
+        elif (now := sha256_file(root / name)) != digest:
+            yield Fault(shown, place, digest, f"a file with the hash {now}")
 
 
 def measured_tables(root: Path) -> Iterator[tuple[str, list[Fault]]]:
@@ -132,14 +134,15 @@ def measured_tables(root: Path) -> Iterator[tuple[str, list[Fault]]]:
         if files:
             # What was measured is printed as it stands: there is no sum to round.
             made = function(read)
-            yield name, _of_files(root, files, partial(_always, made))
+            yield name, of_files(root, files, partial(_always, made))
 
 
 def _always(table: Table, _: float) -> Table:
     return table
 
 
-def _of_files(root: Path, files: list[Path], table: Callable[[float], Table]) -> list[Fault]:
+def of_files(root: Path, files: list[Path], table: Callable[[float], Table]) -> list[Fault]:
+    """Faults of a table in its files; ``table`` makes it of records nudged by a factor."""
     found = []
     for file in files:
         written = FORMATS[file.suffix]

@@ -1,15 +1,16 @@
 """Numbers in sentences: those in the marked result sections of README and findings.
 
 Between ``<!-- results -->`` and ``<!-- /results -->`` every paragraph and every item of a list that
-holds a numeral links to what says it by its id: ``([gates-help](docs/claims.md#gates-help))``. Each
-numeral must then be one of the numbers of the entries that are linked there, to the decimals that
-are written: effect, interval, n, threshold, visible difference, means, a number of its sentence, or
-a fact of the runs (clients, cohort, rounds, epochs, the number in the skew's name). The 95 of a
-confidence may stand everywhere. A numeral with a sign must have the sign of the entry.
+holds a numeral links to what says it by its id: ``([gates-help](docs/claims.md#gates-help))``; so
+may the row of a table. Each numeral must then be one of the numbers of the entries that are linked
+there, to the decimals that are written: effect, interval, n, threshold, visible difference, means,
+a number of its sentence, or a fact of the runs (clients, cohort, rounds, epochs, the number in the
+skew's name). The 95 of a confidence may stand everywhere. A numeral with a sign must have the sign
+of the entry.
 
 No numeral of that kind is what belongs to a name (CIFAR-100, top5, η_1), code, an image, the target
-of a link, a heading, a row of a table, or an HTML comment. Numbers that are written as words count
-as words.
+of a link, a heading, a row of a table without an id, or an HTML comment. Numbers that are written
+as words count as words.
 
 Between ``<!-- main-table -->`` and ``<!-- /main-table -->`` stands a table of a record.
 """
@@ -57,16 +58,17 @@ class Block(NamedTuple):
 
 
 def blocks(text: str) -> Iterator[Block]:
-    """Paragraphs and items of lists of the marked sections, without tables and headings."""
+    """Paragraphs, items of lists and table rows with an id of the marked sections."""
     for section in _SECTION.finditer(text):
         first = 1 + text.count("\n", 0, section.start(1))
         parts: list[tuple[int, list[str]]] = [(first, [])]
         for number, line in enumerate(section[1].splitlines(), start=first):
             item = re.match(r"\s*([-*]|\d+\.)\s+", line)
             shown = line.lstrip()
+            aside = shown.startswith("#") or (shown.startswith("|") and not _ID.search(shown))
             if not shown or item or shown.startswith(("|", "#")):
                 parts.append((number, []))
-            if shown and not shown.startswith(("|", "#")):
+            if shown and not aside:
                 if not parts[-1][1]:
                     parts[-1] = (number, [])
                 parts[-1][1].append(line[item.end() :] if item else line)
