@@ -162,7 +162,7 @@ def test_search_finds_a_page_that_was_opened_from_disk(site):
         page.goto((site / "index.html").as_uri())
         page.locator(".md-search__input").fill("control variates")
         found = page.locator(".md-search-result__link[href*='scaffold.html']").first
-        found.wait_for(state="attached", timeout=30_000)
+        found.wait_for(state="attached", timeout=120_000)
         browser.close()
     assert faults == []
     assert [url for url in asked if not url.startswith("file://")] == []
