@@ -160,7 +160,7 @@ def test_search_finds_a_page_that_was_opened_from_disk(site):
         page.on("console", lambda said: faults.append(said.text) if said.type == "error" else None)
         page.on("request", lambda one: asked.append(one.url) if "://" in one.url else None)
         page.goto((site / "index.html").as_uri())
-        page.locator(".md-search__input").fill("control variates")
+        page.locator(".md-search__input").fill("scaffold control variates")
         found = page.locator(".md-search-result__link[href*='scaffold.html']").first
         found.wait_for(state="attached", timeout=120_000)
         browser.close()
