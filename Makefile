@@ -21,7 +21,7 @@ SNAKEMAKE  = $(BIN)/snakemake --cores $(CORES) $(if $(CONFIG),--configfile $(CON
 # Jobs of the pipeline find `fedsdg` here, as in an activated shell.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help reproduce report page everything search record cifar100 cifar100-pilot extended smoke test test-fast lint verify package bench bench-compare bench-regression gate gpu lock documents docs environment clean distclean
+.PHONY: help reproduce report page everything search record cifar100 cifar100-pilot extended smoke test pytest test-fast lint verify package bench bench-compare bench-regression gate gpu lock documents docs environment clean distclean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -121,7 +121,13 @@ extended: $(INSTALLED)
 smoke: $(INSTALLED)
 	$(BIN)/snakemake --cores $(CORES) --configfile config/smoke.yaml
 
-test: lint verify
+test: $(INSTALLED)
+	@set -e; for part in lint verify pytest; do \
+	  begun=$$(date +%s); $(MAKE) --no-print-directory $$part; \
+	  echo "$$part took $$((($$(date +%s) - begun) / 60)) minutes and $$((($$(date +%s) - begun) % 60)) seconds"; \
+	done
+
+pytest: $(INSTALLED)
 	$(PYTEST)
 
 test-fast: $(INSTALLED)

@@ -1,5 +1,6 @@
 """The wheel alone: what it holds, and what it does in an empty folder without the repository."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -105,6 +106,16 @@ def test_version_methods_check_and_a_config_by_its_name(installed, empty):
     done = installed("check", "--config", "config/neds.yaml", cwd=empty)
     assert done.returncode == 2 and done.stderr.endswith("; did you mean 'needs'?\n")
     assert not list(empty.iterdir())
+
+
+def test_newcomers_find_the_published_rows(installed, empty):
+    (empty / "mine.yaml").write_text("methods: [{type: fedprox, name: mine}]\n")
+    done = installed("compare", "mine.yaml", "--seeds", "99", cwd=empty)
+    assert done.returncode == 2
+    assert "--seeds is 99, but the record of 'needs' has 10; ask for 1 to 10" in done.stderr
+    done = installed("arenas", "--json", cwd=empty)
+    recorded = {one["name"] for one in json.loads(done.stdout) if one["recorded"]}
+    assert {"label-skew", "needs", "views"} <= recorded
 
 
 def test_aggregate_adds_files(installed, empty):
