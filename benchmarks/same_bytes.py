@@ -137,6 +137,14 @@ def compute(grid: Grid, checkout: Path, work: Path) -> None:
         raise Broken(f"{grid.name} in {checkout}: {lines[-1] if lines else 'no word'}; see {log}")
 
 
+def _with_checkpoint(folder: Path) -> set[str]:
+    """Runs with a checkpoint; none where one vanishes while it is looked at: its run has ended."""
+    try:
+        return {found.parent.name for found in folder.glob("*/round~*.json")}
+    except FileNotFoundError:
+        return set()
+
+
 def _stop_after_a_checkpoint(
     command: Sequence[str], work: Path, environment: Mapping[str, str], said: Any
 ) -> None:
@@ -146,7 +154,7 @@ def _stop_after_a_checkpoint(
     while True:
         process = subprocess.Popen(command, cwd=work, env=environment, stdout=said, stderr=said)
         while process.poll() is None:
-            there = {found.parent.name for found in folder.glob("*/round~*.json")} - stopped
+            there = _with_checkpoint(folder) - stopped
             if there:
                 stopped |= there
                 process.send_signal(signal.SIGTERM)

@@ -24,6 +24,11 @@ UNTUNED = (
     "{newcomer} was not tuned: it runs with the values given, beside rows whose values a search "
     "found. --tune gives it the same search."
 )
+_FAMILY = (
+    "Verdicts are adjusted for one another by Holm, here over {number} comparisons, so one can be "
+    "undecided though its own interval leaves out 0. Fewer, named beforehand with --against, see "
+    "more."
+)
 _UNSETTLED = "†: training had not settled when the rounds ended."
 _SECONDS = "Seconds are those of the machine that made the run."
 _UNPAIRED = "Without a place: a row that lacks one of the newcomer's seeds."
@@ -41,6 +46,8 @@ def standing_table(standing: Standing) -> Table:
         blocks.append(_ranking(standing, cell, lines))
         blocks.append(_differences(standing, cell, [one.method for one in lines]))
     notes = [] if standing.tuned else [UNTUNED.format(newcomer=newcomer)]
+    if len(standing.comparisons) > 1:
+        notes.append(_FAMILY.format(number=len(standing.comparisons)))
     notes += [_UNSETTLED] * unsettled + [_UNPAIRED] * unpaired + [_SECONDS]
     caption = _CAPTION.format(
         newcomer=newcomer, experiment=summary.experiment, at=summary.rounds[summary.reported]
