@@ -27,7 +27,7 @@ from fedsdg.analysis.read_back import read_summary
 from fedsdg.analysis.summarise import Gathered, find_runs
 from fedsdg.experiment.replay import ROUNDS
 from fedsdg.files import provenance, read_json, write_json
-from fedsdg.files.places import BACKBONE, RECORDS, RUNS, filled
+from fedsdg.files.places import ARENAS, BACKBONE, RECORDS, RUNS, filled
 from fedsdg.files.shipped import shipped
 
 #: Instructions -> what tells torch, its products (MKL) and its networks (oneDNN) to use no others.
@@ -43,15 +43,8 @@ INSTRUCTIONS = {
         "ONEDNN_MAX_CPU_ISA": "SSE41",
     },
 }
-ARENAS = ("needs", "label-skew", "views")
 METRICS = ("expected_accuracy", "expected_worst_decile", "global_accuracy")
 METRICS_OF_GROUPS = ("expected_accuracy_a", "expected_accuracy_b")
-
-
-def config_of(arena: str) -> Path:
-    """The config file of an arena; label-skew is the default."""
-    name = "config" if arena == "label-skew" else arena
-    return shipped(f"config/{name}.yaml")
 
 
 def do_again(arena: str, seeds: Sequence[int], work: Path, instructions: str, jobs: int) -> None:
@@ -61,7 +54,7 @@ def do_again(arena: str, seeds: Sequence[int], work: Path, instructions: str, jo
     for file in (place, place.with_suffix(".json")):
         shutil.copyfile(shipped(f"{RECORDS}/backbones/{file.name}"), file)
     pages = ["tables=[main]", "figures=[partition]", "primary=[]", f"seeds={list(seeds)}"]
-    command = [sys.executable, "-m", "fedsdg", "run", "--grid", str(config_of(arena))]
+    command = [sys.executable, "-m", "fedsdg", "run", "--grid", str(shipped(ARENAS[arena]))]
     environment = {**os.environ, **INSTRUCTIONS[instructions]}
     environment["FEDSDG_STORE"] = str(work / ".fedsdg")
     subprocess.run(
@@ -82,7 +75,9 @@ def moved(there: Gathered, here: Path) -> dict[str, Any]:
         for table in (there.clients.to_pandas(), pd.read_parquet(here / "clients.parquet"))
     ]
     gaps = (losses[0] - losses[1]).abs()
-    row["loss"] = float(gaps[gaps.index.get_level_values("round") <= ROUNDS].max())
+    rounds = gaps.index.get_level_values("round")
+    row["first_loss"] = float(gaps[rounds == 1].max())
+    row["loss"] = float(gaps[rounds <= ROUNDS].max())
     return row
 
 
@@ -95,14 +90,15 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
             rms = math.sqrt(sum(value * value for value in values) / len(values))
             largest = max(map(abs, values))
             found[metric] = {"largest": round(largest, 2), "rms": round(rms, 2)}
-    found["loss"] = float(f"{max(row['loss'] for row in rows):.1e}")
+    for name in ("first_loss", "loss"):
+        found[name] = float(f"{max(row[name] for row in rows):.1e}")
     return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do the runs again, print what moved, and write it down."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--arenas", nargs="+", default=ARENAS, choices=ARENAS)
+    parser.add_argument("--arenas", nargs="+", default=list(ARENAS), choices=ARENAS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--instructions", default="avx2", choices=sorted(INSTRUCTIONS))
     parser.add_argument("--work", type=Path, required=True, help="a folder for runs and store")
@@ -129,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         {
             "instructions": given.instructions,
             "seeds": given.seeds,
-            "unit": "percentage points; losses in nats over the first rounds",
+            "unit": "percentage points; losses in nats, of the first round and the first few",
             "first_rounds": ROUNDS,
             "arenas": arenas,
             "methods": {name: summary(rows) for name, rows in sorted(methods.items())},

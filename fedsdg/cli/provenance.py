@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedsdg.cli.command import Command
+from fedsdg.cli.options import add_json_option, say_json
 
 if TYPE_CHECKING:
     from fedsdg.analysis.tracing import Trace
@@ -34,7 +34,7 @@ def trace(arguments: argparse.Namespace) -> int:
             experiment: way and {**asdict(way), "command": way.command}
             for experiment, way in ways.items()
         }
-        print(json.dumps(facts, indent=2, ensure_ascii=False))
+        say_json(facts)
         return 0
     for name, text in _lines(found, ways):
         print(f"{name:12s}{text}")
@@ -52,7 +52,7 @@ def _trace_options(sub: argparse.ArgumentParser) -> None:
         "--column", default="", help='heading or csv name, as "IID, half, B"; words in any order'
     )
     sub.add_argument("--configs", default="config", help="their folder (default: %(default)s)")
-    sub.add_argument("--json", action="store_true", help="everything, as JSON")
+    add_json_option(sub)
 
 
 def _lines(found: Trace, ways: Mapping[str, Again | None]) -> list[tuple[str, str]]:
@@ -150,7 +150,7 @@ def verify(arguments: argparse.Namespace) -> int:
         counts = {name: n for name, n in asdict(found).items() if name != "faults"}
         listed = [asdict(fault) for fault in found.faults]
         said = {"compared": counts, "faults": listed, "runs": runs}
-        print(json.dumps(said, indent=2, ensure_ascii=False))
+        say_json(said)
         return 1 if faults else 0
     print(f"recomputed and compared: {found.counts}")
     print("(of figures the numbers, captions and inputs; not drawn)")
@@ -179,7 +179,7 @@ def _verify_options(sub: argparse.ArgumentParser) -> None:
         "commit (default: %(default)s; 0: none)",
     )
     sub.add_argument("--whole", action="store_true", help="of all published runs of the arenas")
-    sub.add_argument("--json", action="store_true", help="what was compared and found, as JSON")
+    add_json_option(sub)
 
 
 _TRACE = """\

@@ -7,14 +7,13 @@ from pathlib import Path
 
 from fedsdg.analysis.read_back import read_summary
 from fedsdg.analysis.summarise import Gathered
-from fedsdg.experiment.comparing import ARENAS
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.loading import load_images
 from fedsdg.experiment.material import make_partition, prepare_material
 from fedsdg.experiment.replay import Agreement, replay
 from fedsdg.files import sha256_json
-from fedsdg.files.places import RECORDS
+from fedsdg.files.places import ARENAS, RECORDS
 from fedsdg.models.backbones import load_backbone
 
 

@@ -36,8 +36,8 @@ from fedsdg.parts import declared, plain
 
 #: So many rounds are done again: enough for every client's data, cohort and first values to count.
 ROUNDS = 5
-#: In their first round losses of the same federation differ by less: other instructions gave 1e-6
-#: for most methods and 9.5e-5 for the worst of 81 runs, another cohort gives 1e-2.
+#: In their first round losses of the same federation differ by less, with other instructions too:
+#: results/reference/rounding.json.
 SAME_LOSS = 1e-4
 
 _SECTIONS = {

@@ -38,6 +38,13 @@ RECORDS = "results/reference"
 RECORD = f"{RECORDS}/{{experiment}}"
 PAPER_FIGURE = "paper_figures/{experiment}/{figure}"
 
+#: The arenas: experiments with a record that others are compared with, and their configs.
+ARENAS = {
+    "label-skew": "config/config.yaml",
+    "needs": "config/needs.yaml",
+    "views": "config/views.yaml",
+}
+
 #: The files of a run, its result last of all.
 RUN_FILES = (
     "rounds.parquet",

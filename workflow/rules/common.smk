@@ -53,7 +53,7 @@ RECORDED = sorted(file.parent.name for file in Path(places.RECORDS).glob("*/runs
 
 
 # The arenas of the three questions, in which the same methods are compared.
-ARENAS = ["label-skew", "needs", "views"]
+ARENAS = list(places.ARENAS)
 
 SKEW = (
     r"dirichlet~[0-9.]+|mixed~[0-9.]+~[0-9.]+|classes~[0-9]+|quantity~[0-9.]+|domains"

@@ -20,9 +20,7 @@ from fedsdg.analysis.plots.style import looks
 from fedsdg.analysis.summary import Cell, Summary
 from fedsdg.files import hint
 from fedsdg.files.declarations import families
-
-#: What is shown where nobody names experiments, as far as it is there.
-ARENAS = ("label-skew", "needs", "views")
+from fedsdg.files.places import ARENAS
 
 #: Columns without which a file is none of a summary.
 _NEEDED = {

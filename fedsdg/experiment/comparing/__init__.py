@@ -28,18 +28,11 @@ from fedsdg.experiment.grid import run_grid
 from fedsdg.experiment.possible import require_possible
 from fedsdg.experiment.replay import Agreement
 from fedsdg.files import hint, read_json, write_json
+from fedsdg.files.places import ARENAS, ROLES, SEARCH, SUMMARY, filled
 from fedsdg.files.places import RECORDS as PUBLISHED
-from fedsdg.files.places import ROLES, SEARCH, SUMMARY, filled
 from fedsdg.files.shipped import shipped
 
-__all__ = ["ARENAS", "PAGE", "Compared", "Request", "compare"]
-
-#: The arenas with a record to stand beside, and their configs; the first is the default.
-ARENAS = {
-    "needs": "config/needs.yaml",
-    "label-skew": "config/config.yaml",
-    "views": "config/views.yaml",
-}
+__all__ = ["PAGE", "Compared", "Request", "compare"]
 
 
 @dataclass(frozen=True)
@@ -53,7 +46,7 @@ class Request:
     """
 
     places: tuple[str, ...]
-    arena: str = next(iter(ARENAS))
+    arena: str = "needs"
     seeds: int = 5
     against: tuple[str, ...] = ()
     tuned: bool = False

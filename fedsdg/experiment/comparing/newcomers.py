@@ -84,23 +84,23 @@ def settle(newcomers: Newcomers, folder: Path) -> Newcomers:
 
     What is copied is what runs, so that the folder can be kept and run again by itself.
     """
-    places = []
+    copied: dict[str, Path] = {}
     for place in newcomers.plugins:
         if not place.endswith(".py"):
-            places.append(place)
             continue
         for file in read_plugin(Path(place)).paths:
-            if file.name in places:
+            other = copied.setdefault(file.name, file)
+            if not other.samefile(file):
                 raise ValueError(
-                    f"two plugins are called {file.name}; rename one, for their copies lie in one "
-                    "folder"
+                    f"the plugins bring two files called {file.name}, {other} and {file}; rename "
+                    "one, for their copies lie in one folder"
                 )
             target = folder / file.name
             if not target.exists() or not target.samefile(file):
                 with atomic_path(target) as temporary:
                     shutil.copyfile(file, temporary)
-        places.append(Path(place).name)
-    return Newcomers(newcomers.entries, tuple(places), newcomers.space)
+    plugins = tuple(Path(p).name if p.endswith(".py") else p for p in newcomers.plugins)
+    return Newcomers(newcomers.entries, plugins, newcomers.space)
 
 
 def _read_config(file: Path) -> Mapping[str, Any]:

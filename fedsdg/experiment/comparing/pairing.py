@@ -13,6 +13,7 @@ from fedsdg.experiment.config import Config
 from fedsdg.experiment.grid import backbone_file, division_of, kept_or_made
 from fedsdg.experiment.grid.loaded import loaded_images, loaded_material
 from fedsdg.experiment.replay import Agreement, replay
+from fedsdg.files import atomic_path
 from fedsdg.files.places import RECORD as PLACE
 from fedsdg.files.places import RECORDS, filled, partition_of, split_setting
 from fedsdg.files.shipped import shipped
@@ -49,7 +50,8 @@ def bring_backbone(config: Config) -> None:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     for file in (target, target.with_suffix(".json")):
-        shutil.copyfile(shipped(f"{RECORDS}/backbones/{file.name}"), file)
+        with atomic_path(file) as temporary:
+            shutil.copyfile(shipped(f"{RECORDS}/backbones/{file.name}"), temporary)
 
 
 def paired(config: Config, record: Record, seeds: Sequence[int], method: str) -> Agreement:

@@ -137,3 +137,20 @@ def test_another_federation_is_no_pair(tmp_path, monkeypatch):
     bring_backbone(config)
     found = paired(config, read_record("needs"), (0,), "fedavg")
     assert "federation.clients_per_round is 10 in it, but 5 here" in found.sentence
+
+
+@pytest.mark.slow
+def test_rows_of_the_record_can_be_run_here_instead(folder, monkeypatch, capsys):
+    """Both by the same machine: the twin of FedAvg then reaches the same to the last bit."""
+    monkeypatch.chdir(folder.parents[1])
+    monkeypatch.setenv("FEDSDG_STORE", str(folder.parents[1] / "store"))
+    command = ["compare", "twin.yaml", "--seeds", "1", "--jobs", "1", "--baselines-here"]
+    assert main([*command, "--output", "here", "--against", "fedavg-uniform"]) == 0
+    runs = pd.read_parquet("here/records/runs.parquet").set_index("method")
+    assert set(runs.index) == {"twin", "fedavg-uniform"}
+    columns = [name for name in runs if name.startswith("quarter_")]
+    assert runs.loc["twin", columns].equals(runs.loc["fedavg-uniform", columns])
+    assert json.loads(Path("here/comparison.json").read_text())["paired"] is None
+    assert "All rows were run on this machine" in Path("here/index.html").read_text()
+    made = pd.read_parquet("here/results/summary/needs/runs.parquet")
+    assert set(made["method"]) == {"twin", "fedavg-uniform"}, "none is taken from the record"

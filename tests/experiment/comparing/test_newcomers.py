@@ -51,8 +51,25 @@ def test_two_files_of_one_name_are_refused(plugin, tmp_path):
     other = tmp_path / "other" / "mine.py"
     other.parent.mkdir()
     other.write_text(PLUGIN.replace("from scores import BOUND\n", "").replace('"mine', '"his'))
-    with pytest.raises(ValueError, match=r"two plugins are called mine\.py; rename one"):
+    with pytest.raises(ValueError, match=r"two files called mine\.py, .*; rename one"):
         settle(read_newcomers([str(plugin), str(other)]), tmp_path / "kept")
+
+
+def test_two_modules_of_one_name_beside_plugins_are_refused(plugin, tmp_path):
+    """Else one plugin would run with the other's scores."""
+    other = tmp_path / "other" / "his.py"
+    other.parent.mkdir()
+    other.write_text(PLUGIN.replace('"mine', '"his'))
+    (other.parent / "scores.py").write_text("BOUND = 2\n")
+    with pytest.raises(ValueError, match=r"two files called scores\.py, .*; rename one"):
+        settle(read_newcomers([str(plugin), str(other)]), tmp_path / "kept")
+
+
+def test_two_plugins_may_share_a_module(plugin, tmp_path):
+    other = tmp_path / "his.py"
+    other.write_text(PLUGIN.replace('"mine', '"his'))
+    settled = settle(read_newcomers([str(plugin), str(other)]), tmp_path / "kept")
+    assert settled.plugins == ("mine.py", "his.py")
 
 
 @pytest.mark.parametrize(
