@@ -43,6 +43,36 @@ def test_places_are_the_ranks_of_the_means_over_the_newcomers_seeds(standing, ru
     assert lines["ditto"].megabytes == pytest.approx(sent["ditto"] / 1e6)
 
 
+def test_a_rival_that_lacks_a_seed_has_no_place_and_stands_last(standing, runs):
+    """Ten seeds of FedSDG are published and five of Ditto; which of its own are easy none knows."""
+    seeds = runs.groupby("method")["seed"].nunique()
+    assert (seeds["fedsdg"], seeds["fedavg"], seeds["ditto"]) == (10, 10, 5)
+    among = Standing(standing.summary, "fedsdg", ("ditto", "fedavg"))
+    lines = among.lines(among.cells[0])
+    assert [(line.method, line.place) for line in lines] == [
+        ("fedsdg", 1),
+        ("fedavg", 2),
+        ("ditto", None),
+    ]
+    own = runs[runs["method"] == "ditto"]["quarter_expected_accuracy"].mean()
+    assert lines[-1].accuracies[EXPECTED].mean == pytest.approx(own, abs=1e-12)
+
+
+def test_who_had_not_settled_is_marked(standing):
+    """The last quarter of rounds against the one before it, on validation data, by hand."""
+    rounds = pd.read_parquet(NEEDS / "rounds.parquet")
+    rounds = rounds[rounds["evaluated"]]
+    length = rounds["round"].max()
+    rounds["quarter"] = (4 * (rounds["round"] - 1)) // length
+    names = ["val_accuracy", "global_val_accuracy"]
+    means = rounds.groupby(["method", "quarter", "seed"])[names].mean().groupby(level=[0, 1]).mean()
+    changes = (means.xs(3, level=1) - means.xs(2, level=1)).abs().max(axis=1)
+    among = Standing(standing.summary, "fedavg", ("fine-tune", "fedper", "feddpa", "fedsdg-closed"))
+    found = {line.method: line.settled for line in among.lines(among.cells[0])}
+    assert found == {method: bool(changes[method] < 0.01) for method in found}
+    assert set(found.values()) == {True, False}
+
+
 def test_differences_are_paired_and_adjusted_over_all_rows_and_metrics(standing, runs):
     """Against SciPy's paired t-test, and Holm's procedure written as it is defined."""
     tests = {}

@@ -8,7 +8,7 @@ import pytest
 
 from fedsdg.analysis.recomputing import recompute
 from fedsdg.cli import main
-from tests.analysis.recomputing.conftest import RECORD, SIDECAR
+from tests.analysis.recomputing.conftest import RECORD, ROOT, SIDECAR
 
 #: Of each kind of file a digit, by what stands around it, and what is said of its place.
 DIGITS = {
@@ -112,6 +112,15 @@ def test_what_is_kept_beside_the_tables_must_be_of_the_runs(copy):
     assert found.keys() == {backbone, origins}
     assert "sha256: 0000" in found[backbone] and digest in found[backbone]
     assert "does not say where 12 runs were made" in found[origins]
+
+
+def test_a_partition_that_is_kept_must_be_that_of_the_runs(copy):
+    """Another experiment's division of as many clients, by another skew."""
+    other = "contribution/partitions/digits/clients~10/dirichlet~0.1/seed~0.parquet"
+    place = f"{RECORD}/partitions/digits/clients~10/dirichlet~1.0/seed~0.parquet"
+    shutil.copyfile(ROOT / "results/reference" / other, copy / place)
+    (fault,) = recompute(copy).faults
+    assert (fault.file, fault.place) == (place, "sha256")
 
 
 def test_lines_that_are_too_many_or_too_few_are_named(copy):
