@@ -94,6 +94,19 @@ def test_opposite_updates_are_degenerate(cohort):
     assert not aggregate.steps.any()
 
 
+@pytest.mark.parametrize(
+    ("total", "weights"), [(0.98e-6, [1 / 2, 1 / 2]), (1.02e-6, [2 / 3, 1 / 3])]
+)
+def test_weights_are_uniform_below_a_sum_of_alignments_of_a_millionth(total, weights, cohort):
+    """Of (1, 2t) and (-1, t) the mean is (0, 3t/2), so the alignments are 2t and t."""
+    t = total / 3
+    updates = 1e6 * torch.tensor([[1, 2 * t], [-1, t]], dtype=torch.float64)
+    aggregate = run(updates, cohort)
+    np.testing.assert_allclose(aggregate.weights, weights, rtol=1e-9)
+    assert aggregate.diagnostics["alignment"].sum() == pytest.approx(total)
+    assert aggregate.diagnostics["degenerate"] == (total < 1e-6)
+
+
 def test_a_zero_update_weighs_nothing_beside_others(cohort):
     updates = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]])
     assert run(updates, cohort).weights[0] == 0

@@ -397,6 +397,69 @@ class Broken(UpdateAttack):
 """,
         ),
     ),
+    "attack to infinity": (
+        ("attack broken", "forged updates are finite"),
+        r"of finite updates it makes NaN or infinity \(attackers: 1 of 2 clients, 1 parameter",
+        choice(
+            "ATTACKS",
+            """
+
+@part
+class Broken(UpdateAttack):
+    def forge(self, scene):
+        return scene.own / (scene.own - scene.own.mean(0)).norm(dim=1, keepdim=True)
+""",
+        ),
+    ),
+    "attack of its own draws": (
+        ("attack broken", "the same stream gives the same attack"),
+        r"with the same stream of random numbers it sends something else",
+        choice(
+            "ATTACKS",
+            """
+
+@part
+class Broken(UpdateAttack):
+    def forge(self, scene):
+        return torch.randn_like(scene.own)
+""",
+        ),
+    ),
+    "labels in place": (
+        ("attack broken", "labels stay labels"),
+        r"the labels that came in are changed in place",
+        choice(
+            "ATTACKS",
+            """
+
+@part
+class Broken(UpdateAttack):
+    def forge(self, scene):
+        return scene.own
+
+    def labels(self, labels, num_classes):
+        labels[:] = (labels + 1) % num_classes
+        return labels
+""",
+        ),
+    ),
+    "labels beyond": (
+        ("attack broken", "labels stay labels"),
+        r"of 1 labels 0 to 9 it makes \[\d+\]",
+        choice(
+            "ATTACKS",
+            """
+
+@part
+class Broken(UpdateAttack):
+    def forge(self, scene):
+        return scene.own
+
+    def labels(self, labels, num_classes):
+        return labels + num_classes
+""",
+        ),
+    ),
     "optimiser on itself": (
         ("optimiser broken", "what it remembers can be put down and taken up"),
         r"taken up again after step 1, it moves clients elsewhere; remember in `memory` alone",
