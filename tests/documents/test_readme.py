@@ -3,6 +3,12 @@
 import re
 from pathlib import Path
 
+from fedsdg.experiment.config_files import load_config
+from fedsdg.experiment.grid.runs import grid_runs
+from fedsdg.files.places import ARENAS
+from fedsdg.files.shipped import shipped
+from fedsdg.methods.families import METHODS
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -11,6 +17,18 @@ def test_every_file_that_the_readme_links_to_is_there():
     links = [t for t in re.findall(r"\]\(([^)#]+)\)", readme) if not t.startswith("http")]
     assert len(links) > 5
     assert [target for target in links if not (ROOT / target).exists()] == []
+
+
+def test_it_counts_methods_and_runs_as_they_are(tmp_path):
+    readme = (ROOT / "README.md").read_text()
+    assert int(re.search(r"(\d+) methods", readme)[1]) == len(METHODS)
+    (tmp_path / "five.yaml").write_text("seeds: [0, 1, 2, 3, 4]\n")
+    seeds = [tmp_path / "five.yaml"]
+    arenas = [load_config([shipped(file), *seeds]) for file in ARENAS.values()]
+    small = [load_config([ROOT / f"config/every-{one}.yaml"]) for one in ("method", "condition")]
+    runs = sum(len(grid_runs(config, tmp_path)) for config in (*arenas, *small))
+    pages = readme, (ROOT / "docs/running.md").read_text()
+    assert [int(re.search(r"(\d+) runs", page)[1]) for page in pages] == [runs, runs]
 
 
 def test_every_figure_of_the_extended_experiments_has_its_paragraph():
