@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from fedsdg.federation.evaluation import global_metrics, losses, personal_accuracies
 from fedsdg.federation.seen import Seen
@@ -57,6 +58,28 @@ def test_every_client_is_judged_by_its_own_model_on_what_it_sees(setting, served
         for values, shard in ((found.val, VAL[k]), (found.test, TEST[k])):
             assert values[k] == one_by_one(s, *client, shard, labels[shard]).mean()
     assert len(set(found.expected.tolist())) > 2  # they do differ
+
+
+def test_the_loss_of_a_model_is_the_mean_over_its_shard(setting):
+    """Shards of 1 to 9 images, one of them for two models."""
+    s = setting(branch="dual")
+    generator = torch.Generator().manual_seed(4)
+    theta = torch.randn(4, s.layout.d, generator=generator, dtype=torch.float64)
+    private = torch.randn(4, s.layout.d_private, generator=generator, dtype=torch.float64)
+    shards = [np.arange(1), np.arange(1, 10), np.arange(10, 15), np.arange(1, 10)]
+    found = losses(s.model, s.layout, s.samples, shards, theta, private)
+    for k, shard in enumerate(shards):
+        named = {
+            **views(theta[[k]], s.layout.communicated),
+            **views(private[[k]], s.layout.private),
+        }
+        own = [
+            cross_entropy(
+                s.model.logits(s.samples.images[i : i + 1], [1], named), s.samples.labels[i : i + 1]
+            )
+            for i in shard.tolist()
+        ]
+        assert float(found[k]) == pytest.approx(float(torch.stack(own).mean()), rel=1e-10)
 
 
 def test_one_model_with_the_labels_of_all_is_as_good_for_everybody_as_it_is_globally(setting):

@@ -128,6 +128,15 @@ def test_focal_loss_in_closed_form(gamma):
         assert torch.allclose(each, cross_entropy(logits, labels, reduction="none"), rtol=1e-12)
 
 
+@pytest.mark.parametrize("loss", [CrossEntropy(), Focal()], ids=repr)
+def test_a_loss_of_a_batch_is_the_mean_or_the_sum_of_its_samples(loss):
+    logits = torch.randn(7, CLASSES, generator=torch.Generator().manual_seed(4))
+    labels = torch.arange(7) % CLASSES
+    each = loss(logits, labels)
+    torch.testing.assert_close(loss(logits, labels, reduction="mean"), each.sum() / 7)
+    torch.testing.assert_close(loss(logits, labels, reduction="sum"), each.sum())
+
+
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_focal_loss_has_a_gradient_where_a_client_is_certain(gamma, dtype):

@@ -299,6 +299,7 @@ def test_gammas_lie_between_two_ends():
     assert drawn.min() >= 0.2 and drawn.max() <= 0.6
     error = 0.4 / np.sqrt(12) / np.sqrt(30_000)
     assert abs(drawn.mean() - 0.4) < 4 * error
+    assert drawn.std() == pytest.approx(0.4 / np.sqrt(12), rel=0.01)
 
 
 def test_the_slower_a_client_the_looser_its_gamma():
