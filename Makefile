@@ -1,9 +1,4 @@
-# FedSDG Bench. From nothing but Python >= 3.11, git and make:
-#   make reproduce    every table and figure of the three arenas, five seeds (SEEDS=2 is quicker)
-#   make page         the results page of the record, to be opened in a browser
-#   make test         every check and test
-#   make verify       every committed table, verdict and number again, from the records
-#   make bench        how fast training and aggregation are here, and whether they are fast enough
+# FedSDG Bench. From nothing but Python >= 3.11, git and make.
 # PYTHON=python3.12 chooses the interpreter, CORES=4 the number of cores (default: all),
 # CONFIG=config/smoke.yaml another experiment.
 
@@ -23,8 +18,14 @@ export PATH := $(BIN):$(PATH)
 
 .PHONY: help reproduce report page everything search record cifar100 cifar100-pilot extended smoke test pytest test-fast lint verify package bench bench-compare bench-regression gate gpu lock documents docs environment clean distclean
 
-help:
-	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
+# The head of this file, and each target with the text after its `##`.
+help: ## this list
+	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s%s\n", $$1, $$2 }' Makefile
+
+smoke: $(INSTALLED) ## every stage of a small experiment, in about a minute
+	$(BIN)/snakemake --cores $(CORES) --configfile config/smoke.yaml
+	@echo "smoke: tables in results/tables/smoke/, figures in results/figures/smoke/, claims in results/claims/smoke.md"
 
 SMALL = every-method every-condition
 # The arenas beside that of config/config.yaml, label-skew.
@@ -39,10 +40,12 @@ $(SEED_FILE):
 
 # Three arenas, then every other method and every kind of condition once and in small, the reports, a line
 # for each primary comparison: here, and in the record; and the page. CONFIG=… makes one experiment alone.
+WHERE = tables in results/tables/, figures in results/figures/, claims in results/claims/
 ifdef CONFIG
-reproduce: $(INSTALLED)
+reproduce: $(INSTALLED) ## every table and figure of the three arenas, five seeds (SEEDS=2 is quicker)
 	$(SNAKEMAKE) -- all performance
 	$(SNAKEMAKE) --report results/report.html -- all performance
+	@echo "$(CONFIG): $(WHERE), report in results/report.html"
 else
 reproduce: $(INSTALLED) $(SEED_FILE)
 	$(SNAKEMAKE) --configfile $(SEED_FILE) -- all performance
@@ -53,15 +56,16 @@ reproduce: $(INSTALLED) $(SEED_FILE)
 	  $(SNAKEMAKE) --configfile config/$$name.yaml $(SEED_FILE) --report results/report-$$name.html -- all; \
 	done
 	$(BIN)/fedsdg agree needs
+	@echo "All arenas: $(WHERE), reports in results/report*.html"
 	@$(MAKE) --no-print-directory page RECORDS=results/summary
 endif
 
 # What there is to see, in one file for a browser: of the record, or of what was computed here.
 RECORDS ?= results/reference
-page: $(INSTALLED)
+page: $(INSTALLED) ## the results page of the record, to be opened in a browser
 	@printf 'Open in a browser: ' && $(BIN)/fedsdg page --records $(RECORDS)
 
-report: $(INSTALLED)
+report: $(INSTALLED) ## the workflow's report of CONFIG, with the lineage of every page
 	$(SNAKEMAKE) --report results/report.html
 
 # Runs side by side in what follows; all of it goes on where it was broken off.
@@ -76,7 +80,7 @@ GRID = $(BIN)/fedsdg run --grid
 # and the analysis of 5,000 runs.
 EVERYTHING = config $(ARENAS) needs-controls verification ablation $(SMALL)
 CLAIMS ?= $(basename $(notdir $(wildcard config/claims/*.yaml)))
-everything: $(INSTALLED)
+everything: $(INSTALLED) ## every published table and figure from nothing: many hours
 	FEDSDG_TESTS=everything $(PYTEST) tests/bad_inputs/test_bad_inputs.py tests/experiment/test_resuming.py \
 	  tests/aggregation/engines/test_distributed.py tests/analysis/test_many_runs.py \
 	  -k "test_files or generated or kills or many_runs"
@@ -86,7 +90,7 @@ everything: $(INSTALLED)
 	$(MAKE) extended cifar100 cifar100-pilot bench
 
 # The values that the arenas' configs hold were found so.
-search: $(INSTALLED)
+search: $(INSTALLED) ## the search for the arenas' hyper-parameters again
 	$(BIN)/fedsdg search --jobs $(GRID_JOBS)
 	set -e; for name in $(ARENAS); do \
 	  $(BIN)/fedsdg search --config config/config.yaml config/$$name.yaml --jobs $(GRID_JOBS); \
@@ -94,50 +98,47 @@ search: $(INSTALLED)
 
 # What these experiments, as they were computed here, leave in the repository.
 EXPERIMENTS ?= label-skew needs views
-record: $(INSTALLED)
+record: $(INSTALLED) ## put computed EXPERIMENTS into the record, and draw its figures
 	$(BIN)/fedsdg record $(EXPERIMENTS)
 	$(BIN)/snakemake figures tables --cores $(CORES)
 
 # CIFAR-100 among 50 clients, seed by seed: FEDSDG_DATA names a folder with its images, or the hub is asked.
 CIFAR100 = $(GRID) config/paper.yaml config/cifar100.yaml
-cifar100: $(INSTALLED)
+cifar100: $(INSTALLED) ## CIFAR-100 among 50 clients: hours
 	$(CIFAR100) --jobs $(GRID_JOBS)
 	$(CIFAR100) config/cifar100-needs.yaml --jobs $(GRID_JOBS)
 
 # The pilot of it, in part; BACKBONE=tiny-imagenet-file where its weights are at hand.
 PILOT = $(GRID) config/paper.yaml config/cifar100-pilot.yaml --jobs $(GRID_JOBS) \
   $(if $(BACKBONE),--set backbone=$(BACKBONE))
-cifar100-pilot: $(INSTALLED)
+cifar100-pilot: $(INSTALLED) ## a pilot of it among 100 clients, in part
 	$(PILOT) --only fedsdg fedavg local-only
 	$(PILOT) --only dirichlet~0.1 seed~0
 
 # Every experiment of config/extended/, each callable alone, and what they leave in the repository.
 EXTENDED ?= $(basename $(notdir $(wildcard config/extended/*.yaml)))
-extended: $(INSTALLED)
+extended: $(INSTALLED) ## the ten extended experiments: hours
 	set -e; for name in $(EXTENDED); do \
 	  $(GRID) config/config.yaml config/extended/$$name.yaml --jobs $(GRID_JOBS); \
 	done
 
-smoke: $(INSTALLED)
-	$(BIN)/snakemake --cores $(CORES) --configfile config/smoke.yaml
-
-test: $(INSTALLED)
+test: $(INSTALLED) ## every check and test
 	@set -e; for part in lint verify pytest; do \
 	  begun=$$(date +%s); $(MAKE) --no-print-directory $$part; \
 	  echo "$$part took $$((($$(date +%s) - begun) / 60)) minutes and $$((($$(date +%s) - begun) % 60)) seconds"; \
 	done
 
-pytest: $(INSTALLED)
+pytest: $(INSTALLED) ## the tests alone
 	$(PYTEST)
 
-test-fast: $(INSTALLED)
+test-fast: $(INSTALLED) ## the tests that take under three seconds each
 	$(PYTEST) -m "not slow"
 
 # One thread per test process: tests run side by side, a file at a time in the order of tests/conftest.py.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder \
   --durations 10
 
-lint: $(INSTALLED)
+lint: $(INSTALLED) ## style, types, imports, workflow
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -146,13 +147,13 @@ lint: $(INSTALLED)
 	$(BIN)/snakemake --lint
 
 # What is committed is what the records give, and some of its runs come out again: docs/pipeline.md.
-verify: $(INSTALLED)
+verify: $(INSTALLED) ## every committed table, verdict and number again, from the records
 	$(BIN)/fedsdg verify
 
 # The sdist and the wheel of this version in dist/, as an index would take them. Needs $(PYTHON) with build and twine alone,
 # or the environment.
 PACKAGING = $(if $(wildcard $(INSTALLED)),$(BIN)/python,$(PYTHON))
-package:
+package: ## the sdist and the wheel in dist/
 	rm -rf dist
 	$(PACKAGING) -m build --outdir dist .
 	$(PACKAGING) -m twine check --strict dist/*
@@ -163,7 +164,7 @@ package:
 KEPT = MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_TOP_PAD_=268435456
 PERFORMANCE = results/performance/full
 MEASURED = $(PERFORMANCE)/measured.json
-bench: $(INSTALLED) $(VENV)/.rivals
+bench: $(INSTALLED) $(VENV)/.rivals ## how fast training and aggregation are here, and whether that is fast enough
 	@rm -f $(MEASURED)
 	@status=0; $(KEPT) $(BIN)/pytest benchmarks -rs --measured $(MEASURED) || status=$$?; \
 	$(BIN)/fedsdg kernels --measured $(MEASURED) \
@@ -172,21 +173,21 @@ bench: $(INSTALLED) $(VENV)/.rivals
 
 # Fails where a rule got slower by a quarter than at another commit, measured side by side.
 BASE ?= main
-bench-compare: $(INSTALLED)
+bench-compare: $(INSTALLED) ## whether an aggregation rule is slower than at BASE (default: main)
 	$(BIN)/python -m benchmarks.compare $(BASE)
 
 # Fails where a round or a rule takes half as long again as at another commit: in turns, a minute or two.
-bench-regression: $(INSTALLED)
+bench-regression: $(INSTALLED) ## whether a round or a rule takes half as long again as at BASE
 	$(KEPT) $(BIN)/python -m benchmarks.regression $(BASE)
 
 # Fails where a run of any method, condition or attack is not bit for bit what it is at another commit.
-gate: $(INSTALLED)
+gate: $(INSTALLED) ## whether every kind of run is bit for bit what it is at BASE
 	$(BIN)/python -m benchmarks.same_bytes $(BASE)
 
 # Whatever a GPU has time for, in the order of worth, and on from there when called again: docs/gpu.md.
 # Nothing is installed: $(PYTHON) is to have PyTorch and what that page lists.
 MINUTES ?= 25
-gpu:
+gpu: ## what a GPU has time for in MINUTES, into OUT=folder: docs/gpu.md
 	@test -n "$(OUT)" || { echo "error: say where the outputs go: make gpu OUT=folder" >&2; exit 1; }
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m benchmarks.on_gpu --minutes $(MINUTES) --out $(OUT) \
 	  $(if $(WORK),--work $(WORK)) $(if $(EARLIER),--earlier $(EARLIER)) $(if $(DATA),--data $(DATA)) \
@@ -199,15 +200,15 @@ $(VENV)/.rivals: benchmarks/requirements.txt $(INSTALLED)
 
 # What is said of the parts in other places, from the parts: fedsdg/declarations.json, the config's schema,
 # docs/methods.md and docs/config.md. A test says when it is due.
-documents: $(INSTALLED)
+documents: $(INSTALLED) ## the pages and files that are made from the code
 	$(BIN)/fedsdg documents
 
 # The documentation as pages in site/, which open from disk; a link that leads nowhere is an error.
-docs: $(INSTALLED)
+docs: $(INSTALLED) ## the documentation as pages in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "site/index.html"
 
-environment: $(INSTALLED)
+environment: $(INSTALLED) ## install everything into .venv
 
 # The stamp is written last: an installation that broke off is made again.
 $(INSTALLED): requirements.lock pyproject.toml
@@ -222,7 +223,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 	@touch $@
 
 # Needs uv. Pins everything anew, for all platforms at once; see the head of requirements.lock.
-lock:
+lock: ## pin the newest versions in requirements.lock
 	@command -v uv > /dev/null || { echo "error: make lock needs uv (pip install uv)" >&2; exit 1; }
 	@sed -n '/^[^#]/q;p' requirements.lock > requirements.lock.new
 	uv pip compile pyproject.toml --quiet --extra dev --universal --python-version 3.11 \
@@ -231,9 +232,9 @@ lock:
 	mv requirements.lock.new requirements.lock
 
 # What the pipeline made, but neither the environment nor the store of finished runs (.fedsdg).
-clean:
+clean: ## remove what the pipeline made, but not the environment or finished runs
 	git clean -fdXq -- results paper_figures .snakemake .pytest_cache .mypy_cache .ruff_cache .hypothesis \
-	  .import_linter_cache .grimp_cache .benchmarks
+	  .import_linter_cache .grimp_cache .benchmarks docs/results
 
-distclean: clean
-	rm -rf $(VENV) .fedsdg resources *.egg-info build
+distclean: clean ## remove those too
+	rm -rf $(VENV) .fedsdg docs/.fedsdg resources *.egg-info build

@@ -21,6 +21,7 @@ OF_ARENA = (
     "clients.parquet",
     "timings.parquet",
     "*.json",
+    "SHA256SUMS",
     "partitions/**/*.parquet",
     "backbones/*",
 )

@@ -17,7 +17,7 @@ from benchmarks.round_aims import rounds_reached
 from fedsdg.files import write_json
 
 MEASURED: pytest.StashKey[dict[str, list[dict[str, Any]]]] = pytest.StashKey()
-TABLES = ("timings", "accuracy", "bars", "rounds", "round_bars", "files")
+TABLES = ("timings", "accuracy", "bars", "rounds", "round_bars", "files", "dictionaries")
 MEMORY: pytest.StashKey[Memory] = pytest.StashKey()
 
 

@@ -7,14 +7,16 @@ cores it is not counted but refused; either way it is no pass.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from benchmarks.quiet import Watch, refusal
-from benchmarks.timing import Work, in_turns
+from benchmarks.timing import Clock, Work, in_turns
 
 ATTEMPTS = 3
 
@@ -54,6 +56,28 @@ class TrainingBar(NamedTuple):
         return "the plain loop"
 
 
+class DictionaryBar(NamedTuple):
+    """The least ratio plain numpy / ours of a rule on dictionaries of small arrays."""
+
+    rule: str
+    clients: int = 20
+    tensors: int = 200
+    numbers: int = 1000
+    least: float = 1 / 3
+    reason: str = "arrays are looked at once and joined, as numpy's stack does"
+
+    @property
+    def subject(self) -> str:
+        return (
+            f"{self.rule} on {self.clients} dictionaries of {self.tensors} arrays of "
+            f"{self.numbers:,} numbers"
+        )
+
+    @property
+    def against(self) -> str:
+        return "plain numpy"
+
+
 class Verdict(NamedTuple):
     """The best ratio seen; `refused` says why a miss is not counted."""
 
@@ -66,23 +90,29 @@ class Verdict(NamedTuple):
         """In a table."""
         return "cleared" if self.passed else "not judged" if self.refused else "missed"
 
-    def sentence(self, bar: Bar | TrainingBar) -> str:
+    def sentence(self, bar: Bar | TrainingBar | DictionaryBar) -> str:
         told = f"{bar.subject}: {self.ratio:.2f} times {bar.against}"
         if self.passed:
-            return f"{told}, at least {bar.least:g} asked"
+            return f"{told}, at least {bar.least:.3g} asked"
         if self.refused:
-            return f"{told}, {bar.least:g} asked, but {self.refused}"
+            return f"{told}, {bar.least:.3g} asked, but {self.refused}"
         return (
-            f"{told} in the best of {ATTEMPTS} attempts, but {bar.least:g} is asked: {bar.reason}"
+            f"{told} in the best of {ATTEMPTS} attempts, but {bar.least:.3g} is asked: {bar.reason}"
         )
 
 
-def judge(ours: Work, reference: Work, least: float, budget: float) -> Verdict:
+def judge(
+    ours: Work,
+    reference: Work,
+    least: float,
+    budget: float,
+    clock: Clock = time.perf_counter,
+) -> Verdict:
     """Compare two works; attempts end with the first that clears the bar."""
     best, refused = 0.0, None
     for _ in range(ATTEMPTS):
         watch = Watch()
-        fast, slow = in_turns([ours, reference], budget)
+        fast, slow = in_turns([ours, reference], budget, clock=clock)
         best = max(best, min(slow) / min(fast))
         refused = refusal(watch.others())
         if best >= least:
@@ -92,10 +122,11 @@ def judge(ours: Work, reference: Work, least: float, budget: float) -> Verdict:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch and the kernels on one thread."""
+    """Torch, the kernels and numpy's products on one thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with threadpool_limits(1):
+            yield
     finally:
         torch.set_num_threads(before)

@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
 
 Work = Callable[[], Any]
+Clock = Callable[[], float]
 
 
-def seconds(work: Work) -> float:
-    """Wall seconds of one call; the result is thrown away after the clock has stopped."""
-    start = time.perf_counter()
+def seconds(work: Work, clock: Clock = time.perf_counter) -> float:
+    """Seconds of one call by a clock; the result is thrown away after the clock has stopped."""
+    start = clock()
     result = work()
-    elapsed = time.perf_counter() - start
+    elapsed = clock() - start
     del result
     return elapsed
 
@@ -42,7 +43,10 @@ def turns(first: float, budget: float, *, least: int = 1, most: int = 25) -> int
 
 
 def in_turns(
-    works: Sequence[Work], budget: float, benchmark: BenchmarkFixture | None = None
+    works: Sequence[Work],
+    budget: float,
+    benchmark: BenchmarkFixture | None = None,
+    clock: Clock = time.perf_counter,
 ) -> list[list[float]]:
     """Seconds of every work in every turn; as many turns as the budget allows.
 
@@ -54,14 +58,14 @@ def in_turns(
     collecting = gc.isenabled()
     gc.disable()
     try:
-        first = [seconds(work) for work in works]
+        first = [seconds(work, clock) for work in works]
         times = [[one] for one in first] if 2 * sum(first) > budget else [[] for _ in works]
         least = 1 if sum(first) > 5 * budget else 2
         pairs = list(zip(works, times, strict=True))
 
         def take(those: Sequence[tuple[Work, list[float]]]) -> None:
             for work, own in those:
-                own.append(seconds(work))
+                own.append(seconds(work, clock))
 
         left = turns(sum(first), budget, least=least) - len(times[0])
         if benchmark is not None:

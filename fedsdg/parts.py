@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import json
 import linecache
 import sys
 import types
@@ -283,7 +284,7 @@ def shown(value: Any) -> str:
 
 def _said(choice: Any) -> str:
     """A choice as YAML writes it."""
-    return {True: "true", False: "false", None: "null"}.get(choice, str(choice))
+    return choice if isinstance(choice, str) else json.dumps(choice)
 
 
 # --- Reading a declaration ------------------------------------------------------------------------

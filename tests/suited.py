@@ -1,7 +1,10 @@
-"""Configs in which a method of the table can run: some want more than the others."""
+"""Configs in which a method of the table can run, and facts by which a backbone is a recipe's."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
+from fedsdg.experiment.backbones.recipe import parse_recipe
 from fedsdg.experiment.config import Config
 from fedsdg.federation.asked import probes_of
 from fedsdg.methods.families import METHODS
@@ -19,3 +22,8 @@ def suited(config: Config, name: str) -> Config:
     if any(probe.needs_benchmark for probe in probes_of(rule)):
         conditions = dataclasses.replace(conditions, benchmark_images=20)
     return dataclasses.replace(config, federation=federation, conditions=conditions)
+
+
+def facts_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """What stands beside a backbone that was made by a recipe (``source`` left out)."""
+    return {"source": "pretrain", "recipe": dataclasses.asdict(parse_recipe(recipe))}

@@ -10,12 +10,14 @@ import torch
 from fedsdg.aggregation.arguments import check_on_nonfinite
 from fedsdg.aggregation.calls import Call
 from fedsdg.aggregation.cohort import Cohort
+from fedsdg.aggregation.engines.memory.joining import joined, worth_joining, write_parts
 from fedsdg.aggregation.engines.memory.kinds import (
+    ALONE,
+    check_like,
     clients_of,
     global_tensors,
     new_like,
     out_tensors,
-    tensors_like,
     views,
 )
 from fedsdg.aggregation.engines.memory.rounding import check_differences
@@ -74,7 +76,9 @@ def aggregate(
         them, and client ids that are whole numbers in 0 … K-1 (a list is all K clients in order).
         "cgsv" needs client_samples on its first call.
     uploads: further uploads by name, each like client_params: SCAFFOLD's {"control": Delta c}. The
-        numbers of those that the rule does not read are not looked at.
+        numbers of those that the rule does not read are not looked at. `adapters`, which FedSDG
+        reads with scope "adapters", is formed from client_params: all tensors but those of the
+        head, whose names begin with "head.".
     round: 1, 2, …, for rules that look at it.
     state: what the last call returned; None in the first round.
     on_nonfinite: "raise" | "drop", which leaves clients with NaN or infinity out and records them.
@@ -87,6 +91,9 @@ def aggregate(
     float64 if any tensor is, else in float32, a few columns at a time: beside the result, nothing
     as large as the parameters is allocated (but for a rule object of one's own that is no
     `PlannedRule`, which gets the matrix of updates, and for what a rule keeps as its state).
+    Parameters of many small tensors on the CPU (of one dtype, at most 8,192 numbers on average and
+    64 MiB for all clients together) are copied to one vector per client first; the result is that
+    of the vectors, bit for bit.
 
     Raises ValueError, naming client and tensor, for anything else than the above: differing keys,
     shapes, dtypes, devices; NaN or infinity (a FloatingPointError too; when dropping, only if no
@@ -121,13 +128,9 @@ values of 2; leave the client out or restore its last finite parameters
     targets = None if out is None else out_tensors(out, global_params, origin)
     ids, clients, listed = clients_of(client_params)
     sent = {"update": clients, **further_uploads(uploads, ids)}
-    tensors = {
-        name: [
-            tensors_like(who(client, name), params, global_params, origin)
-            for client, params in zip(ids, rows, strict=True)
-        ]
-        for name, rows in sent.items()
-    }
+    for name, rows in sent.items():
+        for client, params in zip(ids, rows, strict=True):
+            check_like(who(client, name), params, global_params, origin)
     cohort = Cohort(ids, listed, num_samples, num_batches, client_samples, num_clients, round)
     context = cohort.context()
     cohort.check_counts(rule)
@@ -138,6 +141,18 @@ values of 2; leave the client out or restore its last finite parameters
         write_copies(places, origin)
         return Aggregated(result, [] if listed else {}, {}, state, {})
 
+    if worth_joining(origin, len(ids)):
+        vectors = {name: [joined(row, origin) for row in rows] for name, rows in sent.items()}
+        target = {ALONE: torch.empty_like(vectors["update"][0][ALONE])}
+        base = joined(global_params, origin)
+        try:
+            outcome = Call(rule, base, vectors, context, state, target, fresh=True).apply()
+        except NonFiniteError:
+            pass  # Found again below, tensor by tensor, where it can be named or left out.
+        else:
+            write_parts(places, target)
+            return reported(result, outcome, context, ids, listed, {})
+    tensors = {name: [views(row) for row in rows] for name, rows in sent.items()}
     call = Call(rule, origin, tensors, context, state, places, fresh=out is None)
     outcome, dropped = _apply(call, ids, on_nonfinite)
     return reported(result, outcome, context, ids, listed, dropped)

@@ -10,9 +10,10 @@ from fedsdg.aggregation.engines.memory.parameter_rows import ParameterRows, form
 from fedsdg.aggregation.engines.memory.rounding import ParameterNorm, Rounding
 from fedsdg.aggregation.engines.memory.writing import apart, write_sums
 from fedsdg.aggregation.engines.rows import TensorRows
+from fedsdg.aggregation.outcome import check_aggregate
 from fedsdg.aggregation.plans import Plan, PlannedRule, planned
 from fedsdg.aggregation.types import Aggregate, Context, Rule
-from fedsdg.aggregation.uploads import require_finite
+from fedsdg.aggregation.uploads import ADAPTERS, adapters_of, require_finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +61,10 @@ class Call:
             for name, params in self.sent.items()
             if name != "update"
         }
-        norm = ParameterNorm(Rounding(origin, clients), updates.dtype)
+        compared = _compared(rule, origin, clients)
+        if ADAPTERS in rule.reads:
+            further[ADAPTERS] = ParameterRows(*compared, dtype=updates.dtype)
+        norm = ParameterNorm(Rounding(*compared), updates.dtype)
         context = replace(self.context, parameter_norm=norm)
         plan = planned(rule, {"update": updates, **further}, context, self.state)
         updates.write(plan, self.targets, fresh=self.fresh)
@@ -74,15 +78,25 @@ class Call:
         }
         for name, rows in matrices.items():
             require_finite(TensorRows(rows), None, self.context, name)
-        norm = ParameterNorm(Rounding(self.origin, clients), matrices["update"].dtype)
+        dtype = matrices["update"].dtype
+        compared = _compared(self.rule, self.origin, clients)
+        if ADAPTERS in getattr(self.rule, "reads", ()):
+            matrices[ADAPTERS] = form_matrix(*compared, dtype=dtype)
+        norm = ParameterNorm(Rounding(*compared), dtype)
         context = replace(self.context, parameter_norm=float(norm))
+        if (count := self.rule.models(context.num_clients)) != 1:
+            raise ValueError(f"the rule serves {count} models; this door is for rules with one")
         found = self.rule(matrices, context, self.state)
-        expected = (1, matrices["update"].shape[1])
-        if tuple(found.steps.shape) != expected:
-            raise ValueError(
-                f"the rule returned steps of shape {tuple(found.steps.shape)}, expected {expected}:"
-                f" this door is for rules with one model"
-            )
+        check_aggregate(self.rule, found, 1, matrices["update"], context.clients)
         (origin,) = apart(self.targets, [self.origin])
         write_sums(self.targets, origin, found.steps[0], fresh=self.fresh)
         return found
+
+
+def _compared(
+    rule: Rule, origin: StateDict, clients: Sequence[StateDict]
+) -> tuple[StateDict, Sequence[StateDict]]:
+    """Return the parameters behind the updates whose directions the rule compares."""
+    if ADAPTERS not in getattr(rule, "reads", ()):
+        return origin, clients
+    return adapters_of(origin), [adapters_of(params) for params in clients]

@@ -24,6 +24,7 @@ import torch
 
 from fedsdg.aggregation.engines.ahead import Ahead, go_ahead
 from fedsdg.aggregation.engines.rows import Rows, TensorRows
+from fedsdg.aggregation.outcome import RuleFault, check_numbers, check_weights
 from fedsdg.aggregation.types import Aggregate, Context, StatelessRule
 from fedsdg.aggregation.uploads import checked_upload, require_finite, required
 
@@ -101,8 +102,25 @@ def planned(
     context: Context,
     state: Mapping[str, torch.Tensor],
 ) -> Plan:
-    """The plan of a rule, given all that was sent. ValueError if an upload that it reads is not."""
-    return rule.plan({name: required(rows, name) for name in rule.reads}, context, state)
+    """Return the plan of a rule, given all that was sent.
+
+    Raises:
+        ValueError: An upload that the rule reads was not sent.
+        RuleFault: Coefficients or weights are not one finite real number for each client, or a
+            weight is below 0.
+        NonFiniteError: They are not finite because what a client sent is not.
+    """
+    read = {name: required(rows, name) for name in rule.reads}
+    plan = rule.plan(read, context, state)
+    try:
+        if isinstance(plan.step, Combination):
+            check_numbers(rule, "coefficients", plan.step.coefficients, context.clients)
+        check_weights(rule, plan.weights, context.clients)
+    except RuleFault:
+        for name, own in read.items():
+            require_finite(own, None, context, name)
+        raise
+    return plan
 
 
 class PlannedRule(StatelessRule):
@@ -139,7 +157,7 @@ class PlannedRule(StatelessRule):
             for name in self.reads
         }
         go_ahead(rows, lambda there: self.ahead(there, context, state))
-        plan = self.plan(rows, context, state)
+        plan = planned(self, rows, context, state)
         step = step_of(plan, rows["update"], context)
         return Aggregate(step[None], plan.weights, plan.state, plan.diagnostics)
 

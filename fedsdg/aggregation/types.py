@@ -54,7 +54,8 @@ class Context:
     """[K] training samples of every client."""
     parameter_norm: float | Norm | None = None
     """max_k ||theta_k||_2 where updates were formed from parameters (a guard against rounding
-    noise), else None. As a `Norm` it is measured only by a rule that asks for float(…)."""
+    noise), else None. For a rule that reads the upload `adapters` it is that of the adapters'
+    columns. As a `Norm` it is measured only by a rule that asks for float(…)."""
     models: torch.Tensor | None = None
     """[C, d] the server's models before the round, for rules that serve several."""
     ages: np.ndarray | None = None

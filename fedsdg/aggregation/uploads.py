@@ -1,7 +1,7 @@
 """The checks that every upload passes: present, [M, d], floating, finite."""
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -10,6 +10,9 @@ from fedsdg.aggregation.engines.rows import Rows, TensorRows
 from fedsdg.aggregation.types import Context
 
 Upload = TypeVar("Upload")
+
+ADAPTERS = "adapters"
+"""Upload that is formed from the parameters, as the updates are, without those of the head."""
 
 
 class NonFiniteError(ValueError, FloatingPointError):
@@ -25,6 +28,11 @@ def required(uploads: Mapping[str, Upload], name: str) -> Upload:
             f"use an objective that sends it"
         )
     return uploads[name]
+
+
+def adapters_of(params: Mapping[Any, Upload]) -> dict[Any, Upload]:
+    """Return all tensors but those of the head, whose names begin with `head.`."""
+    return {name: value for name, value in params.items() if not str(name).startswith("head.")}
 
 
 def checked_upload(

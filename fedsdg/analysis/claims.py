@@ -17,7 +17,7 @@ from fedsdg.analysis.horizon import horizon_label
 from fedsdg.analysis.inference import SHOWN_FROM
 from fedsdg.analysis.names import method_title, skew_title
 from fedsdg.analysis.summary import Cell, Setting, Summary
-from fedsdg.files import atomic_path, write_json
+from fedsdg.files import atomic_path, markdown_escape, write_json
 
 _PREAMBLE = (
     "Paired differences over seeds in percentage points, with 95 % Student-t intervals from "
@@ -96,13 +96,16 @@ def _head(row: Mapping[str, Any]) -> str:
     return f"{Setting(row['dataset'], row['clients']).title}, {skew_title(row['skew'])}"
 
 
+def _shown(method: str) -> str:
+    """The title of a method as Markdown shows it."""
+    return markdown_escape(method_title(method))
+
+
 def sentence(summary: Summary, one: Comparison) -> str:
     """A primary comparison in one sentence, which begins with its verdict."""
     named = one.named
     several = len(one.differences) > 1
-    listed = [
-        f"{method_title(difference.rival)} {_ends(difference)}" for difference in one.differences
-    ]
+    listed = [f"{_shown(difference.rival)} {_ends(difference)}" for difference in one.differences]
     against = "each of " + ", ".join(listed) if several else listed[0]
     tests = []
     if one.n >= SEEDS and one.p_holm is not None and one.p_equivalent_holm is not None:
@@ -113,7 +116,7 @@ def sentence(summary: Summary, one: Comparison) -> str:
     label = horizon_label(summary, named.cell, (named.subject, *named.rivals))
     early = f"; {label}" if label else ""
     return (
-        f"**{named.id}: {one.verdict}**. {method_title(named.subject)} minus {against} in "
+        f"**{named.id}: {one.verdict}**. {_shown(named.subject)} minus {against} in "
         f"{named.metric.title} at {summary.cell_name(named.cell)}, n = {one.n}{tail}{early}."
     )
 
@@ -137,7 +140,7 @@ def _described(summary: Summary, row: Mapping[str, Any]) -> str:
     mean, low, high = shares
     title = next(metric.title for metric in summary.metrics if metric.key == row["metric"])
     return (
-        f"{method_title(row['subject'])} minus {method_title(row['rival'])} in {title}: "
+        f"{_shown(row['subject'])} minus {_shown(row['rival'])} in {title}: "
         f"{_interval(row['n'], mean or 0.0, low, high)} points, n = {row['n']} "
         f"({summary.rounds[row['at']]})"
     )

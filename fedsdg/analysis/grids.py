@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
+from fedsdg.files.strict_yaml import read_yaml
 
 
 @dataclass(frozen=True)
 class Grid:
-    """An experiment's cells (a skew, or ``skew@scenario``) and the labels of its rows."""
+    """An experiment's cells (a skew, or ``skew@scenario``), labels of rows, and data sets."""
 
     experiment: str
     file: Path
     cells: tuple[str, ...]
     rows: tuple[str, ...]
+    datasets: tuple[str, ...] = ()
 
 
 def published_grids(folder: str | Path) -> dict[str, Grid]:
@@ -54,14 +55,12 @@ def _grid(file: Path, config: Mapping[str, Any]) -> Grid:
         entry if isinstance(entry, str) else entry.get("name", entry.get("type"))
         for entry in config["methods"]
     ]
-    return Grid(str(config["experiment"]), file, tuple(cells), tuple(rows))
+    datasets = tuple(map(str, config.get("datasets") or ()))
+    return Grid(str(config["experiment"]), file, tuple(cells), tuple(rows), datasets)
 
 
 def _read(file: Path) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} is not valid YAML: {error}") from error
+    content = read_yaml(file)
     if not isinstance(content, dict):
         raise ValueError(f"{file} holds no mapping of keys; it is no config")
     return content

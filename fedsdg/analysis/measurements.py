@@ -41,12 +41,13 @@ class Measurements:
     accuracy: Sequence[Row]
     bars: Sequence[Row]
     aims: Sequence[Row]
-    #: Rounds of whole federations, their aims and bars, and files larger than the memory: the
-    #: short form measures none of them.
+    #: Rounds of whole federations, their aims and bars, files larger than the memory, and
+    #: dictionaries of small arrays: the short form measures none of them.
     rounds: Sequence[Row] = ()
     round_aims: Sequence[Row] = ()
     round_bars: Sequence[Row] = ()
     files: Sequence[Row] = ()
+    dictionaries: Sequence[Row] = ()
 
     @classmethod
     def read(cls, path: str | Path) -> Measurements:
@@ -61,9 +62,8 @@ class Measurements:
                 f"{path} has no {', '.join(lacking)}: it is no file of measurements; make one "
                 f"with: make bench"
             )
-        more = {
-            part: data.get(part, ()) for part in ("rounds", "round_aims", "round_bars", "files")
-        }
+        later = ("rounds", "round_aims", "round_bars", "files", "dictionaries")
+        more = {part: data.get(part, ()) for part in later}
         return cls(path, *(data[part] for part in parts), **more)
 
     def suite(self, name: str) -> list[Row]:

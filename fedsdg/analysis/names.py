@@ -101,7 +101,7 @@ _LEARNED: dict[str, dict[str, str]] = {"method": {}, "attack": {}}
 def learn_titles(runs: Iterable[Mapping[str, Any]]) -> None:
     """Take from rows of runs.parquet how their methods and attacks are called, and from no others.
 
-    A method of the table keeps its title.
+    A method of the table keeps its title. A title is one line, however a plugin writes it.
     """
     for learned in _LEARNED.values():
         learned.clear()
@@ -109,10 +109,10 @@ def learn_titles(runs: Iterable[Mapping[str, Any]]) -> None:
         result = run.get("result") or ""
         facts = json.loads(result) if "title" in result else {}
         if "title" in facts and "method" in facts:
-            _LEARNED["method"][facts["method"]] = facts["title"]
+            _LEARNED["method"][facts["method"]] = " ".join(facts["title"].split())
         if "attack_title" in facts:
             attack = json.loads(run["config"])["conditions"]["attack"]
-            _LEARNED["attack"][attack["type"]] = facts["attack_title"]
+            _LEARNED["attack"][attack["type"]] = " ".join(facts["attack_title"].split())
 
 
 def base_method(label: str) -> str | None:

@@ -28,7 +28,7 @@ from fedsdg.analysis.summarise import (
 )
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables import write_table
-from fedsdg.files import hint, read_json, write_json
+from fedsdg.files import hint, read_json, write_hashes, write_json
 from fedsdg.files.places import DIVISION, NAMED, ROLES, SUMMARY_TABLES, run_below, split_setting
 
 #: Kinds of pages, and the files that say which there are.
@@ -46,8 +46,8 @@ def keep_record(
 
     It holds the summary; the partitions of the lowest seed, which the figure ``partition`` shows;
     every table as csv and Markdown; the claims; the facts of the backbones; where and with what the
-    runs were made; and ``pages.json``, the names of its tables and figures. The folder appears
-    whole or not at all.
+    runs were made; ``pages.json``, the names of its tables and figures; and the hashes of what all
+    pages are made from. The folder appears whole or not at all.
 
     ``merge``: the runs of the record that were not computed here stay in it, and everything is
     made from the runs of both (``merging``, which explains ``own_training``).
@@ -89,11 +89,18 @@ def keep_record(
                 shutil.copyfile(file, partial / place)
             write_json(partial / "pages.json", pages)
             write_json(partial / ORIGINS, origins)
+            write_record_hashes(partial)
             shutil.rmtree(target, ignore_errors=True)
             partial.rename(target)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return target
+
+
+def write_record_hashes(record: Path) -> None:
+    """Write the hashes of a record's own tables and facts; its pages are made again from those."""
+    names = [file.name for file in record.iterdir() if file.suffix in (".parquet", ".json")]
+    write_hashes(record, names)
 
 
 def _done(runs: Iterable[Mapping[str, Any]]) -> list[str]:

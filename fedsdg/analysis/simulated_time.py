@@ -14,6 +14,8 @@ from fedsdg.analysis.summary import Summary
 _IDENTITY = ["dataset", "clients", "skew", "method", "seed"]
 #: Counts of uploads and of clients, and idle time: columns of a round.
 COUNTS = ["idle_seconds", "arrived", "late", "discarded", "passed_over", "dropped"]
+#: Clients without time for an update: a column only of the rounds that have any.
+LACKING = "out_of_time"
 
 
 def accuracy_over_time(summary: Summary) -> pd.DataFrame:
@@ -57,12 +59,15 @@ def costs_of_waiting(summary: Summary) -> pd.DataFrame:
     """Means over seeds per ``PLACE``, scenario and method of a whole run's clock and counts.
 
     Columns: ``n``, ``simulated_seconds``, those of ``COUNTS`` summed over the rounds,
-    ``discarded_share`` of all uploads, and personal (the headline's) and global accuracy.
+    ``discarded_share`` of all uploads, personal (the headline's) and global accuracy, and
+    ``LACKING`` where any client was.
     """
-    frame = summary.frame("rounds", _IDENTITY, ["simulated_seconds", *COUNTS])
+    frame = summary.frame("rounds", _IDENTITY, ["simulated_seconds", *COUNTS, LACKING])
     frame = split_scenario(frame[frame["simulated_seconds"].notna()])
     runs = frame.groupby(RUN, sort=False)
     totals = runs[COUNTS].sum(min_count=1).join(runs["simulated_seconds"].max())
+    if frame[LACKING].notna().any():
+        totals[LACKING] = runs[LACKING].sum()
     # Whatever is sent arrives in time, arrives late and is used, or is discarded in the end.
     uploads = totals[["arrived", "discarded"]].sum(axis=1, min_count=1)
     totals["discarded_share"] = totals["discarded"] / uploads.where(uploads > 0)

@@ -32,7 +32,11 @@ def aggregate(arguments: argparse.Namespace) -> int:
     uploads = {}
     for name, folder in arguments.upload:
         uploads[name] = [Path(folder) / Path(client).name for client in arguments.clients]
-    counted = [path for path in (arguments.num_samples, arguments.client_samples) if path]
+    counted = [
+        path
+        for path in (arguments.num_samples, arguments.num_batches, arguments.client_samples)
+        if path
+    ]
     for target in (arguments.out, arguments.state_out, arguments.report):
         if target:
             check_no_input(target, counted)
@@ -51,6 +55,7 @@ def aggregate(arguments: argparse.Namespace) -> int:
                 arguments.clients,
                 arguments.out,
                 num_samples=counts(arguments.num_samples),
+                num_batches=counts(arguments.num_batches),
                 client_samples=counts(arguments.client_samples),
                 num_clients=arguments.num_clients,
                 uploads=uploads,
@@ -117,6 +122,12 @@ def _aggregate_options(sub: argparse.ArgumentParser) -> None:
         "default: num_samples of the files' metadata",
     )
     sub.add_argument(
+        "--num-batches",
+        metavar="FILE",
+        help="JSON: as --num-samples, local steps per epoch ('{type: fedavg, weights: batches}'); "
+        "default: num_batches of the files' metadata",
+    )
+    sub.add_argument(
         "--on-nonfinite",
         choices=("raise", "drop"),
         default="raise",
@@ -152,11 +163,11 @@ def _aggregate_options(sub: argparse.ArgumentParser) -> None:
 
 def _rule(text: str) -> Any:
     """A rule as a config has it: a name, or a row such as {type: krum, f: 2}."""
-    import yaml
+    from fedsdg.files.strict_yaml import parse_yaml
 
     try:
-        row = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        row = parse_yaml(text)
+    except ValueError as error:
         raise ValueError(f"--rule {text!r} is neither a name nor a row {{type: …}}") from error
     if not isinstance(row, str | dict):
         raise ValueError(f"--rule {text!r} is neither a name nor a row {{type: …}}")

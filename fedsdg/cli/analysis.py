@@ -202,7 +202,7 @@ def _succeeded_options(sub: argparse.ArgumentParser) -> None:
 
 
 _SUMMARISE = """\
-fedsdg run --grid config/smoke.yaml
+fedsdg run --grid smoke
 fedsdg summarise --runs results/runs/smoke --output results/summary/smoke"""
 _TABLE = "fedsdg table --summary results/reference/needs --table main --output main"
 _FIGURE = "fedsdg figure --summary results/reference/needs --figure convergence --output curves"
@@ -213,10 +213,10 @@ fedsdg kernels --measured {_MEASURED} \\
 _THROUGHPUT = f"fedsdg throughput --measured {_MEASURED} --table throughput"
 _CLAIMS = "fedsdg claims --summary results/reference/needs --output claims"
 _RECORD = """\
-fedsdg run --grid config/smoke.yaml
+fedsdg run --grid smoke
 fedsdg record smoke"""
 _AGREE = """\
-fedsdg run --grid config/needs.yaml --jobs 2
+fedsdg run --grid needs --jobs 2
 fedsdg agree needs"""
 _SUCCEEDED = "fedsdg succeeded --summary results/reference/label-skew"
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedsdg.cli.command import LOOK, Command
 from fedsdg.cli.options import add_config_options, add_json_option, load, say_json, say_remarks
+
+if TYPE_CHECKING:
+    from fedsdg.experiment.examining.findings import Finding
 
 GROUP = LOOK
 
@@ -16,10 +21,14 @@ GROUP = LOOK
 def check(arguments: argparse.Namespace) -> int:
     """Validate a config, or examine the parts of your own methods.
 
-    Of a config the size of its grid, and whether its rounds suffice. Of files with methods of your
-    own what every part must hold, in a line each.
+    For a config, print the size of its grid, and whether its rounds suffice. For files with methods
+    of your own, try what every part must hold: failures come first, then warnings.
     """
-    return _check_files(arguments) if arguments.files else _check_config(arguments)
+    if arguments.files:
+        return _check_files(arguments)
+    if arguments.verbose:
+        raise ValueError("--verbose lists the properties of a file: name the file, or leave it out")
+    return _check_config(arguments)
 
 
 def _check_config(arguments: argparse.Namespace) -> int:
@@ -58,10 +67,21 @@ def _check_config(arguments: argparse.Namespace) -> int:
     return 0
 
 
+#: What no property can tell; printed after them.
+NOT_SEEN = (
+    "Not seen: whether the method is the one that its paper describes, what it does with other "
+    "values of its parameters, and what only real data or many clients show. A term that changes "
+    "gradients by `correct` and states no `value` is compared with nothing."
+)
+
+#: Properties that are listed by name below the failure that they wait for; more are counted.
+MOST = 5
+
+
 def _check_files(arguments: argparse.Namespace) -> int:
     """1 where a property does not hold, else 0."""
     _require_files_alone(arguments)
-    from fedsdg.experiment.examining.findings import FAILED, NOT, OK
+    from fedsdg.experiment.examining.findings import FAILED
     from fedsdg.experiment.examining.plugin import examine_plugin, require_sound
     from fedsdg.methods.plugins import find_plugin
 
@@ -70,21 +90,62 @@ def _check_files(arguments: argparse.Namespace) -> int:
         require_sound(plugin)
     found = []
     for plugin in plugins:
-        counts = dict.fromkeys((OK, FAILED, NOT), 0)
-        for one in examine_plugin(plugin):
-            if len(plugins) > 1:
-                one = one._replace(part=f"{plugin.place}: {one.part}")
-            counts[one.outcome] += 1
-            found.append(one)
-            if not arguments.json:
-                text = f"{one.outcome:14}  {one.part}: {one.property}: {one.sentence}"
-                print(text, flush=True)
+        some = list(examine_plugin(plugin))
+        if len(plugins) > 1:
+            some = [one._replace(part=f"{plugin.place}: {one.part}") for one in some]
         if not arguments.json:
-            told = ", ".join(f"{number} {outcome}" for outcome, number in counts.items() if number)
-            print(f"{plugin.place}: {told}")
+            print("\n".join(_report(plugin.place, some, arguments.verbose)), flush=True)
+        found += some
     if arguments.json:
         say_json([one._asdict() for one in found])
+    else:
+        print(NOT_SEEN)
     return int(any(one.outcome == FAILED for one in found))
+
+
+def _report(place: str, found: Sequence[Finding], verbose: bool) -> Iterator[str]:
+    """Yield failures, then warnings, each with what follows from it, then the rest or its number.
+
+    Methods that fail by the same sentence, such as two with one rule, share a line.
+    """
+    from fedsdg.experiment.examining.findings import FAILED, NOT, OK, WARNING
+
+    for bad in (FAILED, WARNING):
+        alike: dict[tuple[str, ...], list[Finding]] = {}
+        for one in found:
+            if one.outcome == bad:
+                key = (one.part.partition(", ")[2] or one.part, one.property, one.sentence)
+                alike.setdefault(key, []).append(one)
+        for same in alike.values():
+            yield f"{bad:14}  {same[0].part}: {same[0].property}: {same[0].sentence}"
+            if more := [_owner(one) for one in same[1:]]:
+                yield f"{'':14}  the same of {', '.join(dict.fromkeys(more))}"
+            if waiting := [one.property for one in found if _follows(one, same[0])]:
+                names = "; ".join(waiting) if len(waiting) <= MOST else f"{len(waiting)} others"
+                yield f"{'':14}  not tried until then: {names}"
+    if verbose:
+        for outcome in (OK, NOT):
+            for one in found:
+                if one.outcome == outcome and not one.cause:
+                    yield f"{outcome:14}  {one.part}: {one.property}: {one.sentence}"
+    counts = Counter(one.outcome for one in found if not one.cause)
+    words = (
+        f"{counts[FAILED]} failed",
+        f"{counts[WARNING]} warning{'s' * (counts[WARNING] != 1)}",
+        f"{counts[OK]} passed",
+        f"{counts[NOT]} do{'es' * (counts[NOT] == 1)} not apply",
+    )
+    told = ", ".join(text for text in words if not text.startswith("0 "))
+    yield f"{place}: {told}{'' if verbose else ' (--verbose)'}"
+
+
+def _owner(one: Finding) -> str:
+    """The method, loss or attack that a finding is about."""
+    return one.part.partition(", ")[0]
+
+
+def _follows(one: Finding, cause: Finding) -> bool:
+    return one.cause == cause.property and _owner(one) == _owner(cause)
 
 
 def _require_files_alone(arguments: argparse.Namespace) -> None:
@@ -106,10 +167,11 @@ def _check_options(sub: argparse.ArgumentParser) -> None:
     )
     add_config_options(sub)
     sub.add_argument("--brief", action="store_true", help="say nothing but what is wrong")
+    sub.add_argument("--verbose", action="store_true", help="list the properties that hold, too")
     add_json_option(sub)
 
 
 #: What a config may name.
 TOLD = ("methods", "optimisers", "losses", "attacks", "keys", "tables", "figures")
-_CHECK = "fedsdg check my_method.py\nfedsdg check --config config/needs.yaml"
+_CHECK = "fedsdg check my_method.py\nfedsdg check --config needs"
 COMMANDS = (Command(check, _check_options, TOLD, _CHECK),)

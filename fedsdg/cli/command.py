@@ -34,7 +34,7 @@ class Command(NamedTuple):
     add_options: Callable[[argparse.ArgumentParser], None]
     #: Of what its help names all that the package has: see ``fedsdg.files.declarations``.
     tells: tuple[str, ...] = ()
-    #: Lines that work in a checkout, with which its help ends.
+    #: Lines with which its help ends; they work in any folder, but for those on the record.
     example: str = ""
     #: One of ``TITLES``; where it is empty, its module's.
     group: str = ""

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from fedsdg.cli.command import RUN, Command
 from fedsdg.cli.options import add_json_option, say_json
-from fedsdg.cli.places import store
 
 GROUP = RUN
 
@@ -20,6 +19,7 @@ def compare(arguments: argparse.Namespace) -> int:
     from fedsdg.analysis.tables.text import to_text
     from fedsdg.experiment.comparing import PAGE, Request
     from fedsdg.experiment.comparing import compare as compared
+    from fedsdg.experiment.store import store_folder
     from fedsdg.files import read_json
 
     if arguments.jobs < 1:
@@ -33,7 +33,7 @@ def compare(arguments: argparse.Namespace) -> int:
         arguments.baselines_here,
     )
     output = Path(arguments.output) if arguments.output else None
-    found = compared(request, store(), jobs=arguments.jobs, output=output)
+    found = compared(request, store_folder(), jobs=arguments.jobs, output=output)
     page = found.folder / PAGE
     if arguments.json:
         from itertools import chain

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from fedsdg.cli.command import DATA, Command
 from fedsdg.cli.options import add_config_options, load, whole_number
-from fedsdg.cli.places import checkpoints
 
 GROUP = DATA
 
@@ -15,6 +14,7 @@ GROUP = DATA
 def partition(arguments: argparse.Namespace) -> int:
     """Divide a data set among clients."""
     from fedsdg.data.partition_files import write_partition
+    from fedsdg.data.splits import listed
     from fedsdg.experiment.loading import load_images
     from fedsdg.experiment.material import make_partition
 
@@ -28,6 +28,12 @@ def partition(arguments: argparse.Namespace) -> int:
         f"{arguments.output}: {made.num_clients} clients with {sizes.min()} to {sizes.max()} "
         f"samples after {made.attempts} draw(s)"
     )
+    if "left_out" in images.facts:
+        print(f"left out, since in no split: {listed(images.facts['left_out'])}")
+    duplicates = images.facts.get("duplicates")
+    if duplicates is not None:
+        pairs = "".join(f", {test} is {train}" for test, train in duplicates["pairs"])
+        print(f"test images that are training images too: {duplicates['images']}{pairs}")
     if made.natural is not None:
         left = made.natural
         print(
@@ -49,6 +55,7 @@ def _partition_options(sub: argparse.ArgumentParser) -> None:
 def pretrain(arguments: argparse.Namespace) -> int:
     """Make a backbone as the config describes it."""
     from fedsdg.experiment.backbones import pretraining
+    from fedsdg.experiment.store import store_folder
 
     config = load(arguments)
     name = arguments.backbone or config.backbone
@@ -61,7 +68,7 @@ def pretrain(arguments: argparse.Namespace) -> int:
     pretraining.pretrain(
         config.backbones[name],
         Path(arguments.output),
-        checkpoints=checkpoints(),
+        checkpoints=store_folder().parent / "checkpoints",
         checkpoint_seconds=config.checkpoint_seconds,
     )
     return 0
@@ -76,7 +83,7 @@ def _pretrain_options(sub: argparse.ArgumentParser) -> None:
 _PARTITION = (
     "fedsdg partition --dataset digits --skew dirichlet~0.1 --seed 0 --output shares.parquet"
 )
-_PRETRAIN = "fedsdg pretrain --config config/smoke.yaml --output small.safetensors"
+_PRETRAIN = "fedsdg pretrain --config smoke --output small.safetensors"
 
 COMMANDS = (
     Command(partition, _partition_options, example=_PARTITION),

@@ -6,7 +6,10 @@ sentence on stderr and exit code 2; ``--traceback`` shows where it came from.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import select
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -85,6 +88,15 @@ def _end_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _reader_has_gone() -> bool:
+    """Whether standard output or error is a pipe that nobody reads any more."""
+    watch = select.poll()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # A stream without a file.
+            watch.register(stream.fileno(), select.POLLOUT)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in watch.poll(0))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     whole = parser()
@@ -96,18 +108,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = int(arguments.function(arguments))
         sys.stdout.flush()
         return code
-    except BrokenPipeError:
-        # The reader has gone (`fedsdg methods | head`): end without a word, as other tools do.
-        _end_output()
-        return 1
     except FORESEEN as error:
+        if isinstance(error, BrokenPipeError) and _reader_has_gone():
+            # As with `fedsdg methods | head`: end without a word, as other tools do.
+            _end_output()
+            return 1
         if arguments.traceback:
             raise
-        print(f"fedsdg: error: {error}", file=sys.stderr)
+        sentence = str(error)
         try:
-            sys.stdout.flush()
-        except OSError:  # It is standard output that is full: Python would say so once more.
+            # A full disk that no file is named for may be that of standard output.
+            unnamed = isinstance(error, OSError) and error.errno == errno.ENOSPC
+            print(end="\n" if unnamed else "", flush=True)
+        except OSError as full:  # Python would say so once more.
             _end_output()
+            sentence = f"standard output cannot be written to ({full.strerror})"
+        print(f"fedsdg: error: {sentence}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
         # A signal's number alone, or nothing, where the work had not come to what it keeps.

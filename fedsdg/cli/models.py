@@ -74,7 +74,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     for one in found:
         print(
             f"{one.dataset}: accuracy {one.accuracy:.4f}, loss {one.loss:.4f} on {one.images} "
-            f"images ({one.samples})"
+            f"images ({one.samples}){f'; {one.chance}' if one.chance else ''}"
         )
     return 0
 

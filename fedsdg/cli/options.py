@@ -25,20 +25,19 @@ def add_config_options(sub: argparse.ArgumentParser) -> None:
     add_plugin_option(sub)
 
 
-def add_plugin_option(sub: argparse.ArgumentParser, default: str | None = None) -> None:
+def add_plugin_option(sub: argparse.ArgumentParser) -> None:
     """Let a command take plugins."""
     sub.add_argument(
         "--plugin",
-        default=default,
         nargs="+",
         metavar="FILE",
         help="files that define further METHODS, or names of installed plugins",
     )
 
 
-def add_json_option(sub: argparse.ArgumentParser, default: Any = False) -> None:
+def add_json_option(sub: argparse.ArgumentParser) -> None:
     """Let a command answer a script."""
-    sub.add_argument("--json", action="store_true", default=default, help="print JSON")
+    sub.add_argument("--json", action="store_true", help="print JSON")
 
 
 def say_json(content: Any) -> None:
@@ -54,9 +53,11 @@ def load(arguments: argparse.Namespace) -> Config:
 
 
 def say_remarks(config: Config) -> None:
-    """What a person should know of images of their own and the backbone that they meet."""
-    from fedsdg.experiment.declared_data import remarks
+    """Say on standard error what is left out of one's own data, and how it suits the backbone."""
+    from fedsdg.experiment.declared_data import left_out, remarks
 
+    for remark in left_out(config.own):
+        print(f"fedsdg: {remark}", file=sys.stderr)
     if config.trainable == "adapters":
         for remark in remarks(config.own, config.backbone, config.backbones[config.backbone]):
             print(f"fedsdg: {remark}", file=sys.stderr)

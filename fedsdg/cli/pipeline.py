@@ -34,19 +34,31 @@ def reproduce(arguments: argparse.Namespace) -> int:
         )
     merged = merged_config(arguments.config or (), arguments.set or (), arguments.plugin or ())
     parse_config(merged)
-    command = [sys.executable, "-P", "-m", "snakemake"]
-    command += ["--snakefile", str(shipped("workflow/Snakefile"))]
+    command = ["--snakefile", str(shipped("workflow/Snakefile"))]
     command += ["--workflow-profile", str(shipped("profiles/default"))]
     command += ["--configfile", str(kept_whole(merged)), "--cores", arguments.cores]
     _write_jobs_call()
     sought = [str(JOBS_CALL.parent.absolute()), os.environ.get("PATH", os.defpath)]
-    sys.stdout.flush()
-    # In place of this process, so that signals and the exit code are those of the workflow.
-    os.execve(
-        sys.executable,
-        [*command, *arguments.snakemake],
-        os.environ | {"PATH": os.pathsep.join(sought)},
-    )
+    os.environ["PATH"] = os.pathsep.join(sought)
+    from snakemake.cli import main
+
+    try:
+        main([*command, *arguments.snakemake])
+    except SystemExit as end:
+        if end.code or arguments.snakemake:  # Options may ask for less than everything.
+            return int(end.code or 0)
+    print(_where(merged["experiment"]))
+    return 0
+
+
+def _where(experiment: str) -> str:
+    """Name the folders with the results of an experiment."""
+    from fedsdg.files.places import CLAIMS, FIGURE, TABLE
+
+    tables = TABLE.format(experiment=experiment, table="")
+    figures = FIGURE.format(experiment=experiment, figure="")
+    claims = CLAIMS.format(experiment=experiment)
+    return f"{experiment}: tables in {tables}, figures in {figures}, claims in {claims}.md"
 
 
 def _write_jobs_call() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from fedsdg.cli.command import LOOK, Command, Parser
+from fedsdg.cli.command import LOOK, Command
 from fedsdg.cli.options import (
     add_config_options,
     add_json_option,
@@ -22,17 +22,25 @@ GROUP = LOOK
 
 
 def methods(arguments: argparse.Namespace) -> int:
-    """Print the table of methods, or all about one."""
+    """Print the table of methods, or all about one.
+
+    Of one method: formula, what is sent and kept, parameters, cost and source. `fedsdg methods
+    scaffold` is short for `fedsdg methods show scaffold`.
+    """
     from fedsdg.files import hint
     from fedsdg.methods.plugins import find_plugin, find_row, offered
     from fedsdg.methods.showing import facts, lines
 
     plugins = [find_plugin(place) for place in arguments.plugin or ()]
     known = offered(plugins)
-    if arguments.what == "show":
-        name = arguments.name
-        if name not in known:
-            raise ValueError(f"there is no method {name!r}{hint(name, known)}")
+    if arguments.name:
+        words = arguments.name[1:] if arguments.name[0] == "show" else arguments.name
+        for name in words:
+            if name not in known:
+                raise ValueError(f"there is no method {name!r}{hint(name, ['show', *known])}")
+        if len(words) != 1:
+            raise ValueError("name one method, as in 'fedsdg methods show scaffold'")
+        (name,) = words
         row = find_row(name, known[name])
         if arguments.json:
             say_json(facts(name, row))
@@ -62,16 +70,7 @@ def _methods_options(sub: argparse.ArgumentParser) -> None:
     add_plugin_option(sub)
     sub.add_argument("--markdown", action="store_true", help="the whole page, docs/methods.md")
     add_json_option(sub)
-    what = sub.add_subparsers(dest="what", metavar="show", parser_class=Parser)
-    show = what.add_parser("show", help="all about one method", description=_SHOW)
-    show.example = "fedsdg methods show scaffold"
-    show.add_argument("name", metavar="METHOD")
-    add_plugin_option(show, argparse.SUPPRESS)
-    add_json_option(show, argparse.SUPPRESS)
-    show.set_defaults(parser=show)
-
-
-_SHOW = "Formula, what is sent and kept, parameters, cost and source of one method."
+    sub.add_argument("name", nargs="*", metavar="[show] METHOD", help="print all about one method")
 
 
 def data(arguments: argparse.Namespace) -> int:
@@ -115,20 +114,16 @@ def arenas(arguments: argparse.Namespace) -> int:
     wide = shutil.get_terminal_size().columns - 1
     for one in found:
         data = ", ".join(one.datasets)
-        files = [*(folder / name for name in one.over), folder / one.file]
-        shown = " ".join(_from_here(file) for file in files)
+        files = [folder / name for name in (*one.over, one.file)]
+        if folder == CONFIGS:  # These go by their names in any folder.
+            files = [file.relative_to(folder).with_suffix("") for file in files]
+        shown = " ".join(map(str, files))
         size = f"{one.methods} methods, {one.rounds} rounds, {one.seeds} seeds, {one.runs} runs"
         record = "with a committed record" if one.recorded else "no committed record"
         print(f"{one.name}: {data}, {one.clients} clients")
         print(textwrap.fill(one.about, wide, initial_indent="  ", subsequent_indent="  "))
         print(f"  {size}; {record}\n  fedsdg run --grid {shown}\n")
     return 0
-
-
-def _from_here(file: Path) -> str:
-    """A path as one would type it in the working directory."""
-    here = Path.cwd()
-    return str(file.relative_to(here) if file.is_relative_to(here) else file)
 
 
 def _arenas_options(sub: argparse.ArgumentParser) -> None:

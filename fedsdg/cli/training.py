@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedsdg.cli.command import FORESEEN, RUN, WORKFLOW, Command
 from fedsdg.cli.options import add_config_options, load, say_remarks, whole_number
-from fedsdg.cli.places import store
+from fedsdg.experiment.store import store_folder
 
 
 def train(arguments: argparse.Namespace) -> int:
@@ -57,13 +57,13 @@ def train(arguments: argparse.Namespace) -> int:
             else:
                 if is_asked_for():
                     wanted = address(one, material, shares)
-                    take_from_record(config.experiment, [wanted], store())
+                    take_from_record(config.experiment, [wanted], store_folder())
                 outcome = execute(
                     one,
                     material,
                     shares,
                     folder,
-                    store=store(),
+                    store=store_folder(),
                     identity=identity,
                     progress=progress,
                     checkpoint_seconds=config.checkpoint_seconds,
@@ -89,13 +89,14 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.grid is not None:
         return _run_grid(arguments)
+    config = load(arguments)
     if arguments.method is None:
         raise ValueError("name a method with --method, or a whole grid with --grid")
+    from fedsdg.experiment.chance import ON_THE_GLOBAL_TEST, chance_of_run
     from fedsdg.experiment.machine.progress import round_progress
     from fedsdg.experiment.single import do, single
     from fedsdg.files import read_json
 
-    config = load(arguments)
     grid = [one.label for one in config.methods]
     one = single(config, arguments.method, arguments.dataset, arguments.skew, arguments.seed)
     if one.method.label not in grid:
@@ -107,14 +108,18 @@ def run(arguments: argparse.Namespace) -> int:
         )
     say_remarks(one.config)
     output = Path(arguments.output) if arguments.output else one.folder
-    failure = do(one, store(), output, round_progress)
+    failure = do(one, store_folder(), output, round_progress)
     if failure:
         print(f"fedsdg: error: {one.title} failed: {failure}", file=sys.stderr)
         return 1
-    last = read_json(output / "result.json")["last"]
-    for name, value in last.items():
-        if value is not None:
-            print(f"{name:28s}{value:.4f}" if name != "round" else f"{name:28s}{value}")
+    result = read_json(output / "result.json")
+    chance = chance_of_run(result)
+    for name, value in result["last"].items():
+        if value is None:
+            continue
+        remark = chance.remark(value) if chance and name in ON_THE_GLOBAL_TEST else ""
+        text = value if name == "round" else f"{value:.4f}"
+        print(f"{name:28s}{text}{f'  {remark}' if remark else ''}")
     print(f"records in {output}")
     return 0
 
@@ -156,6 +161,8 @@ def _run_grid(arguments: argparse.Namespace) -> int:
     from fedsdg.experiment.grid import run_grid
     from fedsdg.experiment.possible import require_possible
 
+    files = [*(arguments.config or ()), *arguments.grid]
+    config = load_config(files, arguments.set or (), arguments.plugin or ())
     for option in ("method", "dataset", "skew", "seed", "output"):
         if getattr(arguments, option) is not None:
             raise ValueError(f"--{option} is for one run; choose runs of a grid with --only")
@@ -163,13 +170,11 @@ def _run_grid(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--jobs is {arguments.jobs}, but must be at least 1")
     if arguments.seeds_together < 1:
         raise ValueError(f"--seeds-together is {arguments.seeds_together}, but must be at least 1")
-    files = [*(arguments.config or ()), *arguments.grid]
-    config = load_config(files, arguments.set or (), arguments.plugin or ())
     require_possible(config)
     say_remarks(config)
     failed = run_grid(
         config,
-        store(),
+        store_folder(),
         jobs=arguments.jobs,
         only=arguments.only or (),
         minutes=arguments.minutes,
@@ -209,7 +214,7 @@ def search(arguments: argparse.Namespace) -> int:
         backbone = Path(arguments.backbone) if arguments.backbone else backbone_file(config)
         found = searching.search(
             config,
-            store(),
+            store_folder(),
             backbone,
             output,
             jobs=arguments.jobs,
@@ -224,7 +229,9 @@ def _search_options(sub: argparse.ArgumentParser) -> None:
     add_config_options(sub)
     sub.add_argument("--backbone", help="default: results/backbones/<backbone>.safetensors")
     sub.add_argument("--output", help="default: results/search/<experiment>.json")
-    sub.add_argument("--jobs", type=int, help="runs side by side (default: a processor each)")
+    sub.add_argument(
+        "--jobs", type=int, help="runs side by side (default: a device or a processor each)"
+    )
     sub.add_argument("--only", nargs="+", metavar="METHOD", help="labels; others wait")
     sub.add_argument("--minutes", type=float, help="start no run after so many")
     sub.add_argument("--show", action="store_true", help="run nothing: show what is known")
@@ -237,10 +244,10 @@ GROUP = RUN
 
 _RUN = """\
 fedsdg run --method fedsdg --skew dirichlet~0.1
-fedsdg run --grid config/smoke.yaml --jobs 2"""
+fedsdg run --grid smoke --jobs 2"""
 _SEARCH = """\
 fedsdg pretrain --output results/backbones/letters.safetensors
-fedsdg search --config config/needs.yaml --only fedavg --minutes 10"""
+fedsdg search --config needs --only fedavg --minutes 10"""
 _TRAIN = """\
 fedsdg partition --dataset digits --skew iid --seed 0 --output shares.parquet
 fedsdg pretrain --output letters.safetensors

@@ -4,6 +4,9 @@ Import the modules themselves; nothing is loaded here, so that ``import fedsdg.d
 
 - ``datasets``: the table of data sets and ``load_dataset``;
 - ``own_data``, ``own_rows``, ``own_images``: one's own data, as a config describes them;
+- ``data_files``, ``splits``: the files of a data set, and the split that each belongs to;
+- ``image_metadata``: tables ``metadata.csv`` beside images;
+- ``encoded_images``: formats of image files, and how deep their pixels are;
 - ``domains``: sets whose samples come from several domains;
 - ``images``: from uint8 pixels to what a backbone takes;
 - ``glyphs``: rendered letters, a source task made on the spot;

@@ -1,10 +1,9 @@
 """The table of data sets, and ``load_dataset``.
 
 A data set comes, in this order, from the package (``digits``, by scikit-learn), from other sets of
-the table (``fedsdg.data.domains``), from the folder ``$FEDSDG_DATA/<name>`` (parquet files named
-``train*.parquet`` and ``test*.parquet``, at any depth, as the Hugging Face hub lays them out), or
-from the hub. Column names, image size and channels are declared here and checked against what is
-found; nothing is guessed.
+the table (``fedsdg.data.domains``), from the folder ``$FEDSDG_DATA/<name>`` (parquet files of the
+splits ``train`` and ``test``, see ``fedsdg.data.splits``), or from the hub. Column names, image
+size and channels are declared here and checked against what is found; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -210,11 +209,12 @@ def load_dataset(name: str) -> ImageData:
         parts = stored_images.read_hub(spec)
     else:
         raise FileNotFoundError(
-            f"data set {name!r} is not on the hub: put its train*.parquet and test*.parquet into "
+            f"data set {name!r} is not on the hub: put its train.parquet and test.parquet into "
             f"a folder {name!r} and set {FOLDER_VARIABLE} to the folder above it"
         )
-    images, labels, official_test = parts
-    return image_data(name, images, labels, spec.num_classes, official_test)
+    images, labels, official_test, left_out = parts
+    facts = {"left_out": list(left_out)} if left_out else None
+    return image_data(name, images, labels, spec.num_classes, official_test, facts=facts)
 
 
 def _local_folder(name: str) -> Path | None:

@@ -13,12 +13,15 @@ from typing import Any
 #: Filters of Pillow that resize, and the ways to make an image square with them.
 RESIZE = ("bilinear", "bicubic", "lanczos", "box", "hamming", "nearest")
 FIT = ("crop", "pad", "stretch")
+#: What becomes of test images that are training images too.
+DUPLICATES = ("refuse", "report")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "channels": (None, 1, 3),
     "resize": RESIZE,
     "fit": FIT,
+    "duplicates": DUPLICATES,
 }
 
 
@@ -37,6 +40,8 @@ class OwnData:
     ``channels``: 1 or 3; None: 3 where any image has colour, else 1.
     ``resize``, ``fit``: the filter, and how an image becomes square: its middle is cut out, it is
     padded with black, or it is stretched.
+    ``duplicates``: whether test images whose pixels are those of a training image are refused, or
+    reported in the provenance.
 
     Raises ValueError for anything else.
     """
@@ -53,6 +58,7 @@ class OwnData:
     channels: int | None = None
     resize: str = "bilinear"
     fit: str = "crop"
+    duplicates: str = "refuse"
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):

@@ -7,6 +7,7 @@ is said in ``facts``, which the provenance of a run repeats.
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from fedsdg.data.datasets import Column, ImageData, image_data
+from fedsdg.data.encoded_images import FORMATS, UNREADABLE, require_8_bits
 from fedsdg.data.own_data import OwnData
 from fedsdg.data.own_rows import Cell, Rows, read_rows
 from fedsdg.data.stratified import stratified_choice
@@ -26,9 +28,8 @@ TEST_SHARE = 0.2
 SIZE = 64
 
 _GREY = ("1", "L")
-#: Their range is not 0 … 255, and Pillow would cut it off.
-_DEEP = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
-_UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+#: Pairs of equal images that are named.
+_PAIRS = 3
 
 
 @dataclass(frozen=True)
@@ -100,12 +101,21 @@ def load_own(own: OwnData, generator: np.random.Generator) -> ImageData:
     """Read a data set as it is declared.
 
     ``generator`` draws the test set where there is none. Raises what ``survey`` does, and
-    ValueError for an image that cannot be decoded, with its row or file.
+    ValueError for an image that cannot be decoded, with its row or file, and for test images that
+    are training images too, unless ``own.duplicates`` is ``report``.
     """
     known = survey(own, generator)
     place = np.empty(len(known.order), dtype=np.int64)
     place[known.order] = np.arange(len(place))
-    images, facts = _pixels(own, known.rows, place)
+    images, hashes, facts = _pixels(own, known.rows, place)
+    duplicates = _duplicates(known, hashes)
+    if duplicates["images"] and own.duplicates == "refuse":
+        pairs = "; ".join(" is ".join(pair) for pair in duplicates["pairs"])
+        raise ValueError(
+            f"data set {own.name!r}: {duplicates['images']} of the {known.official_test.sum()} "
+            f"test images are training images too, pixel for pixel, such as {pairs}; remove one of "
+            f"each pair, or set datasets: {own.name}.duplicates to report"
+        )
     source = {"folder": own.folder} if own.hub is None else {"hub": own.hub}
     test = {"drawn": TEST_SHARE} if known.drawn else {"split": own.test or "test"}
     facts = {
@@ -116,6 +126,7 @@ def load_own(own: OwnData, generator: np.random.Generator) -> ImageData:
         **({} if known.domain is None else {"domains": list(known.domain.names)}),
         **facts,
         **({"left_out": list(known.rows.left_out)} if known.rows.left_out else {}),
+        **({"duplicates": duplicates} if own.duplicates == "report" else {}),
     }
     return image_data(
         own.name,
@@ -167,12 +178,20 @@ def _without_gaps(own: OwnData, column: Column, name: str) -> Column:
 # --- Images ---------------------------------------------------------------------------------------
 
 
-def _pixels(own: OwnData, rows: Rows, place: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
-    """Images uint8 [n, S, S(, 3)], image i at ``place[i]``, and what was done to them."""
+def _pixels(
+    own: OwnData, rows: Rows, place: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+    """Decode the images.
+
+    Returns:
+        Images uint8 [n, S, S(, 3)], image i at ``place[i]``; the hash of each before it was
+        resized, in the same order; and what was done to them.
+    """
     size, channels, found = _shape(own, rows)
     mode = "L" if channels == 1 else "RGB"
     shape = (size, size) if channels == 1 else (size, size, 3)
     images = np.empty((len(place), *shape), dtype=np.uint8)
+    hashes = np.empty(len(place), dtype="S16")
     resized = converted = 0
     for at, (where, image) in zip(place, _opened(rows), strict=True):
         try:
@@ -180,29 +199,43 @@ def _pixels(own: OwnData, rows: Rows, place: np.ndarray) -> tuple[np.ndarray, di
             upright = ImageOps.exif_transpose(image)
             pixels = upright if upright.mode == mode else upright.convert(mode)
             converted += (upright.mode in _GREY) != (channels == 1)
+            stored = np.asarray(pixels)
+            content = hashlib.blake2b(str(stored.shape).encode(), digest_size=16)
+            content.update(np.ascontiguousarray(stored).data)
+            hashes[at] = content.digest()
             if pixels.size != (size, size):
-                pixels = square(pixels, size, own.fit, own.resize)
+                stored = np.asarray(square(pixels, size, own.fit, own.resize))
                 resized += 1
-            images[at] = np.asarray(pixels)
-        except _UNREADABLE as error:
+            images[at] = stored
+        except UNREADABLE as error:
             raise _corrupt(where) from error
     facts: dict[str, Any] = {"size": size, "channels": channels, **found}
     if resized:
         facts |= {"resized": resized, "resize": own.resize, "fit": own.fit}
     if converted:
         facts["converted"] = converted
-    return images, facts
+    return images, hashes, facts
+
+
+def _duplicates(known: Survey, hashes: np.ndarray) -> dict[str, Any]:
+    """Count the test images whose pixels are those of a training image, and name some pairs.
+
+    Args:
+        known: the data set, whose samples ``hashes`` [n] follows.
+    """
+    test = known.official_test
+    shared = np.flatnonzero(test)[np.isin(hashes[test], hashes[~test])]
+    pairs = []
+    for sample in shared[:_PAIRS]:
+        twin = np.flatnonzero(~test & (hashes == hashes[sample]))[0]
+        pairs.append([known.rows.where(int(known.order[i])) for i in (sample, twin)])
+    return {"images": len(shared), "pairs": pairs}
 
 
 def _shape(own: OwnData, rows: Rows) -> tuple[int, int, dict[str, Any]]:
     """Size and channels, and the sizes that were found; reads headers of images alone."""
     sizes, grey = set(), True
-    for where, image in _opened(rows):
-        if image.mode in _DEEP:
-            raise ValueError(
-                f"{where}: the image has pixels of mode {image.mode}, deeper than 8 bits; store "
-                "it with 8 bits a channel"
-            )
+    for _, image in _opened(rows):
         sizes.add(image.size)
         grey = grey and image.mode in _GREY
     width, height = next(iter(sizes))
@@ -224,13 +257,18 @@ def square(image: Image.Image, size: int, fit: str, resize: str) -> Image.Image:
 
 
 def _opened(rows: Rows) -> Iterator[tuple[str, Image.Image]]:
-    for where, content in rows.encoded():
+    for row, content in enumerate(rows.encoded()):
         try:
-            with Image.open(io.BytesIO(content)) as image:
-                yield where, image
-        except _UNREADABLE as error:
-            raise _corrupt(where) from error
+            image = Image.open(io.BytesIO(content), formats=FORMATS)
+        except UNREADABLE as error:
+            raise _corrupt(rows.where(row)) from error
+        with image:
+            require_8_bits(rows.where(row), image, content)
+            yield rows.where(row), image
 
 
 def _corrupt(where: str) -> ValueError:
-    return ValueError(f"{where}: the image cannot be decoded; replace it, or remove it")
+    return ValueError(
+        f"{where}: the image cannot be decoded; replace it by one of {', '.join(FORMATS)}, or "
+        "remove it"
+    )

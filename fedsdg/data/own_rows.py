@@ -6,11 +6,8 @@ that samples can be counted without an image being read.
 
 from __future__ import annotations
 
-import csv
-import hashlib
 import itertools
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,16 +17,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fedsdg.data.data_files import files_below, find_folder
+from fedsdg.data.image_metadata import METADATA, read_metadata
 from fedsdg.data.own_data import OwnData
-from fedsdg.data.stored_images import MissingColumnError, check_shards, first_line
+from fedsdg.data.splits import all_names, choose_splits, files_by_split, require_all_shards
+from fedsdg.data.stored_images import MissingColumnError, first_line
 
 #: Files of a folder that are images; others are passed over.
 SUFFIXES = frozenset(
     [".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"]
 )
-#: Says for images of a folder what their path does not, as on the Hugging Face hub.
-METADATA = "metadata.csv"
-_FOLDER_VARIABLE = "FEDSDG_DATA"
 
 Cell = str | int | None
 
@@ -42,7 +39,8 @@ class Rows:
     ``names``: of columns whose numbers stand for names, these names.
     ``found``: all columns, for whoever asks for one that there is not.
     ``test`` [n]: True for the samples of a test split; all False where there is none.
-    ``encoded``: gives the n images as stored, in this order, each with where it is.
+    ``encoded``: gives the n images as stored, in this order.
+    ``where``: gives the file of a row, and its number there where the file holds several.
     ``domain``: the column that holds the domains, None where there are none.
     ``left_out``: splits and files that are not among the samples.
     """
@@ -50,7 +48,8 @@ class Rows:
     columns: Mapping[str, Sequence[Cell]]
     found: Sequence[str]
     test: np.ndarray
-    encoded: Callable[[], Iterator[tuple[str, bytes]]]
+    encoded: Callable[[], Iterator[bytes]]
+    where: Callable[[int], str]
     domain: str | None = None
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
@@ -64,94 +63,47 @@ def read_rows(own: OwnData) -> Rows:
     if own.hub is not None:
         return _from_hub(own)
     place = find_folder(own)
-    files = [place] if place.is_file() else sorted(place.rglob("*.parquet"))
-    return _from_parquet(own, place, files) if files else _from_images(own, place)
-
-
-def find_folder(own: OwnData) -> Path:
-    """The folder, relative to the working directory, or else to $FEDSDG_DATA."""
-    assert own.folder is not None
-    given = Path(own.folder).expanduser()
-    places = [given, *(Path(root) / given for root in [os.environ.get(_FOLDER_VARIABLE)] if root)]
-    for place in places:
-        if place.is_dir() or (place.suffix == ".parquet" and place.is_file()):
-            return place
-    tried = " nor ".join(map(str, places))
-    raise FileNotFoundError(
-        f"data set {own.name!r}: there is no folder {tried}; name it in datasets as folder: PATH"
-    )
-
-
-def listing(own: OwnData) -> str:
-    """A hash of which files there are and of their sizes, without reading them.
-
-    Of a set of the hub, of its name.
-    """
-    digest = hashlib.sha256(str(own.hub).encode())
-    if own.hub is None:
-        place = find_folder(own)
-        files = [place] if place.is_file() else sorted(p for p in place.rglob("*") if p.is_file())
-        for file in files:
-            digest.update(f"{file.relative_to(place)} {file.stat().st_size}\0".encode())
-    return digest.hexdigest()
-
-
-def _chosen(own: OwnData, there: Sequence[str], where: str, alone: bool) -> list[str]:
-    """The training split and, if any, the test split, of the names that are there.
-
-    ``alone``: whether all is training where there is neither.
-    """
-    train, test = own.train or "train", own.test or "test"
-    known = f"there are {', '.join(there)}" if there else "there is none"
-    if train not in there:
-        if alone and own.train is None and own.test is None and test not in there:
-            return []
-        raise ValueError(
-            f"data set {own.name!r}: {where} has no split {train!r}, {known}; "
-            "name them as split: {train: …, test: …}"
-        )
-    if own.test is not None and test not in there:
-        raise ValueError(
-            f"data set {own.name!r}: {where} has no split {test!r}, {known}; leave the test split "
-            "out, and one is drawn"
-        )
-    # A single split that is named is all that is wanted.
-    wanted = [train] if own.train is not None and own.test is None else [train, test]
-    return [name for name in wanted if name in there]
+    if place.is_file():
+        return _from_parquet(own, place.parent, [place])
+    files = files_below(place)
+    tables = [file for file in files if file.suffix == ".parquet"]
+    return _from_parquet(own, place, tables) if tables else _from_images(own, place, files)
 
 
 # --- Tables ---------------------------------------------------------------------------------------
 
 
 def _from_parquet(own: OwnData, place: Path, files: Sequence[Path]) -> Rows:
-    check_shards(list(files))
-    names = [own.train or "train", own.test or "test"]
-    there = [name for name in names if any(file.name.startswith(name) for file in files)]
-    there += [file.stem for file in files if not file.name.startswith(tuple(names))]
-    split = _chosen(own, there, str(place), alone=True)
-    if not split:
-        parts = [("", file) for file in files]
+    names = all_names(file.relative_to(place) for file in files)
+    where = str(place if len(files) > 1 else files[0])
+    split = choose_splits(own, names, where, pool=True)
+    if split:
+        found = files_by_split(place, files, split)
+        parts = [(name, file) for name in split for file in found[name]]
     else:
-        parts = [(name, f) for name in split for f in files if f.name.startswith(name)]
+        require_all_shards(files)
+        parts = [("", file) for file in files]
     tables, schemas = [], []
     for _, file in parts:
         schema, table = _columns_of(own, file)
         schemas.append(schema)
         tables.append(table)
-    test = np.repeat([name == names[1] for name, _ in parts], [t.num_rows for t in tables])
+    counts = [table.num_rows for table in tables]
 
-    def encoded() -> Iterator[tuple[str, bytes]]:
+    def encoded() -> Iterator[bytes]:
         for _, file in parts:
             with pq.ParquetFile(file) as parquet:
                 batches = parquet.iter_batches(batch_size=1024, columns=[own.image])
                 yield from _images(own, str(file), batches)
 
     taken = {file for _, file in parts}
+    sources = [str(file) for _, file in parts]
     return Rows(
-        columns=_joined(own, tables, [str(file) for _, file in parts]),
+        columns=_joined(own, tables, sources),
         found=schemas[0].names,
-        test=test,
+        test=np.repeat([name in split[1:] for name, _ in parts], counts),
         encoded=encoded,
+        where=_place_in(sources, counts),
         domain=own.domain,
         names=_class_names(schemas[0]),
         left_out=tuple(str(f.relative_to(place)) for f in files if f not in taken),
@@ -231,8 +183,7 @@ def _class_names(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
 
 def _images(
     own: OwnData, source: str, batches: Iterator[pa.RecordBatch | pa.Table]
-) -> Iterator[tuple[str, bytes]]:
-    row = 0
+) -> Iterator[bytes]:
     for batch in batches:
         column = batch.column(own.image)
         kind = column.type
@@ -245,9 +196,18 @@ def _images(
                 f"{source}: column {own.image!r} must hold encoded images (bytes, or a struct with "
                 f"'bytes'), found {kind}; choose another as datasets: {own.name}.image"
             )
-        for cell in cells:
-            yield f"{source}, row {row}", cell or b""
-            row += 1
+        yield from (cell or b"" for cell in cells)
+
+
+def _place_in(sources: Sequence[str], counts: Sequence[int]) -> Callable[[int], str]:
+    """Return a function that names the source of a row, and the row's number in it."""
+    ends = np.cumsum(counts)
+
+    def where(row: int) -> str:
+        part = int(np.searchsorted(ends, row, side="right"))
+        return f"{sources[part]}, row {row - ends[part] + counts[part]}"
+
+    return where
 
 
 def _from_hub(own: OwnData) -> Rows:
@@ -265,7 +225,7 @@ def _from_hub(own: OwnData) -> Rows:
             "folder: PATH"
         ) from error
     there = list(map(str, bundle))
-    split = _chosen(own, there, own.hub, alone=False)
+    split = choose_splits(own, there, own.hub, pool=False)
     sources = [f"{own.hub} ({one})" for one in split]
     tables, described = [], {}
     for one, source in zip(split, sources, strict=True):
@@ -280,18 +240,20 @@ def _from_hub(own: OwnData) -> Rows:
             if isinstance(about, datasets.ClassLabel)
         }
 
-    def encoded() -> Iterator[tuple[str, bytes]]:
+    counts = [table.num_rows for table in tables]
+
+    def encoded() -> Iterator[bytes]:
         for one, source in zip(split, sources, strict=True):
             # As arrow, images stay encoded.
             part = bundle[one].select_columns([own.image]).with_format("arrow")
             yield from _images(own, source, part.iter(batch_size=1024))
 
-    test = own.test or "test"
     return Rows(
         columns=_joined(own, tables, sources),
         found=bundle[split[0]].column_names,
-        test=np.repeat([one == test for one in split], [t.num_rows for t in tables]),
+        test=np.repeat([one in split[1:] for one in split], counts),
         encoded=encoded,
+        where=_place_in(sources, counts),
         domain=own.domain,
         names=described,
         left_out=tuple(one for one in there if one not in split),
@@ -301,49 +263,56 @@ def _from_hub(own: OwnData) -> Rows:
 # --- Folders of images ----------------------------------------------------------------------------
 
 
-def _from_images(own: OwnData, place: Path) -> Rows:
+def _from_images(own: OwnData, place: Path, files: Sequence[Path]) -> Rows:
     """``[train|test/][DOMAIN/]CLASS/image``; what the path does not say, ``metadata.csv`` may."""
-    files = sorted(
-        file
-        for file in place.rglob("*")
-        if file.suffix.lower() in SUFFIXES
-        and file.is_file()
-        and not any(part.startswith(".") for part in file.relative_to(place).parts)
-    )
-    if not files:
+    images = [file for file in files if file.suffix.lower() in SUFFIXES]
+    if not images:
         raise FileNotFoundError(
             f"data set {own.name!r}: {place} holds neither parquet files nor images "
             f"({', '.join(sorted(SUFFIXES))})"
         )
-    tops = sorted({file.relative_to(place).parts[0] for file in files if file.parent != place})
-    split = _chosen(own, tops, str(place), alone=True)
+    tops = sorted({file.relative_to(place).parts[0] for file in images if file.parent != place})
+    split = choose_splits(own, tops, str(place), pool=True)
     roots = [place / name for name in split] or [place]
-    parts = [(root, file) for root in roots for file in files if file.is_relative_to(root)]
-    if not parts:
-        raise FileNotFoundError(f"data set {own.name!r}: {roots[0]} holds no images")
+    parts = [(root, file) for root in roots for file in images if file.is_relative_to(root)]
     levels = _levels(own, parts)
-    more = _metadata(own, place, [file for _, file in parts])
+    chosen = [file for _, file in parts]
+    more = read_metadata([file for file in files if file.name == METADATA], chosen)
+    _require_agreement(own, chosen, levels, more)
     columns: dict[str, Sequence[Cell]] = {**levels, **more}
     if not columns:
         raise ValueError(
-            f"data set {own.name!r}: {parts[0][1]} lies in no folder of its class; let all images "
+            f"data set {own.name!r}: {chosen[0]} lies in no folder of its class; let all images "
             f"lie as [train|test/][DOMAIN/]CLASS/image, or name their labels in a {METADATA}"
         )
     require_columns(own, str(place), [own.image, *columns])
-    test = own.test or "test"
-
-    def encoded() -> Iterator[tuple[str, bytes]]:
-        for _, file in parts:
-            yield str(file), file.read_bytes()
-
+    beside = [file.name for file in images if file.parent == place]
     return Rows(
         columns=columns,
         found=[own.image, *columns],
-        test=np.array([bool(split) and root.name == test for root, _ in parts]),
-        encoded=encoded,
+        test=np.array([root.name in split[1:] for root, _ in parts]),
+        encoded=lambda: (file.read_bytes() for file in chosen),
+        where=lambda row: str(chosen[row]),
         domain=own.domain or ("domain" if "domain" in levels else None),
-        left_out=tuple(top for top in tops if split and top not in split),
+        left_out=tuple(top for top in [*tops, *beside] if split and top not in split),
     )
+
+
+def _require_agreement(
+    own: OwnData,
+    files: Sequence[Path],
+    levels: Mapping[str, Sequence[Cell]],
+    more: Mapping[str, Sequence[Cell]],
+) -> None:
+    """Check that no column of ``metadata.csv`` gives images another class than their folders."""
+    for name in levels.keys() & more.keys():
+        for file, folder, cell in zip(files, levels[name], more[name], strict=True):
+            if cell != folder:
+                raise ValueError(
+                    f"{file} lies in the folder of the {name} {folder!r}, but {METADATA} says "
+                    f"{name} {cell or ''!r}; rename that column, and name it as "
+                    f"datasets: {own.name}.{name}, or correct it"
+                )
 
 
 def _levels(own: OwnData, parts: Sequence[tuple[Path, Path]]) -> dict[str, list[Cell]]:
@@ -363,33 +332,3 @@ def _levels(own: OwnData, parts: Sequence[tuple[Path, Path]]) -> dict[str, list[
         )
     named = ("domain", "label")[2 - depth :]
     return {name: [names[i] for names in above] for i, name in enumerate(named)}
-
-
-def _metadata(own: OwnData, place: Path, files: Sequence[Path]) -> dict[str, list[Cell]]:
-    """Columns of the files ``metadata.csv``, whose ``file_name`` is relative to their folder."""
-    tables = sorted(place.rglob(METADATA))
-    if not tables:
-        return {}
-    said: dict[Path, dict[str, str]] = {}
-    shared: list[str] | None = None
-    for table in tables:
-        try:
-            with table.open(encoding="utf-8-sig", newline="") as text:
-                reader = csv.DictReader(text, strict=True)
-                rows, header = list(reader), list(reader.fieldnames or [])
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise ValueError(f"{table} cannot be read as a table of texts: {error}") from error
-        if "file_name" not in header:
-            raise ValueError(
-                f"{table} has no column 'file_name'; its columns are "
-                f"{', '.join(map(repr, header)) or 'none'}"
-            )
-        shared = [name for name in header if shared is None or name in shared]
-        for row in rows:
-            said[table.parent / row["file_name"]] = row
-    for file in files:
-        if file not in said:
-            raise ValueError(f"{file} has no row in {METADATA}; add one, or remove the image")
-    assert shared is not None
-    wanted = [name for name in shared if name != "file_name"]
-    return {name: [said[file][name] or None for file in files] for name in wanted}

@@ -9,7 +9,6 @@ its cache; that library need not be installed for them. From the hub the files l
 from __future__ import annotations
 
 import io
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,36 +17,58 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from fedsdg.data.data_files import files_below
+from fedsdg.data.encoded_images import FORMATS, UNREADABLE, require_8_bits
+from fedsdg.data.splits import files_by_split, listed
+
 if TYPE_CHECKING:
     from fedsdg.data.datasets import DatasetSpec
 
-_SHARD = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<total>\d{5})\.parquet")
-
 
 class Samples(NamedTuple):
-    """images uint8 [n, H, W(, 3)], labels int64 [n], official_test bool [n]; training first."""
+    """images uint8 [n, H, W(, 3)], labels int64 [n], official_test bool [n]; training first.
+
+    ``left_out``: files of the folder that belong to no split.
+    """
 
     images: np.ndarray
     labels: np.ndarray
     official_test: np.ndarray
+    left_out: tuple[str, ...] = ()
 
 
 def read_folder(spec: DatasetSpec, folder: Path) -> Samples:
-    """Read every ``train*.parquet`` and ``test*.parquet`` below a folder, in the order of names.
+    """Read the parquet files of the splits ``train`` and ``test`` below a folder, sorted by path.
 
     Raises FileNotFoundError when files are missing, ValueError when one is corrupt or not as
     declared.
     """
     tables: dict[str, list[tuple[str, pa.Table]]] = {}
-    for split in _splits(spec):
-        files = sorted(folder.rglob(f"{split}*.parquet"))
+    files, left_out = split_files(spec, folder)
+    for split, part in files.items():
+        tables[split] = [(str(file), _read_table(spec, file)) for file in part]
+    return _decode(spec, tables)._replace(left_out=left_out)
+
+
+def split_files(spec: DatasetSpec, folder: Path) -> tuple[dict[str, list[Path]], tuple[str, ...]]:
+    """Return the parquet files of each split of a data set of the table, and those of none.
+
+    Raises:
+        FileNotFoundError: a split has no file, or lacks a shard.
+        ValueError: a file belongs to both splits.
+    """
+    stored = [file for file in files_below(folder) if file.suffix == ".parquet"]
+    found = files_by_split(folder, stored, _splits(spec))
+    names = {file: str(file.relative_to(folder)) for file in stored}
+    for split, files in found.items():
         if not files:
+            there = listed(list(names.values()))
             raise FileNotFoundError(
-                f"data set {spec.name!r}: no {split}*.parquet in {folder}; put it there"
+                f"data set {spec.name!r}: {folder} has no {split}.parquet, no file of a folder "
+                f"{split} and no {split}-00000-of-….parquet; it has {there or 'no parquet file'}"
             )
-        check_shards(files)
-        tables[split] = [(str(file), _read_table(spec, file)) for file in files]
-    return _decode(spec, tables)
+    taken = {file for files in found.values() for file in files}
+    return found, tuple(name for file, name in names.items() if file not in taken)
 
 
 def read_hub(spec: DatasetSpec) -> Samples:
@@ -84,22 +105,6 @@ def read_hub(spec: DatasetSpec) -> Samples:
 
 def _splits(spec: DatasetSpec) -> tuple[str, ...]:
     return ("train", "test") if spec.official_test else ("train",)
-
-
-def check_shards(files: list[Path]) -> None:
-    """Raises FileNotFoundError for a part that is missing: it would be missed without a word."""
-    found: dict[tuple[Path, str, int], int] = {}
-    for file in files:
-        match = _SHARD.fullmatch(file.name)
-        if match:
-            key = (file.parent, match["stem"], int(match["total"]))
-            found[key] = found.get(key, 0) + 1
-    for (parent, stem, total), count in found.items():
-        if count != total:
-            raise FileNotFoundError(
-                f"{parent} has {count} of the {total} files {stem}-*-of-{total:05d}.parquet: "
-                "fetch the others"
-            )
 
 
 def _read_table(spec: DatasetSpec, file: Path) -> pa.Table:
@@ -172,16 +177,17 @@ def _decode_into(out: np.ndarray, spec: DatasetSpec, source: str, column: pa.Chu
     row = 0
     for chunk in column.chunks:
         for value in chunk.field("bytes"):
-            content = value.as_py()
+            content = value.as_py() or b""
             try:
-                with Image.open(io.BytesIO(content or b"")) as image:
+                with Image.open(io.BytesIO(content), formats=FORMATS) as image:
                     pixels = image if image.mode == mode else image.convert(mode)
                     found = np.asarray(pixels)
-            except (OSError, SyntaxError, ValueError) as error:
+            except UNREADABLE as error:
                 raise ValueError(
                     f"{source}: the image in row {row} cannot be decoded, the file is corrupt: "
                     "fetch it again"
                 ) from error
+            require_8_bits(f"{source}, row {row}", image, content)
             if found.shape != out.shape[1:]:
                 height, width = found.shape[:2]
                 raise ValueError(

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.replay import config_differences
+from fedsdg.files.strict_yaml import read_yaml
 
 #: A config that many are laid over, beside the default one.
 _BENEATH = "paper.yaml"
@@ -71,7 +70,7 @@ def _candidates(experiment: str, configs: Path) -> Iterator[list[Path]]:
     ``cifar100-needs.yaml`` is laid over ``cifar100.yaml``, and both over ``paper.yaml``.
     """
     for file in sorted(configs.rglob("*.yaml")):
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content = read_yaml(file)
         if not isinstance(content, Mapping) or content.get("experiment") != experiment:
             continue
         parent = file.with_name(f"{file.stem.rpartition('-')[0]}.yaml")

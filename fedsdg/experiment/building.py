@@ -15,6 +15,7 @@ from fedsdg.experiment.conditioned import (
     conditioned_rule,
     conditioned_samples,
     epochs,
+    require_time,
     seen_samples,
     server_samples,
 )
@@ -144,7 +145,7 @@ def build(
     loss = _chosen(run, "loss")
     if isinstance(loss, Loss):
         loss.require_classes(material.num_classes)
-    around = circumstances(run, shards, facts, central=pooling.central)
+    around = circumstances(run, facts, central=pooling.central)
     disclosed = pooling.disclosed(np.array([len(own) for own in shards.train]))
     if disclosed is not None:
         out = around.held_out
@@ -197,6 +198,7 @@ def build(
         seen=seen,
         scratch=scratch,
     )
+    require_time(made)
     made.state = told(rule, made.state, partition, groups_of(run))
     return made
 

@@ -15,11 +15,12 @@ from fedsdg.data.partition_record import TRAIN, VAL, Partition
 from fedsdg.experiment.conditions import ComputeConfig, own_code
 from fedsdg.experiment.differing import as_seen, groups_of, label_tables, views_of
 from fedsdg.experiment.run_config import RunConfig
-from fedsdg.federation.cohorts import Shards, draw_held_out
+from fedsdg.federation.cohorts import draw_held_out
 from fedsdg.federation.environment.attackers import choose_attackers
 from fedsdg.federation.environment.circumstances import Circumstances, Dropout
 from fedsdg.federation.environment.timing import Clock
 from fedsdg.federation.local_training import Samples
+from fedsdg.federation.rounds import Federation
 from fedsdg.federation.seen import Seen, class_weights
 from fedsdg.rng import stream
 
@@ -209,7 +210,7 @@ def conditioned_rule(run: RunConfig, rule: Any) -> Any:
 
 
 def epochs(run: RunConfig) -> int:
-    """How many epochs a client trains at most."""
+    """How many epochs a client trains where time does not limit it."""
     compute = run.conditions.compute
     if compute is not None and compute.local_seconds is not None:
         return compute.max_epochs
@@ -217,12 +218,9 @@ def epochs(run: RunConfig) -> int:
 
 
 def circumstances(
-    run: RunConfig, shards: Shards, facts: dict[str, np.ndarray], *, central: bool = False
+    run: RunConfig, facts: dict[str, np.ndarray], *, central: bool = False
 ) -> Circumstances:
-    """What befalls the clients of a run; ``central``: of one place that sends nothing to anybody.
-
-    Raises ``ValueError`` for a deadline that no client can ever meet.
-    """
+    """Build the client-side conditions; ``central``: pooled training, where nothing is sent."""
     conditions = run.conditions
     dropout, compute, clock = conditions.dropout, conditions.compute, None
     held_out = None
@@ -232,7 +230,6 @@ def circumstances(
     if compute is not None:
         clock = _clock(run, compute)
         facts = {**facts, "speed": clock.speeds}
-        _require_possible(run, compute, clock, shards)
     quantisation = None
     if conditions.quantisation is not None and not central:
         weak = _weak(run, clock) & ~facts.get("attacker", np.zeros(run.federation.clients, bool))
@@ -282,14 +279,33 @@ def _clock(run: RunConfig, compute: ComputeConfig) -> Clock:
     )
 
 
-def _require_possible(run: RunConfig, compute: ComputeConfig, clock: Clock, shards: Shards) -> None:
-    steps = [
-        clock.steps_that_fit(k, epochs(run) * -(-len(own) // (run.training.batch_size or len(own))))
-        for k, own in enumerate(shards.train)
-    ]
-    soonest = float((np.array(steps) / clock.speeds).min())
-    if compute.deadline is not None and soonest > compute.deadline:
+def require_time(made: Federation) -> None:
+    """Raise ``ValueError`` where no client of a federation could ever send an update in time."""
+    clock, central = made.circumstances.clock, made.pooling.central
+    if clock is None:
+        return
+    out = made.circumstances.held_out
+    clients = np.arange(made.num_clients) if out is None else np.flatnonzero(~out)
+    if central:
+        clients = clients[:1]  # stands for the one place
+    batches, epochs = made.batches_per_epoch(clients), made.schedule.epochs
+    budget, fit = made.budget(clients), clock.steps_that_fit(clients)
+    if budget is not None and fit is not None:
+        if (budget == 0).any(axis=1).all():
+            most = int(np.minimum(fit, epochs * batches).max())
+            raise ValueError(
+                f"conditions.compute.local_seconds = {clock.local_seconds:g} gives each client at "
+                f"most {most} local steps in a round, but an update takes {budget.shape[1]} or "
+                "more; raise it, max_epochs or the clients' speeds"
+            )
+        return
+    if central:
+        fewest = np.sort(made.train_sizes)[: made.schedule.clients_per_round].sum(keepdims=True)
+        batches = made.batches_of(fewest)
+    least = sum(stage.epochs if stage.least is None else stage.least for stage in made.stages.all)
+    soonest = float((least * batches / clock.speeds[clients]).min())
+    if clock.deadline is not None and soonest > clock.deadline:
         raise ValueError(
-            f"conditions.compute.deadline is {compute.deadline} simulated seconds, but the "
+            f"conditions.compute.deadline is {clock.deadline} simulated seconds, but the "
             f"soonest update takes {soonest:.3g}; raise the deadline or the clients' speeds"
         )

@@ -159,9 +159,13 @@ class ComputeConfig:
     fastest: Annotated[float, Range(1e-6, _LARGEST)] = 4.0
     "local steps in a simulated second of the fastest"
     local_seconds: Annotated[float | None, Range(1e-6, 1e9)] = None
-    "clients train for so many seconds; null: `training.epochs`"
+    """clients train for so many seconds in a round; null: for `training.epochs`. A client takes
+    ⌊`local_seconds` · speed⌋ steps of one gradient each. Phases, models of its own and passes that
+    measure gradients share them in proportion to their usual lengths, at least one step each. A
+    client with fewer steps than that trains only what it keeps private, and sends nothing"""
     max_epochs: Annotated[int, Range(1)] = 10
-    "at most so many epochs, where they train by the clock"
+    """with `local_seconds`: takes the place of `training.epochs`, and all steps of a client in a
+    round are at most those of so many epochs"""
     deadline: Annotated[float | None, Range(1e-6, 1e9)] = None
     "a round ends after so many seconds; null: when all updates are there"
     arrivals: Annotated[int | None, Range(1)] = None
@@ -179,8 +183,10 @@ class ComputeConfig:
         Column("rounds", "late", "int32", "updates that came after the round's end"),
         Column("rounds", "discarded", "int32", "updates that were thrown away"),
         Column("rounds", "passed_over", "int32", "clients that were drawn while still busy"),
+        Column("rounds", "out_of_time", "int32", "clients with too little time for an update"),
         Column("clients", "speed", "float64", "local steps in a simulated second"),
         Column("clients", "age", "int32", "by how many rounds its update was late"),
+        Column("clients", "out_of_time", "bool", "trained in private only, and sent nothing"),
     )
 
     def __post_init__(self) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 from fedsdg.data.own_data import OwnData
 from fedsdg.data.partition_spec import PartitionSettings
+from fedsdg.experiment.backbones.recipe import parse_backbone
 from fedsdg.experiment.conditions import Conditions, parse_conditions
 from fedsdg.experiment.config_values import (
     listed,
@@ -109,6 +111,8 @@ class Config:
     #: are said of one file, and change nothing.
     about: str = ""
     over: tuple[str, ...] = ()
+    #: Where the experiment's ``results`` lie; what calls a command or function chooses it.
+    root: Path = field(default_factory=Path)
 
     def source(self, dataset: str) -> Source:
         """What a data set is loaded by: its name, its description, or the plugin it is from."""
@@ -258,7 +262,7 @@ def _plugins(value: Any) -> tuple[Plugin, ...]:
 
 def parse_config(raw: Any) -> Config:
     """Check a config given as plain mappings and return it, or raise ``ValueError``."""
-    known = {entry.name for entry in fields(Config)} - {"own"}
+    known = {entry.name for entry in fields(Config)} - {"own", "root"}
     given = mapping(raw, "the config")
     for key in given:
         if key not in known:
@@ -285,12 +289,17 @@ def parse_config(raw: Any) -> Config:
     if federation.get("clients") == ALL:
         clients = natural_clients(datasets, own, skews, partition.min_samples)
         given = {**given, "federation": {**federation, "clients": clients}}
-    backbones = mapping(given["backbones"], "backbones")
+    backbones = {
+        parse_name(name, "backbones: name"): mapping(entry, f"backbones.{name}")
+        for name, entry in mapping(given["backbones"], "backbones").items()
+    }
+    for name, entry in backbones.items():
+        parse_backbone(entry, f"backbones.{name}")
     config = Config(
         experiment=parse_name(given["experiment"], "experiment"),
         datasets=datasets,
         backbone=parse_name(given["backbone"], "backbone"),
-        backbones={n: dict(mapping(b, f"backbones.{n}")) for n, b in backbones.items()},
+        backbones={name: dict(entry) for name, entry in backbones.items()},
         skews=skews,
         seeds=seeds,
         federation=make(FederationConfig, given.get("federation", {}), "federation"),

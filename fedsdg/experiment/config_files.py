@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
 import hashlib
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,14 +17,8 @@ from fedsdg.experiment.config import Config, parse_config
 from fedsdg.experiment.scenarios import laid_over
 from fedsdg.files import hint, write_bytes
 from fedsdg.files.shipped import root, shipped
+from fedsdg.files.strict_yaml import parse_yaml, read_yaml
 from fedsdg.parts import mapping
-
-#: ValueError: dates and whole numbers that there are not, and bytes that are no text.
-_NO_YAML = (yaml.YAMLError, ValueError, RecursionError)
-
-
-def _in_a_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
 
 
 def _setting(text: str) -> dict[str, Any]:
@@ -30,11 +27,10 @@ def _setting(text: str) -> dict[str, Any]:
     if not sign or not all(place.split(".")):
         raise ValueError(f"--set {text!r}: write key=value, such as training.device=cuda")
     try:
-        setting: Any = yaml.safe_load(value)
-    except _NO_YAML as error:
-        why = _in_a_line(error)
+        setting: Any = parse_yaml(value)
+    except ValueError as error:
         raise ValueError(
-            f"--set {text!r:.99}: {value!r:.99} is not a value in YAML ({why})"
+            f"--set {text!r:.99}: {value!r:.99} is not a value in YAML ({error})"
         ) from error
     for key in reversed(place.split(".")):
         setting = {key: setting}
@@ -52,21 +48,44 @@ def default_file() -> Path:
 
 
 def named_file(name: str | Path) -> Path:
-    """The config file that a person means: one of theirs, else one that the package brings.
+    """Return the config file that a name stands for.
 
-    The package's own are called without a folder and an ending: ``needs``, ``extended/drift``.
+    A file of this path is taken first. Otherwise the name may be that of a config of the package,
+    without folder and ending (``needs``, ``extended/drift``) or as it lies in a checkout
+    (``config/needs.yaml``), which standard error mentions.
+
+    Args:
+        name: A path, or the name of a config of the package.
+
+    Returns:
+        The path of an existing file.
+
+    Raises:
+        FileNotFoundError: There is neither; the message has the closest name.
     """
     if os.path.isfile(name):
         return Path(name)
     brought = _brought()
     if str(name) in brought:
         return shipped(f"config/{name}.yaml")
-    # Of a path the last part, which may be the name of one that comes with the package.
-    meant = str(name) if not Path(name).suffix else Path(name).stem
+    path = Path(name)
+    meant = path.stem if path.suffix else str(name)
+    if path.suffix == ".yaml" and path.parts[0] == "config":
+        meant = path.relative_to("config").with_suffix("").as_posix()
+        if meant in brought:
+            _mention_fallback(str(name), meant)
+            return shipped(f"config/{meant}.yaml")
+    close = difflib.get_close_matches(str(name), map(str, path.parent.glob("*.yaml")), n=1)
     raise FileNotFoundError(
-        f"there is no config file {name}; name one with --config, or one of the package"
-        f"{hint(meant, brought)}"
+        f"there is no config file {name}; name a file, or a config of the package"
+        f"{hint(str(name), close) if close else hint(meant, brought)}"
     )
+
+
+@functools.cache
+def _mention_fallback(name: str, meant: str) -> None:
+    """Say once per process that the package's config stands in for a missing file."""
+    print(f"fedsdg: there is no {name} here; the package's own {meant!r} is used", file=sys.stderr)
 
 
 def _brought() -> list[str]:
@@ -83,11 +102,7 @@ def merged_config(
     for file in [default_file(), *map(named_file, paths)]:
         if not os.path.isfile(file):
             raise FileNotFoundError(f"there is no config file {file}; name one with --config")
-        try:
-            content = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except _NO_YAML as error:
-            raise ValueError(f"{file} is not valid YAML: {_in_a_line(error)}") from error
-        laid = mapping(content, f"the config file {file}")
+        laid = mapping(read_yaml(file), f"the config file {file}")
         for key in ABOUT_THE_FILE | ({"search"} & set(laid)):
             merged.pop(key, None)
         merged = laid_over(merged, laid)

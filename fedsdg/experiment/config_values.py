@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedsdg.data.skew import parse_skew
-from fedsdg.parts import Declared, Range
+from fedsdg.parts import Declared, Range, shown
 
 SKEW = re.compile(
     r"dirichlet~(\d+(\.\d+)?|\.\d+)|mixed~0\.\d*[1-9]\d*~(?=.*[1-9])\d+(\.\d+)?"
@@ -17,6 +17,8 @@ SKEW = re.compile(
 )
 
 _KINDS = ("dirichlet", "mixed", "quantity", "classes", "domains", "column", "iid")
+#: Folders and temporary files add to a name; file systems allow 255 bytes.
+LONGEST_NAME = 100
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 
@@ -78,7 +80,12 @@ def parse_name(value: Any, where: str) -> str:
     """A name that may be part of a path."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise ValueError(
-            f"{where} is {value!r}, but must be made of letters, digits, '.', '_', '+' and '-'"
+            f"{where} is {shown(value)}, but must be made of letters, digits, '.', '_', '+' and '-'"
+        )
+    if len(value) > LONGEST_NAME:
+        raise ValueError(
+            f"{where} is {shown(value)}, {len(value)} characters long, but may have at most "
+            f"{LONGEST_NAME}, since it names a folder"
         )
     return value
 

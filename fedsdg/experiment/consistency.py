@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from fedsdg.federation.contribution import check_players
@@ -33,8 +33,27 @@ def _check_full(config: Config) -> None:
             )
 
 
+def check_folders(where: str, names: Iterable[str]) -> None:
+    """Refuse names that would be one folder where a file system ignores case, as on macOS.
+
+    Raises:
+        ValueError: Two names differ in case alone.
+    """
+    known: dict[str, str] = {}
+    for name in names:
+        other = known.setdefault(name.casefold(), name)
+        if other != name:
+            raise ValueError(
+                f"{where}: {other!r} and {name!r} differ in upper and lower case alone, and some "
+                "file systems take them for one folder; give one of them another name"
+            )
+
+
 def check_consistency(config: Config) -> None:
     """Raise ``ValueError`` for the first values that do not go together, and say what to do."""
+    check_folders("methods", [method.label for method in config.methods])
+    for key in ("datasets", "skews", "scenarios", "backbones"):
+        check_folders(key, getattr(config, key))
     if config.training.precision == "tf32" and config.training.device != "cuda":
         raise ValueError(
             "training.precision is tf32, in which GPUs alone compute; set training.device to cuda, "

@@ -58,8 +58,7 @@ def take_from_record(experiment: str, wanted: Iterable[Address], store: Path) ->
         if one is not None and _is_whole(run):
             origins = read_origins(record, [run.folder])
             origin: Mapping[str, Any] = origins[0] if origins else {}
-            seeds = origin.get("seeds_together", [run.row["seed"]])
-            _put_back(run, origin, record, store, together_key(one.key, seeds))
+            _put_back(run, origin, record, store, one)
             taken += 1
     return taken
 
@@ -79,8 +78,9 @@ def _is_whole(run: Gathered) -> bool:
 
 
 def _put_back(
-    run: Gathered, origin: Mapping[str, Any], record: Path, store: Path, key: str
+    run: Gathered, origin: Mapping[str, Any], record: Path, store: Path, address: Address
 ) -> None:
+    seeds = origin.get("seeds_together", [run.row["seed"]])
     facts = {name: value for name, value in origin.items() if name not in ("runs", "first", "last")}
     for name in ("wall_seconds", "peak_rss_mb"):
         facts[name] = run.timings[name][0].as_py() if len(run.timings) else None
@@ -94,9 +94,10 @@ def _put_back(
             write_parquet(place / f"{name}.parquet", rows, schema, others)
         write_parquet(place / "timings.parquet", _timings(run), TIMINGS_SCHEMA)
         files.write_json(place / "result.json", _outcome(run))
-        files.write_json(place / "provenance.json", {**facts, "taken_from": record.as_posix()})
+        said = {**facts, "address": address.key, "taken_from": record.as_posix()}
+        files.write_json(place / "provenance.json", said)
 
-    keep_or_reuse(store, key, write)
+    keep_or_reuse(store, together_key(address.key, seeds), write)
 
 
 def _timings(run: Gathered) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from fedsdg.data.datasets import DATASETS, dataset_spec
 from fedsdg.data.own_data import OwnData
+from fedsdg.data.splits import listed
 from fedsdg.experiment.backbones.recipe import LETTERS
 from fedsdg.experiment.loading import Source, load_images, survey_of
 from fedsdg.files import hint
@@ -129,13 +130,30 @@ def description(config: Mapping[str, Any], name: str) -> dict[str, Any]:
 
     Of one's own, its entry and which files there are.
     """
-    from fedsdg.data.own_rows import listing
+    from fedsdg.data.data_files import listing
 
     own = parse_datasets(config["datasets"])[1].get(name)
     if own is None:
         return {}
     given = {entry.name: getattr(own, entry.name) for entry in fields(own)}
+    if own.duplicates == "refuse":
+        # Divisions made before there was the key stay up to date.
+        del given["duplicates"]
     return {"data": given, "files": listing(own)}
+
+
+def left_out(own: Mapping[str, OwnData]) -> Iterator[str]:
+    """Yield a sentence for each of one's own data sets of which something belongs to no split."""
+    for described in own.values():
+        try:
+            names = survey_of(described).rows.left_out
+        except (OSError, ValueError):
+            continue  # The command that loads the set says what is wrong with it.
+        if names:
+            yield (
+                f"note: of {described.name!r} these belong neither to the training nor to the "
+                f"test split and are left out: {listed(names)}"
+            )
 
 
 def remarks(own: Mapping[str, OwnData], name: str, backbone: Mapping[str, Any]) -> Iterator[str]:

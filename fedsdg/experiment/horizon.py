@@ -160,21 +160,28 @@ def _stored_samples(dataset: str) -> int:
     """How many training samples lie in the data set's folder, by the files' own word."""
     import pyarrow.parquet as pq
 
-    folder = Path(os.environ.get(FOLDER_VARIABLE, ""), dataset)
-    files = sorted(folder.rglob("train*.parquet")) if os.environ.get(FOLDER_VARIABLE) else []
-    if not files:
+    from fedsdg.data.stored_images import split_files
+
+    root = os.environ.get(FOLDER_VARIABLE)
+    if not root or not Path(root, dataset).is_dir():
         raise FileNotFoundError(
-            f"there is no train*.parquet of {dataset!r} to count; set {FOLDER_VARIABLE} to the "
+            f"there is no train.parquet of {dataset!r} to count; set {FOLDER_VARIABLE} to the "
             f"folder above {dataset!r}"
         )
-    return sum(pq.read_metadata(file).num_rows for file in files)
+    files, _ = split_files(dataset_spec(dataset), Path(root, dataset))
+    return sum(pq.read_metadata(file).num_rows for file in files["train"])
 
 
 def evaluations(rounds: int, every: int, begin: int = 0) -> tuple[int, int]:
     """Evaluations in the quarter before the last and in the last one (round > 3R/4)."""
-    at = {round_ for round_ in range(every, rounds + 1, every) if round_ >= begin} | {rounds}
-    before = sum(rounds < 2 * round_ and 4 * round_ <= 3 * rounds for round_ in at)
-    return before, sum(4 * round_ > 3 * rounds for round_ in at)
+
+    def evaluated(first: int, last: int) -> int:
+        """Multiples of ``every`` from the later of ``first`` and ``begin`` to ``last``."""
+        return max(0, last // every - (max(first, begin, 1) - 1) // every)
+
+    half, three_quarters = rounds // 2, 3 * rounds // 4
+    last = evaluated(three_quarters + 1, rounds) + (rounds % every != 0 or rounds < begin)
+    return evaluated(half + 1, three_quarters), last
 
 
 def unreachable(federation: FederationConfig) -> str | None:
@@ -195,9 +202,11 @@ def unreachable(federation: FederationConfig) -> str | None:
     before, last = evaluations(rounds, every)
     # Both so that the last round is one of the evaluations in their step.
     longer = next(
-        m for m in range(every, rounds + 16 * every, every) if m >= rounds and enough(m, every)
+        m
+        for m in range(-(-rounds // every) * every, rounds + 16 * every, every)
+        if enough(m, every)
     )
-    steps = (less for less in range(every, 0, -1) if rounds % less == 0)
+    steps = (less for less in range(min(every, rounds), 0, -1) if rounds % less == 0)
     denser = next((less for less in steps if enough(rounds, less)), None)
     ways = [] if denser is None else [f"federation.evaluate_every to {denser}"]
     ways.append(f"federation.rounds to {longer}")

@@ -19,6 +19,7 @@ from fedsdg.experiment import comparing
 from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.machine.progress import round_progress
 from fedsdg.experiment.single import do, single
+from fedsdg.experiment.store import store_folder
 from fedsdg.files import hint, read_json
 from fedsdg.files.places import RECORDS
 from fedsdg.files.records import read_parquet
@@ -107,17 +108,18 @@ def run(
     dataset: str | None = None,
     skew: str | None = None,
     seed: int | None = None,
-    store: str | Path = ".fedsdg/runs",
+    store: str | Path | None = None,
 ) -> Run:
     """One run of a method, as ``fedsdg run --method`` does it, or its records where it is finished.
 
     ``config``: files laid over the default config, ``settings`` such as ``training.eta_g=0.01``
-    over those; ``plugins``: files with methods of one's own. Raises ``ValueError`` where the run
+    over those; ``plugins``: files with methods of one's own; ``store``: the folder of finished
+    runs, by default that of the commands (``FEDSDG_STORE``). Raises ``ValueError`` where the run
     fails, with its sentence.
     """
     loaded = load_config(_listed(config), settings, [str(one) for one in _listed(plugins)])
     one = single(loaded, method, dataset, skew, seed)
-    failure = do(one, Path(store), one.folder, round_progress)
+    failure = do(one, store_folder(store), one.folder, round_progress)
     if failure:
         raise ValueError(f"{one.title} failed: {failure}")
     return Run(one.folder)
@@ -131,12 +133,12 @@ def compare(
     against: Sequence[str] = (),
     tune: bool = False,
     baselines_here: bool = False,
-    store: str | Path = ".fedsdg/runs",
+    store: str | Path | None = None,
 ) -> Comparison:
     """Methods of one's own among the published rows of an arena, as ``fedsdg compare`` does it."""
     places_of = tuple(str(file) for file in _listed(files))
     request = comparing.Request(places_of, arena, seeds, tuple(against), tune, baselines_here)
-    found = comparing.compare(request, Path(store), jobs=os.cpu_count() or 1)
+    found = comparing.compare(request, store_folder(store), jobs=os.cpu_count() or 1)
     tables = [standing_table(one).raw for one in found.standings]
     return Comparison(
         tuple(sentence for one in found.standings for sentence in places(one)),

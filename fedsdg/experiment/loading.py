@@ -46,7 +46,7 @@ def load_images(source: Source) -> ImageData:
 
 def survey_of(own: OwnData) -> Survey:
     """What is known of one's own data without decoding an image; raises as ``load_images``."""
-    from fedsdg.data.own_rows import listing
+    from fedsdg.data.data_files import listing
 
     return _survey(own, listing(own))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedsdg.data.datasets import DATASETS, FOLDER_VARIABLE, DatasetSpec, load_dataset
 from fedsdg.data.own_data import OwnData
+from fedsdg.data.splits import listed
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.loading import load_images, survey_of
 from fedsdg.methods.plugins import offered_datasets
@@ -84,13 +85,13 @@ def _images_here(spec: DatasetSpec, root: Path | None) -> int | None:
         return None
     import pyarrow.parquet as pq
 
-    found = [
-        sorted((root / spec.name).rglob(f"{split}*.parquet"))
-        for split in (("train", "test") if spec.official_test else ("train",))
-    ]
-    if not all(found):
+    from fedsdg.data.stored_images import split_files
+
+    try:
+        files, _ = split_files(spec, root / spec.name)
+    except (OSError, ValueError):
         return None
-    return sum(pq.read_metadata(file).num_rows for files in found for file in files)
+    return sum(pq.read_metadata(file).num_rows for part in files.values() for file in part)
 
 
 def _own(own: OwnData) -> Offered:
@@ -99,5 +100,7 @@ def _own(own: OwnData) -> Offered:
         known = survey_of(own)
     except OSError as error:
         return Offered(own.name, None, None, own.size, own.channels, False, place, str(error))
-    count = len(known.labels)
-    return Offered(own.name, len(known.classes), count, own.size, own.channels, True, place)
+    classes, count = len(known.classes), len(known.labels)
+    left_out = known.rows.left_out
+    note = f"left out: {listed(left_out)}" if left_out else ""
+    return Offered(own.name, classes, count, own.size, own.channels, True, place, note)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fedsdg.data.partition_spec import PartitionSettings
 from fedsdg.experiment.attackers import Attackers
-from fedsdg.experiment.backbones.recipe import Recipe
+from fedsdg.experiment.backbones.recipe import SOURCES
 from fedsdg.experiment.conditions import Conditions
 from fedsdg.experiment.config import SECONDS, TRAINABLE
 from fedsdg.experiment.method_entries import OVERRIDES
@@ -46,6 +46,13 @@ file gives; every config is laid over `config/config.yaml`. The parameters of ea
 [methods.md](methods.md).
 
 """
+_BACKBONE = """\
+## An entry of `backbones`
+
+`source` says where its weights come from; the other keys depend on it.
+
+"""
+
 _ENTRY = f"""\
 ## An entry of `methods`
 
@@ -80,7 +87,9 @@ def config_page(
             text += _choices("attack", choices["attacks"])
         elif one.holds_part:
             text += _section(f"### `conditions.{name}`", one.kind, choices)
-    text += _section("## An entry of `backbones`", Recipe, choices)
+    text += _BACKBONE
+    for name, entry in SOURCES.items():
+        text += _section(f"### `source: {name}`", entry, choices)
     text += _ENTRY + "## Single keys\n\n" + _keys([TRAINABLE, SECONDS], choices)
     text += "## `tables`, `figures`\n\n" + _pages(pages, usual)
     return text.rstrip("\n") + "\n"

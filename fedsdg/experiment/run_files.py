@@ -95,6 +95,7 @@ def _write_run(
             **gpu_facts(material.samples.images.device),
             "threads": run.training.threads,
             **({"data": dict(material.data_facts)} if material.data_facts else {}),
+            "address": address(run, material, one.partition).key,
             "state": fingerprint(federation),
             **effort,
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -24,6 +24,7 @@ from fedsdg.experiment.run_files import Assignment, address, write_tables, write
 from fedsdg.experiment.store import (
     MODELS,
     checkpoints_of,
+    is_kept,
     keep_or_reuse,
     libraries,
     made_otherwise,
@@ -32,6 +33,8 @@ from fedsdg.experiment.store import (
 )
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.rounds import Federation
+from fedsdg.federation.together import no_exit
+from fedsdg.files.places import RUN_FILES
 
 Progress = Callable[[int, Mapping[str, Any]], None]
 
@@ -150,7 +153,7 @@ def _carry_out(
             made_for = {"config": one.run.to_dict(), **_hashes(one, material), **libraries()}
             place = Checkpoints(checkpoints_of(store, key), {**made_for, **company})
             checkpoints.append(stack.enter_context(closing(place)))
-        if not all((store / key).is_dir() for key in keys):
+        if not all(is_kept(store, key) for key in keys):
             require_writable(store)
             training = assignments[0].run.training
             with repeatable(material.samples.images.device, tf32=training.precision == "tf32"):
@@ -172,21 +175,24 @@ def _carry_out(
 
 
 def _deliver(one: Assignment, material: Material, done: Path) -> None:
-    """Copy the records of a stored run to their place, its result last of all."""
+    """Copy the records of a stored run to their place, their hashes last of all."""
     folder = one.folder
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / files.HASHES).unlink(missing_ok=True)
     if not (done / MODELS).is_file():
         # Of the run whose records were here before.
         (folder / MODELS).unlink(missing_ok=True)
-    for source in sorted(done.iterdir()):
-        if source.name != "result.json":
-            with files.atomic_path(folder / source.name) as temporary:
-                shutil.copyfile(source, temporary)
+    names = sorted(source.name for source in done.iterdir() if source.name != files.HASHES)
+    for name in names:
+        if name != "result.json":
+            with files.atomic_path(folder / name) as temporary:
+                shutil.copyfile(done / name, temporary)
     outcome = files.read_json(done / "result.json")
     described = {**_described(one.run), **one.identity, **_hashes(one, material)}
     files.write_json(
         folder / "result.json", {**described, "status": "ok", "error": None, **outcome}
     )
+    files.write_hashes(folder, names)
 
 
 def _hashes(one: Assignment, material: Material) -> dict[str, Any]:
@@ -205,13 +211,15 @@ def record_failure(
 ) -> str:
     """Write the records of a run that failed, as far as it came; returns the error's sentence."""
     message = f"{type(error).__name__}: {error}"
-    (folder / MODELS).unlink(missing_ok=True)
+    for name in (files.HASHES, MODELS):
+        (folder / name).unlink(missing_ok=True)
     write_tables(folder, getattr(error, "federation", None))
     files.write_json(folder / "provenance.json", files.provenance())
     files.write_json(
         folder / "result.json",
         {**_described(run), **identity, "status": "failed", "error": message},
     )
+    files.write_hashes(folder, [name for name in RUN_FILES if name != files.HASHES])
     return message
 
 
@@ -247,10 +255,11 @@ def _train(
 
     def make() -> list[Federation]:
         # Beside the other checkpoints, on the disk that the user chose.
-        return [
-            build(one.run, material, one.partition, scratch=kept.folder.parent)
-            for one, kept in zip(assignments, checkpoints, strict=True)
-        ]
+        with no_exit("before the first round"):
+            return [
+                build(one.run, material, one.partition, scratch=kept.folder.parent)
+                for one, kept in zip(assignments, checkpoints, strict=True)
+            ]
 
     journey = Journey(make, checkpoints)
     try:

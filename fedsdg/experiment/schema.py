@@ -14,7 +14,7 @@ from typing import Any
 from fedsdg.data.datasets import DATASETS
 from fedsdg.data.partition_spec import PartitionSettings
 from fedsdg.experiment.attackers import Attackers
-from fedsdg.experiment.backbones.recipe import LETTERS, Recipe
+from fedsdg.experiment.backbones.recipe import LETTERS, SOURCES
 from fedsdg.experiment.conditions import Conditions
 from fedsdg.experiment.config import SECONDS, TRAINABLE
 from fedsdg.experiment.declared_data import ALL
@@ -141,13 +141,13 @@ def _section(part: type) -> Schema:
 
 
 def _backbone() -> Schema:
-    """An entry of ``backbones``: what a recipe declares, and what one that is taken over needs."""
-    text: Schema = {"type": "string"}
-    recipe = _section(Recipe)["properties"]
-    recipe["data"] = {"enum": [LETTERS, *(n for n, one in DATASETS.items() if not one.domains)]}
-    recipe["probe"] = {"enum": list(DATASETS)}
-    sources: Schema = {"enum": ["pretrain", "timm", "checkpoint"]}
-    return closed({"source": sources, "timm_name": text, "file": text, **recipe}, ["source"])
+    """An entry of ``backbones``; which keys belong to which source is checked with the config."""
+    keys: Schema = {}
+    for entry in reversed(SOURCES.values()):  # of equal keys, those of a recipe
+        keys |= _section(entry)["properties"]
+    keys["data"] = {"enum": [LETTERS, *(n for n, one in DATASETS.items() if not one.domains)]}
+    keys["probe"] = {"enum": list(DATASETS)}
+    return closed({"source": {"enum": list(SOURCES)}, **keys}, ["source"])
 
 
 def _typed(

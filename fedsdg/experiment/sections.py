@@ -21,7 +21,7 @@ class FederationConfig:
     at least `min_samples` training samples"""
     clients_per_round: Annotated[int, Range(1)] = 5
     "clients drawn in each round"
-    rounds: Annotated[int, Range(1)] = 20
+    rounds: Annotated[int, Range(1, 1_000_000)] = 20
     "communication rounds"
     evaluate_every: Annotated[int, Range(1)] = 2
     "rounds between evaluations; the last round is always evaluated"
@@ -35,7 +35,7 @@ class FederationConfig:
     shapley: Literal[False, True, "estimated"] = False
     """true: what each client's update of the last round was worth, by all coalitions of at most 10
     clients, and beside it an estimate from 50 random orders; `estimated`: the estimate alone, for
-    any number of clients"""
+    any number of clients. Clients whose update did not arrive in that round have no value"""
     trajectory: Literal["shared", "own"] | None = None
     """`shared` or `own`: follow all clients' models through parameter space, from the server's
     model or, in the first round, each from an initialisation of its own; null: do not"""

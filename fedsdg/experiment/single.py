@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsdg.experiment.backbones import pretraining
+from fedsdg.experiment.backbones.made import require_made
 from fedsdg.experiment.building import require_start
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.grid import backbone_file, division_of, kept_or_made
@@ -41,7 +42,7 @@ class Single:
     @property
     def folder(self) -> Path:
         """Where a grid would have it."""
-        return filled(
+        return self.config.root / filled(
             RUN,
             experiment=self.config.experiment,
             dataset=self.dataset,
@@ -83,12 +84,14 @@ def do(one: Single, store: Path, output: Path, watch: Watch) -> str | None:
     """
     config = one.config
     source = config.source(one.dataset)
+    weights = backbone_file(config)
+    if weights and weights.is_file():
+        require_made(config.backbone, config.backbones[config.backbone], weights)
     # First of all, so that what cannot be had or divided is known before anything is trained.
     images = load_images(source)
     wanted = config.run(one.dataset, one.setting, one.method, one.seed)
-    file = partition_of(one.dataset, config.federation.clients, one.setting, one.seed)
+    file = config.root / partition_of(one.dataset, config.federation.clients, one.setting, one.seed)
     shares = kept_or_made(division_of(wanted, source, file), lambda _: images)
-    weights = backbone_file(config)
     if weights and not weights.is_file():
         pretraining.pretrain(
             config.backbones[config.backbone],

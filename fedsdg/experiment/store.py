@@ -2,13 +2,15 @@
 
 Snakemake deletes the outputs of a job before it runs it; the store is no job's output. A run is
 kept under the hash of its config, its partition, its backbone, the code that it can reach, and the
-versions of the libraries that compute with it.
+versions of the libraries that compute with it. The hashes of its files lie beside them, and are
+compared whenever the run is used: one that has changed is made again.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,12 +18,33 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from fedsdg.files import sha256_json
+from fedsdg.files import changed_file, sha256_json, write_hashes
 
 #: In the folder of a run that keeps its models.
 MODELS = "models.safetensors"
+#: The environment variable that names the folder of the store and of checkpoints.
+STORE = "FEDSDG_STORE"
 #: Another version of these may round differently.
 LIBRARIES = ("torch", "numpy", "numba", "timm")
+
+
+def store_folder(named: str | Path | None = None) -> Path:
+    """Return the folder of finished runs, beside which checkpoints lie.
+
+    Args:
+        named: the folder; None: ``runs`` below ``$FEDSDG_STORE``, or below ``.fedsdg`` without it.
+
+    Raises:
+        NotADirectoryError: The folder, or one above it, is a file.
+    """
+    folder = Path(os.environ.get(STORE) or ".fedsdg") / "runs" if named is None else Path(named)
+    for place in (folder, *folder.parents):
+        if place.exists() and not place.is_dir():
+            raise NotADirectoryError(
+                f"the store of finished runs cannot be {folder}, because {place} is a file; name a "
+                f"folder{f' in the environment variable {STORE}' if named is None else ''}"
+            )
+    return folder
 
 
 @cache
@@ -71,10 +94,9 @@ def together_key(key: str, seeds: Sequence[int]) -> str:
 
 def made_otherwise(store: Path, key: str, seeds: Sequence[int]) -> str | None:
     """The address at which the run ``key`` is kept as made alone or in other company, or None."""
-    if (store / key).is_dir():
-        return key
     others = sorted(place.name for place in store.glob(f"{key}.seeds~*"))
-    return next((name for name in others if name != together_key(key, seeds)), None)
+    names = [key, *(name for name in others if name != together_key(key, seeds))]
+    return next((name for name in names if is_kept(store, name)), None)
 
 
 def require_writable(store: Path) -> None:
@@ -92,19 +114,37 @@ def checkpoints_of(store: Path, key: str) -> Path:
     return store.parent / "checkpoints" / key
 
 
+def is_kept(store: Path, key: str) -> bool:
+    """Whether the finished run ``key`` is in the store, each file as it was written.
+
+    A run that has changed, or that was kept without hashes, is removed, which is said in one line.
+    """
+    folder = store / key
+    if not folder.is_dir():
+        return False
+    fault = changed_file(folder)
+    if fault is None:
+        return True
+    require_writable(store)
+    print(f"fedsdg: {fault}; the run is made again", file=sys.stderr, flush=True)
+    shutil.rmtree(folder)
+    return False
+
+
 def keep_or_reuse(store: Path, key: str, make: Callable[[Path], None]) -> Path:
-    """The folder of the finished run ``key``: made by ``make(folder)`` unless it exists.
+    """The folder of the finished run ``key``: made by ``make(folder)`` unless it is kept.
 
     The folder takes its name only once ``make`` has returned, so a killed run leaves nothing
     that looks finished.
     """
     target = store / key
-    if target.is_dir():
+    if is_kept(store, key):
         return target
     store.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{key[:12]}.", dir=store))
     try:
         make(temporary)
+        write_hashes(temporary, [file.name for file in temporary.iterdir()])
         try:
             os.replace(temporary, target)
         except OSError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedsdg.data.own_data import FIT, RESIZE
+from fedsdg.data.own_data import DUPLICATES, FIT, RESIZE
 from fedsdg.experiment.config_values import SKEW
 
 Schema = dict[str, Any]
@@ -69,6 +69,7 @@ OWN_DATA = closed(
         "channels": {"enum": [1, 3]},
         "resize": {"enum": list(RESIZE)},
         "fit": {"enum": list(FIT)},
+        "duplicates": {"enum": list(DUPLICATES)},
     },
     ["name"],
 )

@@ -8,14 +8,16 @@ A checkpoint is a manifest ``round~{n}.json`` and what it names, each with its s
   replace earlier ones), the first bytes of a file that grows;
 - ``records``: the tables' rows (frames of JSON), the first bytes of another.
 
-A checkpoint therefore writes what has changed: rows of clients that trained since the last one,
-new records, and the server's vectors. When more than half of the bank's file has been replaced,
-a new one begins with every row in use; over time that costs at most as much again.
+Two checkpoints are kept, and no file belongs to both: wherever the newer one is damaged, the older
+one is whole. A new checkpoint takes over the files of the one that it replaces, and writes what has
+changed since: rows of clients that trained, new records, and the server's vectors. When more than
+half of the bank's file has been replaced, a new one begins with every row in use; over time that
+costs at most as much again.
 
 Nothing that a kept manifest names is ever overwritten; all is flushed to the disk before the
 manifest is renamed into place, and only then older files are removed. A kill at any moment
-therefore leaves the checkpoint before. Two are kept. Optimisers and random streams need no place:
-the former start afresh in each round or are clients' rows, the latter are addressed by the round.
+therefore leaves the checkpoint before. Optimisers and random streams need no place: the former
+start afresh in each round or are clients' rows, the latter are addressed by the round.
 """
 
 from __future__ import annotations
@@ -83,8 +85,8 @@ class Checkpoints:
         self.folder = folder
         self._made_for = json.loads(files.canonical_json(made_for))
         self._lock: int | None = None
-        # By the hashes of their manifests: a save that is broken off may or may not have come to
-        # the renaming, and only the folder can tell.
+        # By the hashes of their manifests, the latest last: a save that is broken off may or may
+        # not have come to the renaming, and only the folder can tell.
         self._written: dict[str, _Written] = {}
 
     def save(self, federation: Federation, facts: Mapping[str, Any]) -> None:
@@ -95,7 +97,7 @@ class Checkpoints:
         self._own()
         name = f"round~{federation.rounds_done}"
         try:
-            newest, before = self._before(federation.bank)
+            before = self._before(f"{name}.json", federation.bank)
             server = _tensors({**_server(federation), **_memory(federation)})
             files.write_bytes(self.folder / f"{name}.server.safetensors", server, durable=True)
             written = self._append(before, federation)
@@ -115,7 +117,9 @@ class Checkpoints:
                 },
             }
             manifest["sha256"] = files.sha256_json(manifest)
-            self._written = {newest: before, manifest["sha256"]: written}
+            self._written.pop(manifest["sha256"], None)
+            latest = [*self._written.items(), (manifest["sha256"], written)]
+            self._written = dict(latest[-KEPT - 1 :])
             text = json.dumps(manifest, sort_keys=True, indent=2) + "\n"
             files.write_bytes(self.folder / f"{name}.json", text.encode(), durable=True)
             flush(self.folder)
@@ -132,30 +136,22 @@ class Checkpoints:
 
         ``at_most`` leaves out those of later rounds.
 
-        A damaged one gives way to the one before it, and ``say`` gets the sentence. Raises
-        ``ValueError`` when none is left, or when a checkpoint was not made for this run.
+        A damaged one gives way to the one before it, the last one to a new start, and ``say`` gets
+        the sentence. Raises ``ValueError`` when a checkpoint was not made for this run.
         """
         if not self.folder.is_dir():
             return None
         self._own()
-        damaged: list[tuple[Path, str]] = []
-        for manifest in self._manifests(at_most):
+        manifests = self._manifests(at_most)
+        for manifest in manifests:
             try:
-                facts = self._read(manifest, federation)
+                return self._read(manifest, federation)
             except Damaged as error:
-                damaged.append((manifest, str(error)))
-                continue
-            for file, why in damaged:
-                say(f"the checkpoint {file} is damaged ({why}); the one before it is used")
+                last = manifest is manifests[-1]
+                rest = "there is no older one: the run starts anew" if last else "the older is used"
+                say(f"the checkpoint {manifest} is damaged ({error}); {rest}")
                 with contextlib.suppress(OSError):  # It may be a folder.
-                    file.unlink()
-            return facts
-        if damaged:
-            file, why = damaged[0]
-            raise ValueError(
-                f"the checkpoint {file} is damaged ({why}), and there is no older one; delete the "
-                f"folder {self.folder} to start the run anew"
-            )
+                    manifest.unlink()
         return None
 
     def remove(self) -> None:
@@ -206,17 +202,24 @@ class Checkpoints:
         rounds = [n for n in sorted(found, reverse=True) if at_most is None or n <= at_most]
         return [found[round_] for round_ in rounds]
 
-    def _before(self, bank: ClientBank) -> tuple[str, _Written]:
-        """The newest manifest's hash, and what its files hold; nothing if that is not known."""
-        newest = ""
-        with contextlib.suppress(ValueError):
-            for manifest in self._manifests()[:1]:
-                newest = files.sha256_json(_read_manifest(manifest))
-        before = self._written.get(newest)
-        known = before is not None and before.of is bank
-        if before is None or not (known and before.bank.is_there() and before.records.is_there()):
-            before = _Written(bank, self._new("bank"), self._new("records"))
-        return newest, before
+    def _before(self, name: str, bank: ClientBank) -> _Written:
+        """What the files of the checkpoint hold that ``name`` replaces; new files if unknown."""
+        manifests = self._manifests()
+        staying = [manifest for manifest in manifests if manifest.name != name][: KEPT - 1]
+        taken: set[str] = set()
+        for manifest in staying:
+            taken |= _named(manifest)
+        for manifest in manifests:
+            if manifest in staying:
+                continue
+            with contextlib.suppress(ValueError):
+                before = self._written.get(files.sha256_json(_read_manifest(manifest)))
+                if before is None or before.of is not bank:
+                    continue
+                both = (before.bank, before.records)
+                if all(part.is_there() and part.file.name not in taken for part in both):
+                    return before
+        return _Written(bank, self._new("bank"), self._new("records"))
 
     def _new(self, part: str) -> Prefix:
         """A file that no manifest has ever named."""
@@ -248,10 +251,7 @@ class Checkpoints:
             manifests = self._manifests()
             kept = {"lock"}
             for manifest in manifests[:KEPT]:
-                kept.add(manifest.name)
-                with contextlib.suppress(ValueError):
-                    parts = _read_manifest(manifest)["parts"]
-                    kept |= {entry["file"] for entry in parts.values()}
+                kept |= {manifest.name, *_named(manifest)}
             # A manifest goes before what it names, so that none is ever without its files.
             for file in [*manifests[KEPT:], *self.folder.iterdir()]:
                 if file.name not in kept:
@@ -368,6 +368,14 @@ def _read_manifest(file: Path) -> dict[str, Any]:
     if not _is_manifest(manifest):
         raise Damaged(f"{file.name} is no manifest of a checkpoint")
     return dict(manifest)
+
+
+def _named(manifest: Path) -> set[str]:
+    """The files that a manifest names; none if it is damaged."""
+    try:
+        return {entry["file"] for entry in _read_manifest(manifest)["parts"].values()}
+    except ValueError:
+        return set()
 
 
 def _is_manifest(found: Mapping[str, Any]) -> bool:

@@ -25,7 +25,8 @@ class Clients:
     what its server sent beside the model. ``name(k)`` names client k in errors. ``gamma`` [M] is
     every client's γ where ``LocalWork.stopping`` asks for it. Training begins at ``begin`` [M, d],
     or at ``start`` where that is None: ``start`` is what clients have downloaded, and what the
-    terms refer to, in either case.
+    terms refer to, in either case. ``budget`` [M, stages] are the most steps of each stage of their
+    training (see ``federation.budget``); None: all of their batches.
     """
 
     batches: Sequence[Sequence[np.ndarray]]
@@ -36,6 +37,7 @@ class Clients:
     name: Callable[[int], str] = _numbered
     gamma: np.ndarray | None = None
     begin: Tensor | None = None
+    budget: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -53,6 +55,7 @@ class Clients:
             lambda k: name(numbers[k]),
             None if self.gamma is None else self.gamma[chosen],
             None if self.begin is None else self.begin[rows],
+            None if self.budget is None else self.budget[chosen],
         )
 
     @classmethod
@@ -63,6 +66,7 @@ class Clients:
         gammas = [group.gamma for group in groups if group.gamma is not None]
         begins = [group.start if group.begin is None else group.begin for group in groups]
         elsewhere = any(group.begin is not None for group in groups)
+        budgets = [group.budget for group in groups if group.budget is not None]
         return cls(
             [own for group in groups for own in group.batches],
             torch.cat([group.start for group in groups]),
@@ -72,7 +76,15 @@ class Clients:
             lambda k: rows[k][0].name(rows[k][1]),
             np.concatenate(gammas) if gammas else None,
             torch.cat(begins) if elsewhere else None,
+            np.concatenate(budgets) if budgets else None,
         )
+
+    def within(self, stage: int, batches: Sequence[Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
+        """Of each client's ``batches`` those for which it has time in a stage of its training."""
+        if self.budget is None:
+            return [list(own) for own in batches]
+        steps = self.budget[:, stage].tolist()
+        return [list(own[:n]) for own, n in zip(batches, steps, strict=True)]
 
 
 @dataclass
@@ -80,9 +92,10 @@ class LocalResult:
     """What a cohort comes back with, one row or entry a client, in the order it was given.
 
     ``theta`` [M, d], ``private`` [M, d_p]; ``uploads`` and ``state`` from the terms ([M, d] each);
-    ``loss`` [M] mean task loss over a client's batches; ``steps``, ``samples`` [M]; ``trace``
-    records of every ``trace_every``-th batch. ``samples`` counts every forward and backward pass
-    of a sample, so those of a stopping rule's gradients too; ``steps`` counts training alone.
+    ``loss`` [M] mean task loss over a client's batches, NaN for a client that took no step;
+    ``steps``, ``samples`` [M]; ``trace`` records of every ``trace_every``-th batch. ``samples``
+    counts every forward and backward pass of a sample, so those of a stopping rule's gradients too;
+    ``steps`` counts training alone, ``measured`` [M] the batches whose gradient was only measured.
     """
 
     theta: Tensor
@@ -92,7 +105,13 @@ class LocalResult:
     loss: np.ndarray
     steps: np.ndarray
     samples: np.ndarray
+    measured: np.ndarray
     trace: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def gradients(self) -> np.ndarray:
+        """[M] gradients of a batch that each client took: what its time went into."""
+        return self.steps + self.measured
 
     def __getitem__(self, chosen: np.ndarray) -> LocalResult:
         """The clients in the rows ``chosen`` (int64), in that order."""
@@ -106,6 +125,7 @@ class LocalResult:
             self.loss[chosen],
             self.steps[chosen],
             self.samples[chosen],
+            self.measured[chosen],
             [
                 {**row, "client": place[row["client"]]}
                 for row in self.trace
@@ -118,7 +138,7 @@ class LocalResult:
         """What no client at all comes back with."""
         none = np.empty(0, dtype=np.int64)
         state = dict(clients.state)
-        return cls(clients.start, clients.private, {}, state, np.empty(0), none, none)
+        return cls(clients.start, clients.private, {}, state, np.empty(0), none, none, none)
 
     @classmethod
     def joined(cls, results: Sequence[LocalResult]) -> LocalResult:
@@ -138,5 +158,6 @@ class LocalResult:
             np.concatenate([result.loss for result in results]),
             np.concatenate([result.steps for result in results]),
             np.concatenate([result.samples for result in results]),
+            np.concatenate([result.measured for result in results]),
             sorted(trace, key=lambda row: row["step"]),
         )

@@ -1,8 +1,8 @@
-"""Clients under way: every client takes its own batches, with its own optimiser state.
+"""A cohort in training: every client takes its own batches, with its own optimiser state.
 
 One pass serves them all. Rows are worked on in the order of how many steps they have, longest
-first, so that the clients still training are always a leading block of the matrices: whoever has
-finished costs nothing.
+first, so that the clients still training are always a leading block of the matrices, and the others
+cost nothing.
 
 Between the first step and the last nothing travels between the host and the device: the batches
 are sent at once before, and the losses are fetched and looked at afterwards.
@@ -11,7 +11,6 @@ are sent at once before, and the losses are fetched and looked at afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from torch import Tensor
 from fedsdg.federation.branches import gate_penalty, private_penalty
 from fedsdg.federation.clients import Clients, LocalResult
 from fedsdg.federation.local_work import LocalWork, Model, Samples
-from fedsdg.federation.losses.loss import Loss
+from fedsdg.federation.losses.loss import sample_weights
 from fedsdg.federation.optimisers.mover import Mover
 from fedsdg.federation.step_rows import ROWS, PrivateColumns, Rows
 from fedsdg.federation.steps import Steps, longest_first
@@ -29,10 +28,10 @@ from fedsdg.models.parameters import Layout, leaves, offsets
 
 
 class CohortTraining:
-    """A cohort under way: the rows of those who still train, longest first, and who has finished.
+    """The rows of a cohort, those that train next first.
 
-    Rows are views of a leading block of the matrices as long as nobody stops but for having taken
-    all of its steps. Only between two calls of ``train`` are rows taken out or put in order.
+    A step works on views of a leading block of the matrices. Rows are put in order only between two
+    calls of ``train`` or ``gradient_norms``.
     """
 
     def __init__(
@@ -55,41 +54,50 @@ class CohortTraining:
         self._moments = [name for name in work.moments(layout) if name in self._kept]
         if self._moments:
             self._movers["private"].resume({name: self._kept.pop(name) for name in self._moments})
-        self._finished: list[tuple[np.ndarray, Rows]] = []
         self._losses: list[np.ndarray] = []
         self._trace: list[dict[str, Any]] = []
         self._steps = np.zeros(len(clients), dtype=np.int64)
+        self._gradients = np.zeros(len(clients), dtype=np.int64)
+        self._measured = np.zeros(len(clients), dtype=np.int64)
         self._processed = np.zeros(len(clients), dtype=np.int64)
 
-    def train(self, batches: Sequence[Sequence[np.ndarray]], moves: Sequence[str] = ROWS) -> None:
-        """Let every client k take a step on each of ``batches[k]``; where there is none it is done.
+    def train(
+        self,
+        batches: Sequence[Sequence[np.ndarray]],
+        turns: Sequence[Sequence[str]] = (ROWS,),
+    ) -> None:
+        """Train every client k on each of ``batches[k]``; one without batches stays as it is.
 
-        ``moves``: the rows that train, ``shared`` and ``private``; another one stays as it is.
+        Args:
+            batches: The batches of each client.
+            turns: With every batch, a step for each turn: the rows that it moves, ``shared`` and
+                ``private``. The others stay as they are.
         """
         work, samples = self._work, self._samples
-        self._go_on_with(longest_first(batches))
-        if not len(self._numbers):
+        numbers = longest_first(batches)
+        if not len(numbers):
             return
-        steps = Steps.of([batches[k] for k in self._numbers], samples.labels.device)
-        steps = steps.weighed(_weights(work.loss, samples.labels, steps.index))
+        self._put_first(numbers)
+        steps = Steps.of([batches[k] for k in numbers], samples.labels.device)
+        steps = steps.weighed(sample_weights(work.loss, samples.labels, steps.index))
         shares: list[Tensor] = []
         trace: list[dict[str, Any]] = []
-        turns = (("private",), ("shared",)) if work.interleaved else (tuple(moves),)
-        active, parameters, rows = -1, {}, None
+        active, rows = -1, None
+        parameters: list[dict[str, Tensor]] = []
         for step, sizes in enumerate(steps.sizes):
             if len(sizes) != active:
                 active = len(sizes)
                 rows = self._rows(slice(active))
-                parameters = {turn: self._parameters(rows, turn) for turn in turns}
+                parameters = [self._parameters(rows, turn) for turn in turns]
             assert rows is not None
             index, size = steps.batch(step)
             images, labels = samples.images[index], samples.labels[index]
-            for turn in turns:
+            for turn, named in zip(turns, parameters, strict=True):
                 rows.theta_grad.zero_()
                 rows.private_grad.zero_()
-                alone = work.shared_alone and turn == ("shared",)
+                alone = work.shared_alone and tuple(turn) == ("shared",)
                 which = {"private": False} if alone else {}
-                logits = self._model.logits(images, sizes, parameters[turn], **which)
+                logits = self._model.logits(images, sizes, named, **which)
                 each = work.loss(logits, labels, reduction="none")
                 share = each / size.to(each.dtype)
                 # Clients share no parameter: the gradient of the sum is every client's own.
@@ -107,19 +115,21 @@ class CohortTraining:
                 for row, mover in self._movers.items():
                     if row in turn:
                         mover.step(*rows.of(row))
-        self._note(steps, steps.means(torch.cat(shares)), trace)
+        self._note(steps, steps.means(torch.cat(shares)), trace, len(turns))
 
     def gradient_norms(self, batches: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
-        """‖∇h‖ [M] float64 of every client where it is now; 0 for those without batches.
+        """‖∇h‖ [M] float64 of every client with batches, where it is now; 0 for the others.
 
         h is the mean loss over all samples of ``batches[k]`` plus the terms, before clipping.
-        Everybody without batches is done.
         """
         work, samples = self._work, self._samples
-        self._go_on_with(longest_first(batches))
-        own = [batches[k] for k in self._numbers]
+        measured = longest_first(batches)
+        if not len(measured):
+            return np.zeros(len(self._steps))
+        self._put_first(measured)
+        own = [batches[k] for k in measured]
         steps = Steps.of(own, samples.labels.device)
-        steps = steps.weighed(_weights(work.loss, samples.labels, steps.index), of_all=True)
+        steps = steps.weighed(sample_weights(work.loss, samples.labels, steps.index), of_all=True)
         self._theta_grad.zero_()
         self._mine_grad.zero_()
         for step, sizes in enumerate(steps.sizes):
@@ -128,84 +138,62 @@ class CohortTraining:
             logits = self._model.logits(samples.images[index], sizes, parameters)
             each = work.loss(logits, samples.labels[index], reduction="none")
             (each / size.to(each.dtype)).sum().backward()
-        rows = self._rows(slice(None))
+        rows = self._rows(slice(len(measured)))
         for term in work.terms:
             term.add_gradient(rows)
         square = rows.theta_grad.double().square().sum(1)
         square += rows.private_grad.double().square().sum(1)
-        self._processed[self._numbers] += steps.drawn
+        self._measured[measured] += steps.counts
+        self._processed[measured] += steps.drawn
         norms = np.zeros(len(self._steps))
-        norms[self._numbers] = square.sqrt().cpu().numpy()
+        norms[measured] = square.sqrt().cpu().numpy()
         return norms
 
     def result(self) -> LocalResult:
-        """Finish everybody; rows and entries by client."""
-        self._go_on_with(np.empty(0, dtype=np.int64))
-        back = torch.from_numpy(np.argsort(np.concatenate([own for own, _ in self._finished])))
-        parts: list[dict[str, dict[str, Tensor]]] = []
-        for numbers, rows in self._finished:
-            ends = {"theta": rows.theta, "private": rows.private}
-            uploads: dict[str, Tensor] = {}
-            state = {name: rows.state[name] for name in self._moments}
-            steps = torch.from_numpy(self._steps[numbers]).to(rows.theta.device)
-            for term in self._work.terms:
-                added, stays = term.finish(rows, steps, self._work.eta_g)
-                uploads |= added
-                state |= stays
-            parts.append({"ends": ends, "uploads": uploads, "state": state})
-
-        def together(what: str) -> dict[str, Tensor]:
-            first = parts[0][what]
-            if len(parts) == 1:
-                return {key: value[back] for key, value in first.items()}
-            return {key: torch.cat([part[what][key] for part in parts])[back] for key in first}
-
-        ends = together("ends")
-        times = 2 if self._work.interleaved else 1
+        """Return what the clients come back with; rows and entries by client."""
+        rows = self._rows(slice(None))
+        kept = self._movers["private"].remembered() if self._moments else {}
+        uploads: dict[str, Tensor] = {}
+        state = {name: kept[name] for name in self._moments}
+        steps = torch.from_numpy(self._steps[self._numbers]).to(rows.theta.device)
+        for term in self._work.terms:
+            added, stays = term.finish(rows, steps, self._work.eta_g)
+            uploads |= added
+            state |= stays
+        back = self._places(np.argsort(self._numbers))
+        # Added up step by step; np.sum would choose another order for a single client.
+        sums = np.cumsum(np.concatenate([np.zeros((1, len(back))), *self._losses]), axis=0)[-1]
+        means = np.full(len(back), np.nan)
         return LocalResult(
-            theta=ends["theta"],
-            private=ends["private"],
-            uploads=together("uploads"),
-            state=together("state"),
-            # Added up step by step; np.sum would choose another order for a single client.
-            loss=np.cumsum(np.concatenate(self._losses), axis=0)[-1] / self._steps,
-            steps=self._steps * times,
-            samples=self._processed * times,
+            theta=rows.theta[back],
+            private=rows.private[back],
+            uploads={name: value[back] for name, value in uploads.items()},
+            state={name: value[back] for name, value in state.items()},
+            loss=np.divide(sums, self._steps, out=means, where=self._steps > 0),
+            steps=self._gradients,
+            samples=self._processed,
+            measured=self._measured,
             trace=self._trace,
         )
 
-    def _go_on_with(self, numbers: np.ndarray) -> None:
-        """Leave these clients under way, in this order; the others are finished."""
-        if np.array_equal(numbers, self._numbers):
+    def _put_first(self, numbers: np.ndarray) -> None:
+        """Put these clients first, in this order, and the others behind them."""
+        others = self._numbers[~np.isin(self._numbers, numbers)]
+        order = np.concatenate([numbers, others])
+        if np.array_equal(order, self._numbers):
             return
-        place = {client: row for row, client in enumerate(self._numbers.tolist())}
-        staying = set(numbers.tolist())
-        leaving = [row for client, row in place.items() if client not in staying]
-        if leaving:
-            # Whoever leaves last takes the matrices along; nothing is copied.
-            rows = slice(None) if len(leaving) == len(place) else self._places(leaving)
-            self._finished.append((self._numbers[leaving], self._remembered(rows)))
-        if len(numbers):
-            rows = self._places([place[client] for client in numbers.tolist()])
-            for mover in self._movers.values():
-                mover.keep(rows)
-            left = self._rows(rows)
-            self._start, self._theta, self._mine = left.start, left.theta, left.private
-            self._theta_grad, self._mine_grad = left.theta_grad, left.private_grad
-            self._kept, self._sent = dict(left.state), dict(left.received)
-        self._numbers = numbers
+        row = np.argsort(self._numbers)
+        places = self._places(row[order])
+        for mover in self._movers.values():
+            mover.keep(places)
+        rows = self._rows(places)
+        self._start, self._theta, self._mine = rows.start, rows.theta, rows.private
+        self._theta_grad, self._mine_grad = rows.theta_grad, rows.private_grad
+        self._kept, self._sent = dict(rows.state), dict(rows.received)
+        self._numbers = order
 
-    def _remembered(self, chosen: slice | Tensor) -> Rows:
-        """Some rows, with what the optimiser remembers of them where clients keep that."""
-        rows = self._rows(chosen)
-        if not self._moments:
-            return rows
-        remembered = self._movers["private"].remembered()
-        moments = {key: value[chosen] for key, value in remembered.items()}
-        return replace(rows, state={**rows.state, **moments})
-
-    def _places(self, rows: list[int]) -> Tensor:
-        return torch.tensor(rows, dtype=torch.int64, device=self._start.device)
+    def _places(self, rows: np.ndarray) -> Tensor:
+        return torch.from_numpy(rows).to(self._start.device)
 
     def _rows(self, chosen: slice | Tensor) -> Rows:
         """Some rows: views where ``chosen`` is a slice, copies where it is numbers."""
@@ -229,18 +217,25 @@ class CohortTraining:
             named |= leaves(values, gradients if row in moves else None, own)
         return named
 
-    def _note(self, steps: Steps, means: np.ndarray, trace: list[dict[str, Any]]) -> None:
-        """Write down what the clients under way have done: ``means`` [steps, a] are losses."""
+    def _note(
+        self, steps: Steps, means: np.ndarray, trace: list[dict[str, Any]], turns: int
+    ) -> None:
+        """Write down what the first rows have done: ``means`` [steps, a] are their losses.
+
+        ``turns``: steps with every batch.
+        """
+        numbers = self._numbers[: len(steps.counts)]
         losses = np.zeros((len(means), len(self._steps)))
-        losses[:, self._numbers] = means
+        losses[:, numbers] = means
         _require_finite(losses, self._steps, self._name)
         for record in trace:
             client = record["client"]
             record["task_loss"] = float(losses[record["step"] - self._steps[client], client])
         self._losses.append(losses)
         self._trace.extend(trace)
-        self._steps[self._numbers] += steps.counts
-        self._processed[self._numbers] += steps.drawn
+        self._steps[numbers] += steps.counts
+        self._gradients[numbers] += steps.counts * turns
+        self._processed[numbers] += steps.drawn * turns
 
     def _traced(self, rows: Rows, step: int) -> list[dict[str, Any]]:
         """Records of every ``trace_every``-th step of these clients, but for the losses."""
@@ -261,12 +256,6 @@ def _require_finite(losses: np.ndarray, before: np.ndarray, name: Callable[[int]
             f"{name(client)}: the loss is not finite at local step {before[client] + step + 1}; "
             "lower the learning rates (eta_g, eta_p, eta_m) or look at its data"
         )
-
-
-def _weights(loss: Callable[..., Tensor], labels: Tensor, index: Tensor) -> np.ndarray | None:
-    """By what the samples ``index`` [n] count in the mean of their batch; None: equally."""
-    weights = loss.weigh(labels) if isinstance(loss, Loss) else None
-    return None if weights is None else weights[index].cpu().numpy()
 
 
 def _fix(rows: Rows, moves: Sequence[str]) -> None:

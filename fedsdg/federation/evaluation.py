@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedsdg.federation.local_work import Samples
+from fedsdg.federation.losses.loss import sample_weights
 from fedsdg.federation.memory import halving
 from fedsdg.federation.seen import Seen
 from fedsdg.models.interface import ClientModel
@@ -219,10 +220,22 @@ def losses(
     shards: Sequence[np.ndarray],
     theta: Tensor,
     private: Tensor,
+    loss: Callable[..., Tensor],
 ) -> Tensor:
-    """Mean cross-entropy of the models θ [n, d], private [n, d_p], each on its shard: [n] float64.
+    """Return the mean loss of each model on its own shard.
 
-    A shard may stand there for several models.
+    Args:
+        model: The model whose parameters are given.
+        layout: The order of these parameters.
+        samples: All samples.
+        shards: Sample numbers by model; several models may name the same.
+        theta: [n, d] communicated parameters, a row for each model.
+        private: [n, d_p] private parameters.
+        loss: The loss of each sample, as in ``LocalWork``. Where it weighs samples, the sum of
+            their losses is divided by the sum of their weights.
+
+    Returns:
+        [n] float64.
     """
     found: list[Tensor] = []
     for group in torch.arange(len(shards)).split(CLIENTS_PER_PASS):
@@ -234,9 +247,11 @@ def losses(
         weights = model.effective_weights(parameters)
         own = [shards[k] for k in group.tolist()]
         owner = np.repeat(np.arange(len(own)), [len(shard) for shard in own])
-        each = _scores(model, samples, own, weights, partial(cross_entropy, reduction="none"))
+        each = _scores(model, samples, own, weights, partial(loss, reduction="none"))
         sums = np.bincount(owner, torch.cat(each).double().cpu().numpy(), minlength=len(own))
-        found.append(torch.from_numpy(sums / [len(shard) for shard in own]))
+        index = torch.from_numpy(np.concatenate(own)).to(samples.labels.device)
+        counts = sample_weights(loss, samples.labels, index)
+        found.append(torch.from_numpy(sums / np.bincount(owner, counts, minlength=len(own))))
     return torch.cat(found).to(theta.device)
 
 

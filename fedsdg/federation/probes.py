@@ -6,7 +6,7 @@ server holds; after training, of what came of it. What they measure is uploaded 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
@@ -28,7 +28,9 @@ from fedsdg.rng import stream
 class Scene:
     """A round as a probe sees it: M clients, each with what it has downloaded.
 
-    ``start`` [M, d]; ``private`` [M, d_p]; ``models`` [C, d] of the server.
+    ``start`` [M, d]; ``private`` [M, d_p]; ``models`` [C, d] of the server; ``loss``: that of the
+    run, by sample. ``in_time[k]``: the training samples for whose gradients the k-th client has
+    time; None: all.
     """
 
     model: ClientModel
@@ -41,15 +43,20 @@ class Scene:
     start: Tensor
     private: Tensor
     models: Tensor
+    loss: Callable[..., Tensor]
+    in_time: Sequence[np.ndarray] | None = None
 
     def losses(self, shards: Sequence[np.ndarray], theta: Tensor, private: Tensor) -> Tensor:
-        """Mean cross-entropy of model k, θ [n, d] and private [n, d_p], on the samples
-        ``shards[k]``: [n] float64."""
-        return losses(self.model, self.layout, self.samples, shards, theta, private)
+        """Return the mean loss [n] of model k, θ [n, d] and private [n, d_p], on ``shards[k]``."""
+        return losses(self.model, self.layout, self.samples, shards, theta, private, self.loss)
 
     def own(self, k: int) -> np.ndarray:
         """The training samples of the k-th client."""
         return self.shards.train[int(self.clients[k])]
+
+    def for_gradients(self, k: int) -> np.ndarray:
+        """The training samples on which the k-th client takes gradients."""
+        return self.own(k) if self.in_time is None else self.in_time[k]
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,8 @@ class Probe:
 
     #: Whether it cannot do without samples that the server holds.
     needs_benchmark: ClassVar[bool] = False
+    #: Passes over a client's training samples in which it takes gradients, after its training.
+    gradient_epochs: ClassVar[int] = 0
 
     def before(self, scene: Scene) -> Measured:
         """Of what the clients have downloaded."""

@@ -37,6 +37,12 @@ class Records:
     client_storage_bytes: int = 0
 
 
+def diagnostics_by_client(own: Iterable[Column]) -> tuple[str, ...]:
+    """Return the names of diagnostics recorded for each client; ``own``: the rule's columns."""
+    own_names = (one.name for one in own if one.table == "diagnostics")
+    return ("alignment", *recorded_diagnostics(), *own_names)
+
+
 class Scribe:
     """Writes down one round."""
 
@@ -51,8 +57,7 @@ class Scribe:
     ) -> None:
         """``facts``: columns [K] that are the same in every round; ``own``: those of the rule."""
         self._round = round_
-        own_names = (one.name for one in own if one.table == "diagnostics")
-        self._diagnostics = ("alignment", *recorded_diagnostics(), *own_names)
+        self._diagnostics = diagnostics_by_client(own)
         self._facts = facts or {}
         self._layout = layout
         self._shards = shards
@@ -76,8 +81,9 @@ class Scribe:
             "samples_processed": int(local.samples.sum()),
             "degenerate": float(diagnostics.get("degenerate", 0.0)),
         }
-        if len(local.loss):
-            record["train_loss"] = float(local.loss.mean())
+        trained = local.loss[~np.isnan(local.loss)]
+        if len(trained):
+            record["train_loss"] = float(trained.mean())
         if len(self._columns.gates) and len(local.loss):
             penalty = gate_penalty(local.private, self._columns)
             record["gate_penalty"] = float(penalty.double().mean())
@@ -104,16 +110,27 @@ class Scribe:
         return record
 
     def participants(
-        self, cohort: np.ndarray, local: LocalResult, arrived: Updates, aggregate: Aggregate
+        self,
+        cohort: np.ndarray,
+        local: LocalResult,
+        arrived: Updates,
+        aggregate: Aggregate,
+        sends: np.ndarray | None = None,
     ) -> dict[int, dict[str, Any]]:
-        """One row for each client that trained or whose update arrived, by client id."""
+        """One row for each client that trained or whose update arrived, by client id.
+
+        ``sends``: bool [M], which of the cohort had time for an update; None: all.
+        """
         rows: dict[int, dict[str, Any]] = {}
         self._look_up_gates([*cohort.tolist(), *arrived.clients.tolist()])
         for k, client in enumerate(cohort.tolist()):
             row = self._row(client, participated=True)
-            row["train_loss"] = float(local.loss[k])
+            if not np.isnan(local.loss[k]):
+                row["train_loss"] = float(local.loss[k])
             row["local_steps"] = int(local.steps[k])
             row["samples_processed"] = int(local.samples[k])
+            if sends is not None and not sends[k]:
+                row["out_of_time"] = True
             rows[client] = row
         names = self._diagnostics
         told = {name: values for name in names if (values := self._told(aggregate, name))}

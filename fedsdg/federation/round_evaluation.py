@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsdg.federation.contribution import MAX_PLAYERS
 from fedsdg.federation.environment.timing import Updates
 from fedsdg.federation.evaluation import global_metrics, personal_accuracies, summary
 from fedsdg.federation.judged_models import JudgedModels, judged_models
@@ -58,6 +60,12 @@ def evaluate(
         **summary(accuracies, sizes, judged, drawn, groups),
         **_global_metrics(one, judged),
     }
+    for name, value in found.items():
+        if not math.isfinite(value):
+            raise FloatingPointError(
+                f"round {round_}: {name} is {value}, since the server's model is beyond the range "
+                "of its numbers; lower the learning rates or the rate of the server"
+            )
     _keep_models(one, round_, models, found["val_accuracy"])
     return found
 
@@ -112,11 +120,19 @@ def _keep_models(one: Federation, round_: int, models: JudgedModels, score: floa
 def add_shapley(
     one: Federation, rows: dict[int, dict[str, Any]], models: Tensor, arrived: Updates
 ) -> None:
-    """Add what each client's update was worth, by the accuracy on all validation samples."""
+    """Add the Shapley value of each update that arrived, by accuracy on all validation samples.
+
+    The players are the clients whose updates arrived. Other clients have no value, and without any
+    update no client has one. Late updates may bring more players than can be enumerated; then only
+    the estimate is recorded.
+    """
+    if not len(arrived):
+        return
     index = np.concatenate(one.shards.val)
     game = (one.model, one.layout, one.samples, index, models[0], arrived.update)
     draw = stream("contribution", one.seed)
-    found = client_contributions(*game, one.private, draw, exactly=one.schedule.shapley is True)
+    exactly = one.schedule.shapley is True and len(arrived) <= MAX_PLAYERS
+    found = client_contributions(*game, one.private, draw, exactly=exactly)
     for name, values in found.items():
         for client, value in zip(arrived.clients.tolist(), values.tolist(), strict=True):
             rows[client][name] = value

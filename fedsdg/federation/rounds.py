@@ -15,13 +15,14 @@ from torch import Tensor
 from fedsdg.aggregation.types import Rule
 from fedsdg.federation.bank import ClientBank
 from fedsdg.federation.branches import Branches
+from fedsdg.federation.budget import round_stages
 from fedsdg.federation.clients import Clients, LocalResult
 from fedsdg.federation.cohorts import Shards, cohort_batches, draw_cohort
 from fedsdg.federation.environment.attackers import AttackView
 from fedsdg.federation.environment.circumstances import Attendance, Circumstances
 from fedsdg.federation.environment.timing import Updates
 from fedsdg.federation.evaluation import losses
-from fedsdg.federation.exchange import exchange, forget, measure, merged
+from fedsdg.federation.exchange import exchange, forget, measure, merged, only
 from fedsdg.federation.local_work import LocalWork, Samples
 from fedsdg.federation.objectives.term import Term
 from fedsdg.federation.own_models.own_model import OwnModel, Score
@@ -105,6 +106,7 @@ class Federation:
         many = self.rule.models(self.num_clients)
         if many > 1 and self.theta.dim() == 1:
             self.theta = self.theta.repeat(many, 1)
+        self.stages = round_stages(self.work, self.schedule.epochs, self.probes, self.own)
         self.pending, self.now = Updates.none(), 0.0
         self.trajectory = Trajectory()
         self.saved: SavedModels | None = None
@@ -144,13 +146,36 @@ class Federation:
         return step_together([self], round_)[0]
 
     def attendance(self, round_: int) -> Attendance:
-        """The clients of a round: who is drawn, who of them trains, who does not and why."""
+        """The clients of a round: those that are drawn, and what keeps some from training."""
         size = self.schedule.clients_per_round
         held_out = self.circumstances.held_out
         drawn = draw_cohort(self.seed, round_, self.num_clients, size, held_out)
         if self.pooling.central:  # client 0 stands for the one place
             drawn = np.zeros(1, dtype=np.int64)
-        return self.circumstances.attendance(self.seed, round_, drawn, busy=self.pending.clients)
+        found = self.circumstances.attendance(self.seed, round_, drawn, busy=self.pending.clients)
+        budget = self.budget(found.present)
+        if budget is None:
+            return found
+        lacking = found.present[(budget == 0).any(axis=1)]
+        return replace(found, present=found.present[budget.any(axis=1)], out_of_time=lacking)
+
+    def budget(self, clients: np.ndarray) -> np.ndarray | None:
+        """Steps of these clients in each stage of a round, [n, stages].
+
+        None where they do not train by the clock.
+        """
+        clock = self.circumstances.clock
+        fit = None if clock is None else clock.steps_that_fit(clients)
+        if fit is None:
+            return None
+        return self.stages.plan(fit, self.batches_per_epoch(clients), self.schedule.epochs)
+
+    def batches_per_epoch(self, clients: np.ndarray) -> np.ndarray:
+        """Batches of these clients in an epoch; at most, where one place trains on all samples."""
+        sizes = self.train_sizes[clients]
+        if self.pooling.central:
+            sizes = np.full_like(sizes, self.total_samples)
+        return self.batches_of(sizes)
 
     def cohort(self, round_: int) -> np.ndarray:
         """The clients that train in a round."""
@@ -173,6 +198,8 @@ class Federation:
             self.bank.trained[clients] = trained
             for table, length in lengths:
                 del table[length:]
+            if self.schedule.trajectory is not None:
+                Trajectory.erase(self.records.rounds, self.records.clients)
 
         return undo
 
@@ -194,7 +221,7 @@ class Federation:
         if self.first is not None and round_ == 1:
             begin = self.first[cohort]
         return Clients(
-            self.circumstances.in_time(cohort, batches),
+            batches,
             downloaded,
             private,
             kept,
@@ -202,6 +229,7 @@ class Federation:
             lambda k: f"round {round_}, client {cohort[k]}",
             None if self.gammas is None else self.gammas[cohort],
             begin,
+            self.budget(cohort),
         )
 
     def downloads(self, clients: np.ndarray) -> Tensor:
@@ -222,20 +250,23 @@ class Federation:
         """Measure, aggregate, evaluate and record what a cohort came back with."""
         begun = time.perf_counter()
         cohort, conditions = attendance.present, self.circumstances
-        found = measure(self, round_, cohort, asked, local)
+        sends = ~np.isin(cohort, attendance.out_of_time)
+        found = measure(self, round_, *only(sends, cohort, asked, local))
         sent = exchange(self, round_, attendance, asked, local, found)
         trained = time.perf_counter()
+        senders, their, came = only(sends, cohort, asked, local)
         # Attackers know the rule as everybody does: by samples, by batches, or else equal weights.
-        sizes = self.train_sizes[cohort]
+        sizes = self.train_sizes[senders]
         counts = {"num_samples": sizes, "num_batches": self.batches_of(sizes)}
-        shares = counts.get(getattr(self.rule, "needs", None) or "", np.ones(len(cohort)))
-        view = AttackView(shares / max(1, shares.sum()), asked.start)
-        now, made = self.layout.of_round(round_), local.theta - asked.start
-        update = conditions.sent(made, now, self.seed, round_, cohort, view)
+        shares = counts.get(getattr(self.rule, "needs", None) or "", np.ones(len(senders)))
+        view = AttackView(shares / max(1, shares.sum()), their.start)
+        now, made = self.layout.of_round(round_), came.theta - their.start
+        update = conditions.sent(made, now, self.seed, round_, senders, view)
         if self.layout.turns:
             update = only_trained(update, now)
-        extra = [local.uploads, *(one.vectors for one in found), *(one.numbers for one in found)]
-        ending = arrive(self, round_, cohort, local, {"update": update, **merged(extra)})
+        extra = [came.uploads, *(one.vectors for one in found), *(one.numbers for one in found)]
+        uploads = {"update": update, **merged(extra)}
+        ending = arrive(self, round_, senders, came, uploads, len(attendance.out_of_time))
         before = self.models
         aggregate = take_step(self, round_, ending.arrived)
         aggregated = time.perf_counter()
@@ -251,7 +282,7 @@ class Federation:
                 attendance, ending, self.models - before, round_ == self.schedule.rounds
             ),
         }
-        clients = scribe.participants(cohort, local, ending.arrived, aggregate)
+        clients = scribe.participants(cohort, local, ending.arrived, aggregate, sends)
         if self.schedule.shapley and round_ == self.schedule.rounds:
             add_shapley(self, clients, before, ending.arrived)
         record["evaluated"] = due = self.schedule.due(round_)
@@ -319,7 +350,16 @@ class Federation:
         return {name: v.to(self.theta) for name, v in self.rule.broadcast(self.state).items()}
 
     def train_on(self, clients: Clients, terms: tuple[Term, ...]) -> LocalResult:
-        """Clients trained as usual, but on these terms."""
+        """Clients trained as usual, but on these terms.
+
+        Raises ``ValueError`` where an own model trains without having declared it (``trains``).
+        """
+        if clients.budget is not None and not clients.budget.shape[1]:
+            raise ValueError(
+                f"{type(self.own).__name__} trains a model beside the one for the server, for "
+                "which a client that trains by the clock has no time; let its `trains` say how "
+                "many it trains"
+            )
         work = replace(self.work, terms=terms, trace_every=0)
         return self.passes.train(self.model, self.layout, self.samples, clients, work)
 
@@ -327,7 +367,8 @@ class Federation:
         """The mean loss of a model for each of these clients on its validation samples."""
         val = [self.shards.val[client] for client in clients.tolist()]
         private = self.bank.private(torch.from_numpy(clients))
-        return lambda theta: losses(self.model, self.layout, self.samples, val, theta, private)
+        common = (self.model, self.layout, self.samples, val)
+        return lambda theta: losses(*common, theta, private, self.work.loss)
 
     def _pooled_batches(self, round_: int, epochs: int) -> list[np.ndarray]:
         return pooled_batches(

@@ -10,10 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsdg.aggregation.engines.rows import TensorRows
+from fedsdg.aggregation.outcome import RuleFault, check_aggregate
 from fedsdg.aggregation.types import Aggregate, Context
+from fedsdg.aggregation.uploads import ADAPTERS, require_finite
 from fedsdg.federation.clients import Clients, LocalResult
 from fedsdg.federation.cohorts import draw_batches
 from fedsdg.federation.environment.timing import Ending, Updates, end_of_round, everything_arrives
+from fedsdg.federation.records import diagnostics_by_client
+from fedsdg.files.columns import columns_of
+from fedsdg.models.parameters import only_trained
 from fedsdg.rng import stream
 
 if TYPE_CHECKING:
@@ -26,16 +32,24 @@ def arrive(
     cohort: np.ndarray,
     local: LocalResult,
     uploads: Mapping[str, Tensor],
+    out_of_time: int = 0,
 ) -> Ending:
-    """What of this round's updates, and of those on their way, the server has at its end."""
-    norms = torch.linalg.vector_norm(local.theta, dim=1, dtype=torch.float64).cpu().numpy()
+    """What of this round's updates, and of those on their way, the server has at its end.
+
+    An update takes the time of all gradients of its client. ``out_of_time``: clients beside the
+    ``cohort`` that send nothing.
+    """
+    theta = local.theta
+    if ADAPTERS in getattr(one.rule, "reads", ()):
+        theta = theta[:, : one.layout.before_head]
+    norms = torch.linalg.vector_norm(theta, dim=1, dtype=torch.float64).cpu().numpy()
     born = np.full(len(cohort), round_)
     clock = one.circumstances.clock
     if clock is None:
         return everything_arrives(Updates(cohort, born, norms * 0, norms, uploads))
-    due = one.now + local.steps / clock.speeds[cohort]
+    due = one.now + clock.seconds(cohort, local.gradients)
     sent = Updates(cohort, born, due, norms, uploads)
-    return end_of_round(clock, round_, one.now, sent, one.pending)
+    return end_of_round(clock, round_, one.now, sent, one.pending, out_of_time)
 
 
 def take_step(one: Federation, round_: int, arrived: Updates) -> Aggregate:
@@ -59,21 +73,33 @@ def take_step(one: Federation, round_: int, arrived: Updates) -> Aggregate:
         ages=ages if ages.any() else None,
     )
     uploads = dict(arrived.rows)
-    if "adapters" in getattr(one.rule, "reads", ()):
-        uploads["adapters"] = arrived.update[:, : one.layout.before_head]
+    if ADAPTERS in getattr(one.rule, "reads", ()):
+        uploads[ADAPTERS] = arrived.update[:, : one.layout.before_head]
     if "server" in getattr(one.rule, "reads", ()):
         uploads["server"] = _trained_by_server(one, round_)
-    aggregate = one.rule(uploads, context, one.state)
+    try:
+        returned = one.rule(uploads, context, one.state)
+        by_client = diagnostics_by_client(columns_of(one.rule))
+        aggregate = check_aggregate(
+            one.rule, returned, len(one.models), arrived.update, clients, by_client
+        )
+    except RuleFault as fault:
+        require_finite(TensorRows(arrived.update), None, context)  # Then a client is at fault.
+        raise RuleFault(f"round {round_}: {fault}") from fault
     steps = aggregate.steps.to(one.theta.dtype)
+    if one.layout.turns:
+        # A rule may add noise or momentum: parameters that no update trained stay as they are.
+        steps = only_trained(steps, one.layout.of_round(*arrived.born.tolist()))
     one.theta = one.theta + (steps if one.theta.dim() == 2 else steps[0])
     one.state = aggregate.state
     return aggregate
 
 
 def _trained_by_server(one: Federation, round_: int) -> Tensor:
-    """[C, d]: what training as the clients do it makes of each model of the server.
+    """[C, d] update of each server model, trained on the server's samples as clients train theirs.
 
-    On the samples that the server holds, by cross-entropy alone; nobody sends anything for it.
+    The loss is the run's, without the terms that the method adds; parameters that rest in this
+    round stay as they are. Nothing is sent for it.
     """
     models = one.models
     batches = draw_batches(
@@ -86,5 +112,6 @@ def _trained_by_server(one: Federation, round_: int) -> Tensor:
     where = f"round {round_}, the server on its own samples"
     trainer = Clients([batches] * len(models), models, private, name=lambda _: where)
     plain = replace(one.work, terms=(), stopping=None, trace_every=0, private_optimiser="restart")
-    trained = one.passes.train(one.model, one.layout, one.samples, trainer, plain)
+    layout = one.layout.of_round(round_)
+    trained = one.passes.train(one.model, layout, one.samples, trainer, plain)
     return trained.theta - models

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+import sysconfig
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +32,8 @@ def step_together(federations: Sequence[Federation], round_: int) -> list[dict[s
         for one, attendance in zip(federations, attendances, strict=True)
     ]
     try:
-        return _step(federations, round_, attendances)
+        with no_exit(f"round {round_}"):
+            return _step(federations, round_, attendances)
     except BaseException:
         for undo in undos:
             undo()
@@ -57,6 +63,33 @@ def _step(
         mine = local[np.arange(begin, end)]
         records.append(one.take(round_, attendance, own, mine, seconds))
     return records
+
+
+@contextmanager
+def no_exit(when: str) -> Iterator[None]:
+    """Turn an attempt of a part to end the program into an error that names the part.
+
+    A process that a signal ends exits by itself, which stays as it is.
+
+    Args:
+        when: The place in the run, such as "round 3", that begins the sentence.
+
+    Raises:
+        ValueError: ``SystemExit`` was raised within the block.
+    """
+    try:
+        yield
+    except SystemExit as error:
+        if error.code == 128 + signal.SIGTERM:
+            raise
+        library = Path(sysconfig.get_path("stdlib"))
+        frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+        others = [one for one in frames if not Path(one[0].co_filename).is_relative_to(library)]
+        code, line = others[-1]
+        raise ValueError(
+            f"{when}: {code.co_qualname} ({Path(code.co_filename).name}, line {line}) tried to end "
+            f"the program with exit code {error.code or 0}; raise an error instead"
+        ) from error
 
 
 def require_alike(federations: Sequence[Federation]) -> None:

@@ -64,6 +64,14 @@ class Trajectory:
                 row["model_x"], row["model_y"] = way[-1].tolist()
                 row["plane_share"] = plane.share
 
+    @classmethod
+    def erase(cls, *tables: Iterable[dict[str, Any]]) -> None:
+        """Remove what ``write`` added to the rows of tables."""
+        for table in tables:
+            for row in table:
+                for column in cls.columns:
+                    row.pop(column.name, None)
+
     def tensors(self) -> dict[str, Tensor]:
         """All there is, for a checkpoint; {} before the first point."""
         if not self._points:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
+import functools
 import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -20,22 +23,35 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).parents[1]
+#: Beside files that must not change: their SHA-256, as ``sha256sum --check`` reads them.
+HASHES = "SHA256SUMS"
 
 
 @contextlib.contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path`` that takes its name only if the block succeeds."""
+    """Yield a temporary path beside ``path`` that takes its name only if the block succeeds.
+
+    Where the disk is full, or a file may not become so large, the ``OSError`` names ``path``.
+    """
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    os.close(handle)
-    temporary = Path(name)
+    temporary: Path | None = None
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        os.close(handle)
+        temporary = Path(name)
         yield temporary
         temporary.chmod(0o644)
         os.replace(temporary, target)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        why = os.strerror(error.errno)
+        sentence = f"{target} cannot be written ({why}); make room, and give the command again"
+        raise OSError(error.errno, sentence) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
 
 
 def write_bytes(path: str | Path, content: bytes, *, durable: bool = False) -> None:
@@ -74,7 +90,8 @@ def write_json(path: str | Path, obj: Any) -> None:
 
 
 def read_json(path: str | Path) -> Any:
-    """Read a JSON file; a damaged one raises ``ValueError`` naming it."""
+    """Read a JSON file; a damaged or changed one raises ``ValueError`` naming it."""
+    require_unchanged(path)
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -85,6 +102,60 @@ def sha256_file(path: str | Path) -> str:
     """SHA-256 of a file's bytes, in hex."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_hashes(folder: Path, names: Iterable[str]) -> None:
+    """Write the SHA-256 of these files of a folder into its ``SHA256SUMS``."""
+    lines = [f"{sha256_file(folder / name)}  {name}\n" for name in sorted(names)]
+    write_bytes(folder / HASHES, "".join(lines).encode())
+
+
+def changed_file(folder: Path) -> str | None:
+    """Compare a folder with its ``SHA256SUMS``.
+
+    Returns:
+        The first difference as a sentence; None where every listed file is as it was written.
+    """
+    if not (folder / HASHES).is_file():
+        return f"{folder} has no {HASHES}"
+    for name, digest in _hashes(folder / HASHES).items():
+        if not (folder / name).is_file():
+            return f"{folder} lacks {name}"
+        if sha256_file(folder / name) != digest:
+            return f"{folder / name} has changed (its SHA-256 is not the one in {HASHES})"
+    return None
+
+
+def require_unchanged(path: str | Path) -> None:
+    """Compare a file with the ``SHA256SUMS`` beside it, if that lists the file.
+
+    A process hashes a file once, and again only after it was written.
+
+    Raises:
+        ValueError: The file is not the one that was written.
+    """
+    file = Path(path)
+    hashes = file.with_name(HASHES)
+    if not (hashes.is_file() and file.is_file()):
+        return
+    digest = _hashes(hashes).get(file.name)
+    at = file.stat()
+    if digest not in (None, _sha256_at(file.absolute(), at.st_ino, at.st_mtime_ns, at.st_size)):
+        raise ValueError(
+            f"{file} is damaged or was edited (its SHA-256 is not the one in {HASHES} beside it); "
+            f"restore it, or delete {file.parent} and make it again"
+        )
+
+
+@functools.lru_cache(maxsize=1024)
+def _sha256_at(file: Path, *_: int) -> str:
+    return sha256_file(file)
+
+
+def _hashes(file: Path) -> dict[str, str]:
+    """File name -> SHA-256; a damaged line names a file that there is not."""
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
 
 
 def sha256_json(obj: Any) -> str:
@@ -113,6 +184,15 @@ def hint(word: str, known: Iterable[str]) -> str:
     if close:
         return f"; did you mean {close[0]!r}?"
     return f"; known are {', '.join(names)}" if names else "; there are none"
+
+
+def markdown_escape(text: str) -> str:
+    """Text that GitHub shows as it is, on one line: Markdown's own characters are escaped.
+
+    Of brackets only those that would make a link; intervals keep theirs.
+    """
+    text = re.sub(r"\s*[\n\r]\s*", " ", text)
+    return re.sub(r"([\\`*_|~<>$]|\](?=[(\[:]))", r"\\\1", text)
 
 
 def source_hash(*relative_paths: str, package: Path = PACKAGE) -> str:

@@ -42,7 +42,8 @@ ROUNDS: Mapping[str, str] = MappingProxyType(
         "bytes_up": "bytes that all clients of the round sent",
         "bytes_down": "bytes that all clients of the round downloaded",
         "local_steps": "steps of the optimiser, of all clients of the round",
-        "samples_processed": "samples in these steps, repetitions counted",
+        "samples_processed": "samples in these steps and in a stopping rule's gradients, "
+        "repetitions counted",
         "evaluated": "whether this round was evaluated; the columns below are empty otherwise",
         "personal_accuracy": "accuracy of a client's own model on its test samples, mean over "
         "clients",
@@ -79,7 +80,8 @@ CLIENTS: Mapping[str, str] = MappingProxyType(
         "update_norm": "‖Δ_k‖",
         "train_loss": "its mean training loss",
         "local_steps": "its steps of the optimiser in this round",
-        "samples_processed": "samples in these steps, repetitions counted",
+        "samples_processed": "samples in these steps and in a stopping rule's gradients, "
+        "repetitions counted",
         "val_accuracy": "accuracy of its own model on its validation samples",
         "test_accuracy": "accuracy of its own model on its test samples",
         "n_train": "its training samples",

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedsdg.files import HASHES
+
 #: A partition, below the folder of partitions; it is the same in all scenarios.
 DIVISION = "{dataset}/clients~{clients}/{skew}/seed~{seed}.parquet"
 #: A cell of the grid, and a run of it, below the folder of runs.
@@ -45,13 +47,14 @@ ARENAS = {
     "views": "config/views.yaml",
 }
 
-#: The files of a run, its result last of all.
+#: The files of a run, the hashes of the others last of all.
 RUN_FILES = (
     "rounds.parquet",
     "clients.parquet",
     "result.json",
     "provenance.json",
     "timings.parquet",
+    HASHES,
 )
 #: The tables of a summary, the comparisons that its config named beforehand, and who is who.
 SUMMARY_TABLES = ("runs", "rounds", "clients", "timings", "differences")

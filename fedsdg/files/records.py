@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fedsdg.files import atomic_path, hint
+from fedsdg.files import atomic_path, hint, require_unchanged
 from fedsdg.files.columns import Column
 from fedsdg.files.declarations import declarations
 
@@ -193,8 +193,10 @@ def read_parquet(
     """A file of records, or its rows ``where`` they are so; ``seed~0`` in its path is no column.
 
     Rows that are not asked for take no memory: of a large file the way to read it.
-    Raises ``ValueError`` for one whose format is younger than this package.
+    Raises ``ValueError`` for one whose format is younger than this package, and for one that has
+    changed since its hash was written beside it.
     """
+    require_unchanged(path)
     # Opened once, and without the machinery for many files: an experiment has thousands of them.
     with pq.ParquetFile(path) as file:
         said = (file.schema_arrow.metadata or {}).get(_KEY, b"1").decode()

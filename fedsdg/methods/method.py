@@ -9,12 +9,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.types import Rule
 from fedsdg.federation.objectives.term import Term
 from fedsdg.federation.personalisation.personalisation import Personalisation
 from fedsdg.federation.personalisation.shared import Shared
 from fedsdg.federation.pooling import Pooling
-from fedsdg.parts import Declared, is_part, parameters, plain, replaced
+from fedsdg.methods.choice import require_declared
+from fedsdg.parts import (
+    Declared,
+    is_part,
+    parameters,
+    plain,
+    replaced,
+)
 
 if TYPE_CHECKING:
     from fedsdg.federation.stopping import Inexactness
@@ -28,7 +36,8 @@ class Method:
     """One row of the table. Its parameters are the fields of its parts, but those it fixes."""
 
     title: str = field(metadata=_WORDS)
-    rule: Rule
+    #: The mean of the updates, weighted by samples, unless a row names another rule.
+    rule: Rule = field(default_factory=Mean)
     #: Terms beside the cross-entropy and those that the personalisation brings itself.
     objective: tuple[Term, ...] = ()
     personalisation: Personalisation = field(default_factory=Shared)
@@ -93,6 +102,8 @@ class Method:
                     f"{self.title}: {name} is a dataclass, whose fields no config could set; "
                     "declare it by @part of fedsdg.parts"
                 )
+        for one in (*self.slots, *self.terms, self.personalisation.own):
+            require_declared(one)
 
     @property
     def slots(self) -> tuple[Any, ...]:

@@ -23,7 +23,7 @@ _NO_NAME = re.compile(r"cannot import name '(\w+)' from '(fedsdg[\w.]*)'")
 
 
 def unusable(
-    place: str, files: Sequence[Path], tables: Mapping[str, str], error: Exception
+    place: str, files: Sequence[Path], tables: Mapping[str, str], error: BaseException
 ) -> ValueError:
     """The sentence about the plugin at ``place``, which consists of ``files``.
 
@@ -46,16 +46,17 @@ def unusable(
     )
 
 
-def said(error: Exception) -> str:
-    """An error in one line; its type goes without saying where a part or a row says what is wrong.
-
-    What is wrong with a value or with an argument is a sentence of its own.
-    """
+def said(error: BaseException) -> str:
+    """Return an error in one line, without its type where the text is a sentence of its own."""
     text = " ".join(str(error).split())
-    return text if isinstance(error, ValueError | TypeError) else f"{type(error).__name__}: {text}"
+    if isinstance(error, ValueError | TypeError):
+        return text
+    if isinstance(error, SystemExit):
+        return f"it calls sys.exit({error.code!r}); raise a ValueError that says what is wrong"
+    return f"{type(error).__name__}: {text}"
 
 
-def _former(error: Exception) -> str:
+def _former(error: BaseException) -> str:
     """What of version 0.1 an import asked for; "" where it asked for anything else."""
     if not isinstance(error, ImportError):
         return ""
@@ -70,7 +71,7 @@ def _former(error: Exception) -> str:
     return f"{name} from {module}" if name in _FORMER_NAMES else ""
 
 
-def _line(error: Exception, files: Sequence[Path]) -> tuple[Path, int] | None:
+def _line(error: BaseException, files: Sequence[Path]) -> tuple[Path, int] | None:
     """Which line of which file was executed, outside of functions, when it went wrong."""
     own = {file.resolve() for file in files}
     found, trace = None, error.__traceback__

@@ -163,7 +163,7 @@ class OfferedData:
 
         try:
             data = contents(self.plugin)["DATASETS"][self.name]()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ValueError(
                 f"the plugin {self.plugin.place} cannot load {self.name!r}: {said(error)}"
             ) from error
@@ -300,7 +300,7 @@ def described(plugin: Plugin) -> Mapping[str, Mapping[str, Any]]:
                     require_kind(table, row)
                     found[table][name] = choice_row_of(row)
                 require_settable(table, found[table][name])
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 what = _KINDS[table][1]
                 raise ValueError(
                     f"the plugin {plugin.place}, {what} {name!r}: {said(error)}"
@@ -322,7 +322,9 @@ def _from_file(plugin: Plugin) -> Mapping[str, Any]:
     _require_unchanged(plugin, files.sha256)
     try:
         return vars(files.execute())
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # `sys.exit(0)` would end the command as if all were well.
         raise _unusable(plugin, error) from error
 
 
@@ -366,7 +368,9 @@ def _from_package(plugin: Plugin) -> Mapping[str, Any]:
     _require_unchanged(plugin, _package_hash(plugin.place))
     try:
         found = _entry_point(plugin.place).load()
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise _unusable(plugin, error) from error
     return found.__dict__ if isinstance(found, ModuleType) else {"METHODS": found}
 
@@ -378,6 +382,6 @@ def _require_unchanged(plugin: Plugin, sha256: str) -> None:
         )
 
 
-def _unusable(plugin: Plugin, error: Exception) -> ValueError:
+def _unusable(plugin: Plugin, error: BaseException) -> ValueError:
     words = {table: word for table, (_, word) in _KINDS.items()}
     return unusable(plugin.place, plugin_sources(plugin.place), words, error)

@@ -59,12 +59,15 @@ class Layout:
     private: tuple[ParameterSpec, ...]
     turns: tuple[str, ...] = ()
 
-    def of_round(self, round_: int) -> Layout:
-        """The layout as it is in a round, from 1 on: what rests there is not trainable."""
+    def of_round(self, *rounds: int) -> Layout:
+        """The layout in a round, from 1 on; parameters that rest there are not trainable.
+
+        Of several rounds, parameters that rest in all of them are not trainable.
+        """
         if not self.turns:
             return self
-        turn = (round_ - 1) % len(self.turns)
-        resting = (*self.turns[:turn], *self.turns[turn + 1 :])
+        turns = {(round_ - 1) % len(self.turns) for round_ in rounds}
+        resting = tuple(name for turn, name in enumerate(self.turns) if turn not in turns)
         return Layout(
             tuple(
                 replace(spec, trainable=False) if spec.name.endswith(resting) else spec

@@ -86,3 +86,25 @@ def call(rule, theta, clients, *, kind="array", dtype="float64", **options):
     rows = [form(row, kind, dtype) for row in clients]
     given = {**needs(rule, len(rows), controls=rows), **options}
     return aggregate(rule, form(theta, kind, dtype), rows, **given)
+
+
+def beside_a_large_head(noise=False):
+    """(theta_g, theta_k) in float32: small adapters `w`, and a head a million times as large.
+
+    The head's rounding is far larger than the updates of the adapters. With `noise`, these are
+    opposite up to rounding, while all heads move the same way.
+    """
+    generator = np.random.default_rng(5)
+    theta = {"w": generator.normal(size=30), "head.w": 1e6 * generator.normal(size=20)}
+    moves = 1e-3 * (generator.normal(size=(4, 30)) + generator.normal(size=30))
+    if noise:
+        moves[2:] = -moves[:2]
+    clients = [
+        {"w": theta["w"] + move, "head.w": theta["head.w"] + 1e4 * np.ones(20)} for move in moves
+    ]
+    return [{n: v.astype(np.float32) for n, v in params.items()} for params in (theta, *clients)]
+
+
+def without_head(params):
+    """The adapters alone."""
+    return {"w": params["w"]}

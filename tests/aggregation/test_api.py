@@ -2,6 +2,9 @@
 
 import dataclasses
 import doctest
+import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -285,6 +288,82 @@ def test_strides_read_only_and_gradients_do_not_matter():
     trained = aggregate("fedsdg", parameter, rows, out=parameter)
     assert trained.parameters is parameter
     assert np.array_equal(parameter.detach().numpy(), expected.parameters.ravel())
+
+
+def test_threads_that_aggregate_leave_the_filters_of_warnings_alone(monkeypatch):
+    """Read-only arrays, of which torch warns: with warnings as errors, in several threads."""
+    theta = {f"layer{k}": np.full(3, k, dtype=float) for k in range(40)}
+    clients = [{name: value + k for name, value in theta.items()} for k in range(1, 5)]
+    for params in (theta, *clients):
+        for value in params.values():
+            value.flags.writeable = False
+    monkeypatch.setattr(warnings, "filters", list(warnings.filters))
+    warnings.simplefilter("error")
+    before, interval = list(warnings.filters), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            results = list(
+                pool.map(lambda _: aggregate("fedavg-uniform", theta, clients), range(40))
+            )
+    finally:
+        sys.setswitchinterval(interval)
+    assert warnings.filters == before
+    for result in results:
+        for name, value in result.parameters.items():
+            np.testing.assert_allclose(value, theta[name] + 2.5)
+
+
+def pieces(vector, names, kind):
+    """A vector as a dict of small arrays or tensors, or a list of arrays, in the order of names."""
+    parts = [part.reshape(-1, 5).copy() for part in np.split(vector, len(names))]
+    if kind == "list":
+        return parts
+    make = torch.from_numpy if kind == "tensors" else np.asarray
+    return {name: make(part) for name, part in zip(names, parts, strict=True)}
+
+
+@pytest.mark.parametrize("kind", ["arrays", "tensors", "list"])
+@pytest.mark.parametrize("d", [600, 120_000])
+@pytest.mark.parametrize("rule", EVERY_RULE, ids=str)
+def test_many_small_tensors_are_aggregated_as_one_vector(rule, d, kind):
+    """Bit for bit, also beyond the size from which kernels do the arithmetic."""
+    generator = np.random.default_rng(d)
+    theta = generator.normal(size=d).astype(np.float32)
+    rows = theta + 0.1 * generator.normal(size=(9, d)).astype(np.float32) + np.float32(0.02)
+    names = [f"block.{k}" for k in range(60)]
+    expected = aggregate(rule, theta, list(rows), **needs(rule, 9, controls=list(rows)))
+    clients = [pieces(row, names, kind) for row in rows]
+    if kind != "list":
+        clients[3] = dict(reversed(clients[3].items()))
+    options = needs(rule, 9, controls=clients)
+    out = pieces(np.zeros_like(theta), names, kind)
+    fresh = aggregate(rule, pieces(theta, names, kind), clients, **options)
+    into = aggregate(rule, pieces(theta, names, kind), clients, **options, out=out)
+    assert into.parameters is out
+    for result in (fresh, into):
+        found = result.parameters if kind == "list" else list(result.parameters.values())
+        np.testing.assert_array_equal(np.concatenate(found, axis=None), expected.parameters)
+        assert result.weights == expected.weights
+        for name, value in expected.diagnostics.items():
+            np.testing.assert_array_equal(result.diagnostics[name], value)
+        for name, value in expected.state.items():
+            assert torch.equal(result.state[name], value)
+    assert len({id(part) for part in found}) == len(names)
+
+
+def test_a_bad_number_in_one_of_many_small_tensors_is_named():
+    theta = {f"layer{k}": np.zeros(8) for k in range(50)}
+    clients = [{name: value + k for name, value in theta.items()} for k in range(1, 5)]
+    clients[2]["layer31"][5] = np.inf
+    with pytest.raises(FloatingPointError, match="client 2: tensor 'layer31' has 1 non-finite"):
+        aggregate("fedsdg", theta, clients)
+    result = aggregate("fedavg-uniform", theta, clients, on_nonfinite="drop")
+    assert result.dropped == {2: {"layer31": 1}}
+    np.testing.assert_allclose(result.parameters["layer7"], 7 / 3)
+    clients[2]["layer31"] = np.zeros(9)
+    with pytest.raises(ValueError, match=r"client 2: tensor 'layer31' has shape \(9,\)"):
+        aggregate("fedsdg", theta, clients)
 
 
 def test_out_with_strides_and_shared_memory():

@@ -111,7 +111,7 @@ def test_permutation_equivariance(rule, sizes):
 def test_all_that_is_asked_of_other_peoples_rules(rule):
     found = list(examine("rule", Asked(rule), RULE))
     assert not [one for one in found if one.outcome == FAILED]
-    assert sum(one.outcome == OK for one in found) >= len(RULE) - 2
+    assert sum(one.outcome == OK for one in found) >= len(RULE) - 4
 
 
 @each(CONVEX)

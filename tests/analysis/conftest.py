@@ -363,7 +363,9 @@ class Run:
     skew: str = "dirichlet~0.3"
     type: str | None = None
     clients: int = 10
+    dataset: str = "digits"
     config: dict = field(default_factory=dict)
+    result: dict = field(default_factory=dict)
     last: dict = field(default_factory=dict)
     quarter: dict | None = None
     rounds: list[dict] = field(default_factory=list)
@@ -373,9 +375,15 @@ class Run:
 
 def write_run(runs: Path, run: Run) -> None:
     place = f"{run.skew}@{run.scenario}" if run.scenario else run.skew
-    folder = runs / "digits" / f"clients~{run.clients}" / place / run.method / f"seed~{run.seed}"
+    cell = runs / run.dataset / f"clients~{run.clients}" / place
+    folder = cell / run.method / f"seed~{run.seed}"
     kind = run.type or run.method
-    config = {"dataset": "digits", "skew": run.skew, "seed": run.seed, "method": kind} | run.config
+    config = {
+        "dataset": run.dataset,
+        "skew": run.skew,
+        "seed": run.seed,
+        "method": kind,
+    } | run.config
     last = {"round": len(run.rounds)} | run.last
     result = {
         "experiment": runs.name,
@@ -388,6 +396,7 @@ def write_run(runs: Path, run: Run) -> None:
         **({"quarter": run.quarter} if run.quarter is not None else {}),
         "communicated_parameters": 100,
         "rounds": len(run.rounds),
+        **run.result,
     }
     write_json(folder / "result.json", result)
     write_records(folder, run.rounds, run.rows)

@@ -2,14 +2,17 @@
 
 import json
 import re
+from dataclasses import asdict, replace
 
 import pyarrow.parquet as pq
 import pytest
 
 from fedsdg.analysis.claims import described, write_claims
+from fedsdg.analysis.roles import usual_roles
 from fedsdg.analysis.summarise import summarise
 from fedsdg.analysis.summary import Summary
 
+from .conftest import Run
 from .test_comparisons import named, of, runs, spread
 
 VERDICTS = re.compile(
@@ -79,3 +82,18 @@ def test_without_fedsdg_the_file_says_so(make_runs, tmp_path) -> None:
     summarise(make_runs(methods=("krum",)).runs, tmp_path / "s")
     _, markdown = write_claims(tmp_path / "s", tmp_path / "claims")
     assert "the experiment lacks 'fedsdg'" in markdown.read_text("utf-8")
+
+
+def test_titles_of_plugins_are_plain_text(summary_of, tmp_path) -> None:
+    """No link, no formula and no heading comes of the name that a plugin gives a method."""
+    title = "[x](javascript:alert(1))\n# `<b>|"
+    runs = [
+        Run(method, seed, last={"personal_accuracy": value}, result={"title": title})
+        for method, value in (("mine", 0.9), ("fedavg", 0.5))
+        for seed in (0, 1)
+    ]
+    folder = summary_of(runs, roles=asdict(replace(usual_roles(), subject="mine")))
+    write_claims(folder, tmp_path / "claims")
+    text = (tmp_path / "claims.md").read_text("utf-8")
+    assert r"- [x\](javascript:alert(1)) # \`\<b\>\| minus" in text
+    assert "\n# `" not in text

@@ -114,6 +114,15 @@ def test_blocks_on_allocator_accuracy_aims_and_bars(written):
     assert "| Krum | 10 × 1,000,000 | ≥ 6× | 9.0× | cleared |" in text
 
 
+def test_dictionaries_of_small_arrays_are_a_block(measured, tmp_path):
+    row = {"rule": "krum", "clients": 20, "tensors": 200, "numbers": 1000, "least": 1 / 3}
+    row |= {"reason": "joined", "ratio": 0.8, "verdict": "cleared"}
+    write_json(measured, json.loads(measured.read_text()) | {"dictionaries": [row]})
+    write_kernels(measured, tmp_path / "k", tmp_path / "r")
+    text = re.sub(" +", " ", (tmp_path / "k.md").read_text("utf-8"))
+    assert "| Krum | 20 × 200 × 1,000 | ≤ 3× | 1.25× | cleared |" in text
+
+
 def test_files_larger_than_the_memory_are_a_block_or_a_note(measured, tmp_path):
     facts = {"rule": "fedsdg", "clients": 200, "parameters": 50_000_000, "refused": None}
     done = {"bytes_of_clients": 40_000_000_000, "peak_bytes": 700 << 20, "limit_bytes": 1536 << 20}

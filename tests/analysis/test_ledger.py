@@ -188,6 +188,28 @@ def test_what_cannot_be_answered_is_open_with_its_reason(place):
     ]
 
 
+def test_a_record_of_two_data_sets_is_judged_by_the_one_that_is_named(place):
+    """Both have the same seeds, and the second is far worse."""
+    config = yaml.safe_load((place / "config" / "config.yaml").read_text())
+    text = yaml.safe_dump({**config, "datasets": ["digits", "views"]})
+    (place / "config" / "config.yaml").write_text(text)
+    for seed in range(5):
+        facts = {"skew": "iid", "last": {"personal_accuracy": 0.12}, "config": SETTING}
+        one = Run("fedsdg", seed, dataset="views", rounds=[{"round": 1}], **facts)
+        write_run(place / "runs" / "arena", one)
+    summarise(place / "runs" / "arena", place / "records" / "arena")
+    alone = changed(minus="gone", threshold={"above": 50})
+    named = [alone | {"id": name, "dataset": name} for name in ("digits", "views")]
+    across = alone | {"id": "across", "dataset": "digits", "minus": {"dataset": "views"}}
+    entries = judged(place, *named, across)
+    assert [entry.effect for entry in entries] == pytest.approx([90.4, 12.0, 78.4])
+    assert entries[2].compared == "fedsdg − the same (dataset views)"
+    with pytest.raises(ValueError, match="better: arena has the data sets digits, views; name one"):
+        read(place, alone)
+    with pytest.raises(ValueError, match="better: arena has no data set 'view'; did you mean"):
+        read(place, alone | {"dataset": "view"})
+
+
 def test_few_seeds_decide_nothing(place):
     for seed in (3, 4):
         folder = place / "runs" / "arena" / "digits" / "clients~10" / "iid" / "krum"

@@ -65,6 +65,30 @@ def run(seed=0, method="fedsdg", **more):
     return Run(method, seed, last=last, rounds=rounds, rows=rows, **facts, **more)
 
 
+def test_two_data_sets_do_not_overwrite_each_other_by_seed(summary_of):
+    """Seeds are those of every data set: with no name the measure says which there are."""
+    runs = [run(seed, dataset=name) for name in ("digits", "views") for seed in (0, 1)]
+    for one in runs[2:]:
+        one.last = {"personal_accuracy": 0.1, "global_accuracy": 0.2}
+        one.rounds = [row | {"simulated_seconds": 1.0} for row in one.rounds]
+    record = Record(Summary(summary_of(runs)))
+    found = {
+        (name, dataset): MEASURES[name].function(record, Case(CELL, "fedsdg", options, dataset))
+        for name, options in (("accuracy", {"metric": "personal_accuracy"}), ("simulated time", {}))
+        for dataset in ("digits", "views")
+    }
+    assert found == {
+        ("accuracy", "digits"): pytest.approx({0: 90.0, 1: 91.0}),
+        ("accuracy", "views"): pytest.approx({0: 10.0, 1: 10.0}),
+        ("simulated time", "digits"): {0: 24.0, 1: 24.0},
+        ("simulated time", "views"): {0: 1.0, 1: 1.0},
+    }
+    for name in MEASURES:
+        options = {"metric": "personal_accuracy", "of": "gate", "against": "noise_rate"}
+        with pytest.raises(LackingError, match="has runs on digits, views: name one with 'data"):
+            MEASURES[name].function(record, Case(CELL, "fedsdg", options))
+
+
 @pytest.fixture
 def record(summary_of):
     return Record(Summary(summary_of([run(0), run(1)])))

@@ -12,6 +12,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from fedsdg.analysis import plots
+from fedsdg.analysis.names import learn_titles, method_title
 from fedsdg.analysis.plots import FIGURES, style, write_figure
 from fedsdg.analysis.plots.partition import read_shares
 from fedsdg.analysis.plots.style import looks, styled
@@ -300,3 +301,29 @@ def test_what_had_not_settled_is_said_above_the_panels_and_in_the_caption(
     paths = write_figure(folder, "convergence", tmp_path / "figure")
     caption = json.loads(paths[3].read_text("utf-8"))["caption"]
     assert ("before convergence, round 20" in caption) == (rise > 0)
+
+
+_TITLE = "Costs $\\foo$ $5 [x](javascript:alert(1))\n|`<b>"
+
+
+def test_titles_of_plugins_are_plain_text_in_figures(summary_of, tmp_path, as_svg) -> None:
+    """A formula that matplotlib does not know would end the drawing."""
+    rounds = [{"round": r, "evaluated": True, "personal_accuracy": 0.1 * r} for r in (1, 2, 3)]
+    last = {"personal_accuracy": 0.3, "global_accuracy": 0.2}
+    runs = [
+        Run(method, seed, last=last, rounds=rounds, result={"title": _TITLE})
+        for method in ("fedsdg", "mine")
+        for seed in (0, 1)
+    ]
+    folder = summary_of(runs)
+    for name in ("convergence", "accuracy_vs_alpha", "weights"):
+        write_figure(folder, name, tmp_path / name)
+    with styled():
+        learn_titles(Summary(folder).runs)
+        figure, axes = style.panels(1, 1, panel_height=1.5)
+        axes[0][0].set_title(method_title("mine"))
+        axes[0][0].set_xscale("log")
+        style.format_powers(figure)
+        figure.savefig(tmp_path / "x.png")
+        assert not axes[0][0].title.get_parse_math()
+        assert all(t.label1.get_parse_math() for t in axes[0][0].xaxis.get_major_ticks())

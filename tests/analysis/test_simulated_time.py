@@ -73,6 +73,22 @@ def test_costs_are_sums_over_rounds_and_means_over_seeds(summary, tmp_path) -> N
     assert "| deadline |" in text and "17.6" in text and "40.5" in text
 
 
+def test_clients_out_of_time_are_counted_where_there_are_any(summary, summary_of, tmp_path):
+    _, plain, _ = write_table(summary, "stragglers", tmp_path / "plain")
+    assert "out of time" not in plain.read_text("utf-8")
+    # A round without such clients says nothing, and so does a seed; both count 0.
+    some = summary_of(
+        [
+            run(0, "short", [1.0, 2.0], **{**COUNTS, "out_of_time": [None, 3]}),
+            run(1, "short", [1.0, 2.0], **COUNTS),
+        ]
+    )
+    rows = costs_of_waiting(Summary(some)).set_index("scenario")
+    assert rows.loc["short", "out_of_time"] == 1.5
+    _, markdown, _ = write_table(some, "stragglers", tmp_path / "some")
+    assert "| out of time |" in markdown.read_text("utf-8")
+
+
 def test_without_a_clock_the_table_says_so(summary_dir, tmp_path) -> None:
     _, markdown, _ = write_table(summary_dir, "stragglers", tmp_path / "stragglers")
     assert "kept simulated time" in markdown.read_text("utf-8")

@@ -14,8 +14,8 @@ from fedsdg.analysis.formatting import amount, percent, points, printed
 from fedsdg.analysis.names import method_title
 from fedsdg.analysis.summarise import summarise
 from fedsdg.analysis.summary import Summary
-from fedsdg.analysis.tables import TABLES, write_table
-from fedsdg.analysis.tables.render import latex_escape, markdown_escape
+from fedsdg.analysis.tables import TABLES, layout, write_table
+from fedsdg.analysis.tables.render import latex_escape, markdown_escape, to_latex, to_markdown
 
 from .conftest import Run
 
@@ -248,6 +248,23 @@ def test_escapes() -> None:
     assert latex_escape("a_b & 5 % η_g {x}") == r"a\_b \& 5 \% $\eta_g$ \{x\}"
     assert latex_escape("日") == "?"
     assert markdown_escape("a|b*c_d") == r"a\|b\*c\_d"
+    assert markdown_escape("1.2 [0.1, 0.3]") == "1.2 [0.1, 0.3]"
+    assert (
+        markdown_escape("[x](javascript:1)\n# [y][z]: $1") == r"[x\](javascript:1) # [y\][z\]: \$1"
+    )
+    assert latex_escape("two\n\nlines") == "two lines"
+
+
+def test_a_title_with_breaks_and_links_keeps_tables_whole() -> None:
+    title = "a\n[x](javascript:alert(1)) | `b` <i>c</i>"
+    rows = layout.block(title, ["Method", "n"], [[title, "1"], ["[b]", "2"]])
+    table = layout.Table("t", title, (rows,), (title,), pd.DataFrame())
+    lines = to_markdown(table).splitlines()
+    escaped = r"a [x\](javascript:alert(1)) \| \`b\` \<i\>c\</i\>"
+    assert lines[0] == escaped
+    assert lines[2] == f"**{escaped}**"
+    assert lines[6].startswith(f"| {escaped} |") and lines[-1] == f"- {escaped}"
+    assert r"    {}[b] & 2 \\" in to_latex(table)
 
 
 def test_formatting() -> None:

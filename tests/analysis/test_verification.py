@@ -39,6 +39,22 @@ def run(seed, gates, penalty, gate_init=0.0, method="fedsdg"):
     return Run(method, seed, rounds=rounds, rows=rows, config=config, clients=4, skew="iid")
 
 
+def test_data_sets_with_the_same_seeds_have_blocks_of_their_own(summary_of):
+    runs = [run(seed, [0.02] * 6, 0.4) for seed in range(5)]
+    others = [run(seed, [0.95] * 6, 0.4) for seed in range(5)]
+    for other in others:
+        other.dataset = "views"
+    table = verification(Summary(summary_of([*runs, *others])))
+    rows = {
+        row["dataset"]: row["mean"]
+        for row in table.raw.to_dict("records")
+        if row["check"] == "Gates above 0.9 (%)" and row["clients"] == "all"
+    }
+    assert rows["digits"] == 0
+    assert rows["views"] > 95
+    assert len({block.title for block in table.blocks}) == 2
+
+
 def found(table):
     return {row["check"]: row for row in table.raw.to_dict("records")}
 

@@ -51,6 +51,12 @@ class Kept:
                 self.states[number] = self.state()
         files = [file for file in sorted((folder / "right").iterdir()) if file.name != "lock"]
         self.files = {file.name: file.read_bytes() for file in files}
+        manifests = {n: json.loads(self.files[f"round~{n}.json"]) for n in (1, 2)}
+        #: What each checkpoint consists of.
+        self.parts = {
+            n: {f"round~{n}.json", *(part["file"] for part in manifest["parts"].values())}
+            for n, manifest in manifests.items()
+        }
         self.reset()
 
     def state(self):
@@ -182,6 +188,9 @@ def _wrong(kept, changed, made_for, facts, said):
     if facts is None:
         manifests = {name for name in kept.files if name.endswith(".json")}
         return None if manifests <= changed or kept.is_at(0) else "nothing was found"
+    whole = max((n for n in (1, 2) if not changed & kept.parts[n]), default=0)
+    if not any(kept.is_at(number) for number in range(whole, 3)):
+        return f"not round {whole}, whose checkpoint is whole"
     if any("\n" in sentence for sentence in said):
         return f"no sentence: {said}"
     if not changed and not kept.is_at(2):

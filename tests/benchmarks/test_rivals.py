@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import rivals
+from benchmarks import rivals, stacked
 from benchmarks.cohorts import TENSORS, Cohort
 from benchmarks.rules import RULES, ours
 from fedsdg.aggregation.rule_table import rules
@@ -43,6 +43,15 @@ def test_other_codes_give_our_result(rule, clients):
         if (rule, code) in DIFFERENT and not (code == "torch" and clients % 2):
             continue
         torch.testing.assert_close(vector(work()).float(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("rule", stacked.names())
+def test_numpy_on_a_stack_gives_our_result(rule):
+    origin, clients = stacked.draw(9, 7, 40)
+    found, expected = (code(rule, origin, clients)() for code in (stacked.plainly, stacked.ours))
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=5e-5)
 
 
 def test_every_rule_of_the_package_is_measured_but_no_aggregation_and_plain_sums():

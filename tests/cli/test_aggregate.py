@@ -71,10 +71,14 @@ def test_it_does_what_the_door_does(rule, federation, capsys):
     assert report["rule"]["type"] == (row if isinstance(row, str) else row["type"])
 
 
-def test_counts_and_report_are_files(federation, capsys, tmp_path):
+@pytest.mark.parametrize(
+    ("option", "rule"),
+    [("--num-samples", "fedavg"), ("--num-batches", "{type: fedavg, weights: batches}")],
+)
+def test_counts_and_report_are_files(federation, capsys, tmp_path, option, rule):
     counts = {f"c{k}": k + 1 for k in range(7)}
     (tmp_path / "n.json").write_text(json.dumps(counts))
-    assert command("--num-samples", "n.json", "--report", "new.json", rule="fedavg") == 0
+    assert command(option, "n.json", "--report", "new.json", rule=rule) == 0
     assert capsys.readouterr().out == ""
     report = json.loads((tmp_path / "new.json").read_text())
     weights = [facts["weight"] for facts in report["clients"].values()]

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from fedsdg.cli import main
+from tests.suited import facts_of
 
 CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 
@@ -67,7 +68,8 @@ def small(tmp_path):
     architecture = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
     torch.manual_seed(0)
     backbone = tmp_path / "letters.safetensors"
-    save_backbone(build(architecture), architecture, backbone, {})
+    recipe = {k: v for k, v in raw["backbones"]["letters"].items() if k != "source"}
+    save_backbone(build(architecture), architecture, backbone, facts_of(recipe))
     partition = tmp_path / "seed~0.parquet"
     assert main(["partition", "--config", str(file), "--dataset", "digits", "--skew",
                  "dirichlet~1.0", "--seed", "0", "--output", str(partition)]) == 0  # fmt: skip
@@ -87,6 +89,7 @@ def test_train_writes_every_file_of_a_run(small, tmp_path, monkeypatch, capsys):
     assert train(small, tmp_path, monkeypatch) == 0
     folder = tmp_path / "cell" / "seed~0"
     assert sorted(p.name for p in folder.iterdir()) == [
+        "SHA256SUMS",
         "clients.parquet",
         "provenance.json",
         "result.json",
@@ -124,6 +127,23 @@ def test_run_alone_fails_with_an_exit_code(small, tmp_path, monkeypatch, capsys)
     assert code == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("fedsdg: error: ") and "letters.safetensors" in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_backbone_of_another_recipe_is_refused_with_the_command_that_makes_it(
+    small, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "results" / "backbones"
+    place.mkdir(parents=True)
+    for suffix in (".safetensors", ".json"):
+        shutil.copy(small[1].with_suffix(suffix), place / f"letters{suffix}")
+    other = ["--config", str(small[0]), "--set", "backbones.letters.seed=7"]
+    assert main(["run", *other, "--method", "fedavg", "--output", "out"]) == 2
+    (sentence,) = capsys.readouterr().err.splitlines()
+    file = "results/backbones/letters.safetensors"
+    assert f"backbone {file} was made by another recipe than backbones.letters" in sentence
+    assert f"'fedsdg pretrain --backbone letters --output {file}'" in sentence
     assert not (tmp_path / "out").exists()
 
 
@@ -266,3 +286,32 @@ def test_help_takes_no_parts():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines()[-1] == "set()", done.stderr
+
+
+def test_a_reader_that_has_gone_ends_a_command_without_a_word():
+    """As in ``fedsdg methods | head -0``; the reader has closed before anything is written."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "fedsdg", "methods"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_a_broken_pipe_to_a_process_is_an_error_with_a_sentence(monkeypatch, capsys):
+    def broken(*_, **__):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("fedsdg.experiment.grid.run_grid", broken)
+    assert main(["run", "--grid", "smoke"]) == 2
+    assert capsys.readouterr().err == "fedsdg: error: [Errno 32] Broken pipe\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_standard_output_is_named():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "fedsdg", "methods"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 2
+    (sentence,) = done.stderr.splitlines()
+    assert "error: standard output cannot be written to (No space left on device)" in sentence

@@ -46,7 +46,7 @@ def completions(script, *words) -> set[str]:
     ("words", "wanted"),
     [
         (["meth"], {"methods"}),
-        (["methods", "sh"], {"show"}),
+        (["methods", "scaf"], {"scaffold"}),
         (["run", "--see"], {"--seed", "--seeds-together"}),
         (["run", "--method", "scaf"], {"scaffold"}),
         (["methods", "show", "coord"], {"coordinate-median"}),

@@ -123,7 +123,7 @@ def test_an_example_works_in_a_checkout(name, tmp_path, monkeypatch, capsys):
     ("arguments", "sentence"),
     [
         (["metods"], "there is no command 'metods'; did you mean 'methods'?"),
-        (["methods", "shwo", "krum"], "there is no command 'shwo'; did you mean 'show'?"),
+        (["methods", "shwo", "krum"], "there is no method 'shwo'; did you mean 'show'?"),
         (["methods", "--markdwon"], "there is no option '--markdwon'; did you mean '--markdown'?"),
         (["check", "--josn=1"], "there is no option '--josn'; did you mean '--json'?"),
         (["aggregate", "--on-nonfinite", "dorp"], "--on-nonfinite cannot be 'dorp'; did you mean"),

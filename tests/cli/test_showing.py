@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,18 @@ def test_a_method_is_shown_with_all_that_is_declared_of_it(capsys, monkeypatch):
     assert "2d up, 2d down" in text and "Every client uses the global model." in text
     assert "server_rate: η_g of SCAFFOLD's server, which multiplies the step (default 1;" in text
     assert "number from 1e-06 to 1e+06" in text and "optimiser = sgd" in text
+
+
+def test_a_method_is_shown_by_its_name_alone(capsys):
+    one = answer(capsys, "methods", "fedper")
+    assert one == answer(capsys, "methods", "show", "fedper") and one["name"] == "fedper"
+    for words, sentence in (
+        (["scafold"], "there is no method 'scafold'; did you mean 'scaffold'?"),
+        (["show"], "name one method, as in 'fedsdg methods show scaffold'"),
+        (["krum", "fedper"], "name one method, as in"),
+    ):
+        assert main(["methods", *words]) == 2
+        assert sentence in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("columns", ["60", "200"])
@@ -121,6 +134,12 @@ def test_ones_own_data_are_shown_with_the_config_that_describes_them(images, cap
     assert (found["pets"]["classes"], found["pets"]["images"]) == (3, 12)
     assert found["pets"]["here"] and not found["gone"]["here"]
     assert "nowhere" in found["gone"]["note"]
+    (images / "pets").rename(images / "train")
+    (images / "pets").mkdir()
+    (images / "train").rename(images / "pets/train")
+    shutil.copytree(images / "pets/train/cat", images / "pets/val/cat")
+    found = {one["name"]: one for one in answer(capsys, "data", "--config", "mine.yaml")}
+    assert found["pets"]["note"] == "left out: val"
 
 
 def test_a_folder_of_data_that_is_none_is_one_sentence(capsys, monkeypatch):
@@ -149,8 +168,10 @@ def test_every_config_that_ships_is_listed_with_a_sentence_of_its_own(capsys):
     assert pictures["datasets"] == ["cifar100"] and pictures["clients"] == 50
 
 
-def test_the_command_that_is_shown_runs_that_experiment(capsys, monkeypatch):
-    monkeypatch.chdir(ROOT)
+def test_the_command_that_is_shown_runs_that_experiment_in_any_folder(
+    capsys, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FEDSDG_CONFIG", raising=False)
     assert main(["arenas"]) == 0
     text = capsys.readouterr().out
@@ -158,6 +179,7 @@ def test_the_command_that_is_shown_runs_that_experiment(capsys, monkeypatch):
         name = block.split(":")[0]
         (command,) = [line for line in block.splitlines() if "fedsdg run --grid" in line]
         files = command.split()[3:]
+        assert not [file for file in files if file.endswith(".yaml")]
         if len(files) == 1 and name not in ("label-skew", "needs"):
             continue
         config = load_config(files)

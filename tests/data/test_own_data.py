@@ -1,6 +1,7 @@
 """One's own data: what lies in a folder is loaded as it is declared, or refused in a sentence."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -158,7 +159,7 @@ def test_names_of_classes_that_the_hubs_library_wrote_are_kept(tmp_path):
 def test_columns_splits_and_a_single_file_are_named(tmp_path, monkeypatch):
     write_table(tmp_path / "d" / "mine.parquet", [stamped(i) for i in range(4)],
                 y=["a", "b", "a", "b"], where=["x", "x", "y", "y"])  # fmt: skip
-    write_table(tmp_path / "d" / "other-0.parquet", [stamped(i) for i in range(4, 6)],
+    write_table(tmp_path / "d" / "other.parquet", [stamped(i) for i in range(4, 6)],
                 y=["b", "a"], where=["y", "x"])  # fmt: skip
     declared = own(tmp_path / "d", label="y", domain="where", train="mine", test="other")
     data = load_images(declared)
@@ -171,7 +172,7 @@ def test_columns_splits_and_a_single_file_are_named(tmp_path, monkeypatch):
         "images": 1,
     }
     one = load_images(own(tmp_path / "d", label="y", train="mine"))
-    assert sorted(numbers(one)) == [0, 1, 2, 3] and one.facts["left_out"] == ["other-0.parquet"]
+    assert sorted(numbers(one)) == [0, 1, 2, 3] and one.facts["left_out"] == ["other.parquet"]
     monkeypatch.setenv("FEDSDG_DATA", str(tmp_path))
     assert load_images(own("d", label="y", train="mine")).sha256 == one.sha256
 
@@ -224,9 +225,10 @@ def test_a_filter_is_the_one_that_is_named(tmp_path):
     pixels = np.kron(np.eye(4, dtype=np.uint8), np.array([[0, 120], [80, 200]], dtype=np.uint8))
     for number in range(4):
         write_image(tmp_path / "ab"[number % 2] / f"{number}.png", pixels)
-    box = load_images(own(tmp_path, size=4, resize="box"))
+    alike = own(tmp_path, size=4, resize="box", duplicates="report")
+    box = load_images(alike)
     assert (box.images == 100 * np.eye(4)).all() and box.facts["resize"] == "box"
-    nearest = load_images(own(tmp_path, size=4, resize="nearest"))
+    nearest = load_images(replace(alike, resize="nearest"))
     assert set(np.unique(nearest.images)) <= {0, 80, 120, 200}
     assert nearest.sha256 != box.sha256
 
@@ -263,8 +265,9 @@ def test_a_photograph_that_lies_on_its_side_is_set_upright(tmp_path):
         exif = lying.getexif()
         exif[0x0112] = 6  # turned by 90 degrees clockwise to be seen
         lying.save(tmp_path / "ab"[number] / "1.png", exif=exif)
-    data = load_images(own(tmp_path))
+    data = load_images(own(tmp_path, duplicates="report"))
     assert (data.images == upright).all()
+    assert data.facts["duplicates"]["images"] == 1, "upright, all four are one image"
 
 
 # --- What is refused ------------------------------------------------------------------------------
@@ -371,6 +374,7 @@ def test_pixels_deeper_than_8_bits_are_not_cut_off(tmp_path):
         ({"channels": 2}, "channels is 2, but must be one of 1, 3"),
         ({"resize": "cubic"}, "must be one of bilinear"),
         ({"fit": "fill"}, "must be one of crop, pad, stretch"),
+        ({"duplicates": "keep"}, "duplicates is 'keep', but must be one of refuse, report"),
         ({"label": 3}, "mine.label is 3"),
         ({"train": "a", "test": "a"}, "names 'a' for training and for the test"),
     ],
@@ -413,8 +417,17 @@ def test_the_hub_gives_what_its_files_give(tmp_path, monkeypatch):
     assert asked[0] == ("some/where", "small")
     assert data.sha256 == load_images(own(tmp_path)).sha256
     assert data.classes == ("b", "a") and data.facts["left_out"] == ["validation"]
-    both = OwnData(name="mine", hub="some/where", train="train", test="validation")
-    assert load_images(both).official_test.tolist() == [False] * 6 + [True] * 2
+    both = OwnData(
+        name="mine", hub="some/where", train="train", test="validation", duplicates="report"
+    )
+    tested = load_images(both)
+    assert tested.official_test.tolist() == [False] * 6 + [True] * 2
+    assert tested.facts["duplicates"] == {
+        "images": 2,
+        "pairs": [[f"some/where ({part}), row {row}" for part in ("validation", "train")]
+                  for row in (0, 1)],
+    }  # fmt: skip
+    refused(replace(both, duplicates="refuse"), "2 of the 2 test images")
     refused(OwnData(name="mine", hub="some/where", label="kind"), "'image', 'label', 'writer'")
     refused(
         OwnData(name="mine", hub="some/where", train="all"), "no split 'all'", "train, validation"

@@ -1,4 +1,4 @@
-"""The code blocks of a page of docs/, and what is to be done with each.
+"""The code blocks of the README and of the pages of docs/, and what is to be done with each.
 
 A comment right above a block says it, unseen by readers:
 
@@ -10,6 +10,9 @@ A comment right above a block says it, unseen by readers:
   of a page, ``<!-- blocks run by: … -->`` says so of all its blocks.
 
 Blocks without a language are drawings and listings, and no code.
+
+As a program, ``python -P pages.py PAGE…`` follows pages in the working directory with the package
+that Python finds, also those blocks that other tests run, and prints where the package lies.
 """
 
 from __future__ import annotations
@@ -20,11 +23,15 @@ import os
 import re
 import runpy
 import shlex
+import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+import fedsdg
 from fedsdg.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -55,8 +62,8 @@ class Block:
 
 
 def pages() -> list[str]:
-    """All pages, by their places in the checkout."""
-    return sorted(file.relative_to(ROOT).as_posix() for file in DOCS.glob("*.md"))
+    """The README and all pages of docs/, by their places in the checkout."""
+    return ["README.md", *sorted(f.relative_to(ROOT).as_posix() for f in DOCS.glob("*.md"))]
 
 
 def blocks(page: str, text: str | None = None) -> list[Block]:
@@ -77,6 +84,28 @@ def blocks(page: str, text: str | None = None) -> list[Block]:
         kind, value = (known[1], known[2]) if known else ("", "")
         found.append(Block(page, number, match["language"], match["text"], kind, value))
     return found
+
+
+def small_config(name: str) -> str:
+    """A config of the checkout in which everything is there and nothing takes long, as YAML."""
+    raw = yaml.safe_load((ROOT / f"config/{name}.yaml").read_text(encoding="utf-8"))
+    for backbone in raw["backbones"].values():
+        backbone |= {"images": 400, "held_out": 100, "epochs": 1, "depth": 2, "batch_size": 128}
+    raw["federation"]["rounds"] = 2
+    raw |= {"tables": ["main"], "figures": ["convergence"]}
+    if name == "config":
+        raw |= {"methods": ["fedavg", "fedsdg"], "seeds": [0]}
+        raw["partition"]["min_samples"] = 5
+    return yaml.safe_dump(raw)
+
+
+def follow(block: Block, names: dict[str, Any], folder: Path) -> None:
+    """Write or run a block in a folder that its page is followed in."""
+    if block.kind == "file":
+        Path(folder, block.value).write_text(block.text, encoding="utf-8")
+    elif block.language in ("sh", "python"):
+        os.chdir(folder / block.value if block.kind == "folder" else folder)
+        run_shell(block.text) if block.language == "sh" else run_python(block, names)
 
 
 def run_shell(text: str) -> None:
@@ -124,3 +153,17 @@ def _environment(variables: dict[str, str]) -> Any:
 def run_python(block: Block, names: dict[str, Any]) -> None:
     """Run a block with the names that the blocks above it in the page have left."""
     exec(compile(textwrap.dedent(block.text), str(block), "exec"), names)
+
+
+if __name__ == "__main__":
+    # peft and timm import torchvision, which test environments may have for another torch.
+    from fedsdg.models.torchvision_schemas import declare_torchvision_operators
+
+    declare_torchvision_operators()
+    print(fedsdg.__file__)
+    place = Path.cwd()
+    for page in sys.argv[1:]:
+        shared: dict[str, Any] = {"__name__": page}
+        for block in blocks(page):
+            if block.kind != "not run":
+                follow(block, shared, place)

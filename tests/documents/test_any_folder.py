@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from fedsdg.cli import main
+from fedsdg.experiment import config_files
 from fedsdg.experiment.config import PATIENCE, parse_config
 from fedsdg.experiment.config_files import kept_whole, load_config, merged_config
 from fedsdg.files import read_json
@@ -108,6 +109,40 @@ def test_a_config_of_the_package_goes_by_its_name_unless_there_is_a_file(folder)
     assert load_config(["needs"]).experiment == "mine"
     with pytest.raises(FileNotFoundError, match=r"config/vews.yaml; .* did you mean 'views'"):
         load_config(["config/vews.yaml"])
+
+
+def test_a_path_of_a_checkout_falls_back_to_the_config_of_the_package(folder, capsys):
+    config_files._mention_fallback.cache_clear()
+    assert load_config(["config/needs.yaml"]) == load_config(["needs"])
+    assert load_config(["config/extended/drift.yaml"]) == load_config(["extended/drift"])
+    load_config(["config/needs.yaml"])
+    assert capsys.readouterr().err == (
+        "fedsdg: there is no config/needs.yaml here; the package's own 'needs' is used\n"
+        "fedsdg: there is no config/extended/drift.yaml here; the package's own "
+        "'extended/drift' is used\n"
+    )
+    (folder / "config").mkdir()
+    (folder / "config/needs.yaml").write_text("experiment: mine\n")
+    assert load_config(["config/needs.yaml"]).experiment == "mine"
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command", ["run --config", "run --grid", "run --grid --method x --config"]
+)
+def test_a_missing_config_is_named_first_with_the_closest_name(folder, capsys, command):
+    (folder / "photos.yaml").touch()
+    for name, meant in (
+        ("photo.yaml", "photos.yaml"),
+        ("config/vews.yaml", "views"),
+        ("config/extended/drft.yaml", "extended/drift"),
+    ):
+        assert main([*command.split(), name]) == 2
+        (error,) = capsys.readouterr().err.splitlines()
+        assert error.startswith(f"fedsdg: error: there is no config file {name};")
+        assert error.endswith(f"did you mean {meant!r}?")
+    assert main([*command.split(), "nothere.yaml"]) == 2
+    assert "there is no config file nothere.yaml;" in capsys.readouterr().err
 
 
 def test_a_config_is_kept_whole_under_a_name_of_its_own(folder):

@@ -1,15 +1,12 @@
-"""Every block of code in docs/ is run as it stands, or says why it is not.
+"""Every block of code in the README and in docs/ is run as it stands, or says why it is not.
 
-All pages are followed in one folder with the configs in small, so that what one page has computed
-the next finds.
+All pages are followed in one folder with a small default config, so that what one page has computed
+the next finds. tests/packaging/test_documents.py follows some from the wheel in empty folders.
 """
 
 import json
-import os
 import re
-import sys
 import tomllib
-from pathlib import Path
 
 import nbclient
 import nbformat
@@ -19,19 +16,21 @@ import yaml
 from jsonschema import Draft202012Validator
 from safetensors.torch import save_file
 
-from tests.documents.pages import CODE, DOCS, ROOT, blocks, pages, run_python, run_shell
+from tests.documents.pages import (
+    CODE,
+    DOCS,
+    ROOT,
+    blocks,
+    follow,
+    pages,
+    run_python,
+    run_shell,
+    small_config,
+)
 from tests.own_images import write_photographs
 
 BLOCKS = {page: blocks(page) for page in pages()}
 SCHEMA = json.loads((ROOT / "workflow/schemas/config.schema.json").read_text())
-
-
-def small(raw):
-    """A config in which everything is there and nothing takes long."""
-    for backbone in raw["backbones"].values():
-        backbone |= {"images": 400, "held_out": 100, "epochs": 1, "depth": 2, "batch_size": 128}
-    raw["federation"]["rounds"] = 2
-    return raw | {"tables": ["main"], "figures": ["convergence"]}
 
 
 def laid_over(below, above):
@@ -58,17 +57,14 @@ def safetensors(folder):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where all pages are followed: configs in small, the record, files that pages bring."""
+    """Where all pages are followed: the record, and files that pages bring; no config but this.
+
+    The default config is a small one, and a file `smoke` takes the place of the package's.
+    """
     place = tmp_path_factory.mktemp("pages")
-    (place / "config").mkdir()
-    for file in (ROOT / "config").glob("*.yaml"):
-        raw = yaml.safe_load(file.read_text(encoding="utf-8"))
-        if file.name == "config.yaml":
-            raw = small(raw) | {"methods": ["fedavg", "fedsdg"], "seeds": [0]}
-            raw["partition"]["min_samples"] = 5
-        if file.name == "smoke.yaml":
-            raw = small(raw)
-        (place / "config" / file.name).write_text(yaml.safe_dump(raw), encoding="utf-8")
+    default = tmp_path_factory.mktemp("default") / "config.yaml"
+    default.write_text(small_config("config"), encoding="utf-8")
+    (place / "smoke").write_text(small_config("smoke"), encoding="utf-8")
     (place / "results").mkdir()
     (place / "results/reference").symlink_to(ROOT / "results/reference")
     safetensors(place)
@@ -76,7 +72,7 @@ def folder(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         for variable in ("FEDSDG_STORE", "FEDSDG_DATA"):
             patch.delenv(variable, raising=False)
-        patch.setenv("FEDSDG_CONFIG", str(place / "config/config.yaml"))
+        patch.setenv("FEDSDG_CONFIG", str(default))
         patch.setenv("MPLBACKEND", "agg")
         yield place
 
@@ -97,10 +93,8 @@ def done(block, names, folder):
     """Do with a block what is to be done with it."""
     if block.kind in ("not run", "run by"):
         return
-    if block.kind == "file":
-        Path(folder, block.value).write_text(block.text, encoding="utf-8")
     if block.language == "yaml":
-        base = yaml.safe_load((folder / "config/config.yaml").read_text())
+        base = yaml.safe_load(small_config("config"))
         config = laid_over(base, yaml.safe_load(block.text))
         faults = [error.message for error in Draft202012Validator(SCHEMA).iter_errors(config)]
         assert not faults, f"{block}: {faults[0]}"
@@ -108,9 +102,7 @@ def done(block, names, folder):
         json.loads(block.text)
     elif block.language == "toml":
         tomllib.loads(block.text)
-    elif block.kind != "file":
-        os.chdir(folder / block.value if block.kind == "folder" else folder)
-        run_shell(block.text) if block.language == "sh" else run_python(block, names)
+    follow(block, names, folder)
 
 
 @pytest.mark.slow
@@ -128,12 +120,6 @@ def test_the_notebook_runs(folder, monkeypatch):
     nbformat.validate(notebook)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell for cell in code if cell.outputs or cell.execution_count] == [], "clear outputs"
-    script = folder / "bin/fedsdg"
-    script.parent.mkdir(exist_ok=True)
-    python = Path(sys.executable)
-    script.write_text(f'#!/bin/sh\nexec "{python}" -m fedsdg "$@"\n')
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", os.pathsep.join([str(script.parent), os.environ["PATH"]]))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     nbclient.NotebookClient(
         notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(folder)}}

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from PIL import Image
 
 from fedsdg.cli import main
 from fedsdg.data.own_images import survey
@@ -37,7 +38,7 @@ import timm  # noqa: E402, F401
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/from-images-to-a-model.md"
-FILES = ["config/config.yaml", "photos.yaml"]
+FILES = ["photos.yaml"]
 RUN = "results/runs/photos/photos/clients~8/domains/fedsdg/seed~0"
 
 
@@ -73,8 +74,9 @@ def followed(tmp_path_factory):
     """The folder in which the page was followed, and what its commands printed."""
     folder = tmp_path_factory.mktemp("followed")
     write_photographs(folder / "photos")
-    (folder / "config").mkdir()
-    shutil.copy(ROOT / "config/config.yaml", folder / "config")
+    for file in sorted((folder / "photos").glob("*/horse/*.jpg")):
+        Image.open(file).save(file.with_suffix(".png"))
+        file.unlink()
     (folder / "photos.yaml").write_text(*blocks("yaml"), encoding="utf-8")
     (folder / "predict.py").write_text(*blocks("python"), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
@@ -115,7 +117,7 @@ def test_plain_peft_gives_the_scores_of_the_run(followed, known):
     with torch.no_grad():
         expected = one.model.logits(images, [len(images)], named)
         shared = one.model.logits(images, [len(images)], named, private=False)
-    files = [Path(where) for where, _ in known.rows.encoded()]
+    files = [Path(known.rows.where(row)) for row in range(len(known.order))]
     place = {files[row]: sample for sample, row in enumerate(known.order)}
     order = [place[file] for file in sorted(files)]
     found = torch.from_numpy(np.load("scores.npy"))
@@ -129,7 +131,7 @@ def test_predictions_are_printed_and_measured(followed, known):
     predicted = [line.rsplit(" ", 1) for line in followed.printed[3].splitlines()]
     assert {name for _, name in predicted} <= set(PHOTO_CLASSES) and len(predicted) == 280
     named = dict(predicted)
-    files = [where for where, _ in known.rows.encoded()]
+    files = [known.rows.where(row) for row in range(len(known.order))]
     right = [
         named[files[row]] == known.classes[label]
         for row, label, test in zip(known.order, known.labels, known.official_test, strict=True)
@@ -138,12 +140,29 @@ def test_predictions_are_printed_and_measured(followed, known):
     assert len(right) == 56
     accuracy = f"photos: accuracy {np.mean(right):.4f}, loss "
     assert followed.printed[4].startswith(accuracy)
-    assert followed.printed[4].endswith("on 56 images (its test set)\n")
+    assert "on 56 images (its test set)" in followed.printed[4]
     # Without a name it is all data sets of the config.
     assert (
         follow(f"fedsdg evaluate {RUN}/models/client~0 --config {shlex.join(FILES)}")
         == (followed.printed[4])
     )
+
+
+@pytest.mark.slow
+def test_every_place_that_prints_an_accuracy_says_that_the_page_ends_at_chance(followed):
+    """At most 12 of 56 right answers: 13 or more are luck in less than one of twenty draws."""
+    run, evaluation = followed.printed[1], followed.printed[4]
+    (shared,) = re.findall(r"^global_accuracy +(0\.\d+)  at chance \(1/7\)$", run, re.MULTILINE)
+    assert float(shared) <= 12 / 56
+    assert evaluation.endswith("; at chance (1/7)\n")
+    for name in ("client~0", "global"):
+        card = Path(RUN, f"models/{name}/README.md").read_text()
+        assert f"on the global test set | {shared}, at chance (1/7) |" in card
+        assert '"At chance" means' in card
+    (found,) = json.loads(
+        follow(f"fedsdg evaluate {RUN}/models/global --config photos.yaml --json")
+    )
+    assert found["chance"] == "at chance (1/7)"
 
 
 @pytest.mark.slow
@@ -170,7 +189,8 @@ def test_data_that_a_model_cannot_be_measured_on_are_one_sentence(followed, caps
     for name, classes in (("few", PHOTO_CLASSES[:5]), ("others", ("cat", *PHOTO_CLASSES[1:]))):
         for number, kind in enumerate(classes):
             for image in range(2):
-                write_image(Path(name, kind, f"{image}.png"), stamped(number, 16, colour=True))
+                pixels = stamped(2 * number + image, 16, colour=True)
+                write_image(Path(name, kind, f"{image}.png"), pixels)
         described.append({"name": name, "folder": name})
     described.append({"name": "spoilt", "folder": "spoilt"})
     shutil.copytree("others", "spoilt")

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from sklearn.datasets import load_digits
+
 from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.grid.runs import grid_runs
 from fedsdg.files.places import ARENAS
@@ -22,6 +24,9 @@ def test_every_file_that_the_readme_links_to_is_there():
 def test_it_counts_methods_and_runs_as_they_are(tmp_path):
     readme = (ROOT / "README.md").read_text()
     assert int(re.search(r"(\d+) methods", readme)[1]) == len(METHODS)
+    counted = re.findall(r"(\d+)(?: stand)? in (?:the arena )?`([\w-]+)`", readme.split("![")[0])
+    methods = {arena: len(load_config([shipped(file)]).methods) for arena, file in ARENAS.items()}
+    assert {arena: int(count) for count, arena in counted} == methods
     (tmp_path / "five.yaml").write_text("seeds: [0, 1, 2, 3, 4]\n")
     seeds = [tmp_path / "five.yaml"]
     arenas = [load_config([shipped(file), *seeds]) for file in ARENAS.values()]
@@ -29,6 +34,17 @@ def test_it_counts_methods_and_runs_as_they_are(tmp_path):
     runs = sum(len(grid_runs(config, tmp_path)) for config in (*arenas, *small))
     pages = readme, (ROOT / "docs/running.md").read_text()
     assert [int(re.search(r"(\d+) runs", page)[1]) for page in pages] == [runs, runs]
+
+
+def test_its_first_lines_say_what_is_measured_on_what():
+    first = " ".join((ROOT / "README.md").read_text().split("\n\n")[1].split())
+    config, digits = load_config(), load_digits()
+    images, size, _ = digits.images.shape
+    clients = config.federation.clients
+    said = f"{clients} clients share {images:,} handwritten digits of {size}×{size} pixels"
+    assert said in first and "small vision transformer, pretrained on rendered letters" in first
+    assert config.datasets == ("digits",) and config.trainable == "adapters"
+    assert config.backbones[config.backbone]["data"] == "letters"
 
 
 def test_every_figure_of_the_extended_experiments_has_its_paragraph():

@@ -14,9 +14,14 @@ from fedsdg.experiment.building import build
 from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.material import make_partition, prepare_material
 from fedsdg.experiment.method_entries import method_entry
+from fedsdg.federation import round_evaluation
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.evaluation import global_metrics
 from fedsdg.federation.messages import serialise
+from fedsdg.federation.objectives.term import Term
+from fedsdg.federation.own_models.ditto import Ditto
+from fedsdg.federation.together import step_together
+from fedsdg.methods.families import METHODS
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze
@@ -268,6 +273,209 @@ def test_fixed_time_gives_each_client_the_steps_it_can_take(make):
     assert one.records.rounds[0]["simulated_seconds"] <= 4.0 + 1e-9
 
 
+def steps_in_time(one, seconds, epochs):
+    """⌊seconds · speed⌋ of every client, at most the batches of so many epochs."""
+    speeds = one.circumstances.clock.speeds
+    per_epoch = -(-one.train_sizes // (one.schedule.batch_size or one.train_sizes))
+    return np.minimum(np.floor(seconds * speeds), epochs * per_epoch)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_every_method_keeps_to_its_time_and_misses_no_deadline_as_long(make, name):
+    server = {"benchmark_images": 100} if name == "focus" else {}
+    compute = {**UNEVEN, "local_seconds": 5.0, "deadline": 5.0, "late": "discard", "max_epochs": 2}
+    one = make(name, compute=compute, federation={"rounds": 2}, **server)
+    one.run()
+    everybody = 1 if one.pooling.central else CLIENTS
+    assert column(one, "rounds", "arrived") == [everybody] * 2
+    assert column(one, "rounds", "late") == column(one, "rounds", "discarded") == [0, 0]
+    assert "out_of_time" not in one.records.rounds[0]
+    budget = steps_in_time(one, 5.0, 2)
+    if one.pooling.central:  # one place trains as much as all of them
+        budget = np.floor(5.0 * one.circumstances.clock.speeds)
+    for row in one.records.clients:
+        if row["participated"]:
+            assert 1 <= row["local_steps"] <= budget[row["client"]]
+            most = one.schedule.batch_size or row["n_train"]
+            assert row["samples_processed"] <= budget[row["client"]] * most
+    assert one.records.rounds[-1]["simulated_seconds"] <= 10
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedprox-inexact", "fedrep", "ditto", "apfl", "feddpa"])
+def test_one_epoch_of_time_is_one_epoch_of_steps(make, name):
+    one = make(name, compute={**UNEVEN, "local_seconds": 1e6, "max_epochs": 1})
+    one.step(1)
+    per_epoch = steps_in_time(one, 1e6, 1)
+    taken = np.array(column(one, "clients", "local_steps"))
+    # Two models in equal shares leave the odd step; nothing else is lost.
+    assert (taken <= per_epoch).all() and (taken >= per_epoch - 1).all()
+
+
+def test_an_update_arrives_when_all_its_gradients_are_taken(make, monkeypatch):
+    """Fisher information and the gradients of a stopping rule take time as steps do."""
+    per_epoch = None
+    for name in ("fedavg", "fedcurv", "fedprox-inexact"):
+        one = make(name, compute=UNEVEN)
+        one.step(1)
+        speeds = one.circumstances.clock.speeds
+        per_epoch = one.batches_of(one.train_sizes)
+        rows = one.records.clients
+        gradients = np.array([row["local_steps"] for row in rows])
+        if name == "fedcurv":
+            gradients = gradients + per_epoch
+        if name == "fedprox-inexact":
+            gradients = np.array([r["samples_processed"] // r["n_train"] for r in rows]) * per_epoch
+        assert one.records.rounds[0]["simulated_seconds"] == pytest.approx(
+            (gradients / speeds).max()
+        )
+
+
+#: Half of the clients have one step a round: too few where two things are trained.
+SCARCE = {"slowest": 1.0, "fastest": 4.0, "local_seconds": 1.0, "max_epochs": 4}
+
+
+@pytest.mark.parametrize("name", ["fedrep", "apfl", "feddpa", "ditto", "fedcurv"])
+def test_a_client_without_time_for_an_update_sends_none(make, name):
+    one = make(name, compute=SCARCE, federation={"rounds": 1})
+    start, everyone = one.theta.clone(), torch.arange(CLIENTS)
+    before, _ = one.bank.gather(everyone)
+    lacking = one.circumstances.clock.speeds < 2
+    assert 0 < lacking.sum() < CLIENTS
+    one.run()
+    record, rows = one.records.rounds[0], {row["client"]: row for row in one.records.clients}
+    assert record["out_of_time"] == lacking.sum()
+    assert record["arrived"] == CLIENTS - lacking.sum() and record["late"] == 0
+    private, kept = one.bank.gather(everyone)
+    message = len(serialise({"": start}, one.layout))
+    if name != "fedcurv":
+        assert record["bytes_up"] == record["arrived"] * message
+        assert record["bytes_down"] == CLIENTS * message
+    for client, row in rows.items():
+        # FedCurv has nothing private, so these do not train at all.
+        trains = not lacking[client] or name != "fedcurv"
+        assert row["participated"] == trains == bool(one.bank.trained[client])
+        assert (row.get("weight") is None) == lacking[client]
+        if lacking[client] and trains:
+            assert row["out_of_time"] and row["local_steps"] == 1
+            changed = (private if one.layout.d_private else kept["own"])[client]
+            assert not torch.equal(changed, before[client] if one.layout.d_private else changed * 0)
+        assert row.get("out_of_time", False) == (lacking[client] and trains)
+    weights = np.array([row["weight"] for row in rows.values() if "weight" in row])
+    assert weights.sum() == pytest.approx(1)
+    assert not torch.equal(one.theta, start)
+
+
+class Counts(Term):
+    """Keeps how often a client has finished a round, and tells the server."""
+
+    keeps = ("counted",)
+
+    def finish(self, rows, steps, rate):
+        return {"counted": rows.theta * 0 + 1}, {"counted": rows.state["counted"] + 1}
+
+
+def test_what_terms_keep_is_not_ahead_of_what_the_server_knows(make):
+    one = make("fedrep", compute=SCARCE)
+    one = dataclasses.replace(one, work=dataclasses.replace(one.work, terms=(Counts(),)))
+    one.step(1)
+    counted = one.bank.kept("counted", torch.arange(CLIENTS))
+    lacking = torch.from_numpy(one.circumstances.clock.speeds < 2)
+    assert (counted[lacking] == 0).all() and (counted[~lacking] == 1).all()
+
+
+class Undeclared(Ditto):
+    """Trains a model of its own without saying so."""
+
+    trains = 0
+
+
+def test_a_model_that_nobody_declared_gets_no_time(make):
+    one = dataclasses.replace(make("ditto"), own=Undeclared())
+    one.step(1)
+    timed = dataclasses.replace(make("ditto", compute=SCARCE), own=Undeclared())
+    with pytest.raises(ValueError, match="let its `trains` say how many it trains"):
+        timed.step(1)
+
+
+def test_a_round_in_which_nobody_has_time_for_an_update_passes_without_one(make):
+    one = make("fedrep", compute=SCARCE, federation={"rounds": 6, "clients_per_round": 1})
+    lacking = one.circumstances.clock.speeds < 2
+    empty = 0
+    for round_ in range(1, 7):
+        (client,) = one.attendance(round_).present
+        theta, now = one.theta.clone(), one.now
+        record = one.step(round_)
+        if lacking[client]:
+            empty += 1
+            assert torch.equal(one.theta, theta)
+            assert (record["arrived"], record["bytes_up"], record["out_of_time"]) == (0, 0, 1)
+            assert record["simulated_seconds"] == now + 1.0, "the second that it had"
+        else:
+            assert not torch.equal(one.theta, theta)
+    assert 0 < empty < 6
+
+
+def test_no_time_for_a_single_step_is_no_time_for_anything(make):
+    """A client below one step trains nothing, whatever the method."""
+    one = make(compute={**UNEVEN, "local_seconds": 0.4})
+    speeds = one.circumstances.clock.speeds
+    assert (0.4 * speeds < 1).any()
+    one.step(1)
+    trained = {row["client"] for row in one.records.clients if row["participated"]}
+    assert trained == set(np.flatnonzero(0.4 * speeds >= 1).tolist())
+
+
+@pytest.mark.parametrize("name, seconds", [("fedavg", 0.12), ("fedrep", 0.2), ("fedcurv", 0.2)])
+def test_a_budget_that_suffices_for_nobody_is_refused(make, name, seconds):
+    most, needs = int(seconds * 8), 1 if name == "fedavg" else 2
+    said = (
+        rf"^conditions\.compute\.local_seconds = {seconds} gives each client at most {most} local "
+        rf"steps in a round, but an update takes {needs} or more; raise it, max_epochs or"
+    )
+    with pytest.raises(ValueError, match=said):
+        make(name, compute={**UNEVEN, "local_seconds": seconds})
+    make(name, compute={**UNEVEN, "local_seconds": 2 * needs / 8 * 4})
+
+
+def test_central_training_takes_the_steps_of_its_time(make):
+    one = make("centralised", compute={**UNEVEN, "local_seconds": 5.0, "max_epochs": 3})
+    one.run()
+    fit = int(5.0 * one.circumstances.clock.speeds[0])
+    assert column(one, "rounds", "local_steps") == [fit] * 4
+
+
+@pytest.mark.parametrize("name", ["fedrep", "ditto", "fedcurv", "fedprox-inexact"])
+def test_a_run_short_of_time_goes_on_from_any_checkpoint(make, tmp_path, name):
+    conditions = {"compute": SCARCE, "dropout": {"probability": 0.2}}
+    whole = make(name, **conditions)
+    whole.run()
+    for stop in (1, 3):
+        first, again = make(name, **conditions), make(name, **conditions)
+        for round_ in range(1, stop + 1):
+            first.step(round_)
+        with closing(Checkpoints(tmp_path / f"{stop}", {})) as checkpoints:
+            checkpoints.save(first, {})
+        with closing(Checkpoints(tmp_path / f"{stop}", {})) as checkpoints:
+            checkpoints.restore(again)
+        again.run()
+        assert torch.equal(again.theta, whole.theta)
+        assert tables(again) == tables(whole)
+
+
+@pytest.mark.parametrize("name", ["fedrep", "ditto"])
+def test_seeds_together_are_short_of_time_as_they_are_alone(make, name):
+    alone = [make(name, seed, compute=SCARCE) for seed in (0, 1)]
+    both = [make(name, seed, compute=SCARCE) for seed in (0, 1)]
+    for round_ in (1, 2):
+        step_together(both, round_)
+        for one in alone:
+            one.step(round_)
+    for one, other in zip(alone, both, strict=True):
+        assert torch.allclose(one.theta, other.theta, rtol=0, atol=1e-5)
+        for name in ("local_steps", "out_of_time", "participated"):
+            assert column(one, "clients", name) == column(other, "clients", name)
+
+
 def test_a_deadline_that_nobody_meets_is_refused_before_training(make):
     with pytest.raises(ValueError, match=r"deadline is 0.01 simulated seconds, but the soonest"):
         make(compute={**UNEVEN, "deadline": 0.01})
@@ -425,6 +633,28 @@ def test_an_estimate_of_the_worth_is_recorded_alone_where_it_is_asked_for(make):
     one.run()
     rows = {row["client"]: row for row in one.records.clients}
     assert all("shapley" not in row and "shapley_estimate" in row for row in rows.values())
+
+
+@pytest.mark.parametrize("shapley", [True, "estimated"])
+def test_when_nobody_sends_an_update_in_the_last_round_nobody_has_a_shapley_value(make, shapley):
+    left = make(federation={"shapley": shapley, "rounds": 2}, dropout={"probability": 1.0})
+    late = make(federation={"shapley": shapley, "rounds": 2}, compute={**UNEVEN, "arrivals": 1})
+    late.step(1)
+    clock = dataclasses.replace(late.circumstances.clock, arrivals=None, deadline=1e-6)
+    late.circumstances = dataclasses.replace(late.circumstances, clock=clock)
+    for one in (left, late):
+        one.run()
+        assert one.rounds_done == 2 and one.records.rounds[-1]["evaluated"]
+        assert not any(name.startswith("shapley") for row in one.records.clients for name in row)
+    assert late.records.rounds[-1]["arrived"] == 0
+
+
+def test_late_updates_may_be_more_players_than_exact_values_are_enumerated_for(make, monkeypatch):
+    """Then the last round keeps the estimate, and the run its records."""
+    monkeypatch.setattr(round_evaluation, "MAX_PLAYERS", CLIENTS - 1)
+    one = make("fedavg-uniform", federation={"shapley": True, "rounds": 1})
+    one.run()
+    assert all("shapley" not in row and "shapley_estimate" in row for row in one.records.clients)
 
 
 def test_whoever_gives_data_away_says_how_much(make):

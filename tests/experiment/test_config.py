@@ -53,6 +53,9 @@ def test_the_default_config_is_the_grid_of_thirteen_methods(raw):
         (["backbone"], "lettres", r"not described under backbones; did you mean 'letters'\?"),
         (["experiments"], "x", r"unknown key 'experiments'; did you mean 'experiment'\?"),
         (["experiment"], "a/b", "must be made of letters"),
+        (["experiment"], "x" * 300, "300 characters long, but may have at most 100"),
+        (["methods"], [{"type": "krum", "name": "k" * 101}], "101 characters long"),
+        (["federation", "rounds"], 999999999999, "must be at most 1000000"),
         (["search", "seeds"], [3], "seed 3 belongs to the grid"),
     ],
 )  # fmt: skip
@@ -65,6 +68,47 @@ def test_what_is_wrong_is_named(raw, path, value, message):
     with pytest.raises(ValueError, match=message) as caught:
         parse_config(broken)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"source": "x"}, "letters.source is 'x', but must be one of pretrain, checkpoint, timm"),
+        ({"source": None}, "letters.source is None"),
+        ({"epochs": -1}, "letters.epochs is -1, but must be at least 1"),
+        ({"epochs": 1.5}, "letters.epochs is 1.5, but must be a whole number"),
+        ({"epoch": 3}, "letters: unknown key 'epoch'; did you mean 'epochs'"),
+        ({"heads": 3}, "letters: heads 3 must divide dim 64"),
+        ({"patch_size": 3}, "letters: patch_size 3 must divide image_size 8"),
+        ({"channels": 2}, "letters.channels is 2, but must be one of 1, 3"),
+        ({"dim": "64"}, "letters.dim is the text '64', but must be a number"),
+        ({"data": "leters"}, "letters: data: unknown data set 'leters'"),
+        ({"probe": "digit"}, "letters: probe: unknown data set 'digit'; did you mean 'digits'"),
+        ({"images": None}, "letters: letters are rendered, so images must be a number"),
+        ({"mean": [0.5, 0.5], "std": [1, 1]}, "letters: mean needs one number per channel, 1"),
+        ({"mean": [0.5], "std": [0]}, "letters: std must be above 0"),
+        ({"augment": "mixup"}, "letters.augment is 'mixup'"),
+        ({"precision": "float16"}, "letters.precision is 'float16'"),
+        ({"device": "tpu"}, "letters.device is 'tpu'"),
+        ({"learning_rate": 0}, "letters.learning_rate is 0, but must be at least"),
+        ({"threads": 0}, "letters.threads is 0"),
+        ({"file": "x.safetensors"}, "letters: unknown key 'file'"),
+        ({"source": "checkpoint"}, "letters lacks the key 'file'"),
+    ],
+)
+def test_what_is_wrong_with_a_backbone_is_named_before_any_work(raw, entry, message):
+    raw["backbones"]["letters"].update(entry)
+    with pytest.raises(ValueError, match=f"backbones.{message}"):
+        parse_config(raw)
+
+
+def test_a_backbone_that_nobody_uses_is_checked_too(raw):
+    raw["backbones"]["other"] = {"source": "timm"}
+    with pytest.raises(ValueError, match="backbones.other lacks the key 'timm_name'"):
+        parse_config(raw)
+    raw["backbones"]["other"] = "letters"
+    with pytest.raises(ValueError, match="backbones.other is 'letters', but must be a mapping"):
+        parse_config(raw)
 
 
 def test_a_missing_key_is_named(raw):
@@ -88,6 +132,11 @@ def test_missing_and_broken_files(tmp_path):
     broken.write_text("a: [1, 2")
     with pytest.raises(ValueError, match="is not valid YAML"):
         load_config([broken])
+    broken.write_text("federation: {rounds: 3}\nseeds: [0]\nfederation: {clients: 10}\n")
+    with pytest.raises(ValueError, match="'federation' stands in line 1 and again in line 3"):
+        load_config([broken])
+    with pytest.raises(ValueError, match="--set 'federation.rounds=1:30'.*another base"):
+        load_config(settings=["federation.rounds=1:30"])
 
 
 def test_the_hash_of_a_run_sees_what_matters_and_only_that(raw):
@@ -268,3 +317,23 @@ def test_primary_comparisons_change_no_run():
     named, plain = parse_config(with_primary()), load_config([DEFAULT])
     runs = [c.run("digits", "dirichlet~0.1", c.method("fedsdg"), 0) for c in (named, plain)]
     assert runs[0].hash == runs[1].hash
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "names"),
+    [
+        ("methods", ["fedsdg", {"type": "fedavg", "name": "FedSDG"}], "'fedsdg' and 'FedSDG'"),
+        ("skews", ["column~a", "column~A"], "'column~a' and 'column~A'"),
+        ("scenarios", {"half": {}, "Half": {}}, "'half' and 'Half'"),
+        (
+            "datasets",
+            [{"name": name, "folder": name, "label": "y"} for name in ("birds", "Birds")],
+            "'birds' and 'Birds'",
+        ),
+    ],
+)
+def test_names_that_differ_in_case_alone_are_refused(raw, key, value, names):
+    """On macOS their runs would lie in one folder, and replace one another."""
+    given = raw | {"methods": ["fedsdg"]}
+    with pytest.raises(ValueError, match=f"{key}: {names} differ in upper and lower case alone"):
+        parse_config(given | {key: value})

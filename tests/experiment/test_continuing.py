@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from fedsdg.analysis.record import keep_record
+from fedsdg.analysis.record import keep_record, write_record_hashes
 from fedsdg.analysis.summarise import summarise
 from fedsdg.cli import main
 from fedsdg.experiment.conditions import parse_conditions
@@ -142,6 +142,7 @@ def change_runs(**columns):
     table = pq.read_table(file)
     rows = [row | {name: f(row) for name, f in columns.items()} for row in table.to_pylist()]
     pq.write_table(type(table).from_pylist(rows, schema=table.schema), file)
+    write_record_hashes(file.parent)
 
 
 def traced(row):
@@ -173,7 +174,7 @@ def test_what_the_record_holds_in_part_is_not_taken(computed, here, change):
 def test_a_damaged_record_is_named(computed, here):
     file = Path("results/reference/tried/clients.parquet")
     file.write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(ValueError, match=r"clients.parquet is damaged \(.*; restore it"):
+    with pytest.raises(ValueError, match=r"clients.parquet is damaged .*; restore it"):
         take_from_record("tried", computed[1].addresses(), here / "runs")
 
 
@@ -182,6 +183,7 @@ def test_runs_made_in_company_come_back_as_such(computed, here):
     file = Path("results/reference/tried/provenance.json")
     entries = json.loads(file.read_text())
     write_json(file, [entry | {"seeds_together": [0, 1]} for entry in entries])
+    write_record_hashes(file.parent)
     made = computed[1].addresses()
     assert take_from_record("tried", made, here / "runs") == len(CASES)
     names = {folder.name for folder in (here / "runs").iterdir()}

@@ -14,6 +14,7 @@ import yaml
 from fedsdg.analysis.plots import USUAL_FIGURES
 from fedsdg.analysis.tables import USUAL_TABLES
 from fedsdg.cli import main
+from fedsdg.experiment import store
 from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.grid.pages import shown_pages
@@ -191,7 +192,7 @@ def test_in_parts_again_and_whole_it_ends_with_the_same_files(place, capsys):
     os.chdir(place / "elsewhere")
     assert main(["run", "--config", "../config/config.yaml", "--grid", "../tiny.yaml"]) == 0
     there = records(place / "elsewhere")
-    timed = ("provenance.json", "timings.parquet")
+    timed = ("provenance.json", "timings.parquet", "SHA256SUMS")
     mine = {Path(k).relative_to(place): v[0] for k, v in whole.items() if not k.endswith(timed)}
     other = {
         Path(k).relative_to(place / "elsewhere"): v[0]
@@ -250,6 +251,34 @@ def test_what_has_changed_is_done_again_and_nothing_else(place, capsys):
     assert backbone.read_bytes() == weights
     assert grid("--minutes=0", "--set", "backbones.tiny.seed=1") == 0
     assert backbone.read_bytes() != weights
+
+
+@pytest.mark.slow
+def test_what_has_changed_on_the_disk_or_is_of_other_libraries_is_not_finished(
+    place, capsys, monkeypatch
+):
+    one = ["--only", "iid", "fedavg", "seed~0"]
+    assert grid(*one) == 0
+    before = records(place)
+    file = place / "results/runs/tiny/digits/clients~6/iid/fedavg/seed~0/rounds.parquet"
+    content = file.read_bytes()
+    damaged = bytearray(content)
+    damaged[len(content) // 2] ^= 1
+    file.write_bytes(damaged)
+    assert main(["summarise", "--runs", "results/runs/tiny", "--output", "summary"]) == 2
+    assert "rounds.parquet is damaged or was edited" in capsys.readouterr().err
+    capsys.readouterr()
+    assert grid(*one) == 0
+    said = capsys.readouterr().err
+    assert f"{file.relative_to(place)} has changed" in said and "; the run is made again" in said
+    assert {name: was for name, (was, _) in records(place).items()} == {
+        name: was for name, (was, _) in before.items()
+    }, "it was taken from the store"
+
+    libraries = {**store.libraries(), "torch": "0.0.1"}
+    monkeypatch.setattr(store, "libraries", lambda: libraries)
+    assert grid(*one, "--minutes", "0") == 0
+    assert "1 runs, 0 of them finished before" in capsys.readouterr().err
 
 
 @pytest.mark.slow

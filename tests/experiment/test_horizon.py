@@ -1,6 +1,7 @@
 """What can be known of a config's rounds before they are run."""
 
 import itertools
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,11 +56,12 @@ def test_of_stored_sets_it_is_an_equal_share_of_the_files(tmp_path, monkeypatch)
     monkeypatch.setenv("FEDSDG_DATA", str(tmp_path))
     some = config(datasets=["cifar100"])
     (line,) = [line for line in findings(some) if "dirichlet~0.1" in line]
-    assert "not known here: there is no train*.parquet of 'cifar100'" in line
+    assert "not known here: there is no train.parquet of 'cifar100'" in line
     (tmp_path / "cifar100").mkdir()
     for number, rows in enumerate((1500, 500)):
-        file = tmp_path / "cifar100" / f"train-{number}.parquet"
+        file = tmp_path / "cifar100" / f"train-{number:05d}-of-00002.parquet"
         pq.write_table(pa.table({"fine_label": np.zeros(rows)}), file)
+    shutil.copy(file, file.with_name("test.parquet"))
     assert training_sizes(some, "cifar100", "iid").tolist() == pytest.approx([50.0] * 20)
 
 
@@ -110,6 +112,10 @@ def test_evaluations_are_those_of_a_run():
     assert evaluations(60, 5) == (3, 3)
     assert evaluations(20, 2) == (2, 3)  # 12, 14 and 16, 18, 20
     assert evaluations(10, 4) == (0, 2)  # none of 6, 7, and 8, 10: the last round always
+    for rounds, every, begin in itertools.product(range(1, 30), range(1, 35), (0, 1, 9, 40)):
+        at = {r for r in range(begin, rounds + 1) if r and r % every == 0} | {rounds}
+        before = sum(rounds / 2 < r <= 3 * rounds / 4 for r in at)
+        assert evaluations(rounds, every, begin) == (before, sum(r > 3 * rounds / 4 for r in at))
 
 
 def test_a_late_first_evaluation_leaves_no_quarter_before_the_last():

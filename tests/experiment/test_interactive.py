@@ -42,14 +42,20 @@ def test_an_unknown_record_names_the_closest():
 
 def test_a_run_gives_its_records_and_is_found_again(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    wanted = {"settings": SMALL, "skew": "iid", "seed": 3, "store": tmp_path / "store"}
+    monkeypatch.setenv("FEDSDG_STORE", str(tmp_path / "store"))
+    wanted = {"settings": SMALL, "skew": "iid", "seed": 3}
     found = fedsdg.run("fedavg", **wanted)
     assert found.result["status"] == "ok" and found.result["seed"] == 3
     assert list(found.rounds["round"]) == [1, 2]
     assert len(found.clients) and len(found.timings) == 2
     started = found.result
     assert fedsdg.run("fedavg", **wanted).result == started
-    assert len([file for file in (tmp_path / "store").iterdir() if file.is_dir()]) == 1
+    store = tmp_path / "store/runs"
+    assert len([file for file in store.iterdir() if file.is_dir()]) == 1
+    assert not Path(".fedsdg").exists()
+    other = fedsdg.run("fedavg", **wanted, store=tmp_path / "other")
+    assert len([*store.iterdir()]) == len([*(tmp_path / "other").iterdir()]) == 1
+    assert other.result == started
 
 
 def test_a_run_that_cannot_be_is_one_sentence(tmp_path, monkeypatch):

@@ -162,6 +162,29 @@ def test_check_counts_and_hints(place, capsys):
     assert not list(remarks(large, "tiny", TINY | {"data": "cifar100"}))
 
 
+def test_commands_say_what_is_left_out_and_what_is_in_both_splits(place, capsys):
+    images = [np.full((8, 8), n, dtype=np.uint8) for n in range(40)]
+    write_table(place / "w/train.parquet", images, label=[0, 1] * 20)
+    write_table(place / "w/test.parquet", [images[7], images[0] + 99], label=[0, 1])
+    write_table(place / "w/test_hard.parquet", images[:2], label=[0, 1])
+    entry = {"name": "mine", "folder": "w"}
+    lay_over(place, datasets=[entry], skews=["iid"])
+    assert main(["check", "--config", str(CONFIG), "mine.yaml"]) == 0
+    assert "of 'mine' these belong neither" in (err := capsys.readouterr().err)
+    assert "left out: test_hard.parquet" in err
+    command = ["partition", "--config", str(CONFIG), "mine.yaml", "--dataset", "mine", "--skew",
+               "iid", "--seed", "0", "--clients", "2", "--output", "p.parquet"]  # fmt: skip
+    assert main(command) == 2 and not (place / "p.parquet").exists()
+    refusal = "1 of the 2 test images are training images too, pixel for pixel"
+    assert refusal in (err := capsys.readouterr().err)
+    assert "w/test.parquet, row 0 is w/train.parquet, row 7" in err
+    lay_over(place, datasets=[entry | {"duplicates": "report"}], skews=["iid"])
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert "left out, since in no split: test_hard.parquet" in out
+    assert "training images too: 1, w/test.parquet, row 0 is w/train.parquet, row 7" in out
+
+
 def spoil(place):
     (place / "photos/art/dog/0.jpg").write_bytes(b"none")
 

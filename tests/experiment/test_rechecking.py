@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedsdg.analysis.read_back import read_summary
+from fedsdg.analysis.record import write_record_hashes
 from fedsdg.experiment.rechecking import rechecked, sampled
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +40,7 @@ def test_a_published_run_is_paired_and_a_changed_record_is_not(views):
     moved = pc.add(table["train_loss"], pa.scalar(0.01))
     at = table.column_names.index("train_loss")
     pq.write_table(table.set_column(at, table.schema.field(at), moved), file)
+    write_record_hashes(file.parent)
     ((_, changed),) = rechecked(views, 1, "a1b2")
     assert changed.run == found.run and changed.paired is None
     assert "the training losses differ by 1.0e-02" in changed.sentence

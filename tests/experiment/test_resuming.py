@@ -18,6 +18,7 @@ import yaml
 from safetensors.torch import load
 
 from fedsdg.experiment.building import build
+from fedsdg.experiment.conditions import parse_conditions
 from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.examining.federations import Trial
 from fedsdg.experiment.examining.rounds import resumes
@@ -25,17 +26,18 @@ from fedsdg.experiment.machine.interruption import Stopped, stopped_by_signals
 from fedsdg.experiment.material import make_partition, prepare_material
 from fedsdg.experiment.method_entries import method_entry
 from fedsdg.experiment.runs import execute
-from fedsdg.federation import bank, passes, together
+from fedsdg.federation import bank, passes, round_evaluation, rounds, together
 from fedsdg.federation.checkpoints import Checkpoints, InUse
 from fedsdg.federation.cohorts import draw_cohort
 from fedsdg.federation.local_work import Samples
+from fedsdg.federation.trajectories import Trajectory
 from fedsdg.files import sha256_json
 from fedsdg.methods.families import METHODS
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze, save_backbone
 from tests.bad_inputs.outcomes import EVERYTHING
-from tests.suited import suited
+from tests.suited import facts_of, suited
 
 CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 SKEW = "dirichlet~1.0"
@@ -146,19 +148,25 @@ def rows_of(file):
 
 
 def test_only_rows_that_changed_are_written(fresh, tmp_path):
+    """Two checkpoints have files of their own; each takes what changed since the last but one."""
     one = fresh("scaffold")
-    cohorts = [draw_cohort(0, r, one.num_clients, 5).tolist() for r in range(1, ROUNDS + 1)]
-    assert cohorts[0] != cohorts[1]
+    first, second, third = (
+        set(draw_cohort(0, r, one.num_clients, 5).tolist()) for r in range(1, ROUNDS + 1)
+    )
+    assert first != second
     with closing(Checkpoints(tmp_path, {})) as checkpoints:
-        for round_ in (1, 2):
+        for round_ in (1, 2, 3):
             one.step(round_)
             checkpoints.save(one, {})
-    frames = rows_of(tmp_path / "bank~1.frames")
-    assert [rows["clients"].tolist() for rows in frames] == cohorts[:2]
-    assert all(rows["kept.control"].shape == (5, one.layout.d) for rows in frames)
+    for number, expected in ((1, [first, second | third]), (2, [first | second])):
+        frames = rows_of(tmp_path / f"bank~{number}.frames")
+        assert [set(rows["clients"].tolist()) for rows in frames] == expected
+        widths = [(len(clients), one.layout.d) for clients in expected]
+        assert [rows["kept.control"].shape for rows in frames] == widths
     # The records, too: each row once.
-    written = (tmp_path / "records~1.frames").read_bytes()
-    assert written.count(b'"train_seconds"') == 2 and written.count(b'"drift"') == 2
+    for number, count in ((1, 3), (2, 2)):
+        written = (tmp_path / f"records~{number}.frames").read_bytes()
+        assert written.count(b'"train_seconds"') == count and written.count(b'"drift"') == count
 
 
 def test_a_resumed_run_goes_on_behind_what_it_read(fresh, tmp_path):
@@ -171,10 +179,11 @@ def test_a_resumed_run_goes_on_behind_what_it_read(fresh, tmp_path):
         stream.write(b"what a killed process left" * 1000)
     with closing(Checkpoints(tmp_path, {})) as checkpoints:
         checkpoints.restore(other)
-        other.step(2)
-        checkpoints.save(other, {})
+        for round_ in (2, 3):
+            other.step(round_)
+            checkpoints.save(other, {})
     after = (tmp_path / "bank~1.frames").read_bytes()
-    assert after[: len(before)] == before and len(after) == 2 * len(before)
+    assert after[: len(before)] == before and b"killed" not in after and len(after) > len(before)
     third = fresh()
     with closing(Checkpoints(tmp_path, {})) as checkpoints:
         checkpoints.restore(third)
@@ -264,6 +273,53 @@ def test_a_round_broken_off_at_any_line_leaves_no_trace(fresh):
     one.step(3)
     undisturbed.run()
     assert_same(state_of(one), state_of(undisturbed))
+
+
+def all_of(one):
+    """Everything that a federation is between rounds: state, memory, records with all columns."""
+    tensors, records = state_of(one)
+    tensors |= {f"memory {name}": value for name, value in one.memory().items()}
+    return tensors, records | {"timings": len(one.records.timings), "passes": one.passes.facts()}
+
+
+@pytest.mark.slow
+def test_a_last_round_broken_off_anywhere_leaves_all_as_before(config, material, partition):
+    """With all that looks back or ahead: late updates, ways of models, worth of updates, models."""
+    changed = dataclasses.replace(
+        config,
+        federation=dataclasses.replace(
+            config.federation, trajectory="shared", shapley="estimated", evaluate_every=1
+        ),
+        training=dataclasses.replace(config.training, save="selected", private_optimiser="keep"),
+        conditions=parse_conditions(
+            {
+                "compute": {"slowest": 1.0, "fastest": 8.0, "arrivals": 3},
+                "dropout": {"probability": 0.1},
+            }
+        ),
+    )
+    run = changed.run("digits", SKEW, method_entry("fedsdg"), 0)
+    one, undisturbed = (build(run, material, partition) for _ in range(2))
+    for round_ in range(1, ROUNDS):
+        one.step(round_)
+    before = all_of(one)
+    codes = {
+        together._step.__code__,
+        rounds.Federation.take.__code__,
+        rounds.Federation._follow.__code__,
+        round_evaluation.evaluate.__code__,
+        round_evaluation.add_shapley.__code__,
+        Trajectory.write.__code__,
+    }
+    attempts = 0
+    for ended in broken_off(lambda: one.step(ROUNDS), lambda code: code in codes, every=5):
+        attempts += 1
+        if not ended:
+            assert_same(all_of(one), before)
+    assert attempts > 20
+    undisturbed.run()
+    assert_same(all_of(one), all_of(undisturbed))
+    assert one.records.rounds[0]["plane_share"] <= 1
 
 
 @pytest.mark.slow
@@ -381,7 +437,7 @@ def test_two_checkpoints_are_kept_and_nothing_else(go, tmp_path):
 
     assert go("out", progress=look) is None
     assert [name for name in seen if name.endswith(".json")] == ["round~1.json", "round~2.json"]
-    growing = ["bank~1.frames", "lock", "records~1.frames"]
+    growing = ["bank~1.frames", "bank~2.frames", "lock", "records~1.frames", "records~2.frames"]
     assert [name for name in seen if "round" not in name] == growing
     assert len(seen) == 2 * 2 + len(growing)
 
@@ -403,24 +459,24 @@ def result(folder):
     return json.loads((folder / "result.json").read_text())
 
 
-GROWING = ("bank~1.frames", "records~1.frames")
+NEWEST = ("round~2.json", "round~2.server.safetensors", "bank~2.frames", "records~2.frames")
 
 
-@pytest.mark.parametrize("damage", ["truncated", "altered", "missing"])
-@pytest.mark.parametrize("file", ["round~2.json", "round~2.server.safetensors", *GROWING])
+@pytest.mark.parametrize("damage", ["truncated", "at the start", "at the end", "missing"])
+@pytest.mark.parametrize("file", NEWEST)
 def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(
     go, stopped, tmp_path, capsys, file, damage
 ):
-    """Of a growing file, only the end is the newest's alone; cut off there, not missing."""
+    """Wherever it is damaged: the older one has files of its own."""
     place = stopped / file
-    content = place.read_bytes()
-    if damage == "altered":
-        altered = content.replace(b'"round": 2', b'"round": 3')
-        place.write_bytes(altered if altered != content else content[:-1] + b"x")
-    elif damage == "truncated" or file in GROWING:
-        place.write_bytes(content[: -5 if damage == "truncated" else -1])
-    else:
+    content = bytearray(place.read_bytes())
+    if damage == "missing":
         place.unlink()
+    elif damage == "truncated":
+        place.write_bytes(content[:-5])
+    else:
+        content[9 if damage == "at the start" else -9] ^= 1
+        place.write_bytes(content)
     assert go("out") is None
     error = capsys.readouterr().err
     assert "going on after round 1" in error
@@ -436,16 +492,42 @@ def state_of_result(go, tmp_path):
     return result(tmp_path / "undisturbed")
 
 
-def test_when_all_are_damaged_the_sentence_says_what_to_do(go, stopped, tmp_path):
-    file = stopped / "bank~1.frames"
-    file.write_bytes(file.read_bytes()[:99])
-    failure = go("out")
-    assert "round~2.json is damaged (bank~1.frames has 99 bytes instead of" in failure
-    assert f"delete the folder {stopped} to start the run anew" in failure
-    assert result(tmp_path / "out")["status"] == "failed"
-    assert (stopped / "round~2.json").is_file(), "refused, not removed"
-    shutil.rmtree(stopped)
+def test_when_all_are_damaged_the_run_starts_anew(go, stopped, tmp_path, capsys):
+    for number in (1, 2):
+        file = stopped / f"bank~{number}.frames"
+        file.write_bytes(file.read_bytes()[:99])
     assert go("out") is None
+    first, second = capsys.readouterr().err.splitlines()
+    assert "round~2.json is damaged (bank~2.frames has 99 bytes instead of" in first
+    assert first.endswith("; the older is used")
+    assert "round~1.json is damaged (" in second
+    assert second.endswith("there is no older one: the run starts anew")
+    provenance = json.loads((tmp_path / "out/provenance.json").read_text())
+    assert provenance["resumed_after"] == []
+    assert result(tmp_path / "out") == state_of_result(go, tmp_path)
+
+
+def test_a_checkpoint_whose_name_comes_again_spoils_no_other(fresh, tmp_path):
+    """Saved twice after one round, as when the first attempt was broken off after its renaming."""
+    one = fresh()
+    with closing(Checkpoints(tmp_path, {})) as checkpoints:
+        for round_ in (1, 2):
+            one.step(round_)
+            checkpoints.save(one, {})
+        checkpoints.save(one, {"again": True})
+        one.step(3)
+        checkpoints.save(one, {})
+    newest, older = (names(tmp_path / f"round~{number}.json") for number in (3, 2))
+    assert not newest & older
+    (tmp_path / "round~3.server.safetensors").write_bytes(b"")
+    other = fresh()
+    with closing(Checkpoints(tmp_path, {})) as checkpoints:
+        assert checkpoints.restore(other) == {"again": True}
+    assert other.rounds_done == 2
+
+
+def names(manifest):
+    return {part["file"] for part in json.loads(manifest.read_text())["parts"].values()}
 
 
 def altered(folder, change):
@@ -607,7 +689,8 @@ def command(tmp_path):
     torch.manual_seed(0)
     (tmp_path / "results/backbones").mkdir(parents=True)
     place = tmp_path / "results/backbones/letters.safetensors"
-    save_backbone(build_backbone(ARCHITECTURE), ARCHITECTURE, place, {})
+    recipe = {k: v for k, v in raw["backbones"]["letters"].items() if k != "source"}
+    save_backbone(build_backbone(ARCHITECTURE), ARCHITECTURE, place, facts_of(recipe))
     arguments = [sys.executable, "-m", "fedsdg", "run", "--config", "config.yaml",
                  "--method", "fedsdg", "--output", "out"]  # fmt: skip
     package = str(Path(__file__).parents[2])

@@ -24,6 +24,7 @@ from fedsdg.federation.local_work import Samples
 from fedsdg.federation.objectives.gate_penalty import GatePenalty
 from fedsdg.federation.objectives.private_penalty import PrivatePenalty
 from fedsdg.federation.objectives.proximal import Proximal
+from fedsdg.files import changed_file
 from fedsdg.methods.families import METHODS
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
@@ -238,6 +239,29 @@ def test_alignment_over_the_adapters_alone_leaves_the_head_out(config, material,
     norms = np.linalg.norm(update, axis=1) * np.linalg.norm(mean)
     alignment = np.maximum(0, update @ mean / (norms + 1e-8))
     one.step(1)
+    weights = [row["weight"] for row in one.records.clients if row["participated"]]
+    assert weights == pytest.approx(list(alignment / alignment.sum()), rel=1e-4)
+
+
+def test_alignment_over_the_adapters_compares_their_mean_with_their_own_rounding(
+    config, material, partition
+):
+    """A head so large that its rounding is above all updates: weights are still Eq. 10's."""
+    run = config.run("digits", SKEW, method_entry({"type": "fedsdg", "scope": "adapters"}), 0)
+    one = build(run, material, partition)
+    columns = one.layout.before_head
+    one.theta[columns:] *= 1e9
+    start, cohort = one.theta.clone(), one.cohort(1)
+    asked = one.clients(1, cohort)
+    local = one.passes.train(one.model, one.layout, one.samples, asked, one.work)
+    update = (local.theta - start)[:, :columns].double().numpy()
+    mean = update.mean(0)
+    eps = torch.finfo(torch.float32).eps
+    rounding = 0.5 * eps * local.theta.double().norm(dim=1).max()
+    assert np.linalg.norm(mean) < rounding
+    norms = np.linalg.norm(update, axis=1) * np.linalg.norm(mean)
+    alignment = np.maximum(0, update @ mean / (norms + 1e-8))
+    assert one.step(1)["degenerate"] == 0
     weights = [row["weight"] for row in one.records.clients if row["participated"]]
     assert weights == pytest.approx(list(alignment / alignment.sum()), rel=1e-4)
 
@@ -621,3 +645,53 @@ def test_the_host_waits_as_often_for_many_clients_and_tensors_as_for_few(
             one.step(2)
             waits.append(machine.waits.total() - before)
     assert waits[0] == waits[1] > 0
+
+
+@pytest.fixture
+def done(config, material, partition, tmp_path):
+    """Do a run into a folder, as the command does; the store lies beside it."""
+
+    def do(folder):
+        run = config.run("digits", SKEW, method_entry("fedavg"), 0)
+        store = tmp_path / "runs"
+        failure = execute(run, material, partition, tmp_path / folder, store=store, identity={})
+        assert failure is None
+        return tmp_path / folder
+
+    return do
+
+
+def flipped(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["rounds.parquet", "clients.parquet", "result.json"])
+def test_a_flipped_bit_in_the_store_has_the_run_made_again(done, tmp_path, capsys, name):
+    first = done("first")
+    (kept,) = (tmp_path / "runs").iterdir()
+    flipped(kept / name)
+    second = done("second")
+    assert f"{kept / name} has changed" in capsys.readouterr().err
+    for file in BYTE_IDENTICAL:
+        assert (second / file).read_bytes() == (first / file).read_bytes()
+    done("third")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_run_that_was_kept_without_hashes_is_made_again(done, tmp_path, capsys):
+    done("first")
+    (kept,) = (tmp_path / "runs").iterdir()
+    (kept / "SHA256SUMS").unlink()
+    done("second")
+    error = capsys.readouterr().err.splitlines()
+    assert error == [f"fedsdg: {kept} has no SHA256SUMS; the run is made again"]
+    assert (kept / "SHA256SUMS").is_file()
+
+
+def test_the_hashes_of_records_are_those_of_what_lies_there(done):
+    folder = done("first")
+    assert changed_file(folder) is None
+    flipped(folder / "clients.parquet")
+    assert str(folder / "clients.parquet") in changed_file(folder)

@@ -20,6 +20,7 @@ from fedsdg.experiment.search import found_entries, scores, search, summary_line
 from fedsdg.experiment.search.trials import trial_runs, trials_of
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build, load_backbone, save_backbone
+from tests.suited import facts_of
 
 CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 SEARCH = {
@@ -48,7 +49,8 @@ def backbone(tmp_path):
     architecture = Architecture(8, 4, 1, 16, 2, 2, (0.3,), (0.4,))
     torch.manual_seed(0)
     file = tmp_path / "letters.safetensors"
-    save_backbone(build(architecture), architecture, file, {})
+    recipe = {k: v for k, v in small()["backbones"]["letters"].items() if k != "source"}
+    save_backbone(build(architecture), architecture, file, facts_of(recipe))
     return file
 
 
@@ -215,6 +217,30 @@ def scored(config, scores, tmp_path, monkeypatch):
     return search(config, tmp_path, None, tmp_path / "out.json", jobs=1)
 
 
+def test_more_workers_than_devices_are_refused_and_by_default_there_are_as_many(
+    tmp_path, monkeypatch
+):
+    """A run that finds no device would wait for ever."""
+    monkeypatch.setenv("FEDSDG_DEVICES", "0,1")
+    raw = small() | {"training": {"device": "cuda"}}
+    config = parse_config(raw)
+    started = []
+
+    class Counted:
+        def __init__(self, count, environment):
+            started.append((count, environment))
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(searching, "Workers", Counted)
+    with pytest.raises(ValueError, match=r"--jobs is 3, but FEDSDG_DEVICES names 2 device\(s\)"):
+        search(config, tmp_path, None, tmp_path / "out.json", jobs=3)
+    assert not started
+    with pytest.raises(KeyboardInterrupt):
+        search(config, tmp_path, None, tmp_path / "out.json")
+    ((count, environment),) = started
+    assert count == 2 and "CUBLAS_WORKSPACE_CONFIG" in environment
+
+
 def test_a_failed_run_counts_nought_and_says_why(config, tmp_path, monkeypatch):
     def scores(run):
         if run.trial.number == 1 and run.skew == "iid" and run.trial.method.label == "fedprox":
@@ -275,6 +301,10 @@ def test_optima_at_an_edge_are_reported_and_values_can_be_pasted(tmp_path, monke
 def test_the_command_says_what_is_wrong(config, backbone, tmp_path, capsys, monkeypatch):
     with pytest.raises(FileNotFoundError, match="make it with 'fedsdg pretrain"):
         search(config, tmp_path, tmp_path / "none.safetensors", tmp_path / "out.json")
+    other = load_config([CONFIG], ["backbones.letters.seed=7"])
+    sentence = f"another recipe than .* 'fedsdg pretrain --backbone letters --output {backbone}'"
+    with pytest.raises(ValueError, match=sentence):
+        search(other, tmp_path, backbone, tmp_path / "out.json")
     with pytest.raises(ValueError, match="--only 'fedsdgg': no method of the search"):
         search(config, tmp_path, backbone, tmp_path / "out.json", only=["fedsdgg"])
     assert main(["search", "--found", str(tmp_path / "none.json")]) == 2

@@ -2,12 +2,16 @@
 
 import dataclasses
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
+import fedsdg
+from fedsdg.cli import main
 from fedsdg.experiment import store
 from fedsdg.experiment.store import Address
 
+CONFIG = Path(__file__).parents[2] / "config/config.yaml"
 ONE = Address("config", "partition", "backbone", "sources")
 
 
@@ -32,3 +36,29 @@ def test_a_library_that_is_not_there_has_no_version(monkeypatch):
 
     monkeypatch.setattr(store.metadata, "version", version)
     assert store.libraries.__wrapped__() == dict.fromkeys(("torch", "numpy", "timm"), "1.0")
+
+
+@pytest.mark.parametrize("below", ["", "/deeper"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run", "--method", "fedavg", "--skew", "iid"],
+        ["run", "--grid", "smoke"],
+        ["search", "--config", "needs"],
+        ["compare", "mine.yaml"],
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_a_store_that_is_a_file_is_one_sentence_and_no_record(
+    tmp_path, monkeypatch, capsys, below, command
+):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("methods: [{type: fedavg, name: mine}]\n")
+    Path("file").write_text("")
+    monkeypatch.setenv("FEDSDG_STORE", f"{tmp_path}/file{below}")
+    assert main(command) == 2
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert f"because {tmp_path}/file is a file; name a folder in the environment" in sentence
+    assert {file.name for file in tmp_path.iterdir()} == {"mine.yaml", "file"}
+    with pytest.raises(NotADirectoryError, match=r"cannot be .*/file, because .* name a folder$"):
+        fedsdg.run("fedavg", skew="iid", store=tmp_path / "file")

@@ -6,6 +6,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedsdg.federation.evaluation import global_metrics, losses, personal_accuracies
+from fedsdg.federation.losses.cross_entropy import CrossEntropy
+from fedsdg.federation.losses.focal import Focal
 from fedsdg.federation.seen import Seen
 from fedsdg.models.parameters import views
 
@@ -60,26 +62,31 @@ def test_every_client_is_judged_by_its_own_model_on_what_it_sees(setting, served
     assert len(set(found.expected.tolist())) > 2  # they do differ
 
 
-def test_the_loss_of_a_model_is_the_mean_over_its_shard(setting):
-    """Shards of 1 to 9 images, one of them for two models."""
+@pytest.mark.parametrize(
+    "loss",
+    [
+        cross_entropy,
+        Focal(),
+        CrossEntropy(label_smoothing=0.2),
+        CrossEntropy(class_weights=(0.2, 1.0, 3.0, 7.0)),
+    ],
+)
+def test_the_loss_of_a_model_is_the_mean_over_its_shard(setting, loss):
+    """Shards of 1 to 9 images, one of them for two models; the mean is that of PyTorch."""
     s = setting(branch="dual")
     generator = torch.Generator().manual_seed(4)
     theta = torch.randn(4, s.layout.d, generator=generator, dtype=torch.float64)
     private = torch.randn(4, s.layout.d_private, generator=generator, dtype=torch.float64)
     shards = [np.arange(1), np.arange(1, 10), np.arange(10, 15), np.arange(1, 10)]
-    found = losses(s.model, s.layout, s.samples, shards, theta, private)
+    found = losses(s.model, s.layout, s.samples, shards, theta, private, loss)
     for k, shard in enumerate(shards):
         named = {
             **views(theta[[k]], s.layout.communicated),
             **views(private[[k]], s.layout.private),
         }
-        own = [
-            cross_entropy(
-                s.model.logits(s.samples.images[i : i + 1], [1], named), s.samples.labels[i : i + 1]
-            )
-            for i in shard.tolist()
-        ]
-        assert float(found[k]) == pytest.approx(float(torch.stack(own).mean()), rel=1e-10)
+        own = [s.model.logits(s.samples.images[i : i + 1], [1], named) for i in shard.tolist()]
+        expected = loss(torch.cat(own), s.samples.labels[shard], reduction="mean")
+        assert float(found[k]) == pytest.approx(float(expected), rel=1e-10)
 
 
 def test_one_model_with_the_labels_of_all_is_as_good_for_everybody_as_it_is_globally(setting):
@@ -134,7 +141,7 @@ def test_an_evaluation_that_does_not_fit_takes_fewer_images_at_once(setting):
             own.val,
             own.test,
             np.array(global_metrics(*common, IMAGES, rows[0], private[0])),
-            losses(*common, shards, rows, private).numpy(),
+            losses(*common, shards, rows, private, cross_entropy).numpy(),
         )
 
     for mine, other in zip(found(Small()), found(s.model), strict=True):

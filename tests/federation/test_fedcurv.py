@@ -8,6 +8,7 @@ from torch.nn.functional import cross_entropy, softmax
 from fedsdg.federation import fisher
 from fedsdg.federation.fisher import diagonal_fisher
 from fedsdg.federation.local_work import LocalWork, Samples
+from fedsdg.federation.losses.cross_entropy import CrossEntropy
 from fedsdg.federation.objectives.curvature import Curvature
 from fedsdg.federation.optimisers.sgd import Sgd
 from fedsdg.federation.step_rows import PrivateColumns, Rows
@@ -60,7 +61,7 @@ def test_fisher_equals_autograd_sample_by_sample(setting, branch, most, monkeypa
 
     theta, private = rows(s.theta), rows(s.private)
     shards = [np.array([7]), np.arange(20, 31), np.array([3, 90, 41, 5])]
-    found = diagonal_fisher(s.model, s.layout, s.samples, shards, theta, private)
+    found = diagonal_fisher(s.model, s.layout, s.samples, shards, theta, private, cross_entropy)
     for k, shard in enumerate(shards):
         squares = torch.zeros(s.layout.d, dtype=torch.float64)
         for index in shard:
@@ -84,7 +85,7 @@ def test_fisher_of_softmax_regression_in_closed_form():
     theta = torch.randn(2, classes * inputs, generator=generator, dtype=torch.float64)
     shards = [np.arange(5), np.arange(5, n)]
     found = diagonal_fisher(
-        Linear(), layout, Samples(x, y), shards, theta, torch.zeros(2, 0).double()
+        Linear(), layout, Samples(x, y), shards, theta, torch.zeros(2, 0).double(), cross_entropy
     )
     for k, shard in enumerate(shards):
         probability = softmax(x[shard] @ theta[k].view(classes, inputs).T, dim=1)
@@ -102,18 +103,33 @@ def test_fisher_of_softmax_regression_in_closed_form():
         assert not torch.allclose(found[k], batch.flatten(), rtol=0.1), "not a batch's gradient"
 
 
+def test_a_sample_that_the_loss_weighs_counts_as_so_many_samples(setting):
+    """Class c with weight c + 1, against a shard that repeats its samples c + 1 times."""
+    s = setting()
+    theta, private = s.theta[None] + 0.1, s.private[None]
+    shard = np.arange(30)
+    repeated = np.repeat(shard, s.samples.labels.numpy()[shard] + 1)
+    common = (s.model, s.layout, s.samples)
+    weighed = CrossEntropy(class_weights=(1.0, 2.0, 3.0, 4.0))
+    found = diagonal_fisher(*common, [shard], theta, private, weighed)
+    expected = diagonal_fisher(*common, [repeated], theta, private, cross_entropy)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-18)
+
+
 def test_a_client_without_samples_is_refused():
     layout = Layout((ParameterSpec("w", (1,), "shared"),), ())
     samples = Samples(torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64))
     empty = [np.array([0]), np.empty(0, dtype=np.int64)]
     with pytest.raises(ValueError, match="row 1 has no training sample"):
-        diagonal_fisher(Identity(), layout, samples, empty, torch.zeros(2, 1), torch.zeros(2, 0))
+        diagonal_fisher(
+            Identity(), layout, samples, empty, torch.zeros(2, 1), torch.zeros(2, 0), cross_entropy
+        )
 
 
 def test_nothing_shared_has_no_fisher(setting):
     s = setting(local=True)
     found = diagonal_fisher(
-        s.model, s.layout, s.samples, [np.arange(3)], s.theta[None], s.private[None]
+        s.model, s.layout, s.samples, [np.arange(3)], s.theta[None], s.private[None], cross_entropy
     )
     assert found.shape == (1, 0)
 

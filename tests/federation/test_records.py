@@ -20,7 +20,9 @@ def test_drift_and_norms_equal_brute_force(setting):
     update = torch.randn(4, s.layout.d, dtype=torch.float64) + 3.0
     private = torch.randn(4, s.layout.d_private, dtype=torch.float64)
     ones = np.ones(4)
-    local = LocalResult(s.theta + update, private, {}, {}, ones, ones.astype(int), ones.astype(int))
+    local = LocalResult(
+        s.theta + update, private, {}, {}, ones, ones.astype(int), ones.astype(int), ones * 0
+    )
     empty = [np.arange(1)] * 4
     bank = ClientBank(4, s.private, [], s.layout.d)
     scribe = Scribe(3, s.layout, Shards(empty, empty, empty, np.arange(1)), bank)
@@ -117,7 +119,7 @@ def test_the_gates_of_all_clients_are_fetched_in_one_copy(setting):
             empty = [np.arange(1)] * 6
             scribe = Scribe(1, s.layout, Shards(empty, empty, empty, np.arange(1)), bank)
             update = torch.zeros(n, s.layout.d).cuda()
-            local = LocalResult(update, update, {}, {}, ones / 2, ones, ones)
+            local = LocalResult(update, update, {}, {}, ones / 2, ones, ones, ones * 0)
             arrived = Updates(clients, ones, ones / 2, ones / 2, {"update": update})
             before = machine.waits.total()
             rows = scribe.participants(clients, local, arrived, Aggregate(update, None, {}, {}))

@@ -123,8 +123,9 @@ def test_scores_send_clients_to_the_model_of_lowest_loss(federation):
         losses = []
         for model in range(3):
             found = losses_of(
-                made.model, made.layout, made.samples, [shard], before[[model]], private[[model]]
-            )
+                made.model, made.layout, made.samples, [shard], before[[model]], private[[model]],
+                made.work.loss,
+            )  # fmt: skip
             losses.append(float(found))
         assert made.state["assignment"][client] == int(np.argmin(losses))
 

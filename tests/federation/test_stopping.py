@@ -46,7 +46,9 @@ def quadratics(curvature, centre):
     return Samples(torch.zeros(len(a), 1), torch.arange(len(a))), loss
 
 
-def train_quadratics(gamma, curvature, centre, *, mu, rate, most=10, terms=(), start=0.7):
+def train_quadratics(
+    gamma, curvature, centre, *, mu, rate, most=10, terms=(), start=0.7, budget=None
+):
     """One sample a client, one step an epoch: gradient descent on h."""
     samples, loss = quadratics(curvature, centre)
     m = len(curvature)
@@ -56,7 +58,7 @@ def train_quadratics(gamma, curvature, centre, *, mu, rate, most=10, terms=(), s
     clients = Clients(
         [[np.array([k])] * most for k in range(m)],
         torch.full((m, 1), start, dtype=torch.float64), torch.zeros(m, 0).double(), zeros, zeros,
-        gamma=np.array(gamma),
+        gamma=np.array(gamma), budget=budget,
     )  # fmt: skip
     return train_clients(Identity(), LAYOUT, samples, clients, work)
 
@@ -78,6 +80,32 @@ def test_epochs_on_quadratics_in_closed_form(mu, most):
         assert float(result.theta[k]) == pytest.approx(best + r**epochs * (0.7 - best), rel=1e-12)
         # The start is looked at, and every epoch but the last that is allowed.
         assert result.samples[k] == epochs + 1 + min(epochs, most - 1)
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.3])
+def test_steps_and_measurements_draw_from_one_budget(mu):
+    """Against a loop in plain Python: an epoch is one step here, and a measurement costs as much.
+
+    With three steps no measurement could be followed by a step, so none is made.
+    """
+    rate, gamma, most, budget = 0.05, 0.8, 10, np.arange(26)
+    curvature = np.resize([0.2, 1.0, 3.0], 26).tolist()
+    result = train_quadratics(
+        [gamma] * 26, curvature, [1.0] * 26, mu=mu, rate=rate, most=most, budget=budget[:, None]
+    )
+    for k, (a, n) in enumerate(zip(curvature, budget.tolist(), strict=True)):
+        shrinks, steps, measured = 1 - rate * (a + mu), 0, int(n > 3)
+        while steps < most and steps + measured < n:
+            steps += 1
+            if n > 3 and steps < most and steps + measured + 1 < n:
+                measured += 1
+                if shrinks**steps <= gamma:
+                    break
+        assert (result.steps[k], result.measured[k]) == (steps, measured)
+        assert result.gradients[k] == result.samples[k] == steps + measured <= n
+        best = (a * 1.0 + mu * 0.7) / (a + mu)
+        assert float(result.theta[k]) == pytest.approx(best + shrinks**steps * (0.7 - best))
+    assert result.steps.tolist()[:4] == [0, 1, 2, 3]
 
 
 def test_gamma_one_stops_after_one_epoch_and_gamma_zero_never():

@@ -7,6 +7,7 @@ a client as far as its update points the same way: TS_k = ReLU(cos(Δ_k, Δ_0)),
 
 import json
 import math
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -120,9 +121,8 @@ def raw(**changed):
     return given | {"conditions": {"attack": attack, "benchmark_images": 30}} | changed
 
 
-def made(config, label, **changed):
-    """The federation of one cell of the config on a tiny backbone, before its first round."""
-    from fedsdg.experiment.building import build
+def recipe(config, label, **changed):
+    """The run, material and partition of one cell of the config on a tiny backbone."""
     from fedsdg.experiment.material import make_partition, prepare_material
     from fedsdg.models.architecture import Architecture
     from fedsdg.models.backbones import build as build_backbone
@@ -136,7 +136,15 @@ def made(config, label, **changed):
     run = replace(run, training=replace(run.training, **changed))
     material = prepare_material(images, backbone, "cpu")
     shares = make_partition(images, "iid", 0, 6, config.partition)
-    return build(run, material, shares), run, material, shares
+    return run, material, shares
+
+
+def made(config, label, **changed):
+    """The federation of one cell, before its first round, and what ``recipe`` returns."""
+    from fedsdg.experiment.building import build
+
+    found = recipe(config, label, **changed)
+    return build(*found), *found
 
 
 def test_fltrust_is_its_closed_form(place):
@@ -162,7 +170,9 @@ def test_the_server_trains_on_its_own_samples_as_clients_do(place):
 
     def loss(theta):
         shared = (federation.model, federation.layout, federation.samples, [benchmark])
-        return float(losses(*shared, theta[None], federation.private[None])[0])
+        return float(
+            losses(*shared, theta[None], federation.private[None], federation.work.loss)[0]
+        )
 
     length = float(step.norm())
     h = 0.05 / length  # Far enough for float32, near enough for the slope.
@@ -308,12 +318,15 @@ def test_what_is_no_attack_or_data_set_is_named(place, capsys, source, message):
 
 
 def test_a_data_set_that_cannot_be_loaded_is_named(place):
-    Path("bad.py").write_text("DATASETS = {'none': lambda: 3, 'broken': lambda: 1 / 0}\n")
+    source = "DATASETS = {'none': lambda: 3, 'broken': lambda: 1 / 0, 'ends': lambda: exit(0)}\n"
+    Path("bad.py").write_text(source)
     config = load_config((), (), ["bad.py"])
     with pytest.raises(ValueError, match="loads a int as 'none'; make what it returns with"):
         load_images(config.source("none"))
     with pytest.raises(ValueError, match=r"bad\.py cannot load 'broken': ZeroDivisionError"):
         load_images(config.source("broken"))
+    with pytest.raises(ValueError, match=r"bad\.py cannot load 'ends': it calls sys\.exit\(0\)"):
+        load_images(config.source("ends"))
 
 
 def test_a_run_alone_takes_data_of_a_plugin(place, capsys):
@@ -323,3 +336,189 @@ def test_a_run_alone_takes_data_of_a_plugin(place, capsys):
     assert main(command) == 0, capsys.readouterr().err
     (result,) = Path("results").rglob("result.json")
     assert json.loads(result.read_text())["title"] == "FLTrust"
+
+
+FAULTY = """
+import sys
+
+import numpy as np
+import torch
+
+from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
+from fedsdg.aggregation.types import Aggregate, StatelessRule
+from fedsdg.federation.environment.attacks.attack import UpdateAttack
+from fedsdg.federation.objectives.term import Term
+from fedsdg.files.columns import Column
+from fedsdg.methods.choice import Choice
+from fedsdg.methods.method import Method
+from fedsdg.parts import part
+
+
+def mean(uploads, shares=None, diagnostics=None, scale=1):
+    step = uploads["update"].mean(0, keepdim=True) * scale
+    return Aggregate(step, shares, {}, diagnostics or {})
+
+
+class Planned(PlannedRule):
+    def plan(self, rows, context, state):
+        size = len(context.clients)
+        coefficients, shares = self.of(np.full(size, 1 / size))
+        return Plan(Combination(coefficients), shares, {})
+
+
+class Complex(Planned):
+    def of(self, w):
+        return w + 1j, None
+
+
+class Broken(Planned):
+    def of(self, w):
+        return np.where(np.arange(len(w)) == 1, np.inf, np.nan), None
+
+
+class Long(Planned):
+    def of(self, w):
+        return w, np.append(w, 0)
+
+
+class Below(Planned):
+    def of(self, w):
+        return w, w - np.eye(len(w))[2]
+
+
+class Late(StatelessRule):
+    def __call__(self, uploads, context, state):
+        return mean(uploads, scale=np.nan if context.round == 2 else 1)
+
+
+class Shape(StatelessRule):
+    def __call__(self, uploads, context, state):
+        return Aggregate(uploads["update"], None, {}, {})
+
+
+class Imaginary(StatelessRule):
+    def __call__(self, uploads, context, state):
+        return mean(uploads, scale=1j)
+
+
+class Nothing(StatelessRule):
+    def __call__(self, uploads, context, state):
+        return uploads["update"].mean(0)
+
+
+class Degenerate(StatelessRule):
+    def __call__(self, uploads, context, state):
+        return mean(uploads, diagnostics={"degenerate": np.nan})
+
+
+class Few(StatelessRule):
+    columns = (Column("diagnostics", "trust", "float64", "trust"),)
+
+    def __call__(self, uploads, context, state):
+        return mean(uploads, diagnostics={"trust": np.ones(2)})
+
+
+class Huge(StatelessRule):
+    def __call__(self, uploads, context, state):
+        return Aggregate(torch.full_like(uploads["update"][:1], 3e38), None, {}, {})
+
+
+class Quits(StatelessRule):
+    def __call__(self, uploads, context, state):
+        if context.round == 2:
+            sys.exit(0)
+        return mean(uploads)
+
+
+class QuitsEarly(Quits):
+    def init(self, d, client_samples):
+        sys.exit(0)
+
+
+@part
+class QuittingTerm(Term):
+    def add_gradient(self, rows):
+        sys.exit()
+
+
+@part
+class QuittingAttack(UpdateAttack):
+    def forge(self, scene):
+        raise SystemExit
+
+
+RULES = [Complex, Broken, Long, Below, Late, Shape, Imaginary, Nothing, Degenerate, Few]
+RULES += [Huge, Quits, QuitsEarly]
+METHODS = {rule.__name__.lower(): Method(title=rule.__name__, rule=rule()) for rule in RULES}
+METHODS["term"] = Method(title="Term", rule=Late(), objective=(QuittingTerm(),))
+ATTACKS = {"quitting": Choice("Quitting", QuittingAttack())}
+"""
+
+
+def failed(place, label, rounds=2, **changed):
+    """The sentence of a run that fails, and how many rounds it recorded."""
+    from fedsdg.experiment.runs import execute
+
+    (place / "plugins" / "faulty.py").write_text(FAULTY)
+    both = ["../plugins/fltrust.py", "../plugins/faulty.py"]
+    given = {"plugins": both, "methods": [label], "conditions": {}} | changed
+    federation = raw()["federation"] | {"rounds": rounds}
+    config = parse_config(raw(federation=federation, **given))
+    run, material, shares = recipe(config, label)
+    folder = place / "run"
+    sentence = execute(run, material, shares, folder, store=place / "store", identity={})
+    result = json.loads((folder / "result.json").read_text())
+    assert result["status"] == "failed" and result["error"] == sentence
+    return sentence, pq.read_table(folder / "rounds.parquet").num_rows
+
+
+@pytest.mark.parametrize(
+    ("rule", "after", "sentence"),
+    [
+        ("complex", 0, "rule 'Complex' returned coefficients of complex128; return real numbers"),
+        ("broken", 0, "rule 'Broken' returned NaN in its coefficients for client {}"),
+        ("long", 0, "rule 'Long' returned weights of shape [6]; return [5]"),
+        ("below", 0, "rule 'Below' returned the weight -0.8 for client {}; weights"),
+        ("late", 1, "rule 'Late' returned NaN in its step of model 0 ("),
+        ("shape", 0, "rule 'Shape' returned steps of shape [5, "),
+        ("imaginary", 0, "rule 'Imaginary' returned steps of torch.complex64; return real numbers"),
+        ("nothing", 0, "rule 'Nothing' returned Tensor; return an Aggregate"),
+        ("degenerate", 0, "rule 'Degenerate' returned NaN in its diagnostic 'degenerate'; return"),
+        ("few", 0, "rule 'Few' returned the diagnostic 'trust' of shape [2]; it is recorded with"),
+    ],
+)
+@pytest.mark.parametrize("last", [True, False])
+def test_what_a_rule_returned_wrong_is_named_with_rule_and_round(
+    place, rule, after, sentence, last
+):
+    """In the last round as in an earlier one, and what was recorded before stays."""
+    said, recorded = failed(place, rule, after + (1 if last else 2))
+    client = re.search(r"for client (\d)", said)
+    sentence = sentence.format(client and client[1])
+    assert said.startswith(f"RuleFault: round {after + 1}: {sentence}")
+    assert recorded == after
+
+
+def test_a_model_beyond_the_range_of_its_numbers_is_said_when_it_is_evaluated(place):
+    said, recorded = failed(place, "huge", 1)
+    assert said.startswith("FloatingPointError: round 1: global_loss is nan, since the server's")
+    assert recorded == 0
+
+
+@pytest.mark.parametrize(
+    ("label", "after", "sentence"),
+    [
+        ("quits", 1, "round 2: Quits.__call__ (faulty.py, line "),
+        ("quitsearly", 0, "before the first round: QuitsEarly.init (faulty.py, line "),
+        ("term", 0, "round 1: QuittingTerm.add_gradient (faulty.py, line "),
+        ("fedavg", 0, "round 1: QuittingAttack.forge (faulty.py, line "),
+    ],
+)
+def test_a_part_that_ends_the_program_is_a_failed_run(place, label, after, sentence):
+    changed = {}
+    if label == "fedavg":
+        changed["conditions"] = {"attack": {"type": "quitting", "share": 0.3}}
+    said, recorded = failed(place, label, **changed)
+    assert said.startswith(f"ValueError: {sentence}")
+    assert said.endswith("tried to end the program with exit code 0; raise an error instead")
+    assert recorded == after

@@ -10,6 +10,7 @@ import torch
 import yaml
 
 from fedsdg import files
+from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.cli import main
 from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.config_files import load_config
@@ -218,6 +219,8 @@ from fedsdg.aggregation.rules.krum import Krum
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.types import StatelessRule
 from fedsdg.federation.objectives.proximal import Proximal
+from fedsdg.federation.own_models.own_model import OwnModel
+from fedsdg.federation.personalisation.personalisation import Personalisation
 from fedsdg.methods.method import Method
 from fedsdg.parts import Range, part
 
@@ -261,6 +264,10 @@ def own(row, more="", decorator="part", call="__call__"):
         ("METHODS = (", "bad.py cannot be imported: SyntaxError: "),
         ("\nimport no_such_module", "bad.py cannot be imported: ModuleNotFoundError: No module "
          "named 'no_such_module' (bad.py, line 2)\n"),
+        ("import sys\nsys.exit(0)", "bad.py cannot be imported: it calls sys.exit(0); raise a "
+         "ValueError that says what is wrong (bad.py, line 2)\n"),
+        ("METHODS = {'x': exit()}", "bad.py, method 'x': it calls sys.exit(None); raise a Val"),
+        ("raise GeneratorExit", "bad.py cannot be imported: GeneratorExit:"),
         ("import fedsdg.aggregation.plan", "No module named 'fedsdg.aggregation.plan' (bad.py, li"),
         (TWIN.replace('"twin"', '"krum"'), "bad.py defines 'krum', which the table of methods has"),
         (TWIN, "the plugin bad.py defines 'twin', which the plugin twin.py has already"),
@@ -305,6 +312,14 @@ def test_a_plugin_that_cannot_be_used_is_named(place, capsys, source, message):
         ),
         (own("rule=Own()", decorator="dataclass(frozen=True)"),
          "X: Own is a dataclass, whose fields no config could set; declare it by @part of fedsdg."),
+        (own("rule=Own()").replace("@part\n", ""),
+         "Own has the field 'low', but lacks @part, so that no config can set it; write @part of "
+         "fedsdg.parts above class Own"),
+        (own("rule=Half()").replace("@part", "class Half(Mean):\n    share: float = 0.5\n\n@part"),
+         "Half has the field 'share', but lacks @part"),
+        (own("personalisation=Keeps()").replace("METHODS", "class Kept(OwnModel):\n"
+         "    low: Annotated[float, Range(0)]\n\nclass Keeps(Personalisation):\n"
+         "    own = Kept()\n\nMETHODS"), "Kept has the field 'low', but lacks @part"),
     ],
 )  # fmt: skip
 def test_a_row_that_cannot_be_used_is_named_with_the_remedy(place, source, message):
@@ -325,10 +340,16 @@ def test_the_command_says_it_on_one_line_and_leaves_with_2(place, capsys):
         assert error.count("\n") == 1
 
 
+def test_a_row_without_a_rule_takes_the_mean(place):
+    (place / "plain.py").write_text(own("objective=(Proximal(),)"))
+    assert find_method("x", find_plugin("plain.py")).rule == Mean()
+    assert find_row("x", find_plugin("plain.py")).rule == "Mean"
+
+
 def test_outside_of_rows_the_line_is_named(place):
     (place / "bad.py").write_text(own("rule=RULE", CHECK).replace("\nM", "\nRULE = Own(3)\nM"))
     with pytest.raises(ValueError, match=r"bad.py cannot be imported: low = 3.0 is above 2; lower "
-                       r"it \(bad.py, line 29\)$"):  # fmt: skip
+                       r"it \(bad.py, line 31\)$"):  # fmt: skip
         contents(find_plugin("bad.py"))
 
 

@@ -9,10 +9,13 @@ import pytest
 import torch
 import yaml
 
+from fedsdg.aggregation.types import Aggregate, StatelessRule
 from fedsdg.experiment.building import build
 from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.material import make_partition, prepare_material
 from fedsdg.experiment.method_entries import method_entry
+from fedsdg.federation.clients import Clients
+from fedsdg.federation.cohorts import draw_batches
 from fedsdg.federation.evaluation import personal_accuracies
 from fedsdg.federation.judged_models import private_as_judged
 from fedsdg.federation.messages import serialise
@@ -354,6 +357,82 @@ def test_attackers_cannot_move_the_factor_that_rests(material):
         (thetas[1], thetas[2], ".lora_B"),
     ):
         assert not of(dict.fromkeys(changed_names(one, before, after)), resting)
+
+
+class ServerAlone(StatelessRule):
+    """The step is what the server's own samples make of its model."""
+
+    reads = ("update", "server")
+
+    def __call__(self, uploads, context, state):
+        return Aggregate(uploads["server"], None, dict(state), {})
+
+
+class Noisy(StatelessRule):
+    """The mean, and noise on every number of it."""
+
+    def __call__(self, uploads, context, state):
+        mean = uploads["update"].mean(0, keepdim=True)
+        return Aggregate(mean + 1e-3 * torch.ones_like(mean), None, dict(state), {})
+
+
+@pytest.mark.parametrize("rule", [ServerAlone(), Noisy()])
+def test_no_rule_moves_the_factor_that_rests(material, rule):
+    def ruled(one):
+        one.rule = rule
+        return one
+
+    thetas, one = step_by_step(
+        material, "rolora", ruled, rounds=4, conditions={"benchmark_images": 40}
+    )
+    names = offsets(one.layout.communicated)
+    for round_, (before, after) in enumerate(itertools.pairwise(thetas), start=1):
+        turn = ".lora_B" if round_ % 2 else ".lora_A"
+        wanted = {name for name in names if name.endswith(turn)} | {"head.weight", "head.bias"}
+        assert changed_names(one, before, after) == wanted
+
+
+def test_the_server_trains_the_factor_of_the_turn_as_a_client_with_its_samples_does(material):
+    def ruled(one):
+        one.rule = ServerAlone()
+        return one
+
+    thetas, one = step_by_step(
+        material, "rolora", ruled, rounds=2, conditions={"benchmark_images": 40}
+    )
+    for round_, (before, after) in enumerate(itertools.pairwise(thetas), start=1):
+        batches = draw_batches(
+            one.shards.benchmark,
+            batch_size=one.schedule.batch_size,
+            epochs=one.schedule.epochs,
+            generator=stream("server", one.seed, round_),
+        )
+        client = Clients([batches], before[None], one.private[None])
+        layout = one.layout.of_round(round_)
+        local = one.passes.train(one.model, layout, one.samples, client, one.work)
+        torch.testing.assert_close(after, local.theta[0])
+
+
+def test_a_late_update_moves_the_factor_whose_turn_it_was_when_it_was_trained(material):
+    """What the server makes of it in a later round is not cut down to the later turn."""
+    thetas, one = step_by_step(
+        material,
+        "rolora",
+        rounds=3,
+        conditions={"compute": {"slowest": 1.0, "fastest": 8.0, "arrivals": 1}},
+    )
+    late = [row for row in one.records.clients if row.get("age")]
+    assert any(row["age"] % 2 for row in late)
+    head = {"head.weight", "head.bias"}
+    for round_, (before, after) in enumerate(itertools.pairwise(thetas), start=1):
+        born = {
+            round_ - row.get("age", 0)
+            for row in one.records.clients
+            if row["round"] == round_ and row.get("update_norm") is not None
+        }
+        turns = tuple(".lora_B" if turn % 2 else ".lora_A" for turn in born)
+        names = {n for n in offsets(one.layout.communicated) if n.endswith(turns)}
+        assert changed_names(one, before, after) == names | head
 
 
 # --- APFL -----------------------------------------------------------------------------------------

@@ -53,9 +53,42 @@ def test_publishing_needs_a_tag_and_no_password():
     assert "secrets." not in (ROOT / ".github/workflows/release.yml").read_text()
 
 
-@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
-def test_make_builds_both_and_checks_them():
+def make(*arguments):
+    """What make prints."""
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
     told = subprocess.run(
-        ["make", "--dry-run", "package"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
+        ["make", "--no-print-directory", *arguments],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return told.stdout
+
+
+def test_make_help_lists_every_target_that_can_be_called():
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    listed = dict(re.findall(r"^  make (\S+) +(\S.*)$", make("help"), re.MULTILINE))
+    assert set(listed) == set(phony.split()), "say after `##` what a target is for"
+    assert {"smoke", "docs", "package", "reproduce"} < set(listed)
+
+
+@pytest.mark.parametrize(
+    ("goals", "begin"),
+    [
+        (["smoke"], "smoke: tables in results/tables/smoke/, "),
+        (["reproduce"], "All arenas: tables in results/tables/, "),
+        (
+            ["reproduce", "CONFIG=config/views.yaml"],
+            "config/views.yaml: tables in results/tables/, ",
+        ),
+    ],
+)
+def test_make_ends_with_where_the_results_are(goals, begin):
+    echoed = re.findall(r'^echo "(.*)"$', make("--dry-run", *goals), re.MULTILINE)
+    # A checkout without an environment says in each call of make that it installs one.
+    told = [line for line in echoed if not line.startswith("Installing")]
+    assert told[-1].startswith(begin) and "figures in results/figures/" in told[-1]
+
+
+def test_make_builds_both_and_checks_them():
+    told = make("--dry-run", "package")
     assert "-m build --outdir dist ." in told and "-m twine check --strict dist/*" in told

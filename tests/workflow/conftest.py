@@ -71,6 +71,7 @@ RECORDS = (
     "result.json",
     "provenance.json",
     "timings.parquet",
+    "SHA256SUMS",
 )
 SUMMARY = (
     *(f"{name}.parquet" for name in ("runs", "rounds", "clients", "timings", "differences")),

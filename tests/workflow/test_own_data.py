@@ -82,7 +82,12 @@ def test_natural_clients_are_counted_once_and_edited_data_are_divided_again(proj
     images = [stamped(number % 250) for number in range(63)]
     labels = [number % 2 for number in range(63)]
     write_table(project.folder / "w/train.parquet", images, label=labels, writer=names)
-    write_table(project.folder / "w/test.parquet", images[:2], label=[0, 1], writer=names[:2])
+    write_table(
+        project.folder / "w/test.parquet",
+        [stamped(98), stamped(99)],
+        label=[0, 1],
+        writer=names[:2],
+    )
     mine = {"experiment": "mine", "datasets": ["digits", OWN], "skews": ["column~writer"],
             "seeds": [0], "methods": ["fedavg"], "search": {"skews": []},
             "federation": {"clients": "all", "clients_per_round": 2}}  # fmt: skip

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from snakemake.utils import validate
 
-validate(config, "../schemas/config.schema.json")
-
 # The package of this checkout, of which only what needs no torch and no pandas is imported.
 ROOT = Path(workflow.basedir)
 ROOT = ROOT.parent if ROOT.name == "workflow" else ROOT
@@ -25,7 +23,13 @@ from fedsdg.experiment.starts import FILES as START_FILES
 from fedsdg.experiment.store import libraries
 from fedsdg.files import places, sha256_json
 from fedsdg.files.declarations import declarations, families, titles
+from fedsdg.files.strict_yaml import read_yaml
 from fedsdg.methods.plugins import plugin_sources
+
+# Snakemake has read these files already, but keeps the last of two equal keys without a word.
+for file in (*workflow.configfiles, *workflow.overwrite_configfiles):
+    read_yaml(Path(file))
+validate(config, "../schemas/config.schema.json")
 
 # --- The grid -------------------------------------------------------------------------------
 

@@ -48,8 +48,8 @@ class Alignment(PlannedRule):
     the mean is that of the other clients' updates; with transform "softmax" (not Eq. 10) w =
     softmax(cosine / temperature). Then w <- (1 - s) w + s / M with s = smoothing, and what exceeds
     max_weight (ValueError if below 1/M) is spread over the others in proportion. With scope
-    "adapters" the columns are compared that come as upload `adapters` [M, a]: the head, whose
-    gradient is largest, has no say in the weights.
+    "adapters" the columns are compared that come as upload `adapters` [M, a], and rounding noise
+    is that of these columns: the head, whose gradient is largest, has no say in the weights.
     Diagnostics: alignment [M], cosine [M], update_norm [M], mean_norm, degenerate (0 or 1).
     """
 

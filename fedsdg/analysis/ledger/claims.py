@@ -8,16 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fedsdg.analysis.grids import Grid
 from fedsdg.analysis.judgement import REFUTED, SUPPORTED, Threshold
 from fedsdg.analysis.measures import MEASURES
 from fedsdg.files import hint
+from fedsdg.files.strict_yaml import read_yaml
 
 _TEXTS = ("id", "source", "section", "sentence")
 _MEASURED = ("experiment", "cell", "method", "measure", "threshold")
-_OPTIONAL = ("arguments", "minus", "over", "note")
+_OPTIONAL = ("dataset", "arguments", "minus", "over", "note")
 
 
 @dataclass(frozen=True)
@@ -26,9 +25,9 @@ class Claim:
 
     Of the three kinds of entry one is measured (``experiment`` and what belongs to it), one rests
     on a test of this repository (``proof`` and ``verdict``), and one is open (``needs``).
-    ``minus`` and ``over`` change some of the arguments, or ``experiment``, ``cell`` or ``method``;
-    the effect is then a difference or a ratio paired over seeds. Several methods there mean the one
-    with the highest mean.
+    ``minus`` and ``over`` change some of the arguments, or ``experiment``, ``cell``, ``method`` or
+    ``dataset``; the effect is then a difference or a ratio paired over seeds. Several methods there
+    mean the one with the highest mean. Experiments with several data sets need ``dataset``.
     """
 
     id: str
@@ -38,6 +37,7 @@ class Claim:
     experiment: str | None = None
     cell: str = ""
     method: str = ""
+    dataset: str | None = None
     measure: str = ""
     threshold: Threshold | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -70,9 +70,15 @@ class Claim:
         return str((self.other or {}).get("cell", self.cell))
 
     @property
+    def other_dataset(self) -> str | None:
+        """The data set that it is compared with: its own, unless another experiment is named."""
+        own = self.dataset if self.other_experiment == self.experiment else None
+        return (self.other or {}).get("dataset", own)
+
+    @property
     def changes(self) -> dict[str, Any]:
         """The arguments of the measure that differ on the other side."""
-        places = ("experiment", "cell", "method")
+        places = ("experiment", "cell", "method", "dataset")
         return {name: value for name, value in (self.other or {}).items() if name not in places}
 
     @property
@@ -92,10 +98,7 @@ def read_claims(file: str | Path, grids: Mapping[str, Grid]) -> tuple[Claim, ...
     path = Path(file)
     if not path.is_file():
         raise FileNotFoundError(f"there is no {path}; name the file of the claims with --claims")
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid YAML: {error}") from error
+    content = read_yaml(path)
     if not isinstance(content, list) or not content:
         raise ValueError(f"{path} holds no list of claims")
     claims = tuple(_claim(given, number, grids) for number, given in enumerate(content, start=1))
@@ -133,7 +136,8 @@ def _claim(given: Any, number: int, grids: Mapping[str, Grid]) -> Claim:
     options: dict[str, Any] = {
         name: dict(given[name]) for name in ("arguments", "minus", "over") if name in given
     }
-    options |= {name: str(given[name]) for name in ("experiment", "cell", "method", "measure")}
+    names = ("experiment", "cell", "method", "measure", "dataset")
+    options |= {name: str(given[name]) for name in names if name in given}
     claim = Claim(
         **texts,
         **options,
@@ -163,8 +167,9 @@ def _check(claim: Claim, where: str, grids: Mapping[str, Grid]) -> None:
         raise ValueError(
             f"{where} names the unknown measure {claim.measure!r}{hint(claim.measure, MEASURES)}"
         )
-    _check_place(where, grids[str(claim.experiment)], claim.cell, (claim.method,))
-    _check_place(where, grids[claim.other_experiment], claim.other_cell, claim.others)
+    own, other = grids[str(claim.experiment)], grids[claim.other_experiment]
+    _check_place(where, own, claim.cell, (claim.method,), claim.dataset)
+    _check_place(where, other, claim.other_cell, claim.others, claim.other_dataset)
     measure = MEASURES[claim.measure]
     for name, value in (*claim.arguments.items(), *claim.changes.items()):
         if name not in measure.options:
@@ -184,8 +189,19 @@ def _check(claim: Claim, where: str, grids: Mapping[str, Grid]) -> None:
         )
 
 
-def _check_place(where: str, grid: Grid, cell: str, methods: Sequence[str]) -> None:
-    """That the experiment has this cell and these rows."""
+def _check_place(
+    where: str, grid: Grid, cell: str, methods: Sequence[str], dataset: str | None
+) -> None:
+    """That the experiment has this cell, these rows and this data set, or no other than one."""
+    if dataset is None and len(grid.datasets) > 1:
+        raise ValueError(
+            f"{where}: {grid.experiment} has the data sets {', '.join(grid.datasets)}; name one "
+            f"with 'dataset'"
+        )
+    if dataset is not None and dataset not in grid.datasets:
+        raise ValueError(
+            f"{where}: {grid.experiment} has no data set {dataset!r}{hint(dataset, grid.datasets)}"
+        )
     if cell not in grid.cells:
         raise ValueError(
             f"{where}: {grid.experiment} has no cell {cell!r}; its cells are "

@@ -84,7 +84,7 @@ class Sides:
 def sides(claim: Claim, record: Record, other: Record) -> Sides:
     """Look up the numbers of a measured claim; raises ``LackingError`` where a record has none."""
     measure = MEASURES[claim.measure]
-    own = measure.function(record, Case(claim.cell, claim.method, claim.arguments))
+    own = measure.function(record, Case(claim.cell, claim.method, claim.arguments, claim.dataset))
     if claim.other is None:
         return Sides(own, own, "", {})
     rival, theirs = _rival(claim, other)
@@ -144,7 +144,8 @@ def _rival(claim: Claim, record: Record) -> tuple[str, Values]:
     """The other side of the comparison: of several methods the one with the highest mean."""
     options = {**claim.arguments, **claim.changes}
     function = MEASURES[claim.measure].function
-    found = {name: function(record, Case(claim.other_cell, name, options)) for name in claim.others}
+    cell, dataset = claim.other_cell, claim.other_dataset
+    found = {name: function(record, Case(cell, name, options, dataset)) for name in claim.others}
     best = max(found, key=lambda name: _mean(found[name].values()))
     return best, found[best]
 
@@ -197,7 +198,8 @@ def _texts(claim: Claim) -> dict[str, Any]:
 
 
 def _described(claim: Claim) -> str:
-    options = ", ".join(f"{name} {value}" for name, value in claim.arguments.items())
+    given = {**claim.arguments, **({"dataset": claim.dataset} if claim.dataset else {})}
+    options = ", ".join(f"{name} {value}" for name, value in given.items())
     return f"{claim.measure} ({options})" if options else claim.measure
 
 
@@ -228,14 +230,15 @@ def _horizon(claim: Claim, record: Record, other: Record, rival: str) -> str:
     """How far training had come on both sides; empty where it does not matter to the number."""
     if not MEASURES[claim.measure].learned:
         return ""
-    sides = [(record, claim.cell, claim.method)]
+    sides = [(record, claim.cell, claim.method, claim.dataset)]
     if claim.other is not None:
-        sides.append((other, claim.other_cell, rival))
+        sides.append((other, claim.other_cell, rival, claim.other_dataset))
     found = [
         one
-        for there, cell, method in sides
+        for there, cell, method, dataset in sides
         for one in horizons(there.summary)
         if (one.cell.skew, one.method) == (cell, method)
+        and dataset in (None, one.cell.setting.dataset)
     ]
     phrases = dict.fromkeys(one.phrase for one in found if one.phrase)
     return "; ".join(phrases) if phrases else SETTLED if found else "not judged"
@@ -243,7 +246,7 @@ def _horizon(claim: Claim, record: Record, other: Record, rival: str) -> str:
 
 def _setting(claim: Claim, record: Record) -> dict[str, float]:
     """Facts of the runs: clients, cohort, rounds, epochs, and the number in the skew's name."""
-    settings = record.settings(Case(claim.cell, claim.method, {}))
+    settings = record.settings(Case(claim.cell, claim.method, {}, claim.dataset))
     federation = settings["federation"]
     facts = {
         "clients": federation["clients"],

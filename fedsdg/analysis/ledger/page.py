@@ -79,7 +79,8 @@ def _counts(entries: Sequence[Entry]) -> list[str]:
 
 def _table(heads: Sequence[str], rows: object) -> list[str]:
     lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
-    return [*lines, *(f"| {' | '.join(row)} |" for row in rows)]  # type: ignore[attr-defined]
+    cells = (" | ".join(cell.replace("\n", " ") for cell in row) for row in rows)  # type: ignore[attr-defined]
+    return [*lines, *(f"| {row} |" for row in cells)]
 
 
 def _row(entry: Entry) -> tuple[str, ...]:

@@ -11,9 +11,8 @@ from fedsdg.analysis.measures.records import Case, LackingError, Record, Values,
 def accuracy(record: Record, case: Case) -> Values:
     """An accuracy [%] of the row in the cell, as reported."""
     metric = case.options["metric"]
-    record.runs(case)  # a row that was not run is another matter than a value it has not got
-    here = [run for run in record.summary.runs if run["skew"] == case.cell]
-    values = by_seed(here, f"{record.summary.reported}_{metric}").get(case.method)
+    runs = list(record.runs(case).values())
+    values = by_seed(runs, f"{record.summary.reported}_{metric}").get(case.method)
     if not values:
         raise LackingError(f"the record has no {metric} of {case.method} at {case.cell} yet")
     return {seed: 100 * value for seed, value in values.items()}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from fedsdg.analysis.summary import Summary
@@ -42,15 +43,32 @@ class Record:
         return self.summary.frame("timings")
 
     def runs(self, case: Case) -> dict[int, dict[str, Any]]:
-        """Seed → row of runs.parquet of the runs that went well; there is at least one."""
-        found = {
-            int(run["seed"]): run
+        """Return the row of runs.parquet of every seed whose run went well, at least one.
+
+        Raises:
+            LackingError: there is none, or seeds are those of several data sets or federations.
+        """
+        found = [
+            run
             for run in self.summary.runs
             if (run["skew"], run["method"], run["status"]) == (case.cell, case.method, "ok")
-        }
+            and case.dataset in (None, run["dataset"])
+            and case.clients in (None, run["clients"])
+        ]
         if not found:
-            raise LackingError(f"the record has no run of {case.method} at {case.cell} yet")
-        return found
+            on = f" on {case.dataset}" if case.dataset else ""
+            raise LackingError(f"the record has no run of {case.method} at {case.cell}{on} yet")
+        if len(datasets := {run["dataset"] for run in found}) > 1:
+            raise LackingError(
+                f"{case.method} at {case.cell} has runs on {', '.join(sorted(datasets))}: name "
+                f"one with 'dataset'"
+            )
+        if len(sizes := {run["clients"] for run in found}) > 1:
+            raise LackingError(
+                f"{case.method} at {case.cell} has runs of {', '.join(map(str, sorted(sizes)))} "
+                f"clients, which a claim cannot tell apart: record them as two experiments"
+            )
+        return {int(run["seed"]): run for run in found}
 
     def settings(self, case: Case) -> dict[str, Any]:
         """The config of the first of these runs."""
@@ -58,21 +76,28 @@ class Record:
 
     def per_seed(self, case: Case, frame: pd.DataFrame, *columns: str) -> dict[int, pd.DataFrame]:
         """Seed → the rows of ``frame`` of these runs; raises where a column has no value there."""
-        seeds = self.runs(case)
-        here = frame[(frame["skew"] == case.cell) & (frame["method"] == case.method)]
+        runs = self.runs(case)
+        place = ("dataset", "clients", "skew", "method")
+        run = next(iter(runs.values()))
+        here = frame[np.logical_and.reduce([frame[name] == run[name] for name in place])]
         for name in columns:
             if name not in here or here[name].isna().all():
                 raise LackingError(f"the record has no {name} of {case.method} yet")
-        return {seed: rows for seed in seeds if len(rows := here[here["seed"] == seed])}
+        return {seed: rows for seed in runs if len(rows := here[here["seed"] == seed])}
 
 
 @dataclass(frozen=True)
 class Case:
-    """Where a measure looks: a cell, a row, and the measure's own options."""
+    """Where a measure looks: a cell, a row, and the measure's own options.
+
+    A record of several data sets, or numbers of clients, needs their names as well.
+    """
 
     cell: str
     method: str
     options: Mapping[str, Any]
+    dataset: str | None = None
+    clients: int | None = None
 
 
 def after(rows: pd.DataFrame, share: float) -> pd.Series:

@@ -321,6 +321,9 @@ def save_figure(
 
     The sidecar holds `facts`, the inputs with their hashes, and those of the sources.
     """
+    from fedsdg.analysis.plots.style import format_powers
+
+    format_powers(figure)
     written = []
     for suffix, metadata in _FORMATS.items():
         path = Path(f"{output_stem}.{suffix}")

@@ -76,7 +76,7 @@ def draw(rows: pd.DataFrame) -> Figure:
             if CORRELATION in measures:
                 panel.axhline(0.0, color=INK, linewidth=0.6)
             if column == 0:
-                panel.set_ylabel(label)
+                panel.set_ylabel(label, parse_math=True)
             ticks_within(panel.xaxis, here["round"].min(), here["round"].max())
         place = f"{dataset_title(dataset)}, {clients} clients\n" if several else ""
         axes[0][column].set_title(f"{place}{skew_title(skew)}")

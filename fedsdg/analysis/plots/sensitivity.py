@@ -57,7 +57,7 @@ def draw(rows: pd.DataFrame) -> Figure:
                 title = method_title(kinds[0]) if len(kinds) == 1 else "several methods"
                 panel.set_title(f"{where}\n{title}" if several else title)
             else:
-                panel.set_xlabel(re.sub(r"_(\w)$", r"$_\1$", symbol(key)))
+                panel.set_xlabel(re.sub(r"_(\w)$", r"$_\1$", symbol(key)), parse_math=True)
     hide_unused(axes)
     method_legend(figure, sorted(rows["type"].unique(), key=method_order))
     return figure

@@ -18,7 +18,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogFormatter, MaxNLocator, NullLocator
 
 from fedsdg.analysis.names import method_order, method_title
 from fedsdg.analysis.roles import Roles, usual_roles
@@ -56,6 +56,7 @@ _SETTINGS: dict[Any, Any] = {
     "grid.color": GRID,
     "grid.linewidth": 0.6,
     "text.color": INK,
+    "text.parse_math": False,  # titles come from configs and plugins: a $ is a dollar sign
     "xtick.color": MUTED,
     "ytick.color": MUTED,
     "xtick.labelcolor": INK,
@@ -291,18 +292,40 @@ def method_legend(
             text.set_color(MUTED)
 
 
-def shared_legend(figure: Figure, handles: Sequence[Artist], *, columns: int) -> Legend:
-    """A legend below all panels, where it covers nothing; from its fourth row on they make room."""
+def shared_legend(
+    figure: Figure, handles: Sequence[Artist], *, columns: int, formulas: Collection[str] = ()
+) -> Legend:
+    """A legend below all panels, where it covers nothing; from its fourth row on they make room.
+
+    ``formulas``: the labels that hold formulas between dollar signs.
+    """
     rows = -(-len(handles) // columns)
     # Else a legend of many methods leaves the panels no height.
     figure.set_figheight(figure.get_figheight() + 0.2 * max(0, rows - 3))
-    return figure.legend(
+    legend = figure.legend(
         handles=list(handles),
         loc="outside lower center",
         ncols=min(columns, len(handles)),
         handlelength=2.8,
         columnspacing=1.6,
     )
+    for text in legend.get_texts():
+        text.set_parse_math(text.get_text() in formulas)
+    return legend
+
+
+def format_powers(figure: Figure) -> None:
+    """Let matplotlib's own labels of logarithmic axes, powers of ten, be formulas."""
+    for panel in figure.axes:
+        for axis in (panel.xaxis, panel.yaxis):
+            ticks = []
+            if isinstance(axis.get_major_formatter(), LogFormatter):
+                ticks += axis.get_major_ticks()
+            if isinstance(axis.get_minor_formatter(), LogFormatter):
+                ticks += axis.get_minor_ticks()
+            for tick in ticks:
+                tick.label1.set_parse_math(True)
+                tick.label2.set_parse_math(True)
 
 
 def ticks_within(axis: Axis, low: float, high: float, *, about: int = 5) -> None:

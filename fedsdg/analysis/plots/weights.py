@@ -26,6 +26,8 @@ from fedsdg.analysis.summary import Summary
 
 _COLUMNS = ["dataset", "clients", "skew", "method", "seed", "round", "client", "weight"]
 
+_EFFECTIVE = "effective number $e^H$"
+
 
 def draw(summary: Summary) -> Figure:
     """Weights of all seeds above; effective number of clients e^H and zeros below."""
@@ -67,7 +69,7 @@ def draw(summary: Summary) -> Figure:
         bar.outline.set_visible(False)  # type: ignore[operator]
     hide_unused(axes)
     if handles:
-        shared_legend(figure, list(handles.values()), columns=4)
+        shared_legend(figure, list(handles.values()), columns=4, formulas=(_EFFECTIVE,))
     return figure
 
 
@@ -134,9 +136,7 @@ def _concentration(panel: Axes, runs: pd.DataFrame, colour: str) -> None:
     zeros = per_run.agg(lambda w: float((w == 0).sum())).groupby("round").mean()
     size = float(per_run.size().median())
     panel.axhline(size, color=INK, linewidth=0.8, linestyle=(0, (4, 2)))
-    panel.plot(
-        effective.index, effective, color=colour, linewidth=1.8, label="effective number $e^H$"
-    )
+    panel.plot(effective.index, effective, color=colour, linewidth=1.8, label=_EFFECTIVE)
     panel.plot(zeros.index, zeros, color=MUTED, linewidth=1.2, label="number with weight zero")
     panel.set_ylim(-0.03 * size, 1.08 * size)
     ticks_within(panel.yaxis, 0, size, about=6)

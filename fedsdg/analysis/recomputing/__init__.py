@@ -20,6 +20,7 @@ from fedsdg.analysis.recomputing.pages import Record, measured_tables
 from fedsdg.analysis.recomputing.sentences import PAGES, sentence_faults, table_faults
 from fedsdg.analysis.recomputing.sources import source_faults
 from fedsdg.analysis.recomputing.spanning import spanning_faults
+from fedsdg.files import changed_file
 from fedsdg.files.places import RECORDS
 
 __all__ = ["Fault", "Recomputed", "recompute"]
@@ -65,6 +66,9 @@ def recompute(root: Path, say: Callable[[str], None] = lambda _: None) -> Recomp
     shown: list[str] = []
     for experiment in experiments:
         say(experiment)
+        place = Path(RECORDS) / experiment
+        if because := changed_file(root / place):
+            found.faults.append(Fault(place.as_posix(), "", "", "", because))
         record = Record(root, experiment)
         for _, faults in record.tables():
             found.tables += 1

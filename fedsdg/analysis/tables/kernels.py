@@ -27,6 +27,7 @@ def kernels(measured: Measurements) -> Table:
     blocks += _files(measured.files)
     blocks += _aims(measured.aims)
     blocks += _bars(measured.bars)
+    blocks += _dictionaries(measured.dictionaries)
     raw = pd.DataFrame(list(measured.timings))
     caption = f"{_CAPTION}. {measured.where}"
     return Table("kernels", caption, tuple(blocks), tuple(_notes(measured)), raw)
@@ -137,6 +138,22 @@ def _bars(rows: Sequence[Row]) -> list[Block]:
     ]
     heads = ("Rule", "M × d", "kernels against the reference", "measured", "")
     return [block("Bars, on one thread", heads, lines)] if lines else []
+
+
+def _dictionaries(rows: Sequence[Row]) -> list[Block]:
+    lines = [
+        (
+            rule_title(row["rule"]),
+            f"{row['clients']} × {row['tensors']} × {row['numbers']:,}",
+            f"≤ {1 / row['least']:g}×",
+            f"{1 / row['ratio']:.2f}×",
+            row["verdict"],
+        )
+        for row in rows
+    ]
+    heads = ("Rule", "clients × arrays × numbers", "time of numpy on a stack", "measured", "")
+    title = "Dictionaries of small arrays, processor time on one thread"
+    return [block(title, heads, lines)] if lines else []
 
 
 def _notes(measured: Measurements) -> list[str]:

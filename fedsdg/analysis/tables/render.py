@@ -7,6 +7,7 @@ from itertools import groupby
 
 from fedsdg.analysis.formatting import printed
 from fedsdg.analysis.tables.layout import Block, Entry, Table
+from fedsdg.files import markdown_escape
 
 #: Characters of captions and cells that pdflatex does not take as they are.
 _LATEX = {
@@ -59,6 +60,7 @@ def latex_escape(text: str) -> str:
 
     That can only happen in the text of an error, which should not cost the table it explains.
     """
+    text = re.sub(r"\s*[\n\r]\s*", " ", text)
     text = re.sub(r"η_([gpm])", lambda match: f"\0{match[1]}", text)
     parts = []
     symbol = False
@@ -70,11 +72,6 @@ def latex_escape(text: str) -> str:
             parts.append(spelling if spelling.isascii() else "?")
         symbol = character == "\0"
     return "".join(parts)
-
-
-def markdown_escape(text: str) -> str:
-    """Text that GitHub shows as it is: Markdown's own characters are escaped."""
-    return re.sub(r"([\\`*_|~<>])", r"\\\1", text)
 
 
 def to_csv(table: Table) -> str:
@@ -164,7 +161,9 @@ def _latex_block(block: Block) -> list[str]:
         r"    \midrule",
     ]
     for row in block.rows:
-        lines.append(f"    {' & '.join(_latex_entry(entry) for entry in row)} \\\\")
+        line = " & ".join(_latex_entry(entry) for entry in row)
+        # After a line's end a bracket would be an argument.
+        lines.append(f"    {'{}' * line.startswith('[')}{line} \\\\")
     return [*lines, r"    \bottomrule", r"  \end{tabular}}"]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -15,7 +15,7 @@ from fedsdg.analysis.judgement import LEAST_SEEDS, Judgement, Threshold, judge
 from fedsdg.analysis.measures import MEASURES
 from fedsdg.analysis.measures.records import Case, LackingError, Record, Values
 from fedsdg.analysis.names import method_title, skew_title
-from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.summary import Cell, Setting, Summary
 from fedsdg.analysis.tables.layout import Block, Entry, Table, block
 
 _CAPTION = (
@@ -26,6 +26,7 @@ _CAPTION = (
 )
 _VERDICTS = {"supported": "as expected", "refuted": "contradicted", "undecided": "undecided"}
 _GROUPS = {"all": "", "agree": ", clients that agree", "conflict": ", clients in conflict"}
+_PLACE = ("dataset", "num_clients")
 COLUMNS = [
     *("skew", "method", "check", "clients", "expected"),
     *("n", "mean", "low", "high", "verdict"),
@@ -103,11 +104,16 @@ def verification(summary: Summary) -> Table:
     record = Record(summary)
     rows: list[dict[str, Any]] = []
     blocks: list[Block] = []
-    for skew in dict.fromkeys(run["skew"] for run in summary.runs):
-        for method in summary.methods():
-            lines = list(_lines(record, skew, method))
+    several = len(summary.settings()) > 1
+    columns = [*(_PLACE if several else ()), *COLUMNS]
+    for cell in dict.fromkeys(map(_cell, summary.runs)):
+        setting = cell.setting
+        place = {"dataset": setting.dataset, "num_clients": setting.clients} if several else {}
+        for method in summary.methods(setting):
+            lines = list(_lines(record, cell, method, place))
             if lines:
-                title = f"{skew_title(skew)}, {method_title(method)}"
+                where = f"{setting.title}, " if several else ""
+                title = f"{where}{skew_title(cell.skew)}, {method_title(method)}"
                 heads = ["Check", "Expected", "Measured", "Verdict"]
                 blocks.append(block(title, heads, [shown for _, shown in lines]))
                 rows += [row for row, _ in lines]
@@ -116,14 +122,19 @@ def verification(summary: Summary) -> Table:
         notes = (f"Fewer than {LEAST_SEEDS} seeds: means only, and nothing is decided.",)
     caption = f"{_CAPTION}. {hyperparameters(summary.runs)}"
     shown = tuple(blocks) or (block("", ["Check"], []),)
-    return Table("verification", caption, shown, notes, pd.DataFrame(rows, columns=COLUMNS))
+    return Table("verification", caption, shown, notes, pd.DataFrame(rows, columns=columns))
+
+
+def _cell(run: Mapping[str, Any]) -> Cell:
+    return Cell(Setting(run["dataset"], run["clients"]), run["skew"])
 
 
 def _lines(
-    record: Record, skew: str, method: str
+    record: Record, cell: Cell, method: str, place: Mapping[str, Any]
 ) -> Iterator[tuple[dict[str, Any], list[str | Entry]]]:
-    """(raw row, cells) of every check that the record can answer."""
-    case = Case(skew, method, {})
+    """(raw row, cells) of every check that the record can answer; every raw row has the place."""
+    skew, setting = cell.skew, cell.setting
+    case = Case(skew, method, {}, setting.dataset, setting.clients)
     try:
         parameters = record.settings(case).get("parameters", {})
         gates = record.per_seed(case, record.clients, "gates")
@@ -137,7 +148,7 @@ def _lines(
                 continue
             options = check.options if clients == "all" else check.options | {"clients": clients}
             try:
-                values = _values(record, Case(skew, method, options), check)
+                values = _values(record, replace(case, options=options), check)
             except LackingError:
                 continue
             measure = MEASURES[check.measure]
@@ -149,6 +160,7 @@ def _lines(
             )
             verdict = _VERDICTS[judged.verdict]
             row: dict[str, Any] = {
+                **place,
                 "skew": skew,
                 "method": method,
                 "check": check.title,
@@ -166,7 +178,7 @@ def _values(record: Record, case: Case, check: _Check) -> Values:
     if case.options.get("at") != "change":
         return function(record, case)
     ends = [
-        function(record, Case(case.cell, case.method, {**case.options, "at": at}))
+        function(record, replace(case, options={**case.options, "at": at}))
         for at in ("quarter", "first")
     ]
     return {seed: ends[0][seed] - ends[1][seed] for seed in ends[0]}

@@ -43,9 +43,9 @@ def trace_claim(file: Path, row: str, column: str) -> Trace:
     records = {name: Record(Summary(root / RECORDS / name)) for name in names}
     record, other = (records[name] for name in names)
     found = sides(claim, record, other)
-    places = [(record, Case(claim.cell, claim.method, {}))]
+    places = [(record, Case(claim.cell, claim.method, {}, claim.dataset))]
     if found.rival:
-        places.append((other, Case(claim.other_cell, found.rival, {})))
+        places.append((other, Case(claim.other_cell, found.rival, {}, claim.other_dataset)))
     now = entry_of(claim, records)
     return Trace(
         file=file.as_posix(),

@@ -46,8 +46,9 @@ def runs_behind(summary: Summary, row: Mapping[str, Any]) -> list[dict[str, Any]
         if name in row:
             wanted[name] = {row[name]}
     # A table of clients that agree and that differ calls that column so too.
-    if isinstance(row.get("clients"), int):
-        wanted["clients"] = {row["clients"]}
+    for name in ("clients", "num_clients"):
+        if isinstance(row.get(name), int):
+            wanted["clients"] = {row[name]}
     if isinstance(row.get("scenario"), str):
         wanted["skew"] = {joined_setting(row["skew"], row["scenario"])}
     found = [run for run in done if all(run[name] in known for name, known in wanted.items())]

@@ -1,12 +1,12 @@
-"""How to train a backbone from scratch: the options, their defaults and their bounds."""
+"""An entry of ``backbones``: train one from scratch, or take over somebody else's weights."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
 from typing import Annotated, Any, Literal
 
-from fedsdg.parts import Range, make, part
+from fedsdg.data.datasets import dataset_spec
+from fedsdg.parts import Range, make, part, shown
 
 LETTERS = "letters"
 
@@ -15,21 +15,41 @@ DATA, WEIGHTS, BATCHES, AUGMENT, PROBE = range(5)
 
 
 @part
-class Recipe:
-    """A vision transformer trained from scratch, by AdamW with linear warm-up and a cosine."""
+class Shape:
+    """The sizes of a vision transformer that is built from numbers."""
 
     image_size: Annotated[int, Range(1)]
     "height and width of its images"
     patch_size: Annotated[int, Range(1)]
-    "height and width of a patch"
+    "height and width of a patch; divides `image_size`"
     channels: Literal[1, 3]
     "of its images"
     dim: Annotated[int, Range(1)]
-    "numbers of a token"
+    "numbers of a token; a multiple of `heads`"
     depth: Annotated[int, Range(1)]
     "blocks"
     heads: Annotated[int, Range(1)]
     "attention heads of a block"
+
+    def __post_init__(self) -> None:
+        if self.image_size % self.patch_size:
+            raise ValueError(
+                f"patch_size {self.patch_size} must divide image_size {self.image_size}"
+            )
+        if self.dim % self.heads:
+            raise ValueError(f"heads {self.heads} must divide dim {self.dim}")
+        for name in ("mean", "std"):
+            values = getattr(self, name, None)
+            if values is not None and len(values) != self.channels:
+                raise ValueError(f"{name} needs one number per channel, {self.channels} in all")
+            if values is not None and name == "std" and min(values) <= 0:
+                raise ValueError("std must be above 0 in every channel")
+
+
+@part
+class Recipe(Shape):
+    """A vision transformer trained from scratch, by AdamW with linear warm-up and a cosine."""
+
     mlp_ratio: Annotated[float, Range(1e-9)] = 4.0
     "width of a feed-forward layer, in tokens"
     data: str = LETTERS
@@ -79,28 +99,85 @@ class Recipe:
     images, tested on the other half; official test images stay unseen"""
 
     def __post_init__(self) -> None:
-        if self.data == LETTERS and self.images is None:
+        super().__post_init__()
+        _require_data_set("probe", self.probe)
+        if self.data != LETTERS:
+            _require_data_set("data", self.data)
+        elif self.images is None:
             raise ValueError("letters are rendered, so images must be a number")
         if self.ema == 1:
             raise ValueError("ema is 1, but must be below 1")
 
 
-def parse_recipe(options: Mapping[str, Any]) -> Recipe:
-    """The recipe of a mapping (without `source`), checked.
+@part
+class Checkpoint(Shape):
+    """A plain state dict of timm's `VisionTransformer`, in a safetensors file."""
+
+    file: str
+    "its weights"
+    mean: Annotated[tuple[float, ...], Range()]
+    "of each channel, which is taken off"
+    std: Annotated[tuple[float, ...], Range()]
+    "of each channel, by which is divided"
+    mlp_ratio: Annotated[float, Range(1e-9)] = 4.0
+    "width of a feed-forward layer, in tokens"
+    probe: str = "digits"
+    "data set of the linear probe"
+    threads: Annotated[int, Range(1)] = 2
+    "threads of the linear probe"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require_data_set("probe", self.probe)
+
+
+@part
+class Timm:
+    """A pretrained vision transformer of timm, from the hub or from a file of its weights."""
+
+    timm_name: str
+    "such as `vit_tiny_patch16_224.augreg_in21k`"
+    file: str | None = None
+    "its weights; null asks the hub"
+    image_size: Annotated[int | None, Range(1)] = None
+    "resample the position embedding to this height and width; null keeps the model's own"
+    probe: str = "digits"
+    "data set of the linear probe"
+    threads: Annotated[int, Range(1)] = 2
+    "threads of the linear probe"
+
+    def __post_init__(self) -> None:
+        _require_data_set("probe", self.probe)
+
+
+#: What the key `source` chooses between.
+SOURCES = {"pretrain": Recipe, "checkpoint": Checkpoint, "timm": Timm}
+
+
+def parse_backbone(
+    options: Mapping[str, Any], where: str = "backbone"
+) -> Recipe | Checkpoint | Timm:
+    """Check an entry of `backbones` in full.
+
+    Args:
+        options: the entry; `source` chooses between `SOURCES` and is "pretrain" by default.
+        where: the entry's name in an error.
 
     Raises:
-        ValueError: names what is unknown, missing or out of range, and what is allowed.
+        ValueError: names what is unknown, missing, out of range or contradictory.
     """
-    check_keys(options, {f.name: f.default for f in fields(Recipe)}, "pretrain")
-    return make(Recipe, options, "backbone")
-
-
-def check_keys(options: Mapping[str, Any], known: Mapping[str, Any], source: str) -> None:
-    """Every key must be known, and every known key whose default is MISSING must be there."""
-    if unknown := sorted(options.keys() - known.keys()):
+    given = dict(options)
+    source = given.pop("source", "pretrain")
+    if not isinstance(source, str) or source not in SOURCES:
         raise ValueError(
-            f"backbone: source {source} does not know {', '.join(unknown)}; "
-            f"its options are {', '.join(sorted(known))}"
+            f"{where}.source is {shown(source)}, but must be one of {', '.join(SOURCES)}"
         )
-    if lacking := sorted(k for k, v in known.items() if v is MISSING and k not in options):
-        raise ValueError(f"backbone: source {source} also needs {', '.join(lacking)}")
+    made: Recipe | Checkpoint | Timm = make(SOURCES[source], given, where)
+    return made
+
+
+def _require_data_set(key: str, name: str) -> None:
+    try:
+        dataset_spec(name)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from error

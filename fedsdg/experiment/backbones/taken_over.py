@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import MISSING, fields
-from typing import Any
+from dataclasses import asdict, fields
 
-from fedsdg.experiment.backbones.recipe import check_keys
+from fedsdg.experiment.backbones.recipe import Checkpoint, Timm
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import Backbone, from_checkpoint, from_timm
 
-_ARCHITECTURE = {f.name: f.default for f in fields(Architecture)}
-_CHECKPOINT = _ARCHITECTURE.keys() - {"timm_name"} | {"file", "probe", "threads"}
-_TIMM = {"timm_name", "file", "image_size", "probe", "threads"}
 
-
-def take(source: str, options: Mapping[str, Any]) -> Backbone:
+def take(entry: Checkpoint | Timm) -> Backbone:
     """A backbone somebody else trained."""
-    if source == "timm":
-        known = dict.fromkeys(_TIMM) | {"timm_name": MISSING}
-        check_keys(options, known, source)
-        size = options.get("image_size")
-        return from_timm(options["timm_name"], options.get("file"), image_size=size)
-    known = {key: _ARCHITECTURE.get(key) for key in _CHECKPOINT} | {"file": MISSING}
-    check_keys(options, known, source)
-    return from_checkpoint(options["file"], shape_of(options))
+    if isinstance(entry, Timm):
+        return from_timm(entry.timm_name, entry.file, image_size=entry.image_size)
+    return from_checkpoint(entry.file, shape_of(entry))
 
 
-def shape_of(options: Mapping[str, Any]) -> Architecture:
-    """The architecture that the options of a checkpoint give."""
-    return Architecture(**{key: value for key, value in options.items() if key in _ARCHITECTURE})
+def shape_of(entry: Checkpoint) -> Architecture:
+    """The architecture that a checkpoint declares."""
+    known = {field.name for field in fields(Architecture)}
+    return Architecture(**{key: value for key, value in asdict(entry).items() if key in known})

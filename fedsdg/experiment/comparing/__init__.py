@@ -6,7 +6,7 @@ seed by seed. Whether that is allowed on this machine is tried first (``replay``
 
 from __future__ import annotations
 
-import contextlib
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,12 +18,13 @@ from fedsdg.analysis.standing import Standing, rivals_of
 from fedsdg.analysis.standing_page import PAGE, write_page
 from fedsdg.analysis.summarise import write_summary
 from fedsdg.analysis.summary import Summary
-from fedsdg.experiment.comparing.folder import METHODS, RECORDS, write_facts, write_methods
+from fedsdg.experiment.comparing.folder import RECORDS, write_facts, write_methods
 from fedsdg.experiment.comparing.newcomers import Newcomers, read_newcomers, settle
 from fedsdg.experiment.comparing.pairing import Record, bring_backbone, paired, read_record
 from fedsdg.experiment.comparing.tuning import tune
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.config_files import load_config
+from fedsdg.experiment.consistency import check_folders
 from fedsdg.experiment.grid import run_grid
 from fedsdg.experiment.possible import require_possible
 from fedsdg.experiment.replay import Agreement
@@ -85,24 +86,25 @@ def compare(
     folder.mkdir(parents=True, exist_ok=True)
     newcomers = settle(newcomers, folder)
     rivals = rivals_of([m for m in record.methods if m in (request.against or record.methods)])
-    store, published = store.absolute(), load_config([shipped(ARENAS[arena])])
-    with contextlib.chdir(folder):
-        config = _config(arena, newcomers, seeds)
-        require_possible(config)
-        bring_backbone(config)
-        agreement = None if request.baselines_here else _require_pairs(published, record, seeds)
-        if request.tuned:
-            newcomers = tune(newcomers, config, published, store, jobs)
-            config = _config(arena, newcomers, seeds)
-        here = [m for m in published.methods if request.baselines_here and m.label in rivals]
-        grid = replace(config, methods=(*config.methods, *here))
-        if failed := run_grid(grid, store, jobs=jobs):
-            raise ValueError(f"{len(failed)} run(s) failed, the first is {failed[0]}")
-        _combine(record, grid, rivals)
-        write_facts(record, config, agreement)
-        standings = _standings(Path(RECORDS), newcomers, rivals)
-        write_page(Path(), standings, None if agreement is None else agreement.sentence)
-    return Compared(_standings(folder / RECORDS, newcomers, rivals), agreement, folder)
+    published = replace(load_config([shipped(ARENAS[arena])]), root=folder)
+    config = _config(folder, arena, newcomers, seeds)
+    require_possible(config)
+    bring_backbone(config)
+    agreement = None if request.baselines_here else _require_pairs(published, record, seeds)
+    if request.tuned:
+        newcomers = tune(newcomers, config, published, store, jobs)
+        config = _config(folder, arena, newcomers, seeds)
+    here = [m for m in published.methods if request.baselines_here and m.label in rivals]
+    grid = replace(config, methods=(*config.methods, *here))
+    if failed := run_grid(grid, store, jobs=jobs):
+        raise ValueError(f"{len(failed)} run(s) failed, the first is {failed[0]}")
+    _combine(record, grid, rivals)
+    write_facts(record, config, agreement)
+    standings = tuple(
+        Standing(Summary(folder / RECORDS), label, rivals) for label in newcomers.labels
+    )
+    write_page(folder, standings, None if agreement is None else agreement.sentence)
+    return Compared(standings, agreement, folder)
 
 
 def _seeds(request: Request, record: Record) -> tuple[int, ...]:
@@ -122,16 +124,19 @@ def _check_names(request: Request, record: Record, newcomers: Newcomers) -> None
                 f"the record of {request.arena!r} has a row {label!r} already; give the entry a "
                 "'name' of its own"
             )
+    check_folders("methods", [*record.methods, *newcomers.labels])
     for label in request.against:
         if label not in record.methods:
             close = hint(label, record.methods)
             raise ValueError(f"--against: the record has no row {label!r}{close}")
 
 
-def _config(arena: str, newcomers: Newcomers, seeds: Sequence[int]) -> Config:
+def _config(folder: Path, arena: str, newcomers: Newcomers, seeds: Sequence[int]) -> Config:
     """The arena with the newcomers in place of its methods, as it is kept in the folder."""
-    write_methods(arena, newcomers, seeds)
-    return load_config([shipped(ARENAS[arena]), METHODS])
+    file = write_methods(folder, arena, newcomers, seeds)
+    plugins = [str(folder / name) if name.endswith(".py") else name for name in newcomers.plugins]
+    loaded = load_config([shipped(ARENAS[arena]), file], [f"plugins={json.dumps(plugins)}"])
+    return replace(loaded, root=folder)
 
 
 def _require_pairs(published: Config, record: Record, seeds: Sequence[int]) -> Agreement:
@@ -169,16 +174,12 @@ def _combine(record: Record, grid: Config, rivals: Sequence[str]) -> None:
         if run.row["method"] in set(rivals) - here and run.row["seed"] in grid.seeds
     ]
     who = replace(usual_roles(), subject=grid.methods[0].label)
-    write_summary([*read_summary(filled(SUMMARY, experiment=arena)), *beside], RECORDS, who)
-    write_json(Path(RECORDS) / ROLES, asdict(who))
-    published, own = record.folder / "search.json", filled(SEARCH, experiment=arena)
+    made, records = grid.root / filled(SUMMARY, experiment=arena), grid.root / RECORDS
+    write_summary([*read_summary(made), *beside], records, who)
+    write_json(records / ROLES, asdict(who))
+    published = record.folder / "search.json"
+    own = grid.root / filled(SEARCH, experiment=arena)
     found = read_json(published) if published.is_file() else {"methods": {}}
     if own.is_file():
         found["methods"] |= read_json(own)["methods"]
-    write_json(Path(RECORDS) / "search.json", found)
-
-
-def _standings(
-    records: Path, newcomers: Newcomers, rivals: tuple[str, ...]
-) -> tuple[Standing, ...]:
-    return tuple(Standing(Summary(records), label, rivals) for label in newcomers.labels)
+    write_json(records / "search.json", found)

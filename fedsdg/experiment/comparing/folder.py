@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -20,8 +21,11 @@ METHODS, FACTS, RECORDS = "methods.yaml", "comparison.json", "records"
 _READ = ("runs.parquet", "rounds.parquet", "clients.parquet")
 
 
-def write_methods(arena: str, newcomers: Newcomers, seeds: Sequence[int]) -> None:
-    """A config to be laid over that of the arena: the newcomers in place of its methods."""
+def write_methods(folder: Path, arena: str, newcomers: Newcomers, seeds: Sequence[int]) -> Path:
+    """Write a config to be laid over that of the arena: the newcomers in place of its methods.
+
+    Plugins are named as they are seen from the folder.
+    """
     laid: dict[str, Any] = {
         "experiment": arena,
         "seeds": list(seeds),
@@ -33,17 +37,18 @@ def write_methods(arena: str, newcomers: Newcomers, seeds: Sequence[int]) -> Non
         "tables": ["main", "horizon"],
         "figures": ["progress"],
     }
-    with files.atomic_path(METHODS) as temporary:
+    with files.atomic_path(folder / METHODS) as temporary:
         temporary.write_text(yaml.safe_dump(laid, sort_keys=False, allow_unicode=True))
+    return folder / METHODS
 
 
 def write_facts(record: Record, config: Config, agreement: Agreement | None) -> None:
     """What was compared with what: configs, hashes, and where and with which versions."""
     place = (config.datasets[0], config.settings[0])
     runs = {one.label: config.run(*place, one, config.seeds[0]) for one in config.methods}
-    hashes = {plugin.place: plugin.sha256 for plugin in config.plugins}
+    hashes = {Path(plugin.place).name: plugin.sha256 for plugin in config.plugins}
     files.write_json(
-        FACTS,
+        config.root / FACTS,
         {
             "arena": config.experiment,
             "seeds": list(config.seeds),

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fedsdg.files import atomic_path, hint
+from fedsdg.files.strict_yaml import read_yaml
 from fedsdg.methods.plugin_files import read_plugin
 from fedsdg.methods.plugins import find_plugin, offered
 from fedsdg.parts import mapping
@@ -89,7 +88,8 @@ def settle(newcomers: Newcomers, folder: Path) -> Newcomers:
         if not place.endswith(".py"):
             continue
         for file in read_plugin(Path(place)).paths:
-            other = copied.setdefault(file.name, file)
+            # Some file systems ignore case.
+            other = copied.setdefault(file.name.casefold(), file)
             if not other.samefile(file):
                 raise ValueError(
                     f"the plugins bring two files called {file.name}, {other} and {file}; rename "
@@ -106,10 +106,7 @@ def settle(newcomers: Newcomers, folder: Path) -> Newcomers:
 def _read_config(file: Path) -> Mapping[str, Any]:
     if not file.is_file():
         raise FileNotFoundError(f"there is no config file {file}")
-    try:
-        given = mapping(yaml.safe_load(file.read_text(encoding="utf-8")), str(file))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from error
+    given = mapping(read_yaml(file), str(file))
     for key in given:
         if key not in (*KEYS, "experiment"):
             raise ValueError(

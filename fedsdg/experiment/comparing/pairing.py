@@ -74,7 +74,7 @@ def paired(config: Config, record: Record, seeds: Sequence[int], method: str) ->
         )
     dataset, setting, _, seed = wanted
     run = config.run(dataset, setting, config.method(method), seed)
-    file = partition_of(dataset, config.federation.clients, setting, seed)
+    file = config.root / partition_of(dataset, config.federation.clients, setting, seed)
     source = config.source(dataset)
     material = loaded_material(source, backbone_file(config), config.training.device)
     return replay(run, one, material, kept_or_made(division_of(run, source, file), loaded_images))
@@ -94,7 +94,7 @@ def _other_partitions(config: Config, record: Record, seeds: Sequence[int]) -> l
         for setting in {split_setting(one)[0]: one for one in config.settings}.values():
             for seed in seeds:
                 run = config.run(dataset, setting, method, seed)
-                file = partition_of(dataset, config.federation.clients, setting, seed)
+                file = config.root / partition_of(dataset, config.federation.clients, setting, seed)
                 made = kept_or_made(division_of(run, source, file), loaded_images)
                 there = known.get((dataset, run.skew, seed))
                 if there is not None and there != made.sha256:

@@ -31,7 +31,7 @@ def tune(
         for method in config.methods
     }
     wanted = replace(config, search=replace(published.search, space=space))
-    output = filled(SEARCH, experiment=config.experiment)
+    output = config.root / filled(SEARCH, experiment=config.experiment)
     found = search(wanted, store, backbone_file(config), output, jobs=jobs)
     for label, outcome in found["methods"].items():
         if outcome["best"] is None:

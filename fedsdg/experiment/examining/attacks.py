@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsdg.experiment.examining.findings import Failure, Property, counted, raised
+from fedsdg.experiment.examining.findings import RAISED, Failure, Property, counted, raised
 from fedsdg.experiment.examining.situations import Case
 from fedsdg.federation.environment.attackers import Attack, AttackView
 
@@ -105,7 +105,7 @@ def _everywhere(holds: Callable[[Attack, Case, int], None]) -> Callable[[Attack]
                 holds(attack, case, attackers)
             except Failure as failure:
                 raise Failure(f"{failure} (attackers: {where})") from failure
-            except Exception as error:
+            except RAISED as error:
                 raise Failure(f"{raised(error)} (attackers: {where})") from error
         return f"{counted(len(list(_cases())), 'case')} of up to {SIZES[-1][0]} clients"
 

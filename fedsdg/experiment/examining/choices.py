@@ -102,6 +102,21 @@ def moves_stay_finite(optimiser: RowOptimiser) -> str:
     return "gradients of size 0, 1e-30 and 1 in float32"
 
 
+def steps_go_downhill(optimiser: RowOptimiser) -> str:
+    """Along the gradients of ½‖x‖² every client comes nearer to 0."""
+    start = _drawn(CLIENTS, COLUMNS)
+    moved, mover = start.clone(), Mover(optimiser, start, RATE)
+    for _ in range(STEPS):
+        mover.step(moved, moved.clone())
+    shares = moved.norm(dim=1) / start.norm(dim=1)
+    if not bool((shares < 1).all()):
+        raise Failure(
+            f"after {STEPS} steps along the gradients of ½‖x‖² a client is "
+            f"{float(shares.max()):.3g} times as far from the minimum as before"
+        )
+    return f"{STEPS} steps on ½‖x‖²"
+
+
 def unequal_steps_go_together(optimiser: RowOptimiser) -> str:
     """Rows with steps of their own, [n, 1], move as each with its number does."""
     if not optimiser.takes_unequal:
@@ -126,6 +141,11 @@ OPTIMISER = (
         "finite gradients move finitely",
         moves_stay_finite,
         "divide by no number that may be 0: add a small one",
+    ),
+    Property(
+        "it goes downhill",
+        steps_go_downhill,
+        "move by `descend(parameters, direction, rate)`, which goes against the direction",
     ),
     Property(
         "no client depends on another",
@@ -200,6 +220,20 @@ def samples_stand_alone(loss: Loss) -> str:
     return f"{SAMPLES} samples, alone and in the opposite order"
 
 
+def right_answers_cost_less(loss: Loss) -> str:
+    """From equal scores, higher ones of the right classes lower the mean loss of the samples."""
+    logits, labels = _scored(loss, 0.0)
+    surer = logits.clone()
+    surer[torch.arange(SAMPLES), labels] += 0.5
+    rise = loss(surer, labels, reduction="none") - loss(logits, labels, reduction="none")
+    if rise.mean() > 0:
+        raise Failure(
+            f"the mean loss rises by {float(rise.mean()):.3g} when the score of each sample's "
+            "class rises to 0.5, and the others are 0"
+        )
+    return f"{SAMPLES} samples"
+
+
 def slope_is_that_of_the_loss(loss: Loss) -> str:
     """What is propagated back is the derivative, by finite differences."""
     logits, labels = _scored(loss)
@@ -250,6 +284,12 @@ LOSS = (
         ALONE,
         samples_stand_alone,
         "samples of several clients stand in one batch: work row by row",
+    ),
+    Property(
+        "a right answer costs less",
+        right_answers_cost_less,
+        "look at the sign: clients minimise it",
+        (ALONE,),
     ),
     Property(
         "its gradient is its derivative",

@@ -1,4 +1,4 @@
-"""Properties of a part, and what examining them finds: one line each."""
+"""Properties of a part, and the findings of trying them."""
 
 from __future__ import annotations
 
@@ -13,23 +13,31 @@ from torch import Tensor
 
 OK: Literal["ok"] = "ok"
 FAILED: Literal["failed"] = "failed"
+WARNING: Literal["warning"] = "warning"
 NOT: Literal["does not apply"] = "does not apply"
-Outcome = Literal["ok", "failed", "does not apply"]
+Outcome = Literal["ok", "failed", "warning", "does not apply"]
+#: What code of a plugin may raise: `sys.exit` ends a plugin, and must not end the command.
+RAISED = (Exception, SystemExit)
 
 
 class Failure(Exception):
-    """A property does not hold: in which case, and what was found there."""
+    """The smallest case in which a property does not hold, and what happens in it."""
+
+
+class Suspicion(Exception):
+    """A case that is usually a mistake, but that a method may intend."""
 
 
 class Inapplicable(Exception):
-    """A property says nothing of this part: why."""
+    """The reason why a property says nothing about this part."""
 
 
 class Property(NamedTuple):
-    """Something that holds for every part of a kind.
+    """A claim about every part of a kind.
 
-    ``holds(part)`` returns what it has looked at, or raises ``Failure`` or ``Inapplicable``.
-    ``needs``: claims of other properties without which this one says nothing.
+    ``holds(part)`` returns the cases that it tried, or raises ``Failure``, ``Suspicion`` (a
+    warning) or ``Inapplicable``. ``needs`` lists claims of other properties; where one of them does
+    not hold, this one would fail for the same reason and is not tried.
     """
 
     claim: str
@@ -39,35 +47,41 @@ class Property(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A line of the report."""
+    """The result of one property on one part."""
 
     part: str
     property: str
     outcome: Outcome
     sentence: str
-    """What was looked at; the smallest failing case and the remedy; or why it does not apply."""
+    """The cases tried; the smallest failing case and the remedy; or why it does not apply."""
+    cause: str = ""
+    """The claim without which this property was not tried; "" where it was tried."""
 
 
 def examine(
-    name: str, part: Any, properties: Sequence[Property], failed: set[str] | None = None
+    name: str, part: Any, properties: Sequence[Property], broken: dict[str, str] | None = None
 ) -> Iterator[Finding]:
-    """A finding for each property of a part, in their order, as soon as it is known.
+    """Try the properties of a part in their order and yield each finding at once.
 
-    Without the first of them none of the others says anything. ``failed``: claims that are known
-    not to hold, or cannot be told; those that are found so now are added.
+    Args:
+        name: What the report calls the part.
+        part: The part, as the properties expect it.
+        properties: The first of them is needed by all others.
+        broken: Claims that do not hold, each with the one that is the cause of it; extended by
+            those found here.
     """
-    failed = set() if failed is None else failed
+    broken = {} if broken is None else broken
     first = properties[0].claim
     for one in properties:
-        lacking = [claim for claim in (first, *one.needs) if claim in failed]
-        if lacking:
+        cause = next((broken[claim] for claim in (first, *one.needs) if claim in broken), "")
+        if cause:
             outcome: Outcome = NOT
-            sentence = f"it can be told once this holds: {lacking[0]}"
+            sentence = f"it is tried once this holds: {cause}"
         else:
             outcome, sentence = _outcome(one, part)
-        if lacking or outcome == FAILED:
-            failed.add(one.claim)
-        yield Finding(name, one.claim, outcome, sentence)
+        if cause or outcome in (FAILED, WARNING):
+            broken[one.claim] = cause or one.claim
+        yield Finding(name, one.claim, outcome, sentence, cause)
 
 
 def _outcome(one: Property, part: Any) -> tuple[Outcome, str]:
@@ -77,18 +91,22 @@ def _outcome(one: Property, part: Any) -> tuple[Outcome, str]:
             return OK, one.holds(part)
     except Inapplicable as why:
         return NOT, str(why)
+    except Suspicion as doubt:
+        return WARNING, f"{doubt}; {one.remedy}"
     except Failure as failure:
         return FAILED, f"{failure}; {one.remedy}"
-    except Exception as error:
+    except RAISED as error:
         return FAILED, f"{raised(error)}; {one.remedy}"
 
 
-def raised(error: Exception) -> str:
-    """What somebody else's part raised, and in which line of theirs."""
+def raised(error: BaseException) -> str:
+    """Say what a plugin raised, and in which of its lines."""
+    if isinstance(error, SystemExit):
+        return f"it calls sys.exit({error.code!r}){_place(error)}"
     return f"it raises {type(error).__name__}: {' '.join(str(error).split())}{_place(error)}"
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     """The last line outside of this package and of the libraries, " at file.py, line 3"."""
     package, found, trace = Path(__file__).parents[2], "", error.__traceback__
     while trace is not None:

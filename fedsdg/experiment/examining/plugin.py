@@ -11,17 +11,20 @@ from fedsdg.experiment.examining.federations import trial_of
 from fedsdg.experiment.examining.findings import (
     FAILED,
     NOT,
+    RAISED,
     Finding,
     Inapplicable,
     Property,
     examine,
     raised,
 )
+from fedsdg.experiment.examining.own_models import OWN
 from fedsdg.experiment.examining.rounds import METHOD, TRAINS
 from fedsdg.experiment.examining.rules import RULE
 from fedsdg.experiment.examining.situations import Asked
 from fedsdg.experiment.examining.stopping import STOPPING
 from fedsdg.experiment.examining.terms import TERM, Placed, uploads_of
+from fedsdg.federation.own_models.own_model import OwnModel
 from fedsdg.methods.plugins import Plugin, contents, described, find_method
 
 #: By the table of a plugin: how a row is called, and what holds for it.
@@ -52,7 +55,7 @@ def examine_plugin(plugin: Plugin) -> Iterator[Finding]:
 
 def examine_method(name: str, plugin: Plugin | None) -> Iterator[Finding]:
     """The rule, the terms, what clients stop by, and then rounds of all of it together."""
-    method, label, failed = find_method(name, plugin), f"method {name}", set[str]()
+    method, label, broken = find_method(name, plugin), f"method {name}", dict[str, str]()
     terms: list[Placed] = []
     impossible: Finding | None = None
     try:
@@ -62,22 +65,27 @@ def examine_method(name: str, plugin: Plugin | None) -> Iterator[Finding]:
         terms = [Placed(term, one.layout, sent) for term in method.terms]
     except Inapplicable as why:
         impossible = Finding(label, TRAINS, NOT, str(why))
-    except Exception as error:
+    except RAISED as error:
         sentence = f"no small federation can be made of it: {raised(error)}"
         impossible = Finding(label, TRAINS, FAILED, sentence)
     further = tuple(name for placed in terms for name in uploads_of(placed))
     rule = Asked(method.rule, further)
-    yield from examine(f"{label}, rule {_type(method.rule)}", rule, RULE, failed)
+    yield from examine(f"{label}, rule {_type(method.rule)}", rule, RULE, broken)
     if impossible is not None:
         yield impossible
         return
     for placed in terms:
-        yield from examine(f"{label}, term {_type(placed.term)}", placed, TERM)
+        of_term: dict[str, str] = {}  # Another term of the same method is examined all the same.
+        yield from examine(f"{label}, term {_type(placed.term)}", placed, TERM, of_term)
+        broken |= of_term
     if method.stopping is not None:
         part = f"{label}, stopping {_type(method.stopping)}"
         yield from examine(part, method.stopping, STOPPING)
+    own = method.personalisation.own
+    if type(own) is not OwnModel:
+        yield from examine(f"{label}, own model {_type(own)}", trial, OWN, broken)
     whole = f"{label}, personalisation {_type(method.personalisation)}"
-    yield from examine(whole, trial, METHOD, failed)
+    yield from examine(whole, trial, METHOD, broken)
 
 
 def _type(part: Any) -> str:

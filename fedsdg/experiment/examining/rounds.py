@@ -6,24 +6,54 @@ import re
 import tempfile
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedsdg.aggregation.rules.mean import Mean
+from fedsdg.aggregation.types import Aggregate, Context, Rule
 from fedsdg.experiment.examining.federations import Trial, result_of
-from fedsdg.experiment.examining.findings import Failure, Inapplicable, Property, counted
-from fedsdg.experiment.examining.rules import REPEATS, STATE, WORKS
-from fedsdg.experiment.examining.situations import ADAPTERS, NUMBERS, SERVER
+from fedsdg.experiment.examining.findings import (
+    Failure,
+    Inapplicable,
+    Property,
+    Suspicion,
+    counted,
+)
+from fedsdg.experiment.examining.own_models import (
+    ALONE,
+    FIRST,
+    NAMES,
+    ONE_BY_ONE,
+    STAY,
+    kept_models_are_used,
+)
+from fedsdg.experiment.examining.rules import (
+    FALLS,
+    FOLLOWS,
+    PACE,
+    REPEATS,
+    STATE,
+    STATE_IS_USED,
+    WEIGHTS,
+    WORKS,
+)
+from fedsdg.experiment.examining.situations import ADAPTERS, NUMBERS, SERVER, relative_distance
+from fedsdg.experiment.examining.terms import TERM_ALONE, TERM_WORKS
 from fedsdg.federation.checkpoints import Checkpoints
+from fedsdg.federation.evaluation import losses
+from fedsdg.federation.judged_models import JudgedModels, judged_models
 from fedsdg.federation.messages import serialise
+from fedsdg.federation.own_models.own_model import OwnModel
 from fedsdg.federation.passes import Passes
 from fedsdg.federation.rounds import Federation
 
-#: How far clients that train together may be from clients that train one by one, in float32.
-ONE_BY_ONE = 1e-3
+#: A method that has learned less than this share of what the plain mean has is suspicious.
+SLOW = 0.1
 
 
 def trains(trial: Trial) -> str:
@@ -154,6 +184,94 @@ def one_by_one(trial: Trial) -> str:
     return f"{len(asked)} clients in round 1"
 
 
+class Still:
+    """A rule, but the server's models and its state stay as they are."""
+
+    def __init__(self, rule: Rule) -> None:
+        self._rule = rule
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rule, name)
+
+    def __call__(
+        self, uploads: Mapping[str, Tensor], context: Context, state: Mapping[str, Tensor]
+    ) -> Aggregate:
+        steps = uploads["update"].new_zeros(self._rule.models(context.num_clients), 1)
+        return Aggregate(steps.expand(-1, uploads["update"].shape[1]), None, dict(state), {})
+
+
+def clients_see_their_own_data(trial: Trial) -> str:
+    """While the server stands still, other labels of the others change nothing for a client."""
+    one, other = trial.make(), trial.make()
+    if one.pooling.central or one.pooling.disclosed(one.train_sizes) is not None:
+        raise Inapplicable("data leave their clients")
+    client = int(one.cohort(1)[:2][-1])  # Neither the first nor the last, which leak most easily.
+    labels = (other.samples.labels + 1) % (int(other.samples.labels.max()) + 1)
+    for shards in (one.shards.train, one.shards.val, one.shards.test):
+        index = torch.from_numpy(shards[client])
+        labels[index] = one.samples.labels[index]
+    other.samples = replace(other.samples, labels=labels)
+    reference, found = _vectors(one, client), []
+    for federation in (one, other):
+        federation.rule = cast(Rule, Still(federation.rule))
+        federation.run()
+        found.append(_vectors(federation, client))
+    for what, start in reference.items():
+        off = relative_distance(found[0][what], found[1][what], start)
+        if not off <= ONE_BY_ONE:
+            raise Failure(
+                f"the {what} of client {client} differs by {off:.1e} of its way when the other "
+                "clients have other labels, though the server stands still"
+            )
+    return f"{one.rounds_done} rounds in which the others of client {client} have other labels"
+
+
+def _vectors(one: Federation, client: int) -> dict[str, Tensor]:
+    """What a client has, by what it is called."""
+    private, kept = one.bank.gather(torch.tensor([client]))
+    model = _models(one).theta.expand(one.num_clients, -1)[client]
+    found = {"model": model, "private parameters": private[0]}
+    return found | {f"kept vector {name!r}": value[0] for name, value in kept.items()}
+
+
+def _models(one: Federation) -> JudgedModels:
+    everybody = np.ones(one.num_clients, dtype=bool)
+    return judged_models(one, max(1, one.rounds_done), everybody, ~everybody)
+
+
+def learns_as_the_mean(trial: Trial) -> str:
+    """Warn where clients have learned next to nothing of what the plain mean has taught them.
+
+    A client's own model must have a lower loss on its training samples than the plain mean.
+    """
+    one, plain = trial.whole[0], trial.make()
+    before = _loss(plain)
+    if one.pooling.central:
+        raise Inapplicable("one place trains on the samples of all")
+    plain.rule, plain.state, plain.probes, plain.first = Mean("uniform"), {}, (), None
+    plain.theta, plain.own = plain.models[0], OwnModel()
+    plain.work = replace(plain.work, terms=())
+    plain.schedule = replace(plain.schedule, personal_epochs=0)
+    plain.run()
+    found, mean = _loss(one), _loss(plain)
+    least = 0.0 if one.own.keeps else 1 - SLOW
+    if not found <= mean + least * max(0.0, before - mean):
+        whose = "of the clients' own models" if one.own.keeps else ""
+        raise Suspicion(
+            f"after {one.rounds_done} rounds the loss {whose} on their training samples is "
+            f"{found:.4g}, but {mean:.4g} by the plain mean (before: {before:.4g})"
+        )
+    return f"a loss of {found:.4g} after {one.rounds_done} rounds; the plain mean: {mean:.4g}"
+
+
+def _loss(one: Federation) -> float:
+    """Mean loss of the clients' models on their training samples."""
+    models, everybody = _models(one), torch.arange(one.num_clients)
+    theta = models.theta.expand(one.num_clients, -1)
+    common = (one.model, one.layout, one.samples, one.shards.train)
+    return float(losses(*common, theta, models.private(everybody), one.work.loss).mean())
+
+
 def _require_same(expected: Mapping[str, Any], found: Mapping[str, Any], who: str) -> None:
     for name in dict.fromkeys([*expected, *found]):
         if expected.get(name) != found.get(name):
@@ -161,26 +279,47 @@ def _require_same(expected: Mapping[str, Any], found: Mapping[str, Any], who: st
 
 
 TRAINS = "it trains"
+USED = "kept models are used"
+ONE = "clients one by one are clients together"
+OWN_DATA = "clients see their own data alone"
 RUNS_REPEAT = "the same seed gives the same bytes"
 METHOD = (
     Property(
         TRAINS,
         trains,
         "a small federation with the defaults of the parameters must work",
-        (WORKS,),
+        (WORKS, WEIGHTS, STATE, TERM_WORKS, NAMES),
+    ),
+    Property(
+        ONE,
+        one_by_one,
+        "let no term and no loss mix the rows of clients",
+        (TERM_ALONE,),
+    ),
+    Property(
+        OWN_DATA,
+        clients_see_their_own_data,
+        "keep nothing in modules and classes, and let nothing mix the rows of clients",
+        (ALONE, REPEATS, STATE, ONE),
+    ),
+    Property(
+        USED,
+        kept_models_are_used,
+        "let `models` return what clients keep, where `has` says that they have it",
+        (STAY, ALONE, OWN_DATA),
     ),
     Property(
         RUNS_REPEAT,
         runs_repeat,
         "draw random numbers from generators that are seeded by the round, and keep nothing in "
         "modules",
-        (REPEATS, STATE),
+        (REPEATS, STATE, ALONE, OWN_DATA),
     ),
     Property(
         "resumed, it is the whole run bit for bit",
         resumes,
         "keep what outlives a round in the rule's state, or in vectors that a term `keeps`",
-        (REPEATS, STATE, RUNS_REPEAT),
+        (REPEATS, STATE, ALONE, OWN_DATA, RUNS_REPEAT),
     ),
     Property(
         "bytes are as declared",
@@ -188,8 +327,9 @@ METHOD = (
         "say in the row's `up` and `down` what a client sends and receives in a round: '2d', '≤ d'",
     ),
     Property(
-        "clients one by one are clients together",
-        one_by_one,
-        "let no term and no loss mix the rows of clients",
+        "it learns as the plain mean does",
+        learns_as_the_mean,
+        "look at signs and factors, and at which model a client uses",
+        (FOLLOWS, PACE, FALLS, STATE_IS_USED, STAY, FIRST, ALONE, USED, OWN_DATA),
     ),
 )

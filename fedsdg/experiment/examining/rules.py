@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load, save
-from torch import Tensor
 
+from fedsdg.aggregation.engines.rows import TensorRows
+from fedsdg.aggregation.plans import Combination, PlannedRule, planned
 from fedsdg.aggregation.types import Aggregate, Rule
 from fedsdg.experiment.examining.doors import same_through_every_door
 from fedsdg.experiment.examining.findings import (
+    RAISED,
     Failure,
     Inapplicable,
     Property,
@@ -23,11 +22,19 @@ from fedsdg.experiment.examining.findings import (
     counted,
     raised,
 )
+from fedsdg.experiment.examining.rule_rounds import (
+    lives_by_its_state,
+    loss_falls_as_by_the_mean,
+    state_is_used,
+    steps_follow_the_updates,
+    steps_keep_their_length,
+)
 from fedsdg.experiment.examining.situations import (
     SERVER,
-    Asked,
     Case,
     cases,
+    difference,
+    everywhere,
     fresh,
     outcome,
     situation,
@@ -37,7 +44,6 @@ from fedsdg.experiment.examining.situations import (
 ROUNDING = 1e-7
 #: The largest updates that are tried: their squares are still numbers of float32.
 SCALES = (1e6, 1e12, 1e18)
-ROUNDS = 3
 
 
 def gives_a_result(rule: Rule, case: Case) -> None:
@@ -65,9 +71,9 @@ def order_is_free(rule: Rule, case: Case) -> None:
 
 
 def inputs_stay(rule: Rule, case: Case) -> None:
-    """Uploads, state and context have the same bytes afterwards."""
+    """Uploads, state and context have the same bytes afterwards, and are not kept."""
     given, before = situation(rule, case), situation(rule, case)
-    outcome(fresh(rule), given)
+    found = outcome(fresh(rule), given)
     for what, now, then in (
         ("upload", given.uploads, before.uploads),
         ("state", given.state, before.state),
@@ -76,49 +82,18 @@ def inputs_stay(rule: Rule, case: Case) -> None:
         for name in dict.fromkeys([*then, *now]):
             if name not in now or name not in then or bytes_of(now[name]) != bytes_of(then[name]):
                 raise Failure(f"the {what} {name!r} is changed in place")
+    uploads = {x.untyped_storage().data_ptr(): name for name, x in given.uploads.items()}
+    for name, value in found.state.items():
+        if (upload := uploads.get(value.untyped_storage().data_ptr())) is not None:
+            raise Failure(f"the state {name!r} is a view of the upload {upload!r}, not a copy")
 
 
 def repeats(rule: Rule, case: Case) -> None:
     """The same call twice gives the same bytes."""
     own = fresh(rule)
     one, two = outcome(own, situation(rule, case)), outcome(own, situation(rule, case))
-    if name := _difference(one, two):
+    if name := difference(one, two):
         raise Failure(f"the same call gives another {name} the second time")
-
-
-def lives_by_its_state(rule: Rule, case: Case) -> None:
-    """Rounds in which every rule is a new one, with the state as files hold it, are the same."""
-    own = fresh(rule)
-    state: Mapping[str, Tensor] | None = None
-    stored: Mapping[str, Tensor] | None = None
-    kept = situation(rule, case).state
-    for round_ in range(1, ROUNDS + 1):
-        whole = outcome(own, situation(rule, case, round_=round_, state=state))
-        after = outcome(fresh(rule), situation(rule, case, round_=round_, state=stored))
-        if name := _difference(whole, after):
-            raise Failure(
-                f"in round {round_} a rule that was given the stored state of round {round_ - 1} "
-                f"gives another {name} than the one that has run since round 1"
-            )
-        _require_storable(whole.state, kept, round_)
-        state = whole.state
-        stored = load(save({name: value.contiguous() for name, value in whole.state.items()}))
-
-
-def _require_storable(state: Mapping[str, Any], first: Mapping[str, Tensor], round_: int) -> None:
-    for name, value in state.items():
-        if not isinstance(value, Tensor):
-            raise Failure(f"after round {round_} the state {name!r} is a {type(value).__name__}")
-    if set(state) != set(first):
-        raise Failure(
-            f"after round {round_} the state holds {sorted(state)}, but `init` made {sorted(first)}"
-        )
-    for name, value in first.items():
-        if state[name].shape != value.shape:
-            raise Failure(
-                f"after round {round_} the state {name!r} has the shape {list(state[name].shape)}, "
-                f"but `init` made {list(value.shape)}"
-            )
 
 
 def stays_finite(rule: Rule, case: Case, scale: float) -> None:
@@ -155,15 +130,34 @@ def names_who_is_not_finite(rule: Rule, case: Case, value: float) -> None:
 
 
 def weights_add_up(rule: Rule, case: Case) -> None:
-    """[M] numbers that sum to 1, or None."""
+    """[M] real numbers, none below zero, that sum to 1, or None."""
     weights = outcome(fresh(rule), situation(rule, case)).weights
     if weights is None:
         return
-    if not isinstance(weights, np.ndarray) or weights.shape != (case.size,):
-        shape = list(weights.shape) if hasattr(weights, "shape") else type(weights).__name__
-        raise Failure(f"the weights are {shape} for {counted(case.size, 'client')}")
+    _require_vector(weights, case, "weights")
     if not np.isfinite(weights).all() or abs(weights.sum() - 1) > 1e-9:
         raise Failure(f"the weights sum to {weights.sum():.12g}")
+    if weights.min() < 0:
+        raise Failure(f"a weight is {weights.min():.3g}")
+
+
+def coefficients_are_real(rule: Rule, case: Case) -> None:
+    """The coefficients of a ``Combination`` are [M] real numbers."""
+    if not isinstance(rule, PlannedRule):
+        raise Inapplicable("it is no PlannedRule")
+    given = situation(rule, case)
+    rows = {name: TensorRows(x) for name, x in given.uploads.items() if x.dim() == 2}
+    step = planned(fresh(rule), rows, given.context, given.state).step
+    if isinstance(step, Combination):
+        _require_vector(step.coefficients, case, "coefficients")
+
+
+def _require_vector(values: Any, case: Case, what: str) -> None:
+    if not isinstance(values, np.ndarray) or values.shape != (case.size,):
+        shape = list(values.shape) if hasattr(values, "shape") else type(values).__name__
+        raise Failure(f"the {what} are {shape} for {counted(case.size, 'client')}")
+    if values.dtype.kind not in "fiu":
+        raise Failure(f"the {what} are {values.dtype}, and no real numbers")
 
 
 def works_alone(rule: Rule, case: Case) -> None:
@@ -173,7 +167,7 @@ def works_alone(rule: Rule, case: Case) -> None:
         found = outcome(fresh(rule), given)
     except Failure:
         raise
-    except Exception as error:
+    except RAISED as error:
         raise Failure(f"`require` accepts one client, but then {raised(error)}") from error
     _require_finite(found, "of the update of one client")
 
@@ -188,6 +182,10 @@ def nothing_comes_of_nothing(rule: Rule, case: Case) -> None:
     found = outcome(fresh(rule), given)
     _require_finite(found, "of updates that are all zero")
     if found.steps.any():
+        zero = situation(rule, case, scale=0.0)
+        other = outcome(fresh(rule), zero._replace(context=replace(zero.context, round=2)))
+        if not torch.equal(found.steps, other.steps):
+            raise Inapplicable("it draws its steps: they differ from round to round")
         raise Failure(f"updates are all zero, and the step is {float(found.steps.abs().max()):.3g}")
 
 
@@ -222,50 +220,6 @@ def _require_close(found: Any, expected: Any, what: str) -> None:
     raise Failure(f"{what} (by up to {float((one - two).abs().max()):.3g})")
 
 
-def _difference(one: Aggregate, two: Aggregate) -> str:
-    """What of two results has other bytes; "" where nothing has."""
-    if bytes_of(one.steps) != bytes_of(two.steps):
-        return "step"
-    if bytes_of(one.weights) != bytes_of(two.weights):
-        return "list of weights"
-    for name in dict.fromkeys([*one.state, *two.state]):
-        if bytes_of(one.state.get(name)) != bytes_of(two.state.get(name)):
-            return f"state {name!r}"
-    return ""
-
-
-def _everywhere(
-    holds: Callable[..., None], *choices: Any, within: Callable[[Rule], Any] = cases
-) -> Callable[[Asked], str]:
-    """The property over all cases and ``choices``, which says where it fails first."""
-
-    def over(asked: Asked) -> str:
-        rule, further = asked
-        seen: list[Case] = []
-        for case, *chosen in itertools.product(within(rule), *([choices] if choices else [])):
-            case = replace(case, further=further)
-            try:
-                holds(rule, case, *chosen)
-            except Failure as failure:
-                raise Failure(f"{failure} ({case})") from failure
-            except Inapplicable:
-                raise
-            except Exception as error:
-                raise Failure(f"{raised(error)} ({case})") from error
-            seen.append(case)
-        sizes, widths = ({getattr(case, name) for case in seen} for name in ("size", "d"))
-        return f"{_range(sizes, 'client')} and {_range(widths, 'parameter')}"
-
-    return over
-
-
-def _range(numbers: set[int], what: str) -> str:
-    """ "3 to 9 clients", or "1 client"."""
-    if len(numbers) == 1:
-        return counted(min(numbers), what)
-    return f"{min(numbers)} to {max(numbers)} {what}s"
-
-
 def _wide(rule: Rule) -> list[Case]:
     """A case in which even the sum of the squares of 1e18 is no number of float32 any more."""
     return [Case(max(5, next(iter(cases(rule))).size), 1000)]
@@ -275,74 +229,111 @@ def _one(rule: Rule) -> list[Case]:
     return [Case(1, 3)]
 
 
+PURE = "uploads and state stay as they are"
 REPEATS = "the same call gives the same result"
 STATE = "it goes on from its state alone"
+COEFFICIENTS = "coefficients are one real number a client"
+WEIGHTS = "weights are one a client, none below zero, and sum to 1"
 WORKS = "it works on small rounds"
+FOLLOWS = "no step points against the updates"
+FALLS = "the loss falls as by the mean"
+STATE_IS_USED = "its state changes, and is read"
+PACE = "the same updates move the model as far in later rounds"
 RULE = (
     Property(
         WORKS,
-        _everywhere(gives_a_result),
+        everywhere(gives_a_result),
         "a rule must work on rounds as small as this, or refuse them by `require`",
     ),
     Property(
         REPEATS,
-        _everywhere(repeats),
+        everywhere(repeats),
         "keep nothing in the rule, its class or its module: what it remembers goes in as `state` "
         "and comes out in the result",
     ),
     Property(
-        "the order of the clients does not matter",
-        _everywhere(order_is_free),
-        "treat the rows of an upload alike, and know clients by `context.clients`",
-        (REPEATS,),
-    ),
-    Property(
-        "uploads and state stay as they are",
-        _everywhere(inputs_stay),
+        PURE,
+        everywhere(inputs_stay),
         'write into copies: `uploads["update"].clone()`',
     ),
     Property(
+        COEFFICIENTS,
+        everywhere(coefficients_are_real),
+        "give `Combination` an array [M] of float64",
+    ),
+    Property(
+        WEIGHTS,
+        everywhere(weights_add_up),
+        "return weights [M], or None where the rule has none",
+    ),
+    Property(
+        "the order of the clients does not matter",
+        everywhere(order_is_free),
+        "treat the rows of an upload alike, and know clients by `context.clients`",
+        (REPEATS, PURE, COEFFICIENTS, WEIGHTS),
+    ),
+    Property(
         STATE,
-        _everywhere(lives_by_its_state),
+        everywhere(lives_by_its_state),
         "let `init` make all that it remembers, as tensors that keep their shape, and return all "
         "of it as the new state",
         (REPEATS,),
     ),
     Property(
         "large updates stay finite",
-        _everywhere(stays_finite, *SCALES, within=_wide),
+        everywhere(stays_finite, *SCALES, within=_wide),
         "compute in float64 (`.double()`), or raise a ValueError that says what is too large",
     ),
     Property(
         "who sends NaN or infinity is named",
-        _everywhere(names_who_is_not_finite, float("nan"), float("inf")),
+        everywhere(names_who_is_not_finite, float("nan"), float("inf")),
         "read uploads by `checked_upload` of fedsdg.aggregation.uploads, or in a PlannedRule",
     ),
     Property(
-        "weights are one a client and sum to 1",
-        _everywhere(weights_add_up),
-        "return weights [M], or None where the rule has none",
-    ),
-    Property(
         "one client is a cohort",
-        _everywhere(works_alone, within=_one),
+        everywhere(works_alone, within=_one),
         "handle one client, or let `require` raise a ValueError that says how many are needed",
     ),
     Property(
         "zero updates are a zero step",
-        _everywhere(nothing_comes_of_nothing),
+        everywhere(nothing_comes_of_nothing),
         "let nothing but updates move the model, and divide by no length that may be 0",
     ),
     Property(
         "float32 is float64 but for rounding",
-        _everywhere(precision_is_enough),
+        everywhere(precision_is_enough),
         "add up in float64 (`.double()`) and return the step in the dtype of the updates",
-        (REPEATS,),
+        (REPEATS, PURE),
     ),
     Property(
         "memory, pieces and files give the same",
         same_through_every_door,
         "ask of rows what `Rows` offers, and nothing that depends on how columns are cut",
         (REPEATS,),
+    ),
+    Property(
+        FOLLOWS,
+        steps_follow_the_updates,
+        "look at the signs: updates are θ_k − θ, and the server adds the step",
+        (REPEATS, STATE),
+    ),
+    Property(
+        PACE,
+        steps_keep_their_length,
+        "look at the sign of the momentum, and at what the state holds after a round",
+        (REPEATS, STATE, FOLLOWS),
+    ),
+    Property(
+        FALLS,
+        loss_falls_as_by_the_mean,
+        "look for a lost factor, such as a second division by the number of clients, and at the "
+        "default of the server's learning rate",
+        (REPEATS, STATE, FOLLOWS, PACE),
+    ),
+    Property(
+        STATE_IS_USED,
+        state_is_used,
+        "return the new values as the state, and read them in the next round",
+        (REPEATS, STATE),
     ),
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -12,7 +13,14 @@ import torch
 from torch import Tensor
 
 from fedsdg.aggregation.types import Aggregate, Context, Rule
-from fedsdg.experiment.examining.findings import Failure, Inapplicable, counted
+from fedsdg.experiment.examining.findings import (
+    RAISED,
+    Failure,
+    Inapplicable,
+    bytes_of,
+    counted,
+    raised,
+)
 
 #: What clients measure for each kind of question that a rule may ask (``Ask``).
 MEASURED: Mapping[str, tuple[str, ...]] = {
@@ -194,4 +202,61 @@ def outcome(rule: Rule, given: Situation) -> Aggregate:
             f"it returns steps of shape {list(steps.shape)}, but [{many}, {d}] are asked for, a "
             "row for each model of the server"
         )
+    if not steps.is_floating_point():
+        raise Failure(f"it returns steps of {steps.dtype}, but a model is of floating numbers")
+    if not isinstance(found.state, Mapping):
+        raise Failure(f"it returns a {type(found.state).__name__} as the state, and no dict")
+    for name, value in found.state.items():
+        if not isinstance(value, Tensor):
+            raise Failure(f"it returns a {type(value).__name__} as the state {name!r}, no tensor")
     return found
+
+
+def difference(one: Aggregate, two: Aggregate) -> str:
+    """Name a part of two results that has other bytes; "" where all are equal."""
+    if bytes_of(one.steps) != bytes_of(two.steps):
+        return "step"
+    if bytes_of(one.weights) != bytes_of(two.weights):
+        return "list of weights"
+    for name in dict.fromkeys([*one.state, *two.state]):
+        if bytes_of(one.state.get(name)) != bytes_of(two.state.get(name)):
+            return f"state {name!r}"
+    return ""
+
+
+def everywhere(
+    holds: Callable[..., None], *choices: Any, within: Callable[[Rule], Any] = cases
+) -> Callable[[Asked], str]:
+    """Try a property on all cases and ``choices``; the first failure names its case."""
+
+    def over(asked: Asked) -> str:
+        rule, further = asked
+        seen: list[Case] = []
+        for case, *chosen in itertools.product(within(rule), *([choices] if choices else [])):
+            case = replace(case, further=further)
+            try:
+                holds(rule, case, *chosen)
+            except Failure as failure:
+                raise Failure(f"{failure} ({case})") from failure
+            except Inapplicable:
+                raise
+            except RAISED as error:
+                raise Failure(f"{raised(error)} ({case})") from error
+            seen.append(case)
+        sizes, widths = ({getattr(case, name) for case in seen} for name in ("size", "d"))
+        return f"{_range(sizes, 'client')} and {_range(widths, 'parameter')}"
+
+    return over
+
+
+def _range(numbers: set[int], what: str) -> str:
+    """ "3 to 9 clients", or "1 client"."""
+    if len(numbers) == 1:
+        return counted(min(numbers), what)
+    return f"{min(numbers)} to {max(numbers)} {what}s"
+
+
+def relative_distance(one: Tensor, two: Tensor, reference: Tensor) -> float:
+    """‖one − two‖ as a share of the way ‖one − reference‖, or of ‖reference‖·10⁻⁵ if longer."""
+    way = max(float((one - reference).norm()), 1e-5 * float(reference.norm()), 1e-12)
+    return float((one - two).norm()) / way

@@ -9,7 +9,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedsdg.experiment.examining.findings import Failure, Inapplicable, Property, counted
+from fedsdg.experiment.examining.findings import (
+    RAISED,
+    Failure,
+    Inapplicable,
+    Property,
+    Suspicion,
+    counted,
+)
 from fedsdg.federation.objectives.term import Term
 from fedsdg.federation.step_rows import PrivateColumns, Rows
 from fedsdg.models.parameters import Layout
@@ -54,7 +61,7 @@ def uploads_of(placed: Placed) -> tuple[str, ...]:
     try:
         uploads, _ = placed.term.finish(rows_of(placed, 0), torch.tensor(STEPS), RATE)
         return tuple(uploads)
-    except Exception:  # It is said where the term itself is examined.
+    except RAISED:  # The properties of the term itself report it.
         return ()
 
 
@@ -242,6 +249,21 @@ def keeps_what_it_declares(placed: Placed, seed: int) -> None:
             raise Failure(f"{name!r} of random parameters is not finite (seed {seed})")
 
 
+def kept_vectors_are_read(placed: Placed, seed: int) -> None:
+    """Warn about a vector that clients keep for the term and that changes nothing it computes."""
+    first = _all_of(placed, rows_of(placed, seed), torch.tensor(STEPS))
+    for name in placed.term.keeps:
+        rows = rows_of(placed, seed)
+        rows.state[name].mul_(-0.5).add_(1.0)
+        second = _all_of(placed, rows, torch.tensor(STEPS))
+        changed = {what for what, value in first.items() if not torch.equal(value, second[what])}
+        if not changed - {f"kept vector {name!r}"}:
+            raise Suspicion(
+                f"clients keep {name!r}, but neither the value, the gradient nor what is sent "
+                "depends on it"
+            )
+
+
 def _everywhere(holds: Callable[[Placed, int], None]) -> Callable[[Placed], str]:
     def over(placed: Placed) -> str:
         if not placed.layout.d + placed.layout.d_private:
@@ -254,9 +276,11 @@ def _everywhere(holds: Callable[[Placed, int], None]) -> Callable[[Placed], str]
     return over
 
 
+TERM_WORKS = "it works on the method's parameters"
+TERM_ALONE = "no client depends on another"
 TERM = (
     Property(
-        "it works on the method's parameters",
+        TERM_WORKS,
         _everywhere(works),
         "a term sees rows [clients, d] of what is shared and [clients, d_p] of what is private",
     ),
@@ -271,7 +295,7 @@ TERM = (
         "sum over the columns, `.sum(1)`, and over nothing else",
     ),
     Property(
-        "no client depends on another",
+        TERM_ALONE,
         _everywhere(clients_stand_alone),
         "work row by row: sums and norms along dimension 1 alone",
     ),
@@ -289,5 +313,10 @@ TERM = (
         "it keeps and sends what it declares",
         _everywhere(keeps_what_it_declares),
         "return from `finish` vectors [clients, d], and name in `keeps` what stays",
+    ),
+    Property(
+        "kept vectors are read",
+        _everywhere(kept_vectors_are_read),
+        'read `rows.state["name"]`, or leave the name out of `keeps`',
     ),
 )

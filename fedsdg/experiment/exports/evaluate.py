@@ -12,6 +12,7 @@ import torch
 from fedsdg.data.datasets import ImageData
 from fedsdg.data.images import prepare
 from fedsdg.data.partition_files import read_partition
+from fedsdg.experiment.chance import Chance
 from fedsdg.experiment.exports.model_folders import MERGED, accuracy_and_loss, load_model
 from fedsdg.experiment.starts import facts_of
 from fedsdg.files import places
@@ -21,13 +22,17 @@ from fedsdg.models.peft_exchange import CONFIG as ADAPTERS
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Accuracy and mean cross-entropy on ``images`` images, those that ``samples`` names."""
+    """Accuracy and mean cross-entropy on ``images`` images, those that ``samples`` names.
+
+    ``chance``: "at chance (1/7)" where the accuracy may be luck (see ``chance``), else "".
+    """
 
     dataset: str
     samples: str
     images: int
     accuracy: float
     loss: float
+    chance: str
 
 
 def evaluate_model(
@@ -66,7 +71,8 @@ def evaluate_model(
         )
         labels = torch.from_numpy(data.labels[chosen])
         accuracy, loss = accuracy_and_loss(model, torch.from_numpy(images), labels)
-        yield Evaluation(data.name, samples, len(chosen), accuracy, loss)
+        chance = Chance.of_labels(data.labels[chosen]).remark(accuracy)
+        yield Evaluation(data.name, samples, len(chosen), accuracy, loss, chance)
 
 
 def _backbone(folder: Path, file: Path | None) -> Backbone | None:

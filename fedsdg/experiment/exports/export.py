@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from fedsdg import files
+from fedsdg.experiment.chance import chance_of_run
 from fedsdg.experiment.exports.model_card import card
 from fedsdg.experiment.exports.model_folders import MERGED, write_timm, write_weights
 from fedsdg.experiment.starts import FACTS
@@ -67,6 +68,8 @@ def export_run(
             f"the run in {run} kept no model; run it again with --set training.save=last, or "
             "selected"
         )
+    for name in (MODELS, "clients.parquet"):
+        files.require_unchanged(run / name)
     saved, facts = read_saved(run / MODELS)
     if facts.get("address") != {entry.name: result.get(entry.name) for entry in fields(Address)}:
         raise ValueError(
@@ -83,6 +86,7 @@ def export_run(
         "facts": facts,
         "provenance": files.read_json(run / "provenance.json"),
         "clients": _client_rows(run, saved.round),
+        "chance": chance_of_run(result),
     }
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))

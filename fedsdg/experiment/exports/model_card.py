@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedsdg.experiment.chance import MEANING, ON_THE_GLOBAL_TEST, Chance
+from fedsdg.files import markdown_escape
 from fedsdg.models.portable import Portable
 
 _METRICS = {
@@ -35,18 +37,20 @@ def card(
     facts: Mapping[str, Any],
     provenance: Mapping[str, Any],
     clients: Mapping[int, Mapping[str, Any]],
+    chance: Chance | None,
 ) -> str:
     """The card of the model ``name`` of a run, as it was after a round.
 
     ``base``: the model to which a client's is an addition. ``adapters``: of a frozen backbone, or a
-    network of its own. ``clients``: the rows of the run's clients in that round.
+    network of its own. ``clients``: the rows of the run's clients in that round. ``chance``: on the
+    global test set, where that is known.
     """
     config = result["config"]
     client = int(name.partition("~")[2]) if name.startswith("client~") else None
     title = f"{result.get('label', config['method'])} on {config['dataset']}: {_words(name)}"
     lines = [
         *_front(facts, adapters),
-        f"# {title}",
+        f"# {markdown_escape(title)}",
         "",
         _kind(model, facts, adapters, client),
         "",
@@ -60,7 +64,7 @@ def card(
         "",
         "## Metrics",
         "",
-        *_metrics(result, facts, round_, client, clients),
+        *_metrics(result, facts, round_, client, clients, chance),
         "",
         "## How to use it",
         "",
@@ -109,11 +113,12 @@ def _data(
 ) -> list[str]:
     federation = config["federation"]
     lines = [
-        f"- data set: {config['dataset']}, divided among {federation['clients']} clients "
-        f"(`{config['skew']}`, seed {config['seed']})",
+        f"- data set: {markdown_escape(config['dataset'])}, divided among "
+        f"{federation['clients']} clients (`{config['skew']}`, seed {config['seed']})",
     ]
     if classes:
-        lines.append(f"- classes, in the order of the scores: {', '.join(classes)}")
+        named = markdown_escape(", ".join(classes))
+        lines.append(f"- classes, in the order of the scores: {named}")
     row = clients.get(-1 if client is None else client)
     if row is not None:
         lines.append(
@@ -149,17 +154,20 @@ def _metrics(
     round_: int,
     client: int | None,
     clients: Mapping[int, Mapping[str, Any]],
+    chance: Chance | None,
 ) -> list[str]:
-    lines = ["| | |", "|---|---|"]
     row = clients.get(-1 if client is None else client, {})
-    for key, words in _METRICS.items():
-        if row.get(key) is not None:
-            lines.append(f"| this client's accuracy {words} | {row[key]:.4f} |")
-    for key, words in _OF_ALL.items():
-        value = result[facts["save"]].get(key)
-        if value is not None:
-            lines.append(f"| {words} | {value:.4f} |")
-    return [*lines, "", f"All after round {round_}, as recorded by the run."]
+    recorded = [(key, f"this client's accuracy {text}", row) for key, text in _METRICS.items()]
+    recorded += [(key, text, result[facts["save"]]) for key, text in _OF_ALL.items()]
+    lines, end = ["| | |", "|---|---|"], f"All after round {round_}, as recorded by the run."
+    for key, text, values in recorded:
+        if values.get(key) is None:
+            continue
+        remark = chance.remark(values[key]) if chance and key in ON_THE_GLOBAL_TEST else ""
+        lines.append(f"| {text} | {values[key]:.4f}{f', {remark}' if remark else ''} |")
+    if any("at chance" in line for line in lines):
+        end += f" {MEANING}"
+    return [*lines, "", end]
 
 
 def _use(

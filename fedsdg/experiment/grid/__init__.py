@@ -28,7 +28,7 @@ from fedsdg.experiment.grid.runs import (
     grouped,
     is_finished,
 )
-from fedsdg.experiment.machine.devices import named_devices
+from fedsdg.experiment.machine.devices import devices_of
 from fedsdg.experiment.machine.interruption import Stopped, stopped_by_signals
 from fedsdg.experiment.machine.processes import Failed, Note, Workers
 from fedsdg.experiment.machine.progress import GridProgress
@@ -57,12 +57,7 @@ def run_grid(
     begun = time.monotonic()
     shown_pages(config)
     runs = grid_runs(config, store, only)
-    devices = named_devices() if config.training.device == "cuda" else ()
-    if 0 < len(devices) < jobs:
-        raise ValueError(
-            f"--jobs is {jobs}, but FEDSDG_DEVICES names {len(devices)} device(s), and no two runs "
-            "share one; lower --jobs, or unset FEDSDG_DEVICES to let runs share the first device"
-        )
+    devices = devices_of(config.training.device, jobs)
     with GridProgress(config.experiment, config.federation.rounds) as progress:
         try:
             with stopped_by_signals() as check:
@@ -70,7 +65,9 @@ def run_grid(
                 with Workers(jobs, surroundings(config, jobs, bool(devices))) as workers:
                     made = make_partitions(config, runs, workers, progress)
                     left = [
-                        run for run in runs if not is_finished(run, made[run.partition], backbone)
+                        run
+                        for run in runs
+                        if not is_finished(run, made[run.partition], backbone, progress.say)
                     ]
                     if continue_record:
                         wanted = [address_of(run, made[run.partition], backbone) for run in left]
@@ -104,9 +101,10 @@ def _make_backbone(config: Config, store: Path, progress: GridProgress) -> str |
 
 def _backbone(task: tuple[Mapping[str, Any], Path, Mapping[str, Any]], note: Note) -> str:
     from fedsdg.experiment.backbones import pretraining
+    from fedsdg.experiment.backbones.made import is_made
 
     options, file, keeping = task
-    if not pretraining.is_made(options, file):
+    if not is_made(options, file):
         pretraining.pretrain(options, file, **keeping)
     return str(files.read_json(file.with_suffix(".json"))["sha256"])
 

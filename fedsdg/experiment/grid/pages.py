@@ -45,29 +45,29 @@ def write_pages(config: Config, workers: Workers, progress: GridProgress) -> lis
     from fedsdg.analysis.plots import known_figure
     from fedsdg.analysis.summarise import failed_runs, search_file, summarise
 
-    name = config.experiment
-    summary, verified = filled(SUMMARY, experiment=name), filled(VERIFIED, experiment=name)
+    name, root = config.experiment, config.root
+    summary, verified = (root / filled(place, experiment=name) for place in (SUMMARY, VERIFIED))
     verified.unlink(missing_ok=True)
-    runs = filled(RUNS, experiment=name)
+    runs = root / filled(RUNS, experiment=name)
     primary = [comparison.to_dict() for comparison in config.primary]
     roles = asdict(config.roles)
-    summarise(runs, summary, config.run_folders(), search_file(name), primary, roles)
+    search = search_file(name, root / "results")
+    summarise(runs, summary, config.run_folders(), search, primary, roles)
     first = min(config.seeds)
     places = itertools.product(config.datasets, config.skews)
     clients = config.federation.clients
-    shares = [partition_of(dataset, clients, skew, first) for dataset, skew in places]
+    shares = [root / partition_of(dataset, clients, skew, first) for dataset, skew in places]
     shares = [file for file in shares if file.is_file()]
     tables, figures = shown_pages(config)
-    pages = [
-        Page("table", table, summary, filled(TABLE, experiment=name, table=table))
-        for table in tables
-    ]
+    tables_in = root / filled(TABLE, experiment=name, table="")
+    figures_in = root / filled(FIGURE, experiment=name, figure="")
+    pages = [Page("table", table, summary, tables_in / table) for table in tables]
     pages += [
-        Page("figure", figure, summary, filled(FIGURE, experiment=name, figure=figure), (*shares,))
+        Page("figure", figure, summary, figures_in / figure, (*shares,))
         for figure in figures
         if shares or not known_figure(figure).needs_partitions
     ]
-    pages.append(Page("claims", name, summary, filled(CLAIMS, experiment=name)))
+    pages.append(Page("claims", name, summary, root / filled(CLAIMS, experiment=name)))
     for page, outcome in workers.map(_page, pages):
         needed(outcome, f"{page.kind} {page.name}")
     missing = failed_runs(summary)
@@ -75,9 +75,7 @@ def write_pages(config: Config, workers: Workers, progress: GridProgress) -> lis
     if not missing:
         with files.atomic_path(verified) as temporary:
             temporary.write_text("all runs succeeded\n")
-    tables_in = filled(TABLE, experiment=name, table="").as_posix()
-    figures_in = filled(FIGURE, experiment=name, figure="").as_posix()
-    progress.say(f"tables in {tables_in}, figures in {figures_in}")
+    progress.say(f"tables in {tables_in.as_posix()}, figures in {figures_in.as_posix()}")
     if len(missing) > len(failed):
         progress.say(f"{len(missing) - len(failed)} runs of the grid were not run")
     return [str(run) for run in failed]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,7 @@ def backbone_file(config: Config) -> Path | None:
     """Where the backbone of an experiment lies; None where all parameters are trained."""
     if config.trainable == "full":
         return None
-    return filled(BACKBONE, backbone=config.backbone)
+    return config.root / filled(BACKBONE, backbone=config.backbone)
 
 
 def grid_runs(config: Config, store: Path, only: Sequence[str] = ()) -> list[Run]:
@@ -53,7 +53,7 @@ def grid_runs(config: Config, store: Path, only: Sequence[str] = ()) -> list[Run
     one kind are alternatives, kinds restrict each other. Raises ``ValueError`` for other words.
     """
     clients = config.federation.clients
-    folder = filled(RUNS, experiment=config.experiment)
+    folder = config.root / filled(RUNS, experiment=config.experiment)
     named = _kinds(config, only)
     runs = []
     for seed, method, dataset, setting in itertools.product(
@@ -68,7 +68,7 @@ def grid_runs(config: Config, store: Path, only: Sequence[str] = ()) -> list[Run
                     source=config.source(dataset),
                     identity=identity,
                     backbone=backbone_file(config),
-                    partition=partition_of(dataset, clients, setting, seed),
+                    partition=config.root / partition_of(dataset, clients, setting, seed),
                     folder=folder / run_below({**identity, "method": method.label}),
                     store=store,
                     checkpoint_seconds=config.checkpoint_seconds,
@@ -106,19 +106,29 @@ def grouped(runs: Sequence[Run], size: int) -> list[tuple[Run, ...]]:
     return sorted(groups, key=lambda group: place[group[0].folder])
 
 
-def is_finished(run: Run, partition: str, backbone: str | None) -> bool:
-    """Whether the records of this very run are in place: config, data, backbone and code."""
+def is_finished(
+    run: Run, partition: str, backbone: str | None, say: Callable[[str], None] = lambda _: None
+) -> bool:
+    """Whether the records of this very run are in place, each file as it was written.
+
+    It is the run of the same address in the store: config, data, backbone, code and libraries.
+    ``say`` gets a line if a file has changed.
+    """
     records = (*RUN_FILES, *((MODELS,) if run.config.training.save else ()))
     if not all((run.folder / file).is_file() for file in records):
         return False
-    try:
-        found = files.read_json(run.folder / "result.json")
-    except ValueError:
+    if (fault := files.changed_file(run.folder)) is not None:
+        say(f"{fault}; the run is made again")
         return False
-    wanted = {**run.identity, "status": "ok", **asdict(address_of(run, partition, backbone))}
-    return all(found.get(key) == value for key, value in wanted.items())
+    result, provenance = (
+        files.read_json(run.folder / name) for name in ("result.json", "provenance.json")
+    )
+    wanted = {**run.identity, "status": "ok"}
+    same = all(result.get(key) == value for key, value in wanted.items())
+    key = address_of(run, partition, backbone).key
+    return bool(same and provenance.get("address") == key)
 
 
 def address_of(run: Run, partition: str, backbone: str | None) -> Address:
-    """Where the run lies in the store: by its config, its data, its backbone and its code."""
+    """Where the run lies in the store."""
     return Address(run.config.hash, partition, backbone, source_hash(run.config))

@@ -39,6 +39,28 @@ def named_devices() -> tuple[str, ...]:
     return names
 
 
+def devices_of(device: str, jobs: int | None = None) -> tuple[str, ...]:
+    """The devices of which each run takes one.
+
+    Args:
+        device: of the config's training; runs on a CPU take none.
+        jobs: how many runs are done side by side.
+
+    Returns:
+        Their names; none where runs are on a CPU, or share a device.
+
+    Raises:
+        ValueError: There are fewer devices than jobs, so that some would wait for ever.
+    """
+    devices = named_devices() if device == "cuda" else ()
+    if jobs is not None and 0 < len(devices) < jobs:
+        raise ValueError(
+            f"--jobs is {jobs}, but FEDSDG_DEVICES names {len(devices)} device(s), and no two runs "
+            "share one; lower --jobs, or unset FEDSDG_DEVICES to let runs share the first device"
+        )
+    return devices
+
+
 def take_device() -> str | None:
     """Take a device for the rest of this process: ``CUDA_VISIBLE_DEVICES`` then names it alone.
 

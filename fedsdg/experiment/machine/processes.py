@@ -1,7 +1,7 @@
-"""Processes side by side that take one task after another, and outlive none of their faults.
+"""Worker processes in which a failing or killed task affects no other.
 
-A task that raises, or a process that is killed over it, is an outcome like any other: the tasks
-after it are done all the same.
+A task that raises, or whose process is killed, has an outcome like any other, and the tasks after
+it are done. A process that is killed between two tasks is replaced.
 """
 
 from __future__ import annotations
@@ -74,9 +74,7 @@ class Workers:
                     task = next(left)
                 except StopIteration:
                     break
-                connection, process = self._idle.pop() if self._idle else self._start()
-                connection.send((function, task))
-                at_work[connection], self._busy[connection] = task, process
+                at_work[self._hand_over((function, task))] = task
             if not at_work:
                 return
             for ready in wait(list(at_work)):
@@ -115,6 +113,21 @@ class Workers:
             if process.is_alive():
                 process.kill()
                 process.join()
+
+    def _hand_over(self, work: tuple[Callable[[Task, Note], Any], Task]) -> Connection:
+        """Give work to an idle process that still lives, else to a new one."""
+        while self._idle:
+            connection, self._busy[connection] = self._idle.pop()
+            try:
+                connection.send(work)
+                return connection
+            except OSError:  # It was killed while it was idle.
+                self._bury(connection)
+        connection, self._busy[connection] = self._start()
+        # If it has ended already, that is the outcome of its task.
+        with contextlib.suppress(OSError):
+            connection.send(work)
+        return connection
 
     def _start(self) -> tuple[Connection, BaseProcess]:
         ours, theirs = self._context.Pipe()

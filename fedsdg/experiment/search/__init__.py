@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from fedsdg import files
+from fedsdg.experiment.backbones.made import require_made
 from fedsdg.experiment.config import Config
-from fedsdg.experiment.grid.environment import ALLOCATOR, THREADS
+from fedsdg.experiment.grid.environment import surroundings
+from fedsdg.experiment.machine.devices import devices_of
 from fedsdg.experiment.machine.interruption import Stopped, stopped_by_signals
 from fedsdg.experiment.machine.processes import Failed, Workers
 from fedsdg.experiment.machine.progress import TimeLeft
@@ -43,20 +45,21 @@ def search(
     only: Sequence[str] = (),
     minutes: float | None = None,
 ) -> dict[str, Any]:
-    """Run the trials, ``jobs`` at a time (default: a processor each), and write what was found.
+    """Run the trials, ``jobs`` at a time, and write what was found.
+
+    Default of ``jobs``: one for each device that ``FEDSDG_DEVICES`` names, else for each processor.
 
     ``only`` are labels of methods, and ``minutes`` after which no run is started; the file then
     holds what is known, and the same call goes on: finished runs lie in the store. Outcomes that
     the file held before, of runs that this call does not come to, stay.
 
-    Raises ``ValueError`` where there is nothing to search or no validation data, and
-    ``FileNotFoundError`` where there is no backbone, ``Stopped`` at SIGINT and SIGTERM.
+    Raises ``ValueError`` where there is nothing to search, no validation data, a backbone of
+    another recipe, or fewer devices than jobs; ``FileNotFoundError`` where there is no backbone;
+    and ``Stopped`` at SIGINT and SIGTERM.
     """
     begun = time.monotonic()
-    if backbone and not backbone.is_file():
-        raise FileNotFoundError(
-            f"there is no backbone {backbone}; make it with 'fedsdg pretrain --output {backbone}'"
-        )
+    if backbone:
+        require_made(config.backbone, config.backbones[config.backbone], backbone)
     tried = trials_of(config)
     labels = list(dict.fromkeys(trial.method.label for trial in tried))
     for label in only:
@@ -73,14 +76,15 @@ def search(
                 return
             yield run
 
-    jobs = min(jobs or os.cpu_count() or 1, len(todo))
-    threads = {name: str(config.training.threads) for name in THREADS}
+    device = config.training.device
+    jobs = min(jobs or len(devices_of(device)) or os.cpu_count() or 1, len(todo))
+    environment = surroundings(config, jobs, bool(devices_of(device, jobs)))
     done, killed = 0, 0
     found = found_of(config, planned, outcomes)
     try:
         with (
             stopped_by_signals() as check,
-            Workers(jobs, {**ALLOCATOR, **threads}) as workers,
+            Workers(jobs, environment) as workers,
             _Progress(len(todo)) as progress,
         ):
             for run, outcome in workers.map(score, in_time()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -21,14 +21,16 @@ from fedsdg.rng import stream
 class Attendance:
     """Who takes part in a round.
 
-    Of the cohort that is drawn, ``present`` are the clients that train and send something,
-    ``passed_over`` those that were still busy with an earlier round, ``dropped`` those that left in
-    the middle of this one. Who has left for good before does not appear.
+    Of the cohort that is drawn, ``present`` are the clients that train, ``passed_over`` those that
+    were still busy with an earlier round, ``dropped`` those that left in the middle of this one.
+    ``out_of_time`` are those whose time does not suffice for an update: they send nothing, and are
+    present if they train what is private. Clients that have left for good before do not appear.
     """
 
     present: np.ndarray
     passed_over: np.ndarray
     dropped: np.ndarray
+    out_of_time: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
 
 class LossyMessages(Protocol):
@@ -82,17 +84,6 @@ class Circumstances:
             seed, round_, there.tolist(), self.dropout.probability, self.dropout.lasting
         )
         return Attendance(there[luck.arrives], passed_over, there[luck.leaves])
-
-    def in_time(
-        self, cohort: np.ndarray, batches: Sequence[Sequence[np.ndarray]]
-    ) -> list[list[np.ndarray]]:
-        """The batches that each client has time for."""
-        if self.clock is None:
-            return [list(own) for own in batches]
-        return [
-            list(own[: self.clock.steps_that_fit(int(client), len(own))])
-            for client, own in zip(cohort, batches, strict=True)
-        ]
 
     def honest(self, num_clients: int) -> np.ndarray:
         """Who does not attack, bool [K]."""
@@ -148,4 +139,6 @@ class Circumstances:
                 "discarded": ending.discarded + (len(ending.pending) if last else 0),
                 "passed_over": len(attendance.passed_over),
             }
+        if len(attendance.out_of_time):
+            found["out_of_time"] = len(attendance.out_of_time)
         return found

@@ -25,7 +25,7 @@ class Clock:
     ``compensate`` lets late updates join the round in which they arrive, if they are at most
     ``max_age`` rounds old; ``discard`` drops them at the round's end, and their clients are free.
     ``local_seconds``: instead of a fixed number of epochs each client takes as many steps as fit in
-    this time, at least one and at most those of its epochs.
+    this time (see ``federation.budget``).
     """
 
     speeds: np.ndarray
@@ -35,20 +35,29 @@ class Clock:
     max_age: int = 3
     local_seconds: float | None = None
 
-    def steps_that_fit(self, client: int, steps: int) -> int:
-        """How many of its steps a client has time for."""
+    def steps_that_fit(self, clients: np.ndarray) -> np.ndarray | None:
+        """⌊local_seconds · speed⌋ of these clients, int64 [n]; None where epochs limit them."""
         if self.local_seconds is None:
-            return steps
+            return None
         # A rounding error must not cost a step that fits exactly.
-        fit = int(self.local_seconds * self.speeds[client] * (1 + 1e-9))
-        return min(steps, max(1, fit))
+        steps = np.floor(self.local_seconds * self.speeds[clients] * (1 + 1e-9))
+        return np.asarray(steps.astype(np.int64))
+
+    def seconds(self, clients: np.ndarray, steps: np.ndarray) -> np.ndarray:
+        """The time [n] in which these clients take their steps [n]."""
+        needed = steps / self.speeds[clients]
+        if self.local_seconds is None:
+            return np.asarray(needed)
+        # A step that fits up to rounding does not miss a deadline that is as long.
+        return np.asarray(np.minimum(needed, self.local_seconds))
 
 
 @dataclass(frozen=True)
 class Updates:
     """What n clients send: who, in which round they trained, and when it arrives.
 
-    ``norms`` [n] are those of the parameters behind the updates; ``rows`` are ``update`` [n, d] and
+    ``norms`` [n] are those of the parameters behind the updates, without the head where the rule
+    compares the adapters alone; ``rows`` are ``update`` [n, d] and
     the other uploads [n, width].
     """
 
@@ -134,14 +143,19 @@ class Ending:
     idle: float
 
 
-def end_of_round(clock: Clock, round_: int, now: float, sent: Updates, pending: Updates) -> Ending:
+def end_of_round(
+    clock: Clock, round_: int, now: float, sent: Updates, pending: Updates, out_of_time: int = 0
+) -> Ending:
     """Let time pass until the round ends.
 
     ``sent`` are this round's updates, ``pending`` those of earlier ones that are on their way.
+    The server does not wait for the clients that are ``out_of_time``; but where there are only
+    such, the round takes as long as they had.
     """
     waiting = pending.followed_by(sent)
     if not len(waiting):
-        return Ending(waiting, waiting, now, 0, 0, 0.0)
+        wasted = clock.local_seconds if out_of_time else None
+        return Ending(waiting, waiting, now + (wasted or 0.0), 0, 0, 0.0)
     order = np.sort(waiting.due)
     ends = [float(order[-1])]
     if clock.arrivals is not None:

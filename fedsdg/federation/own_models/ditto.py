@@ -32,6 +32,7 @@ class Ditto(OwnModel):
     "λ that holds a client's own model to the global one"
 
     keeps: ClassVar[tuple[str, ...]] = (OWN,)
+    trains: ClassVar[int] = 1
 
     def keep(
         self, train: Train, clients: Clients, has: Tensor, local: LocalResult

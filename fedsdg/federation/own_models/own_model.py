@@ -31,6 +31,8 @@ class OwnModel:
 
     #: Names of the vectors [d] that every client keeps for it between rounds.
     keeps: ClassVar[tuple[str, ...]] = ()
+    #: How many models ``keep`` trains, each for as long as the one for the server.
+    trains: ClassVar[int] = 0
 
     def begin(
         self, downloaded: Tensor, kept: Mapping[str, Tensor], has: Tensor, score: Score

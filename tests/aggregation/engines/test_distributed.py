@@ -5,11 +5,12 @@ import pytest
 import torch
 
 from fedsdg.aggregation import aggregate
+from fedsdg.aggregation.rules.alignment import Alignment
 from fedsdg.aggregation.rules.krum import Krum
 from fedsdg.aggregation.rules.trimmed_mean import TrimmedMean
 from tests.bad_inputs.outcomes import EVERYTHING
 
-from ..api_cases import EVERY_RULE, draw, flat, needs
+from ..api_cases import EVERY_RULE, beside_a_large_head, draw, flat, needs
 from .large_attackers import attacked, true_residual
 from .world import World
 from .world_cases import Fragile, bounds, mixed, own_clients
@@ -418,6 +419,18 @@ def test_a_mean_that_is_only_rounding_has_no_direction(world, layout):
         weights = list(weights.values()) if isinstance(weights, dict) else weights
         assert answer["diagnostics"]["degenerate"] == 1
         assert weights == expected.weights == [1 / 6] * 6
+
+
+@pytest.mark.parametrize("noise", [False, True])
+@pytest.mark.parametrize("layout", ["by_columns", "by_client"])
+def test_adapters_over_ranks_are_compared_as_in_one_process(world, layout, noise):
+    theta, *clients = beside_a_large_head(noise)
+    expected = aggregate(Alignment(scope="adapters", epsilon=1e-30), theta, clients)
+    found = world.results("headed", layout, theta, clients)
+    for weights, degenerate in found:
+        assert degenerate == expected.diagnostics["degenerate"] == noise
+        assert (weights, degenerate) == found[0]
+        assert weights == pytest.approx(expected.weights, rel=1e-6)
 
 
 def test_the_norm_of_parameters_is_that_of_all_ranks(world):

@@ -16,9 +16,10 @@ from fedsdg.aggregation.engines.files.streaming import aggregate_files, read_sta
 from fedsdg.aggregation.engines.memory.rounding import Rounding
 from fedsdg.aggregation.rule_table import make_rule
 from fedsdg.aggregation.rules.alignment import Alignment
+from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.types import Aggregate, StatelessRule
 
-from ..api_cases import EVERY_RULE, needs
+from ..api_cases import EVERY_RULE, beside_a_large_head, needs
 
 SMALLEST = 1 << 20
 """Of memory; with it the parameters of `written` with 40 clients come in several blocks."""
@@ -229,6 +230,31 @@ def test_opposite_updates_of_rounding_size_count_alike(tmp_path):
     assert found.weights == pytest.approx([1 / 3] * 3)
 
 
+@pytest.mark.parametrize("noise", [False, True])
+def test_adapters_in_files_are_compared_as_in_memory(noise, tmp_path):
+    theta, *clients = (
+        {name: torch.from_numpy(value) for name, value in params.items()}
+        for params in beside_a_large_head(noise)
+    )
+    origin, files = written(tmp_path, theta, clients)
+    rule = {"type": "fedsdg", "scope": "adapters", "epsilon": 1e-30}
+    expected = aggregate(rule, theta, clients)
+    found = aggregate_files(rule, origin, files, tmp_path / "new")
+    assert found.diagnostics["degenerate"] == expected.diagnostics["degenerate"] == noise
+    assert found.weights == pytest.approx(expected.weights, rel=1e-6)
+    check_close(load_file(tmp_path / "new"), expected.parameters, 1e-6)
+    with pytest.raises(ValueError, match="'adapters', which is formed from the client files"):
+        aggregate_files(rule, origin, files, tmp_path / "other", uploads={"adapters": files})
+    clients[1]["w"][3] = torch.inf
+    origin, files = written(tmp_path, theta, clients)
+    with pytest.raises(ValueError, match=r"client .*client-1.*: tensor 'w' has 1 non-finite"):
+        aggregate_files(rule, origin, files, tmp_path / "other")
+    clients[1]["w"][3], clients[2]["head.w"][0] = 0, torch.nan
+    origin, files = written(tmp_path, theta, clients)
+    found = aggregate_files(rule, origin, files, tmp_path / "other", on_nonfinite="drop")
+    assert found.dropped == {str(files[2]): {"head.w": 1}}
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("scale", [1e-300, 1e-40, 1e-25, 1e-12, 1.0, 1e12, 1e19, 1e37, 1e200])
 def test_norms_at_every_scale(dtype, scale):
@@ -295,6 +321,26 @@ def test_counts_come_from_metadata_or_by_any_name_of_a_file(tmp_path):
         save_file(params, file, metadata={"num_samples": str(count)})
     found = aggregate_files("fedavg", origin, files, tmp_path / "from-metadata")
     assert found.weights == pytest.approx(shares)
+
+
+def test_batches_come_from_metadata_or_by_any_name_of_a_file(tmp_path):
+    theta, clients = drawn(6, 3, (torch.float32,))
+    batches = [3, 20, 7]
+    expected = aggregate(Mean("batches"), theta, clients, num_batches=batches).parameters
+    origin, files = written(tmp_path, theta, clients)
+    path, name, stem = str(files[0]), files[1].name, files[2].stem
+    keyed = dict(zip((path, name, stem), batches, strict=True))
+    for k, given in enumerate([batches, keyed]):
+        out = tmp_path / f"new{k}"
+        aggregate_files(Mean("batches"), origin, files, out, num_batches=given)
+        check_close(load_file(out), expected, 1e-6)
+    with pytest.raises(ValueError, match=f"num_batches holds no count for .*{files[2].name}"):
+        del keyed[stem]
+        aggregate_files(Mean("batches"), origin, files, tmp_path / "new", num_batches=keyed)
+    for params, count, file in zip(clients, batches, files, strict=True):
+        save_file(params, file, metadata={"num_batches": str(count)})
+    aggregate_files(Mean("batches"), origin, files, tmp_path / "new")
+    check_close(load_file(tmp_path / "new"), expected, 1e-6)
 
 
 def test_a_thousand_clients_need_no_thousand_open_files(tmp_path):

@@ -17,6 +17,7 @@ from fedsdg.aggregation.engines.distributed.sharded_rows import ShardedNorm
 from fedsdg.aggregation.engines.memory.rounding import Rounding
 from fedsdg.aggregation.engines.rows import TensorRows
 from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
+from fedsdg.aggregation.rules.alignment import Alignment
 from fedsdg.aggregation.rules.scaffold import Scaffold
 from fedsdg.aggregation.types import StatelessRule
 
@@ -113,6 +114,24 @@ def mixed_columns(rank, size, theta, clients, buffer_bytes):
         return outcome(aggregate_by_client("fedsdg", mixed(theta), own, timeout=30))
     finally:
         columns.BUFFER_BYTES = kept
+
+
+def headed(rank, size, layout, theta, clients):
+    """Weights by the adapters alone; by columns, a rank has pieces of both parts, or none."""
+    rule = Alignment(scope="adapters", epsilon=1e-30)
+    if layout == "by_client":
+        own = {k: clients[k] for k in own_clients(rank, size, len(clients))}
+        result = aggregate_by_client(rule, theta, own, timeout=30)
+        return list(result.weights.values()), result.diagnostics["degenerate"]
+    shards = []
+    for params in (theta, *clients):
+        parts = {name: np.array_split(value, 3) for name, value in params.items()}
+        shards.append({name: pieces[rank] for name, pieces in parts.items() if rank < 2})
+        if rank == size - 1:
+            shards[-1]["head.rest"] = parts["head.w"][2]
+            shards[-1]["rest"] = parts["w"][2]
+    result = aggregate_sharded(rule, shards[0], shards[1:], timeout=30)
+    return result.weights, result.diagnostics["degenerate"]
 
 
 @contextmanager

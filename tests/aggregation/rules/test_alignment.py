@@ -8,7 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedsdg.aggregation.api import aggregate
 from fedsdg.aggregation.rules.alignment import Alignment
+from fedsdg.aggregation.rules.screened import Screened
+
+from ..api_cases import beside_a_large_head, without_head
 
 EXAMPLE = torch.tensor([[0.5, 0.3], [0.6, 0.4], [-0.5, -0.2]], dtype=torch.float64)
 
@@ -187,3 +191,33 @@ def test_adapters_alone_may_decide_over_the_whole_update(cohort):
         rule({"update": broken, "adapters": broken[:, :25]}, context, {})
     with pytest.raises(ValueError, match="scope is 'head', but must be one of all, adapters"):
         Alignment(scope="head")
+
+
+@pytest.mark.parametrize("noise", [False, True])
+@pytest.mark.parametrize("kind", ["arrays in memory", "matrices"])
+def test_noise_is_that_of_the_columns_that_are_compared(kind, noise):
+    """Weights over the adapters are those of the same adapters without any head."""
+    theta, *clients = beside_a_large_head(noise)
+    rule = Alignment(scope="adapters", epsilon=1e-30)
+    if kind == "matrices":  # A rule that is not planned gets them.
+        rule = Screened(rule, threshold=1e6)
+    options = {"num_clients": 4} if kind == "matrices" else {}
+    found = aggregate(rule, theta, clients, **options)
+    alone = [without_head(params) for params in (theta, *clients)]
+    expected = aggregate(Alignment(epsilon=1e-30), alone[0], alone[1:])
+    assert found.diagnostics["degenerate"] == expected.diagnostics["degenerate"] == noise
+    np.testing.assert_allclose(found.weights, expected.weights, rtol=1e-6)
+    mean = np.average([params["head.w"] for params in clients], axis=0, weights=found.weights)
+    np.testing.assert_allclose(found.parameters["head.w"], mean, rtol=1e-6)
+
+
+def test_parameters_that_are_a_head_alone_have_no_adapters_to_compare():
+    theta, *clients = ({"head.w": np.ones(3) * k} for k in range(4))
+    found = aggregate(Alignment(scope="adapters"), theta, clients)
+    assert found.diagnostics["degenerate"] == 1 and found.weights == [1 / 3] * 3
+
+
+def test_adapters_are_formed_and_not_given():
+    theta, *clients = beside_a_large_head()
+    with pytest.raises(ValueError, match="'adapters', which is formed from client_params"):
+        aggregate(Alignment(scope="adapters"), theta, clients, uploads={"adapters": clients})

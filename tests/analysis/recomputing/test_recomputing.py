@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from fedsdg.analysis.recomputing import recompute
+from fedsdg.analysis.record import write_record_hashes
 from fedsdg.cli import main
 from tests.analysis.recomputing.conftest import RECORD, ROOT, SIDECAR
 
@@ -108,6 +109,7 @@ def test_what_is_kept_beside_the_tables_must_be_of_the_runs(copy):
     digest = json.loads((copy / backbone).read_text())["sha256"]
     changed(copy, backbone, digest, "0" * 64)
     (copy / origins).write_text("[]")
+    write_record_hashes(copy / RECORD)
     found = {fault.file: str(fault) for fault in recompute(copy).faults}
     assert found.keys() == {backbone, origins}
     assert "sha256: 0000" in found[backbone] and digest in found[backbone]
@@ -121,6 +123,22 @@ def test_a_partition_that_is_kept_must_be_that_of_the_runs(copy):
     shutil.copyfile(ROOT / "results/reference" / other, copy / place)
     (fault,) = recompute(copy).faults
     assert (fault.file, fault.place) == (place, "sha256")
+
+
+def test_a_flipped_bit_of_a_record_is_named(copy, capsys):
+    """Even where no page would print it: the last digits of one client in one round."""
+    file = copy / RECORD / "clients.parquet"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    assert main(["verify", "--sample", "0"]) == 2
+    assert f"{RECORD}/clients.parquet is damaged or was edited" in capsys.readouterr().err
+
+
+def test_a_record_without_hashes_is_named_and_can_be_read(copy):
+    (copy / RECORD / "SHA256SUMS").unlink()
+    (fault,) = recompute(copy).faults
+    assert str(fault).endswith("has no SHA256SUMS")
 
 
 def test_lines_that_are_too_many_or_too_few_are_named(copy):

@@ -12,8 +12,9 @@ import torch
 
 from fedsdg.data.datasets import image_data, load_dataset
 from fedsdg.experiment.backbones.accuracy import probed
-from fedsdg.experiment.backbones.pretraining import is_made, pretrain
-from fedsdg.experiment.backbones.recipe import parse_recipe
+from fedsdg.experiment.backbones.made import is_made, require_made
+from fedsdg.experiment.backbones.pretraining import pretrain
+from fedsdg.experiment.backbones.recipe import parse_backbone
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build, load_backbone, save_backbone
 from fedsdg.models.probe import linear_probe
@@ -48,7 +49,7 @@ def test_the_record(quick, tmp_path):
     assert record["source"] == "pretrain"
     assert record["images"] == 256 and record["held_out_images"] == 64
     assert record["sha256"] == quick.sha256 == load_backbone(tmp_path / "quick.safetensors").sha256
-    assert record["recipe"]["learning_rate"] == parse_recipe(QUICK).learning_rate
+    assert record["recipe"]["learning_rate"] == parse_backbone(QUICK).learning_rate
     assert record["linear_probe"]["data"] == "digits"
     assert 0.0 <= record["held_out_accuracy"] <= record["held_out_accuracy_ignoring_case"] <= 1.0
     assert len(record["architecture"]["mean"]) == 1 and record["architecture"]["std"][0] > 0
@@ -100,9 +101,9 @@ def test_a_loss_that_explodes_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({**QUICK, "epoch": 3}, "does not know epoch; its options are .*epochs"),
-        ({k: v for k, v in QUICK.items() if k != "dim"}, "needs dim"),
-        ({**QUICK, "source": "magic"}, "source 'magic' is not pretrain, checkpoint or timm"),
+        ({**QUICK, "epoch": 3}, "backbone: unknown key 'epoch'; did you mean 'epochs'"),
+        ({k: v for k, v in QUICK.items() if k != "dim"}, "backbone lacks the key 'dim'"),
+        ({**QUICK, "source": "magic"}, "source is 'magic', but must be one of pretrain, check"),
         ({**QUICK, "epochs": 0}, "backbone.epochs is 0, but must be at least 1"),
         ({**QUICK, "augment": "mixup"}, "augment is 'mixup', but must be one of none, crop"),
         ({**QUICK, "precision": "float8"}, "precision is 'float8'"),
@@ -112,10 +113,13 @@ def test_a_loss_that_explodes_is_an_error(tmp_path):
         ({**QUICK, "mean": [math.nan]}, r"backbone.mean\[0\] is nan, but must be a finite"),
         ({**QUICK, "images": None}, "images must be a number"),
         ({**QUICK, "patch_size": 3}, "patch_size 3"),
-        ({"source": "checkpoint", **SHAPE, "mean": [0.5], "std": [0.5]}, "needs file"),
-        ({"source": "checkpoint", "file": "x", "epochs": 3}, "does not know epochs"),
-        ({"source": "timm"}, "needs timm_name"),
-        ({"source": "timm", "timm_name": "x", "dim": 3}, "does not know dim"),
+        ({"source": "checkpoint", **SHAPE, "mean": [0.5], "std": [0.5]}, "lacks the key 'file'"),
+        (
+            {"source": "checkpoint", **SHAPE, "mean": [0], "std": [1], "file": "x", "epochs": 3},
+            "unknown key 'epochs'",
+        ),
+        ({"source": "timm"}, "lacks the key 'timm_name'"),
+        ({"source": "timm", "timm_name": "x", "dim": 3}, "unknown key 'dim'"),
     ],
 )
 def test_wrong_options_are_named(tmp_path, options, message):
@@ -149,6 +153,9 @@ def test_what_is_made_already_is_recognised(quick, tmp_path):
     for other in ({"seed": 1}, {"epochs": 3}, {"source": "checkpoint"}, {"foo": 1}):
         assert not is_made({**QUICK, **other}, file)
     assert not is_made(QUICK, tmp_path / "other.safetensors")
+    require_made("quick", QUICK, file)
+    with pytest.raises(ValueError, match=f"'fedsdg pretrain --backbone quick --output {file}'"):
+        require_made("quick", {**QUICK, "seed": 1}, file)
     file.with_suffix(".json").write_text("{")
     assert not is_made(QUICK, file)
 

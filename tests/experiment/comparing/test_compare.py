@@ -1,12 +1,15 @@
 """A method of one's own beside the published rows, by the command: a real run, a real record."""
 
 import json
+import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+import fedsdg
 from fedsdg.cli import main
 from fedsdg.experiment.comparing.pairing import bring_backbone, paired, read_record
 from fedsdg.experiment.config_files import load_config
@@ -39,10 +42,14 @@ def folder(tmp_path_factory):
     patch = pytest.MonkeyPatch()
     patch.chdir(work)
     patch.setenv("FEDSDG_STORE", str(work / "store"))
+    # A process has one working directory: another thread would find itself elsewhere.
+    patch.setattr(os, "chdir", lambda _: pytest.fail("the working directory was changed"))
     against = ["fedavg-uniform", "fedsdg", "ditto"]
-    code = main(["compare", "twin.yaml", "--seeds", "1", "--jobs", "1", "--against", *against])
-    patch.undo()
-    assert code == 0
+    try:
+        found = fedsdg.compare("twin.yaml", seeds=1, against=against)
+    finally:
+        patch.undo()
+    assert found.page == Path("compare/needs-twin/index.html")
     return work / "compare" / "needs-twin"
 
 
@@ -119,16 +126,22 @@ def test_a_name_of_the_record_is_taken(tmp_path, monkeypatch, capsys):
     Path("mine.yaml").write_text("methods: [{type: fedavg, eta_g: 0.01}]\n")
     assert main(["compare", "mine.yaml"]) == 2
     assert "has a row 'fedavg' already; give the entry a 'name'" in capsys.readouterr().err
+    Path("mine.yaml").write_text("methods: [{type: fedavg, name: FedAvg, eta_g: 0.01}]\n")
+    assert main(["compare", "mine.yaml"]) == 2
+    assert "'fedavg' and 'FedAvg' differ in upper and lower case alone" in capsys.readouterr().err
+    assert not Path("compare").exists()
 
 
 def test_other_partitions_are_no_pairs(tmp_path, monkeypatch):
     """A federation of other clients is refused before anything is trained."""
     monkeypatch.chdir(tmp_path)
     config = load_config([ROOT / "config/needs.yaml"], ["partition.min_test=4"])
+    config = replace(config, root=tmp_path / "below")
     bring_backbone(config)
     found = paired(config, read_record("needs"), (0, 1), "fedavg")
     assert found.paired is None and found.largest is None
     assert "2 partitions are not those of the record: digits iid seed 0 is" in found.sentence
+    assert [file.name for file in tmp_path.iterdir()] == ["below"]
 
 
 def test_another_federation_is_no_pair(tmp_path, monkeypatch):

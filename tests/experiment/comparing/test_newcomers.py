@@ -53,6 +53,9 @@ def test_two_files_of_one_name_are_refused(plugin, tmp_path):
     other.write_text(PLUGIN.replace("from scores import BOUND\n", "").replace('"mine', '"his'))
     with pytest.raises(ValueError, match=r"two files called mine\.py, .*; rename one"):
         settle(read_newcomers([str(plugin), str(other)]), tmp_path / "kept")
+    other = other.rename(other.with_name("Mine.py"))
+    with pytest.raises(ValueError, match=r"two files called Mine\.py, .*; rename one"):
+        settle(read_newcomers([str(plugin), str(other)]), tmp_path / "kept")
 
 
 def test_two_modules_of_one_name_beside_plugins_are_refused(plugin, tmp_path):

@@ -190,7 +190,7 @@ class Broken(StatelessRule):
 """),
     ),
     "half": (
-        "weights are one a client and sum to 1",
+        "weights are one a client, none below zero, and sum to 1",
         r"the weights sum to 0\.5 \(3 clients",
         rule("""
 
@@ -457,6 +457,38 @@ class Broken(UpdateAttack):
 
     def labels(self, labels, num_classes):
         return labels + num_classes
+""",
+        ),
+    ),
+    "loss upside down": (
+        ("loss broken", "a right answer costs less"),
+        r"the mean loss rises by .* when the score of each sample's class rises to 0\.5, .*; look",
+        choice(
+            "LOSSES",
+            """
+
+@part
+class Broken(Loss):
+    def __call__(self, logits, labels, reduction="none"):
+        return -torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+""",
+        ),
+    ),
+    "optimiser uphill": (
+        ("optimiser broken", "it goes downhill"),
+        r"after 6 steps along the gradients of ½‖x‖² a client is 1\.\d+ times as far from the min",
+        choice(
+            "OPTIMISERS",
+            """
+
+@part
+class Broken(RowOptimiser):
+    @property
+    def memory(self):
+        return ()
+
+    def move(self, parameters, gradients, rate, memory, step):
+        descend(parameters, -gradients, rate)
 """,
         ),
     ),

@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from fedsdg.experiment.examining.findings import FAILED, OK
+from fedsdg.experiment.examining.findings import FAILED, OK, WARNING
 from fedsdg.experiment.examining.plugin import examine_method, examine_plugin
+from fedsdg.methods.families import METHODS
 from fedsdg.methods.plugins import find_plugin
 from tests.experiment.examining.broken import CHOICES, GOOD, RULES, TERMS
 
@@ -46,8 +47,16 @@ def test_a_rule_may_read_what_terms_send_without_saying_so(tmp_path):
     assert not failed(tmp_path, GOOD)
 
 
-@pytest.mark.parametrize("name", ["fedsdg", "scaffold", "focus", "clustered", "fedprox-inexact"])
+#: Rows of many kinds; the others are examined with the slow tests.
+QUICK = ("fedsdg", "scaffold", "focus", "clustered", "ditto")
+ROWS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in METHODS]
+#: Warnings that a row of the package gives on purpose.
+INTENDED = {("local-only", "the loss falls as by the mean"): "its server never moves a model"}
+
+
+@pytest.mark.parametrize("name", ROWS)
 def test_rows_of_the_package_hold_everything(name):
     found = list(examine_method(name, None))
-    assert not [one for one in found if one.outcome == FAILED]
+    wrong = [one for one in found if one.outcome in (FAILED, WARNING)]
+    assert not [one for one in wrong if (name, one.property) not in INTENDED]
     assert sum(one.outcome == OK for one in found) >= 13

@@ -24,6 +24,7 @@ from fedsdg.data.partition_files import write_partition
 from fedsdg.experiment.building import build
 from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.exports.export import export_run
+from fedsdg.experiment.exports.model_card import card
 from fedsdg.experiment.exports.model_folders import write_timm
 from fedsdg.experiment.material import make_partition, prepare_material
 from fedsdg.experiment.method_entries import method_entry
@@ -38,6 +39,7 @@ from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze, save_backbone
 from fedsdg.models.parameters import views
+from fedsdg.models.portable import Portable
 from fedsdg.models.small_cnn import scores_of_one
 from fedsdg.models.torchvision_schemas import declare_torchvision_operators
 from tests.suited import suited
@@ -459,6 +461,29 @@ def test_bad_exports_are_one_sentence_and_leave_nothing(done, place, tmp_path, c
     (damaged / "models.safetensors").write_bytes(content[:-10])
     assert main(["export", str(damaged), *map(str, own)]) == 2
     assert "are damaged" in capsys.readouterr().err
+
+
+def test_names_of_classes_are_plain_text_in_a_card():
+    federation = {"clients": 2, "clients_per_round": 1, "rounds": 1}
+    config = {"dataset": "own", "skew": "iid", "seed": 0, "method": "fedavg", "parameters": {}}
+    text = card(
+        "global",
+        None,
+        1,
+        Portable({}, {}),
+        adapters=False,
+        result={"config": config | {"federation": federation, "training": {}}, "last": {}},
+        facts={
+            "classes": ["cat", "[x](javascript:1)\n# <b>"],
+            "save": "last",
+            "images": dict.fromkeys(("channels", "size", "mean", "std"), 1),
+            "stored": {},
+        },
+        provenance={},
+        clients={},
+    )
+    assert r"of the scores: cat, [x\](javascript:1) # \<b\>" in text
+    assert "\n# <b>" not in text
 
 
 def test_a_card_says_data_method_metrics_and_provenance(done, tmp_path):

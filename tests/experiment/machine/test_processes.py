@@ -107,6 +107,18 @@ def test_faults_are_outcomes_and_the_others_go_on(work, capfd):
     assert "three is odd" in capfd.readouterr().err, "the traceback stands in the log"
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_process_that_is_killed_between_two_tasks_is_replaced(work, number):
+    with Workers(2, {}) as workers:
+        before = set(dict(workers.map(work.faulty, ["a", "b"])).values())
+        for process in before:
+            os.kill(process, number)
+        time.sleep(0.5)
+        after = dict(workers.map(work.faulty, ["c", "d"]))
+    assert all(isinstance(process, int) for process in after.values())
+    assert not before & set(after.values())
+
+
 def test_processes_have_the_environment_and_the_parent_keeps_its_own(work):
     with Workers(1, {"FEDSDG_TEST_OF_WORKERS": "yes"}) as workers:
         assert dict(workers.map(work.environment, ["FEDSDG_TEST_OF_WORKERS"])) == {

@@ -135,8 +135,10 @@ def test_what_is_on_its_way_survives_a_checkpoint():
     assert Updates.none().tensors() == {}
 
 
-@pytest.mark.parametrize("speed, seconds, fit", [(2.0, 3.0, 6), (0.1, 5.0, 1), (3.0, 100.0, 9)])
-def test_fixed_time_gives_fast_clients_more_steps_up_to_all_of_them(speed, seconds, fit):
-    limited = Clock(np.array([speed]), local_seconds=seconds)
-    assert limited.steps_that_fit(0, 9) == fit
-    assert Clock(np.array([speed])).steps_that_fit(0, 9) == 9
+def test_a_round_without_updates_takes_as_long_as_its_clients_had():
+    timed = clock(local_seconds=2.5)
+    nobody = end_of_round(timed, 1, 10.0, Updates.none(), Updates.none(), out_of_time=3)
+    assert nobody.end == 12.5 and not len(nobody.arrived)
+    assert end_of_round(timed, 1, 10.0, Updates.none(), Updates.none()).end == 10.0
+    # A server does not wait for clients that send nothing where others send.
+    assert end_of_round(timed, 1, 10.0, sent(1, [4], [11]), Updates.none(), out_of_time=3).end == 11

@@ -15,7 +15,7 @@ from fedsdg.aggregation.engines.memory.rounding import Rounding, check_differenc
 from fedsdg.aggregation.plans import Plan, PlannedRule, planned
 from fedsdg.aggregation.rule_table import make_rule
 from fedsdg.aggregation.types import Context
-from fedsdg.aggregation.uploads import NonFiniteError
+from fedsdg.aggregation.uploads import ADAPTERS, NonFiniteError, adapters_of
 
 
 def planned_rule(rule: Any) -> PlannedRule:
@@ -55,12 +55,16 @@ def apply(
     for name in sorted(set(tensors) - {"update"}):
         sent = ParameterRows(origin, tensors[name], subtract=False, dtype=dtype)
         rows[name] = ShardedRows(sent, peers)
+    compared: tuple[StateDict, Sequence[StateDict]] = origin, clients
+    if ADAPTERS in rule.reads:
+        compared = adapters_of(origin), [adapters_of(params) for params in clients]
+        rows[ADAPTERS] = ShardedRows(ParameterRows(*compared, dtype=dtype), peers)
     context = replace(
         context,
         clients=context.clients[kept],
         num_samples=context.num_samples[kept],
         num_batches=context.num_batches[kept],
-        parameter_norm=ShardedNorm(Rounding(origin, clients), dtype, peers),
+        parameter_norm=ShardedNorm(Rounding(*compared), dtype, peers),
     )
     try:
         plan = planned(rule, rows, context, state)

@@ -8,6 +8,7 @@ from typing import Any
 from fedsdg.aggregation.engines.files.tensor_files import TensorFile
 from fedsdg.aggregation.engines.memory.checks import check_storage, check_structure, kind
 from fedsdg.aggregation.engines.memory.screening import who
+from fedsdg.aggregation.uploads import ADAPTERS
 from fedsdg.parts import shown
 
 
@@ -19,8 +20,10 @@ def further_files(uploads: Any, size: int) -> dict[str, list[TensorFile]]:
         raise ValueError(f"uploads is {kind(uploads)}; give a mapping such as {{'control': […]}}")
     ordered = {}
     for name, given in uploads.items():
-        if name == "update":
-            raise ValueError("uploads holds 'update'; updates are formed from the client files")
+        if name in ("update", ADAPTERS):
+            raise ValueError(
+                f"uploads holds {name!r}, which is formed from the client files; leave it out"
+            )
         paths = check_paths(f"upload {name!r}", given)
         if len(paths) != size:
             raise ValueError(
@@ -117,8 +120,22 @@ def check_ids(ids: list[Any], labels: list[str]) -> None:
         seen[id_] = label
 
 
-def samples_of(given: Any, labels: list[str], ids: list[Any], files: list[TensorFile]) -> Any:
-    """num_samples for a `Cohort`: from a mapping by any of a file's names, or from its metadata."""
+def counts_of(
+    name: str, given: Any, labels: list[str], ids: list[Any], files: list[TensorFile]
+) -> Any:
+    """Return the counts `name` as a `Cohort` takes them.
+
+    Args:
+        name: "num_samples" or "num_batches".
+        given: A mapping by any of a file's names; None for the counts of the files' metadata,
+            where they have some; anything else is returned as it is.
+        labels: Paths of the files, as they were given.
+        ids: The clients' ids.
+        files: The clients' files.
+
+    Raises:
+        ValueError: A file has no count where others have one, or a count that is no number.
+    """
     if isinstance(given, Mapping):
         found = {}
         for id_, label in zip(ids, labels, strict=True):
@@ -126,21 +143,20 @@ def samples_of(given: Any, labels: list[str], ids: list[Any], files: list[Tensor
             key = next((name for name in names if name in given), None)
             if key is None:
                 raise ValueError(
-                    f"num_samples holds no count for {label}; add it, as {names[1]!r} or "
-                    f"{names[2]!r}"
+                    f"{name} holds no count for {label}; add it, as {names[1]!r} or {names[2]!r}"
                 )
             found[id_] = given[key]
         return found
-    if given is not None or not any("num_samples" in file.metadata for file in files):
+    if given is not None or not any(name in file.metadata for file in files):
         return given
     counts = {}
     for id_, file in zip(ids, files, strict=True):
-        text = file.metadata.get("num_samples", "")
+        text = file.metadata.get(name, "")
         try:
             counts[id_] = float(text)
         except ValueError as error:
             raise ValueError(
-                f"{file.path}: its metadata has num_samples {text!r}, where other files have a "
-                f"count; give num_samples for all"
+                f"{file.path}: its metadata has {name} {text!r}, where other files have a count; "
+                f"give {name} for all"
             ) from error
     return counts

@@ -13,9 +13,9 @@ from fedsdg.aggregation.engines.files.new_files import NewFile
 from fedsdg.aggregation.engines.files.tensor_files import READ_BYTES, FileVector, TensorFile
 from fedsdg.aggregation.engines.memory.screening import who
 from fedsdg.aggregation.engines.rows import TensorRows, all_finite
-from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
+from fedsdg.aggregation.plans import Combination, Plan, PlannedRule, planned
 from fedsdg.aggregation.types import Context
-from fedsdg.aggregation.uploads import NonFiniteError
+from fedsdg.aggregation.uploads import ADAPTERS, NonFiniteError, adapters_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,10 +44,13 @@ class FilePasses:
 
     def rows(self, name: str, chosen: Sequence[int], **how: Any) -> FileRows:
         """The upload `name` of some clients."""
-        origin = FileVector(self.origin, self.names)
+        names = list(adapters_of(self.origin.places)) if name == ADAPTERS else self.names
+        origin = FileVector(self.origin, names)
+        formed = name in ("update", ADAPTERS)
+        sent = self.sent["update" if formed else name]
         return FileRows(
-            [FileVector(self.sent[name][k], self.names, origin) for k in chosen],
-            origin if name == "update" else None,
+            [FileVector(sent[k], names, origin) for k in chosen],
+            origin if formed else None,
             self.dtype,
             memory=self.memory,
             executor=self.executor,
@@ -74,10 +77,10 @@ class FilePasses:
             clients=facts.clients[kept],
             num_samples=facts.num_samples[kept],
             num_batches=facts.num_batches[kept],
-            parameter_norm=PassedNorm(updates),
+            parameter_norm=PassedNorm(rows.get(ADAPTERS, updates)),
         )
         try:
-            plan = self.rule.plan(rows, context, self.state)
+            plan = planned(self.rule, rows, context, self.state)
         except ValueError as error:
             if len(kept) == len(self.labels):
                 raise

@@ -24,15 +24,16 @@ from fedsdg.aggregation.engines.files.inputs import (
     check_ids,
     check_path,
     check_paths,
+    counts_of,
     further_files,
     number_of,
-    samples_of,
 )
 from fedsdg.aggregation.engines.files.new_files import check_target, new_file
 from fedsdg.aggregation.engines.files.passes import FilePasses
 from fedsdg.aggregation.engines.files.tensor_files import FileVector, TensorFile, opened
 from fedsdg.aggregation.plans import Plan, PlannedRule
 from fedsdg.aggregation.rule_table import make_rule
+from fedsdg.aggregation.uploads import ADAPTERS
 from fedsdg.parts import shown
 
 READERS = 4
@@ -66,8 +67,9 @@ def aggregate_files(
         or num_clients are given, the whole number at the end of its name ("client-12.safetensors").
     out: the file to write: the global file with new numbers, its metadata and layout kept. It may
         be the global file itself with overwrite. On any error nothing is written.
-    num_samples: counts in the order of the files, or by path, file name or name without ending;
-        None to take those that the files' metadata hold under "num_samples", if they do.
+    num_samples, num_batches: counts in the order of the files, or by path, file name or name
+        without ending; None to take those that the files' metadata hold under the same name, if
+        they do. "fedavg" weighs by the first, Mean("batches") by the second.
     uploads: further files by upload, in the order of client_files.
     state, state_out: what the last call returned, and a safetensors file for what this one does.
     overwrite: whether out and state_out may exist.
@@ -115,8 +117,8 @@ def aggregate_files(
     cohort = Cohort(
         ids,
         False,
-        samples_of(num_samples, labels, ids, clients),
-        num_batches,
+        counts_of("num_samples", num_samples, labels, ids, clients),
+        counts_of("num_batches", num_batches, labels, ids, clients),
         client_samples,
         num_clients,
         round,
@@ -128,7 +130,7 @@ def aggregate_files(
     if state and state_out is None:
         raise ValueError("the rule keeps a state for the next round; give state_out, its file")
     for name in planned.reads:
-        if name not in sent:
+        if name not in sent and name != ADAPTERS:
             raise ValueError(f"the rule reads the upload {name!r}; give its files in uploads")
 
     meter = Meter(progress)

@@ -38,7 +38,10 @@ class Block(NamedTuple):
 
     def gather(self, tensors: Mapping[str, torch.Tensor], row: torch.Tensor) -> None:
         """row [width] <- the block's numbers, in the dtype and on the device of the row."""
-        parts = [piece.of(tensors).reshape(-1).to(row) for piece in self.pieces]
+        parts = [piece.of(tensors).flatten() for piece in self.pieces]
+        dtypes, devices = {part.dtype for part in parts}, {part.device for part in parts}
+        if dtypes != {row.dtype} or devices != {row.device}:
+            parts = [part.to(row) for part in parts]
         torch.cat(parts, out=row)
 
 

@@ -4,7 +4,6 @@ A kind is one array or tensor, a list or tuple of them (layers), or a mapping fr
 Names are the keys of a mapping, "[0]", "[1]", … of a list, and "parameters" of one array.
 """
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +22,8 @@ from fedsdg.aggregation.engines.memory.writing import check_disjoint
 
 ALONE = "parameters"
 """The name of an array or tensor that is all there is."""
+FLOATING_ARRAYS = frozenset(map(np.dtype, (np.float16, np.float32, np.float64)))
+"""The dtypes of arrays that can be averaged, in native byte order."""
 
 
 def clients_of(client_params: Any) -> tuple[list[Any], list[Any], bool]:
@@ -34,6 +35,15 @@ def clients_of(client_params: Any) -> tuple[list[Any], list[Any], bool]:
         client_params = [client_params[k, ...] for k in range(len(client_params))]
     ids, clients = named_clients(client_params)
     return ids, clients, not isinstance(client_params, Mapping)
+
+
+def entries(params: Any) -> dict[Any, Any]:
+    """The arrays and tensors of parameters by name, as they were given."""
+    if isinstance(params, Mapping):
+        return dict(params)
+    if isinstance(params, list | tuple):
+        return {f"[{position}]": value for position, value in enumerate(params)}
+    return {ALONE: params}
 
 
 def global_tensors(params: Any) -> dict[str, torch.Tensor]:
@@ -53,28 +63,66 @@ def global_tensors(params: Any) -> dict[str, torch.Tensor]:
 
 def tensors_like(who: str, params: Any, global_params: Any, origin: StateDict) -> StateDict:
     """Parameters of the kind, keys, shapes, dtypes and device of the global ones; any values."""
+    check_like(who, params, global_params, origin)
+    return views(params)
+
+
+def check_like(who: str, params: Any, global_params: Any, origin: StateDict) -> None:
+    """Require the kind, keys, shapes, dtypes and device of the global parameters; any values.
+
+    Args:
+        who: whose parameters they are, for messages.
+        params: parameters of any kind.
+        global_params: the global parameters as they were given.
+        origin: the same as checked tensors.
+
+    Raises:
+        ValueError: naming the tensor that differs, and how.
+    """
     if _container(params) is not _container(global_params):
         raise ValueError(
             f"{who}: parameters are {kind(params)}, global_params is {kind(global_params)}; "
             f"give both in the same form"
         )
+    given, like = entries(params), entries(global_params)
+    if _alike(given, like):
+        return
     tensors = _tensors(who, params)
     check_structure(who, tensors, origin)
-    for name, value in _entries(params).items():
-        expected = _library(_entries(global_params)[name])
-        if _library(value) is not expected:
+    for name, value in given.items():
+        expected = np.ndarray if isinstance(like[name], np.ndarray) else torch.Tensor
+        if not isinstance(value, expected):
             raise ValueError(
                 f"{who}: {name!r} is {kind(value)}, global_params holds a {expected.__name__}; "
                 f"convert one of the two"
             )
     check_storage(who, tensors, origin)
-    return tensors
+
+
+def _alike(given: Mapping[Any, Any], like: Mapping[Any, Any]) -> bool:
+    """Whether arrays and tensors have the names, kinds, shapes and dtypes of checked ones.
+
+    Those that do need none of the checks that find out what is wrong with the others.
+    """
+    if given.keys() != like.keys():
+        return False
+    for name, value in given.items():
+        other = like[name]
+        if type(value) is not type(other):
+            return False
+        if value.shape != other.shape or value.dtype != other.dtype:
+            return False
+        if isinstance(value, torch.Tensor) and (
+            value.device != other.device or value.layout != torch.strided or value.is_nested
+        ):
+            return False
+    return True
 
 
 def out_tensors(out: Any, global_params: Any, origin: StateDict) -> StateDict:
     """Views into `out`, which has the form of the global parameters and can be written to."""
     tensors = tensors_like("out", out, global_params, origin)
-    for name, value in _entries(out).items():
+    for name, value in entries(out).items():
         if isinstance(value, np.ndarray):
             # A view and not a copy, and one that numpy allows to be written to.
             writable = value.flags.writeable and _addressable(_plain(value))
@@ -105,45 +153,48 @@ def views(params: Any) -> dict[str, torch.Tensor]:
     return _tensors("parameters", params)
 
 
-def _entries(params: Any) -> dict[Any, Any]:
-    if isinstance(params, Mapping):
-        return dict(params)
-    if isinstance(params, list | tuple):
-        return {f"[{position}]": value for position, value in enumerate(params)}
-    return {ALONE: params}
-
-
 def _tensors(who: str, params: Any) -> dict[Any, torch.Tensor]:
-    entries = _entries(params)
-    if ALONE in entries and _container(params) is object and not _is_array(params):
+    given = entries(params)
+    if ALONE in given and _container(params) is object and not _is_array(params):
         raise ValueError(
             f"{who}: parameters are {kind(params)}; give an array, a tensor, a list of them, or a "
             f"dict of them by name"
         )
-    return {name: _tensor(who, name, value) for name, value in entries.items()}
+    return {name: _tensor(who, name, value) for name, value in given.items()}
 
 
 def _tensor(who: str, name: Any, value: Any) -> torch.Tensor:
-    if isinstance(value, torch.Tensor):
-        return value.detach()
     if not isinstance(value, np.ndarray):
+        if isinstance(value, torch.Tensor):
+            return value.detach()
         raise ValueError(
             f"{who}: {name!r} is {kind(value)}; convert it with numpy.asarray or torch.as_tensor"
         )
     if isinstance(value, np.ma.MaskedArray):
         raise ValueError(f"{who}: array {name!r} is masked; fill it, or leave it out")
-    if value.dtype not in (np.float16, np.float32, np.float64):  # In native byte order only.
+    if value.dtype not in FLOATING_ARRAYS:
         raise ValueError(
             f"{who}: array {name!r} has dtype {value.dtype.str}; only float16, float32 and float64 "
             f"in native byte order can be averaged: convert it, or leave it out"
         )
-    value = _plain(value)
-    if not _addressable(value):
+    if not _addressable(value) and not _addressable(value := _plain(value)):
         value = np.array(value, order="C")
-    with warnings.catch_warnings():
-        # Torch warns that a read-only array could be written through its view; it is only read.
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
-        return torch.from_numpy(value)
+    if not value.flags.writeable:
+        value = np.asarray(_Writable(value))
+    return torch.from_numpy(value)
+
+
+class _Writable:
+    """The memory of a read-only array, announced as writable.
+
+    torch warns about read-only arrays because its tensors could be written to. Ours are only read,
+    and silencing the warning would change the filters of all threads.
+    """
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array  # Keeps the memory alive.
+        address, _ = array.__array_interface__["data"]
+        self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}
 
 
 def _plain(array: np.ndarray) -> np.ndarray:
@@ -161,8 +212,11 @@ def _plain(array: np.ndarray) -> np.ndarray:
 
 def _addressable(array: np.ndarray) -> bool:
     """Whether torch can view the array: strides >= 0 in whole elements, aligned."""
-    whole = all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)
-    return whole and array.flags.aligned
+    size = array.itemsize
+    for stride in array.strides:  # A loop: this is asked of every array of every client.
+        if stride < 0 or stride % size:
+            return False
+    return array.flags.aligned
 
 
 def _empty(value: Any) -> Any:
@@ -179,7 +233,3 @@ def _container(params: Any) -> type:
     if isinstance(params, Mapping):
         return dict
     return next((t for t in (list, tuple) if isinstance(params, t)), object)
-
-
-def _library(value: Any) -> type:
-    return np.ndarray if isinstance(value, np.ndarray) else torch.Tensor

@@ -52,7 +52,7 @@ class ParameterRows:
         self.origin, self.clients, self.subtract = origin, clients, subtract
         self.shape = len(clients), sum(tensor.numel() for tensor in origin.values())
         tensors = [tensor for params in (origin, *clients) for tensor in params.values()]
-        wide = any(tensor.dtype == torch.float64 for tensor in tensors)
+        wide = torch.float64 in {tensor.dtype for tensor in tensors}
         self.dtype = dtype or (torch.float64 if wide else torch.float32)
         device = next((tensor.device for tensor in tensors), torch.device("cpu"))
         self.backend = backend_for(self.shape[0] * self.shape[1], device)
@@ -63,7 +63,8 @@ class ParameterRows:
         if self.backend == "triton":
             in_place, groups = TabledRows, tabled_groups(origin, clients)
         self.large = [name for group in groups for name in group]
-        small = [name for name in origin if name not in self.large]
+        in_place_names = set(self.large)
+        small = [name for name in origin if name not in in_place_names]
         self.parts: list[FormedRows | AddressedRows | TabledRows] = []
         if small or not groups:
             self.parts.append(FormedRows(*self._only(small), self.dtype, subtract=subtract))
@@ -174,10 +175,14 @@ class ParameterRows:
 
 
 def form_matrix(
-    origin: StateDict, clients: Sequence[StateDict], *, subtract: bool = True
+    origin: StateDict,
+    clients: Sequence[StateDict],
+    *,
+    subtract: bool = True,
+    dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """[M, d] the rows of `ParameterRows` as one tensor."""
-    dtype = ParameterRows(origin, clients, subtract=subtract).dtype
+    dtype = ParameterRows(origin, clients, subtract=subtract, dtype=dtype).dtype
     rows = FormedRows(origin, clients, dtype, subtract=subtract, whole=True)
     if not rows.cut:
         return torch.empty(rows.shape, dtype=dtype, device=rows.device)

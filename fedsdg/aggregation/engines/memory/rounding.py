@@ -41,9 +41,7 @@ class Rounding:
         """The names of the tensors by their eps [M]."""
         groups: dict[tuple[float, ...], list[str]] = {}
         for name, tensor in self.origin.items():
-            eps = tuple(
-                max(_eps(tensor.dtype), _eps(params[name].dtype)) for params in self.clients
-            )
+            eps = _coarser_eps(tensor.dtype, *(params[name].dtype for params in self.clients))
             groups.setdefault(eps, []).append(name)
         return groups
 
@@ -93,5 +91,7 @@ def check_differences(
 
 
 @cache
-def _eps(dtype: torch.dtype) -> float:
-    return torch.finfo(dtype).eps
+def _coarser_eps(of_origin: torch.dtype, *of_clients: torch.dtype) -> tuple[float, ...]:
+    """For every client the coarser eps of the two dtypes that its update was formed from."""
+    eps = torch.finfo(of_origin).eps
+    return tuple(max(eps, torch.finfo(dtype).eps) for dtype in of_clients)

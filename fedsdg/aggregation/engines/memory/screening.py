@@ -5,7 +5,7 @@ from typing import Any
 
 from fedsdg.aggregation.engines.memory.checks import StateDict, check_finite, kind, nonfinite_counts
 from fedsdg.aggregation.engines.memory.kinds import clients_of
-from fedsdg.aggregation.uploads import NonFiniteError
+from fedsdg.aggregation.uploads import ADAPTERS, NonFiniteError
 
 
 def further_uploads(uploads: Any, ids: list[Hashable]) -> dict[str, list[Any]]:
@@ -16,8 +16,10 @@ def further_uploads(uploads: Any, ids: list[Hashable]) -> dict[str, list[Any]]:
         raise ValueError(f"uploads is {kind(uploads)}; give a mapping such as {{'control': …}}")
     ordered = {}
     for name, values in uploads.items():
-        if name == "update":
-            raise ValueError("uploads holds 'update'; updates are formed from client_params")
+        if name in ("update", ADAPTERS):
+            raise ValueError(
+                f"uploads holds {name!r}, which is formed from client_params; leave it out"
+            )
         others, rows, _ = clients_of(values)
         if set(others) != set(ids):
             raise ValueError(

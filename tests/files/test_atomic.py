@@ -1,0 +1,51 @@
+"""Files are there whole or not at all, and one for which there is no room is named."""
+
+import contextlib
+import resource
+
+import pytest
+
+from fedsdg.cli import main
+from fedsdg.files import write_bytes, write_json
+from fedsdg.files.records import TIMINGS_SCHEMA, write_parquet
+
+ROWS = [
+    {"round": n, "train_seconds": n / 7, "aggregate_seconds": n / 9, "evaluate_seconds": n / 3}
+    for n in range(1000)
+]
+WAYS = {
+    "bytes": lambda file: write_bytes(file, bytes(10_000)),
+    "json": lambda file: write_json(file, list(range(10_000))),
+    "parquet": lambda file: write_parquet(file, ROWS, TIMINGS_SCHEMA),
+}
+
+
+@contextlib.contextmanager
+def no_room():
+    """No file may become larger than a thousand bytes: as on a disk that has no more."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_file_for_which_there_is_no_room_is_named_and_the_old_one_stays(tmp_path, way):
+    file = tmp_path / "file"
+    file.write_text("as before")
+    with no_room(), pytest.raises(OSError, match=rf"{file} cannot be written \(.*; make room"):
+        WAYS[way](file)
+    assert file.read_text() == "as before"
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_command_that_finds_no_room_says_for_which_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    command = ["partition", "--dataset", "digits", "--skew", "iid", "--seed", "0"]
+    with no_room():
+        assert main([*command, "--output", "shares.parquet"]) == 2
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert "shares.parquet cannot be written (File too large); make room" in sentence
+    assert not list(tmp_path.iterdir())
