@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -19,6 +21,10 @@ WHOLE_GRID = {
     "write_claims": 1,
     "verify_runs": 1,
 }
+needs_plugin = pytest.mark.skipif(
+    importlib.util.find_spec("snakemake_executor_plugin_slurm") is None,
+    reason="snakemake-executor-plugin-slurm is not installed: make environment",
+)
 CUDA = ("--config", "training={device: cuda}")
 
 
@@ -37,12 +43,105 @@ def test_the_profile_for_gpus_plans_the_whole_grid(project):
     assert effective_config(project)["training"]["device"] == "cuda"
 
 
+@needs_plugin
 def test_the_profile_for_slurm_plans_the_whole_grid(project):
-    """Without SLURM's plugin all of it is read but the name of the executor."""
-    there = importlib.util.find_spec("snakemake_executor_plugin_slurm") is not None
-    executor = [] if there else ["--executor", "local"]
-    assert plan(project, "slurm", *executor) == WHOLE_GRID
+    assert plan(project, "slurm") == WHOLE_GRID
     assert effective_config(project)["training"]["device"] == "cpu"
+
+
+# Stands in for SLURM: `sbatch` notes what a job asks for, and takes none.
+SBATCH = """#!{python} -SE
+import json, sys
+asked = {{name: sys.argv[sys.argv.index(f"--{{name}}") + 1] for name in ("comment", "mem")}}
+asked["minutes"] = sys.argv[sys.argv.index("-t") + 1]
+asked |= dict(word[2:].split("=") for word in sys.argv if word.startswith(("--ntasks=", "--cpus")))
+with open("asked.jsonl", "a") as file:
+    file.write(json.dumps(asked) + "\\n")
+sys.exit("sbatch: error: the queue is closed")
+"""
+SINFO = """#!/bin/sh
+[ -z "$SAYS" ] || {{ echo "$SAYS" >&2; exit 1; }}
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path):
+    """The search path with a SLURM that takes no jobs."""
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    nothing = "#!/bin/sh\nexit 1\n"
+    scripts = {"sbatch": SBATCH, "sinfo": SINFO, "sacct": nothing, "scontrol": nothing}
+    for name, text in scripts.items():
+        (folder / name).write_text(text.format(python=sys.executable))
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def submit(project, slurm, *arguments, **environment):
+    path = os.pathsep.join(map(str, (slurm, project.commands, os.environ["PATH"])))
+    profile = ("--workflow-profile=profiles/slurm", "--retries=0", "--latency-wait=1")
+    profile += ("--slurm-init-seconds-before-status-checks=1",)
+    return project.snakemake(*profile, *arguments, **{"PATH": path, **environment})
+
+
+@needs_plugin
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rules", "bundle", "minutes"),
+    [
+        (["partition_clients"], "partitions_partition_clients", "150"),
+        (["render_table", "plot_figure"], "reading_plot_figure_render_table", "95"),
+    ],
+)
+def test_a_bundle_asks_for_what_one_job_needs(rules, bundle, minutes, project, slurm):
+    """15 partitions asked for 15 processors and 30 GB; 19 pages for 19 and 28 GB, and for ever."""
+    config = []
+    if "plot_figure" in rules:  # Everything before the pages is there, of one run.
+        (project.folder / "one.yaml").write_text("skews: [iid]\nseeds: [0]\nmethods: [fedavg]\n")
+        config = ["--configfile=one.yaml"]
+        made = project.snakemake("--cores=2", "--until=summarise_runs", *config)
+        assert made.returncode == 0, made.stdout
+    submit(project, slurm, *config, "--until", *rules)
+    (asked,) = (project.folder / "asked.jsonl").read_text().splitlines()
+    alone = {"ntasks": "1", "cpus-per-task": "1", "mem": "2048"}
+    assert json.loads(asked) == {"comment": f"rule_{bundle}", "minutes": minutes, **alone}
+
+
+@needs_plugin
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("says", "sentence"),
+    [
+        (
+            "sinfo: error: If munged is up, restart with --num-threads=10",
+            "SLURM needs munge, which does not run here: start it (service munge start)",
+        ),
+        (
+            "slurm_load_partitions: Unable to contact slurm controller (connect failure)",
+            "SLURM does not answer (slurm_load_partitions: Unable to contact slurm controller "
+            "(connect failure)): start slurmctld, and see that this machine has its slurm.conf",
+        ),
+    ],
+)
+def test_where_slurm_does_not_answer_nothing_begins(says, sentence, project, slurm):
+    """The executor tried each job again and again, and then waited for ever."""
+    done = submit(project, slurm, SAYS=says)
+    assert done.returncode == 1 and sentence in done.stdout
+    assert not (project.folder / "asked.jsonl").exists()
+
+
+@needs_plugin
+@pytest.mark.slow
+def test_without_slurm_nothing_begins(project, tmp_path):
+    """It is hidden by a search path of a few commands."""
+    few = tmp_path / "few"
+    few.mkdir()
+    for name in ("bash", "sh", "which"):
+        (few / name).symlink_to(shutil.which(name))
+    path = os.pathsep.join(map(str, (project.commands, few)))
+    done = project.snakemake("--workflow-profile=profiles/slurm", PATH=path)
+    assert done.returncode == 1
+    assert "needs SLURM, but there is no command sbatch: call it on a node from" in done.stdout
 
 
 # Stands in for training: takes a device as training does, and notes when it had it.

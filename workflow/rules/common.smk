@@ -5,6 +5,8 @@ Kept light on purpose (no pandas, no torch): Snakemake reads it on every call.
 
 import json
 import os
+import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -200,6 +202,26 @@ GPU = int(config["training"].get("device") == "cuda")
 def memory(data, attempt):
     """Megabytes of a job that holds a data set; more where it was tried before and did not end."""
     return attempt * (2048 if data in SMALL else 6144)
+
+
+def require_slurm():
+    """Refuse to begin where SLURM takes no jobs, with the reason and the remedy."""
+    if not shutil.which("sbatch"):
+        raise WorkflowError(
+            "profiles/slurm needs SLURM, but there is no command sbatch: call it on a node from "
+            "which jobs are submitted (Debian: apt-get install slurm-wlm munge)"
+        )
+    asked = subprocess.run(["sinfo", "--noheader"], capture_output=True, text=True)
+    if not asked.returncode:
+        return
+    if "munge" in asked.stderr.lower():
+        raise WorkflowError(
+            "SLURM needs munge, which does not run here: start it (service munge start)"
+        )
+    raise WorkflowError(
+        f"SLURM does not answer ({asked.stderr.strip()}): start slurmctld, and see that this "
+        "machine has its slurm.conf"
+    )
 
 
 # --- The code behind each rule ---------------------------------------------------------------
