@@ -16,7 +16,7 @@ SNAKEMAKE  = $(BIN)/snakemake --cores $(CORES) $(if $(CONFIG),--configfile $(CON
 # Jobs of the pipeline find `fedsdg` here, as in an activated shell.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help reproduce report page everything search record cifar100 cifar100-pilot extended smoke test pytest test-fast lint verify package bench bench-compare bench-regression gate gpu lock documents docs environment clean distclean
+.PHONY: help reproduce report page everything search record cifar100 cifar100-pilot extended smoke test pytest test-fast lint verify package bench bench-compare bench-regression gate gpu slurm-demo lock documents docs environment clean distclean
 
 # The head of this file, and each target with the text after its `##`.
 help: ## this list
@@ -192,6 +192,10 @@ gpu: ## what a GPU has time for in MINUTES, into OUT=folder: docs/gpu.md
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m benchmarks.on_gpu --minutes $(MINUTES) --out $(OUT) \
 	  $(if $(WORK),--work $(WORK)) $(if $(EARLIER),--earlier $(EARLIER)) $(if $(DATA),--data $(DATA)) \
 	  $(if $(BACKBONES),--backbones $(BACKBONES)) $(if $(ONLY),--only $(ONLY)) $(if $(filter small,$(FORM)),--small)
+
+# Two nodes on this machine, a cell that is cancelled and goes on, and the records of a local run: docs/cluster.md.
+slurm-demo: $(INSTALLED) ## profiles/slurm through a real SLURM on this machine, as root on Debian or Ubuntu
+	$(BIN)/python profiles/slurm/demo.py
 
 # The codes that are compared with; without them their columns say so.
 $(VENV)/.rivals: benchmarks/requirements.txt $(INSTALLED)

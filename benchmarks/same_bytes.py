@@ -166,13 +166,20 @@ def _stop_after_a_checkpoint(
 
 
 def allowed(file: Path = ALLOWED) -> dict[str, Any]:
-    """``renamed``: table -> {old column: new}; ``exceptions``: runs (a pattern of their folders),
-    commit, reason, difference (of the first round, at most ``FIRST_ROUND``)."""
+    """What same_bytes.yaml allows.
+
+    ``renamed``: table -> {old column: new}. ``exceptions``: runs (a pattern of their folders),
+    commit, reason and one of: difference (of the first round, at most ``FIRST_ROUND``); columns
+    (those that a mended fault changes, in every round; ``all`` where all that follows does).
+    """
     found = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
     for one in found.get("exceptions", []):
-        lacks = [key for key in ("runs", "commit", "reason", "difference") if key not in one]
+        lacks = [key for key in ("runs", "commit", "reason") if key not in one]
+        lacks += [] if ("difference" in one) != ("columns" in one) else ["difference or columns"]
         if lacks:
             raise ValueError(f"an exception in {file} has no {lacks[0]}; it has to say so")
+        if "columns" in one:
+            continue
         if not 0 <= one["difference"] <= FIRST_ROUND:
             raise ValueError(
                 f"an exception in {file} allows the first round to differ by {one['difference']}, "
@@ -191,8 +198,12 @@ def differences(before: Path, after: Path, allow: Mapping[str, Any]) -> list[str
     found += [f"{run}: only after" for run in sorted(runs[1] - runs[0])]
     for run in sorted(runs[0] & runs[1]):
         excused = [one for one in allow["exceptions"] if fnmatch(run, one["runs"])]
-        most = max((one["difference"] for one in excused), default=None)
-        found += [f"{run}: {it}" for it in _of_a_run(before / run, after / run, allow, most)]
+        mended = [one["columns"] for one in excused if "columns" in one]
+        if "all" in mended:
+            continue
+        most = max((one["difference"] for one in excused if "difference" in one), default=None)
+        here = {**allow, "mended": sum(mended, [])}
+        found += [f"{run}: {it}" for it in _of_a_run(before / run, after / run, here, most)]
     return found
 
 
@@ -207,6 +218,7 @@ def _of_a_run(
         elif files[0].is_file():
             once, again = map(pd.read_parquet, files)
             once = once.rename(columns=allow["renamed"].get(name, {}))
+            once, again = (t.drop(columns=allow["mended"], errors="ignore") for t in (once, again))
             if most is None:
                 yield from (f"{name}: {it}" for it in _of_tables(once, again))
             else:

@@ -92,9 +92,23 @@ def test_an_exception_bounds_the_first_round_alone(tmp_path):
     assert "train_loss of the first round differs by 2e-07, allowed 1e-07" in found
 
 
+def test_a_mended_fault_excuses_its_columns_or_all_that_follows(tmp_path):
+    one = {"runs": "arena/*", "commit": "abc", "reason": "time was wrong", "columns": ["bytes_up"]}
+    allow = {"renamed": {}, "exceptions": [one]}
+    assert compared(tmp_path / "named", allow, rounds={"bytes_up": [11, 21]}) == []
+    (found,) = compared(tmp_path / "other", allow, rounds={"train_loss": [2.4, np.nan]})
+    assert "train_loss in row 0" in found
+    (found,) = compared(tmp_path / "state", allow, state={"models": "n"})
+    assert "the hash of its models differs" in found
+    allow = {"renamed": {}, "exceptions": [{**one, "columns": "all"}]}
+    everything = {"rounds": {"train_loss": [2.4, 1.0]}, "state": {"models": "n"}}
+    assert compared(tmp_path / "all", allow, **everything) == []
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
+        ("exceptions: [{runs: '*', commit: a, reason: b}]", "has no difference or columns"),
         ("exceptions: [{runs: '*', commit: a, difference: 0}]", "has no reason"),
         ("exceptions: [{runs: '*', commit: a, reason: b, difference: 0.1}]", "at most 1e-06"),
     ],
