@@ -110,11 +110,12 @@ def _alike(given: Mapping[Any, Any], like: Mapping[Any, Any]) -> bool:
         other = like[name]
         if type(value) is not type(other):
             return False
-        if value.shape != other.shape or value.dtype != other.dtype:
-            return False
+        # A nested tensor has no shape to ask for.
         if isinstance(value, torch.Tensor) and (
-            value.device != other.device or value.layout != torch.strided or value.is_nested
+            value.is_nested or value.layout != torch.strided or value.device != other.device
         ):
+            return False
+        if value.shape != other.shape or value.dtype != other.dtype:
             return False
     return True
 
