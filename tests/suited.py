@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from fedsdg.experiment.backbones.recipe import parse_recipe
+from fedsdg.experiment.backbones.recipe import parse_backbone
 from fedsdg.experiment.config import Config
 from fedsdg.federation.asked import probes_of
 from fedsdg.methods.families import METHODS

@@ -15,7 +15,7 @@ wanted. Expected use, of a rule::
 and of a plan: `step_of(plan, rows, context)` is the step [d].
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
@@ -101,8 +101,11 @@ def planned(
     rows: Mapping[str, Rows],
     context: Context,
     state: Mapping[str, torch.Tensor],
+    agreed: Callable[[Callable[[], None]], None] = lambda check: check(),
 ) -> Plan:
     """Return the plan of a rule, given all that was sent.
+
+    ``agreed`` makes a check whose outcome has to be that of all ranks (see `Peers.agreed`).
 
     Raises:
         ValueError: An upload that the rule reads was not sent.
@@ -112,10 +115,14 @@ def planned(
     """
     read = {name: required(rows, name) for name in rule.reads}
     plan = rule.plan(read, context, state)
-    try:
+
+    def check() -> None:
         if isinstance(plan.step, Combination):
             check_numbers(rule, "coefficients", plan.step.coefficients, context.clients)
         check_weights(rule, plan.weights, context.clients)
+
+    try:
+        agreed(check)
     except RuleFault:
         for name, own in read.items():
             require_finite(own, None, context, name)

@@ -376,13 +376,16 @@ def test_rules_that_cannot_plan_are_refused(world):
     )
 
 
-@pytest.mark.parametrize("where", ["measure", "step"])
-def test_a_rank_that_fails_on_its_own_account(world, where):
+@pytest.mark.parametrize(
+    ("where", "kind", "says"),
+    [("measure", "DistributedError", "Error: "), ("step", "RuleFault", "coefficients of shape")],
+)
+def test_a_rank_that_fails_on_its_own_account(world, where, kind, says):
     """Not in the input but in the work: all ranks hear of it at their next meeting."""
-    kind, text = world.failure("sharded", Fragile(where), {}, THETA, CLIENTS)
-    assert kind == "DistributedError"
+    found, text = world.failure("sharded", Fragile(where), {}, THETA, CLIENTS)
+    assert found == kind
     assert text.startswith(f"rank {len(world.pipes) - 1}: ")
-    assert "Error: " in text
+    assert says in text
     world.results("sharded", "krum", {}, THETA, CLIENTS)
 
 

@@ -67,7 +67,7 @@ def apply(
         parameter_norm=ShardedNorm(Rounding(*compared), dtype, peers),
     )
     try:
-        plan = planned(rule, rows, context, state)
+        plan = planned(rule, rows, context, state, peers.agreed)
         peers.agreed(lambda: updates.write(plan, targets, fresh=True))
         return plan
     except NonFiniteError:

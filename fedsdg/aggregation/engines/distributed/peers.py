@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from fedsdg.aggregation.outcome import RuleFault
 from fedsdg.aggregation.uploads import NonFiniteError
 
 DEFAULT_TIMEOUT = 300.0
@@ -24,6 +25,7 @@ UNKNOWN = -1
 
 _ERRORS: Mapping[str, type[Exception]] = {
     "NonFiniteError": NonFiniteError,
+    "RuleFault": RuleFault,
     "ValueError": ValueError,
 }
 """The errors that keep their type on the other ranks."""
@@ -69,7 +71,7 @@ class Peers:
         """[ranks, count] float64: in row r the `count` numbers that work() returned on rank r.
 
         When work raises, on any rank, so do all: the same type of error (ValueError,
-        NonFiniteError, else DistributedError) with the same sentence, which names the rank. Work
+        NonFiniteError, RuleFault, else DistributedError) with the same sentence, which names the rank. Work
         must not take part in an exchange itself.
         """
         numbers: Sequence[float] | np.ndarray = []
