@@ -26,4 +26,4 @@ def suited(config: Config, name: str) -> Config:
 
 def facts_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """What stands beside a backbone that was made by a recipe (``source`` left out)."""
-    return {"source": "pretrain", "recipe": dataclasses.asdict(parse_recipe(recipe))}
+    return {"source": "pretrain", "recipe": dataclasses.asdict(parse_backbone(recipe))}

@@ -71,8 +71,8 @@ class Peers:
         """[ranks, count] float64: in row r the `count` numbers that work() returned on rank r.
 
         When work raises, on any rank, so do all: the same type of error (ValueError,
-        NonFiniteError, RuleFault, else DistributedError) with the same sentence, which names the rank. Work
-        must not take part in an exchange itself.
+        NonFiniteError, RuleFault, else DistributedError) with the same sentence, which names the
+        rank. Work must not take part in an exchange itself.
         """
         numbers: Sequence[float] | np.ndarray = []
         failure: Exception | None = None
