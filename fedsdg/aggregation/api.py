@@ -26,7 +26,7 @@ from fedsdg.aggregation.engines.memory.writing import write_copies
 from fedsdg.aggregation.plans import Plan
 from fedsdg.aggregation.rule_table import make_rule
 from fedsdg.aggregation.types import Aggregate, Context, Rule
-from fedsdg.aggregation.uploads import NonFiniteError
+from fedsdg.aggregation.uploads import ADAPTERS, NonFiniteError
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +141,9 @@ values of 2; leave the client out or restore its last finite parameters
         write_copies(places, origin)
         return Aggregated(result, [] if listed else {}, {}, state, {})
 
-    if worth_joining(origin, len(ids)):
+    # Which tensors are adapters their names say, which a vector does not have.
+    by_name = ADAPTERS in getattr(rule, "reads", ())
+    if not by_name and worth_joining(origin, len(ids)):
         vectors = {name: [joined(row, origin) for row in rows] for name, rows in sent.items()}
         target = {ALONE: torch.empty_like(vectors["update"][0][ALONE])}
         base = joined(global_params, origin)

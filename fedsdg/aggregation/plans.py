@@ -15,7 +15,7 @@ wanted. Expected use, of a rule::
 and of a plan: `step_of(plan, rows, context)` is the step [d].
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
@@ -101,33 +101,41 @@ def planned(
     rows: Mapping[str, Rows],
     context: Context,
     state: Mapping[str, torch.Tensor],
-    agreed: Callable[[Callable[[], None]], None] = lambda check: check(),
 ) -> Plan:
     """Return the plan of a rule, given all that was sent.
 
-    ``agreed`` makes a check whose outcome has to be that of all ranks (see `Peers.agreed`).
-
     Raises:
         ValueError: An upload that the rule reads was not sent.
-        RuleFault: Coefficients or weights are not one finite real number for each client, or a
-            weight is below 0.
-        NonFiniteError: They are not finite because what a client sent is not.
+        RuleFault, NonFiniteError: see `check_plan` and `blame_uploads`.
     """
-    read = {name: required(rows, name) for name in rule.reads}
-    plan = rule.plan(read, context, state)
-
-    def check() -> None:
-        if isinstance(plan.step, Combination):
-            check_numbers(rule, "coefficients", plan.step.coefficients, context.clients)
-        check_weights(rule, plan.weights, context.clients)
-
+    plan = rule.plan(read_by(rule, rows), context, state)
     try:
-        agreed(check)
+        check_plan(rule, plan, context)
     except RuleFault:
-        for name, own in read.items():
-            require_finite(own, None, context, name)
+        blame_uploads(rule, rows, context)
         raise
     return plan
+
+
+def read_by(rule: "PlannedRule", rows: Mapping[str, Rows]) -> dict[str, Rows]:
+    """Return the uploads that a rule reads; ``ValueError`` if one was not sent."""
+    return {name: required(rows, name) for name in rule.reads}
+
+
+def check_plan(rule: "PlannedRule", plan: Plan, context: Context) -> None:
+    """Raise ``RuleFault`` unless coefficients and weights are one finite real number a client.
+
+    No weight is below 0.
+    """
+    if isinstance(plan.step, Combination):
+        check_numbers(rule, "coefficients", plan.step.coefficients, context.clients)
+    check_weights(rule, plan.weights, context.clients)
+
+
+def blame_uploads(rule: "PlannedRule", rows: Mapping[str, Rows], context: Context) -> None:
+    """Raise ``NonFiniteError`` where a faulty plan may come of what a client sent."""
+    for name, own in read_by(rule, rows).items():
+        require_finite(own, None, context, name)
 
 
 class PlannedRule(StatelessRule):

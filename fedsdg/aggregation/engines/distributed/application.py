@@ -12,7 +12,8 @@ from fedsdg.aggregation.engines.distributed.sharded_rows import ShardedNorm, Sha
 from fedsdg.aggregation.engines.memory.checks import StateDict
 from fedsdg.aggregation.engines.memory.parameter_rows import ParameterRows
 from fedsdg.aggregation.engines.memory.rounding import Rounding, check_differences
-from fedsdg.aggregation.plans import Plan, PlannedRule, planned
+from fedsdg.aggregation.outcome import RuleFault
+from fedsdg.aggregation.plans import Plan, PlannedRule, blame_uploads, check_plan, read_by
 from fedsdg.aggregation.rule_table import make_rule
 from fedsdg.aggregation.types import Context
 from fedsdg.aggregation.uploads import ADAPTERS, NonFiniteError, adapters_of
@@ -66,10 +67,19 @@ def apply(
         num_batches=context.num_batches[kept],
         parameter_norm=ShardedNorm(Rounding(*compared), dtype, peers),
     )
+
+    def write() -> None:
+        # In one exchange: what one rank finds in a plan all hear of before anybody goes on.
+        check_plan(rule, plan, context)
+        updates.write(plan, targets, fresh=True)
+
     try:
-        plan = planned(rule, rows, context, state, peers.agreed)
-        peers.agreed(lambda: updates.write(plan, targets, fresh=True))
+        plan = rule.plan(read_by(rule, rows), context, state)
+        peers.agreed(write)
         return plan
+    except RuleFault:
+        blame_uploads(rule, rows, context)
+        raise
     except NonFiniteError:
         # Of finite parameters: differences overflowed, unless the result did.
         peers.agreed(lambda: check_differences(origin, clients, [ids[k] for k in kept]))
