@@ -44,7 +44,7 @@ def test_the_ratio_is_that_of_the_times():
 
 def test_a_miss_is_measured_again_before_it_counts(monkeypatch):
     spans = iter([0.02, 0.02, 0.02])  # The first attempt is disturbed, the second is not.
-    monkeypatch.setattr(gate, "in_turns", lambda *_: ([next(spans, 0.002)], [0.02]))
+    monkeypatch.setattr(gate, "in_turns", lambda *_, **__: ([next(spans, 0.002)], [0.02]))
     verdict = judge(sleeping(0), sleeping(0), least=4, budget=0.1)
     assert not verdict.passed
     assert verdict.ratio == 1

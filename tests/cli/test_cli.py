@@ -242,8 +242,9 @@ def test_mnist_through_the_same_door(tmp_path, monkeypatch):
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(raw))
     architecture = Architecture(8, 2, 1, 16, 2, 2, (0.3,), (0.4,))
     torch.manual_seed(0)
+    backbone = tmp_path / "results/backbones/letters.safetensors"
     save_backbone(
-        build(architecture), architecture, tmp_path / "results/backbones/letters.safetensors", {}
+        build(architecture), architecture, backbone, facts_of(raw["backbones"]["letters"])
     )
     monkeypatch.chdir(tmp_path)
     assert main(["run", "--config", "config.yaml", "--method", "fedsdg", "--output", "out"]) == 0
