@@ -460,7 +460,7 @@ def test_bad_exports_are_one_sentence_and_leave_nothing(done, place, tmp_path, c
     content = (damaged / "models.safetensors").read_bytes()
     (damaged / "models.safetensors").write_bytes(content[:-10])
     assert main(["export", str(damaged), *map(str, own)]) == 2
-    assert "are damaged" in capsys.readouterr().err
+    assert "is damaged" in capsys.readouterr().err
 
 
 def test_names_of_classes_are_plain_text_in_a_card():
@@ -481,6 +481,7 @@ def test_names_of_classes_are_plain_text_in_a_card():
         },
         provenance={},
         clients={},
+        chance=None,
     )
     assert r"of the scores: cat, [x\](javascript:1) # \<b\>" in text
     assert "\n# <b>" not in text
