@@ -1,9 +1,13 @@
 """How kernels are compiled: without the interpreter's lock, kept on disk where that is possible."""
 
-from collections.abc import Callable
+import hashlib
+import inspect
+from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import numba
+from numba.core.caching import FunctionCache
 
 # Sums may be reordered (to fill vectors) and products fused; NaN and infinity keep their meaning,
 # for they are how a kernel tells that it left the range of its numbers.
@@ -23,3 +27,21 @@ def compiled(function: Callable[..., Any], *, relaxed: bool = True) -> Callable[
         return numba.njit(cache=True, **options)(function)
     except RuntimeError:  # numba found no place for its cache
         return numba.njit(**options)(function)
+
+
+def compiled_with(function: Callable[..., Any], parts: Sequence[ModuleType]) -> Any:
+    """Compile to the letter, as with relaxed=False, a function made of functions of other modules.
+
+    What is kept on disk is found again only while the sources of these ``parts`` are the same, for
+    numba looks at the function's own file alone.
+    """
+    kernel: Any = compiled(function, relaxed=False)
+    stamp = hashlib.sha256("".join(map(inspect.getsource, parts)).encode()).hexdigest()
+
+    class Stamped(FunctionCache):  # type: ignore[misc]
+        def _index_key(self, *given: Any) -> tuple[Any, ...]:
+            return (*super()._index_key(*given), stamp)
+
+    if isinstance(kernel._cache, FunctionCache):
+        kernel._cache = Stamped(function)
+    return kernel

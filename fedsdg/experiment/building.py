@@ -25,7 +25,7 @@ from fedsdg.experiment.run_config import RunConfig
 from fedsdg.experiment.starts import find_start, require_backbone
 from fedsdg.federation.asked import probes_of, told
 from fedsdg.federation.cohorts import Shards
-from fedsdg.federation.local_training import LocalWork
+from fedsdg.federation.local_training import LocalWork, Samples
 from fedsdg.federation.losses.loss import Loss
 from fedsdg.federation.personalisation.personalisation import Personalisation
 from fedsdg.federation.pooling import Pooling
@@ -36,6 +36,7 @@ from fedsdg.models import small_cnn
 from fedsdg.models.adapter_config import AdapterConfig, AdapterSettings
 from fedsdg.models.adapters import initial_values, make_layout
 from fedsdg.models.cohort import CohortModel
+from fedsdg.models.fast.model import CompiledModel
 from fedsdg.models.instance_mixture import InstanceMixture
 from fedsdg.models.interface import ClientModel
 from fedsdg.models.mixture import MixedModel
@@ -56,6 +57,11 @@ def _model(
     model, theta, private = _plain_model(run, material, personalisation, *number)
     if personalisation.mixed_weight is not None:
         return MixedModel(model, personalisation.mixed_weight), theta, theta.clone()
+    if personalisation.anchors and isinstance(model, CompiledModel):
+        raise ValueError(
+            f"{run.method} weighs two adapters anew for every image, which training.kernel: "
+            "compiled cannot; remove training.kernel, or set mixture: fixed"
+        )
     if personalisation.anchors and isinstance(model, CohortModel):
         whole = InstanceMixture(model)
         missing = whole.layout.d_private - model.layout.d_private
@@ -81,7 +87,8 @@ def _plain_model(
     numbers = {name: getattr(run.adapters, name) for name in declared(AdapterSettings)}
     adapters = AdapterConfig(**numbers, **personalisation.adapters)
     layout = make_layout(material.backbone.architecture, material.num_classes, adapters)
-    model = CohortModel(
+    kind = CompiledModel if run.training.kernel == "compiled" else CohortModel
+    model = kind(
         material.backbone,
         layout,
         adapters,
@@ -139,6 +146,7 @@ def build(
         material.pictures,
         material.domain,
     )
+    samples = _frozen_parts(model, samples)
     rule = conditioned_rule(run, method.rule)
     if method.heads_apart:
         theta = _heads_apart(run, model.layout, theta, rule.models(run.federation.clients))
@@ -201,6 +209,14 @@ def build(
     require_time(made)
     made.state = told(rule, made.state, partition, groups_of(run))
     return made
+
+
+def _frozen_parts(model: ClientModel, samples: Samples) -> Samples:
+    """The samples as a model takes them: images, or what of them is computed once."""
+    inner = model.inner if isinstance(model, MixedModel) else model
+    if not isinstance(inner, CompiledModel):
+        return samples
+    return replace(samples, images=inner.prefixes(samples.images))
 
 
 def method_of(run: RunConfig) -> Method:

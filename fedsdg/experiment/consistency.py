@@ -33,6 +33,22 @@ def _check_full(config: Config) -> None:
             )
 
 
+def _check_compiled(config: Config) -> None:
+    """What training.kernel: compiled computes."""
+    training = config.training
+    for key, value, needed in (
+        ("trainable", config.trainable, "adapters"),
+        ("training.device", training.device, "cpu"),
+        ("training.precision", training.precision, "float32"),
+        ("adapters.targets", config.adapters.targets, "outputs"),
+    ):
+        if value != needed:
+            raise ValueError(
+                f"training.kernel is compiled, which needs {key}: {needed}, not {value}; change it "
+                "or remove training.kernel"
+            )
+
+
 def check_folders(where: str, names: Iterable[str]) -> None:
     """Refuse names that would be one folder where a file system ignores case, as on macOS.
 
@@ -61,6 +77,8 @@ def check_consistency(config: Config) -> None:
         )
     if config.trainable == "full":
         _check_full(config)
+    if config.training.kernel == "compiled":
+        _check_compiled(config)
     federation = config.federation
     if federation.clients_per_round > federation.clients:
         raise ValueError(

@@ -10,7 +10,7 @@ are sent at once before, and the losses are fetched and looked at afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from fedsdg.federation.losses.loss import sample_weights
 from fedsdg.federation.optimisers.mover import Mover
 from fedsdg.federation.step_rows import ROWS, PrivateColumns, Rows
 from fedsdg.federation.steps import Steps, longest_first
+from fedsdg.models.interface import HasLosses
 from fedsdg.models.parameters import Layout, leaves, offsets
 
 
@@ -97,9 +98,7 @@ class CohortTraining:
                 rows.private_grad.zero_()
                 alone = work.shared_alone and tuple(turn) == ("shared",)
                 which = {"private": False} if alone else {}
-                logits = self._model.logits(images, sizes, named, **which)
-                each = work.loss(logits, labels, reduction="none")
-                share = each / size.to(each.dtype)
+                share = self._shares(images, labels, size, sizes, named, **which)
                 # Clients share no parameter: the gradient of the sum is every client's own.
                 share.sum().backward()
                 if turn == turns[-1]:
@@ -135,9 +134,8 @@ class CohortTraining:
         for step, sizes in enumerate(steps.sizes):
             parameters = self._parameters(self._rows(slice(len(sizes))), ROWS)
             index, size = steps.batch(step)
-            logits = self._model.logits(samples.images[index], sizes, parameters)
-            each = work.loss(logits, samples.labels[index], reduction="none")
-            (each / size.to(each.dtype)).sum().backward()
+            images, labels = samples.images[index], samples.labels[index]
+            self._shares(images, labels, size, sizes, parameters).sum().backward()
         rows = self._rows(slice(len(measured)))
         for term in work.terms:
             term.add_gradient(rows)
@@ -148,6 +146,23 @@ class CohortTraining:
         norms = np.zeros(len(self._steps))
         norms[measured] = square.sqrt().cpu().numpy()
         return norms
+
+    def _shares(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        size: Tensor,
+        counts: Sequence[int],
+        named: Mapping[str, Tensor],
+        **which: bool,
+    ) -> Tensor:
+        """Every sample's loss over what divides it, [B]."""
+        if isinstance(self._model, HasLosses):
+            loss = self._work.loss
+            return self._model.losses(images, labels, size, counts, named, loss, **which)
+        logits = self._model.logits(images, counts, named, **which)
+        each = self._work.loss(logits, labels, reduction="none")
+        return each / size.to(each.dtype)
 
     def result(self) -> LocalResult:
         """Return what the clients come back with; rows and entries by client."""
@@ -214,7 +229,8 @@ class CohortTraining:
         specs = {"shared": self._layout.communicated, "private": self._layout.private}
         for row, own in specs.items():
             values, gradients = rows.of(row)
-            named |= leaves(values, gradients if row in moves else None, own)
+            given = gradients if row in moves else None
+            named |= leaves(values, given, own, by_kind=isinstance(self._model, HasLosses))
         return named
 
     def _note(

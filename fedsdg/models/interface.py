@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -44,3 +44,23 @@ class ClientModel(Protocol):
         what is frozen, are enough. ``private`` as everywhere. Raises ``ValueError``, with what can
         be had instead, where the model cannot be put in such terms.
         """
+
+
+@runtime_checkable
+class HasLosses(Protocol):
+    """A model that computes losses and their gradient in one pass, as `CompiledModel` does.
+
+    It takes parameters by kind (see ``leaves``).
+    """
+
+    def losses(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        divisors: Tensor,
+        counts: Sequence[int],
+        parameters: Mapping[str, Tensor],
+        loss: Callable[..., Tensor],
+        private: bool = True,
+    ) -> Tensor:
+        """The loss of every image over its divisor, [B], for the gradient of their sum."""

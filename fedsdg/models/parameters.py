@@ -174,7 +174,11 @@ def of_every_block(
 
 
 def leaves(
-    matrix: Tensor, gradients: Tensor | None, specs: Sequence[ParameterSpec]
+    matrix: Tensor,
+    gradients: Tensor | None,
+    specs: Sequence[ParameterSpec],
+    *,
+    by_kind: bool = False,
 ) -> dict[str, Tensor]:
     """Named leaf tensors that share the storage of `matrix`, their `.grad` that of `gradients`.
 
@@ -182,8 +186,8 @@ def leaves(
     it with `gradients.zero_()`: an optimiser's `zero_grad()` would sever the views. Slicing one
     leaf matrix inside autograd would allocate a zero matrix for every slice instead.
 
-    The names are those of `views`. On a GPU, where whatever is done to a tensor is a launch however
-    small it is, they are those of `of_every_block`.
+    The names are those of `views`. With ``by_kind``, and on a GPU, where whatever is done to a
+    tensor is a launch however small it is, they are those of `of_every_block`.
 
     Raises:
         ValueError: the two matrices differ in shape, type or device, or do not fit `specs`.
@@ -196,9 +200,9 @@ def leaves(
                 f"{tuple(gradients.shape)} {gradients.dtype} must agree in shape, type and device: "
                 "make one with torch.zeros_like of the other"
             )
-    values, named = _arranged(matrix, specs)
+    values, named = _arranged(matrix, specs, by_kind)
     if gradients is not None:
-        slopes, _ = _arranged(gradients, specs)
+        slopes, _ = _arranged(gradients, specs, by_kind)
         for spec in named:
             if spec.trainable:
                 values[spec.name].requires_grad_()
@@ -207,10 +211,10 @@ def leaves(
 
 
 def _arranged(
-    matrix: Tensor, specs: Sequence[ParameterSpec]
+    matrix: Tensor, specs: Sequence[ParameterSpec], by_kind: bool
 ) -> tuple[dict[str, Tensor], Sequence[ParameterSpec]]:
     """The views that training works on, and the parameters that have their names."""
-    if matrix.device.type == "cpu":
+    if matrix.device.type == "cpu" and not by_kind:
         return views(matrix.detach(), specs), specs
     return of_every_block(matrix.detach(), specs)
 

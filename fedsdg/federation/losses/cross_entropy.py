@@ -36,6 +36,10 @@ class CrossEntropy(Loss):
             reduction=reduction,
         )
 
+    @property
+    def plain(self) -> bool:
+        return self.class_weights is None and not self.label_smoothing
+
     def weigh(self, labels: Tensor) -> Tensor | None:
         if self.class_weights is None:
             return None

@@ -19,6 +19,11 @@ class Loss:
         """The weights [n] by which samples count in the mean of a batch; None: equally."""
         return None
 
+    @property
+    def plain(self) -> bool:
+        """Whether it is the cross-entropy, without options."""
+        return False
+
     def require_classes(self, num_classes: int) -> None:
         """Raise ``ValueError`` where a data set's number of classes is not the loss's."""
 

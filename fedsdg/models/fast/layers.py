@@ -1,0 +1,299 @@
+"""The layers of a transformer between its products, forward and backward, on rows of numbers.
+
+Rows lie one behind the other from an address on; widths are multiples of sixteen.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from fedsdg.models.fast.vectors import (
+    STEP,
+    absolute,
+    add,
+    divide,
+    exact,
+    fused,
+    load,
+    maximum,
+    multiply,
+    nearest,
+    numbers_at,
+    power_of_two,
+    splat,
+    square_root,
+    store,
+    subtract,
+    total,
+    unless_negative,
+)
+
+_f = np.float32
+
+
+@exact
+def exponential(x: Any) -> Any:
+    """e^x for x ≤ 0, within 1.5 units in the last place; that of -87 below -87."""
+    x = maximum(x, splat(_f(-87.0)))
+    n = nearest(multiply(x, splat(_f(1.44269504))))
+    r = fused(n, splat(_f(-0.693359375)), x)
+    r = fused(n, splat(_f(2.12194440e-4)), r)
+    p = splat(_f(1.9875691500e-4))
+    p = fused(p, r, splat(_f(1.3981999507e-3)))
+    p = fused(p, r, splat(_f(8.3334519073e-3)))
+    p = fused(p, r, splat(_f(4.1665795894e-2)))
+    p = fused(p, r, splat(_f(1.6666665459e-1)))
+    p = fused(p, r, splat(_f(5.0000001201e-1)))
+    p = add(fused(p, multiply(r, r), r), splat(_f(1.0)))
+    return multiply(p, power_of_two(n))
+
+
+@exact
+def gelu(rows: int, width: int, x: int, y: int, slope: int, with_slope: bool) -> None:
+    """y = x Φ(x), and its slope Φ(x) + x φ(x), Φ and φ of the normal distribution.
+
+    1 - erf(z) = t P(t) e^(-z²) with t = 1 / (1 + 0.45 z).
+    """
+    for at in range(0, rows * width * 4, STEP):
+        v = load(x + at)
+        z = multiply(absolute(v), splat(_f(0.70710678)))
+        bell = exponential(multiply(multiply(z, splat(_f(-1.0))), z))
+        t = divide(splat(_f(1.0)), fused(z, splat(_P), splat(_f(1.0))))
+        p = splat(_C0)
+        p = fused(p, t, splat(_C1))
+        p = fused(p, t, splat(_C2))
+        p = fused(p, t, splat(_C3))
+        p = fused(p, t, splat(_C4))
+        p = fused(p, t, splat(_C5))
+        p = fused(p, t, splat(_C6))
+        p = fused(p, t, splat(_C7))
+        half = multiply(multiply(multiply(p, t), bell), splat(_f(0.5)))
+        share = unless_negative(v, subtract(splat(_f(1.0)), half), half)
+        store(y + at, multiply(v, share))
+        if with_slope:
+            store(slope + at, fused(multiply(v, bell), splat(_f(0.39894228)), share))
+
+
+#: The coefficients of P, fitted once to erfc(z) e^(z²) / t at 400 Chebyshev nodes of t.
+_P = _f(0.45)
+_C0 = _f(0.06795177608728409)
+_C1 = _f(-0.245327889919281)
+_C2 = _f(0.21855215728282928)
+_C3 = _f(0.030387382954359055)
+_C4 = _f(0.1944056749343872)
+_C5 = _f(0.22618433833122253)
+_C6 = _f(0.25395986437797546)
+_C7 = _f(0.25388696789741516)
+
+
+@exact
+def normalise(
+    rows: int, width: int, x: int, weight: int, bias: int, epsilon: Any, hat: int, root: int, y: int
+) -> None:
+    """y = h ∘ weight + bias with h = (x - mean) · r, r = 1 / √(variance + ε); h and r are kept."""
+    size = 4 * width
+    for i in range(rows):
+        start = i * size
+        sums = load(x + start)
+        for at in range(STEP, size, STEP):
+            sums = add(sums, load(x + start + at))
+        mean = splat(total(sums) / _f(width))
+        v = subtract(load(x + start), mean)
+        squares = multiply(v, v)
+        for at in range(STEP, size, STEP):
+            v = subtract(load(x + start + at), mean)
+            squares = fused(v, v, squares)
+        variance = splat(total(squares) / _f(width) + epsilon)
+        r = divide(splat(_f(1.0)), square_root(variance))
+        store(root + STEP * i, r)
+        for at in range(0, size, STEP):
+            h = multiply(subtract(load(x + start + at), mean), r)
+            store(hat + start + at, h)
+            store(y + start + at, fused(h, load(weight + at), load(bias + at)))
+
+
+@exact
+def normalise_back(
+    rows: int, width: int, g: int, hat: int, root: int, weight: int, dx: int, added: bool
+) -> None:
+    """dx (+)= r (u - mean(u) - h · mean(u ∘ h)) with u = g ∘ weight."""
+    size = 4 * width
+    for i in range(rows):
+        start = i * size
+        u = multiply(load(g + start), load(weight))
+        first, second = u, multiply(u, load(hat + start))
+        for at in range(STEP, size, STEP):
+            u = multiply(load(g + start + at), load(weight + at))
+            first = add(first, u)
+            second = fused(u, load(hat + start + at), second)
+        a, b = splat(total(first) / _f(width)), splat(total(second) / _f(width))
+        r = load(root + STEP * i)
+        for at in range(0, size, STEP):
+            u = multiply(load(g + start + at), load(weight + at))
+            d = multiply(subtract(subtract(u, a), multiply(load(hat + start + at), b)), r)
+            if added:
+                d = add(load(dx + start + at), d)
+            store(dx + start + at, d)
+
+
+@exact
+def attend(
+    images: int, tokens: int, heads: int, head: int, scale: Any, qkv: int, shares: int, mixed: int
+) -> None:
+    """Of every image and head softmax(scale · q kᵀ) v; the shares [tokens, padded] are kept."""
+    row = 4 * 3 * heads * head
+    out = 4 * heads * head
+    padded = (tokens + 15) // 16 * 16
+    for image in range(images):
+        for h in range(heads):
+            q = qkv + image * tokens * row + 4 * h * head
+            k, v = q + out, q + 2 * out
+            own = shares + 4 * ((image * heads + h) * tokens * padded)
+            for i in range(tokens):
+                to = own + 4 * i * padded
+                score = numbers_at(to, padded)
+                largest = _f(-np.inf)
+                for j in range(tokens):
+                    s = multiply(load(q + i * row), load(k + j * row))
+                    for at in range(STEP, 4 * head, STEP):
+                        s = fused(load(q + i * row + at), load(k + j * row + at), s)
+                    one = scale * total(s)
+                    score[j] = one
+                    largest = max(largest, one)
+                for j in range(tokens, padded):
+                    score[j] = _f(-1e30)
+                top = splat(largest)
+                e = exponential(subtract(load(to), top))
+                store(to, e)
+                sums = e
+                for at in range(STEP, 4 * padded, STEP):
+                    e = exponential(subtract(load(to + at), top))
+                    store(to + at, e)
+                    sums = add(sums, e)
+                whole = divide(splat(_f(1.0)), splat(total(sums)))
+                for at in range(0, 4 * padded, STEP):
+                    store(to + at, multiply(load(to + at), whole))
+                for at in range(0, 4 * head, STEP):
+                    o = multiply(splat(score[0]), load(v + at))
+                    for j in range(1, tokens):
+                        o = fused(splat(score[j]), load(v + j * row + at), o)
+                    store(mixed + (image * tokens + i) * out + 4 * h * head + at, o)
+
+
+@exact
+def attend_back(
+    images: int,
+    tokens: int,
+    heads: int,
+    head: int,
+    scale: Any,
+    qkv: int,
+    shares: int,
+    g: int,
+    dqkv: int,
+) -> None:
+    """The gradient by q, k and v from that by what was mixed."""
+    row = 4 * 3 * heads * head
+    out = 4 * heads * head
+    padded = (tokens + 15) // 16 * 16
+    slopes = np.empty(padded, np.float32)
+    for at in range(0, images * tokens * row, STEP):
+        store(dqkv + at, splat(_f(0.0)))
+    for image in range(images):
+        for h in range(heads):
+            place = image * tokens * row + 4 * h * head
+            q, dq = qkv + place, dqkv + place
+            own = shares + 4 * ((image * heads + h) * tokens * padded)
+            for i in range(tokens):
+                share = numbers_at(own + 4 * i * padded, padded)
+                to = g + (image * tokens + i) * out + 4 * h * head
+                mean = _f(0.0)
+                for j in range(tokens):
+                    v = q + 2 * out + j * row
+                    s = multiply(load(to), load(v))
+                    for at in range(STEP, 4 * head, STEP):
+                        s = fused(load(to + at), load(v + at), s)
+                    slopes[j] = total(s)
+                    mean += slopes[j] * share[j]
+                for at in range(0, 4 * head, STEP):
+                    go, qi = load(to + at), load(q + i * row + at)
+                    d = splat(_f(0.0))
+                    for j in range(tokens):
+                        down = splat(scale * share[j] * (slopes[j] - mean))
+                        dk, dv = dq + out + j * row + at, dq + 2 * out + j * row + at
+                        d = fused(down, load(q + out + j * row + at), d)
+                        store(dk, fused(down, qi, load(dk)))
+                        store(dv, fused(splat(share[j]), go, load(dv)))
+                    store(dq + i * row + at, d)
+
+
+@exact
+def add_rows(numbers: int, x: int, y: int) -> None:
+    """x += y."""
+    for at in range(0, 4 * numbers, STEP):
+        store(x + at, add(load(x + at), load(y + at)))
+
+
+@exact
+def times_rows(numbers: int, x: int, y: int) -> None:
+    """x *= y."""
+    for at in range(0, 4 * numbers, STEP):
+        store(x + at, multiply(load(x + at), load(y + at)))
+
+
+@exact
+def copy_rows(numbers: int, x: int, y: int) -> None:
+    """y = x."""
+    for at in range(0, 4 * numbers, STEP):
+        store(y + at, load(x + at))
+
+
+@exact
+def logarithm(x: float) -> Any:
+    """ln x of a float64 x > 0 by its series; of plain operations, which round alike everywhere."""
+    m, e = math.frexp(x)
+    if m < 0.70710678118654752:
+        m, e = 2 * m, e - 1
+    z = (m - 1) / (m + 1)
+    s, term, power = 0.0, z, z * z
+    for k in range(12):
+        s += term / (2 * k + 1)
+        term *= power
+    return 2 * s + e * 0.69314718055994531
+
+
+@exact
+def cross_entropy(
+    images: int, width: int, logits: int, labels: Any, divisors: Any, losses: Any, slopes: int
+) -> None:
+    """ℓ = ln Σ_c e^(x_c) - x_y over its divisor, and its gradient by the logits x."""
+    for i in range(images):
+        x = logits + 4 * i * width
+        score = numbers_at(x, width)
+        largest = score[0]
+        for c in range(1, width):
+            largest = max(largest, score[c])
+        top = splat(largest)
+        to = slopes + 4 * i * width
+        e = exponential(subtract(load(x), top))
+        store(to, e)
+        sums = e
+        for at in range(STEP, 4 * width, STEP):
+            e = exponential(subtract(load(x + at), top))
+            store(to + at, e)
+            sums = add(sums, e)
+        whole = total(sums)
+        losses[i] = (logarithm(float(whole)) - float(score[labels[i]] - largest)) / divisors[i]
+        part = splat(_f(1.0 / divisors[i]) / whole)
+        for at in range(0, 4 * width, STEP):
+            store(to + at, multiply(load(to + at), part))
+        # That by the label's own score is minus the sum of the others: 1 - p would cancel near 1.
+        own = numbers_at(to, width)
+        others = _f(0.0)
+        for c in range(width):
+            if c != labels[i]:
+                others += own[c]
+        own[labels[i]] = -others

@@ -1,0 +1,345 @@
+"""The adapted backbone by the compiled pass: what ``CohortModel`` computes, several times as fast.
+
+It takes per client the factors of its adapters and its head, and knows no method: gates, scales,
+branches, mixtures and what rests are in the factors, which torch makes of the parameters and to
+which it carries the gradients back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, pad
+
+from fedsdg.models.adapters import TARGETS, side_by_side
+from fedsdg.models.attention import attend
+from fedsdg.models.cohort import CohortModel
+from fedsdg.models.fast import transformer
+from fedsdg.models.fast.vectors import LANES
+from fedsdg.models.parameters import EVERY
+
+#: The score of a class that only fills up a vector; its share of a softmax is 0.
+_NEVER = -1e30
+
+
+def unsupported(model: CohortModel) -> str | None:
+    """Return why the compiled pass cannot compute what a model does; None where it can."""
+    vit: Any = model.model
+    block = vit.blocks[0]
+    attention, mlp = block.attn, block.mlp
+    first = next(iter(vit.parameters()))
+    if first.device.type != "cpu":
+        return f"it runs on a CPU, and the model is on {first.device.type}"
+    if model.dtype != torch.float32 or model.bfloat16:
+        return "it computes in float32"
+    if model.config.targets != "outputs":
+        return f"it has adapters at the outputs alone, not at {model.config.targets}"
+    widths = (attention.qkv.in_features, attention.head_dim, mlp.fc1.out_features)
+    if any(width % LANES for width in widths):
+        return (
+            f"widths {list(widths)} of tokens, heads and hidden layer are not multiples of {LANES}"
+        )
+    plain = (attention.q_norm, attention.k_norm, attention.norm, mlp.norm, block.ls1, block.ls2)
+    usual = all(isinstance(part, nn.Identity) for part in (*plain, vit.fc_norm))
+    exact = isinstance(mlp.act, nn.GELU) and mlp.act.approximate == "none"
+    biased = all(
+        part.bias is not None for part in (attention.qkv, attention.proj, mlp.fc1, mlp.fc2)
+    )
+    if not (usual and exact and biased and attention.attn_dim == attention.qkv.in_features):
+        return "it knows plain blocks with biases and the exact GELU alone"
+    return None
+
+
+class CompiledModel(CohortModel):
+    """``CohortModel`` whose images are prefixes (see ``prefixes``), by the compiled pass.
+
+    Raises:
+        ValueError: the pass does not support the model, and why.
+    """
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        if reason := unsupported(self):
+            raise ValueError(f"the compiled pass does not support this model: {reason}")
+        block = self.model.blocks[0]
+        self._frozen_weights = _frozen(self.model)
+        self._heads = block.attn.num_heads
+        self._scale = np.float32(block.attn.scale)
+        self._epsilon = np.float32(block.norm1.eps)
+        self._work: transformer.Work | None = None
+
+    @torch.no_grad()
+    def prefixes(self, images: Tensor) -> Tensor:
+        """What of images is frozen: [n, 2, T, D].
+
+        The tokens that enter the first block, and what its attention makes of them before its
+        output projection, the first layer with adapters.
+        """
+        vit: Any = self.model
+        parts = []
+        for some in images.to(self.dtype).split(1024):
+            x = vit.norm_pre(vit._pos_embed(vit.patch_embed(some)))
+            block = vit.blocks[0]
+            attention = block.attn
+            packed = attention.qkv(block.norm1(x))
+            mixed = attend(packed, attention.num_heads, attention.scale, None)
+            parts.append(torch.stack([x, mixed], dim=1))
+        return torch.cat(parts)
+
+    def effective_weights(
+        self, parameters: Mapping[str, Tensor], private: bool = True
+    ) -> dict[str, Any]:
+        """Every client's factors and head, packed; see ``CohortModel``."""
+        with torch.no_grad():
+            factors = self._factors(parameters, private)
+        return {"packed": _packed(factors), "head.bias": parameters["head.bias"]}
+
+    def forward(self, images: Tensor, counts: Sequence[int], weights: Mapping[str, Any]) -> Tensor:
+        """Scores [B, classes] of prefixes, from what ``effective_weights`` has made."""
+        own: transformer.Own = weights["packed"]
+        self._require_counts(images, counts, len(own.head))
+        scores = np.empty((len(images), own.head.shape[1]), np.float32)
+        self._run(transformer.SCORES, own, _no_gradients(own), images, counts, scores)
+        return torch.from_numpy(scores)[:, : self.num_classes]
+
+    def logits(
+        self,
+        images: Tensor,
+        counts: Sequence[int],
+        parameters: Mapping[str, Tensor],
+        private: bool = True,
+    ) -> Tensor:
+        """As ``CohortModel.logits``, of prefixes. The backward pass computes them once more."""
+        factors = self._factors(parameters, private)
+        self._require_counts(images, counts, len(factors[-1]))
+        scores: Tensor = _Scores.apply(self, images, counts, *factors)
+        return scores
+
+    def losses(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        divisors: Tensor,
+        counts: Sequence[int],
+        parameters: Mapping[str, Tensor],
+        loss: Callable[..., Tensor] = cross_entropy,
+        private: bool = True,
+    ) -> Tensor:
+        """Return ``loss`` of every image over its divisor, [B], for the gradient of their sum.
+
+        Plain cross-entropy and its gradient come out of one pass. Of other losses torch computes
+        the slopes by the scores.
+
+        Args:
+            images: [B, 2, T, D] prefixes, client by client.
+            labels: int64 [B].
+            divisors: [B]; infinite where an image does not count.
+            counts: images of each client.
+            parameters: as in ``logits``.
+            loss: of scores, labels and ``reduction="none"``; torch's own cross-entropy, or one that
+                says that it is ``plain``, is that.
+            private: as in ``logits``.
+        """
+        if loss is not cross_entropy and not getattr(loss, "plain", False):
+            each = loss(self.logits(images, counts, parameters, private), labels, reduction="none")
+            return each / divisors.to(each.dtype)
+        factors = self._factors(parameters, private)
+        self._require_counts(images, counts, len(factors[-1]))
+        shares: Tensor = _CrossEntropy.apply(self, images, labels, divisors, counts, *factors)
+        return shares
+
+    def _factors(self, parameters: Mapping[str, Tensor], private: bool) -> list[Tensor]:
+        """A and b of both kinds of adapted layers [M, L, …], and the head."""
+        found: list[Tensor] = []
+        for target in TARGETS[self.config.targets]:
+            layer = f"{EVERY}.{target}"
+            together = parameters
+            if f"{layer}.lora_A" not in parameters:
+                together = self._together(parameters)
+            found += side_by_side(layer, together, self.config, private)
+        return [*found, parameters["head.weight"], parameters["head.bias"]]
+
+    def _together(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What all blocks have, [M, L, …] under one name each."""
+        kinds: dict[str, list[Tensor]] = {}
+        for name, value in parameters.items():
+            words = name.split(".")
+            if words[0] == "blocks":
+                name = ".".join((EVERY, *words[2:]))
+            kinds.setdefault(name, []).append(value)
+        return {
+            name: torch.stack(own, dim=1) if name.startswith(EVERY) else own[0]
+            for name, own in kinds.items()
+        }
+
+    def _require_counts(self, images: Tensor, counts: Sequence[int], clients: int) -> None:
+        if len(counts) != clients or sum(counts) != len(images) or min(counts, default=0) < 0:
+            raise ValueError(
+                f"counts {list(counts)} must be {clients} non-negative numbers that sum to the "
+                f"{len(images)} images"
+            )
+
+    def _run(
+        self,
+        asked: int,
+        own: transformer.Own,
+        gradients: transformer.Gradients,
+        images: Tensor,
+        counts: Sequence[int],
+        scores: np.ndarray,
+        labels: Tensor | None = None,
+        divisors: Tensor | None = None,
+        slopes: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """One pass; the losses [B] float64, where they are asked for."""
+        blocks, _, dim = self._frozen_weights.norm1.shape
+        rank, hidden = own.fc2_a.shape[2:]
+        if self._work is None or self._work.du.shape[1] != rank:
+            tokens = images.shape[2]
+            self._work = transformer.room(blocks, tokens, dim, hidden, self._heads, rank)
+        none = np.empty(0, np.int64), np.empty(0), np.empty((0, scores.shape[1]), np.float32)
+        losses = np.empty(len(images))
+        transformer.run(
+            asked,
+            self._frozen_weights,
+            own,
+            gradients,
+            self._work,
+            images.contiguous().numpy(),
+            np.asarray(counts, dtype=np.int64),
+            self._heads,
+            self._scale,
+            self._epsilon,
+            none[0] if labels is None else labels.contiguous().numpy(),
+            none[1] if divisors is None else divisors.to(torch.float64).contiguous().numpy(),
+            losses,
+            none[2] if slopes is None else slopes,
+            scores,
+        )
+        return losses
+
+
+def _filled(size: int) -> int:
+    return -(-size // LANES) * LANES
+
+
+def _packed(factors: Sequence[Tensor]) -> transformer.Own:
+    """Factors and head as the pass reads them."""
+    proj_a, proj_b, fc2_a, fc2_b, head, bias = (factor.detach() for factor in factors)
+    ranks, classes = _filled(proj_a.shape[-2]) - proj_a.shape[-2], bias.shape[1]
+    more = _filled(classes) - classes
+    found: list[Tensor] = []
+    for a, b in ((proj_a, proj_b), (fc2_a, fc2_b)):
+        wide_a, wide_b = pad(a, (0, 0, 0, ranks)), pad(b, (0, ranks))
+        found += [wide_a, wide_a.mT, wide_b, wide_b.mT]
+    wide = pad(head, (0, 0, 0, more))
+    found += [wide, wide.mT, pad(bias, (0, more), value=_NEVER)]
+    return transformer.Own(*(one.contiguous().numpy() for one in found))
+
+
+def _gradients(own: transformer.Own) -> transformer.Gradients:
+    """Zeros for the gradients of clients."""
+    like = (own.proj_a, own.proj_b_turned, own.fc2_a, own.fc2_b_turned, own.head, own.head_bias)
+    return transformer.Gradients(*map(np.zeros_like, like))
+
+
+def _no_gradients(own: transformer.Own) -> transformer.Gradients:
+    """Stands in where none are asked for."""
+    like = (own.proj_a, own.proj_b_turned, own.fc2_a, own.fc2_b_turned, own.head, own.head_bias)
+    return transformer.Gradients(*(one[:0] for one in like))
+
+
+def _unpacked(gradients: transformer.Gradients, factors: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients in the shapes of the factors and the head."""
+    ranks, classes = factors[0].shape[-2], factors[-1].shape[1]
+    proj_a, proj_b, fc2_a, fc2_b, head, bias = map(torch.from_numpy, gradients)
+    a = [one[:, :, :ranks] for one in (proj_a, fc2_a)]
+    b = [one[:, :, :ranks].mT for one in (proj_b, fc2_b)]
+    return [a[0], b[0], a[1], b[1], head[:, :classes], bias[:, :classes]]
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        model: CompiledModel,
+        images: Tensor,
+        labels: Tensor,
+        divisors: Tensor,
+        counts: Sequence[int],
+        *factors: Tensor,
+    ) -> Tensor:
+        own = _packed(factors)
+        gradients = _gradients(own)
+        scores = np.empty((len(images), own.head.shape[1]), np.float32)
+        losses = model._run(
+            transformer.CROSS_ENTROPY, own, gradients, images, counts, scores, labels, divisors,
+            np.empty_like(scores),
+        )  # fmt: skip
+        ctx.gradients = _unpacked(gradients, factors)
+        return torch.from_numpy(losses.astype(np.float32))
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        (slope,) = slopes
+        if len(slope) and bool((slope != slope[0]).any()):
+            raise ValueError("the gradient of `losses` is that of their sum; take it of `logits`")
+        factor = slope[0] if len(slope) else 0.0
+        return (None,) * 5 + tuple(one * factor for one in ctx.gradients)
+
+
+class _Scores(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, model: CompiledModel, images: Tensor, counts: Sequence[int], *factors: Tensor
+    ) -> Tensor:
+        own = _packed(factors)
+        scores = np.empty((len(images), own.head.shape[1]), np.float32)
+        model._run(transformer.SCORES, own, _no_gradients(own), images, counts, scores)
+        ctx.save_for_backward(images, *factors)
+        ctx.model, ctx.counts = model, counts
+        return torch.from_numpy(scores)[:, : model.num_classes].contiguous()
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        images, *factors = ctx.saved_tensors
+        own = _packed(factors)
+        gradients = _gradients(own)
+        scores = np.empty((len(images), own.head.shape[1]), np.float32)
+        classes = scores.shape[1] - slopes[0].shape[1]
+        down = pad(slopes[0], (0, classes)).contiguous().numpy()
+        ctx.model._run(transformer.SLOPES, own, gradients, images, ctx.counts, scores, slopes=down)
+        return (None,) * 3 + tuple(_unpacked(gradients, factors))
+
+
+def _frozen(vit: Any) -> transformer.Frozen:
+    """The weights of a plain vision transformer as the pass reads them."""
+
+    def stacked(of: Callable[[Any], Tensor]) -> np.ndarray:
+        found = torch.stack([of(block).detach() for block in vit.blocks])
+        values: np.ndarray = found.contiguous().numpy()
+        return values
+
+    def norms(name: str) -> np.ndarray:
+        return stacked(lambda block: torch.stack([*block.get_submodule(name).parameters()]))
+
+    def layer(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return (
+            stacked(lambda block: block.get_submodule(name).weight.mT),
+            stacked(lambda block: block.get_submodule(name).weight),
+            stacked(lambda block: block.get_submodule(name).bias),
+        )
+
+    return transformer.Frozen(
+        norms("norm1"),
+        *layer("attn.qkv"),
+        *layer("attn.proj"),
+        norms("norm2"),
+        *layer("mlp.fc1"),
+        *layer("mlp.fc2"),
+        torch.stack([*vit.norm.parameters()]).detach().numpy(),
+    )

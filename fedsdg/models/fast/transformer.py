@@ -1,0 +1,288 @@
+"""Forward and backward pass of a frozen vision transformer with adapters, a few images at a time.
+
+Of sixteen images all activations of a pass fit into a processor's own cache; of a whole batch they
+do not. Images stand client by client, and each goes through its own client's adapters and head.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedsdg.compiling import compiled_with
+from fedsdg.models.fast import layers, tiles, vectors
+from fedsdg.models.fast.layers import (
+    add_rows,
+    attend,
+    attend_back,
+    copy_rows,
+    cross_entropy,
+    gelu,
+    normalise,
+    normalise_back,
+    times_rows,
+)
+from fedsdg.models.fast.tiles import WIDEST, add_product, product
+from fedsdg.models.fast.vectors import address
+
+#: Images that go through the network together.
+TOGETHER = 16
+#: What a pass is asked for: scores alone; also losses and gradients of cross-entropy; gradients
+#: for given slopes of a loss by the scores.
+SCORES, CROSS_ENTROPY, SLOPES = 0, 1, 2
+
+
+class Frozen(NamedTuple):
+    """The weights of L frozen blocks of width D and hidden width H, and the last norm.
+
+    A matrix stands as it is used forward, [L, in, out], and backward (``…_back``), [L, out, in].
+    """
+
+    norm1: np.ndarray  # [L, 2, D]: weight and bias
+    qkv: np.ndarray
+    qkv_back: np.ndarray
+    qkv_bias: np.ndarray
+    proj: np.ndarray
+    proj_back: np.ndarray
+    proj_bias: np.ndarray
+    norm2: np.ndarray
+    fc1: np.ndarray
+    fc1_back: np.ndarray
+    fc1_bias: np.ndarray
+    fc2: np.ndarray
+    fc2_back: np.ndarray
+    fc2_bias: np.ndarray
+    norm: np.ndarray  # [2, D]
+
+
+class Own(NamedTuple):
+    """Adapters and heads of M clients, ranks R and classes C filled up to whole vectors.
+
+    ΔW = b a of the attention's output projection and of the second feed-forward layer.
+    """
+
+    proj_a: np.ndarray  # [M, L, R, D]
+    proj_a_turned: np.ndarray  # [M, L, D, R]
+    proj_b: np.ndarray  # [M, L, D, R]
+    proj_b_turned: np.ndarray  # [M, L, R, D]
+    fc2_a: np.ndarray  # [M, L, R, H]
+    fc2_a_turned: np.ndarray  # [M, L, H, R]
+    fc2_b: np.ndarray  # [M, L, D, R]
+    fc2_b_turned: np.ndarray  # [M, L, R, D]
+    head: np.ndarray  # [M, C, D]
+    head_turned: np.ndarray  # [M, D, C]
+    head_bias: np.ndarray  # [M, C]
+
+
+class Gradients(NamedTuple):
+    """Gradients by a, by bᵀ and by the head, of M clients; a pass adds to them."""
+
+    proj_a: np.ndarray  # [M, L, R, D]
+    proj_b_turned: np.ndarray  # [M, L, R, D]
+    fc2_a: np.ndarray  # [M, L, R, H]
+    fc2_b_turned: np.ndarray  # [M, L, R, D]
+    head: np.ndarray  # [M, C, D]
+    head_bias: np.ndarray  # [M, C]
+
+
+class Work(NamedTuple):
+    """Room for the activations of ``TOGETHER`` images: of every block, then of one at a time."""
+
+    hat1: np.ndarray
+    root1: np.ndarray
+    qkv: np.ndarray
+    shares: np.ndarray
+    mixed: np.ndarray
+    low1: np.ndarray
+    hat2: np.ndarray
+    root2: np.ndarray
+    slope: np.ndarray
+    hidden: np.ndarray
+    low2: np.ndarray
+    x: np.ndarray
+    y: np.ndarray
+    dx: np.ndarray
+    g: np.ndarray
+    wide: np.ndarray
+    dqkv: np.ndarray
+    du: np.ndarray
+    tokens: np.ndarray
+    token_hat: np.ndarray
+    token_root: np.ndarray
+    dtokens: np.ndarray
+    zeros: np.ndarray
+
+
+def room(blocks: int, tokens: int, dim: int, hidden: int, heads: int, rank: int) -> Work:
+    """The room that a pass works in, to be used again by the next."""
+    rows, padded = TOGETHER * tokens, -(-tokens // 16) * 16
+
+    def empty(*shape: int) -> np.ndarray:
+        return np.zeros(shape, np.float32)
+
+    return Work(
+        hat1=empty(blocks, rows, dim), root1=empty(blocks, rows, 16),
+        qkv=empty(blocks, rows, 3 * dim), shares=empty(blocks, TOGETHER * heads, tokens, padded),
+        mixed=empty(blocks, rows, dim), low1=empty(blocks, rows, rank),
+        hat2=empty(blocks, rows, dim), root2=empty(blocks, rows, 16),
+        slope=empty(blocks, rows, hidden), hidden=empty(blocks, rows, hidden),
+        low2=empty(blocks, rows, rank),
+        x=empty(rows, dim), y=empty(rows, dim), dx=empty(rows, dim), g=empty(rows, dim),
+        wide=empty(rows, hidden), dqkv=empty(rows, 3 * dim), du=empty(rows, rank),
+        tokens=empty(TOGETHER, dim), token_hat=empty(TOGETHER, dim),
+        token_root=empty(TOGETHER, 16), dtokens=empty(TOGETHER, dim), zeros=empty(max(dim, WIDEST)),
+    )  # fmt: skip
+
+
+def _run(
+    asked: int, frozen: Any, own: Any, gradients: Any, work: Any, prefixes: Any, counts: Any,
+    heads: int, scale: Any, epsilon: Any, labels: Any, divisors: Any, losses: Any, slopes: Any,
+    scores: Any,
+) -> None:  # fmt: skip
+    """Take every client's images through the network.
+
+    Args:
+        asked: ``SCORES``, ``CROSS_ENTROPY`` or ``SLOPES``.
+        frozen, own, gradients, work: see there; without gradients any will do.
+        prefixes: [B, 2, T, D] of each image the tokens that enter the first block, and what its
+            attention makes of them, both frozen.
+        counts: [M] images of each client.
+        heads, scale, epsilon: of the attention, and of the norms.
+        labels, divisors: [B] for cross-entropy: the class, and what the loss is divided by.
+        losses: [B] float64, filled for cross-entropy.
+        slopes: [B, C] of the loss by the scores: filled for cross-entropy, read for ``SLOPES``.
+        scores: [B, C], filled.
+    """
+    blocks, dim = frozen.norm1.shape[0], frozen.norm1.shape[2]
+    hidden, rank = frozen.fc1.shape[2], own.proj_a.shape[2]
+    classes, tokens = own.head.shape[1], prefixes.shape[2]
+    head = dim // heads
+    zeros = address(work.zeros)
+    x, y, dx, g = (address(work.x), address(work.y), address(work.dx), address(work.g))
+    wide, du, dqkv = address(work.wide), address(work.du), address(work.dqkv)
+    first = 0
+    for client in range(len(counts)):
+        end = first + counts[client]
+        for begin in range(first, end, TOGETHER):
+            images = min(TOGETHER, end - begin)
+            for i in range(images):
+                prefix = address(prefixes[begin + i])
+                copy_rows(tokens * dim, prefix, x + 4 * i * tokens * dim)
+                copy_rows(
+                    tokens * dim,
+                    prefix + 4 * tokens * dim,
+                    address(work.mixed[0]) + 4 * i * tokens * dim,
+                )
+            for block in range(blocks):
+                at = block if asked else 0
+                rows = images * tokens
+                mixed = address(work.mixed[at])
+                if block:
+                    norm = address(frozen.norm1[block])
+                    normalise(rows, dim, x, norm, norm + 4 * dim, epsilon,
+                              address(work.hat1[at]), address(work.root1[at]), y)  # fmt: skip
+                    qkv = address(work.qkv[at])
+                    product(y, dim, 1, address(frozen.qkv[block]), qkv, rows, 3 * dim, dim,
+                            address(frozen.qkv_bias[block]), 1)  # fmt: skip
+                    attend(images, tokens, heads, head, scale, qkv,
+                           address(work.shares[at]), mixed)  # fmt: skip
+                if block == blocks - 1:
+                    # From here on the class tokens alone, the only ones that a head reads.
+                    rows = images
+                    for i in range(1, images):
+                        copy_rows(dim, x + 4 * i * tokens * dim, x + 4 * i * dim)
+                        copy_rows(dim, mixed + 4 * i * tokens * dim, mixed + 4 * i * dim)
+                low = address(work.low1[at])
+                product(mixed, dim, 1, address(own.proj_a_turned[client, block]), low, rows,
+                        rank, dim, zeros, 0)  # fmt: skip
+                product(mixed, dim, 1, address(frozen.proj[block]), y, rows, dim, dim,
+                        address(frozen.proj_bias[block]), 1)  # fmt: skip
+                add_product(low, rank, 1, address(own.proj_b_turned[client, block]), y, rows,
+                            dim, rank)  # fmt: skip
+                add_rows(rows * dim, x, y)
+                norm = address(frozen.norm2[block])
+                normalise(rows, dim, x, norm, norm + 4 * dim, epsilon,
+                          address(work.hat2[at]), address(work.root2[at]), y)  # fmt: skip
+                product(y, dim, 1, address(frozen.fc1[block]), wide, rows, hidden, dim,
+                        address(frozen.fc1_bias[block]), 1)  # fmt: skip
+                after = address(work.hidden[at])
+                gelu(rows, hidden, wide, after, address(work.slope[at]), asked != SCORES)
+                low = address(work.low2[at])
+                product(after, hidden, 1, address(own.fc2_a_turned[client, block]), low, rows,
+                        rank, hidden, zeros, 0)  # fmt: skip
+                product(after, hidden, 1, address(frozen.fc2[block]), y, rows, dim, hidden,
+                        address(frozen.fc2_bias[block]), 1)  # fmt: skip
+                add_product(low, rank, 1, address(own.fc2_b_turned[client, block]), y, rows,
+                            dim, rank)  # fmt: skip
+                add_rows(rows * dim, x, y)
+            norm = address(frozen.norm)
+            tokens_out = address(work.tokens)
+            normalise(images, dim, x, norm, norm + 4 * dim, epsilon, address(work.token_hat),
+                      address(work.token_root), tokens_out)  # fmt: skip
+            here = address(scores[begin:end])
+            product(tokens_out, dim, 1, address(own.head_turned[client]), here, images, classes,
+                    dim, address(own.head_bias[client]), 1)  # fmt: skip
+            if asked == SCORES:
+                continue
+            down = address(slopes[begin:end])
+            if asked == CROSS_ENTROPY:
+                part = slice(begin, begin + images)
+                cross_entropy(images, classes, here, labels[part], divisors[part], losses[part],
+                              down)  # fmt: skip
+            add_product(down, 1, classes, tokens_out, address(gradients.head[client]), classes,
+                        dim, images)  # fmt: skip
+            for i in range(images):
+                add_rows(classes, address(gradients.head_bias[client]), down + 4 * i * classes)
+            d = address(work.dtokens)
+            product(down, classes, 1, address(own.head[client]), d, images, dim, classes,
+                    zeros, 0)  # fmt: skip
+            normalise_back(images, dim, d, address(work.token_hat), address(work.token_root),
+                           norm, dx, False)  # fmt: skip
+            rows = images
+            for back in range(blocks):
+                at = blocks - 1 - back
+                to = address(gradients.fc2_b_turned[client, at])
+                add_product(address(work.low2[at]), 1, rank, dx, to, rank, dim, rows)
+                product(dx, dim, 1, address(own.fc2_b[client, at]), du, rows, rank, dim, zeros, 0)
+                after = address(work.hidden[at])
+                to = address(gradients.fc2_a[client, at])
+                add_product(du, 1, rank, after, to, rank, hidden, rows)
+                product(dx, dim, 1, address(frozen.fc2_back[at]), wide, rows, hidden, dim,
+                        zeros, 0)  # fmt: skip
+                add_product(du, rank, 1, address(own.fc2_a[client, at]), wide, rows, hidden, rank)
+                times_rows(rows * hidden, wide, address(work.slope[at]))
+                product(wide, hidden, 1, address(frozen.fc1_back[at]), g, rows, dim, hidden,
+                        zeros, 0)  # fmt: skip
+                normalise_back(rows, dim, g, address(work.hat2[at]), address(work.root2[at]),
+                               address(frozen.norm2[at]), dx, True)  # fmt: skip
+                to = address(gradients.proj_b_turned[client, at])
+                add_product(address(work.low1[at]), 1, rank, dx, to, rank, dim, rows)
+                product(dx, dim, 1, address(own.proj_b[client, at]), du, rows, rank, dim,
+                        zeros, 0)  # fmt: skip
+                to = address(gradients.proj_a[client, at])
+                add_product(du, 1, rank, address(work.mixed[at]), to, rank, dim, rows)
+                if at == 0:
+                    break
+                product(dx, dim, 1, address(frozen.proj_back[at]), g, rows, dim, dim, zeros, 0)
+                add_product(du, rank, 1, address(own.proj_a[client, at]), g, rows, dim, rank)
+                if at == blocks - 1:
+                    # Back to all tokens; of the others nothing was asked.
+                    rows = images * tokens
+                    for back_image in range(images):
+                        i = images - 1 - back_image
+                        for where in (g, dx):
+                            copy_rows(dim, where + 4 * i * dim, y)
+                            for j in range(tokens):
+                                copy_rows(dim, zeros, where + 4 * (i * tokens + j) * dim)
+                            copy_rows(dim, y, where + 4 * i * tokens * dim)
+                attend_back(images, tokens, heads, head, scale, address(work.qkv[at]),
+                            address(work.shares[at]), g, dqkv)  # fmt: skip
+                product(dqkv, 3 * dim, 1, address(frozen.qkv_back[at]), g, rows, dim, 3 * dim,
+                        zeros, 0)  # fmt: skip
+                normalise_back(rows, dim, g, address(work.hat1[at]), address(work.root1[at]),
+                               address(frozen.norm1[at]), dx, True)  # fmt: skip
+        first = end
+
+
+run = compiled_with(_run, (vectors, tiles, layers))

@@ -1,0 +1,197 @@
+"""Sixteen float32 numbers at a time in compiled code, with the same bytes on every processor.
+
+What is written with these operations is rounded as it is written: a fused product and sum is one
+instruction where ``fused`` stands and nowhere else, and a sum over the sixteen numbers has one
+order. LLVM cuts a vector into as many registers as the processor needs for it, which changes no
+byte. Addresses are whole numbers, in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic as typed_intrinsic
+from numba.extending import models, register_model
+
+#: Its results take other arguments in compiled code than their definitions say.
+intrinsic: Any = typed_intrinsic
+
+#: Numbers in a vector.
+LANES = 16
+#: Bytes of a vector, and of a number.
+STEP, NUMBER = 64, 4
+
+_FLOAT, _INT = ir.FloatType(), ir.IntType(32)
+_LLVM = ir.VectorType(_FLOAT, LANES)
+_INTS = ir.VectorType(_INT, LANES)
+
+
+class Vector(types.Type):
+    """The type of a vector in compiled code."""
+
+    def __init__(self) -> None:
+        super().__init__(name="Vector16")
+
+
+VECTOR = Vector()
+
+
+@register_model(Vector)
+class _Model(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, _LLVM)
+
+
+def _at(builder: Any, address: Any) -> Any:
+    return builder.inttoptr(address, _LLVM.as_pointer())
+
+
+def _constant(value: float) -> Any:
+    return ir.Constant(_LLVM, [value] * LANES)
+
+
+def _called(builder: Any, name: str, *values: Any) -> Any:
+    """The result of an operation of LLVM's on vectors."""
+    kind = ir.FunctionType(_LLVM, [_LLVM] * len(values))
+    function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{LANES}f32")
+    return builder.call(function, values)
+
+
+def _operation(arity: int, build: Callable[..., Any]) -> Any:
+    """A function of vectors for compiled code; ``build(builder, *values)`` gives its result."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return build(builder, *values)
+
+    def typed(*kinds: Any) -> Any:
+        if all(isinstance(kind, Vector) for kind in kinds):
+            return VECTOR(*kinds), generate
+        return None
+
+    if arity == 1:
+        return intrinsic(lambda context, x: typed(x))
+    if arity == 2:
+        return intrinsic(lambda context, x, y: typed(x, y))
+    return intrinsic(lambda context, x, y, z: typed(x, y, z))
+
+
+add = _operation(2, lambda builder, x, y: builder.fadd(x, y))
+subtract = _operation(2, lambda builder, x, y: builder.fsub(x, y))
+multiply = _operation(2, lambda builder, x, y: builder.fmul(x, y))
+divide = _operation(2, lambda builder, x, y: builder.fdiv(x, y))
+#: x · y + z, rounded once.
+fused = _operation(3, lambda builder, x, y, z: _called(builder, "fma", x, y, z))
+square_root = _operation(1, lambda builder, x: _called(builder, "sqrt", x))
+absolute = _operation(1, lambda builder, x: _called(builder, "fabs", x))
+#: To the nearest whole number; halves to the even one.
+nearest = _operation(1, lambda builder, x: _called(builder, "rint", x))
+
+
+def _maximum(builder: Any, x: Any, y: Any) -> Any:
+    return builder.select(builder.fcmp_ordered(">", x, y), x, y)
+
+
+#: The larger one; the second where one is not a number.
+maximum = _operation(2, _maximum)
+
+
+def _unless_negative(builder: Any, x: Any, y: Any, z: Any) -> Any:
+    return builder.select(builder.fcmp_ordered(">=", x, _constant(0.0)), y, z)
+
+
+#: y where x ≥ 0, else z.
+unless_negative = _operation(3, _unless_negative)
+
+
+def _power_of_two(builder: Any, x: Any) -> Any:
+    exponent = builder.add(builder.fptosi(x, _INTS), ir.Constant(_INTS, [127] * LANES))
+    return builder.bitcast(builder.shl(exponent, ir.Constant(_INTS, [23] * LANES)), _LLVM)
+
+
+#: 2^x for whole x in -126 … 127.
+power_of_two = _operation(1, _power_of_two)
+
+
+@intrinsic
+def load(context: Any, address: Any) -> Any:
+    """The sixteen numbers from an address on."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.load(_at(builder, values[0]), align=NUMBER)
+
+    return VECTOR(types.int64), generate
+
+
+@intrinsic
+def store(context: Any, address: Any, vector: Any) -> Any:
+    """Write sixteen numbers from an address on."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        builder.store(values[1], _at(builder, values[0]), align=NUMBER)
+        return context.get_dummy_value()
+
+    return types.none(types.int64, VECTOR), generate
+
+
+@intrinsic
+def splat(context: Any, number: Any) -> Any:
+    """A number sixteen times."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        single = builder.insert_element(ir.Constant(_LLVM, ir.Undefined), values[0], _INT(0))
+        zeros = ir.Constant(_INTS, [0] * LANES)
+        return builder.shuffle_vector(single, ir.Constant(_LLVM, ir.Undefined), zeros)
+
+    return VECTOR(types.float32), generate
+
+
+@intrinsic
+def total(context: Any, vector: Any) -> Any:
+    """The sum: x_i + x_{i+8} first, then the halves of that, and so on."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        (left,), width = values, LANES
+        while width > 1:
+            width //= 2
+            order = [*range(width, 2 * width), *range(LANES - width)]
+            moved = builder.shuffle_vector(
+                left, ir.Constant(_LLVM, ir.Undefined), ir.Constant(_INTS, order)
+            )
+            left = builder.fadd(left, moved)
+        return builder.extract_element(left, _INT(0))
+
+    return types.float32(VECTOR), generate
+
+
+def exact(function: Callable[..., Any]) -> Any:
+    """Compile to the letter: nothing is reordered or fused that is not written so.
+
+    The machine code is kept with that of the function that is called from outside.
+    """
+    return numba.njit(nogil=True, error_model="numpy", fastmath=False)(function)
+
+
+@intrinsic
+def _pointer(context: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.inttoptr(values[0], _FLOAT.as_pointer())
+
+    return types.CPointer(types.float32)(types.int64), generate
+
+
+@exact
+def numbers_at(address: int, length: int) -> Any:
+    """The numbers from an address on, as an array."""
+    return numba.carray(_pointer(address), (length,))
+
+
+@exact
+def address(array: Any) -> Any:
+    """The address of an array's first number."""
+    return np.int64(array.ctypes.data)
