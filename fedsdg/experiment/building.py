@@ -60,7 +60,7 @@ def _model(
     if personalisation.anchors and isinstance(model, CompiledModel):
         raise ValueError(
             f"{run.method} weighs two adapters anew for every image, which training.kernel: "
-            "compiled cannot; remove training.kernel, or set mixture: fixed"
+            "compiled cannot do; remove training.kernel, or set mixture: fixed"
         )
     if personalisation.anchors and isinstance(model, CohortModel):
         whole = InstanceMixture(model)

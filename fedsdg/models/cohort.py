@@ -191,12 +191,7 @@ class CohortModel:
 
     def forward(self, images: Tensor, counts: Sequence[int], weights: Mapping[str, Any]) -> Tensor:
         """`logits` from what `effective_weights` has already made."""
-        clients = weights["head.bias"].shape[0]
-        if len(counts) != clients or sum(counts) != images.shape[0] or min(counts, default=0) < 0:
-            raise ValueError(
-                f"counts {list(counts)} must be {clients} non-negative numbers that sum to the "
-                f"{images.shape[0]} images"
-            )
+        require_counts(counts, images, clients=weights["head.bias"].shape[0])
         if not len(images):
             return weights["head.bias"].new_zeros(0, self.num_classes)
         kept: Tensor | None = None
@@ -205,6 +200,15 @@ class CohortModel:
         features = class_tokens(self.model, images.to(self.dtype), counts, weights)
         scores = client_linear(features, weights["head.weight"], weights["head.bias"], counts)
         return scores if kept is None else scores[kept]
+
+
+def require_counts(counts: Sequence[int], images: Tensor, clients: int) -> None:
+    """Raise ``ValueError`` unless the counts are those of the clients, and sum to the images."""
+    if len(counts) != clients or sum(counts) != images.shape[0] or min(counts, default=0) < 0:
+        raise ValueError(
+            f"counts {list(counts)} must be {clients} non-negative numbers that sum to the "
+            f"{images.shape[0]} images"
+        )
 
 
 def even(images: Tensor, counts: Sequence[int]) -> tuple[Tensor, Sequence[int], Tensor | None]:

@@ -1,4 +1,4 @@
-"""The adapted backbone by the compiled pass: what ``CohortModel`` computes, several times as fast.
+"""The adapted backbone by the compiled pass: what ``CohortModel`` computes by torch.
 
 It takes per client the factors of its adapters and its head, and knows no method: gates, scales,
 branches, mixtures and what rests are in the factors, which torch makes of the parameters and to
@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy, pad
 
 from fedsdg.models.adapters import TARGETS, side_by_side
 from fedsdg.models.attention import attend
-from fedsdg.models.cohort import CohortModel
+from fedsdg.models.cohort import CohortModel, require_counts
 from fedsdg.models.fast import transformer
 from fedsdg.models.fast.vectors import LANES
 from fedsdg.models.parameters import EVERY
@@ -101,7 +101,7 @@ class CompiledModel(CohortModel):
     def forward(self, images: Tensor, counts: Sequence[int], weights: Mapping[str, Any]) -> Tensor:
         """Scores [B, classes] of prefixes, from what ``effective_weights`` has made."""
         own: transformer.Own = weights["packed"]
-        self._require_counts(images, counts, len(own.head))
+        require_counts(counts, images, len(own.head))
         scores = np.empty((len(images), own.head.shape[1]), np.float32)
         self._run(transformer.SCORES, own, _no_gradients(own), images, counts, scores)
         return torch.from_numpy(scores)[:, : self.num_classes]
@@ -115,7 +115,7 @@ class CompiledModel(CohortModel):
     ) -> Tensor:
         """As ``CohortModel.logits``, of prefixes. The backward pass computes them once more."""
         factors = self._factors(parameters, private)
-        self._require_counts(images, counts, len(factors[-1]))
+        require_counts(counts, images, len(factors[-1]))
         scores: Tensor = _Scores.apply(self, images, counts, *factors)
         return scores
 
@@ -148,7 +148,7 @@ class CompiledModel(CohortModel):
             each = loss(self.logits(images, counts, parameters, private), labels, reduction="none")
             return each / divisors.to(each.dtype)
         factors = self._factors(parameters, private)
-        self._require_counts(images, counts, len(factors[-1]))
+        require_counts(counts, images, len(factors[-1]))
         shares: Tensor = _CrossEntropy.apply(self, images, labels, divisors, counts, *factors)
         return shares
 
@@ -175,13 +175,6 @@ class CompiledModel(CohortModel):
             name: torch.stack(own, dim=1) if name.startswith(EVERY) else own[0]
             for name, own in kinds.items()
         }
-
-    def _require_counts(self, images: Tensor, counts: Sequence[int], clients: int) -> None:
-        if len(counts) != clients or sum(counts) != len(images) or min(counts, default=0) < 0:
-            raise ValueError(
-                f"counts {list(counts)} must be {clients} non-negative numbers that sum to the "
-                f"{len(images)} images"
-            )
 
     def _run(
         self,
@@ -243,14 +236,18 @@ def _packed(factors: Sequence[Tensor]) -> transformer.Own:
 
 def _gradients(own: transformer.Own) -> transformer.Gradients:
     """Zeros for the gradients of clients."""
-    like = (own.proj_a, own.proj_b_turned, own.fc2_a, own.fc2_b_turned, own.head, own.head_bias)
-    return transformer.Gradients(*map(np.zeros_like, like))
+    return transformer.Gradients(*map(np.zeros_like, _learned(own)))
 
 
 def _no_gradients(own: transformer.Own) -> transformer.Gradients:
     """Stands in where none are asked for."""
-    like = (own.proj_a, own.proj_b_turned, own.fc2_a, own.fc2_b_turned, own.head, own.head_bias)
-    return transformer.Gradients(*(one[:0] for one in like))
+    return transformer.Gradients(*(one[:0] for one in _learned(own)))
+
+
+def _learned(own: transformer.Own) -> tuple[np.ndarray, ...]:
+    """What gradients are taken by."""
+    adapters = (own.proj_a, own.proj_b_turned, own.fc2_a, own.fc2_b_turned)
+    return (*adapters, own.head, own.head_bias)
 
 
 def _unpacked(gradients: transformer.Gradients, factors: Sequence[Tensor]) -> list[Tensor]:
