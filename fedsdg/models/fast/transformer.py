@@ -26,7 +26,7 @@ from fedsdg.models.fast.layers import (
 from fedsdg.models.fast.tiles import WIDEST, add_product, product
 from fedsdg.models.fast.vectors import address
 
-#: Images that go through the network together.
+#: Images that go through the network together: the lanes of a vector in attention.
 TOGETHER = 16
 #: What a pass is asked for: scores alone; also losses and gradients of cross-entropy; gradients
 #: for given slopes of a loss by the scores.
@@ -111,19 +111,20 @@ class Work(NamedTuple):
     token_hat: np.ndarray
     token_root: np.ndarray
     dtokens: np.ndarray
+    turned: np.ndarray
     zeros: np.ndarray
 
 
 def room(blocks: int, tokens: int, dim: int, hidden: int, heads: int, rank: int) -> Work:
     """The room that a pass works in, to be used again by the next."""
-    rows, padded = TOGETHER * tokens, -(-tokens // 16) * 16
+    rows = TOGETHER * tokens
 
     def empty(*shape: int) -> np.ndarray:
         return np.zeros(shape, np.float32)
 
     return Work(
         hat1=empty(blocks, rows, dim), root1=empty(blocks, rows, 16),
-        qkv=empty(blocks, rows, 3 * dim), shares=empty(blocks, TOGETHER * heads, tokens, padded),
+        qkv=empty(blocks, rows, 3 * dim), shares=empty(blocks, heads, tokens, tokens, TOGETHER),
         mixed=empty(blocks, rows, dim), low1=empty(blocks, rows, rank),
         hat2=empty(blocks, rows, dim), root2=empty(blocks, rows, 16),
         slope=empty(blocks, rows, hidden), hidden=empty(blocks, rows, hidden),
@@ -131,7 +132,8 @@ def room(blocks: int, tokens: int, dim: int, hidden: int, heads: int, rank: int)
         x=empty(rows, dim), y=empty(rows, dim), dx=empty(rows, dim), g=empty(rows, dim),
         wide=empty(rows, hidden), dqkv=empty(rows, 3 * dim), du=empty(rows, rank),
         tokens=empty(TOGETHER, dim), token_hat=empty(TOGETHER, dim),
-        token_root=empty(TOGETHER, 16), dtokens=empty(TOGETHER, dim), zeros=empty(max(dim, WIDEST)),
+        token_root=empty(TOGETHER, 16), dtokens=empty(TOGETHER, dim),
+        turned=empty(8, tokens, dim // heads, TOGETHER), zeros=empty(max(dim, WIDEST)),
     )  # fmt: skip
 
 
@@ -161,6 +163,7 @@ def _run(
     zeros = address(work.zeros)
     x, y, dx, g = (address(work.x), address(work.y), address(work.dx), address(work.g))
     wide, du, dqkv = address(work.wide), address(work.du), address(work.dqkv)
+    turned = address(work.turned)
     first = 0
     for client in range(len(counts)):
         end = first + counts[client]
@@ -185,8 +188,9 @@ def _run(
                     qkv = address(work.qkv[at])
                     product(y, dim, 1, address(frozen.qkv[block]), qkv, rows, 3 * dim, dim,
                             address(frozen.qkv_bias[block]), 1)  # fmt: skip
-                    attend(images, tokens, heads, head, scale, qkv,
-                           address(work.shares[at]), mixed)  # fmt: skip
+                    asking = 1 if block == blocks - 1 else tokens
+                    attend(asking, tokens, heads, head, scale, qkv, address(work.shares[at]),
+                           mixed, turned)  # fmt: skip
                 if block == blocks - 1:
                     # From here on the class tokens alone, the only ones that a head reads.
                     rows = images
@@ -266,9 +270,10 @@ def _run(
                     break
                 product(dx, dim, 1, address(frozen.proj_back[at]), g, rows, dim, dim, zeros, 0)
                 add_product(du, rank, 1, address(own.proj_a[client, at]), g, rows, dim, rank)
+                asking = tokens
                 if at == blocks - 1:
                     # Back to all tokens; of the others nothing was asked.
-                    rows = images * tokens
+                    rows, asking = images * tokens, 1
                     for back_image in range(images):
                         i = images - 1 - back_image
                         for where in (g, dx):
@@ -276,8 +281,8 @@ def _run(
                             for j in range(tokens):
                                 copy_rows(dim, zeros, where + 4 * (i * tokens + j) * dim)
                             copy_rows(dim, y, where + 4 * i * tokens * dim)
-                attend_back(images, tokens, heads, head, scale, address(work.qkv[at]),
-                            address(work.shares[at]), g, dqkv)  # fmt: skip
+                attend_back(asking, tokens, heads, head, scale, address(work.qkv[at]),
+                            address(work.shares[at]), g, dqkv, turned)  # fmt: skip
                 product(dqkv, 3 * dim, 1, address(frozen.qkv_back[at]), g, rows, dim, 3 * dim,
                         zeros, 0)  # fmt: skip
                 normalise_back(rows, dim, g, address(work.hat1[at]), address(work.root1[at]),
