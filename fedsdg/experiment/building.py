@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,9 @@ from fedsdg.models.peft_exchange import load_peft, start_from
 from fedsdg.models.small_cnn import CnnArchitecture, SmallCnn
 from fedsdg.parts import declared
 from fedsdg.rng import stream
+
+#: Bytes that may be taken by what of images is computed once; runs stand side by side.
+MOST_KEPT = 2**30
 
 
 def _model(
@@ -212,11 +217,23 @@ def build(
 
 
 def _frozen_parts(model: ClientModel, samples: Samples) -> Samples:
-    """The samples as a model takes them: images, or what of them is computed once."""
+    """The samples as a model takes them: images, or what of them is computed once, if it fits."""
     inner = model.inner if isinstance(model, MixedModel) else model
     if not isinstance(inner, CompiledModel):
         return samples
+    need = len(samples.images) * inner.bytes_of_a_prefix
+    if need > MOST_KEPT:
+        _say_once(
+            f"what of {len(samples.images):,} images is frozen would take {need / 2**30:.1f} GiB; "
+            "it is computed anew for every batch"
+        )
+        return samples
     return replace(samples, images=inner.prefixes(samples.images))
+
+
+@cache
+def _say_once(sentence: str) -> None:
+    print(f"fedsdg: {sentence}", file=sys.stderr, flush=True)
 
 
 def method_of(run: RunConfig) -> Method:

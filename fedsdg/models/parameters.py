@@ -173,7 +173,7 @@ def _kinds(specs: tuple[ParameterSpec, ...]) -> tuple[tuple[ParameterSpec, int, 
     for spec in specs:
         kind = replace(spec, name=_BLOCK.sub(EVERY, spec.name))
         kinds.setdefault(kind, []).append(columns[spec.name].start)
-    found = []
+    found: list[tuple[ParameterSpec, int, int, int]] = []
     for kind, starts in kinds.items():
         first, blocks = starts[0], len(starts) if kind.name.startswith(EVERY) else 1
         step = (starts[-1] - first) // max(1, blocks - 1) or kind.size

@@ -56,6 +56,13 @@ class Frozen(NamedTuple):
     norm: np.ndarray  # [2, D]
 
 
+class Embedding(NamedTuple):
+    """What makes tokens of N patches of P numbers each; the class token is the first of T."""
+
+    weight: np.ndarray  # [P, D]
+    start: np.ndarray  # [T, D]: class token, biases and positions
+
+
 class Own(NamedTuple):
     """Adapters and heads of M clients, ranks R and classes C filled up to whole vectors.
 
@@ -137,15 +144,52 @@ def room(blocks: int, tokens: int, dim: int, hidden: int, heads: int, rank: int)
     )  # fmt: skip
 
 
+def _embed(
+    embedding: Any, frozen: Any, work: Any, heads: int, scale: Any, epsilon: Any, patches: Any,
+    prefixes: Any,
+) -> None:  # fmt: skip
+    """Fill in what of images is frozen.
+
+    Args:
+        embedding, frozen, work, heads, scale, epsilon: as in ``run``.
+        patches: [n, N, P] of each image its patches.
+        prefixes: [n, 2, T, D] of each image the tokens that enter the first block, and what its
+            attention makes of them before its output projection, the first layer with adapters.
+    """
+    tokens, dim = embedding.start.shape
+    length = embedding.weight.shape[0]
+    numbers, norm = tokens * dim, address(frozen.norm1[0])
+    x, y, mixed = address(work.x), address(work.y), address(work.mixed[0])
+    for begin in range(0, len(patches), TOGETHER):
+        images = min(TOGETHER, len(patches) - begin)
+        for i in range(images):
+            copy_rows(numbers, address(embedding.start), x + 4 * i * numbers)
+            add_product(address(patches[begin + i]), length, 1, address(embedding.weight),
+                        x + 4 * (i * numbers + dim), tokens - 1, dim, length)  # fmt: skip
+        rows = images * tokens
+        normalise(rows, dim, x, norm, norm + 4 * dim, epsilon, address(work.hat1[0]),
+                  address(work.root1[0]), y)  # fmt: skip
+        qkv = address(work.qkv[0])
+        product(y, dim, 1, address(frozen.qkv[0]), qkv, rows, 3 * dim, dim,
+                address(frozen.qkv_bias[0]), 1)  # fmt: skip
+        attend(tokens, tokens, heads, dim // heads, scale, qkv, address(work.shares[0]), mixed,
+               address(work.turned))  # fmt: skip
+        for i in range(images):
+            to = address(prefixes[begin + i])
+            copy_rows(numbers, x + 4 * i * numbers, to)
+            copy_rows(numbers, mixed + 4 * i * numbers, to + 4 * numbers)
+
+
 def _run(
-    asked: int, frozen: Any, own: Any, gradients: Any, work: Any, prefixes: Any, counts: Any,
-    heads: int, scale: Any, epsilon: Any, labels: Any, divisors: Any, losses: Any, slopes: Any,
-    scores: Any,
+    asked: int, deep: bool, frozen: Any, own: Any, gradients: Any, work: Any, prefixes: Any,
+    counts: Any, heads: int, scale: Any, epsilon: Any, labels: Any, divisors: Any, losses: Any,
+    slopes: Any, scores: Any,
 ) -> None:  # fmt: skip
     """Take every client's images through the network.
 
     Args:
         asked: ``SCORES``, ``CROSS_ENTROPY`` or ``SLOPES``.
+        deep: whether of the factors too gradients are asked for, not of the heads alone.
         frozen, own, gradients, work: see there; without gradients any will do.
         prefixes: [B, 2, T, D] of each image the tokens that enter the first block, and what its
             attention makes of them, both frozen.
@@ -178,7 +222,7 @@ def _run(
                     address(work.mixed[0]) + 4 * i * tokens * dim,
                 )
             for block in range(blocks):
-                at = block if asked else 0
+                at = block if deep else 0
                 rows = images * tokens
                 mixed = address(work.mixed[at])
                 if block:
@@ -211,7 +255,7 @@ def _run(
                 product(y, dim, 1, address(frozen.fc1[block]), wide, rows, hidden, dim,
                         address(frozen.fc1_bias[block]), 1)  # fmt: skip
                 after = address(work.hidden[at])
-                gelu(rows, hidden, wide, after, address(work.slope[at]), asked != SCORES)
+                gelu(rows, hidden, wide, after, address(work.slope[at]), deep)
                 low = address(work.low2[at])
                 product(after, hidden, 1, address(own.fc2_a_turned[client, block]), low, rows,
                         rank, hidden, zeros, 0)  # fmt: skip
@@ -238,6 +282,8 @@ def _run(
                         dim, images)  # fmt: skip
             for i in range(images):
                 add_rows(classes, address(gradients.head_bias[client]), down + 4 * i * classes)
+            if not deep:
+                continue
             d = address(work.dtokens)
             product(down, classes, 1, address(own.head[client]), d, images, dim, classes,
                     zeros, 0)  # fmt: skip
@@ -290,4 +336,5 @@ def _run(
         first = end
 
 
+embed = compiled_with(_embed, (vectors, tiles, layers))
 run = compiled_with(_run, (vectors, tiles, layers))

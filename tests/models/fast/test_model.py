@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -178,6 +179,42 @@ def test_scores_are_torchs(backbone, private):
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
     none = case.fast.forward(prefixes[:0], [0] * 4, weights)
     assert none.shape == (0, CLASSES)
+
+
+def test_what_is_frozen_of_images_is_torchs_and_need_not_be_kept(backbone):
+    case = Case(backbone, COUNTS["ragged"], VARIANTS["gated"])
+    vit = case.slow.to(torch.float64).model
+    with torch.no_grad():
+        tokens = vit.norm_pre(vit._pos_embed(vit.patch_embed(case.images.double())))
+        mixed = []
+        hook = vit.blocks[0].attn.proj.register_forward_pre_hook(lambda _, x: mixed.append(x[0]))
+        vit.blocks[0].attn(vit.blocks[0].norm1(tokens))
+        hook.remove()
+    expected = torch.stack([tokens, mixed[0]], dim=1)
+    found = case.fast.prefixes(case.images)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=2e-6)
+    assert case.fast.bytes_of_a_prefix == found[0].nbytes
+    parameters = views(case.theta, case.layout.communicated)
+    weights = case.fast.effective_weights(parameters | views(case.private, case.layout.private))
+    answers = [case.fast.forward(x, case.counts, weights) for x in (case.images, found)]
+    assert torch.equal(*answers)
+
+
+def test_gradients_of_the_head_alone_are_the_heads(backbone):
+    """The same bytes as where those of the factors are asked for too."""
+    case = Case(backbone, COUNTS["ragged"], VARIANTS["gated"])
+
+    def head_alone(row, slope, specs):
+        own = [replace(one, trainable=one.name.startswith("head.")) for one in specs]
+        return leaves(row, slope, own)
+
+    for loss in (cross_entropy, Focal(gamma=2.0)):
+        whole, alone = case.compiled(loss), case.compiled(loss, arranged=head_alone)
+        assert torch.equal(whole[0], alone[0])
+        heads = torch.zeros(case.layout.d + case.layout.d_private, dtype=torch.bool)
+        heads[case.layout.before_head : case.layout.d] = True
+        assert torch.equal(whole[1][:, heads], alone[1][:, heads])
+        assert (alone[1][:, ~heads] == 0).all() and (whole[1][:, ~heads] != 0).any()
 
 
 def test_the_gradient_is_that_of_the_sum_alone(backbone):
