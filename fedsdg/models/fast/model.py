@@ -98,10 +98,10 @@ class CompiledModel(CohortModel):
         """Every client's factors and head, packed; see ``CohortModel``."""
         with torch.no_grad():
             factors = self._factors(parameters, private)
-        return {"packed": _packed(factors)}
+        return {"packed": _packed(factors), "head.bias": parameters["head.bias"]}
 
     def branches(self, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
-        """See ``CohortModel``. Both stand side by side in the rank; shares weigh its halves."""
+        """See ``CohortModel``: both side by side in the rank, whose halves the shares scale."""
         beside = replace(self.config, composition="residual", gate_fixed=1.0)
         with torch.no_grad():
             return {"packed": _packed(self._factors(parameters, True, beside))}

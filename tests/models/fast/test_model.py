@@ -305,14 +305,18 @@ PROGRAM = """
 import hashlib, json, sys
 import torch
 sys.path.insert(0, {tests!r})
-from tests.models.fast.test_model import COUNTS, VARIANTS, Case, backbone
+from tests.models.fast.test_model import COUNTS, MIXTURE, VARIANTS, Case, backbone
 from fedsdg.models.fast import tiles
 from fedsdg.models.fast.transformer import run
 torch.set_num_threads(1)
 case = Case(backbone.__wrapped__(), COUNTS["ragged"], VARIANTS["gated"])
 losses, gradients = case.compiled()
+mixed = Case(backbone.__wrapped__(), COUNTS["ragged"], MIXTURE)
+shares, branches = torch.linspace(0, 1, 39), mixed.fast.branches(mixed.named())
+scores = mixed.fast.blended(mixed.prefixes, mixed.counts, branches, shares)
 hits = sum(run.stats.cache_hits.values())
-digest = hashlib.sha256(losses.numpy().tobytes() + gradients.numpy().tobytes()).hexdigest()
+numbers = [part.numpy().tobytes() for part in (losses, gradients, scores)]
+digest = hashlib.sha256(b"".join(numbers)).hexdigest()
 print(json.dumps([tiles.LANES, hits, digest]))
 """
 
