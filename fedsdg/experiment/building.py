@@ -62,11 +62,6 @@ def _model(
     model, theta, private = _plain_model(run, material, personalisation, *number)
     if personalisation.mixed_weight is not None:
         return MixedModel(model, personalisation.mixed_weight), theta, theta.clone()
-    if personalisation.anchors and isinstance(model, CompiledModel):
-        raise ValueError(
-            f"{run.method} weighs two adapters anew for every image, which training.kernel: "
-            "compiled cannot do; remove training.kernel, or set mixture: fixed"
-        )
     if personalisation.anchors and isinstance(model, CohortModel):
         whole = InstanceMixture(model)
         missing = whole.layout.d_private - model.layout.d_private
@@ -218,7 +213,7 @@ def build(
 
 def _frozen_parts(model: ClientModel, samples: Samples) -> Samples:
     """The samples as a model takes them: images, or what of them is computed once, if it fits."""
-    inner = model.inner if isinstance(model, MixedModel) else model
+    inner = getattr(model, "inner", model)
     if not isinstance(inner, CompiledModel):
         return samples
     need = len(samples.images) * inner.bytes_of_a_prefix

@@ -8,6 +8,7 @@ which it carries the gradients back.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 
+from fedsdg.models.adapter_config import AdapterConfig
 from fedsdg.models.adapters import TARGETS, side_by_side
 from fedsdg.models.cohort import CohortModel, require_counts
 from fedsdg.models.fast import transformer
@@ -109,13 +111,53 @@ class CompiledModel(CohortModel):
             factors = self._factors(parameters, private)
         return {"packed": _packed(factors), "head.bias": parameters["head.bias"]}
 
+    def branches(self, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
+        """See ``CohortModel``: both side by side in the rank, whose halves the shares scale."""
+        beside = replace(self.config, composition="residual", gate_fixed=1.0)
+        with torch.no_grad():
+            return {"packed": _packed(self._factors(parameters, True, beside))}
+
+    def features(
+        self, images: Tensor, counts: Sequence[int], branches: Mapping[str, Any]
+    ) -> Tensor:
+        """See ``CohortModel``: the scores of a head that is the identity."""
+        own: transformer.Own = branches["packed"]
+        clients, _, dim = own.head.shape
+        same = np.tile(np.eye(dim, dtype=np.float32), (clients, 1, 1))
+        bias = np.zeros((clients, dim), np.float32)
+        reading = own._replace(head=same, head_turned=same, head_bias=bias)
+        return self._scores(reading, images, counts, torch.ones(len(images)))
+
+    def blended(
+        self, images: Tensor, counts: Sequence[int], branches: Mapping[str, Any], shares: Tensor
+    ) -> Tensor:
+        """See ``CohortModel``."""
+        scores = self._scores(branches["packed"], images, counts, shares)
+        return scores[:, : self.num_classes]
+
     def forward(self, images: Tensor, counts: Sequence[int], weights: Mapping[str, Any]) -> Tensor:
         """Scores [B, classes] of images or prefixes, from what ``effective_weights`` has made."""
-        own: transformer.Own = weights["packed"]
+        return self._scores(weights["packed"], images, counts)[:, : self.num_classes]
+
+    def _scores(
+        self,
+        own: transformer.Own,
+        images: Tensor,
+        counts: Sequence[int],
+        shares: Tensor | None = None,
+    ) -> Tensor:
+        """[B, C] of all classes there is room for; ``shares`` [B] of the second of two branches."""
         require_counts(counts, images, len(own.head))
+        of_ranks = None
+        if shares is not None:
+            rank, room = self.config.rank, own.proj_a.shape[2]
+            halves = torch.stack([1 - shares, shares], dim=1).repeat_interleave(rank, dim=1)
+            of_ranks = pad(halves, (0, room - 2 * rank)).numpy()
         scores = np.empty((len(images), own.head.shape[1]), np.float32)
-        self._run(transformer.SCORES, own, _no_gradients(own), images, counts, scores)
-        return torch.from_numpy(scores)[:, : self.num_classes]
+        self._run(
+            transformer.SCORES, own, _no_gradients(own), images, counts, scores, shares=of_ranks
+        )
+        return torch.from_numpy(scores)
 
     def logits(
         self,
@@ -163,7 +205,12 @@ class CompiledModel(CohortModel):
         shares: Tensor = _CrossEntropy.apply(self, images, labels, divisors, counts, *factors)
         return shares
 
-    def _factors(self, parameters: Mapping[str, Tensor], private: bool) -> list[Tensor]:
+    def _factors(
+        self,
+        parameters: Mapping[str, Tensor],
+        private: bool,
+        config: AdapterConfig | None = None,
+    ) -> list[Tensor]:
         """A and b of both kinds of adapted layers [M, L, …], and the head."""
         found: list[Tensor] = []
         for target in TARGETS[self.config.targets]:
@@ -171,7 +218,7 @@ class CompiledModel(CohortModel):
             together = parameters
             if f"{layer}.lora_A" not in parameters:
                 together = self._together(parameters)
-            found += side_by_side(layer, together, self.config, private)
+            found += side_by_side(layer, together, config or self.config, private)
         return [*found, parameters["head.weight"], parameters["head.bias"]]
 
     def _together(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -188,8 +235,8 @@ class CompiledModel(CohortModel):
         }
 
     def _room(self, rank: int) -> transformer.Work:
-        """The room for passes through adapters of this rank."""
-        if self._work is None or self._work.du.shape[1] != rank:
+        """The room for passes through adapters of this rank, or of less."""
+        if self._work is None or self._work.du.shape[1] < rank:
             blocks, dim, hidden = self._frozen_weights.fc1.shape
             tokens = len(self._embedding.start)
             self._work = transformer.room(blocks, tokens, dim, hidden, self._heads, rank)
@@ -207,6 +254,7 @@ class CompiledModel(CohortModel):
         divisors: Tensor | None = None,
         slopes: np.ndarray | None = None,
         deep: bool = False,
+        shares: np.ndarray | None = None,
     ) -> np.ndarray:
         """One pass; the losses [B] float64, where they are asked for.
 
@@ -214,6 +262,7 @@ class CompiledModel(CohortModel):
         """
         if images.shape[1] != 2:
             images = self.prefixes(images)
+        rank = own.fc2_a.shape[2]
         none = np.empty(0, np.int64), np.empty(0), np.empty((0, scores.shape[1]), np.float32)
         losses = np.empty(len(images))
         transformer.run(
@@ -222,9 +271,10 @@ class CompiledModel(CohortModel):
             self._frozen_weights,
             own,
             gradients,
-            self._room(own.fc2_a.shape[2]),
+            self._room(rank),
             images.contiguous().numpy(),
             np.asarray(counts, dtype=np.int64),
+            np.empty((0, rank), np.float32) if shares is None else shares,
             self._heads,
             self._scale,
             self._epsilon,

@@ -21,6 +21,7 @@ from fedsdg.models.fast.layers import (
     gelu,
     normalise,
     normalise_back,
+    scale_images,
     times_rows,
 )
 from fedsdg.models.fast.tiles import WIDEST, add_product, product
@@ -182,8 +183,8 @@ def _embed(
 
 def _run(
     asked: int, deep: bool, frozen: Any, own: Any, gradients: Any, work: Any, prefixes: Any,
-    counts: Any, heads: int, scale: Any, epsilon: Any, labels: Any, divisors: Any, losses: Any,
-    slopes: Any, scores: Any,
+    counts: Any, shares: Any, heads: int, scale: Any, epsilon: Any, labels: Any, divisors: Any,
+    losses: Any, slopes: Any, scores: Any,
 ) -> None:  # fmt: skip
     """Take every client's images through the network.
 
@@ -194,6 +195,8 @@ def _run(
         prefixes: [B, 2, T, D] of each image the tokens that enter the first block, and what its
             attention makes of them, both frozen.
         counts: [M] images of each client.
+        shares: [B, R] what an image takes of each rank of its client's adapters, for ``SCORES``
+            alone; [0, R]: all of them.
         heads, scale, epsilon: of the attention, and of the norms.
         labels, divisors: [B] for cross-entropy: the class, and what the loss is divided by.
         losses: [B] float64, filled for cross-entropy.
@@ -244,6 +247,8 @@ def _run(
                 low = address(work.low1[at])
                 product(mixed, dim, 1, address(own.proj_a_turned[client, block]), low, rows,
                         rank, dim, zeros, 0)  # fmt: skip
+                if len(shares):
+                    scale_images(images, rows // images, rank, low, address(shares[begin:end]))
                 product(mixed, dim, 1, address(frozen.proj[block]), y, rows, dim, dim,
                         address(frozen.proj_bias[block]), 1)  # fmt: skip
                 add_product(low, rank, 1, address(own.proj_b_turned[client, block]), y, rows,
@@ -259,6 +264,8 @@ def _run(
                 low = address(work.low2[at])
                 product(after, hidden, 1, address(own.fc2_a_turned[client, block]), low, rows,
                         rank, hidden, zeros, 0)  # fmt: skip
+                if len(shares):
+                    scale_images(images, rows // images, rank, low, address(shares[begin:end]))
                 product(after, hidden, 1, address(frozen.fc2[block]), y, rows, dim, hidden,
                         address(frozen.fc2_bias[block]), 1)  # fmt: skip
                 add_product(low, rank, 1, address(own.fc2_b_turned[client, block]), y, rows,

@@ -49,6 +49,13 @@ def test_a_product_starts_from_a_row_or_from_what_is_there(generator, rows, leng
     close(c, expected, length)
 
 
+def test_rows_are_scaled_by_the_factors_of_their_image(generator):
+    x, factors = drawn(generator, 3, 5, 32), drawn(generator, 3, 32)
+    expected = x * factors[:, None]
+    layers.scale_images(3, 5, 32, at(x), at(factors))
+    np.testing.assert_array_equal(x, expected)
+
+
 def test_every_entry_of_a_product_is_one_sum_in_order(generator):
     """So tiles of any shape give the same bytes."""
     a, b = drawn(generator, 13, 40), drawn(generator, 40, 144)
