@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal
 
-from fedsdg.parts import Range, part
+from fedsdg.parts import Absent, Range, part
 
 
 @part
@@ -20,6 +20,10 @@ class PartitionSettings:
     "smallest number of test samples of a client"
     retries: Annotated[int, Range(0)] = 200
     "draws before the partition is given up with an error"
+    test: Annotated[Literal["fixed", "by-seed"], Absent("by-seed")] = "fixed"
+    """the global test set of a data set that has none of its own: `fixed`, a stratified fifth that
+    depends on the data set alone; `by-seed`, one for each seed, as in records without this key.
+    `federation.global_images` and `conditions.benchmark_images` follow it"""
 
     def __post_init__(self) -> None:
         if self.min_samples < self.min_test + 2:

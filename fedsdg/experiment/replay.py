@@ -117,7 +117,8 @@ def replay(
 def config_differences(run: RunConfig, recorded: Mapping[str, Any]) -> list[str]:
     """Where the config of a recorded run is another than this one, a sentence each.
 
-    A key that the record does not have yet stands for its default.
+    A key that the record does not have yet stands for its default, or for the value that the key
+    declares as ``absent``.
     """
     here = run.to_dict()
     there = dict(recorded)
@@ -125,8 +126,12 @@ def config_differences(run: RunConfig, recorded: Mapping[str, Any]) -> list[str]
     known["parameters"] = find_row(run.method, run.plugin).parameters
     for name, keys in known.items():
         usual = {key: plain(one.default) for key, one in keys.items()}
+        absent = {key: one.absent.value for key, one in keys.items() if one.absent is not None}
         own = {key: value for key, value in (there.get(name) or {}).items() if value is not None}
         mine = here.get(name, {})
+        if own and mine:
+            own, mine = {**absent, **own}, {**absent, **mine}
+            here[name] = mine
         since = {key: usual.get(key) for key in mine if key not in own}
         if own or mine:
             known_since = {key: value for key, value in since.items() if value is not None}

@@ -29,7 +29,8 @@ class FederationConfig:
     "the first round that may be evaluated: a search looks at the last quarter alone"
     global_images: Annotated[int | None, Range(1)] = None
     """null: global accuracy is measured on the whole global test set; or on so many of its images,
-    drawn at random once for each seed and the same for all methods"""
+    stratified by class and the same for all seeds and methods; with `partition.test: by-seed` drawn
+    at random once for each seed"""
     trace_every: Annotated[int, Range(0)] = 0
     "0, or: write losses, penalties and gates of every n-th batch to `trace.parquet`"
     shapley: Literal[False, True, "estimated"] = False
