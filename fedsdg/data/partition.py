@@ -73,8 +73,9 @@ def partition_clients(
     the number of clients; with "by-seed" samples drawn from ``generator``. The others are dealt to
     the clients by ``skew``, again and again (at most 1 + ``spec.retries`` times) until every client
     has ``spec.min_samples``; then each client's samples are shuffled and cut into test
-    (max(min_test, round(0.3 n))), validation (max(1, round(0.2 n))) and training (the rest). Under the skew ``column~NAME`` clients are the values of that column which have enough
-    samples; the samples of the others are left out.
+    (max(min_test, round(0.3 n))), validation (max(1, round(0.2 n))) and training (the rest). Under
+    the skew ``column~NAME`` clients are the values of that column which have enough samples; the
+    samples of the others are left out.
 
     ``seed`` is recorded; all other randomness comes from ``generator``.
 
