@@ -20,10 +20,8 @@ from fedsdg.data.datasets import Column, ImageData, image_data
 from fedsdg.data.encoded_images import FORMATS, UNREADABLE, require_8_bits
 from fedsdg.data.own_data import OwnData
 from fedsdg.data.own_rows import Cell, Rows, read_rows
-from fedsdg.data.stratified import strata, stratified_choice
+from fedsdg.data.stratified import TEST_SHARE, strata, stratified_choice
 
-#: Part of the samples that becomes the test set where there is none.
-TEST_SHARE = 0.2
 #: Height and width of images that differ in theirs, where the declaration does not say.
 SIZE = 64
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal
 
+from fedsdg.data.stratified import TEST_SHARE
 from fedsdg.parts import Absent, Range, part
 
 
@@ -42,7 +43,7 @@ class PartitionSpec(PartitionSettings):
 
     fractions: Annotated[tuple[float, ...], Range(0, 1)] = (0.5, 0.2, 0.3)
     "train, validation and test parts of a client's samples"
-    global_test: Annotated[float, Range(0, 1)] = 0.2
+    global_test: Annotated[float, Range(0, 1)] = TEST_SHARE
     "part taken first as the global test set where the data has no test set"
 
     def __post_init__(self) -> None:

@@ -12,6 +12,9 @@ from fedsdg.rng import stream
 if TYPE_CHECKING:
     from fedsdg.data.datasets import ImageData
 
+#: Part of the samples that becomes the test set where a data set has none.
+TEST_SHARE = 0.2
+
 
 def stratified_choice(labels: np.ndarray, total: int, generator: np.random.Generator) -> np.ndarray:
     """Sorted indices of ``total`` samples, each class in proportion to its size.
@@ -35,7 +38,7 @@ def strata(labels: np.ndarray, domain: np.ndarray | None, num_classes: int) -> n
     return labels if domain is None else domain * num_classes + labels
 
 
-def fixed_test_set(data: ImageData, share: float) -> np.ndarray:
+def fixed_test_set(data: ImageData, share: float = TEST_SHARE) -> np.ndarray:
     """Sorted indices of the test images of a data set, the same whatever is done with it.
 
     Its own test set; where it has none ⌈share · n⌉ of its n samples, stratified by class and

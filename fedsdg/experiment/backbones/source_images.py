@@ -13,7 +13,6 @@ from torch import Tensor
 from fedsdg.data.datasets import load_dataset
 from fedsdg.data.glyphs import render_letters
 from fedsdg.data.images import prepare
-from fedsdg.data.partition_spec import PartitionSpec
 from fedsdg.data.stratified import fixed_test_set
 from fedsdg.experiment.backbones.recipe import AUGMENT, BATCHES, DATA, LETTERS, Recipe
 from fedsdg.models.architecture import Architecture
@@ -47,7 +46,7 @@ def source_images(recipe: Recipe) -> SourceImages:
         return SourceImages(images[:cut], labels[:cut], images[cut:], labels[cut:])
     data = load_dataset(recipe.data)
     order = generator.permutation(len(data.labels))
-    held = np.isin(order, fixed_test_set(data, PartitionSpec.global_test))
+    held = np.isin(order, fixed_test_set(data))
     chosen, test = order[~held][: recipe.images], order[held]
     return SourceImages(
         data.images[chosen], data.labels[chosen], data.images[test], data.labels[test]
