@@ -58,6 +58,13 @@ class Range:
     most: float | None = None
 
 
+@dataclass(frozen=True)
+class Absent:
+    """The value that a field had, in effect, before it was added; hashes leave it out."""
+
+    value: Any
+
+
 class Ends(NamedTuple):
     """Two ends, where a field may hold a list of numbers or these: ``{low: 0, high: 1}``."""
 
@@ -71,6 +78,7 @@ class Declared:
 
     ``kind``: int, float, str or bool, or the type of a part that the field holds. ``choices``: the
     words, or None. ``several``: a list of such values; ``ends``: or a mapping of low and high.
+    ``absent``: the value that records without the field stand for, where that is not the default.
     """
 
     name: str
@@ -82,6 +90,7 @@ class Declared:
     optional: bool = False
     several: bool = False
     ends: bool = False
+    absent: Absent | None = None
 
     @property
     def holds_part(self) -> bool:
@@ -358,6 +367,7 @@ def _field(place: str, annotation: Any, meaning: str) -> Declared:
         optional=optional,
         several=several,
         ends=ends,
+        absent=next((one for one in said if isinstance(one, Absent)), None),
     )
 
 

@@ -18,5 +18,5 @@ Import the modules themselves; nothing is loaded here, so that ``import fedsdg.d
 - ``label_conflict``: clients that name the classes otherwise;
 - ``transforms``: images turned, thicker, noisy, inverted;
 - ``label_noise``: wrong labels at a rate for each client;
-- ``benchmark_set``: samples of the global test set that the server keeps for itself.
+- ``benchmark_set``: samples that the server keeps for itself.
 """

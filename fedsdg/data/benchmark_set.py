@@ -2,31 +2,59 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from fedsdg.data.partition_record import Partition
+from fedsdg.data.partition_record import LEFT_OUT, TRAIN, Partition
 from fedsdg.data.stratified import stratified_choice
 
 
 def take_benchmark(
     partition: Partition, size: int, generator: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Sample indices of the server's set [size], and of the global test set that is left.
+) -> tuple[np.ndarray, Partition]:
+    """Sorted sample indices of the server's set [size], and the partition without them.
 
-    Both are sorted and disjoint, and are the global test set together; the server's set has every
-    class in proportion. What is evaluated must be the second one alone.
+    With ``partition.test: fixed`` they are taken from the clients' training samples, of which each
+    client keeps at least one, so that the test set stays whole; with ``by-seed`` they are taken
+    from the global test set. Either way every class is in proportion. The partition returned counts
+    them as left out, and keeps its ``sha256``.
 
-    Raises ValueError for a size that leaves nothing to evaluate on, and where a sample of the
-    global test set belongs to a client.
+    Raises ValueError for a size that leaves a client without a training sample or nothing to
+    evaluate on, and where a sample of the global test set belongs to a client.
     """
-    everything = partition.global_test()
     if size < 1:
         raise ValueError(f"benchmark_images is {size}, but must be at least 1")
-    if size >= len(everything):
-        raise ValueError(
-            f"benchmark_images is {size}, but the global test set of {partition.dataset} has "
-            f"{len(everything)} images, and some must be left to evaluate on; lower it"
-        )
+    if partition.spec.test == "fixed":
+        pool = _spare(partition)
+        if size > len(pool):
+            raise ValueError(
+                f"benchmark_images is {size}, but the clients of {partition.dataset} can give away "
+                f"{len(pool)} training samples, each keeping one; lower it"
+            )
+    else:
+        pool = _tested(partition)
+        if size >= len(pool):
+            raise ValueError(
+                f"benchmark_images is {size}, but the global test set of {partition.dataset} has "
+                f"{len(pool)} images, and some must be left to evaluate on; lower it"
+            )
+    chosen = pool[stratified_choice(partition.label[pool], size, generator)]
+    client, split = partition.client.copy(), partition.split.copy()
+    client[chosen], split[chosen] = -1, LEFT_OUT
+    return chosen, replace(partition, client=client, split=split)
+
+
+def _spare(partition: Partition) -> np.ndarray:
+    """Sorted training samples of all clients, without the first one of each."""
+    held = np.flatnonzero(partition.split == TRAIN)
+    _, first = np.unique(partition.client[held], return_index=True)
+    return np.delete(held, first)
+
+
+def _tested(partition: Partition) -> np.ndarray:
+    """The global test set, of which no client may hold a sample."""
+    everything = partition.global_test()
     held = everything[partition.client[everything] >= 0]
     if len(held):
         raise ValueError(
@@ -34,7 +62,4 @@ def take_benchmark(
             f"belongs to client {partition.client[held[0]]}; make the partition again with "
             "`fedsdg partition`"
         )
-    chosen = stratified_choice(partition.label[everything], size, generator)
-    left = np.ones(len(everything), dtype=bool)
-    left[chosen] = False
-    return everything[chosen], everything[left]
+    return everything

@@ -20,10 +20,8 @@ from fedsdg.data.datasets import Column, ImageData, image_data
 from fedsdg.data.encoded_images import FORMATS, UNREADABLE, require_8_bits
 from fedsdg.data.own_data import OwnData
 from fedsdg.data.own_rows import Cell, Rows, read_rows
-from fedsdg.data.stratified import stratified_choice
+from fedsdg.data.stratified import TEST_SHARE, strata, stratified_choice
 
-#: Part of the samples that becomes the test set where there is none.
-TEST_SHARE = 0.2
 #: Height and width of images that differ in theirs, where the declaration does not say.
 SIZE = 64
 
@@ -74,10 +72,8 @@ def survey(own: OwnData, generator: np.random.Generator) -> Survey:
         domain = _without_gaps(own, columns[rows.domain], rows.domain)
     test = rows.test.copy()
     if not test.any():
-        strata = label.codes
-        if domain is not None:
-            strata = domain.codes * len(label.names) + strata
-        test[stratified_choice(strata, round(TEST_SHARE * n), generator)] = True
+        which = strata(label.codes, None if domain is None else domain.codes, len(label.names))
+        test[stratified_choice(which, round(TEST_SHARE * n), generator)] = True
     unseen = np.setdiff1d(label.codes[test], label.codes[~test])
     if rows.test.any() and len(unseen):
         raise ValueError(

@@ -34,7 +34,7 @@ from fedsdg.data.partition_record import (
 )
 from fedsdg.data.partition_spec import PartitionSpec
 from fedsdg.data.skew import Skew, parse_skew
-from fedsdg.data.stratified import stratified_choice
+from fedsdg.data.stratified import fixed_test_set, strata, stratified_choice
 
 if TYPE_CHECKING:
     from fedsdg.data.datasets import ImageData
@@ -68,14 +68,16 @@ def partition_clients(
     """Give every sample of ``data`` to the global test set or to one split of one client.
 
     The global test set is the official one; where there is none, a part ``spec.global_test`` of the
-    samples, stratified by class (and by domain, where the data has domains), removed first. The
-    others are dealt to the clients by ``skew``, again and again (at most 1 + ``spec.retries``
-    times) until every client has ``spec.min_samples``; then each client's samples are shuffled and
-    cut into test (max(min_test, round(0.3 n))), validation (max(1, round(0.2 n))) and training (the
-    rest). Under the skew ``column~NAME`` clients are the values of that column which have enough
-    samples; the samples of the others are left out.
+    samples, stratified by class (and by domain, where the data has domains), removed first: with
+    ``spec.test`` "fixed" the samples that ``fixed_test_set`` gives, whatever the seed, the skew and
+    the number of clients; with "by-seed" samples drawn from ``generator``. The others are dealt to
+    the clients by ``skew``, again and again (at most 1 + ``spec.retries`` times) until every client
+    has ``spec.min_samples``; then each client's samples are shuffled and cut into test
+    (max(min_test, round(0.3 n))), validation (max(1, round(0.2 n))) and training (the rest). Under
+    the skew ``column~NAME`` clients are the values of that column which have enough samples; the
+    samples of the others are left out.
 
-    ``seed`` is recorded; all randomness comes from ``generator``.
+    ``seed`` is recorded; all other randomness comes from ``generator``.
 
     Raises ValueError when the clients cannot all get enough samples, for the skew ``domains`` of
     data without domains, and for a column that the data do not have.
@@ -96,11 +98,12 @@ def partition_clients(
     n = len(data.labels)
     client = np.full(n, -1, dtype=np.int32)
     split = np.full(n, GLOBAL_TEST, dtype=np.int8)
-    if data.official_test.any():
-        shared = np.flatnonzero(~data.official_test)
+    if spec.test == "fixed" or data.official_test.any():
+        held_out = fixed_test_set(data, spec.global_test)
     else:
-        held_out = stratified_choice(_strata(data), round(spec.global_test * n), generator)
-        shared = np.setdiff1d(np.arange(n), held_out, assume_unique=True)
+        which = strata(data.labels, data.domain, data.num_classes)
+        held_out = stratified_choice(which, round(spec.global_test * n), generator)
+    shared = np.setdiff1d(np.arange(n), held_out, assume_unique=True)
     labels = data.labels[shared]
     if skew.kind != "column" and num_clients * spec.min_samples > len(shared):
         raise ValueError(
@@ -143,13 +146,6 @@ def partition_clients(
         natural=natural,
     )
     return replace(partition, sha256=partition.digest())
-
-
-def _strata(data: ImageData) -> np.ndarray:
-    """The class of every sample [n], or its class and domain as one number."""
-    if data.domain is None:
-        return data.labels
-    return data.domain * data.num_classes + data.labels
 
 
 def _client_domains(data: ImageData, client: np.ndarray, num_clients: int) -> np.ndarray | None:

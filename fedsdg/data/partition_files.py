@@ -138,6 +138,7 @@ def _from_table(table: pa.Table, facts: dict[str, Any]) -> Partition:
             retries=facts["retries"],
             fractions=tuple(facts["fractions"]),
             global_test=facts["global_test"],
+            test=facts.get("test", "by-seed"),
         ),
         sha256=facts["sha256"],
         client_domain=None if domains is None else np.array(domains, dtype=np.int64),

@@ -116,6 +116,8 @@ class Partition:
             named["domains"] = list(self.domains)
         if self.natural is not None:
             named["natural"] = {**asdict(self.natural), "names": list(self.natural.names)}
+        if self.spec.test != "by-seed":
+            named["test"] = self.spec.test
         return named | {
             "dataset": self.dataset,
             "dataset_sha256": self.dataset_sha256,

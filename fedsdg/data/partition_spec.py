@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal
 
-from fedsdg.parts import Range, part
+from fedsdg.data.stratified import TEST_SHARE
+from fedsdg.parts import Absent, Range, part
 
 
 @part
@@ -20,6 +21,10 @@ class PartitionSettings:
     "smallest number of test samples of a client"
     retries: Annotated[int, Range(0)] = 200
     "draws before the partition is given up with an error"
+    test: Annotated[Literal["fixed", "by-seed"], Absent("by-seed")] = "fixed"
+    """the global test set of a data set that has none of its own: `fixed`, a stratified fifth that
+    depends on the data set alone; `by-seed`, one for each seed, as in records without this key.
+    `federation.global_images` and `conditions.benchmark_images` follow it"""
 
     def __post_init__(self) -> None:
         if self.min_samples < self.min_test + 2:
@@ -38,7 +43,7 @@ class PartitionSpec(PartitionSettings):
 
     fractions: Annotated[tuple[float, ...], Range(0, 1)] = (0.5, 0.2, 0.3)
     "train, validation and test parts of a client's samples"
-    global_test: Annotated[float, Range(0, 1)] = 0.2
+    global_test: Annotated[float, Range(0, 1)] = TEST_SHARE
     "part taken first as the global test set where the data has no test set"
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from fedsdg.experiment.conditioned import (
     conditioned_rule,
     conditioned_samples,
     epochs,
+    evaluated_samples,
     require_time,
     seen_samples,
     server_samples,
@@ -128,6 +129,7 @@ def build(
     model, theta, private = _model(run, material, personalisation)
     device = material.samples.images.device
     training = run.training
+    benchmark, partition = server_samples(run, partition)
     samples, facts = conditioned_samples(
         run, material.samples, partition, material.num_classes, material.pictures
     )
@@ -135,7 +137,8 @@ def build(
         train=partition.shards(TRAIN),
         val=partition.shards(VAL),
         test=partition.shards(TEST),
-        **server_samples(run, partition),
+        global_test=evaluated_samples(run, partition, material.domain),
+        benchmark=benchmark,
     )
     samples, seen = seen_samples(
         run,

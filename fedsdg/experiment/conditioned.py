@@ -12,6 +12,7 @@ import torch
 from fedsdg.data.benchmark_set import take_benchmark
 from fedsdg.data.images import Pictures
 from fedsdg.data.partition_record import TRAIN, VAL, Partition
+from fedsdg.data.stratified import strata, stratified_choice
 from fedsdg.experiment.conditions import ComputeConfig, own_code
 from fedsdg.experiment.differing import as_seen, groups_of, label_tables, views_of
 from fedsdg.experiment.run_config import RunConfig
@@ -176,29 +177,45 @@ def _say(sentence: str) -> None:
     print(f"fedsdg: {sentence}", file=sys.stderr, flush=True)
 
 
-def server_samples(run: RunConfig, partition: Partition) -> dict[str, np.ndarray]:
-    """The samples that no client has: ``global_test``, to evaluate on, and the server's own.
+def server_samples(run: RunConfig, partition: Partition) -> tuple[np.ndarray, Partition]:
+    """Sample numbers of the server's own samples, none by default; the partition without them.
 
-    The server's ``benchmark`` is taken out of the global test set first. Of what is left, all or
-    ``federation.global_images`` are evaluated on, drawn from the stream ``evaluation`` of the seed,
-    so that they are the same for all methods.
+    ``conditions.benchmark_images`` says how many; they are the same for all methods of a seed.
+    """
+    size = run.conditions.benchmark_images
+    if size is None:
+        return np.empty(0, dtype=np.int64), partition
+    return take_benchmark(partition, size, stream("evaluation", run.seed, 1))
+
+
+def evaluated_samples(
+    run: RunConfig, partition: Partition, domain: np.ndarray | None = None
+) -> np.ndarray:
+    """Sorted sample numbers of the global test set, or of ``federation.global_images`` of it.
+
+    These are stratified by class, and by the ``domain`` [n] of every sample where there is one, and
+    depend on the data set and their number alone. With ``partition.test: by-seed`` they are drawn
+    from the stream ``evaluation`` of the seed. Either way they are the same for all methods.
+
     Raises ``ValueError`` where more are asked for than there are.
     """
-    left, size = partition.global_test(), run.conditions.benchmark_images
-    benchmark = left[:0]
-    if size is not None:
-        benchmark, left = take_benchmark(partition, size, stream("evaluation", run.seed, 1))
-    wanted = run.federation.global_images
-    if wanted is not None:
-        if wanted > len(left):
-            raise ValueError(
-                f"federation.global_images is {wanted}, but the global test set of {run.dataset} "
-                f"has {len(left)} images{'' if size is None else ' beside the benchmark set'}; "
-                "lower it, or set it to null for all of them"
-            )
-        chosen = stream("evaluation", run.seed).choice(len(left), wanted, replace=False)
-        left = left[np.sort(chosen)]
-    return {"global_test": left, "benchmark": benchmark}
+    whole, wanted = partition.global_test(), run.federation.global_images
+    if wanted is None:
+        return whole
+    fixed = partition.spec.test == "fixed"
+    if wanted > len(whole):
+        taken = run.conditions.benchmark_images is not None and not fixed
+        raise ValueError(
+            f"federation.global_images is {wanted}, but the global test set of {run.dataset} "
+            f"has {len(whole)} images{' beside the benchmark set' if taken else ''}; "
+            "lower it, or set it to null for all of them"
+        )
+    if not fixed:
+        chosen = stream("evaluation", run.seed).choice(len(whole), wanted, replace=False)
+        return whole[np.sort(chosen)]
+    own = None if domain is None else domain[whole]
+    which = strata(partition.label[whole], own, partition.num_classes)
+    return whole[stratified_choice(which, wanted, stream("test-split", 0))]
 
 
 def conditioned_rule(run: RunConfig, rule: Any) -> Any:

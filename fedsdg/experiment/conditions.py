@@ -259,8 +259,8 @@ class Conditions:
     up or down by chance so that its expectation is right; the bytes of a run are those that are
     sent"""
     benchmark_images: Annotated[int | None, Range(1)] = None
-    """so many samples are taken out of the global test set, for a server that judges by data of its
-    own (FOCUS)"""
+    """so many samples are for a server that judges by data of its own (FOCUS): taken from the
+    clients' training samples, or, with `partition.test: by-seed`, out of the global test set"""
 
     def __post_init__(self) -> None:
         if self.label_conflict is not None and self.feature_shift is not None:

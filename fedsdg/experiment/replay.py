@@ -23,7 +23,7 @@ from fedsdg.data.partition_spec import PartitionSettings
 from fedsdg.experiment.building import build
 from fedsdg.experiment.machine.gpu import repeatable
 from fedsdg.experiment.material import Material
-from fedsdg.experiment.run_config import EARLIER_KERNEL, RunConfig
+from fedsdg.experiment.run_config import RunConfig
 from fedsdg.experiment.sections import (
     AdaptersConfig,
     FederationConfig,
@@ -117,7 +117,9 @@ def replay(
         for round_ in range(1, min(rounds, run.federation.rounds) + 1):
             step_together([federation], round_)
     records = federation.records
-    kernels = config.get("training", {}).get("kernel", EARLIER_KERNEL), run.training.kernel
+    before = declared(TrainingConfig)["kernel"].absent
+    assert before is not None
+    kernels = config.get("training", {}).get("kernel", before.value), run.training.kernel
     agreement = compared(recorded, records.rounds, records.clients, rounds)
     return replace(agreement, kernels=kernels if kernels[0] != kernels[1] else None)
 
@@ -125,8 +127,8 @@ def replay(
 def config_differences(run: RunConfig, recorded: Mapping[str, Any]) -> list[str]:
     """Where the config of a recorded run is another than this one, a sentence each.
 
-    A key that the record does not have yet stands for its default. Which code computes a run is
-    left out: it makes no other experiment.
+    A key that the record does not have yet stands for its default, or for the value that the key
+    declares as ``absent``. Which code computes a run is left out: it makes no other experiment.
     """
     here, there = run.to_dict(), dict(recorded)
     for config in (here, there):
@@ -136,8 +138,12 @@ def config_differences(run: RunConfig, recorded: Mapping[str, Any]) -> list[str]
     known["parameters"] = find_row(run.method, run.plugin).parameters
     for name, keys in known.items():
         usual = {key: plain(one.default) for key, one in keys.items()}
+        absent = {key: one.absent.value for key, one in keys.items() if one.absent is not None}
         own = {key: value for key, value in (there.get(name) or {}).items() if value is not None}
         mine = here.get(name, {})
+        if own and mine:
+            own, mine = {**absent, **own}, {**absent, **mine}
+            here[name] = mine
         since = {key: usual.get(key) for key in mine if key not in own}
         if own or mine:
             known_since = {key: value for key, value in since.items() if value is not None}

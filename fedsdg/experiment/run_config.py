@@ -17,10 +17,7 @@ from fedsdg.files import sha256_json
 from fedsdg.methods.plugins import (
     Plugin,
 )
-from fedsdg.parts import plain
-
-#: What trained runs before `training.kernel` was a key: in no address, so that theirs stay.
-EARLIER_KERNEL = "torch"
+from fedsdg.parts import declared, plain
 
 
 @dataclass(frozen=True)
@@ -53,8 +50,11 @@ class RunConfig:
         for section in ("federation", "training", "adapters", "parameters"):
             given = found[section].items()
             found[section] = {key: value for key, value in given if value is not None}
-        if found["training"]["kernel"] == EARLIER_KERNEL:
-            del found["training"]["kernel"]
+        # Runs from before a key keep the hashes that they had.
+        for section in ("federation", "partition", "training", "adapters"):
+            for key, one in declared(getattr(self, section)).items():
+                if one.absent is not None and found[section].get(key) == one.absent.value:
+                    del found[section][key]
         if self.conditions:
             found["conditions"] = self.conditions.to_dict()
         if self.plugin:

@@ -242,6 +242,11 @@ def _check_partition(run: RunConfig, material: Material, partition: Partition) -
                 *made, *wanted
             )
         )
+    if partition.spec.test != run.partition.test:
+        raise ValueError(
+            f"the partition's test set is {partition.spec.test}, but the run wants partition.test: "
+            f"{run.partition.test}; delete it and make it again with 'fedsdg partition'"
+        )
 
 
 def _train(

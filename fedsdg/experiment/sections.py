@@ -9,7 +9,7 @@ from fedsdg.experiment.starts import StartFolder
 from fedsdg.files.columns import Column
 from fedsdg.methods.chosen import Chosen
 from fedsdg.models.adapter_config import AdapterSettings
-from fedsdg.parts import Range, part
+from fedsdg.parts import Absent, Range, part
 
 
 @part
@@ -29,7 +29,8 @@ class FederationConfig:
     "the first round that may be evaluated: a search looks at the last quarter alone"
     global_images: Annotated[int | None, Range(1)] = None
     """null: global accuracy is measured on the whole global test set; or on so many of its images,
-    drawn at random once for each seed and the same for all methods"""
+    stratified by class and the same for all seeds and methods; with `partition.test: by-seed` drawn
+    at random once for each seed"""
     trace_every: Annotated[int, Range(0)] = 0
     "0, or: write losses, penalties and gates of every n-th batch to `trace.parquet`"
     shapley: Literal[False, True, "estimated"] = False
@@ -80,7 +81,7 @@ class TrainingConfig:
     precision: Literal["float32", "bfloat16", "tf32"] = "float32"
     """`float32`; `bfloat16`: the frozen layers and the work on tokens; `tf32`: float32 whose
     products a GPU rounds to 11 bits"""
-    kernel: Literal["auto", "compiled", "torch"] = "auto"
+    kernel: Annotated[Literal["auto", "compiled", "torch"], Absent("torch")] = "auto"
     """`compiled`: adapters and heads are trained and judged by a pass that is compiled for the
     processor, without autograd: plain transformers in float32 on a CPU with fused multiply-add, and
     widths that are multiples of 16. `torch`: by PyTorch. `auto`: compiled where that is possible; a

@@ -58,6 +58,7 @@ def check(rng):
     given = {
         "scheme": pick(rng, ["per-class", "per-client"]), "min_samples": int(rng.integers(3, 9)),
         "min_test": int(rng.integers(1, 4)), "retries": int(rng.integers(0, 9)),
+        "test": pick(rng, ["fixed", "by-seed"]),
     }  # fmt: skip
     clients = int(rng.integers(1, 12))
     skew = pick(rng, SKEWS)
@@ -106,8 +107,10 @@ def _wrong(partition, data, clients, spec):
     if data.official_test.any():
         if shared != np.flatnonzero(data.official_test).tolist():
             return "another global test set than the official one"
-    elif len(shared) != round(spec.global_test * n):
-        return f"{len(shared)} samples in the global test set of {spec.global_test} · {n}"
+    else:
+        wanted = (math.ceil if spec.test == "fixed" else round)(spec.global_test * n)
+        if len(shared) != wanted:
+            return f"{len(shared)} samples in the global test set of {spec.global_test} · {n}"
     for k in range(clients):
         train, val, test = (len(part) for part in everyone[3 * k : 3 * k + 3])
         if train + val + test < spec.min_samples or min(train, val) < 1 or test < spec.min_test:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,12 @@ from sklearn.datasets import load_digits
 
 from fedsdg.data import stored_images
 from fedsdg.data.datasets import DATASETS, image_data, load_dataset
+from fedsdg.experiment.conditioned import evaluated_samples
+from fedsdg.experiment.config import parse_config
+from fedsdg.experiment.config_files import merged_config
+from fedsdg.experiment.material import make_partition
 
+CONFIGS = Path(__file__).parents[2] / "config"
 REAL = os.environ.get("FEDSDG_DATA")
 
 
@@ -325,6 +331,26 @@ def test_real_data(name, train, test, shape, classes):
             assert np.array_equal(ours if ours.ndim == 3 else np.stack([ours] * 3, -1), pixels)
         at += len(stored)
     assert at == train + test
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not REAL, reason="FEDSDG_DATA is not set: no real data sets at hand")
+def test_global_images_of_cifar100_are_five_of_each_class():
+    if not (Path(str(REAL)) / "cifar100").is_dir():
+        pytest.skip("FEDSDG_DATA holds no cifar100")
+    data = load_dataset("cifar100")
+    raw = merged_config([CONFIGS / "paper.yaml", CONFIGS / "cifar100.yaml"])
+    raw["partition"] |= {"test": "fixed"}
+    raw["federation"] |= {"global_images": 500}
+    config = parse_config(raw)
+    chosen = []
+    for seed, skew, clients in ((0, "dirichlet~0.1", 50), (3, "iid", 20)):
+        run = replace(config.run("cifar100", config.skews[0], config.methods[0], seed), skew=skew)
+        partition = make_partition(data, skew, seed, clients, config.partition)
+        chosen.append(evaluated_samples(run, partition))
+    assert np.array_equal(*chosen)
+    assert data.official_test[chosen[0]].all()
+    assert np.bincount(data.labels[chosen[0]]).tolist() == [5] * 100
 
 
 def test_the_table_is_complete():

@@ -1,5 +1,7 @@
 """A partition is a partition, whatever is asked; and it is the same one every time."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,9 +16,13 @@ from fedsdg.data.partition import (
     PartitionSpec,
     parse_skew,
     partition_clients,
+    read_partition,
 )
 from fedsdg.data.partition import Partition as Partition
 from fedsdg.data.partition_record import Partition as Record
+from fedsdg.experiment.material import make_partition
+
+RECORDS = Path(__file__).parents[2] / "results/reference"
 
 
 def blank(labels, num_classes=10, official_test=None, name="blank"):
@@ -105,15 +111,75 @@ def test_digits(skew, scheme):
         assert totals.max() - totals.min() <= 1
 
 
-def test_global_test_is_a_stratified_fifth():
+#: Requests that differ in everything but the data set.
+DIGITS = (
+    (20, "iid", 0, "per-class"),
+    (20, "dirichlet~0.1", 1, "per-class"),
+    (7, "classes~2", 2, "per-class"),
+    (10, "dirichlet~0.3", 3, "per-client"),
+    (5, "quantity~5.0", 101, "per-class"),
+)
+
+
+def test_fixed_test_set_of_the_digits():
+    """360 images, the same for every seed, skew and number of clients, and in no client's shard."""
     data = load_dataset("digits")
-    p = make(data, 5, "iid")
+    made = [make(data, k, skew, seed, scheme=scheme) for k, skew, seed, scheme in DIGITS]
+    chosen = made[0].global_test()
+    assert len(chosen) == len(set(chosen.tolist())) == 360
+    counts = np.bincount(data.labels, minlength=10)
+    assert np.abs(np.bincount(data.labels[chosen], minlength=10) - 360 * counts / 1797).max() < 1
+    for p in made:
+        check_invariants(p, data)
+        assert np.array_equal(p.global_test(), chosen)
+        shards = np.concatenate([p.indices(k, s) for k in range(p.num_clients) for s in range(3)])
+        assert not np.intersect1d(shards, chosen).size
+    assert not np.array_equal(made[0].client, make(data, 20, "iid", 1).client)
+
+
+def test_fixed_test_set_follows_from_labels_and_domains_alone():
+    labels, domain = np.arange(1003) % 7, np.arange(1003) % 3
+    images = np.zeros((1003, 2, 2), dtype=np.uint8)
+    one = image_data("one", images, labels, 7, None, domain)
+    other = image_data("other", images + 1, labels, 7, None, domain)
+    chosen = make(one, 5, "iid").global_test()
+    assert np.array_equal(chosen, make(other, 6, "domains", 3).global_test())
+    assert len(chosen) == 201, "a fifth of 1003 is 200.6, rounded up"
+    assert not np.array_equal(chosen, make(blank(labels, 7), 5, "iid").global_test())
+    both = domain * 7 + labels
+    counts = np.bincount(both)
+    assert np.abs(np.bincount(both[chosen]) - 201 * counts / 1003).max() < 1
+
+
+def test_a_test_set_of_its_own_is_the_same_either_way():
+    flags = np.arange(300) % 3 == 0
+    data = blank(np.arange(300) % 10, official_test=flags)
+    fixed, drawn = (make(data, 4, "iid", test=test) for test in ("fixed", "by-seed"))
+    assert np.array_equal(fixed.global_test(), np.flatnonzero(flags))
+    assert np.array_equal(fixed.client, drawn.client)
+    assert np.array_equal(fixed.split, drawn.split)
+    assert fixed.sha256 != drawn.sha256, "the hash says which test set was asked for"
+
+
+def test_partitions_of_the_records_come_out_again():
+    """Those from before there was a choice are by seed, bit for bit."""
+    files = sorted(RECORDS.glob("*/partitions/digits*/**/*.parquet"))
+    recorded = {one.sha256: one for one in map(read_partition, files)}
+    for sha256, there in recorded.items():
+        here = make_partition(there.dataset, there.skew, there.seed, there.num_clients, there.spec)
+        assert here.sha256 == sha256, (there.dataset, there.skew, there.seed, there.num_clients)
+    assert "by-seed" in {there.spec.test for there in recorded.values()}
+
+
+def test_global_test_by_seed_is_a_stratified_fifth():
+    data = load_dataset("digits")
+    p = make(data, 5, "iid", test="by-seed")
     chosen = p.global_test()
     assert len(chosen) == round(0.2 * 1797)
     counts = np.bincount(data.labels, minlength=10)
     assert np.abs(np.bincount(data.labels[chosen], minlength=10) - 0.2 * counts).max() < 1
     # Counts per class follow from the data alone; the samples do not.
-    other = make(data, 5, "iid", seed=1).global_test()
+    other = make(data, 5, "iid", seed=1, test="by-seed").global_test()
     assert np.array_equal(np.bincount(data.labels[other]), np.bincount(data.labels[chosen]))
     assert not np.array_equal(other, chosen)
 

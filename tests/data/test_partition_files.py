@@ -22,7 +22,7 @@ def partition():
     return make(0)
 
 
-def make(seed, n=400):
+def make(seed, n=400, test="fixed"):
     labels = np.arange(n) % 10
     data = image_data("blank", np.zeros((n, 2, 2), dtype=np.uint8), labels, 10)
     return partition_clients(
@@ -30,12 +30,14 @@ def make(seed, n=400):
         num_clients=5,
         skew=parse_skew("dirichlet~1.0"),
         seed=seed,
-        spec=PartitionSpec(),
+        spec=PartitionSpec(test=test),
         generator=np.random.default_rng(seed),
     )
 
 
-def test_round_trip(partition, tmp_path):
+@pytest.mark.parametrize("test", ["fixed", "by-seed"])
+def test_round_trip(test, tmp_path):
+    partition = make(0, test=test)
     path = tmp_path / "clients~5" / "dirichlet~1.0" / "seed=0.parquet"
     write_partition(partition, path)
     back = read_partition(path, expect_dataset_sha256=partition.dataset_sha256)
@@ -205,7 +207,9 @@ def test_domains_of_clients_are_kept(tmp_path):
         read_partition(path)
 
 
-def test_a_partition_without_domains_keeps_the_hash_it_always_had(partition):
-    """Written down before there were domains, so that old files are read and old runs found."""
-    assert "client_domain" not in partition.facts()
+def test_a_partition_without_domains_keeps_the_hash_it_always_had():
+    """Written down before there were domains or a fixed test set: old files are read, and old runs
+    found."""
+    partition = make(0, test="by-seed")
+    assert not {"client_domain", "test"} & set(partition.facts())
     assert partition.sha256 == "0935637f976b8ec5f5d596b5312c25d2c9dff2660e81a7d66dc94a8ea2f56908"

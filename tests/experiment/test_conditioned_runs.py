@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from fedsdg.data.partition_record import TEST, TRAIN, VAL
+from fedsdg.data.partition_record import GLOBAL_TEST, TEST, TRAIN, VAL
 from fedsdg.experiment.building import build
 from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.material import make_partition, prepare_material
@@ -164,17 +164,40 @@ def test_label_noise_leaves_every_test_alone(make, partition):
 
 
 def test_the_benchmark_of_the_server_is_no_part_of_what_is_evaluated(make, partition):
-    one = make(benchmark_images=100)
-    assert len(one.shards.benchmark) == 100
-    together = np.concatenate([one.shards.benchmark, one.shards.global_test])
-    assert sorted(together) == sorted(partition.global_test())
+    one = make(benchmark_images=100, label_noise={"low": 0.9, "high": 0.9})
+    benchmark = one.shards.benchmark
+    assert len(benchmark) == 100
+    assert np.array_equal(one.shards.global_test, partition.global_test())
+    held = (*one.shards.train, *one.shards.val, *one.shards.test, one.shards.global_test)
+    assert sorted(np.concatenate([benchmark, *held])) == list(range(1797)), "each is somewhere once"
+    true = partition.label[benchmark]
+    assert np.array_equal(one.samples.labels[benchmark], true), "no client names the server's"
+    turned = make(benchmark_images=100, feature_shift={"share": 1.0, "kind": "invert"})
+    assert np.array_equal(turned.shards.benchmark, benchmark)
+    assert torch.equal(turned.samples.images[benchmark], make().samples.images[benchmark])
+
+
+def test_by_seed_the_benchmark_of_the_server_comes_from_the_test_set(material):
+    raw = raw_config() | {"conditions": {"benchmark_images": 100}}
+    raw["partition"] |= {"test": "by-seed"}
+    raw["federation"] |= {"global_images": 150}
+    run = parse_config(raw).run("digits", SKEW, method_entry("focus"), 0)
+    partition = make_partition("digits", SKEW, 0, CLIENTS, run.partition)
+    shards = build(run, material, partition).shards
+    assert (partition.split[shards.benchmark] == GLOBAL_TEST).all()
+    assert (partition.split[shards.global_test] == GLOBAL_TEST).all()
+    assert len(set(shards.benchmark) | set(shards.global_test)) == 250
+    raw["federation"] |= {"global_images": 150000}
+    run = parse_config(raw).run("digits", SKEW, method_entry("focus"), 0)
+    with pytest.raises(ValueError, match="150000, .* images beside the benchmark set"):
+        build(run, material, partition)
 
 
 def test_as_many_global_images_are_evaluated_as_are_asked_for(make):
     one = make(benchmark_images=100, federation={"global_images": 150})
     assert len(one.shards.global_test) == 150
     assert not set(one.shards.global_test) & set(one.shards.benchmark)
-    with pytest.raises(ValueError, match="150000, .* images beside the benchmark set"):
+    with pytest.raises(ValueError, match="150000, but the global test set of digits has 360 "):
         make(benchmark_images=100, federation={"global_images": 150000})
 
 

@@ -282,6 +282,16 @@ def test_a_client_too_small_to_be_split_is_refused_with_the_config():
     assert small.partition.min_samples == 4
 
 
+def test_the_test_set_is_fixed_unless_the_config_says_by_seed():
+    text = yaml.safe_load(DEFAULT.read_text())
+    assert parse_config(text).partition.test == "fixed"
+    assert parse_config(text | {"partition": {"test": "by-seed"}}).partition.test == "by-seed"
+    with pytest.raises(
+        ValueError, match="partition.test is 'seeded', but must be one of fixed, by-seed$"
+    ):
+        parse_config(text | {"partition": {"test": "seeded"}})
+
+
 def test_an_experiment_may_be_about_another_method():
     text = with_primary()
     plain = parse_config(text)

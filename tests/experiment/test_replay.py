@@ -76,6 +76,25 @@ def test_a_changed_parameter_is_named_and_a_later_key_stands_for_its_default(pub
     assert "training.loss is 'cross-entropy' in it" in config_differences(squared, recorded)[0]
 
 
+def test_a_key_added_since_leaves_the_hash_of_earlier_runs():
+    """The config's file says what they had in effect: one test set for each seed."""
+    record = next(run for run in read_summary(RECORDS / "stragglers") if run.row["seed"] == 1)
+    recorded = json.loads(record.row["config"])
+    config = load_config([NEEDS.with_name("extended") / "stragglers.yaml"])
+    method = config.method(record.row["method"])
+    run = config.run("digits", record.row["skew"], method, record.row["seed"])
+    assert run.partition.test == "by-seed" and "test" not in recorded["partition"]
+    assert run.hash == record.row["config_hash"] and config_differences(run, recorded) == []
+    fixed = replace(run, partition=replace(run.partition, test="fixed"))
+    assert fixed.hash != run.hash
+    assert config_differences(fixed, recorded) == [
+        "the config's partition.test is 'by-seed' in it, but 'fixed' here"
+    ]
+    assert config_differences(run, fixed.to_dict()) == [
+        "the config's partition.test is 'fixed' in it, but 'by-seed' here"
+    ]
+
+
 def test_a_run_without_a_result_cannot_be_done_again(published, wanted, material):
     left = replace(published, row={**published.row, "status": "not run"})
     with pytest.raises(ValueError, match="no result of digits/clients~20/iid@half/fedsdg/seed~0"):

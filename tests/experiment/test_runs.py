@@ -97,12 +97,17 @@ def test_terms_that_the_personalisation_brings_come_first(config, material, part
     assert made.work.terms == (*brought, Proximal(0.5))
 
 
-def test_global_images_are_a_random_part_of_the_test_set_the_same_for_all_methods(
-    config, material, partition
-):
+@pytest.mark.parametrize("test", ["fixed", "by-seed"])
+def test_global_images_are_a_part_of_the_test_set_the_same_for_all_methods(config, material, test):
+    settings = dataclasses.replace(config.partition, test=test)
+    clients = config.federation.clients
+    partition = make_partition("digits", SKEW, 0, clients, settings)
+
     def shards(method, seed=0, **federation):
         changed = dataclasses.replace(
-            config, federation=dataclasses.replace(config.federation, **federation)
+            config,
+            federation=dataclasses.replace(config.federation, **federation),
+            partition=settings,
         )
         run = changed.run("digits", SKEW, method_entry(method), seed)
         return build(run, material, partition).shards
@@ -112,11 +117,19 @@ def test_global_images_are_a_random_part_of_the_test_set_the_same_for_all_method
     part = shards("fedavg", global_images=100)
     assert len(set(part.global_test)) == 100 and set(part.global_test) < set(whole)
     assert np.array_equal(shards("fedsdg", global_images=100).global_test, part.global_test)
-    other = make_partition("digits", SKEW, 0, config.federation.clients, config.partition)
+    other = make_partition("digits", SKEW, 0, clients, settings)
     assert np.array_equal(other.global_test(), whole)
-    assert not np.array_equal(
-        shards("fedavg", seed=1, global_images=100).global_test, part.global_test
-    )
+    same = np.array_equal(shards("fedavg", seed=1, global_images=100).global_test, part.global_test)
+    assert same == (test == "fixed")
+    if test == "fixed":
+        partition = make_partition("digits", "iid", 1, 5, settings)
+        assert np.array_equal(
+            shards("fedavg", seed=1, clients=5, global_images=100).global_test, part.global_test
+        )
+        counts = np.bincount(material.samples.labels[whole], minlength=10)
+        drawn = np.bincount(material.samples.labels[part.global_test], minlength=10)
+        assert np.abs(drawn - 100 * counts / len(whole)).max() < 1
+        return
     assert np.array_equal(shards("fedavg", global_images=len(whole)).global_test, whole)
     for mine, theirs in zip(part.test, shards("fedavg").test, strict=True):
         assert np.array_equal(mine, theirs), "personal accuracy is measured on all samples"

@@ -107,6 +107,7 @@ def test_reproducing_runs_every_method_and_every_kind_of_condition():
         ("federation.global_images", 0, "0 is less than the minimum"),
         ("checkpoint_seconds", -1, "-1 is less than the minimum"),
         ("partition.scheme", "per-label", "'per-label' is not one of"),
+        ("partition.test", "random", "'random' is not one of"),
         ("adapters.targets", "all", "'all' is not one of"),
         ("backbones.letters.source", "random", "'random' is not one of"),
         ("backbones.letters.deph", 6, "'deph' was unexpected"),

@@ -61,8 +61,8 @@ class Recipe(Shape):
     images: Annotated[int | None, Range(1)] = 60_000
     "training images; null takes all of a named data set"
     held_out: Annotated[int, Range(1)] = 5_000
-    """letters rendered besides, to measure accuracy; a named data set uses its own test set, or a
-    tenth of its images where it has none"""
+    """letters rendered besides, to measure accuracy; a named data set uses its own test set, or the
+    fixed one of `partition.test` where it has none, so that no backbone learns from it"""
     epochs: Annotated[int, Range(1)] = 6
     "epochs of training"
     batch_size: Annotated[int, Range(1)] = 64

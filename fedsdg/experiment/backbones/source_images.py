@@ -13,6 +13,7 @@ from torch import Tensor
 from fedsdg.data.datasets import load_dataset
 from fedsdg.data.glyphs import render_letters
 from fedsdg.data.images import prepare
+from fedsdg.data.stratified import fixed_test_set
 from fedsdg.experiment.backbones.recipe import AUGMENT, BATCHES, DATA, LETTERS, Recipe
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.training import shift_and_mirror
@@ -37,7 +38,7 @@ class SourceImages(NamedTuple):
 
 
 def source_images(recipe: Recipe) -> SourceImages:
-    """Rendered letters, or a named data set with its test images or a tenth of all held out."""
+    """Rendered letters, or a named data set with its global test set held out."""
     generator = stream("pretraining", recipe.seed, DATA)
     if recipe.data == LETTERS:
         cut = recipe.images or 0
@@ -45,9 +46,7 @@ def source_images(recipe: Recipe) -> SourceImages:
         return SourceImages(images[:cut], labels[:cut], images[cut:], labels[cut:])
     data = load_dataset(recipe.data)
     order = generator.permutation(len(data.labels))
-    held = data.official_test[order]
-    if not held.any():
-        held = np.arange(len(order)) < max(1, len(order) // 10)
+    held = np.isin(order, fixed_test_set(data))
     chosen, test = order[~held][: recipe.images], order[held]
     return SourceImages(
         data.images[chosen], data.labels[chosen], data.images[test], data.labels[test]

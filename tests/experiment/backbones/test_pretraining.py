@@ -11,10 +11,13 @@ import safetensors.torch
 import torch
 
 from fedsdg.data.datasets import image_data, load_dataset
+from fedsdg.data.partition_spec import PartitionSettings
 from fedsdg.experiment.backbones.accuracy import probed
 from fedsdg.experiment.backbones.made import is_made, require_made
 from fedsdg.experiment.backbones.pretraining import pretrain
 from fedsdg.experiment.backbones.recipe import parse_backbone
+from fedsdg.experiment.backbones.source_images import source_images
+from fedsdg.experiment.material import make_partition
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build, load_backbone, save_backbone
 from fedsdg.models.probe import linear_probe
@@ -71,13 +74,19 @@ def test_it_learns_the_letters_and_helps_on_digits(tmp_path):
     assert trained.facts["linear_probe"]["accuracy"] > before + 0.05
 
 
-def test_a_named_data_set_keeps_a_tenth_aside(tmp_path):
-    backbone = pretrain(
-        {**QUICK, "data": "digits", "images": None, "epochs": 1}, tmp_path / "d.safetensors"
-    )
-    count = len(load_dataset("digits").labels)
-    assert backbone.facts["held_out_images"] == count // 10
-    assert backbone.facts["images"] == count - count // 10
+def test_a_named_data_set_keeps_its_global_test_set_aside(tmp_path):
+    recipe = {**QUICK, "data": "digits", "images": None, "epochs": 1}
+    backbone = pretrain(recipe, tmp_path / "d.safetensors")
+    data = load_dataset("digits")
+    test = make_partition("digits", "iid", 3, 5, PartitionSettings()).global_test()
+    assert backbone.facts["held_out_images"] == len(test)
+    assert backbone.facts["images"] == len(data.labels) - len(test)
+    made = source_images(parse_backbone(recipe))
+    for images, wanted in (
+        (made.held_images, data.images[test]),
+        (made.images, np.delete(data.images, test, axis=0)),
+    ):
+        assert sorted(map(bytes, images)) == sorted(map(bytes, wanted))
     assert "held_out_accuracy_ignoring_case" not in backbone.facts
 
 
