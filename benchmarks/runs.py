@@ -32,7 +32,7 @@ from benchmarks.regression import ROOT, Unable, answering, checked_out
 from fedsdg.experiment import building
 from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.material import make_partition, prepare_material
-from fedsdg.federation import round_evaluation
+from fedsdg.federation import rounds
 from fedsdg.federation.passes import Passes
 from fedsdg.files import write_bytes, write_json
 from fedsdg.models.backbones import load_backbone
@@ -79,23 +79,26 @@ BARS = (
 def work() -> None:
     """Answer each line of standard input, a run as JSON, with what it took.
 
-    A line is [arena, method, rounds, settings], the answer the processor's seconds of its parts,
+    A line is [arena, method, rounds, settings], the answer the processor's seconds of ``PARTS``,
     the samples trained on and the images judged.
     """
     torch.set_num_threads(1)
     spent = _metered()
     print("ready", flush=True)
     for line in sys.stdin:
-        arena, method, rounds, settings = json.loads(line)
+        arena, method, length, settings = json.loads(line)
         try:
-            taken = _run(arena, method, rounds, tuple(settings), spent)
+            taken = _run(arena, method, length, tuple(settings), spent)
         except Exception as error:
             sys.exit(f"{method} in {arena}: {error}")
         print(json.dumps(taken), flush=True)
 
 
 def _metered() -> Counter[str]:
-    """Measure training and evaluation from now on; the counter that their runs add up in."""
+    """Measure training and evaluation from now on; the counter that their runs add up in.
+
+    Training within an evaluation, such as fine-tuning, is training.
+    """
     spent: Counter[str] = Counter()
 
     def meter(owner: Any, name: str, part: str) -> None:
@@ -103,28 +106,28 @@ def _metered() -> Counter[str]:
 
         @functools.wraps(plain)
         def metered(*given: Any, **options: Any) -> Any:
-            begun, before = time.process_time(), spent["images"]
+            begun, before = time.process_time(), spent.copy()
             result = plain(*given, **options)
-            spent[part] += time.process_time() - begun
+            within = spent["training"] - before["training"]
+            spent[part] += time.process_time() - begun - within
             if part == "training":
                 # Images of its own forward passes are trained on, not judged.
-                spent["images"] = before
+                spent["images"] = before["images"]
                 spent["samples"] += int(result.samples.sum())
             return result
 
         setattr(owner, name, metered)
 
     meter(Passes, "train", "training")
-    meter(round_evaluation, "personal_accuracies", "personal")
-    meter(round_evaluation, "_global_metrics", "global")
+    meter(rounds, "evaluate", "evaluation")
     return spent
 
 
 def _run(
-    arena: str, method: str, rounds: int, settings: tuple[str, ...], spent: Counter[str]
+    arena: str, method: str, length: int, settings: tuple[str, ...], spent: Counter[str]
 ) -> dict[str, float]:
     """Do one run, from its material to the last evaluation; see ``work``."""
-    config, material, partition = _prepared(arena, rounds, settings)
+    config, material, partition = _prepared(arena, length, settings)
     run = config.run("digits", ARENAS[arena][1], config.method(method), 0)
     spent.clear()
     begun = time.process_time()
@@ -137,16 +140,15 @@ def _run(
 
     federation.model.forward = counted  # type: ignore[method-assign]
     federation.run()
-    parts = ("training", "personal", "global", "samples", "images")
-    return {"total": time.process_time() - begun} | {part: spent[part] for part in parts}
+    return {"total": time.process_time() - begun, **spent}
 
 
 @functools.cache
-def _prepared(arena: str, rounds: int, settings: tuple[str, ...]) -> tuple[Any, Any, Any]:
+def _prepared(arena: str, length: int, settings: tuple[str, ...]) -> tuple[Any, Any, Any]:
     """The config of an arena, its material and the partition of seed 0."""
     names, setting = ARENAS[arena]
     files = [ROOT / "config" / f"{name}.yaml" for name in ("config", *names)]
-    config = load_config(files, (f"federation.rounds={rounds}", *settings))
+    config = load_config(files, (f"federation.rounds={length}", *settings))
     material = prepare_material("digits", load_backbone(ROOT / BACKBONE), "cpu")
     skew, clients = setting.partition("@")[0], config.federation.clients
     return config, material, make_partition("digits", skew, 0, clients, config.partition)
@@ -165,21 +167,20 @@ def side(
 ) -> Side:
     """A process that does runs in a checkout until the stack ends.
 
-    Called with arena, method and rounds it gives what the run took (see ``work``), and evaluation
-    as the sum of personal and global.
+    Called with arena, method and number of rounds it gives what the run took; see ``work``.
     """
     process = answering(checkout, "benchmarks.runs", "the runs", environment)
     ask = stack.enter_context(process)
 
-    def run(arena: str, method: str, rounds: int) -> Taken:
-        taken = json.loads(ask(json.dumps([arena, method, rounds, list(settings)])))
-        return {**taken, "evaluation": taken["personal"] + taken["global"]}
+    def run(arena: str, method: str, length: int) -> Taken:
+        taken: Taken = json.loads(ask(json.dumps([arena, method, length, list(settings)])))
+        return taken
 
     return run
 
 
 def measure(
-    sides: Mapping[str, Side], arena: str, method: str, rounds: int = ROUNDS, pairs: int = PAIRS
+    sides: Mapping[str, Side], arena: str, method: str, length: int = ROUNDS, pairs: int = PAIRS
 ) -> Row:
     """Have the sides do a run in turns.
 
@@ -187,7 +188,7 @@ def measure(
         sides: The other commit (``BEFORE``), and this tree by build.
         arena: Of ``ARENAS``.
         method: Of the arena.
-        rounds: Rounds of the run.
+        length: Rounds of the run.
         pairs: Turns.
 
     Returns:
@@ -197,9 +198,9 @@ def measure(
         Unable: A side cannot do the run, or the sides do not train on as many samples.
     """
     for one in sides.values():
-        one(arena, method, min(2, rounds))
+        one(arena, method, min(2, length))
     turns = [
-        {name: one(arena, method, rounds) for name, one in sides.items()} for _ in range(pairs)
+        {name: one(arena, method, length) for name, one in sides.items()} for _ in range(pairs)
     ]
     counts = {name: int(taken["samples"]) for name, taken in turns[0].items()}
     if max(counts.values()) > (1 + SAME_WORK) * min(counts.values()):
@@ -208,7 +209,7 @@ def measure(
             f"{counts} samples; lay what the other commit's config says over this side (--over)"
         )
     taken = {name: [turn[name] for turn in turns] for name in sides}
-    return {"arena": arena, "method": method, "rounds": rounds, "taken": taken}
+    return {"arena": arena, "method": method, "rounds": length, "taken": taken}
 
 
 def ratios(row: Row, build: str, part: str) -> list[float]:

@@ -60,7 +60,7 @@ def stand_in(name, order, samples=100):
 def test_after_two_rounds_each_the_sides_take_turns():
     order = []
     sides = {name: stand_in(name, order) for name in (BEFORE, "AVX-512", "AVX2")}
-    found = measure(sides, "needs", "fedavg", rounds=9, pairs=2)
+    found = measure(sides, "needs", "fedavg", length=9, pairs=2)
     assert order == [(name, 2) for name in sides] + 2 * [(name, 9) for name in sides]
     assert {name: len(own) for name, own in found["taken"].items()} == dict.fromkeys(sides, 2)
 
@@ -151,18 +151,22 @@ def test_a_process_does_a_run_and_says_what_it_took():
     with ExitStack() as stack:
         one = side(stack, ROOT, {}, ["federation.evaluate_every=1"])
         found = one("needs", "fedavg", 1)
-        parts = [found[name] for name in ("training", "personal", "global")]
+        parts = [found["training"], found["evaluation"]]
         assert min(parts) > 0 and sum(parts) < found["total"]
-        assert found["evaluation"] == found["personal"] + found["global"]
         config = load_config([ROOT / "config/needs.yaml"])
         clients = make_partition("digits", "iid", 0, config.federation.clients, config.partition)
         cohort = draw_cohort(0, 1, config.federation.clients, config.federation.clients_per_round)
         sizes = [len(clients.indices(int(client), TRAIN)) for client in cohort]
         assert found["samples"] == config.training.epochs * sum(sizes)
         alone = one("needs", "local-only", 1)
-        assert alone["samples"] == found["samples"] and alone["global"] == 0
+        assert alone["samples"] == found["samples"]
         # All clients' own models are asked about the whole test set, the one model once.
         assert alone["images"] > 2 * found["images"] > 0
+        # Fine-tuning before an evaluation is training, by seven epochs of all clients' samples.
+        tuned = one("needs", "fine-tune", 1)
+        everybody = sum(len(shard) for shard in clients.shards(TRAIN))
+        assert tuned["samples"] == found["samples"] + 7 * everybody
+        assert tuned["evaluation"] < tuned["training"]
         with pytest.raises(Unable, match="the runs in .*fedfoo in needs: .*fedfoo"):
             one("needs", "fedfoo", 1)
 
