@@ -53,8 +53,6 @@ BEFORE = "before"
 #: Builds of this tree's kernels. The name of a processor alone would leave this one's features.
 BUILDS = {"AVX-512": {}, "AVX2": {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": ""}}
 PARTS = ("total", "training", "evaluation")
-#: The share by which the samples trained on may differ: test sets drawn otherwise.
-SAME_WORK = 0.01
 
 
 class Bar(NamedTuple):
@@ -197,17 +195,17 @@ def measure(
     Raises:
         Unable: A side cannot do the run, or the sides do not train on as many samples.
     """
-    for one in sides.values():
-        one(arena, method, min(2, length))
+    first = {name: one(arena, method, min(2, length)) for name, one in sides.items()}
+    counts = {name: taken["samples"] for name, taken in first.items()}
+    if len(set(counts.values())) > 1:
+        raise Unable(
+            f"{method} in {arena} is not the same work on both sides, which train on {counts} "
+            "samples; lay over this side what the other commit's config says, such as "
+            "--over partition.test=by-seed"
+        )
     turns = [
         {name: one(arena, method, length) for name, one in sides.items()} for _ in range(pairs)
     ]
-    counts = {name: int(taken["samples"]) for name, taken in turns[0].items()}
-    if max(counts.values()) > (1 + SAME_WORK) * min(counts.values()):
-        raise Unable(
-            f"{method} in {arena} is not the same work on both sides, which train on "
-            f"{counts} samples; lay what the other commit's config says over this side (--over)"
-        )
     taken = {name: [turn[name] for turn in turns] for name in sides}
     return {"arena": arena, "method": method, "rounds": length, "taken": taken}
 
