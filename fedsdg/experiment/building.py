@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,9 @@ from fedsdg.models.small_cnn import CnnArchitecture, SmallCnn
 from fedsdg.parts import declared
 from fedsdg.rng import stream
 
+#: Bytes that may be taken by what of images is computed once; runs stand side by side.
+MOST_KEPT = 2**30
+
 
 def _model(
     run: RunConfig, material: Material, personalisation: Personalisation, *number: int
@@ -57,11 +62,6 @@ def _model(
     model, theta, private = _plain_model(run, material, personalisation, *number)
     if personalisation.mixed_weight is not None:
         return MixedModel(model, personalisation.mixed_weight), theta, theta.clone()
-    if personalisation.anchors and isinstance(model, CompiledModel):
-        raise ValueError(
-            f"{run.method} weighs two adapters anew for every image, which training.kernel: "
-            "compiled cannot do; remove training.kernel, or set mixture: fixed"
-        )
     if personalisation.anchors and isinstance(model, CohortModel):
         whole = InstanceMixture(model)
         missing = whole.layout.d_private - model.layout.d_private
@@ -212,11 +212,23 @@ def build(
 
 
 def _frozen_parts(model: ClientModel, samples: Samples) -> Samples:
-    """The samples as a model takes them: images, or what of them is computed once."""
-    inner = model.inner if isinstance(model, MixedModel) else model
+    """The samples as a model takes them: images, or what of them is computed once, if it fits."""
+    inner = getattr(model, "inner", model)
     if not isinstance(inner, CompiledModel):
         return samples
+    need = len(samples.images) * inner.bytes_of_a_prefix
+    if need > MOST_KEPT:
+        _say_once(
+            f"what of {len(samples.images):,} images is frozen would take {need / 2**30:.1f} GiB; "
+            "it is computed anew for every batch"
+        )
+        return samples
     return replace(samples, images=inner.prefixes(samples.images))
+
+
+@cache
+def _say_once(sentence: str) -> None:
+    print(f"fedsdg: {sentence}", file=sys.stderr, flush=True)
 
 
 def method_of(run: RunConfig) -> Method:

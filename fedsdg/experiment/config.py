@@ -23,6 +23,7 @@ from fedsdg.experiment.config_values import (
 )
 from fedsdg.experiment.consistency import check_consistency
 from fedsdg.experiment.declared_data import ALL, natural_clients, parse_datasets
+from fedsdg.experiment.kernel import kernel_of
 from fedsdg.experiment.loading import Source
 from fedsdg.experiment.method_entries import MethodConfig, method_entry, parse_training
 from fedsdg.experiment.primary import PrimaryComparison, parse_primary
@@ -234,6 +235,8 @@ class Config:
         if method.row.undecayed:
             row = offered_choices("optimiser", self.plugins)[names["optimiser"]]
             training["optimiser"] = undecayed(training["optimiser"], row)
+        made = TrainingConfig(**training)
+        kernel = kernel_of(self.trainable, made, self.adapters, self.backbones[self.backbone])
         return RunConfig(
             dataset=dataset,
             backbone=self.backbone,
@@ -241,7 +244,7 @@ class Config:
             seed=seed,
             federation=case.federation,
             partition=self.partition,
-            training=TrainingConfig(**training),
+            training=replace(made, kernel=kernel),
             adapters=self.adapters,
             method=method.type,
             parameters=method.under(case.parameters),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from fedsdg.experiment.kernel import not_compiled
 from fedsdg.federation.contribution import check_players
 from fedsdg.files import hint
 from fedsdg.methods.chosen import WEIGHT_DECAY
@@ -30,22 +31,6 @@ def _check_full(config: Config) -> None:
             raise ValueError(
                 f"methods: {method.label} works on adapters, but with trainable: "
                 "full there are no adapters; remove the method, or set trainable to adapters"
-            )
-
-
-def _check_compiled(config: Config) -> None:
-    """What training.kernel: compiled computes."""
-    training = config.training
-    for key, value, needed in (
-        ("trainable", config.trainable, "adapters"),
-        ("training.device", training.device, "cpu"),
-        ("training.precision", training.precision, "float32"),
-        ("adapters.targets", config.adapters.targets, "outputs"),
-    ):
-        if value != needed:
-            raise ValueError(
-                f"training.kernel is compiled, which needs {key}: {needed}, not {value}; change it "
-                "or remove training.kernel"
             )
 
 
@@ -77,8 +62,6 @@ def check_consistency(config: Config) -> None:
         )
     if config.trainable == "full":
         _check_full(config)
-    if config.training.kernel == "compiled":
-        _check_compiled(config)
     federation = config.federation
     if federation.clients_per_round > federation.clients:
         raise ValueError(
@@ -102,6 +85,14 @@ def check_consistency(config: Config) -> None:
             f"backbone: {config.backbone!r} is not described under backbones"
             f"{hint(config.backbone, config.backbones)}"
         )
+    if config.training.kernel == "compiled":
+        backbone = config.backbones[config.backbone]
+        reason = not_compiled(config.trainable, config.training, config.adapters, backbone)
+        if reason:
+            raise ValueError(
+                f"training.kernel is compiled, but {reason}; change that, or set training.kernel "
+                "to torch or auto"
+            )
     if federation.shapley is True:
         check_players(federation.clients_per_round)
     config.conditions.require_possible(federation.clients, federation.clients_per_round)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +23,7 @@ from fedsdg.data.partition_spec import PartitionSettings
 from fedsdg.experiment.building import build
 from fedsdg.experiment.machine.gpu import repeatable
 from fedsdg.experiment.material import Material
-from fedsdg.experiment.run_config import RunConfig
+from fedsdg.experiment.run_config import EARLIER_KERNEL, RunConfig
 from fedsdg.experiment.sections import (
     AdaptersConfig,
     FederationConfig,
@@ -55,7 +55,8 @@ class Agreement:
     ``differs``: what is not the same, a sentence each; where there is any, runs made here are no
     pairs of recorded ones. ``exactly``: every recorded number is the same. ``largest``: of the
     differences between training losses of clients in the first round, in nats, and ``later`` in
-    those after it; None where no round was done.
+    those after it; None where no round was done. ``kernels``: what computed the record and what
+    computes here, where these are not the same.
     """
 
     run: str
@@ -63,6 +64,7 @@ class Agreement:
     exactly: bool = False
     largest: float | None = None
     later: float | None = None
+    kernels: tuple[str, str] | None = None
 
     @property
     def paired(self) -> str | None:
@@ -78,10 +80,13 @@ class Agreement:
             return f"not paired with the record: {'; '.join(self.differs)}"
         if self.exactly:
             return f"paired exactly: {self.run} comes out bit for bit"
-        return (
+        found = (
             f"paired by federation: {self.run} has the same clients, cohorts and first values, and "
             f"its losses agree to {self.largest:.0e} in the first round"
         )
+        if self.kernels:
+            found += "; training.kernel is {} in the record, but {} here".format(*self.kernels)
+        return found
 
 
 def replay(
@@ -101,7 +106,8 @@ def replay(
             f"the record of {recorded.row['experiment']!r} has no result of {recorded.folder} "
             f"({recorded.row['status']}); choose a run that it has"
         )
-    found = [*config_differences(run, json.loads(recorded.row["config"] or "{}"))]
+    config = json.loads(recorded.row["config"] or "{}")
+    found = config_differences(run, config)
     found += material_differences(recorded.row, material, partition)
     if found:
         return Agreement(recorded.folder, tuple(found))
@@ -111,16 +117,21 @@ def replay(
         for round_ in range(1, min(rounds, run.federation.rounds) + 1):
             step_together([federation], round_)
     records = federation.records
-    return compared(recorded, records.rounds, records.clients, rounds)
+    kernels = config.get("training", {}).get("kernel", EARLIER_KERNEL), run.training.kernel
+    agreement = compared(recorded, records.rounds, records.clients, rounds)
+    return replace(agreement, kernels=kernels if kernels[0] != kernels[1] else None)
 
 
 def config_differences(run: RunConfig, recorded: Mapping[str, Any]) -> list[str]:
     """Where the config of a recorded run is another than this one, a sentence each.
 
-    A key that the record does not have yet stands for its default.
+    A key that the record does not have yet stands for its default. Which code computes a run is
+    left out: it makes no other experiment.
     """
-    here = run.to_dict()
-    there = dict(recorded)
+    here, there = run.to_dict(), dict(recorded)
+    for config in (here, there):
+        training = config.get("training") or {}
+        config["training"] = {key: own for key, own in training.items() if key != "kernel"}
     known = {name: declared(section) for name, section in _SECTIONS.items()}
     known["parameters"] = find_row(run.method, run.plugin).parameters
     for name, keys in known.items():

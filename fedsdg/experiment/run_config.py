@@ -19,6 +19,9 @@ from fedsdg.methods.plugins import (
 )
 from fedsdg.parts import plain
 
+#: What trained runs before `training.kernel` was a key: in no address, so that theirs stay.
+EARLIER_KERNEL = "torch"
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -50,6 +53,8 @@ class RunConfig:
         for section in ("federation", "training", "adapters", "parameters"):
             given = found[section].items()
             found[section] = {key: value for key, value in given if value is not None}
+        if found["training"]["kernel"] == EARLIER_KERNEL:
+            del found["training"]["kernel"]
         if self.conditions:
             found["conditions"] = self.conditions.to_dict()
         if self.plugin:

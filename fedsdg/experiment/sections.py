@@ -80,9 +80,11 @@ class TrainingConfig:
     precision: Literal["float32", "bfloat16", "tf32"] = "float32"
     """`float32`; `bfloat16`: the frozen layers and the work on tokens; `tf32`: float32 whose
     products a GPU rounds to 11 bits"""
-    kernel: Literal["compiled"] | None = None
+    kernel: Literal["auto", "compiled", "torch"] = "auto"
     """`compiled`: adapters and heads are trained and judged by a pass that is compiled for the
-    processor, without autograd: plain transformers in float32 on a CPU. Null: by PyTorch"""
+    processor, without autograd: plain transformers in float32 on a CPU with fused multiply-add, and
+    widths that are multiples of 16. `torch`: by PyTorch. `auto`: compiled where that is possible; a
+    run's address says which it was"""
     private_optimiser: Literal["restart", "keep"] = "restart"
     """what the optimiser remembers of the private parameters and gates (Adam's moments): `restart`
     in every round, or `keep`: it lives on with the client"""

@@ -10,6 +10,7 @@ import copy
 import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from fedsdg.models.adapters import (
     side_by_side,
 )
 from fedsdg.models.backbones import Backbone
-from fedsdg.models.forward import ClientWeight, class_tokens, in_bfloat16
+from fedsdg.models.forward import Blend, ClientWeight, class_tokens, in_bfloat16
 from fedsdg.models.low_rank import Factors
 from fedsdg.models.parameters import EVERY, Layout
 from fedsdg.models.portable import HEAD, Portable
@@ -200,6 +201,40 @@ class CohortModel:
         features = class_tokens(self.model, images.to(self.dtype), counts, weights)
         scores = client_linear(features, weights["head.weight"], weights["head.bias"], counts)
         return scores if kept is None else scores[kept]
+
+    def branches(self, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Every client's weights with the shared branch u and with the private one v alone.
+
+        For ``features`` and ``blended``, of a model whose composition is "mixture".
+        """
+        alone = copy.copy(self)
+        alone.config = replace(self.config, gate_fixed=1.0)
+        common = self.effective_weights(parameters, private=False)
+        return {"common": common, "own": alone.effective_weights(parameters)}
+
+    def features(
+        self, images: Tensor, counts: Sequence[int], branches: Mapping[str, Any]
+    ) -> Tensor:
+        """Class tokens [B, dim], which a head would read, with v alone; see ``branches``."""
+        return class_tokens(self.model, images.to(self.dtype), counts, branches["own"])
+
+    def blended(
+        self, images: Tensor, counts: Sequence[int], branches: Mapping[str, Any], shares: Tensor
+    ) -> Tensor:
+        """Scores [B, classes] whose adapted layers mix their outputs image by image.
+
+        W x + (1 − α_i) s B_u A_u x + α_i s B_v A_v x for image i.
+
+        Args:
+            images: [B, …], client by client.
+            counts: images of each client.
+            branches: what ``branches`` has made.
+            shares: [B], the α_i.
+        """
+        common, own = branches["common"], branches["own"]
+        blends = {layer: Blend(common[layer], own[layer], shares) for layer in self._adapted}
+        tokens = class_tokens(self.model, images.to(self.dtype), counts, blends)
+        return client_linear(tokens, common["head.weight"], common["head.bias"], counts)
 
 
 def require_counts(counts: Sequence[int], images: Tensor, clients: int) -> None:

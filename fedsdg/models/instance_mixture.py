@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,10 +10,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedsdg.models.cohort import CohortModel
-from fedsdg.models.forward import Blend, class_tokens
+from fedsdg.models.interface import HasLosses
 from fedsdg.models.parameters import Layout, ParameterSpec, offsets
 from fedsdg.models.portable import Portable
-from fedsdg.models.products import client_linear
 
 _ANCHOR = "anchor"
 
@@ -40,15 +38,8 @@ class InstanceMixture:
             )
         self.inner = inner
         self.share = share
-        self._alone = CohortModel(
-            inner.backbone,
-            inner.layout,
-            replace(inner.config, gate_fixed=1.0),
-            inner.num_classes,
-            dtype=inner.dtype,
-            device=next(iter(inner.model.parameters())).device,
-            bfloat16=inner.bfloat16,
-        )
+        if isinstance(inner, HasLosses):
+            self.losses = inner.losses
         anchor = ParameterSpec(_ANCHOR, (inner.backbone.architecture.dim,), "measured", False)
         self.layout = Layout(inner.layout.communicated, (*inner.layout.private, anchor))
 
@@ -74,30 +65,23 @@ class InstanceMixture:
         self, parameters: Mapping[str, Tensor], private: bool = True
     ) -> Mapping[str, Any]:
         """Both kinds of weights and the anchors; those with u alone without ``private``."""
-        common = self.inner.effective_weights(parameters, private=False)
         if not private:
-            return common
-        own = self._alone.effective_weights(parameters)
-        return {"common": common, "own": own, _ANCHOR: parameters[_ANCHOR]}
+            return self.inner.effective_weights(parameters, private=False)
+        return {"branches": self.inner.branches(parameters), _ANCHOR: parameters[_ANCHOR]}
 
     def forward(self, images: Tensor, counts: Sequence[int], weights: Mapping[str, Any]) -> Tensor:
         """Scores [B, classes], every image with its own α_i."""
-        if _ANCHOR not in weights or not len(images):
-            return self.inner.forward(images, counts, weights.get("common", weights))
-        common, own = weights["common"], weights["own"]
+        if _ANCHOR not in weights:
+            return self.inner.forward(images, counts, weights)
+        if not len(images):
+            return weights[_ANCHOR].new_zeros(0, self.inner.num_classes)
+        branches = weights["branches"]
         clients = torch.repeat_interleave(
             torch.tensor(counts, device=images.device), output_size=len(images)
         )
-        features = normalize(self._features(images, counts, own))
+        features = normalize(self.inner.features(images, counts, branches))
         shares = self.share * (features * weights[_ANCHOR][clients]).sum(1)
-        heads = ("head.weight", "head.bias")
-        blends = {
-            layer: Blend(common[layer], own[layer], shares)
-            for layer in common
-            if layer not in heads
-        }
-        mixed = self._features(images, counts, blends)
-        return client_linear(mixed, common[heads[0]], common[heads[1]], counts)
+        return self.inner.blended(images, counts, branches, shares)
 
     def portable(self, parameters: Mapping[str, Tensor], private: bool = True) -> Portable:
         """See `ClientModel`: that of the common adapter; a client's shares differ by image."""
@@ -123,14 +107,8 @@ class InstanceMixture:
             spec.name: private.new_zeros(len(private), *spec.shape)
             for spec in self.layout.communicated
         }
-        features = normalize(self._features(images, counts, self._alone.effective_weights(named)))
+        features = normalize(self.inner.features(images, counts, self.inner.branches(named)))
         clients = torch.repeat_interleave(torch.tensor(counts, device=images.device))
         sums = torch.zeros_like(filled[:, columns[_ANCHOR]]).index_add_(0, clients, features)
         filled[:, columns[_ANCHOR]] = sums / sums.new_tensor(counts)[:, None]
         return filled
-
-    def _features(
-        self, images: Tensor, counts: Sequence[int], weights: Mapping[str, Any]
-    ) -> Tensor:
-        inner = self.inner
-        return class_tokens(inner.model, images.to(inner.dtype), counts, weights)

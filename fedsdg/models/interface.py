@@ -50,7 +50,8 @@ class ClientModel(Protocol):
 class HasLosses(Protocol):
     """A model that computes losses and their gradient in one pass, as `CompiledModel` does.
 
-    It takes parameters by kind (see ``leaves``).
+    It takes parameters by kind (see ``leaves``). Mixtures have ``losses`` where the model inside
+    them has.
     """
 
     def losses(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedsdg.models.interface import ClientModel
+from fedsdg.models.interface import ClientModel, HasLosses
 from fedsdg.models.parameters import Layout
 from fedsdg.models.portable import Portable
 
@@ -43,6 +43,8 @@ class MixedModel:
         shared = inner.layout.communicated
         own = tuple(replace(spec, name=spec.name + _END, group="own") for spec in shared)
         self.layout = Layout(shared, own)
+        if isinstance(inner, HasLosses):
+            self.losses = self._losses
 
     def to(self, *place: Any) -> MixedModel:
         """The same model computing in another type or place; see ``CohortModel.to``."""
@@ -72,6 +74,23 @@ class MixedModel:
     ) -> Tensor:
         """Scores from the parameters, differentiable in w and v."""
         return self.inner.logits(images, counts, self._mixed(parameters, private))
+
+    def _losses(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        divisors: Tensor,
+        counts: Sequence[int],
+        parameters: Mapping[str, Tensor],
+        loss: Callable[..., Tensor],
+        private: bool = True,
+    ) -> Tensor:
+        """See `HasLosses`."""
+        inner: Any = self.inner
+        losses: Tensor = inner.losses(
+            images, labels, divisors, counts, self._mixed(parameters, private), loss
+        )
+        return losses
 
     def _mixed(self, parameters: Mapping[str, Tensor], private: bool) -> dict[str, Tensor]:
         common = {name: x for name, x in parameters.items() if not name.endswith(_END)}

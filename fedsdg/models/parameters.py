@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 from torch import Tensor
@@ -126,14 +127,18 @@ def views(matrix: Tensor, specs: Sequence[ParameterSpec]) -> dict[str, Tensor]:
     Raises:
         ValueError: `matrix` is not a matrix with as many columns as the parameters have scalars.
     """
+    _require_width(matrix, specs)
+    columns = offsets(specs)
+    return {s.name: matrix[:, columns[s.name]].view(matrix.shape[0], *s.shape) for s in specs}
+
+
+def _require_width(matrix: Tensor, specs: Sequence[ParameterSpec]) -> None:
     width = sum(spec.size for spec in specs)
     if matrix.dim() != 2 or matrix.shape[1] != width:
         raise ValueError(
             f"the parameters need a matrix [clients, {width}], got shape {tuple(matrix.shape)}: "
             "make it from the same layout"
         )
-    columns = offsets(specs)
-    return {s.name: matrix[:, columns[s.name]].view(matrix.shape[0], *s.shape) for s in specs}
 
 
 def of_every_block(
@@ -150,27 +155,36 @@ def of_every_block(
     Raises:
         ValueError: as `views`, or parameters of one name differ or are not equally far apart.
     """
-    named = views(matrix, specs)
+    _require_width(matrix, specs)
+    kinds = _kinds(tuple(specs))
+    named = {}
+    for kind, first, blocks, step in kinds:
+        own = matrix[:, first : first + (blocks - 1) * step + kind.size]
+        shape = (blocks, *kind.shape) if kind.name.startswith(EVERY) else kind.shape
+        named[kind.name] = own.unfold(1, kind.size, step).view(matrix.shape[0], *shape)
+    return named, tuple(kind for kind, *_ in kinds)
+
+
+@lru_cache(maxsize=64)
+def _kinds(specs: tuple[ParameterSpec, ...]) -> tuple[tuple[ParameterSpec, int, int, int], ...]:
+    """What all blocks have: of each its first column, how many blocks, and how far apart."""
     columns = offsets(specs)
-    kinds: dict[ParameterSpec, list[ParameterSpec]] = {}
+    kinds: dict[ParameterSpec, list[int]] = {}
     for spec in specs:
-        kinds.setdefault(replace(spec, name=_BLOCK.sub(EVERY, spec.name)), []).append(spec)
-    for kind, own in kinds.items():
-        if kind.name in columns:
-            continue
-        first, last = (columns[spec.name] for spec in (own[0], own[-1]))
-        step = (last.start - first.start) // max(1, len(own) - 1) or kind.size
-        windows = matrix[:, first.start : last.stop].unfold(1, kind.size, step)
-        even = [columns[spec.name].start for spec in own] == [
-            first.start + step * number for number in range(len(own))
-        ]
-        if not even or kind.name in named:
+        kind = replace(spec, name=_BLOCK.sub(EVERY, spec.name))
+        kinds.setdefault(kind, []).append(columns[spec.name].start)
+    found: list[tuple[ParameterSpec, int, int, int]] = []
+    for kind, starts in kinds.items():
+        first, blocks = starts[0], len(starts) if kind.name.startswith(EVERY) else 1
+        step = (starts[-1] - first) // max(1, blocks - 1) or kind.size
+        even = starts[:blocks] == [first + step * number for number in range(blocks)]
+        if not even or any(kind.name == other.name for other, *_ in found):
             raise ValueError(
                 f"the parameters {kind.name} of the blocks differ or are not equally far apart: "
                 "make the layout with make_layout"
             )
-        named[kind.name] = windows.view(matrix.shape[0], len(own), *kind.shape)
-    return {kind.name: named[kind.name] for kind in kinds}, tuple(kinds)
+        found.append((kind, first, blocks, step))
+    return tuple(found)
 
 
 def leaves(

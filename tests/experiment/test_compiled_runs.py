@@ -1,18 +1,22 @@
 """training.kernel: compiled, from the config to what a run learns, beside the same run by torch."""
 
+import platform
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 
+from fedsdg.experiment import building, kernel
 from fedsdg.experiment.building import build
 from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.material import make_partition, prepare_material
 from fedsdg.experiment.method_entries import method_entry
+from fedsdg.experiment.scenarios import laid_over
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze
+from fedsdg.models.fast import vectors
 from tests.suited import suited
 
 CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
@@ -20,17 +24,17 @@ SKEW = "dirichlet~1.0"
 #: Of each way in which clients train and models are made.
 METHODS = (
     "fedsdg", "fedavg", "fedprox-inexact", "scaffold", "fedcurv", "ditto", "apfl", "fedrep",
-    "fedper", "feddpa", "ffa-lora", "rolora", "fedsa-lora", "local-only", "fine-tune",
+    "fedper", "feddpa", {"type": "feddpa", "mixture": "per-sample"}, "ffa-lora", "rolora",
+    "fedsa-lora", "local-only", "fine-tune",
 )  # fmt: skip
 
 
-def config(kernel=None, **training):
+def config(kernel="auto", **training):
     raw = yaml.safe_load(CONFIG.read_text())
     raw["federation"] |= {"clients": 6, "clients_per_round": 4, "rounds": 2, "evaluate_every": 1}
     usual = {"epochs": 1, "optimiser": "sgd", "eta_g": 0.05, "eta_p": 0.05}
     raw["training"] |= usual | training
-    if kernel:
-        raw["training"]["kernel"] = kernel
+    raw["training"]["kernel"] = kernel
     return parse_config(raw)
 
 
@@ -43,20 +47,20 @@ def material():
     return prepare_material("digits", backbone, "cpu")
 
 
-def trained(material, name, kernel, entry=None, **training):
-    given = suited(config(kernel, **training), name)
+def trained(material, entry, kernel, **training):
+    given = suited(config(kernel, **training), entry if isinstance(entry, str) else entry["type"])
     partition = make_partition("digits", SKEW, 0, given.federation.clients, given.partition)
-    run = given.run("digits", SKEW, method_entry(entry or name), 0)
+    run = given.run("digits", SKEW, method_entry(entry), 0)
     federation = build(run, material, partition)
     start = federation.theta.clone(), federation.private.clone()
     federation.run()
     return run, federation, start
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_what_is_learned_is_what_torch_learns(material, name):
-    one, plain, start = trained(material, name, None)
-    other, fast, _ = trained(material, name, "compiled")
+@pytest.mark.parametrize("entry", METHODS, ids=str)
+def test_what_is_learned_is_what_torch_learns(material, entry):
+    one, plain, start = trained(material, entry, "torch")
+    other, fast, _ = trained(material, entry, "compiled")
     assert one.hash != other.hash
     pairs = [(plain.theta, fast.theta, start[0])]
     if plain.private.dim() == 2:
@@ -77,23 +81,59 @@ def test_the_same_config_gives_the_same_bytes(material):
     assert runs[0].records.rounds == runs[1].records.rounds
 
 
-def test_weights_by_instance_are_torchs_alone(material):
-    with pytest.raises(ValueError, match="weighs two adapters anew .* remove training.kernel"):
-        trained(material, "feddpa", "compiled", {"type": "feddpa", "mixture": "per-sample"})
-
-
 @pytest.mark.parametrize(
-    ("training", "sentence"),
+    ("changed", "sentence"),
     [
-        ({"device": "cuda"}, "compiled, which needs training.device: cpu, not cuda"),
-        ({"precision": "bfloat16"}, "needs training.precision: float32, not bfloat16"),
+        ({"training": {"device": "cuda"}}, "needs training.device: cpu, not cuda"),
+        ({"training": {"precision": "bfloat16"}}, "needs training.precision: float32, not bf"),
+        ({"adapters": {"targets": "qkv-fc1"}}, "needs adapters.targets: outputs, not qkv-fc1"),
+        ({"trainable": "full", "methods": ["fedavg"]}, "needs trainable: adapters, not full"),
+        ({"backbones": {"letters": {"dim": 24}}}, "multiples of 16 .* have 24, 6 and 96"),
     ],
 )
-def test_what_it_cannot_is_refused_with_the_config(training, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        config("compiled", **training)
+def test_what_cannot_be_compiled_is_torchs_and_refused_by_name(changed, sentence):
+    raw = laid_over(yaml.safe_load(CONFIG.read_text()), changed)
+    run = parse_config(raw).run("digits", SKEW, method_entry("fedavg"), 0)
+    assert run.training.kernel == "torch"
+    with pytest.raises(ValueError, match=rf"training.kernel is compiled, but .*{sentence}"):
+        parse_config(laid_over(raw, {"training": {"kernel": "compiled"}}))
 
 
-def test_null_is_in_no_address():
-    run = config().run("digits", SKEW, method_entry("fedavg"), 0)
-    assert "kernel" not in run.to_dict()["training"]
+def test_without_fused_instructions_it_is_torchs(monkeypatch):
+    import llvmlite.binding
+
+    def run(kernel):
+        return config(kernel).run("digits", SKEW, method_entry("fedavg"), 0)
+
+    assert kernel.LANES == vectors.LANES and run("auto").training.kernel == "compiled"
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(llvmlite.binding, "get_host_cpu_features", lambda: {"sse2": True})
+    assert run("auto").training.kernel == "torch"
+    with pytest.raises(ValueError, match="needs a processor with fused multiply-add"):
+        config("compiled")
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert run("auto").training.kernel == "compiled"
+
+
+def test_the_address_says_which_it_was():
+    runs = {
+        kernel: config(kernel).run("digits", SKEW, method_entry("fedavg"), 0)
+        for kernel in ("auto", "compiled", "torch")
+    }
+    assert runs["auto"].hash == runs["compiled"].hash != runs["torch"].hash
+    assert runs["auto"].to_dict()["training"]["kernel"] == "compiled"
+    # Earlier runs were torch's and had no such key.
+    assert "kernel" not in runs["torch"].to_dict()["training"]
+
+
+def test_what_does_not_fit_is_computed_anew_to_the_same_bytes(material, monkeypatch, capsys):
+    kept = trained(material, "fedsdg", "compiled")[1]
+    monkeypatch.setattr(building, "MOST_KEPT", 10_000)
+    for _ in range(2):
+        anew = trained(material, "fedsdg", "compiled")[1]
+    assert anew.samples.images.shape[1:] == (1, 8, 8)
+    assert torch.equal(kept.theta, anew.theta) and torch.equal(kept.private, anew.private)
+    assert kept.records.rounds == anew.records.rounds
+    # 1,797 images of 5 tokens of 32 numbers, twice.
+    said = "what of 1,797 images is frozen would take 0.0 GiB; it is computed anew"
+    assert capsys.readouterr().err.count(said) == 1

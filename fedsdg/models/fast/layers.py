@@ -28,6 +28,7 @@ from fedsdg.models.fast.vectors import (
     store,
     subtract,
     total,
+    turn,
     unless_negative,
 )
 
@@ -140,94 +141,113 @@ def normalise_back(
 
 
 @exact
+def _turned(tokens: int, row: int, width: int, x: int, to: int) -> None:
+    """Of sixteen images ``width`` numbers of each token, number by number: [tokens, width, 16]."""
+    for i in range(tokens):
+        for at in range(0, 4 * width, STEP):
+            turn(x + i * row + at, tokens * row, to + 16 * (4 * i * width + at), STEP)
+
+
+@exact
+def _turned_back(tokens: int, row: int, width: int, x: int, to: int) -> None:
+    """The numbers of ``_turned`` back where they belong."""
+    for i in range(tokens):
+        for at in range(0, 4 * width, STEP):
+            turn(x + 16 * (4 * i * width + at), STEP, to + i * row + at, tokens * row)
+
+
+@exact
 def attend(
-    images: int, tokens: int, heads: int, head: int, scale: Any, qkv: int, shares: int, mixed: int
-) -> None:
-    """Of every image and head softmax(scale · q kᵀ) v; the shares [tokens, padded] are kept."""
-    row = 4 * 3 * heads * head
-    out = 4 * heads * head
-    padded = (tokens + 15) // 16 * 16
-    for image in range(images):
-        for h in range(heads):
-            q = qkv + image * tokens * row + 4 * h * head
-            k, v = q + out, q + 2 * out
-            own = shares + 4 * ((image * heads + h) * tokens * padded)
-            for i in range(tokens):
-                to = own + 4 * i * padded
-                score = numbers_at(to, padded)
-                largest = _f(-np.inf)
-                for j in range(tokens):
-                    s = multiply(load(q + i * row), load(k + j * row))
-                    for at in range(STEP, 4 * head, STEP):
-                        s = fused(load(q + i * row + at), load(k + j * row + at), s)
-                    one = scale * total(s)
-                    score[j] = one
-                    largest = max(largest, one)
-                for j in range(tokens, padded):
-                    score[j] = _f(-1e30)
-                top = splat(largest)
-                e = exponential(subtract(load(to), top))
-                store(to, e)
-                sums = e
-                for at in range(STEP, 4 * padded, STEP):
-                    e = exponential(subtract(load(to + at), top))
-                    store(to + at, e)
-                    sums = add(sums, e)
-                whole = divide(splat(_f(1.0)), splat(total(sums)))
-                for at in range(0, 4 * padded, STEP):
-                    store(to + at, multiply(load(to + at), whole))
-                for at in range(0, 4 * head, STEP):
-                    o = multiply(splat(score[0]), load(v + at))
-                    for j in range(1, tokens):
-                        o = fused(splat(score[j]), load(v + j * row + at), o)
-                    store(mixed + (image * tokens + i) * out + 4 * h * head + at, o)
+    asking: int, tokens: int, heads: int, head: int, scale: Any, qkv: int, shares: int,
+    mixed: int, turned: int,
+) -> None:  # fmt: skip
+    """Of sixteen images and every head softmax(scale · q kᵀ) v for the first ``asking`` tokens.
+
+    Sixteen images are the lanes of a vector, so that no sum goes across one. The shares are kept,
+    [heads, asking, tokens, 16]. ``turned``: room for 4 · tokens · head vectors.
+    """
+    row, out = 4 * 3 * heads * head, 4 * heads * head
+    part = tokens * head * STEP
+    q, k, v, o = turned, turned + part, turned + 2 * part, turned + 3 * part
+    for h in range(heads):
+        for kind in range(3):
+            x = qkv + kind * out + 4 * h * head
+            _turned(tokens, row, head, x, turned + kind * part)
+        for i in range(asking):
+            own = shares + STEP * (h * asking + i) * tokens
+            largest = splat(_f(-np.inf))
+            for j in range(tokens):
+                s = splat(_f(0.0))
+                for at in range(0, head * STEP, STEP):
+                    s = fused(load(q + i * head * STEP + at), load(k + j * head * STEP + at), s)
+                s = multiply(s, splat(scale))
+                store(own + STEP * j, s)
+                largest = maximum(s, largest)
+            sums = splat(_f(0.0))
+            for j in range(tokens):
+                e = exponential(subtract(load(own + STEP * j), largest))
+                store(own + STEP * j, e)
+                sums = add(sums, e)
+            whole = divide(splat(_f(1.0)), sums)
+            for j in range(tokens):
+                store(own + STEP * j, multiply(load(own + STEP * j), whole))
+            for at in range(0, head * STEP, STEP):
+                s = multiply(load(own), load(v + at))
+                for j in range(1, tokens):
+                    s = fused(load(own + STEP * j), load(v + j * head * STEP + at), s)
+                store(o + i * head * STEP + at, s)
+        for i in range(asking):
+            for at in range(0, 4 * head, STEP):
+                turn(o + 16 * (4 * i * head + at), STEP,
+                     mixed + i * out + 4 * h * head + at, tokens * out)  # fmt: skip
 
 
 @exact
 def attend_back(
-    images: int,
-    tokens: int,
-    heads: int,
-    head: int,
-    scale: Any,
-    qkv: int,
-    shares: int,
-    g: int,
-    dqkv: int,
-) -> None:
-    """The gradient by q, k and v from that by what was mixed."""
-    row = 4 * 3 * heads * head
-    out = 4 * heads * head
-    padded = (tokens + 15) // 16 * 16
-    slopes = np.empty(padded, np.float32)
-    for at in range(0, images * tokens * row, STEP):
-        store(dqkv + at, splat(_f(0.0)))
-    for image in range(images):
-        for h in range(heads):
-            place = image * tokens * row + 4 * h * head
-            q, dq = qkv + place, dqkv + place
-            own = shares + 4 * ((image * heads + h) * tokens * padded)
-            for i in range(tokens):
-                share = numbers_at(own + 4 * i * padded, padded)
-                to = g + (image * tokens + i) * out + 4 * h * head
-                mean = _f(0.0)
-                for j in range(tokens):
-                    v = q + 2 * out + j * row
-                    s = multiply(load(to), load(v))
-                    for at in range(STEP, 4 * head, STEP):
-                        s = fused(load(to + at), load(v + at), s)
-                    slopes[j] = total(s)
-                    mean += slopes[j] * share[j]
-                for at in range(0, 4 * head, STEP):
-                    go, qi = load(to + at), load(q + i * row + at)
-                    d = splat(_f(0.0))
-                    for j in range(tokens):
-                        down = splat(scale * share[j] * (slopes[j] - mean))
-                        dk, dv = dq + out + j * row + at, dq + 2 * out + j * row + at
-                        d = fused(down, load(q + out + j * row + at), d)
-                        store(dk, fused(down, qi, load(dk)))
-                        store(dv, fused(splat(share[j]), go, load(dv)))
-                    store(dq + i * row + at, d)
+    asking: int, tokens: int, heads: int, head: int, scale: Any, qkv: int, shares: int,
+    g: int, dqkv: int, turned: int,
+) -> None:  # fmt: skip
+    """The gradient by q, k and v from that by what was mixed; see ``attend``.
+
+    ``turned``: room for 8 · tokens · head vectors.
+    """
+    row, out = 4 * 3 * heads * head, 4 * heads * head
+    part, one = tokens * head * STEP, head * STEP
+    q, k, v, o = turned, turned + part, turned + 2 * part, turned + 3 * part
+    dq, dk, dv = turned + 4 * part, turned + 5 * part, turned + 6 * part
+    slopes = turned + 7 * part
+    for h in range(heads):
+        for kind in range(3):
+            x = qkv + kind * out + 4 * h * head
+            _turned(tokens, row, head, x, turned + kind * part)
+        for i in range(asking):
+            for at in range(0, 4 * head, STEP):
+                turn(g + i * out + 4 * h * head + at, tokens * out,
+                     o + 16 * (4 * i * head + at), STEP)  # fmt: skip
+        for at in range(0, 3 * part, STEP):
+            store(dq + at, splat(_f(0.0)))
+        for i in range(asking):
+            own = shares + STEP * (h * asking + i) * tokens
+            mean = splat(_f(0.0))
+            for j in range(tokens):
+                s = splat(_f(0.0))
+                for at in range(0, one, STEP):
+                    s = fused(load(o + i * one + at), load(v + j * one + at), s)
+                store(slopes + STEP * j, s)
+                mean = fused(s, load(own + STEP * j), mean)
+            for j in range(tokens):
+                share = load(own + STEP * j)
+                down = multiply(multiply(share, subtract(load(slopes + STEP * j), mean)),
+                                splat(scale))  # fmt: skip
+                for at in range(0, one, STEP):
+                    to = i * one + at
+                    store(dq + to, fused(down, load(k + j * one + at), load(dq + to)))
+                    to = j * one + at
+                    store(dk + to, fused(down, load(q + i * one + at), load(dk + to)))
+                    store(dv + to, fused(share, load(o + i * one + at), load(dv + to)))
+        for kind in range(3):
+            x = dqkv + kind * out + 4 * h * head
+            _turned_back(tokens, row, head, dq + kind * part, x)
 
 
 @exact
@@ -242,6 +262,16 @@ def times_rows(numbers: int, x: int, y: int) -> None:
     """x *= y."""
     for at in range(0, 4 * numbers, STEP):
         store(x + at, multiply(load(x + at), load(y + at)))
+
+
+@exact
+def scale_images(images: int, rows: int, width: int, x: int, factors: int) -> None:
+    """x *= the factors of its image; x [images, rows, width], factors [images, width]."""
+    for i in range(images):
+        for row in range(i * rows, (i + 1) * rows):
+            for at in range(0, 4 * width, STEP):
+                to = x + 4 * row * width + at
+                store(to, multiply(load(to), load(factors + 4 * i * width + at)))
 
 
 @exact

@@ -8,6 +8,7 @@ which it carries the gradients back.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 
+from fedsdg.models.adapter_config import AdapterConfig
 from fedsdg.models.adapters import TARGETS, side_by_side
-from fedsdg.models.attention import attend
 from fedsdg.models.cohort import CohortModel, require_counts
 from fedsdg.models.fast import transformer
 from fedsdg.models.fast.vectors import LANES
@@ -44,18 +45,24 @@ def unsupported(model: CohortModel) -> str | None:
             f"widths {list(widths)} of tokens, heads and hidden layer are not multiples of {LANES}"
         )
     plain = (attention.q_norm, attention.k_norm, attention.norm, mlp.norm, block.ls1, block.ls2)
-    usual = all(isinstance(part, nn.Identity) for part in (*plain, vit.fc_norm))
+    around = (vit.patch_embed.norm, vit.norm_pre, vit.fc_norm)
+    usual = all(isinstance(part, nn.Identity) for part in (*plain, *around))
     exact = isinstance(mlp.act, nn.GELU) and mlp.act.approximate == "none"
-    biased = all(
-        part.bias is not None for part in (attention.qkv, attention.proj, mlp.fc1, mlp.fc2)
-    )
+    layers = (vit.patch_embed.proj, attention.qkv, attention.proj, mlp.fc1, mlp.fc2)
+    biased = all(part.bias is not None for part in layers)
+    patches = vit.patch_embed.num_patches
+    placed = vit.pos_embed is not None and vit.pos_embed.shape[1] == patches + 1
     if not (usual and exact and biased and attention.attn_dim == attention.qkv.in_features):
         return "it knows plain blocks with biases and the exact GELU alone"
+    if not placed:
+        return "it knows a class token and patches alone, each with a position"
     return None
 
 
 class CompiledModel(CohortModel):
-    """``CohortModel`` whose images are prefixes (see ``prefixes``), by the compiled pass.
+    """``CohortModel`` by the compiled pass; images [B, C, S, S], or what of them is frozen.
+
+    The latter, ``prefixes`` [B, 2, T, D], is worth being kept: what it is made of never changes.
 
     Raises:
         ValueError: the pass does not support the model, and why.
@@ -67,28 +74,34 @@ class CompiledModel(CohortModel):
             raise ValueError(f"the compiled pass does not support this model: {reason}")
         block = self.model.blocks[0]
         self._frozen_weights = _frozen(self.model)
+        self._embedding = _embedding(self.model)
         self._heads = block.attn.num_heads
         self._scale = np.float32(block.attn.scale)
         self._epsilon = np.float32(block.norm1.eps)
         self._work: transformer.Work | None = None
 
-    @torch.no_grad()
-    def prefixes(self, images: Tensor) -> Tensor:
-        """What of images is frozen: [n, 2, T, D].
+    @property
+    def bytes_of_a_prefix(self) -> int:
+        """How much memory the prefix of an image takes."""
+        return 2 * self._embedding.start.nbytes
 
-        The tokens that enter the first block, and what its attention makes of them before its
-        output projection, the first layer with adapters.
-        """
-        vit: Any = self.model
-        parts = []
-        for some in images.to(self.dtype).split(1024):
-            x = vit.norm_pre(vit._pos_embed(vit.patch_embed(some)))
-            block = vit.blocks[0]
-            attention = block.attn
-            packed = attention.qkv(block.norm1(x))
-            mixed = attend(packed, attention.num_heads, attention.scale, None)
-            parts.append(torch.stack([x, mixed], dim=1))
-        return torch.cat(parts)
+    def prefixes(self, images: Tensor) -> Tensor:
+        """What of images [n, C, S, S] is frozen, [n, 2, T, D]: see ``transformer.embed``."""
+        size, n = self.model.patch_embed.patch_size[0], len(images)
+        cut = images.to(self.dtype).unfold(2, size, size).unfold(3, size, size)
+        patches = cut.permute(0, 2, 3, 1, 4, 5).reshape(n, -1, len(self._embedding.weight))
+        found = torch.empty(n, 2, *self._embedding.start.shape)
+        transformer.embed(
+            self._embedding,
+            self._frozen_weights,
+            self._room(LANES),
+            self._heads,
+            self._scale,
+            self._epsilon,
+            patches.contiguous().numpy(),
+            found.numpy(),
+        )
+        return found
 
     def effective_weights(
         self, parameters: Mapping[str, Tensor], private: bool = True
@@ -98,13 +111,53 @@ class CompiledModel(CohortModel):
             factors = self._factors(parameters, private)
         return {"packed": _packed(factors), "head.bias": parameters["head.bias"]}
 
+    def branches(self, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
+        """See ``CohortModel``: both side by side in the rank, whose halves the shares scale."""
+        beside = replace(self.config, composition="residual", gate_fixed=1.0)
+        with torch.no_grad():
+            return {"packed": _packed(self._factors(parameters, True, beside))}
+
+    def features(
+        self, images: Tensor, counts: Sequence[int], branches: Mapping[str, Any]
+    ) -> Tensor:
+        """See ``CohortModel``: the scores of a head that is the identity."""
+        own: transformer.Own = branches["packed"]
+        clients, _, dim = own.head.shape
+        same = np.tile(np.eye(dim, dtype=np.float32), (clients, 1, 1))
+        bias = np.zeros((clients, dim), np.float32)
+        reading = own._replace(head=same, head_turned=same, head_bias=bias)
+        return self._scores(reading, images, counts, torch.ones(len(images)))
+
+    def blended(
+        self, images: Tensor, counts: Sequence[int], branches: Mapping[str, Any], shares: Tensor
+    ) -> Tensor:
+        """See ``CohortModel``."""
+        scores = self._scores(branches["packed"], images, counts, shares)
+        return scores[:, : self.num_classes]
+
     def forward(self, images: Tensor, counts: Sequence[int], weights: Mapping[str, Any]) -> Tensor:
-        """Scores [B, classes] of prefixes, from what ``effective_weights`` has made."""
-        own: transformer.Own = weights["packed"]
+        """Scores [B, classes] of images or prefixes, from what ``effective_weights`` has made."""
+        return self._scores(weights["packed"], images, counts)[:, : self.num_classes]
+
+    def _scores(
+        self,
+        own: transformer.Own,
+        images: Tensor,
+        counts: Sequence[int],
+        shares: Tensor | None = None,
+    ) -> Tensor:
+        """[B, C] of all classes there is room for; ``shares`` [B] of the second of two branches."""
         require_counts(counts, images, len(own.head))
+        of_ranks = None
+        if shares is not None:
+            rank, room = self.config.rank, own.proj_a.shape[2]
+            halves = torch.stack([1 - shares, shares], dim=1).repeat_interleave(rank, dim=1)
+            of_ranks = pad(halves, (0, room - 2 * rank)).numpy()
         scores = np.empty((len(images), own.head.shape[1]), np.float32)
-        self._run(transformer.SCORES, own, _no_gradients(own), images, counts, scores)
-        return torch.from_numpy(scores)[:, : self.num_classes]
+        self._run(
+            transformer.SCORES, own, _no_gradients(own), images, counts, scores, shares=of_ranks
+        )
+        return torch.from_numpy(scores)
 
     def logits(
         self,
@@ -113,7 +166,7 @@ class CompiledModel(CohortModel):
         parameters: Mapping[str, Tensor],
         private: bool = True,
     ) -> Tensor:
-        """As ``CohortModel.logits``, of prefixes. The backward pass computes them once more."""
+        """As ``CohortModel.logits``. The backward pass computes them once more."""
         factors = self._factors(parameters, private)
         require_counts(counts, images, len(factors[-1]))
         scores: Tensor = _Scores.apply(self, images, counts, *factors)
@@ -135,7 +188,7 @@ class CompiledModel(CohortModel):
         the slopes by the scores.
 
         Args:
-            images: [B, 2, T, D] prefixes, client by client.
+            images: [B, C, S, S] or prefixes, client by client.
             labels: int64 [B].
             divisors: [B]; infinite where an image does not count.
             counts: images of each client.
@@ -152,7 +205,12 @@ class CompiledModel(CohortModel):
         shares: Tensor = _CrossEntropy.apply(self, images, labels, divisors, counts, *factors)
         return shares
 
-    def _factors(self, parameters: Mapping[str, Tensor], private: bool) -> list[Tensor]:
+    def _factors(
+        self,
+        parameters: Mapping[str, Tensor],
+        private: bool,
+        config: AdapterConfig | None = None,
+    ) -> list[Tensor]:
         """A and b of both kinds of adapted layers [M, L, …], and the head."""
         found: list[Tensor] = []
         for target in TARGETS[self.config.targets]:
@@ -160,7 +218,7 @@ class CompiledModel(CohortModel):
             together = parameters
             if f"{layer}.lora_A" not in parameters:
                 together = self._together(parameters)
-            found += side_by_side(layer, together, self.config, private)
+            found += side_by_side(layer, together, config or self.config, private)
         return [*found, parameters["head.weight"], parameters["head.bias"]]
 
     def _together(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -176,6 +234,14 @@ class CompiledModel(CohortModel):
             for name, own in kinds.items()
         }
 
+    def _room(self, rank: int) -> transformer.Work:
+        """The room for passes through adapters of this rank, or of less."""
+        if self._work is None or self._work.du.shape[1] < rank:
+            blocks, dim, hidden = self._frozen_weights.fc1.shape
+            tokens = len(self._embedding.start)
+            self._work = transformer.room(blocks, tokens, dim, hidden, self._heads, rank)
+        return self._work
+
     def _run(
         self,
         asked: int,
@@ -187,23 +253,28 @@ class CompiledModel(CohortModel):
         labels: Tensor | None = None,
         divisors: Tensor | None = None,
         slopes: np.ndarray | None = None,
+        deep: bool = False,
+        shares: np.ndarray | None = None,
     ) -> np.ndarray:
-        """One pass; the losses [B] float64, where they are asked for."""
-        blocks, _, dim = self._frozen_weights.norm1.shape
-        rank, hidden = own.fc2_a.shape[2:]
-        if self._work is None or self._work.du.shape[1] != rank:
-            tokens = images.shape[2]
-            self._work = transformer.room(blocks, tokens, dim, hidden, self._heads, rank)
+        """One pass; the losses [B] float64, where they are asked for.
+
+        ``deep``: of the factors too gradients are asked for, not of the heads alone.
+        """
+        if images.shape[1] != 2:
+            images = self.prefixes(images)
+        rank = own.fc2_a.shape[2]
         none = np.empty(0, np.int64), np.empty(0), np.empty((0, scores.shape[1]), np.float32)
         losses = np.empty(len(images))
         transformer.run(
             asked,
+            deep,
             self._frozen_weights,
             own,
             gradients,
-            self._work,
+            self._room(rank),
             images.contiguous().numpy(),
             np.asarray(counts, dtype=np.int64),
+            np.empty((0, rank), np.float32) if shares is None else shares,
             self._heads,
             self._scale,
             self._epsilon,
@@ -259,6 +330,11 @@ def _unpacked(gradients: transformer.Gradients, factors: Sequence[Tensor]) -> li
     return [a[0], b[0], a[1], b[1], head[:, :classes], bias[:, :classes]]
 
 
+def _any_factor(ctx: Any) -> bool:
+    """Whether a gradient by a factor is asked for: the last two inputs are those of the head."""
+    return any(ctx.needs_input_grad[:-2])
+
+
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -275,7 +351,7 @@ class _CrossEntropy(torch.autograd.Function):
         scores = np.empty((len(images), own.head.shape[1]), np.float32)
         losses = model._run(
             transformer.CROSS_ENTROPY, own, gradients, images, counts, scores, labels, divisors,
-            np.empty_like(scores),
+            np.empty_like(scores), _any_factor(ctx),
         )  # fmt: skip
         ctx.gradients = _unpacked(gradients, factors)
         return torch.from_numpy(losses.astype(np.float32))
@@ -309,8 +385,21 @@ class _Scores(torch.autograd.Function):
         scores = np.empty((len(images), own.head.shape[1]), np.float32)
         classes = scores.shape[1] - slopes[0].shape[1]
         down = pad(slopes[0], (0, classes)).contiguous().numpy()
-        ctx.model._run(transformer.SLOPES, own, gradients, images, ctx.counts, scores, slopes=down)
+        ctx.model._run(
+            transformer.SLOPES, own, gradients, images, ctx.counts, scores, slopes=down,
+            deep=_any_factor(ctx),
+        )  # fmt: skip
         return (None,) * 3 + tuple(_unpacked(gradients, factors))
+
+
+def _embedding(vit: Any) -> transformer.Embedding:
+    """What makes tokens of patches, as the pass reads it."""
+    convolution = vit.patch_embed.proj
+    start = vit.pos_embed.detach()[0].clone()
+    start[0] += vit.cls_token.detach()[0, 0]
+    start[1:] += convolution.bias.detach()
+    weight = convolution.weight.detach().flatten(1).mT
+    return transformer.Embedding(weight.contiguous().numpy(), start.numpy())
 
 
 def _frozen(vit: Any) -> transformer.Frozen:

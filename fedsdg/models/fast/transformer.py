@@ -21,12 +21,13 @@ from fedsdg.models.fast.layers import (
     gelu,
     normalise,
     normalise_back,
+    scale_images,
     times_rows,
 )
 from fedsdg.models.fast.tiles import WIDEST, add_product, product
 from fedsdg.models.fast.vectors import address
 
-#: Images that go through the network together.
+#: Images that go through the network together: the lanes of a vector in attention.
 TOGETHER = 16
 #: What a pass is asked for: scores alone; also losses and gradients of cross-entropy; gradients
 #: for given slopes of a loss by the scores.
@@ -54,6 +55,13 @@ class Frozen(NamedTuple):
     fc2_back: np.ndarray
     fc2_bias: np.ndarray
     norm: np.ndarray  # [2, D]
+
+
+class Embedding(NamedTuple):
+    """What makes tokens of N patches of P numbers each; the class token is the first of T."""
+
+    weight: np.ndarray  # [P, D]
+    start: np.ndarray  # [T, D]: class token, biases and positions
 
 
 class Own(NamedTuple):
@@ -111,19 +119,20 @@ class Work(NamedTuple):
     token_hat: np.ndarray
     token_root: np.ndarray
     dtokens: np.ndarray
+    turned: np.ndarray
     zeros: np.ndarray
 
 
 def room(blocks: int, tokens: int, dim: int, hidden: int, heads: int, rank: int) -> Work:
     """The room that a pass works in, to be used again by the next."""
-    rows, padded = TOGETHER * tokens, -(-tokens // 16) * 16
+    rows = TOGETHER * tokens
 
     def empty(*shape: int) -> np.ndarray:
         return np.zeros(shape, np.float32)
 
     return Work(
         hat1=empty(blocks, rows, dim), root1=empty(blocks, rows, 16),
-        qkv=empty(blocks, rows, 3 * dim), shares=empty(blocks, TOGETHER * heads, tokens, padded),
+        qkv=empty(blocks, rows, 3 * dim), shares=empty(blocks, heads, tokens, tokens, TOGETHER),
         mixed=empty(blocks, rows, dim), low1=empty(blocks, rows, rank),
         hat2=empty(blocks, rows, dim), root2=empty(blocks, rows, 16),
         slope=empty(blocks, rows, hidden), hidden=empty(blocks, rows, hidden),
@@ -131,23 +140,63 @@ def room(blocks: int, tokens: int, dim: int, hidden: int, heads: int, rank: int)
         x=empty(rows, dim), y=empty(rows, dim), dx=empty(rows, dim), g=empty(rows, dim),
         wide=empty(rows, hidden), dqkv=empty(rows, 3 * dim), du=empty(rows, rank),
         tokens=empty(TOGETHER, dim), token_hat=empty(TOGETHER, dim),
-        token_root=empty(TOGETHER, 16), dtokens=empty(TOGETHER, dim), zeros=empty(max(dim, WIDEST)),
+        token_root=empty(TOGETHER, 16), dtokens=empty(TOGETHER, dim),
+        turned=empty(8, tokens, dim // heads, TOGETHER), zeros=empty(max(dim, WIDEST)),
     )  # fmt: skip
 
 
+def _embed(
+    embedding: Any, frozen: Any, work: Any, heads: int, scale: Any, epsilon: Any, patches: Any,
+    prefixes: Any,
+) -> None:  # fmt: skip
+    """Fill in what of images is frozen.
+
+    Args:
+        embedding, frozen, work, heads, scale, epsilon: as in ``run``.
+        patches: [n, N, P] of each image its patches.
+        prefixes: [n, 2, T, D] of each image the tokens that enter the first block, and what its
+            attention makes of them before its output projection, the first layer with adapters.
+    """
+    tokens, dim = embedding.start.shape
+    length = embedding.weight.shape[0]
+    numbers, norm = tokens * dim, address(frozen.norm1[0])
+    x, y, mixed = address(work.x), address(work.y), address(work.mixed[0])
+    for begin in range(0, len(patches), TOGETHER):
+        images = min(TOGETHER, len(patches) - begin)
+        for i in range(images):
+            copy_rows(numbers, address(embedding.start), x + 4 * i * numbers)
+            add_product(address(patches[begin + i]), length, 1, address(embedding.weight),
+                        x + 4 * (i * numbers + dim), tokens - 1, dim, length)  # fmt: skip
+        rows = images * tokens
+        normalise(rows, dim, x, norm, norm + 4 * dim, epsilon, address(work.hat1[0]),
+                  address(work.root1[0]), y)  # fmt: skip
+        qkv = address(work.qkv[0])
+        product(y, dim, 1, address(frozen.qkv[0]), qkv, rows, 3 * dim, dim,
+                address(frozen.qkv_bias[0]), 1)  # fmt: skip
+        attend(tokens, tokens, heads, dim // heads, scale, qkv, address(work.shares[0]), mixed,
+               address(work.turned))  # fmt: skip
+        for i in range(images):
+            to = address(prefixes[begin + i])
+            copy_rows(numbers, x + 4 * i * numbers, to)
+            copy_rows(numbers, mixed + 4 * i * numbers, to + 4 * numbers)
+
+
 def _run(
-    asked: int, frozen: Any, own: Any, gradients: Any, work: Any, prefixes: Any, counts: Any,
-    heads: int, scale: Any, epsilon: Any, labels: Any, divisors: Any, losses: Any, slopes: Any,
-    scores: Any,
+    asked: int, deep: bool, frozen: Any, own: Any, gradients: Any, work: Any, prefixes: Any,
+    counts: Any, shares: Any, heads: int, scale: Any, epsilon: Any, labels: Any, divisors: Any,
+    losses: Any, slopes: Any, scores: Any,
 ) -> None:  # fmt: skip
     """Take every client's images through the network.
 
     Args:
         asked: ``SCORES``, ``CROSS_ENTROPY`` or ``SLOPES``.
+        deep: whether of the factors too gradients are asked for, not of the heads alone.
         frozen, own, gradients, work: see there; without gradients any will do.
         prefixes: [B, 2, T, D] of each image the tokens that enter the first block, and what its
             attention makes of them, both frozen.
         counts: [M] images of each client.
+        shares: [B, R] what an image takes of each rank of its client's adapters, for ``SCORES``
+            alone; [0, R]: all of them.
         heads, scale, epsilon: of the attention, and of the norms.
         labels, divisors: [B] for cross-entropy: the class, and what the loss is divided by.
         losses: [B] float64, filled for cross-entropy.
@@ -161,6 +210,7 @@ def _run(
     zeros = address(work.zeros)
     x, y, dx, g = (address(work.x), address(work.y), address(work.dx), address(work.g))
     wide, du, dqkv = address(work.wide), address(work.du), address(work.dqkv)
+    turned = address(work.turned)
     first = 0
     for client in range(len(counts)):
         end = first + counts[client]
@@ -175,7 +225,7 @@ def _run(
                     address(work.mixed[0]) + 4 * i * tokens * dim,
                 )
             for block in range(blocks):
-                at = block if asked else 0
+                at = block if deep else 0
                 rows = images * tokens
                 mixed = address(work.mixed[at])
                 if block:
@@ -185,8 +235,9 @@ def _run(
                     qkv = address(work.qkv[at])
                     product(y, dim, 1, address(frozen.qkv[block]), qkv, rows, 3 * dim, dim,
                             address(frozen.qkv_bias[block]), 1)  # fmt: skip
-                    attend(images, tokens, heads, head, scale, qkv,
-                           address(work.shares[at]), mixed)  # fmt: skip
+                    asking = 1 if block == blocks - 1 else tokens
+                    attend(asking, tokens, heads, head, scale, qkv, address(work.shares[at]),
+                           mixed, turned)  # fmt: skip
                 if block == blocks - 1:
                     # From here on the class tokens alone, the only ones that a head reads.
                     rows = images
@@ -196,6 +247,8 @@ def _run(
                 low = address(work.low1[at])
                 product(mixed, dim, 1, address(own.proj_a_turned[client, block]), low, rows,
                         rank, dim, zeros, 0)  # fmt: skip
+                if len(shares):
+                    scale_images(images, rows // images, rank, low, address(shares[begin:end]))
                 product(mixed, dim, 1, address(frozen.proj[block]), y, rows, dim, dim,
                         address(frozen.proj_bias[block]), 1)  # fmt: skip
                 add_product(low, rank, 1, address(own.proj_b_turned[client, block]), y, rows,
@@ -207,10 +260,12 @@ def _run(
                 product(y, dim, 1, address(frozen.fc1[block]), wide, rows, hidden, dim,
                         address(frozen.fc1_bias[block]), 1)  # fmt: skip
                 after = address(work.hidden[at])
-                gelu(rows, hidden, wide, after, address(work.slope[at]), asked != SCORES)
+                gelu(rows, hidden, wide, after, address(work.slope[at]), deep)
                 low = address(work.low2[at])
                 product(after, hidden, 1, address(own.fc2_a_turned[client, block]), low, rows,
                         rank, hidden, zeros, 0)  # fmt: skip
+                if len(shares):
+                    scale_images(images, rows // images, rank, low, address(shares[begin:end]))
                 product(after, hidden, 1, address(frozen.fc2[block]), y, rows, dim, hidden,
                         address(frozen.fc2_bias[block]), 1)  # fmt: skip
                 add_product(low, rank, 1, address(own.fc2_b_turned[client, block]), y, rows,
@@ -234,6 +289,8 @@ def _run(
                         dim, images)  # fmt: skip
             for i in range(images):
                 add_rows(classes, address(gradients.head_bias[client]), down + 4 * i * classes)
+            if not deep:
+                continue
             d = address(work.dtokens)
             product(down, classes, 1, address(own.head[client]), d, images, dim, classes,
                     zeros, 0)  # fmt: skip
@@ -266,9 +323,10 @@ def _run(
                     break
                 product(dx, dim, 1, address(frozen.proj_back[at]), g, rows, dim, dim, zeros, 0)
                 add_product(du, rank, 1, address(own.proj_a[client, at]), g, rows, dim, rank)
+                asking = tokens
                 if at == blocks - 1:
                     # Back to all tokens; of the others nothing was asked.
-                    rows = images * tokens
+                    rows, asking = images * tokens, 1
                     for back_image in range(images):
                         i = images - 1 - back_image
                         for where in (g, dx):
@@ -276,8 +334,8 @@ def _run(
                             for j in range(tokens):
                                 copy_rows(dim, zeros, where + 4 * (i * tokens + j) * dim)
                             copy_rows(dim, y, where + 4 * i * tokens * dim)
-                attend_back(images, tokens, heads, head, scale, address(work.qkv[at]),
-                            address(work.shares[at]), g, dqkv)  # fmt: skip
+                attend_back(asking, tokens, heads, head, scale, address(work.qkv[at]),
+                            address(work.shares[at]), g, dqkv, turned)  # fmt: skip
                 product(dqkv, 3 * dim, 1, address(frozen.qkv_back[at]), g, rows, dim, 3 * dim,
                         zeros, 0)  # fmt: skip
                 normalise_back(rows, dim, g, address(work.hat1[at]), address(work.root1[at]),
@@ -285,4 +343,5 @@ def _run(
         first = end
 
 
+embed = compiled_with(_embed, (vectors, tiles, layers))
 run = compiled_with(_run, (vectors, tiles, layers))

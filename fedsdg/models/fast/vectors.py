@@ -27,7 +27,7 @@ LANES = 16
 #: Bytes of a vector, and of a number.
 STEP, NUMBER = 64, 4
 
-_FLOAT, _INT = ir.FloatType(), ir.IntType(32)
+_FLOAT, _INT, _LONG = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 _LLVM = ir.VectorType(_FLOAT, LANES)
 _INTS = ir.VectorType(_INT, LANES)
 
@@ -137,6 +137,41 @@ def store(context: Any, address: Any, vector: Any) -> Any:
         return context.get_dummy_value()
 
     return types.none(types.int64, VECTOR), generate
+
+
+@intrinsic
+def turn(context: Any, source: Any, step: Any, target: Any, target_step: Any) -> Any:
+    """Write sixteen vectors turned: number j of vector i becomes number i of vector j.
+
+    ``step``, ``target_step``: bytes from vector to vector.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        source, step, target, target_step = values
+
+        def places(first: Any, step: Any) -> list[Any]:
+            starts = (builder.add(first, builder.mul(step, _LONG(i))) for i in range(LANES))
+            return [_at(builder, start) for start in starts]
+
+        rows = [builder.load(place, align=NUMBER) for place in places(source, step)]
+        width = LANES // 2
+        while width:
+            # Squares of this width beside the diagonal change places.
+            first = [i for i in range(LANES) if not i & width]
+            for i in first:
+                pair = rows[i], rows[i + width]
+                for place, before in ((i, 0), (i + width, width)):
+                    order = [
+                        before + j if not j & width else before + LANES + j - width
+                        for j in range(LANES)
+                    ]
+                    rows[place] = builder.shuffle_vector(*pair, ir.Constant(_INTS, order))
+            width //= 2
+        for row, place in zip(rows, places(target, target_step), strict=True):
+            builder.store(row, place, align=NUMBER)
+        return context.get_dummy_value()
+
+    return types.none(types.int64, types.int64, types.int64, types.int64), generate
 
 
 @intrinsic

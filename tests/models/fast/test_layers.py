@@ -49,6 +49,13 @@ def test_a_product_starts_from_a_row_or_from_what_is_there(generator, rows, leng
     close(c, expected, length)
 
 
+def test_rows_are_scaled_by_the_factors_of_their_image(generator):
+    x, factors = drawn(generator, 3, 5, 32), drawn(generator, 3, 32)
+    expected = x * factors[:, None]
+    layers.scale_images(3, 5, 32, at(x), at(factors))
+    np.testing.assert_array_equal(x, expected)
+
+
 def test_every_entry_of_a_product_is_one_sum_in_order(generator):
     """So tiles of any shape give the same bytes."""
     a, b = drawn(generator, 13, 40), drawn(generator, 40, 144)
@@ -119,23 +126,26 @@ def test_a_norm_and_its_gradient(generator, width):
     close(dx, exact_x.grad.numpy(), width)
 
 
+@pytest.mark.parametrize("first_token_alone", [False, True])
 @pytest.mark.parametrize(("tokens", "heads", "head"), [(5, 4, 16), (1, 1, 32), (17, 2, 32)])
-def test_attention_and_its_gradient(generator, tokens, heads, head):
-    images, dim = 3, heads * head
+def test_attention_and_its_gradient(generator, tokens, heads, head, first_token_alone):
+    images, dim, asking = 16, heads * head, 1 if first_token_alone else tokens
     qkv, g = drawn(generator, images, tokens, 3 * dim), drawn(generator, images, tokens, dim)
-    shares = np.empty((images, heads, tokens, -(-tokens // 16) * 16), np.float32)
+    shares = np.empty((heads, asking, tokens, images), np.float32)
     mixed, dqkv = np.empty_like(g), np.full_like(qkv, np.nan)
+    turned = np.full((8, tokens, head, images), np.nan, np.float32)
     scale = np.float32(head**-0.5)
-    sizes = (images, tokens, heads, head, scale)
-    layers.attend(*sizes, at(qkv), at(shares), at(mixed))
+    sizes = (asking, tokens, heads, head, scale)
+    layers.attend(*sizes, at(qkv), at(shares), at(mixed), at(turned))
     wide = torch.tensor(qkv, dtype=torch.float64, requires_grad=True)
     q, k, v = wide.view(images, tokens, 3, heads, head).permute(2, 0, 3, 1, 4)
     weights = (float(scale) * q @ k.mT).softmax(-1)
     expected = (weights @ v).transpose(1, 2).reshape(images, tokens, dim)
-    close(shares[..., :tokens], weights.detach().numpy(), head)
-    close(mixed, expected.detach().numpy(), head)
-    expected.backward(torch.tensor(g).double())
-    layers.attend_back(*sizes, at(qkv), at(shares), at(g), at(dqkv))
+    asked = weights[:, :, :asking].permute(1, 2, 3, 0)
+    close(shares, asked.detach().numpy(), head)
+    close(mixed[:, :asking], expected[:, :asking].detach().numpy(), head)
+    expected[:, :asking].backward(torch.tensor(g[:, :asking]).double())
+    layers.attend_back(*sizes, at(qkv), at(shares), at(g), at(dqkv), at(turned))
     close(dqkv, wide.grad.numpy(), head)
 
 

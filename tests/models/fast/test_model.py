@@ -1,5 +1,6 @@
 """The compiled pass against the same model by torch in float64, client by client."""
 
+import dataclasses
 import json
 import os
 import platform
@@ -19,6 +20,10 @@ from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build, freeze
 from fedsdg.models.cohort import CohortModel
 from fedsdg.models.fast.model import CompiledModel
+from fedsdg.models.forward import class_tokens
+from fedsdg.models.instance_mixture import InstanceMixture
+from fedsdg.models.interface import HasLosses
+from fedsdg.models.mixture import MixedModel
 from fedsdg.models.parameters import leaves, of_every_block, views
 
 ROOT = Path(__file__).parents[3]
@@ -36,6 +41,12 @@ VARIANTS = {
     "private head": {"head": "private"},
     "local": {"local": True},
 }
+MIXTURE = {"branch": "dual", "composition": "mixture", "gate_fixed": 0.8}
+MIXTURES = {
+    "own A": {},
+    "shared A": {"private_subspace": "shared-a"},
+    "two vectors of ranks": {"rank": 10},
+}
 COUNTS = {"equal": [16, 16, 16], "ragged": [5, 0, 33, 1], "one client": [3], "one image": [1]}
 
 
@@ -51,13 +62,14 @@ def backbone():
 
 
 class Case:
-    """A cohort's parameters and images, and both models."""
+    """A cohort's parameters and images, and both models, each in ``around`` one."""
 
-    def __init__(self, backbone, counts, options):
+    def __init__(self, backbone, counts, options, around=lambda model: model):
         config = AdapterConfig(**{"rank": 3, **options})
-        self.layout = make_layout(backbone.architecture, CLASSES, config)
-        given = (backbone, self.layout, config, CLASSES)
-        self.fast, self.slow = CompiledModel(*given), CohortModel(*given)
+        layout = make_layout(backbone.architecture, CLASSES, config)
+        given = (backbone, layout, config, CLASSES)
+        self.fast, self.slow = around(CompiledModel(*given)), around(CohortModel(*given))
+        self.layout = self.fast.layout
         generator = np.random.default_rng(0)
         draw = lambda *shape: torch.from_numpy(generator.standard_normal(shape)).float()  # noqa: E731
         self.counts, size = counts, sum(counts)
@@ -66,6 +78,16 @@ class Case:
         self.images = draw(size, 1, 8, 8)
         self.labels = torch.from_numpy(generator.integers(0, CLASSES, size))
         self.divisors = torch.from_numpy(np.repeat(counts, counts).astype(float))
+
+    @property
+    def prefixes(self):
+        """The images as the compiled pass takes them."""
+        return getattr(self.fast, "inner", self.fast).prefixes(self.images)
+
+    def named(self, dtype=torch.float32):
+        """All parameters in a type, by name."""
+        named = views(self.theta.to(dtype), self.layout.communicated)
+        return named | views(self.private.to(dtype), self.layout.private)
 
     def gradient(self, of_losses, dtype=torch.float32, arranged=leaves):
         """(losses [B], gradients [M, d + d_p]) in float64."""
@@ -89,11 +111,9 @@ class Case:
         return self.gradient(losses, dtype)
 
     def compiled(self, loss=cross_entropy, arranged=leaves, **which):
-        prefixes = self.fast.prefixes(self.images)
-
         def losses(parameters):
             return self.fast.losses(
-                prefixes, self.labels, self.divisors, self.counts, parameters, loss, **which
+                self.prefixes, self.labels, self.divisors, self.counts, parameters, loss, **which
             )
 
         return self.gradient(losses, arranged=arranged)
@@ -167,17 +187,120 @@ def test_images_that_do_not_count_change_nothing(backbone):
 @pytest.mark.parametrize("private", [True, False])
 def test_scores_are_torchs(backbone, private):
     case = Case(backbone, COUNTS["ragged"], VARIANTS["gated"])
-    parameters = views(case.theta, case.layout.communicated)
-    parameters |= views(case.private, case.layout.private)
-    prefixes = case.fast.prefixes(case.images)
-    weights = case.fast.effective_weights(parameters, private)
-    found = case.fast.forward(prefixes, case.counts, weights)
+    weights = case.fast.effective_weights(case.named(), private)
+    found = case.fast.forward(case.prefixes, case.counts, weights)
     exact = case.slow.to(torch.float64)
-    wide = {name: value.double() for name, value in parameters.items()}
+    wide = case.named(torch.float64)
     expected = exact.logits(case.images.double(), case.counts, wide, private)
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
-    none = case.fast.forward(prefixes[:0], [0] * 4, weights)
+    none = case.fast.forward(case.prefixes[:0], [0] * 4, weights)
     assert none.shape == (0, CLASSES)
+
+
+def test_what_is_frozen_of_images_is_torchs_and_need_not_be_kept(backbone):
+    case = Case(backbone, COUNTS["ragged"], VARIANTS["gated"])
+    vit = case.slow.to(torch.float64).model
+    with torch.no_grad():
+        tokens = vit.norm_pre(vit._pos_embed(vit.patch_embed(case.images.double())))
+        mixed = []
+        hook = vit.blocks[0].attn.proj.register_forward_pre_hook(lambda _, x: mixed.append(x[0]))
+        vit.blocks[0].attn(vit.blocks[0].norm1(tokens))
+        hook.remove()
+    expected = torch.stack([tokens, mixed[0]], dim=1)
+    found = case.fast.prefixes(case.images)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=2e-6)
+    assert case.fast.bytes_of_a_prefix == found[0].nbytes
+    parameters = views(case.theta, case.layout.communicated)
+    weights = case.fast.effective_weights(parameters | views(case.private, case.layout.private))
+    answers = [case.fast.forward(x, case.counts, weights) for x in (case.images, found)]
+    assert torch.equal(*answers)
+
+
+def test_gradients_of_the_head_alone_are_the_heads(backbone):
+    """The same bytes as where those of the factors are asked for too."""
+    case = Case(backbone, COUNTS["ragged"], VARIANTS["gated"])
+
+    def head_alone(row, slope, specs):
+        own = [dataclasses.replace(one, trainable=one.name.startswith("head.")) for one in specs]
+        return leaves(row, slope, own)
+
+    for loss in (cross_entropy, Focal(gamma=2.0)):
+        whole, alone = case.compiled(loss), case.compiled(loss, arranged=head_alone)
+        assert torch.equal(whole[0], alone[0])
+        heads = torch.zeros(case.layout.d + case.layout.d_private, dtype=torch.bool)
+        heads[case.layout.before_head : case.layout.d] = True
+        assert torch.equal(whole[1][:, heads], alone[1][:, heads])
+        assert (alone[1][:, ~heads] == 0).all() and (whole[1][:, ~heads] != 0).any()
+
+
+def with_share(model, share):
+    """The fixed mixture with another share, in float64."""
+    given = model.backbone, model.layout, dataclasses.replace(model.config, gate_fixed=share)
+    return CohortModel(*given, model.num_classes, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("counts", ["ragged", "one image"])
+@pytest.mark.parametrize("name", MIXTURES)
+def test_every_image_has_its_own_share_of_two_adapters(backbone, name, counts):
+    """Against one fixed mixture an image, by torch."""
+    case = Case(backbone, COUNTS[counts], MIXTURE | MIXTURES[name])
+    size, wide = len(case.images), case.named(torch.float64)
+    shares = torch.linspace(0, 1, size + 1)[1:]
+    branches = case.fast.branches(case.named())
+    found = case.fast.blended(case.prefixes, case.counts, branches, shares)
+    clients = np.repeat(np.arange(len(case.counts)), case.counts)
+    for image, client in enumerate(clients):
+        own = {key: value[client : client + 1] for key, value in wide.items()}
+        exact = with_share(case.slow, float(shares[image]))
+        expected = exact.logits(case.images[image : image + 1].double(), [1], own)
+        torch.testing.assert_close(found[image : image + 1].double(), expected, rtol=0, atol=1e-5)
+    alone = case.fast.features(case.prefixes, case.counts, branches)
+    weights = with_share(case.slow, 1.0).effective_weights(wide)
+    double = case.slow.to(torch.float64).model
+    expected = class_tokens(double, case.images.double(), case.counts, weights)
+    torch.testing.assert_close(alone.double(), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("counts", COUNTS)
+def test_weights_by_instance_are_torchs(backbone, counts):
+    """From the anchors to the scores."""
+    case = Case(backbone, COUNTS[counts], MIXTURE, InstanceMixture)
+    exact, anchor = case.slow.to(torch.float64), case.layout.private[-1].size
+    few, known = [2, 1, 2, 3][: len(case.counts)], torch.arange(8) % len(case.images)
+    known = known[: sum(few)]
+    private = case.fast.with_anchors(case.private, case.prefixes[known], few)
+    expected = exact.with_anchors(case.private.double(), case.images[known].double(), few)
+    torch.testing.assert_close(private.double(), expected, rtol=0, atol=1e-6)
+    assert (private[:, -anchor:].norm(dim=1) > 0.1).all()
+    case.private = private
+    weights = case.fast.effective_weights(case.named())
+    found = case.fast.forward(case.prefixes, case.counts, weights)
+    wide = exact.effective_weights(case.named(torch.float64))
+    expected = exact.forward(case.images.double(), case.counts, wide)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    none = [0] * len(case.counts)
+    for model, images, own in (
+        (case.fast, case.prefixes, weights), (exact, case.images.double(), wide)
+    ):  # fmt: skip
+        assert model.forward(images[:0], none, own).shape == (0, CLASSES)
+
+
+@pytest.mark.parametrize("private", [True, False])
+@pytest.mark.parametrize(
+    ("options", "around"),
+    [({}, lambda model: MixedModel(model, 0.3)), (MIXTURE, InstanceMixture)],
+    ids=["apfl", "by instance"],
+)
+def test_mixtures_take_one_pass_for_their_gradient(backbone, options, around, private, monkeypatch):
+    passes, run = [], CompiledModel._run
+    monkeypatch.setattr(
+        CompiledModel, "_run", lambda *given, **more: passes.append(1) or run(*given, **more)
+    )
+    case = Case(backbone, COUNTS["ragged"], options, around)
+    found = case.compiled(arranged=by_block, private=private)
+    assert len(passes) == 1
+    assert_as_good_as_float32(case, found, private=private)
+    assert not isinstance(case.slow, HasLosses)
 
 
 def test_the_gradient_is_that_of_the_sum_alone(backbone):
@@ -185,7 +308,7 @@ def test_the_gradient_is_that_of_the_sum_alone(backbone):
     with pytest.raises(ValueError, match="is that of their sum; take it of `logits`"):
         case.gradient(
             lambda named: case.fast.losses(
-                case.fast.prefixes(case.images), case.labels, case.divisors, [3], named
+                case.prefixes, case.labels, case.divisors, [3], named
             ) * torch.arange(3)
         )  # fmt: skip
 
@@ -218,14 +341,18 @@ PROGRAM = """
 import hashlib, json, sys
 import torch
 sys.path.insert(0, {tests!r})
-from tests.models.fast.test_model import COUNTS, VARIANTS, Case, backbone
+from tests.models.fast.test_model import COUNTS, MIXTURE, VARIANTS, Case, backbone
 from fedsdg.models.fast import tiles
 from fedsdg.models.fast.transformer import run
 torch.set_num_threads(1)
 case = Case(backbone.__wrapped__(), COUNTS["ragged"], VARIANTS["gated"])
 losses, gradients = case.compiled()
+mixed = Case(backbone.__wrapped__(), COUNTS["ragged"], MIXTURE)
+shares, branches = torch.linspace(0, 1, 39), mixed.fast.branches(mixed.named())
+scores = mixed.fast.blended(mixed.prefixes, mixed.counts, branches, shares)
 hits = sum(run.stats.cache_hits.values())
-digest = hashlib.sha256(losses.numpy().tobytes() + gradients.numpy().tobytes()).hexdigest()
+numbers = [part.numpy().tobytes() for part in (losses, gradients, scores)]
+digest = hashlib.sha256(b"".join(numbers)).hexdigest()
 print(json.dumps([tiles.LANES, hits, digest]))
 """
 
