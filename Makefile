@@ -16,7 +16,7 @@ SNAKEMAKE  = $(BIN)/snakemake --cores $(CORES) $(if $(CONFIG),--configfile $(CON
 # Jobs of the pipeline find `fedsdg` here, as in an activated shell.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help reproduce report page everything search record cifar100 cifar100-pilot extended smoke test pytest test-fast lint verify package bench bench-compare bench-regression gate gpu slurm-demo lock documents docs environment clean distclean
+.PHONY: help reproduce report page everything search record cifar100 cifar100-pilot extended smoke test pytest test-fast lint verify package bench bench-compare bench-regression bench-runs gate gpu slurm-demo lock documents docs environment clean distclean
 
 # The head of this file, and each target with the text after its `##`.
 help: ## this list
@@ -179,6 +179,14 @@ bench-compare: $(INSTALLED) ## whether an aggregation rule is slower than at BAS
 # Fails where a round or a rule takes half as long again as at another commit: in turns, a minute or two.
 bench-regression: $(INSTALLED) ## whether a round or a rule takes half as long again as at BASE
 	$(KEPT) $(BIN)/python -m benchmarks.regression $(BASE)
+
+# Fails where whole runs are not so many times as fast as at BASE as benchmarks/runs.py asks: nine runs, in turns, half an
+# hour by the processor's time. PAIRS=2 LENGTH=5 is a trial; OVER="partition.test=by-seed" is laid over this side alone.
+PAIRS  ?= 7
+LENGTH ?= 60
+bench-runs: $(INSTALLED) ## how many times as fast as at BASE whole runs are
+	$(KEPT) $(BIN)/python -m benchmarks.runs $(BASE) --pairs $(PAIRS) --rounds $(LENGTH) --out $(PERFORMANCE)/runs \
+	  $(if $(OVER),--over $(OVER))
 
 # Fails where a run of any method, condition or attack is not bit for bit what it is at another commit.
 gate: $(INSTALLED) ## whether every kind of run is bit for bit what it is at BASE

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -63,12 +63,25 @@ class Unable(RuntimeError):
 
 
 @contextmanager
-def worker(checkout: Path, piece: str) -> Iterator[Callable[[], float]]:
-    """A process that does a piece of work in a checkout; called, it gives the seconds."""
+def answering(
+    checkout: Path, module: str, piece: str, environment: Mapping[str, str] | None = None
+) -> Iterator[Callable[[str], str]]:
+    """A process in a checkout that answers lines; called with one, it gives the answer.
+
+    Args:
+        checkout: Where the process runs, and whose package it imports.
+        module: The benchmark that, called with ``--work`` and the piece, says ready, then answers.
+        piece: The piece of work.
+        environment: Variables of this process alone.
+
+    Raises:
+        Unable: The process ended; its last words.
+    """
+    shared = {"PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.regression", "--work", piece],
+        [sys.executable, "-m", module, "--work", piece],
         cwd=checkout,
-        env=os.environ | SETTINGS | {"PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"},
+        env=os.environ | SETTINGS | shared | (environment or {}),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -84,19 +97,26 @@ def worker(checkout: Path, piece: str) -> Iterator[Callable[[], float]]:
             raise Unable(f"{piece} in {checkout}: {said[-1]}")
         return line
 
-    def timed() -> float:
+    def ask(line: str) -> str:
         assert process.stdin is not None
-        process.stdin.write("go\n")
+        process.stdin.write(line + "\n")
         process.stdin.flush()
-        return float(answer())
+        return answer()
 
     try:
         while answer().strip() != "ready":
             pass
-        yield timed
+        yield ask
     finally:
         process.kill()
         process.wait()
+
+
+@contextmanager
+def worker(checkout: Path, piece: str) -> Iterator[Callable[[], float]]:
+    """A process that does a piece of work in a checkout; called, it gives the seconds."""
+    with answering(checkout, "benchmarks.regression", piece) as ask:
+        yield lambda: float(ask("go"))
 
 
 def ratio(here: Callable[[], float], there: Callable[[], float]) -> float:

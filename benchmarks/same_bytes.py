@@ -3,12 +3,14 @@
     python -m benchmarks.same_bytes main        (make gate BASE=main)
 
 Both do the same small grids, three rounds a run, one thread each: the methods of the first arena,
-every other method, every condition, every attack, full training, seeds together, and runs that are
-stopped after their first round and go on. Each with its own configs and its own sources. Compared
-are the tables of rounds, clients and trace, `last`, `selected` and the bytes of result.json, and
-the hashes of final models, rule's state and bank. Hashes of configs and sources may differ.
+some of them by PyTorch alone, every other method, every condition, every attack, full training,
+seeds together, and runs that are stopped after their first round and go on. Each with its own
+configs and its own sources. Compared are the tables of rounds, clients and trace, `last`,
+`selected` and the bytes of result.json, and the hashes of final models, rule's state and bank.
+Hashes of configs and sources may differ.
 
-What a rebuilding renames, and where it may differ from before, stands in same_bytes.yaml.
+What a rebuilding renames, which settings one side alone needs, and where the sides may differ,
+stands in same_bytes.yaml.
 """
 
 from __future__ import annotations
@@ -77,6 +79,16 @@ class Grid(NamedTuple):
 ONE = {"skews": ["dirichlet~0.3"], "seeds": [0]}
 GRIDS = (
     Grid("arena", ["config"], {**ONE, "experiment": "arena"}),
+    Grid(
+        "torch",
+        ["config"],
+        {
+            **ONE,
+            "experiment": "torch",
+            "training": {"kernel": "torch"},
+            "methods": ["fedsdg", "fedavg", "fine-tune"],
+        },
+    ),
     Grid("every-method", ["config", "every-method"]),
     Grid("every-condition", ["config", "every-condition"]),
     Grid("full", ["config", "extended/full"], {**ONE, "experiment": "full"}),
@@ -117,14 +129,25 @@ class Broken(RuntimeError):
     """A checkout cannot do a grid."""
 
 
-def compute(grid: Grid, checkout: Path, work: Path) -> None:
-    """Do a grid with the sources and configs of a checkout, in a folder that is made anew."""
+def compute(grid: Grid, checkout: Path, work: Path, over: Mapping[str, Any] | None = None) -> None:
+    """Do a grid with the sources and configs of a checkout, in a folder that is made anew.
+
+    Args:
+        grid: The grid.
+        checkout: A working tree.
+        work: Where the grid runs and leaves its results.
+        over: Settings laid over the grid's own.
+
+    Raises:
+        Broken: The checkout cannot do the grid.
+    """
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    over = work / f"{grid.name}.yaml"
-    over.write_text(yaml.safe_dump({**grid.over, "primary": []}), encoding="utf-8")
-    files = [str(checkout / "config" / f"{name}.yaml") for name in grid.files]
-    command = [sys.executable, "-m", "fedsdg", "run", "--config", *files, str(over), "--grid"]
+    files = [checkout / "config" / f"{name}.yaml" for name in grid.files]
+    for name, laid in ((grid.name, {**grid.over, "primary": []}), ("over", over or {})):
+        files.append(work / f"{name}.yaml")
+        files[-1].write_text(yaml.safe_dump(laid), encoding="utf-8")
+    command = [sys.executable, "-m", "fedsdg", "run", "--config", *map(str, files), "--grid"]
     command += [*grid.options, "--set", *SMALL]
     environment = os.environ | {"PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
     log = work / f"{grid.name}.log"
@@ -168,12 +191,16 @@ def _stop_after_a_checkpoint(
 def allowed(file: Path = ALLOWED) -> dict[str, Any]:
     """What same_bytes.yaml allows.
 
-    ``renamed``: table -> {old column: new}. ``exceptions``: runs (a pattern of their folders),
-    commit, reason and one of: difference (of the first round, at most ``FIRST_ROUND``); columns
-    (those that a mended fault changes, in every round; ``all`` where all that follows does).
+    ``renamed``: table -> {old column: new}. ``over``: ``before`` or ``after`` -> settings laid over
+    the configs of that side alone. ``exceptions``: runs (a pattern of their folders), commit,
+    reason and one of: difference (of the first round, at most ``FIRST_ROUND``); columns (those that
+    a mended fault changes, in every round; ``all`` where all that follows does).
     """
-    found = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    for one in found.get("exceptions", []):
+    given = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    found = {"renamed": {}, "over": {}, "exceptions": [], **given}
+    if other := sorted(set(found["over"]) - {"before", "after"}):
+        raise ValueError(f"over in {file} has {other[0]!r}; name a side, before or after")
+    for one in found["exceptions"]:
         lacks = [key for key in ("runs", "commit", "reason") if key not in one]
         lacks += [] if ("difference" in one) != ("columns" in one) else ["difference or columns"]
         if lacks:
@@ -185,7 +212,7 @@ def allowed(file: Path = ALLOWED) -> dict[str, Any]:
                 f"an exception in {file} allows the first round to differ by {one['difference']}, "
                 f"but at most {FIRST_ROUND:g} can be allowed"
             )
-    return {"renamed": found.get("renamed", {}), "exceptions": found.get("exceptions", [])}
+    return found
 
 
 def differences(before: Path, after: Path, allow: Mapping[str, Any]) -> list[str]:
@@ -284,13 +311,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         allow = allowed()
         with checked_out(given.base) as base:
             for grid in grids:
-                places = {
-                    base: given.work / "before" / grid.name,
-                    ROOT: given.work / "after" / grid.name,
-                }
+                places = [given.work / side / grid.name for side in ("before", "after")]
+                overs = [allow["over"].get(side) for side in ("before", "after")]
                 with ThreadPoolExecutor(2) as both:
-                    list(both.map(compute, [grid, grid], places.keys(), places.values()))
-                before, after = (place / "results/runs" for place in places.values())
+                    list(both.map(compute, [grid, grid], [base, ROOT], places, overs))
+                before, after = (place / "results/runs" for place in places)
                 found = differences(before, after, allow)
                 count = len(list(after.rglob("result.json")))
                 print(f"{grid.name}: {count} runs, {len(found)} differences", flush=True)

@@ -3,13 +3,16 @@
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from benchmarks import same_bytes
-from benchmarks.same_bytes import Broken, Grid, allowed, compute, differences
+from benchmarks.same_bytes import Broken, Grid, allowed, compute, differences, main
+from fedsdg.experiment.config_files import load_config
 from fedsdg.methods.choices import ATTACKS
 
 NOTHING = {"renamed": {}, "exceptions": []}
@@ -111,9 +114,12 @@ def test_a_mended_fault_excuses_its_columns_or_all_that_follows(tmp_path):
         ("exceptions: [{runs: '*', commit: a, reason: b}]", "has no difference or columns"),
         ("exceptions: [{runs: '*', commit: a, difference: 0}]", "has no reason"),
         ("exceptions: [{runs: '*', commit: a, reason: b, difference: 0.1}]", "at most 1e-06"),
+        ("over: {training: {kernel: torch}}", "has 'training'; name a side, before or after"),
     ],
 )
-def test_an_exception_says_whose_it_is_and_is_small(tmp_path, text, sentence):
+def test_an_exception_says_whose_it_is_and_is_small_and_settings_name_a_side(
+    tmp_path, text, sentence
+):
     file = tmp_path / "allowed.yaml"
     file.write_text(text)
     with pytest.raises(ValueError, match=sentence):
@@ -121,14 +127,41 @@ def test_an_exception_says_whose_it_is_and_is_small(tmp_path, text, sentence):
 
 
 def test_the_committed_file_is_read_and_every_attack_takes_part():
-    assert set(allowed()) == {"renamed", "exceptions"}
+    assert set(allowed()) == {"renamed", "over", "exceptions"}
     assert set(same_bytes.ATTACKS) == set(ATTACKS)
 
 
-def test_a_grid_that_does_not_go_is_an_error_with_its_last_words(tmp_path):
-    grid = Grid("wrong", ["config"], {"experiment": "wrong", "methods": ["fedfoo"]})
+@pytest.mark.parametrize("grid", same_bytes.GRIDS, ids=lambda grid: grid.name)
+def test_this_tree_takes_every_grid_with_what_is_laid_over_it(tmp_path, grid):
+    files = [same_bytes.ROOT / "config" / f"{name}.yaml" for name in grid.files]
+    for name, laid in (("grid", grid.over), ("over", allowed()["over"].get("after", {}))):
+        files.append(tmp_path / f"{name}.yaml")
+        files[-1].write_text(yaml.safe_dump({**laid, "primary": []}))
+    assert load_config(files, same_bytes.SMALL).federation.rounds == same_bytes.ROUNDS
+
+
+def test_settings_over_a_side_reach_that_side_alone(tmp_path, monkeypatch):
+    """The tree of the other commit and this one, each with settings and a folder of its own."""
+    over, given = {"before": {"seeds": [1]}, "after": {"seeds": [2]}}, {}
+    monkeypatch.setattr(same_bytes, "allowed", lambda: {**NOTHING, "over": over})
+    monkeypatch.setattr(same_bytes, "checked_out", lambda base: nullcontext(tmp_path / base))
+    monkeypatch.setattr(
+        same_bytes, "compute", lambda grid, tree, work, laid: given.update({tree: (work, laid)})
+    )
+    assert main(["old", "--only", "arena", "--work", str(tmp_path)]) == 0
+    assert given == {
+        tmp_path / "old": (tmp_path / "before/arena", {"seeds": [1]}),
+        same_bytes.ROOT: (tmp_path / "after/arena", {"seeds": [2]}),
+    }
+
+
+@pytest.mark.parametrize("place", ["grid", "over"])
+def test_a_grid_that_does_not_go_is_an_error_with_its_last_words(tmp_path, place):
+    """A method that does not exist, named by the grid or by the settings laid over it."""
+    wrong, sound = {"methods": ["fedfoo"]}, {"experiment": "wrong", "methods": ["fedavg"]}
+    grid = Grid("wrong", ["config"], sound | wrong if place == "grid" else sound)
     with pytest.raises(Broken, match="wrong in .*fedfoo"):
-        compute(grid, same_bytes.ROOT, tmp_path / "work")
+        compute(grid, same_bytes.ROOT, tmp_path / "work", wrong if place == "over" else {})
 
 
 @pytest.mark.slow
