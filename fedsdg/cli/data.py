@@ -12,22 +12,29 @@ GROUP = DATA
 
 
 def partition(arguments: argparse.Namespace) -> int:
-    """Divide a data set among clients."""
+    """Divide a data set among clients, once for each seed."""
     from fedsdg.data.partition_files import write_partition
     from fedsdg.data.splits import listed
     from fedsdg.experiment.loading import load_images
     from fedsdg.experiment.material import make_partition
 
     config = load(arguments)
+    seeds = arguments.seed or config.seeds
+    if len(arguments.output) != len(seeds):
+        raise ValueError(
+            f"--output names {len(arguments.output)} file(s), but there are {len(seeds)} seeds; "
+            "name one file a seed, in their order"
+        )
     clients = arguments.clients or config.federation.clients
     images = load_images(config.source(arguments.dataset))
-    made = make_partition(images, arguments.skew, arguments.seed, clients, config.partition)
-    write_partition(made, arguments.output)
-    sizes = made.sizes().sum(1)
-    print(
-        f"{arguments.output}: {made.num_clients} clients with {sizes.min()} to {sizes.max()} "
-        f"samples after {made.attempts} draw(s)"
-    )
+    for seed, output in zip(seeds, arguments.output, strict=True):
+        made = make_partition(images, arguments.skew, seed, clients, config.partition)
+        write_partition(made, output)
+        sizes = made.sizes().sum(1)
+        print(
+            f"{output}: {made.num_clients} clients with {sizes.min()} to {sizes.max()} "
+            f"samples after {made.attempts} draw(s)"
+        )
     if "left_out" in images.facts:
         print(f"left out, since in no split: {listed(images.facts['left_out'])}")
     duplicates = images.facts.get("duplicates")
@@ -48,8 +55,8 @@ def _partition_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--dataset", required=True)
     sub.add_argument("--clients", type=int, help="default: the config's")
     sub.add_argument("--skew", required=True)
-    sub.add_argument("--seed", type=whole_number, required=True)
-    sub.add_argument("--output", required=True)
+    sub.add_argument("--seed", type=whole_number, nargs="+", help="default: the config's")
+    sub.add_argument("--output", nargs="+", required=True, help="one file a seed, in their order")
 
 
 def pretrain(arguments: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 from snakemake.utils import validate
 
@@ -57,6 +58,10 @@ BACKBONES_OF_RUNS = expand(
 # taken for the other.
 RECORDED = sorted(file.parent.name for file in Path(places.RECORDS).glob("*/runs.parquet"))
 
+
+# The places of the experiment's tables and figures, without suffix.
+TABLES = expand(places.TABLE, table=config["tables"], allow_missing=True)
+FIGURES = expand(places.FIGURE, figure=config["figures"], allow_missing=True)
 
 # The arenas of the three questions, in which the same methods are compared.
 ARENAS = list(places.ARENAS)
@@ -197,6 +202,10 @@ def published_figures():
 # Of CIFAR-100 a training process took 4.5 GB; what is small takes less than 1 GB, most of it PyTorch.
 SMALL = ("digits", "digits_domains", "letters")
 GPU = int(config["training"].get("device") == "cuda")
+# Whether one job trains the whole grid: where runs take seconds, a process for each cell would spend
+# most of its time on imports. Nodes of a cluster and GPUs are for single cells.
+CLUSTER = workflow.remote_exec or workflow.nodes is not None
+TOGETHER = set(CONFIG.datasets) <= set(SMALL) and not GPU and not CLUSTER
 
 
 def memory(data, attempt):
@@ -273,6 +282,17 @@ def code(wildcards):
     The settings have that of a plugin.
     """
     return canonical({"code": source_hash(run_of(wildcards)), **libraries()})
+
+
+def grid_settings(wildcards):
+    """One hash of the settings and the code of all cells."""
+    cells = [
+        SimpleNamespace(dataset=dataset, setting=setting, method=method.label)
+        for dataset in CONFIG.datasets
+        for setting in CONFIG.settings
+        for method in CONFIG.methods
+    ]
+    return sha256_json(sorted([*vars(c).values(), run_settings(c), code(c)] for c in cells))
 
 
 def data_files(wildcards):

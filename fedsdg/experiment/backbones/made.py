@@ -17,9 +17,6 @@ def is_made(options: Mapping[str, Any], output: Path | str) -> bool:
     That the weights belong to the facts is checked where they are loaded. Where the file that it
     was made from is gone, its name and the architecture decide.
     """
-    # It imports torch, which most recipes need not here.
-    from fedsdg.experiment.backbones.taken_over import shape_of, take
-
     output = Path(output)
     try:
         facts = json.loads(output.with_suffix(".json").read_text(encoding="utf-8"))
@@ -28,6 +25,9 @@ def is_made(options: Mapping[str, Any], output: Path | str) -> bool:
             return False
         if isinstance(entry, Recipe):
             return bool(facts["recipe"] == json.loads(json.dumps(asdict(entry))))
+        # It imports torch, which recipes do not need here.
+        from fedsdg.experiment.backbones.taken_over import shape_of, take
+
         if facts["linear_probe"]["data"] != entry.probe:
             return False
         if isinstance(entry, Timm) and not Path(entry.file or "").is_file():
