@@ -14,8 +14,8 @@ from typing import Any
 
 from fedsdg.files import HASHES
 
-#: The partitions of all seeds, and one of them, below the folder of partitions; they are the same in
-#: all scenarios.
+#: The partitions of all seeds, and one of them, below the folder of partitions; they are the same
+#: in all scenarios.
 DIVISIONS = "{dataset}/clients~{clients}/{skew}"
 DIVISION = f"{DIVISIONS}/seed~{{seed}}.parquet"
 #: A cell of the grid, and a run of it, below the folder of runs.

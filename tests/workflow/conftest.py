@@ -60,7 +60,9 @@ files = {{
     ],
     "summarise": [f"{{output}}/{{name}}" for name in {summary}],
     "table": [f"{{one}}.{{suffix}}" for one in outputs for suffix in ("csv", "md", "tex")],
-    "figure": [f"{{one}}.{{suffix}}" for one in outputs for suffix in ("pdf", "svg", "png", "json")],
+    "figure": [
+        f"{{one}}.{{suffix}}" for one in outputs for suffix in ("pdf", "svg", "png", "json")
+    ],
     "measure": given.get("measured", []),
     "kernels": [
         f"{{stem}}.{{suffix}}"

@@ -52,11 +52,12 @@ def run_grid(
 
     ``jobs`` runs side by side; no run is started after ``minutes``. ``seeds_together`` many seeds
     of a cell are trained in one pass. ``continue_record``: runs that the committed record holds
-    count as done. ``runs_only``: stop before the summary; the dearest runs are done first, so that no
-    process waits for the last of them, and finished runs are repeated on standard output. Returns
-    the failed runs, one line each; none where ``runs_only``, for the summary tells them. Raises ``GridError``
-    when the backbone, a data set or a partition cannot be had, ``ValueError`` for a table or
-    figure that there is not, and ``Stopped`` at SIGINT and SIGTERM, when what was done is saved.
+    count as done. ``runs_only``: stop before the summary; the dearest runs are done first, so that
+    no process waits for the last of them, and finished runs are repeated on standard output.
+    Returns the failed runs, one line each; none where ``runs_only``, for the summary tells them.
+    Raises ``GridError`` when the backbone, a data set or a partition cannot be had, ``ValueError``
+    for a table or figure that there is not, and ``Stopped`` at SIGINT and SIGTERM, when what was
+    done is saved.
     """
     begun = time.monotonic()
     if not runs_only:
