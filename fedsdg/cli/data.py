@@ -61,7 +61,7 @@ def _partition_options(sub: argparse.ArgumentParser) -> None:
 
 def pretrain(arguments: argparse.Namespace) -> int:
     """Make a backbone as the config describes it."""
-    from fedsdg.experiment.backbones import pretraining
+    from fedsdg.experiment.backbones.made import take_recorded
     from fedsdg.experiment.store import store_folder
 
     config = load(arguments)
@@ -72,8 +72,13 @@ def pretrain(arguments: argparse.Namespace) -> int:
         raise ValueError(
             f"backbone {name!r} is not described under backbones{hint(name, config.backbones)}"
         )
+    options = config.backbones[name]
+    if arguments.recorded and take_recorded(name, options, arguments.output):
+        return 0
+    from fedsdg.experiment.backbones import pretraining
+
     pretraining.pretrain(
-        config.backbones[name],
+        options,
         Path(arguments.output),
         checkpoints=store_folder().parent / "checkpoints",
         checkpoint_seconds=config.checkpoint_seconds,
@@ -85,6 +90,11 @@ def _pretrain_options(sub: argparse.ArgumentParser) -> None:
     add_config_options(sub)
     sub.add_argument("--backbone", help="default: the config's")
     sub.add_argument("--output", required=True)
+    sub.add_argument(
+        "--recorded",
+        action="store_true",
+        help="take the record's where it has this one, unless FEDSDG_PRETRAIN=1",
+    )
 
 
 _PARTITION = (

@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from .conftest import CELLS
+from .conftest import CELLS, jobs_of
 
 AFTER_TRAINING = {
     "summarise_runs": 1,
@@ -143,6 +143,23 @@ def test_the_partition_section_redoes_partitions_but_not_the_backbone(finished):
 def test_the_backbone_section_redoes_the_backbone_but_not_the_partitions(finished):
     change(finished, "    depth: 6", "    depth: 5")
     assert finished.planned() == {"pretrain_backbone": 1, **GRID}
+
+
+@pytest.mark.slow
+def test_a_backbone_is_made_anew_where_it_is_asked_for_or_the_records_has_changed(project):
+    recorded = project.folder / "results/reference/backbones/letters.json"
+    recorded.parent.mkdir(parents=True)
+    recorded.write_text('{"sha256": "of one machine"}')
+    done = project.snakemake("--cores", "2", "--until", "pretrain_backbone")
+    assert done.returncode == 0, done.stdout
+    (call,) = project.calls("pretrain")
+    assert "recorded" in call["given"]
+    asked = ("--dry-run", "--cores", "2", "--until", "pretrain_backbone")
+    assert jobs_of(project.snakemake(*asked)) == {}
+    anew = project.snakemake(*asked, FEDSDG_PRETRAIN="1")
+    assert jobs_of(anew) == {"pretrain_backbone": 1}
+    recorded.write_text('{"sha256": "of another"}')
+    assert jobs_of(project.snakemake(*asked)) == {"pretrain_backbone": 1}
 
 
 def test_a_new_seed_needs_its_partitions_and_every_cell(finished):

@@ -18,6 +18,7 @@ from snakemake.utils import validate
 ROOT = Path(workflow.basedir)
 ROOT = ROOT.parent if ROOT.name == "workflow" else ROOT
 sys.path.insert(0, str(ROOT))
+from fedsdg.experiment.backbones.made import takes_recorded
 from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.config_files import kept_whole
 from fedsdg.experiment.declared_data import ALL, all_clients, description
@@ -246,7 +247,7 @@ CODE = {
         "fedsdg.data.partition_files",
         "fedsdg.experiment.loading",
     ],
-    "pretrain": ["fedsdg.experiment.backbones.pretraining"],
+    "pretrain": ["fedsdg.experiment.backbones.pretraining", "fedsdg.experiment.backbones.made"],
     "summarise": ["fedsdg.analysis.summarise"],
     "tables": ["fedsdg.analysis.tables.*"],
     "figures": ["fedsdg.analysis.plots.*"],
@@ -300,6 +301,12 @@ def data_files(wildcards):
     plugin = getattr(CONFIG.source(wildcards.dataset), "plugin", None)
     inside = plugin is not None and plugin.place.endswith(".py")
     return [os.path.relpath(file) for file in plugin_sources(plugin.place)] if inside else []
+
+
+def recorded_backbone(wildcards):
+    """The hash of the record's backbone of this name, which is taken if its recipe is the config's."""
+    facts = ROOT / places.RECORDS / f"backbones/{wildcards.backbone}.json"
+    return json.loads(facts.read_text())["sha256"] if takes_recorded() and facts.is_file() else ""
 
 
 def suites():

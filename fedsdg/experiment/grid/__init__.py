@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsdg import files
-from fedsdg.experiment.backbones.made import is_made
+from fedsdg.experiment.backbones.made import is_made, take_recorded
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.continuing import take_from_record
 from fedsdg.experiment.grid.environment import ALLOCATOR, THREADS, surroundings
@@ -96,7 +96,8 @@ def _make_backbone(config: Config, store: Path, progress: GridProgress) -> str |
     if file is None:
         return None
     options = config.backbones[config.backbone]
-    if options.get("source", "pretrain") == "pretrain" and is_made(options, file):
+    light = options.get("source", "pretrain") == "pretrain"  # To look at others takes PyTorch.
+    if light and (is_made(options, file) or take_recorded(config.backbone, options, file)):
         return str(files.read_json(file.with_suffix(".json"))["sha256"])
     keeping = {
         "checkpoints": store.parent / "checkpoints",
