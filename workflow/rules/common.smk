@@ -3,6 +3,7 @@
 Kept light on purpose (no pandas, no torch): Snakemake reads it on every call.
 """
 
+import atexit
 import json
 import os
 import shutil
@@ -27,8 +28,13 @@ from fedsdg.experiment.starts import FILES as START_FILES
 from fedsdg.experiment.store import libraries
 from fedsdg.files import places, sha256_json
 from fedsdg.files.declarations import declarations, families, titles
+from fedsdg.files.spent import note_spent
 from fedsdg.files.strict_yaml import read_yaml
 from fedsdg.methods.plugins import plugin_sources
+
+# With FEDSDG_SPENT, what Snakemake has spent, its jobs included, is noted when it ends.
+if workflow.is_main_process:
+    atexit.register(note_spent, "report" if "--report" in sys.argv else "snakemake")
 
 # Snakemake has read these files already, but keeps the last of two equal keys without a word.
 for file in (*workflow.configfiles, *workflow.overwrite_configfiles):
