@@ -22,7 +22,7 @@ from fedsdg.federation.local_work import Samples
 from fedsdg.federation.losses.loss import sample_weights
 from fedsdg.federation.memory import halving
 from fedsdg.federation.seen import Seen
-from fedsdg.models.interface import ClientModel
+from fedsdg.models.interface import ScoringModel
 from fedsdg.models.parameters import Layout, views
 
 #: Samples in one pass, and clients whose merged weights exist at the same time.
@@ -48,7 +48,7 @@ class ClientAccuracies:
 
 
 def _predictions(
-    model: ClientModel,
+    model: ScoringModel,
     samples: Samples,
     shards: Sequence[np.ndarray],
     weights: Mapping[str, Any],
@@ -60,7 +60,7 @@ def _predictions(
 
 
 def _scores(
-    model: ClientModel,
+    model: ScoringModel,
     samples: Samples,
     shards: Sequence[np.ndarray],
     weights: Mapping[str, Any],
@@ -101,7 +101,7 @@ class KnownScores:
 
 @torch.no_grad()
 def known_scores(
-    model: ClientModel,
+    model: ScoringModel,
     layout: Layout,
     samples: Samples,
     groups: Sequence[np.ndarray],
@@ -150,7 +150,7 @@ def _divided(values: np.ndarray, shards: Sequence[np.ndarray]) -> list[np.ndarra
 
 @torch.no_grad()
 def personal_accuracies(
-    model: ClientModel,
+    model: ScoringModel,
     layout: Layout,
     samples: Samples,
     val: Sequence[np.ndarray],
@@ -242,7 +242,7 @@ def _expected(seen: Seen, classes: Sequence[np.ndarray]) -> np.ndarray:
 
 @torch.no_grad()
 def global_metrics(
-    model: ClientModel,
+    model: ScoringModel,
     layout: Layout,
     samples: Samples,
     test: np.ndarray,
@@ -272,7 +272,7 @@ def global_metrics(
 
 @torch.no_grad()
 def losses(
-    model: ClientModel,
+    model: ScoringModel,
     layout: Layout,
     samples: Samples,
     shards: Sequence[np.ndarray],

@@ -25,7 +25,7 @@ from fedsdg.federation.local_work import Samples
 from fedsdg.federation.records import Scribe, local_steps
 from fedsdg.federation.saved_models import take_models
 from fedsdg.federation.shapley import client_contributions
-from fedsdg.models.interface import ClientModel
+from fedsdg.models.interface import ScoringModel
 from fedsdg.rng import stream
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def evaluate(
     return found
 
 
-def _asked_once(one: Federation, models: JudgedModels) -> tuple[ClientModel, Samples]:
+def _asked_once(one: Federation, models: JudgedModels) -> tuple[ScoringModel, Samples]:
     """The model and the samples of an evaluation.
 
     Where all clients have the server's model, its scores stand in for both: the clients' own
@@ -98,7 +98,7 @@ def _asked_once(one: Federation, models: JudgedModels) -> tuple[ClientModel, Sam
 
 
 def _global_metrics(
-    one: Federation, judged: np.ndarray, model: ClientModel, samples: Samples
+    one: Federation, judged: np.ndarray, model: ScoringModel, samples: Samples
 ) -> dict[str, float]:
     """Of the one model; of several, the mean over clients of the model each downloads.
 

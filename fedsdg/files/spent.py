@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import resource
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 
 #: The environment variable that names the file; without it nothing is noted.
@@ -58,7 +58,7 @@ def note_spent(name: str, seconds: float | None = None) -> None:
 
 def spent(text: str) -> dict[str, float]:
     """Core-minutes by part (``PARTS``), from the lines of a file; their sum is the whole."""
-    by_name: Counter[str] = Counter()
+    by_name: defaultdict[str, float] = defaultdict(float)
     for line in text.splitlines():
         name, seconds = line.split()
         by_name[name] += float(seconds) / 60
