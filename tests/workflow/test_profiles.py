@@ -99,7 +99,8 @@ def test_a_bundle_asks_for_what_one_job_needs(rules, bundle, minutes, project, s
     if "plot_figures" in rules:  # Everything before the pages is there, of one run.
         (project.folder / "one.yaml").write_text("skews: [iid]\nseeds: [0]\nmethods: [fedavg]\n")
         config = ["--configfile=one.yaml"]
-        made = project.snakemake("--cores=2", "--until=summarise_runs", *config)
+        # With --jobs a cell is a job, as on a cluster.
+        made = project.snakemake("--cores=2", "--jobs=2", "--until=summarise_runs", *config)
         assert made.returncode == 0, made.stdout
     submit(project, slurm, *config, "--until", *rules)
     (asked,) = (project.folder / "asked.jsonl").read_text().splitlines()
