@@ -38,16 +38,28 @@ $(SEED_FILE):
 	@mkdir -p $(@D)
 	@echo "seeds: [$$(seq -s ', ' 0 $$(($(SEEDS) - 1)))]" > $@
 
+# PRETRAIN=1 pretrains backbones anew; otherwise those of the record are taken.
+PRETRAIN ?=
+export FEDSDG_PRETRAIN := $(PRETRAIN)
+
+# Where commands note the processor time that they took.
+SPENT = $(abspath .fedsdg/spent.txt)
+reproduce: export FEDSDG_SPENT := $(SPENT)
+SAY_SPENT = $(BIN)/fedsdg spent $(SPENT) --installed $(INSTALLED)
+
 # Three arenas, then every other method and every kind of condition once and in small, the reports, a line
 # for each primary comparison: here, and in the record; and the page. CONFIG=… makes one experiment alone.
 WHERE = tables in results/tables/, figures in results/figures/, claims in results/claims/
 ifdef CONFIG
 reproduce: $(INSTALLED) ## every table and figure of the three arenas, five seeds (SEEDS=2 is quicker)
+	@mkdir -p $(dir $(SPENT)) && : > $(SPENT)
 	$(SNAKEMAKE) -- all performance
 	$(SNAKEMAKE) --report results/report.html -- all performance
+	@$(SAY_SPENT)
 	@echo "$(CONFIG): $(WHERE), report in results/report.html"
 else
 reproduce: $(INSTALLED) $(SEED_FILE)
+	@mkdir -p $(dir $(SPENT)) && : > $(SPENT)
 	$(SNAKEMAKE) --configfile $(SEED_FILE) -- all performance
 	set -e; for name in $(ARENAS); do $(SNAKEMAKE) --configfile config/$$name.yaml $(SEED_FILE) -- all; done
 	set -e; for name in $(SMALL); do $(SNAKEMAKE) --configfile config/$$name.yaml; done
@@ -58,6 +70,7 @@ reproduce: $(INSTALLED) $(SEED_FILE)
 	$(BIN)/fedsdg agree needs
 	@echo "All arenas: $(WHERE), reports in results/report*.html"
 	@$(MAKE) --no-print-directory page RECORDS=results/summary
+	@$(SAY_SPENT)
 endif
 
 # What there is to see, in one file for a browser: of the record, or of what was computed here.
@@ -222,17 +235,18 @@ docs: $(INSTALLED) ## the documentation as pages in site/
 
 environment: $(INSTALLED) ## install everything into .venv
 
-# The stamp is written last: an installation that broke off is made again.
+# The stamp is written last: an installation that broke off is made again. It says the time that the
+# processor took.
 $(INSTALLED): requirements.lock pyproject.toml
 	@command -v $(PYTHON) > /dev/null || \
 	  { echo "error: there is no $(PYTHON); install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else \
 	  "error: $(PYTHON) is Python %d.%d, but 3.11 or newer is needed; name one: make PYTHON=python3.12" % v[:2])'
 	@echo "Installing the locked environment into $(VENV); the first time this downloads PyTorch and takes some minutes."
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --requirement requirements.lock
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
-	@touch $@
+	set -e; $(PYTHON) -m venv $(VENV); \
+	  $(BIN)/python -m pip install --quiet --requirement requirements.lock; \
+	  $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .; \
+	  times > $@
 
 # Needs uv. Pins everything anew, for all platforms at once; see the head of requirements.lock.
 lock: ## pin the newest versions in requirements.lock

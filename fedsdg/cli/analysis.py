@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from fedsdg.cli.command import JUDGE, WORKFLOW, Command
 from fedsdg.cli.options import add_config_options, add_json_option, load, say_json
 
 GROUP = JUDGE
+
+_PLACES = "one for each, in their order, without a suffix"
 
 
 def summarise(arguments: argparse.Namespace) -> int:
@@ -38,37 +41,45 @@ def _summarise_options(sub: argparse.ArgumentParser) -> None:
 
 
 def table(arguments: argparse.Namespace) -> int:
-    """Render a table as csv, md and tex."""
+    """Render tables as csv, md and tex."""
     from fedsdg.analysis import tables
 
-    tables.write_table(Path(arguments.summary), arguments.table, Path(arguments.output))
+    for name, output in _pages(arguments.table, arguments.output, "table"):
+        tables.write_table(Path(arguments.summary), name, output)
     return 0
+
+
+def _pages(names: Sequence[str], outputs: Sequence[str], kind: str) -> list[tuple[str, Path]]:
+    """Each table or figure with its place."""
+    if len(names) != len(outputs):
+        raise ValueError(
+            f"--output names {len(outputs)} places for {len(names)} {kind}s; name one for each, in "
+            f"the order of --{kind}"
+        )
+    return list(zip(names, map(Path, outputs), strict=True))
 
 
 def _table_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--summary", required=True)
-    sub.add_argument("--table", required=True)
-    sub.add_argument("--output", required=True)
+    sub.add_argument("--table", nargs="+", required=True)
+    sub.add_argument("--output", nargs="+", required=True, help=_PLACES)
 
 
 def figure(arguments: argparse.Namespace) -> int:
-    """Draw a figure as pdf, svg and png, its sources beside it."""
+    """Draw figures as pdf, svg and png, their sources beside them."""
     from fedsdg.analysis import plots
 
-    plots.write_figure(
-        Path(arguments.summary),
-        arguments.figure,
-        Path(arguments.output),
-        partitions=tuple(Path(p) for p in arguments.partitions),
-    )
+    partitions = tuple(map(Path, arguments.partitions))
+    for name, output in _pages(arguments.figure, arguments.output, "figure"):
+        plots.write_figure(Path(arguments.summary), name, output, partitions=partitions)
     return 0
 
 
 def _figure_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--summary", required=True)
-    sub.add_argument("--figure", required=True)
+    sub.add_argument("--figure", nargs="+", required=True)
     sub.add_argument("--partitions", nargs="*", default=[])
-    sub.add_argument("--output", required=True)
+    sub.add_argument("--output", nargs="+", required=True, help=_PLACES)
 
 
 def kernels(arguments: argparse.Namespace) -> int:

@@ -31,6 +31,7 @@ from fedsdg.cli import (
     training,
 )
 from fedsdg.cli.command import FORESEEN, JUDGE, TITLES, Command, GroupedParser, Parser
+from fedsdg.files.spent import note_spent
 
 #: The modules of commands, in the order of the help within each of its groups.
 GROUPS = (
@@ -130,3 +131,5 @@ def main(argv: Sequence[str] | None = None) -> int:
         said = str(stop) if len(stop.args) > 1 else _INTERRUPTED
         print(f"fedsdg: {said}", file=sys.stderr)
         return int(getattr(stop, "exit_code", 130))
+    finally:
+        note_spent(arguments.command)

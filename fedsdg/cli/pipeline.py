@@ -8,7 +8,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from fedsdg.cli.command import RUN, Command
+from fedsdg.cli.command import RUN, WORKFLOW, Command
 from fedsdg.cli.options import add_config_options
 
 GROUP = RUN
@@ -61,6 +61,19 @@ def _where(experiment: str) -> str:
     return f"{experiment}: tables in {tables}, figures in {figures}, claims in {claims}.md"
 
 
+def spent(arguments: argparse.Namespace) -> int:
+    """Say where the core-minutes of commands went that ran with FEDSDG_SPENT=FILE."""
+    from fedsdg.files.spent import spent_sentence
+
+    print(spent_sentence(arguments.file, arguments.installed))
+    return 0
+
+
+def _spent_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("file", help="which FEDSDG_SPENT named")
+    sub.add_argument("--installed", metavar="FILE", help="what `times` said after installing")
+
+
 def _write_jobs_call() -> None:
     from fedsdg.files import PACKAGE, write_bytes
 
@@ -88,4 +101,5 @@ def _reproduce_options(sub: argparse.ArgumentParser) -> None:
 
 COMMANDS = (
     Command(reproduce, _reproduce_options, ("keys",), "fedsdg reproduce --config needs --cores 2"),
+    Command(spent, _spent_options, (), "fedsdg spent .fedsdg/spent.txt", WORKFLOW),
 )

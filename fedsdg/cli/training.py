@@ -153,6 +153,11 @@ def _run_options(sub: argparse.ArgumentParser) -> None:
     many.add_argument(
         "--minutes", type=float, help="start no run after so many; 0: tables of what is there"
     )
+    many.add_argument(
+        "--runs-only",
+        action="store_true",
+        help="stop when the runs are done, failed ones included: no summary, tables or figures",
+    )
 
 
 def _run_grid(arguments: argparse.Namespace) -> int:
@@ -180,6 +185,7 @@ def _run_grid(arguments: argparse.Namespace) -> int:
         minutes=arguments.minutes,
         seeds_together=arguments.seeds_together,
         continue_record=arguments.continue_record or is_asked_for(),
+        runs_only=arguments.runs_only,
     )
     if failed:
         print(f"fedsdg: error: {len(failed)} run(s) failed:", file=sys.stderr)

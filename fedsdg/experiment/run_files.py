@@ -86,6 +86,7 @@ def _write_run(
             "degenerate_rounds": int(sum(row["degenerate"] for row in records.rounds)),
         },
     )
+    taken = material.backbone.facts.get("taken_from") if material.backbone else None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     files.write_json(
         place / "provenance.json",
@@ -95,6 +96,7 @@ def _write_run(
             **gpu_facts(material.samples.images.device),
             "threads": run.training.threads,
             **({"data": dict(material.data_facts)} if material.data_facts else {}),
+            **({"backbone_taken_from": taken} if taken else {}),
             "address": address(run, material, one.partition).key,
             "state": fingerprint(federation),
             **effort,

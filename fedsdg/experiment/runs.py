@@ -35,6 +35,7 @@ from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.rounds import Federation
 from fedsdg.federation.together import no_exit
 from fedsdg.files.places import RUN_FILES
+from fedsdg.files.spent import note_spent
 
 Progress = Callable[[int, Mapping[str, Any]], None]
 
@@ -163,6 +164,7 @@ def _carry_out(
             for one, key, federation, effort in zip(
                 assignments, keys, federations, efforts, strict=True
             ):
+                _note_spent(federation, effort)
                 facts = {**company, **effort}
                 keep_or_reuse(store, key, writer(one, material, federation, facts))
         # Only when all are stored: until then they could not go on without one another.
@@ -172,6 +174,17 @@ def _carry_out(
                 place.remove()
     for one, key in zip(assignments, keys, strict=True):
         _deliver(one, material, store / key)
+
+
+def _note_spent(federation: Federation, effort: Mapping[str, Any]) -> None:
+    """Note a run's processor time, divided as its seconds are."""
+    clock: dict[str, float] = {
+        name: sum(row[f"{name}_seconds"] for row in federation.records.timings)
+        for name in ("train", "aggregate", "evaluate")
+    }
+    share = clock["evaluate"] / sum(clock.values())
+    note_spent("training", (1 - share) * effort["cpu_seconds"])
+    note_spent("evaluation", share * effort["cpu_seconds"])
 
 
 def _deliver(one: Assignment, material: Material, done: Path) -> None:

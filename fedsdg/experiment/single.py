@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsdg.experiment.backbones import pretraining
-from fedsdg.experiment.backbones.made import require_made
+from fedsdg.experiment.backbones.made import require_made, take_recorded
 from fedsdg.experiment.building import require_start
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.grid import backbone_file, division_of, kept_or_made
@@ -92,9 +92,10 @@ def do(one: Single, store: Path, output: Path, watch: Watch) -> str | None:
     wanted = config.run(one.dataset, one.setting, one.method, one.seed)
     file = config.root / partition_of(one.dataset, config.federation.clients, one.setting, one.seed)
     shares = kept_or_made(division_of(wanted, source, file), lambda _: images)
-    if weights and not weights.is_file():
+    options = config.backbones.get(config.backbone, {})
+    if weights and not (weights.is_file() or take_recorded(config.backbone, options, weights)):
         pretraining.pretrain(
-            config.backbones[config.backbone],
+            options,
             weights,
             checkpoints=store.parent / "checkpoints",
             checkpoint_seconds=config.checkpoint_seconds,

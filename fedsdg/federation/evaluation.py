@@ -22,7 +22,7 @@ from fedsdg.federation.local_work import Samples
 from fedsdg.federation.losses.loss import sample_weights
 from fedsdg.federation.memory import halving
 from fedsdg.federation.seen import Seen
-from fedsdg.models.interface import ClientModel
+from fedsdg.models.interface import ScoringModel
 from fedsdg.models.parameters import Layout, views
 
 #: Samples in one pass, and clients whose merged weights exist at the same time.
@@ -48,7 +48,7 @@ class ClientAccuracies:
 
 
 def _predictions(
-    model: ClientModel,
+    model: ScoringModel,
     samples: Samples,
     shards: Sequence[np.ndarray],
     weights: Mapping[str, Any],
@@ -60,7 +60,7 @@ def _predictions(
 
 
 def _scores(
-    model: ClientModel,
+    model: ScoringModel,
     samples: Samples,
     shards: Sequence[np.ndarray],
     weights: Mapping[str, Any],
@@ -85,6 +85,64 @@ def _scores(
     return halving(with_parts_of, CHUNK)
 
 
+class KnownScores:
+    """Stands in for a model whose scores are known: its images are its scores [B, classes]."""
+
+    def effective_weights(
+        self, parameters: Mapping[str, Tensor], private: bool = True
+    ) -> Mapping[str, Any]:
+        """Nothing is needed."""
+        return {}
+
+    def forward(self, images: Tensor, counts: Sequence[int], weights: Mapping[str, Any]) -> Tensor:
+        """The scores themselves."""
+        return images
+
+
+@torch.no_grad()
+def known_scores(
+    model: ScoringModel,
+    layout: Layout,
+    samples: Samples,
+    groups: Sequence[np.ndarray],
+    theta: Tensor,
+    private: Tensor,
+) -> Samples:
+    """The scores that one model gives to the samples of ``groups``, each computed once.
+
+    Args:
+        model: The model whose parameters are given.
+        layout: The order of these parameters.
+        samples: All samples.
+        groups: Sample numbers, computed group by group in this order; later groups may repeat some.
+        theta: [d] communicated parameters.
+        private: [d_p] private parameters.
+
+    Returns:
+        Samples for ``KnownScores``, with scores [N, classes] in place of images; NaN for samples in
+        none of the groups.
+    """
+    parameters = {
+        **views(theta[None], layout.communicated),
+        **views(private[None], layout.private),
+    }
+    weights = model.effective_weights(parameters)
+    left = np.ones(len(samples.labels), dtype=bool)
+    found: Tensor | None = None
+    for group in groups:
+        new = group[left[group]]
+        new = new[np.sort(np.unique(new, return_index=True)[1])]
+        left[new] = False
+        if not len(new):
+            continue
+        scores = torch.cat(_scores(model, samples, [new], weights, lambda logits, _: logits))
+        if found is None:
+            found = scores.new_full((len(left), scores.shape[1]), math.nan)
+        found[torch.from_numpy(new).to(found.device)] = scores
+    assert found is not None
+    return Samples(found, samples.labels)
+
+
 def _divided(values: np.ndarray, shards: Sequence[np.ndarray]) -> list[np.ndarray]:
     """What belongs to each shard of values that stand shard by shard."""
     return np.split(values, np.cumsum([len(shard) for shard in shards])[:-1])
@@ -92,7 +150,7 @@ def _divided(values: np.ndarray, shards: Sequence[np.ndarray]) -> list[np.ndarra
 
 @torch.no_grad()
 def personal_accuracies(
-    model: ClientModel,
+    model: ScoringModel,
     layout: Layout,
     samples: Samples,
     val: Sequence[np.ndarray],
@@ -112,7 +170,7 @@ def personal_accuracies(
     A client with ``trained`` False has no private branch yet and is judged with θ alone.
     """
     clients = len(val)
-    seen = None if seen is None else _that_count(seen)
+    seen = None if seen is None else that_count(seen)
     shards = [np.concatenate([val[k], test[k]]) for k in range(clients)]
     answers: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * clients
     looked: list[np.ndarray] = list(answers)
@@ -161,7 +219,7 @@ def personal_accuracies(
     )
 
 
-def _that_count(seen: Seen) -> Seen:
+def that_count(seen: Seen) -> Seen:
     """Without the images that weigh nothing, such as those of classes a client does not have."""
     there = [weights > 0 for weights in seen.weights]
 
@@ -184,7 +242,7 @@ def _expected(seen: Seen, classes: Sequence[np.ndarray]) -> np.ndarray:
 
 @torch.no_grad()
 def global_metrics(
-    model: ClientModel,
+    model: ScoringModel,
     layout: Layout,
     samples: Samples,
     test: np.ndarray,
@@ -214,7 +272,7 @@ def global_metrics(
 
 @torch.no_grad()
 def losses(
-    model: ClientModel,
+    model: ScoringModel,
     layout: Layout,
     samples: Samples,
     shards: Sequence[np.ndarray],

@@ -12,11 +12,20 @@ from torch import Tensor
 
 from fedsdg.federation.contribution import MAX_PLAYERS
 from fedsdg.federation.environment.timing import Updates
-from fedsdg.federation.evaluation import global_metrics, personal_accuracies, summary
+from fedsdg.federation.evaluation import (
+    KnownScores,
+    global_metrics,
+    known_scores,
+    personal_accuracies,
+    summary,
+    that_count,
+)
 from fedsdg.federation.judged_models import JudgedModels, judged_models
+from fedsdg.federation.local_work import Samples
 from fedsdg.federation.records import Scribe, local_steps
 from fedsdg.federation.saved_models import take_models
 from fedsdg.federation.shapley import client_contributions
+from fedsdg.models.interface import ScoringModel
 from fedsdg.rng import stream
 
 if TYPE_CHECKING:
@@ -43,10 +52,11 @@ def evaluate(
         np.flatnonzero(honest & trained), one.downloads, one.bank.private
     )
     models = judged_models(one, round_, judged, new)
+    model, samples = _asked_once(one, models)
     accuracies = personal_accuracies(
-        one.model,
+        model,
         one.layout,
-        one.samples,
+        samples,
         one.shards.val,
         one.shards.test,
         models.theta,
@@ -58,7 +68,7 @@ def evaluate(
     sizes = np.array([len(test) for test in one.shards.test])
     found = {
         **summary(accuracies, sizes, judged, drawn, groups),
-        **_global_metrics(one, judged),
+        **_global_metrics(one, judged, model, samples),
     }
     for name, value in found.items():
         if not math.isfinite(value):
@@ -70,7 +80,26 @@ def evaluate(
     return found
 
 
-def _global_metrics(one: Federation, judged: np.ndarray) -> dict[str, float]:
+def _asked_once(one: Federation, models: JudgedModels) -> tuple[ScoringModel, Samples]:
+    """The model and the samples of an evaluation.
+
+    Where all clients have the server's model, its scores stand in for both: the clients' own
+    samples, the global test set and what clients see of it overlap.
+    """
+    if models.theta.dim() > 1 or one.layout.own_parameters:
+        return one.model, one.samples
+    shards = one.shards
+    own = [part for pair in zip(shards.val, shards.test, strict=True) for part in pair]
+    groups = [np.concatenate(own), shards.global_test]
+    if one.seen is not None:
+        groups.append(np.concatenate(that_count(one.seen).index))
+    common = (one.model, one.layout, one.samples)
+    return KnownScores(), known_scores(*common, groups, models.theta, one.private)
+
+
+def _global_metrics(
+    one: Federation, judged: np.ndarray, model: ScoringModel, samples: Samples
+) -> dict[str, float]:
     """Of the one model; of several, the mean over clients of the model each downloads.
 
     ``global_val_accuracy`` is that of all validation samples of the ``judged`` clients, each
@@ -88,7 +117,7 @@ def _global_metrics(one: Federation, judged: np.ndarray) -> dict[str, float]:
 
     def of_each(shards: Sequence[np.ndarray]) -> np.ndarray:
         """(accuracy, loss) of every model on its samples, [C, 2]."""
-        common = (one.model, one.layout, one.samples)
+        common = (model, one.layout, samples)
         pairs = zip(thetas, shards, strict=True)
         return np.array([global_metrics(*common, own, t, one.private) for t, own in pairs])
 

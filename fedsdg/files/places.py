@@ -14,8 +14,10 @@ from typing import Any
 
 from fedsdg.files import HASHES
 
-#: A partition, below the folder of partitions; it is the same in all scenarios.
-DIVISION = "{dataset}/clients~{clients}/{skew}/seed~{seed}.parquet"
+#: The partitions of all seeds, and one of them, below the folder of partitions; they are the same
+#: in all scenarios.
+DIVISIONS = "{dataset}/clients~{clients}/{skew}"
+DIVISION = f"{DIVISIONS}/seed~{{seed}}.parquet"
 #: A cell of the grid, and a run of it, below the folder of runs.
 CELL_BELOW = "{dataset}/clients~{clients}/{setting}/{method}"
 RUN_BELOW = f"{CELL_BELOW}/seed~{{seed}}"

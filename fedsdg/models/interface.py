@@ -11,14 +11,12 @@ from fedsdg.models.parameters import Layout
 from fedsdg.models.portable import Portable
 
 
-class ClientModel(Protocol):
-    """`CohortModel` (adapters of a frozen backbone) and `SmallCnn` (all parameters) are such.
+class ScoringModel(Protocol):
+    """What an evaluation asks of a model.
 
     Images stand client by client, `counts[k]` of them of client k; parameters are tensors
     [M, *shape] by the layout's names, or as `leaves` names them; scores are [B, classes].
     """
-
-    layout: Layout
 
     def effective_weights(
         self, parameters: Mapping[str, Tensor], private: bool = True
@@ -27,6 +25,12 @@ class ClientModel(Protocol):
 
     def forward(self, images: Tensor, counts: Sequence[int], weights: Mapping[str, Any]) -> Tensor:
         """Scores from what `effective_weights` has made."""
+
+
+class ClientModel(ScoringModel, Protocol):
+    """`CohortModel` (adapters of a frozen backbone) and `SmallCnn` (all parameters) are such."""
+
+    layout: Layout
 
     def logits(
         self,

@@ -1,6 +1,8 @@
 """A grid by the command alone: in order, side by side, again after a break, and in part."""
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -279,6 +281,33 @@ def test_what_has_changed_on_the_disk_or_is_of_other_libraries_is_not_finished(
     monkeypatch.setattr(store, "libraries", lambda: libraries)
     assert grid(*one, "--minutes", "0") == 0
     assert "1 runs, 0 of them finished before" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_runs_alone_as_the_workflow_asks_for_them(place, capsys):
+    """Fine-tuning first, a failed run is one for the summary, and what is done comes from the
+    store: Snakemake removes the outputs of a job before it runs it."""
+    methods = "fedavg, {type: fine-tune, personal_epochs: 1}"
+    broken = f"methods=[{methods}, {{type: fedavg, name: broken, optimiser: sgd, eta_g: 1.0e+38}}]"
+    settings = ["--set", broken, "training.clip_norm=1.0e+30", "skews=[iid]", "seeds=[0]"]
+    assert grid("--runs-only", *settings) == 0
+    said = re.findall(
+        r"^tiny: \[(\d/3)\] digits iid (\S+) seed 0: (\w+)", capsys.readouterr().out, re.M
+    )
+    assert said == [
+        ("1/3", "fine-tune", "ok"), ("2/3", "fedavg", "ok"), ("3/3", "broken", "FloatingPointError")
+    ]  # fmt: skip
+    assert not (place / "results/summary").exists()
+    runs = place / "results/runs/tiny/digits/clients~6/iid"
+    assert read_json(runs / "broken/seed~0/result.json")["status"] == "failed"
+    done = (runs / "fedavg/seed~0/provenance.json").read_bytes()
+
+    shutil.rmtree(place / "results/runs")
+    changed = settings[1].replace("personal_epochs: 1", "personal_epochs: 2")
+    assert grid("--runs-only", settings[0], changed, *settings[2:]) == 0
+    assert (runs / "fedavg/seed~0/provenance.json").read_bytes() == done, "it was run again"
+    tuned = read_json(runs / "fine-tune/seed~0/result.json")["config"]
+    assert tuned["parameters"]["personal_epochs"] == 2
 
 
 @pytest.mark.slow

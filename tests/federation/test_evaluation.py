@@ -5,7 +5,13 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from fedsdg.federation.evaluation import global_metrics, losses, personal_accuracies
+from fedsdg.federation.evaluation import (
+    KnownScores,
+    global_metrics,
+    known_scores,
+    losses,
+    personal_accuracies,
+)
 from fedsdg.federation.losses.cross_entropy import CrossEntropy
 from fedsdg.federation.losses.focal import Focal
 from fedsdg.federation.seen import Seen
@@ -103,6 +109,42 @@ def test_one_model_with_the_labels_of_all_is_as_good_for_everybody_as_it_is_glob
     accuracy, _ = global_metrics(s.model, s.layout, s.samples, IMAGES, theta, s.private)
     assert 0 < accuracy < 1
     assert found.expected == pytest.approx(np.full(CLIENTS, accuracy), abs=1e-12)
+
+
+def test_known_scores_give_what_the_model_gives_and_ask_it_once_for_an_image(setting):
+    s = setting()
+    theta = torch.randn(s.layout.d, dtype=torch.float64, generator=torch.Generator().manual_seed(6))
+    seen = different_views(s.samples)
+    asked: list[int] = []
+
+    class Counted:
+        effective_weights = s.model.effective_weights
+
+        def forward(self, images, counts, weights):
+            asked.append(len(images))
+            return s.model.forward(images, counts, weights)
+
+    groups = [np.concatenate([*VAL, *TEST]), IMAGES, np.concatenate(seen.index)]
+    known = known_scores(Counted(), s.layout, s.samples, groups, theta, s.private)
+    everything = np.unique(np.concatenate(groups))
+    assert sum(asked) == len(everything) < sum(map(len, groups))
+    others = np.setdiff1d(np.arange(len(s.samples.labels)), everything)
+    assert len(others) and known.images[others].isnan().all()
+
+    def judged(model, samples):
+        own = personal_accuracies(
+            model, s.layout, samples, VAL, TEST, theta, lambda _: s.private[None],
+            torch.ones(CLIENTS, dtype=torch.bool), seen,
+        )  # fmt: skip
+        return own, global_metrics(model, s.layout, samples, IMAGES, theta, s.private)
+
+    (own, overall), (own_known, overall_known) = (
+        judged(s.model, s.samples),
+        judged(KnownScores(), known),
+    )
+    for name in ("val", "test", "expected"):
+        assert (getattr(own, name) == getattr(own_known, name)).all()
+    assert overall_known == pytest.approx(overall, rel=1e-12)
 
 
 def test_without_a_view_nothing_is_expected(setting):

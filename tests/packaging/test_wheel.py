@@ -193,10 +193,10 @@ def test_it_reproduces_and_another_release_redoes_what_it_changed(own_installati
     again = planned(done := fedsdg(*command, "--", "--dry-run", cwd=empty))
     assert "tables in" not in done.stdout
     assert again == {
-        "train_cell": 1,
+        "train_grid": 1,
         "summarise_runs": 1,
-        "render_table": 1,
-        "plot_figure": 1,
+        "render_tables": 1,
+        "plot_figures": 1,
         "write_claims": 1,
         "verify_runs": 1,
     }

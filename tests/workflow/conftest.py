@@ -1,5 +1,6 @@
 """A copy of the workflow in a folder of its own, and Snakemake as a reader would call it."""
 
+import functools
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,10 +40,18 @@ with open("calls.jsonl", "a") as calls:
     calls.write(json.dumps(call) + "\\n")
 if os.environ.get("FAILING") == command:
     sys.exit("error: 1 run(s) failed: fedavg, seed 0")
-output = given.get("output", [""])[0]
+outputs = given.get("output", [])
+output = (outputs or [""])[0]
+folders = []
+if command == "run":  # The whole grid: which runs it has, the config says.
+    sys.path[:0] = [os.getcwd(), {site!r}]
+    from fedsdg.experiment.config_files import load_config
+    config = load_config()
+    folders = [f"results/runs/{{config.experiment}}/{{run}}" for run in config.run_folders()]
 stem = re.sub("[.]safetensors$", "", output)
 files = {{
-    "partition": [output],
+    "partition": outputs,
+    "run": [f"{{folder}}/{{record}}" for folder in folders for record in {records}],
     "pretrain": [stem + ".safetensors", stem + ".json"],
     "train": [
         f"{{output}}/seed~{{re.search('seed~([0-9]+)', partition)[1]}}/{{record}}"
@@ -49,8 +59,10 @@ files = {{
         for record in {records}
     ],
     "summarise": [f"{{output}}/{{name}}" for name in {summary}],
-    "table": [f"{{output}}.{{suffix}}" for suffix in ("csv", "md", "tex")],
-    "figure": [f"{{output}}.{{suffix}}" for suffix in ("pdf", "svg", "png", "json")],
+    "table": [f"{{one}}.{{suffix}}" for one in outputs for suffix in ("csv", "md", "tex")],
+    "figure": [
+        f"{{one}}.{{suffix}}" for one in outputs for suffix in ("pdf", "svg", "png", "json")
+    ],
     "measure": given.get("measured", []),
     "kernels": [
         f"{{stem}}.{{suffix}}"
@@ -165,7 +177,8 @@ def check_out() -> Callable[[Path, str], Project]:
 
 @pytest.fixture(scope="session")
 def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    text = STAND_IN.format(python=sys.executable, records=RECORDS, summary=SUMMARY)
+    site = sysconfig.get_path("purelib")
+    text = STAND_IN.format(python=sys.executable, site=site, records=RECORDS, summary=SUMMARY)
     return write_command(tmp_path_factory.mktemp("stand-in") / "bin", text)
 
 
@@ -175,15 +188,33 @@ def project(tmp_path: Path, stand_in: Path) -> Project:
     return copy_workflow(tmp_path / "project", stand_in)
 
 
+#: With which every cell is a job; without it the small grid is one.
+CELLS = ("--workflow-profile", "profiles/gpu")
+
+
 @pytest.fixture(scope="session")
-def finished_once(tmp_path_factory: pytest.TempPathFactory, stand_in: Path) -> Project:
-    project = copy_workflow(tmp_path_factory.mktemp("finished") / "project", stand_in)
-    done = project.snakemake("--cores", "2")
-    assert done.returncode == 0, done.stdout
-    return project
+def finish(
+    tmp_path_factory: pytest.TempPathFactory, stand_in: Path
+) -> Callable[[tuple[str, ...]], Project]:
+    """Runs the whole default grid by the stand-in, once for all tests with the same options."""
+
+    @functools.cache
+    def finish(options: tuple[str, ...]) -> Project:
+        project = copy_workflow(tmp_path_factory.mktemp("finished") / "project", stand_in)
+        done = project.snakemake("--cores", "2", *options)
+        assert done.returncode == 0, done.stdout
+        return project
+
+    return finish
 
 
 @pytest.fixture
-def finished(finished_once: Project, tmp_path: Path) -> Project:
-    """A checkout in which the whole default grid was run, by the stand-in."""
-    return finished_once.copy(tmp_path / "project")
+def finished(finish: Callable[[tuple[str, ...]], Project], tmp_path: Path) -> Project:
+    """A checkout in which the whole default grid was run, in one job."""
+    return finish(()).copy(tmp_path / "project")
+
+
+@pytest.fixture
+def finished_cells(finish: Callable[[tuple[str, ...]], Project], tmp_path: Path) -> Project:
+    """A checkout in which the whole default grid was run, a job for each cell."""
+    return finish(CELLS).copy(tmp_path / "project")

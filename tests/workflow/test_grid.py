@@ -6,7 +6,7 @@ import textwrap
 import pytest
 import yaml
 
-from .conftest import jobs_of
+from .conftest import CELLS, jobs_of
 
 METHODS = 13
 TABLES = 10
@@ -18,14 +18,14 @@ def write_config(project, text):
     (project.folder / "more.yaml").write_text(textwrap.dedent(text))
 
 
-def test_default_grid_is_one_job_per_partition_and_per_cell(project):
+def test_default_grid_is_a_job_per_skew_and_one_for_all_runs(project):
     assert project.planned() == {
-        "partition_clients": 3 * 5,
+        "partition_clients": 3,
         "pretrain_backbone": 1,
-        "train_cell": 3 * METHODS,
+        "train_grid": 1,
         "summarise_runs": 1,
-        "render_table": TABLES,
-        "plot_figure": FIGURES,
+        "render_tables": 1,
+        "plot_figures": 1,
         "write_claims": 1,
         "verify_runs": 1,
     }
@@ -37,7 +37,7 @@ def test_smoke_config_replaces_lists_and_has_a_backbone_of_its_own(project):
     dry = project.snakemake("-n", "-p", "--cores", "1", "--configfile", "config/smoke.yaml")
     planned = jobs_of(dry)
     assert planned["partition_clients"] == 1
-    assert planned["train_cell"] == 2
+    assert planned["train_grid"] == 1
     assert planned["pretrain_backbone"] == 1
     assert "results/backbones/letters-small.safetensors" in dry.stdout
     assert "results/backbones/letters.safetensors" not in dry.stdout
@@ -45,7 +45,8 @@ def test_smoke_config_replaces_lists_and_has_a_backbone_of_its_own(project):
 
 
 def test_where_all_parameters_are_trained_no_backbone_is_made(project):
-    dry = project.snakemake("-n", "-p", "--cores", "1", "--configfile", "config/extended/full.yaml")
+    full = ("--configfile", "config/extended/full.yaml")
+    dry = project.snakemake("-n", "-p", "--cores", "1", *CELLS, *full)
     assert dry.returncode == 0, dry.stdout
     assert "fedsdg train --dataset digits" in dry.stdout
     assert "pretrain_backbone" not in dry.stdout and "--backbone" not in dry.stdout
@@ -60,7 +61,7 @@ def test_the_log_is_a_line_for_each_job_and_no_wall_of_file_names(project):
     assert done.returncode == 0, done.stdout
     jobs = re.findall(r"^Job \d+: (.*)$", done.stdout, re.MULTILINE)
     steps = re.findall(r"^(\d+) of (\d+) steps", done.stdout, re.MULTILINE)
-    assert "Train fedsdg on digits, dirichlet~0.3, all seeds" in jobs
+    assert "Train all runs of smoke" in jobs
     assert len(jobs) == len(steps) == int(steps[-1][1])
     # The last says where a person looks, and no other names a file.
     assert jobs[-1].startswith("All of smoke is there: results/tables/smoke/, ")
@@ -88,6 +89,7 @@ def test_grid_grows_with_the_config(project):
     )
     planned = project.planned("--configfile", "more.yaml")
     assert planned["partition_clients"] == 2 * 3
+    # MNIST's runs take long enough for a process each.
     assert planned["train_cell"] == 2 * 3 * 3
     assert planned["pretrain_backbone"] == 1
 
@@ -98,7 +100,7 @@ def test_works_from_another_folder(project, tmp_path):
     elsewhere.mkdir()
     dry = project.snakemake("-n", "--cores", "1", "--directory", str(elsewhere))
     assert dry.returncode == 0, dry.stdout
-    assert re.search(r"train_cell +39\b", dry.stdout)
+    assert re.search(r"train_grid +1\b", dry.stdout)
 
 
 def test_every_command_sees_the_effective_config(project):
@@ -113,7 +115,7 @@ def test_every_command_sees_the_effective_config(project):
         "experiment=tried",
     )
     assert done.returncode == 0, done.stdout
-    for command in ("partition", "pretrain", "train"):
+    for command in ("partition", "pretrain", "run"):
         for call in project.calls(command):
             config = yaml.safe_load(call["config"])
             assert config["experiment"] == "tried"
@@ -126,7 +128,6 @@ def test_every_command_sees_the_effective_config(project):
         "dataset": ["digits"],
         "clients": ["20"],
         "skew": ["dirichlet~0.3"],
-        "seed": ["7"],
         "output": ["results/partitions/digits/clients~20/dirichlet~0.3/seed~7.parquet"],
     }
 
@@ -135,7 +136,7 @@ def test_every_command_sees_the_effective_config(project):
 def test_threads_are_the_configs_whatever_cores_there_are(project):
     cell = "results/runs/label-skew/digits/clients~20/dirichlet~0.1/fedavg/seed~0/result.json"
     (project.folder / "threads.yaml").write_text("backbones: {letters: {threads: 2}}\n")
-    done = project.snakemake(cell, "--cores", "1", "--configfile", "threads.yaml")
+    done = project.snakemake(cell, "--cores", "1", *CELLS, "--configfile", "threads.yaml")
     assert done.returncode == 0, done.stdout
     (pretrain,) = project.calls("pretrain")
     (train,) = project.calls("train")
@@ -144,8 +145,14 @@ def test_threads_are_the_configs_whatever_cores_there_are(project):
     assert train["environment"]["MALLOC_MMAP_MAX_"] == "0"
 
 
-def test_a_cell_gets_its_partitions_in_the_order_of_the_seeds(finished):
-    calls = finished.calls("train")
+def test_the_grid_trains_in_as_many_processes_as_there_are_cores(finished):
+    (call,) = finished.calls("run")
+    assert call["given"] == {"grid": [], "runs-only": [], "jobs": ["2"]}
+    assert finished.snakemake("--lint").returncode == 0, "without cores, too"
+
+
+def test_a_cell_gets_its_partitions_in_the_order_of_the_seeds(finished_cells):
+    calls = finished_cells.calls("train")
     assert len(calls) == 3 * METHODS
     for call in calls:
         given = call["given"]
@@ -157,8 +164,8 @@ def test_a_cell_gets_its_partitions_in_the_order_of_the_seeds(finished):
         ]
 
 
-def test_the_dearest_cells_train_first(finished):
-    methods = [call["given"]["method"][0] for call in finished.calls("train")]
+def test_the_dearest_cells_train_first(finished_cells):
+    methods = [call["given"]["method"][0] for call in finished_cells.calls("train")]
     # Two run side by side, so that the fourth may note its call before the third.
     assert methods[:4].count("fine-tune") == 3
 

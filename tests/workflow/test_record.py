@@ -91,9 +91,9 @@ def test_figures_and_tables_of_a_clone_need_no_training(clone):
 def test_what_is_computed_here_comes_from_here(clone):
     """The record stands in for no run, and an experiment that has none is trained."""
     everything = clone.planned()
-    assert everything["train_cell"] == 39 and not set(everything) & set(AGAIN)
+    assert everything["train_grid"] == 1 and not set(everything) & set(AGAIN)
     smoke = clone.planned("figures", "--configfile", "config/smoke.yaml")
-    assert smoke["train_cell"] == 2 and "redraw_figure" not in smoke
+    assert smoke["train_grid"] == 1 and "redraw_figure" not in smoke
 
 
 def draw(experiment: str, name: str, folder: Path) -> None:

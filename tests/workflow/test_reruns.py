@@ -3,21 +3,20 @@
 import os
 import re
 import resource
-from pathlib import Path
 
 import pytest
-import yaml
 
-DEFAULT = yaml.safe_load((Path(__file__).parents[2] / "config/config.yaml").read_text())
-TABLES, FIGURES = len(DEFAULT["tables"]), len(DEFAULT["figures"])
+from .conftest import CELLS, jobs_of
+
 AFTER_TRAINING = {
     "summarise_runs": 1,
-    "render_table": TABLES,
-    "plot_figure": FIGURES,
+    "render_tables": 1,
+    "plot_figures": 1,
     "write_claims": 1,
     "verify_runs": 1,
 }
-ALL_CELLS = {"train_cell": 39, **AFTER_TRAINING}
+#: The job of the grid takes from the store what has not changed (tests/experiment/test_grid.py).
+GRID = {"train_grid": 1, **AFTER_TRAINING}
 
 PLUGIN = """
 from fedsdg.methods.families import METHODS as TABLE
@@ -26,10 +25,10 @@ METHODS = {"clipped": TABLE["fedavg"]}
 """
 
 LESS_LIKELY = [
-    ("analysis/tables/render.py", {"render_table": TABLES, "verify_runs": 1}),
+    ("analysis/tables/render.py", {"render_tables": 1, "verify_runs": 1}),
     ("analysis/summarise.py", AFTER_TRAINING),
-    ("data/skew.py", {"partition_clients": 15, **ALL_CELLS}),
-    ("experiment/backbones/pretraining.py", {"pretrain_backbone": 1, **ALL_CELLS}),
+    ("data/skew.py", {"partition_clients": 3, **GRID}),
+    ("experiment/backbones/pretraining.py", {"pretrain_backbone": 1, **GRID}),
 ]
 
 
@@ -46,11 +45,9 @@ def test_a_second_run_has_nothing_to_do_and_says_so_at_once(finished):
 @pytest.mark.parametrize(
     ("file", "expected"),
     [
-        ("analysis/plots/style.py", {"plot_figure": FIGURES, "verify_runs": 1}),
+        ("analysis/plots/style.py", {"plot_figures": 1, "verify_runs": 1}),
         *(pytest.param(*case, marks=pytest.mark.slow) for case in LESS_LIKELY),
-        # Krum and Multi-Krum, for three skews.
-        ("aggregation/rules/krum.py", {"train_cell": 6, **AFTER_TRAINING}),
-        ("federation/local_training.py", ALL_CELLS),
+        ("aggregation/rules/krum.py", GRID),
     ],
 )
 def test_an_edited_source_redoes_what_depends_on_it(finished, file, expected):
@@ -58,15 +55,25 @@ def test_an_edited_source_redoes_what_depends_on_it(finished, file, expected):
     assert finished.planned() == expected
 
 
+@pytest.mark.parametrize(
+    ("file", "cells"),
+    # Krum and Multi-Krum, for three skews.
+    [("aggregation/rules/krum.py", 6), ("federation/local_training.py", 39)],
+)
+def test_an_edited_source_trains_the_cells_that_reach_it(finished_cells, file, cells):
+    finished_cells.edit(f"fedsdg/{file}")
+    assert finished_cells.planned(*CELLS) == {"train_cell": cells, **AFTER_TRAINING}
+
+
 def test_the_checkpoint_that_training_starts_from_is_an_input(project):
     (project.folder / "start.yaml").write_text("adapters: {start: taken/global}")
-    asked = ("--configfile", "start.yaml", "--until", "train_cell")
+    asked = ("--configfile", "start.yaml", "--until", "train_grid")
     lacking = project.snakemake("--dry-run", "--cores", "1", *asked)
     assert lacking.returncode and "adapter_config.json is missing" in lacking.stdout
     (project.folder / "taken/global").mkdir(parents=True)
     for name in ("adapter_config.json", "adapter_model.safetensors"):
         (project.folder / "taken/global" / name).touch()
-    assert project.planned(*asked)["train_cell"] == ALL_CELLS["train_cell"]
+    assert project.planned(*asked)["train_grid"] == 1
 
 
 def change(project, old: str, new: str) -> None:
@@ -84,10 +91,10 @@ def entry(project, kind: str) -> str:
     return line
 
 
-def test_lambda_of_one_method_trains_that_method_alone(finished):
-    own = entry(finished, "fedsdg")
-    change(finished, own, re.sub(r"lambda1: [^,}]+", "lambda1: 0.0002", own))
-    assert finished.planned() == {"train_cell": 3, **AFTER_TRAINING}
+def test_lambda_of_one_method_trains_that_method_alone(finished_cells):
+    own = entry(finished_cells, "fedsdg")
+    change(finished_cells, own, re.sub(r"lambda1: [^,}]+", "lambda1: 0.0002", own))
+    assert finished_cells.planned(*CELLS) == {"train_cell": 3, **AFTER_TRAINING}
 
 
 def test_what_concerns_no_result_redoes_nothing(finished):
@@ -114,73 +121,95 @@ def test_what_concerns_no_result_redoes_nothing(finished):
 
 
 @pytest.mark.slow
-def test_a_setting_of_training_trains_whom_it_concerns_and_redoes_nothing_upstream(finished):
+def test_a_setting_of_training_trains_whom_it_concerns_and_redoes_nothing_upstream(finished_cells):
     """But FedSDG, whose entry has an η_m of its own: that is what its runs are made with."""
-    change(finished, "  eta_m: 0.1\n", "  eta_m: 0.2\n")
-    assert finished.planned() == {**ALL_CELLS, "train_cell": 36}
+    change(finished_cells, "  eta_m: 0.1\n", "  eta_m: 0.2\n")
+    assert finished_cells.planned(*CELLS) == {"train_cell": 36, **AFTER_TRAINING}
 
 
 @pytest.mark.slow
 def test_rounds_and_evaluation_belong_to_training(finished):
     change(finished, "evaluate_every: 5", "evaluate_every: 4")
-    assert finished.planned() == ALL_CELLS
+    assert finished.planned() == GRID
 
 
 @pytest.mark.slow
 def test_the_partition_section_redoes_partitions_but_not_the_backbone(finished):
     change(finished, "min_samples: 12", "min_samples: 10")
-    assert finished.planned() == {"partition_clients": 15, **ALL_CELLS}
+    assert finished.planned() == {"partition_clients": 3, **GRID}
 
 
 @pytest.mark.slow
 def test_the_backbone_section_redoes_the_backbone_but_not_the_partitions(finished):
     change(finished, "    depth: 6", "    depth: 5")
-    assert finished.planned() == {"pretrain_backbone": 1, **ALL_CELLS}
+    assert finished.planned() == {"pretrain_backbone": 1, **GRID}
+
+
+@pytest.mark.slow
+def test_a_backbone_is_made_anew_where_it_is_asked_for_or_the_records_has_changed(project):
+    recorded = project.folder / "results/reference/backbones/letters.json"
+    recorded.parent.mkdir(parents=True)
+    recorded.write_text('{"sha256": "of one machine"}')
+    done = project.snakemake("--cores", "2", "--until", "pretrain_backbone")
+    assert done.returncode == 0, done.stdout
+    (call,) = project.calls("pretrain")
+    assert "recorded" in call["given"]
+    asked = ("--dry-run", "--cores", "2", "--until", "pretrain_backbone")
+    assert jobs_of(project.snakemake(*asked)) == {}
+    anew = project.snakemake(*asked, FEDSDG_PRETRAIN="1")
+    assert jobs_of(anew) == {"pretrain_backbone": 1}
+    recorded.write_text('{"sha256": "of another"}')
+    assert jobs_of(project.snakemake(*asked)) == {"pretrain_backbone": 1}
 
 
 def test_a_new_seed_needs_its_partitions_and_every_cell(finished):
     change(finished, "seeds: [0, 1, 2, 3, 4]", "seeds: [0, 1, 2, 3, 4, 5]")
-    assert finished.planned() == {"partition_clients": 3, **ALL_CELLS}
+    assert finished.planned() == {"partition_clients": 3, **GRID}
 
 
 @pytest.mark.slow
-def test_a_new_method_trains_alone(finished):
-    last = entry(finished, "local-only")
-    change(finished, last, f"{last}  - {{type: krum, name: krum-0, f: 0}}\n")
-    assert finished.planned() == {"train_cell": 3, **AFTER_TRAINING}
+def test_a_new_method_trains_alone(finished_cells):
+    last = entry(finished_cells, "local-only")
+    change(finished_cells, last, f"{last}  - {{type: krum, name: krum-0, f: 0}}\n")
+    assert finished_cells.planned(*CELLS) == {"train_cell": 3, **AFTER_TRAINING}
 
 
 @pytest.mark.slow
-def test_an_edited_plugin_trains_its_own_methods_alone(finished):
+def test_an_edited_plugin_trains_its_own_methods_alone(finished_cells):
     """Whose file it is: methods of the table do not depend on it."""
+    finished = finished_cells
     plugin = finished.folder / "clipped.py"
     plugin.write_text(PLUGIN)
     change(finished, "experiment: label-skew\n", "experiment: label-skew\nplugins: [clipped.py]\n")
-    assert finished.planned() == {}
+    assert finished.planned(*CELLS) == {}
     last = entry(finished, "local-only")
     change(finished, last, f"{last}  - clipped\n")
-    assert finished.planned() == {"train_cell": 3, **AFTER_TRAINING}
-    done = finished.snakemake("--cores", "2")
+    assert finished.planned(*CELLS) == {"train_cell": 3, **AFTER_TRAINING}
+    done = finished.snakemake("--cores", "2", *CELLS)
     assert done.returncode == 0, done.stdout
     plugin.write_text(f"{PLUGIN}# edited\n")
-    assert finished.planned() == {"train_cell": 3, **AFTER_TRAINING}
+    assert finished.planned(*CELLS) == {"train_cell": 3, **AFTER_TRAINING}
 
 
 @pytest.mark.slow
-def test_a_method_less_trains_nothing(finished):
-    change(finished, entry(finished, "local-only"), "")
-    assert finished.planned() == AFTER_TRAINING
+def test_a_method_less_trains_nothing(finished_cells):
+    change(finished_cells, entry(finished_cells, "local-only"), "")
+    assert finished_cells.planned(*CELLS) == AFTER_TRAINING
 
 
 @pytest.mark.slow
 def test_a_lost_table_comes_back(finished):
     (finished.folder / "results/tables/label-skew/main.tex").unlink()
-    assert finished.planned() == {"render_table": 1, "verify_runs": 1}
+    assert finished.planned() == {"render_tables": 1, "verify_runs": 1}
 
 
 @pytest.mark.slow
 def test_experiments_share_partitions_and_keep_their_runs_apart(finished):
     planned = finished.planned("--configfile", "config/smoke.yaml")
     assert "partition_clients" not in planned
-    assert planned["train_cell"] == 2
+    assert planned["train_grid"] == 1
+    # Six seeds of a skew that two experiments have: the five that were there come out the same.
+    (finished.folder / "more.yaml").write_text("seeds: [0, 1, 2, 3, 4, 5]\nexperiment: more\n")
+    done = finished.snakemake("--cores", "2", "--configfile", "more.yaml")
+    assert done.returncode == 0 and finished.calls("partition")[-1]["config"] != ""
     assert finished.planned() == {}

@@ -174,4 +174,4 @@ def test_a_failed_run_is_a_row_and_the_remedy_in_its_message_works(two_cores, tm
     for file in cell.iterdir():
         file.unlink()
     plan = broken.planned(*config, "--forcerun", "summarise_runs")
-    assert plan["train_cell"] == 1, "the failed cell alone is trained again"
+    assert plan["train_grid"] == 1, "it is trained again"

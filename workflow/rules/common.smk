@@ -3,6 +3,7 @@
 Kept light on purpose (no pandas, no torch): Snakemake reads it on every call.
 """
 
+import atexit
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 from snakemake.utils import validate
 
@@ -17,6 +19,7 @@ from snakemake.utils import validate
 ROOT = Path(workflow.basedir)
 ROOT = ROOT.parent if ROOT.name == "workflow" else ROOT
 sys.path.insert(0, str(ROOT))
+from fedsdg.experiment.backbones.made import takes_recorded
 from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.config_files import kept_whole
 from fedsdg.experiment.declared_data import ALL, all_clients, description
@@ -25,8 +28,13 @@ from fedsdg.experiment.starts import FILES as START_FILES
 from fedsdg.experiment.store import libraries
 from fedsdg.files import places, sha256_json
 from fedsdg.files.declarations import declarations, families, titles
+from fedsdg.files.spent import note_spent
 from fedsdg.files.strict_yaml import read_yaml
 from fedsdg.methods.plugins import plugin_sources
+
+# With FEDSDG_SPENT, what Snakemake has spent, its jobs included, is noted when it ends.
+if workflow.is_main_process:
+    atexit.register(note_spent, "report" if "--report" in sys.argv else "snakemake")
 
 # Snakemake has read these files already, but keeps the last of two equal keys without a word.
 for file in (*workflow.configfiles, *workflow.overwrite_configfiles):
@@ -57,6 +65,10 @@ BACKBONES_OF_RUNS = expand(
 # taken for the other.
 RECORDED = sorted(file.parent.name for file in Path(places.RECORDS).glob("*/runs.parquet"))
 
+
+# The places of the experiment's tables and figures, without suffix.
+TABLES = expand(places.TABLE, table=config["tables"], allow_missing=True)
+FIGURES = expand(places.FIGURE, figure=config["figures"], allow_missing=True)
 
 # The arenas of the three questions, in which the same methods are compared.
 ARENAS = list(places.ARENAS)
@@ -197,6 +209,10 @@ def published_figures():
 # Of CIFAR-100 a training process took 4.5 GB; what is small takes less than 1 GB, most of it PyTorch.
 SMALL = ("digits", "digits_domains", "letters")
 GPU = int(config["training"].get("device") == "cuda")
+# Whether one job trains the whole grid: where runs take seconds, a process for each cell would spend
+# most of its time on imports. Nodes of a cluster and GPUs are for single cells.
+CLUSTER = workflow.remote_exec or workflow.nodes is not None
+TOGETHER = set(CONFIG.datasets) <= set(SMALL) and not GPU and not CLUSTER
 
 
 def memory(data, attempt):
@@ -237,7 +253,7 @@ CODE = {
         "fedsdg.data.partition_files",
         "fedsdg.experiment.loading",
     ],
-    "pretrain": ["fedsdg.experiment.backbones.pretraining"],
+    "pretrain": ["fedsdg.experiment.backbones.pretraining", "fedsdg.experiment.backbones.made"],
     "summarise": ["fedsdg.analysis.summarise"],
     "tables": ["fedsdg.analysis.tables.*"],
     "figures": ["fedsdg.analysis.plots.*"],
@@ -275,11 +291,28 @@ def code(wildcards):
     return canonical({"code": source_hash(run_of(wildcards)), **libraries()})
 
 
+def grid_settings(wildcards):
+    """One hash of the settings and the code of all cells."""
+    cells = [
+        SimpleNamespace(dataset=dataset, setting=setting, method=method.label)
+        for dataset in CONFIG.datasets
+        for setting in CONFIG.settings
+        for method in CONFIG.methods
+    ]
+    return sha256_json(sorted([*vars(c).values(), run_settings(c), code(c)] for c in cells))
+
+
 def data_files(wildcards):
     """The files of the plugin that a data set is from; none for others."""
     plugin = getattr(CONFIG.source(wildcards.dataset), "plugin", None)
     inside = plugin is not None and plugin.place.endswith(".py")
     return [os.path.relpath(file) for file in plugin_sources(plugin.place)] if inside else []
+
+
+def recorded_backbone(wildcards):
+    """The hash of the record's backbone of this name, which is taken if its recipe is the config's."""
+    facts = ROOT / places.RECORDS / f"backbones/{wildcards.backbone}.json"
+    return json.loads(facts.read_text())["sha256"] if takes_recorded() and facts.is_file() else ""
 
 
 def suites():

@@ -2,15 +2,15 @@
 
 
 rule partition_clients:
-    """Divide a data set among clients and into their train, validation and test splits."""
+    """Divide a data set among clients and into their train, validation and test splits, by seed."""
     input:
         plugins=data_files,
     output:
-        places.PARTITION,
+        expand(places.PARTITION, seed=CONFIG.seeds, allow_missing=True),
     log:
-        f"results/logs/partition_clients/{places.DIVISION}.log",
+        f"results/logs/partition_clients/{places.DIVISIONS}.log",
     benchmark:
-        f"results/benchmarks/partition_clients/{places.DIVISION}.tsv"
+        f"results/benchmarks/partition_clients/{places.DIVISIONS}.tsv"
     # All partitions first: then every cell can start, the dearest before the others.
     priority: 50
     threads: 1
@@ -21,7 +21,7 @@ rule partition_clients:
         settings=partition_settings,
         code=CODE["partition"],
     message:
-        "Partition {wildcards.dataset} among {wildcards.clients} clients: {wildcards.skew}, seed {wildcards.seed}"
+        "Partition {wildcards.dataset} among {wildcards.clients} clients: {wildcards.skew}, all seeds"
     shell:
         "fedsdg partition --dataset {wildcards.dataset} --clients {wildcards.clients}"
-        " --skew {wildcards.skew} --seed {wildcards.seed} --output {output} &> {log}"
+        " --skew {wildcards.skew} --output {output} &> {log}"

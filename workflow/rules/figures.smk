@@ -1,41 +1,43 @@
 """Figures: of what was computed here, and of the committed records, one by one and together."""
 
 
-rule plot_figure:
-    """One figure as pdf, svg and png, with a JSON that says what it was drawn from."""
+rule plot_figures:
+    """Every figure as pdf, svg and png, with a JSON that says what it was drawn from."""
     input:
         summary=summary_files(),
         partitions=grid(places.PARTITION, seed=min(CONFIG.seeds)),
     output:
-        pdf=f"{places.FIGURE}.pdf",
-        svg=report(
-            f"{places.FIGURE}.svg",
-            caption="../report/figure.rst",
-            category="Figures",
-            labels={"experiment": "{experiment}", "figure": "{figure}"},
-        ),
-        png=f"{places.FIGURE}.png",
-        facts=f"{places.FIGURE}.json",
+        svg=[
+            report(
+                f"{figure}.svg",
+                caption="../report/figure.rst",
+                category="Figures",
+                labels={"experiment": "{experiment}", "figure": Path(figure).name},
+            )
+            for figure in FIGURES
+        ],
+        others=expand("{stem}.{suffix}", stem=FIGURES, suffix=["pdf", "png", "json"]),
     log:
-        "results/logs/plot_figure/{experiment}/{figure}.log",
+        "results/logs/plot_figures/{experiment}.log",
     benchmark:
-        "results/benchmarks/plot_figure/{experiment}/{figure}.tsv"
+        "results/benchmarks/plot_figures/{experiment}.tsv"
     threads: 1
     resources:
         mem_mb=2048,
-        runtime=10,
+        runtime=20,
     params:
         summary=subpath(input[0], parent=True),
-        stem=subpath(output.pdf, strip_suffix=".pdf"),
+        figures=config["figures"],
+        stems=FIGURES,
         code=CODE["figures"],
     message:
-        "Plot the figure {wildcards.figure} of {wildcards.experiment}"
+        "Plot the figures of {wildcards.experiment}"
     shell:
-        "fedsdg figure --summary {params.summary} --figure {wildcards.figure}"
-        " --partitions {input.partitions} --output {params.stem} &> {log}"
+        "fedsdg figure --summary {params.summary} --figure {params.figures}"
+        " --partitions {input.partitions} --output {params.stems} &> {log}"
 
 
-use rule plot_figure as redraw_figure with:
+use rule plot_figures as redraw_figure with:
     input:
         summary=recorded_summary,
         partitions=recorded_partitions,
@@ -48,6 +50,11 @@ use rule plot_figure as redraw_figure with:
         "results/logs/redraw_figure/{experiment}/{figure}.log",
     benchmark:
         "results/benchmarks/redraw_figure/{experiment}/{figure}.tsv"
+    params:
+        summary=subpath(input[0], parent=True),
+        figures="{figure}",
+        stems=subpath(output.pdf, strip_suffix=".pdf"),
+        code=CODE["figures"],
     message:
         "Redraw the figure {wildcards.figure} of {wildcards.experiment} from its record"
 

@@ -2,7 +2,7 @@
 
 
 rule pretrain_backbone:
-    """Pretrain, convert or fetch a backbone; its facts and its hash stand in the JSON beside it."""
+    """Take a backbone from the record, pretrain, convert or fetch it; the JSON beside it says which."""
     input:
         weights=lambda wildcards: config["backbones"][wildcards.backbone].get("file", []),
     output:
@@ -25,8 +25,9 @@ rule pretrain_backbone:
         threads=lambda wildcards: config["backbones"][wildcards.backbone].get("threads", 1),
         settings=lambda wildcards: canonical(config["backbones"][wildcards.backbone]),
         code=CODE["pretrain"],
+        recorded=recorded_backbone,
     message:
-        "Pretrain the backbone {wildcards.backbone}"
+        "Take or pretrain the backbone {wildcards.backbone}"
     shell:
         "OMP_NUM_THREADS={params.threads} MKL_NUM_THREADS={params.threads}"
-        " fedsdg pretrain --backbone {wildcards.backbone} --output {output.weights} &> {log}"
+        " fedsdg pretrain --recorded --backbone {wildcards.backbone} --output {output.weights} &> {log}"

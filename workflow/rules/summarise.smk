@@ -29,38 +29,41 @@ rule summarise_runs:
         "fedsdg summarise --runs {params.runs} --output {params.summary} {params.search} &> {log}"
 
 
-rule render_table:
-    """One table as csv, Markdown and LaTeX."""
+rule render_tables:
+    """Every table as csv, Markdown and LaTeX."""
     input:
         summary=summary_files(),
     output:
-        csv=report(
-            f"{places.TABLE}.csv",
-            caption="../report/table.rst",
-            category="Tables",
-            labels={"experiment": "{experiment}", "table": "{table}"},
-        ),
-        markdown=f"{places.TABLE}.md",
-        latex=f"{places.TABLE}.tex",
+        csv=[
+            report(
+                f"{table}.csv",
+                caption="../report/table.rst",
+                category="Tables",
+                labels={"experiment": "{experiment}", "table": Path(table).name},
+            )
+            for table in TABLES
+        ],
+        others=expand("{stem}.{suffix}", stem=TABLES, suffix=["md", "tex"]),
     log:
-        "results/logs/render_table/{experiment}/{table}.log",
+        "results/logs/render_tables/{experiment}.log",
     benchmark:
-        "results/benchmarks/render_table/{experiment}/{table}.tsv"
+        "results/benchmarks/render_tables/{experiment}.tsv"
     threads: 1
     resources:
         mem_mb=1024,
-        runtime=10,
+        runtime=20,
     params:
         summary=subpath(input[0], parent=True),
-        stem=subpath(output.csv, strip_suffix=".csv"),
+        tables=config["tables"],
+        stems=TABLES,
         code=CODE["tables"],
     message:
-        "Render the table {wildcards.table} of {wildcards.experiment}"
+        "Render the tables of {wildcards.experiment}"
     shell:
-        "fedsdg table --summary {params.summary} --table {wildcards.table} --output {params.stem} &> {log}"
+        "fedsdg table --summary {params.summary} --table {params.tables} --output {params.stems} &> {log}"
 
 
-use rule render_table as rerender_table with:
+use rule render_tables as rerender_table with:
     input:
         summary=recorded_summary,
     output:
@@ -71,6 +74,11 @@ use rule render_table as rerender_table with:
         "results/logs/rerender_table/{experiment}/{table}.log",
     benchmark:
         "results/benchmarks/rerender_table/{experiment}/{table}.tsv"
+    params:
+        summary=subpath(input[0], parent=True),
+        tables="{table}",
+        stems=subpath(output.csv, strip_suffix=".csv"),
+        code=CODE["tables"],
     message:
         "Render the table {wildcards.table} of {wildcards.experiment} from its record"
 

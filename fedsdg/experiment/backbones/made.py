@@ -1,14 +1,23 @@
-"""Whether a file is the backbone that a recipe describes, by the facts beside it."""
+"""Whether a file is the backbone that a recipe describes, and taking it from the record.
+
+Pretraining rounds differently on another processor, and other weights mean other runs. The record
+therefore has the weights that its runs began with.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fedsdg import files
 from fedsdg.experiment.backbones.recipe import Checkpoint, Recipe, Timm, parse_backbone
+from fedsdg.files.places import RECORDS
+from fedsdg.files.shipped import root
 
 
 def is_made(options: Mapping[str, Any], output: Path | str) -> bool:
@@ -17,9 +26,6 @@ def is_made(options: Mapping[str, Any], output: Path | str) -> bool:
     That the weights belong to the facts is checked where they are loaded. Where the file that it
     was made from is gone, its name and the architecture decide.
     """
-    # It imports torch, which most recipes need not here.
-    from fedsdg.experiment.backbones.taken_over import shape_of, take
-
     output = Path(output)
     try:
         facts = json.loads(output.with_suffix(".json").read_text(encoding="utf-8"))
@@ -28,6 +34,9 @@ def is_made(options: Mapping[str, Any], output: Path | str) -> bool:
             return False
         if isinstance(entry, Recipe):
             return bool(facts["recipe"] == json.loads(json.dumps(asdict(entry))))
+        # It imports torch, which recipes do not need here.
+        from fedsdg.experiment.backbones.taken_over import shape_of, take
+
         if facts["linear_probe"]["data"] != entry.probe:
             return False
         if isinstance(entry, Timm) and not Path(entry.file or "").is_file():
@@ -44,6 +53,34 @@ def is_made(options: Mapping[str, Any], output: Path | str) -> bool:
         return bool(facts["sha256"] == taken.sha256 and facts["architecture"] == shape)
     except (OSError, ValueError, KeyError, TypeError):
         return False
+
+
+def takes_recorded() -> bool:
+    """Whether backbones are taken from the record: unless the environment has FEDSDG_PRETRAIN=1."""
+    return os.environ.get("FEDSDG_PRETRAIN", "") in ("", "0")
+
+
+def take_recorded(name: str, options: Mapping[str, Any], output: Path | str) -> bool:
+    """Copy the backbone of the record to `output`, if it is the one that `options` describe.
+
+    Args:
+        name: of the recipe under `backbones` of the config.
+        options: the recipe.
+        output: ends in .safetensors; the facts beside it say where it was `taken_from`.
+
+    Returns:
+        Whether it was copied: not where the record has none of this name or of another recipe, and
+        not where `takes_recorded` says no.
+    """
+    place, output = f"{RECORDS}/backbones/{name}.safetensors", Path(output)
+    file = root() / place
+    if not (takes_recorded() and file.is_file() and is_made(options, file)):
+        return False
+    facts = files.read_json(file.with_suffix(".json"))
+    files.write_bytes(output, file.read_bytes())
+    files.write_json(output.with_suffix(".json"), {**facts, "taken_from": place})
+    print(f"backbone {name}: taken from {place}", file=sys.stderr, flush=True)
+    return True
 
 
 def require_made(name: str, options: Mapping[str, Any], output: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsdg import files
+from fedsdg.experiment.backbones.made import is_made, take_recorded
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.continuing import take_from_record
 from fedsdg.experiment.grid.environment import ALLOCATOR, THREADS, surroundings
@@ -45,20 +46,26 @@ def run_grid(
     minutes: float | None = None,
     seeds_together: int = 1,
     continue_record: bool = False,
+    runs_only: bool = False,
 ) -> list[str]:
     """Do what is not done yet, and write summary, tables, figures and claims of what there is.
 
     ``jobs`` runs side by side; no run is started after ``minutes``. ``seeds_together`` many seeds
     of a cell are trained in one pass. ``continue_record``: runs that the committed record holds
-    count as done. Returns the failed runs, one line each. Raises ``GridError``
-    when the backbone, a data set or a partition cannot be had, ``ValueError`` for a table or
-    figure that there is not, and ``Stopped`` at SIGINT and SIGTERM, when what was done is saved.
+    count as done. ``runs_only``: stop before the summary; the dearest runs are done first, so that
+    no process waits for the last of them, and finished runs are repeated on standard output.
+    Returns the failed runs, one line each; none where ``runs_only``, for the summary tells them.
+    Raises ``GridError`` when the backbone, a data set or a partition cannot be had, ``ValueError``
+    for a table or figure that there is not, and ``Stopped`` at SIGINT and SIGTERM, when what was
+    done is saved.
     """
     begun = time.monotonic()
-    shown_pages(config)
+    if not runs_only:
+        shown_pages(config)
     runs = grid_runs(config, store, only)
     devices = devices_of(config.training.device, jobs)
-    with GridProgress(config.experiment, config.federation.rounds) as progress:
+    rounds = config.federation.rounds
+    with GridProgress(config.experiment, rounds, repeated=runs_only) as progress:
         try:
             with stopped_by_signals() as check:
                 backbone = _make_backbone(config, store, progress)
@@ -73,10 +80,12 @@ def run_grid(
                         wanted = [address_of(run, made[run.partition], backbone) for run in left]
                         taken = take_from_record(config.experiment, wanted, store)
                         progress.say(f"{taken} of {len(left)} runs are in the record")
+                    if runs_only:
+                        left.sort(key=lambda run: run.config.method != "fine-tune")
                     progress.start(len(runs), len(runs) - len(left))
                     deadline = None if minutes is None else begun + 60 * minutes
                     _train(grouped(left, seeds_together), workers, progress, deadline, check)
-                    return write_pages(config, workers, progress)
+                    return [] if runs_only else write_pages(config, workers, progress)
         except Stopped as stop:
             raise Stopped(stop.args[0], progress.stopped) from None
 
@@ -87,6 +96,9 @@ def _make_backbone(config: Config, store: Path, progress: GridProgress) -> str |
     if file is None:
         return None
     options = config.backbones[config.backbone]
+    light = options.get("source", "pretrain") == "pretrain"  # To look at others takes PyTorch.
+    if light and (is_made(options, file) or take_recorded(config.backbone, options, file)):
+        return str(files.read_json(file.with_suffix(".json"))["sha256"])
     keeping = {
         "checkpoints": store.parent / "checkpoints",
         "checkpoint_seconds": config.checkpoint_seconds,
@@ -101,7 +113,6 @@ def _make_backbone(config: Config, store: Path, progress: GridProgress) -> str |
 
 def _backbone(task: tuple[Mapping[str, Any], Path, Mapping[str, Any]], note: Note) -> str:
     from fedsdg.experiment.backbones import pretraining
-    from fedsdg.experiment.backbones.made import is_made
 
     options, file, keeping = task
     if not is_made(options, file):

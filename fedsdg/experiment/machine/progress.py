@@ -93,11 +93,15 @@ def byte_progress() -> Iterator[Callable[[str, int, int], None]]:
 
 
 class GridProgress:
-    """Many runs: one bar over all their rounds on a terminal; elsewhere plain lines."""
+    """Many runs: one bar over all their rounds on a terminal; elsewhere plain lines.
 
-    def __init__(self, experiment: str, rounds: int) -> None:
+    ``repeated``: where standard error is no terminal, print finished runs on standard output too.
+    """
+
+    def __init__(self, experiment: str, rounds: int, *, repeated: bool = False) -> None:
         self._experiment = experiment
         self._rounds = rounds
+        self._repeated = repeated
         self._runs = self._done = 0
         self._seen: dict[str, int] = {}
         self._bar: Any = None
@@ -166,7 +170,10 @@ class GridProgress:
         self._pass(self._rounds - self._seen.pop(title, 0))
         self._count()
         left = self._left(self._passed, self._bar.total) if self._bar.disable else ""
-        self.say(f"[{self._done}/{self._runs}] {title}: {failure or 'ok'}{left}")
+        line = f"[{self._done}/{self._runs}] {title}: {failure or 'ok'}{left}"
+        self.say(line)
+        if self._repeated and self._bar.disable:
+            print(f"{self._experiment}: {line}", flush=True)
 
     def _pass(self, rounds: int) -> None:
         self._passed += rounds

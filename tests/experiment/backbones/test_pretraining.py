@@ -9,15 +9,18 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+import yaml
 
 from fedsdg.data.datasets import image_data, load_dataset
 from fedsdg.data.partition_spec import PartitionSettings
 from fedsdg.experiment.backbones.accuracy import probed
-from fedsdg.experiment.backbones.made import is_made, require_made
+from fedsdg.experiment.backbones.made import is_made, require_made, take_recorded
 from fedsdg.experiment.backbones.pretraining import pretrain
 from fedsdg.experiment.backbones.recipe import parse_backbone
 from fedsdg.experiment.backbones.source_images import source_images
 from fedsdg.experiment.material import make_partition
+from fedsdg.files import read_json
+from fedsdg.files.shipped import shipped
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build, load_backbone, save_backbone
 from fedsdg.models.probe import linear_probe
@@ -40,6 +43,25 @@ def test_bytes_repeat_and_threads_are_given_back(quick, tmp_path):
     assert torch.get_num_threads() == before
     for name in ("quick.safetensors", "quick.json"):
         assert (tmp_path / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+
+def test_the_records_backbone_is_taken_where_it_is_the_one_that_is_described(tmp_path, monkeypatch):
+    monkeypatch.delenv("FEDSDG_PRETRAIN", raising=False)
+    options = yaml.safe_load(shipped("config/config.yaml").read_text())["backbones"]["letters"]
+    output = tmp_path / "letters.safetensors"
+    assert not take_recorded("letters", {**options, "seed": 1}, output), "another recipe"
+    assert not take_recorded("others", options, output), "another name"
+    monkeypatch.setenv("FEDSDG_PRETRAIN", "1")
+    assert not take_recorded("letters", options, output), "it is to be made anew"
+    assert not output.exists()
+    monkeypatch.delenv("FEDSDG_PRETRAIN")
+    assert take_recorded("letters", options, output)
+    recorded = "results/reference/backbones/letters.safetensors"
+    assert output.read_bytes() == shipped(recorded).read_bytes()
+    facts = read_json(shipped(recorded).with_suffix(".json"))
+    assert read_json(output.with_suffix(".json")) == {**facts, "taken_from": recorded}
+    assert load_backbone(output).facts["taken_from"] == recorded
+    assert is_made(options, output)
 
 
 def test_another_seed_gives_other_weights(quick, tmp_path):
