@@ -4,13 +4,15 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 
 import pytest
 import torch
 
-from benchmarks.arithmetic import operations
+from benchmarks.arithmetic import operations, peak, product
 from benchmarks.federations import MEASURED
+from benchmarks.gate import one_thread
 from benchmarks.regression import Unable
 from benchmarks.runs import (
     ARENAS,
@@ -28,6 +30,7 @@ from benchmarks.runs import (
     ratios,
     side,
 )
+from benchmarks.timing import seconds
 from fedsdg.data.partition_record import TRAIN
 from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.material import make_partition
@@ -127,6 +130,14 @@ def test_the_floor_is_what_a_plain_pass_multiplies_but_for_what_nothing_asks_for
     assert floor_seconds({"images": 1, "samples": 0}, 1.0) == forward
     assert floor_seconds({"images": 0, "samples": 1}, 1.0) == forward + backward
     assert floor_seconds({"images": 0, "samples": 3}, 2.0) == 1.5 * (forward + backward)
+
+
+def test_the_peak_is_beyond_a_product_of_matrices_and_within_what_a_core_can_do():
+    """Two fused products and sums of sixteen numbers a cycle, at 6 GHz at most."""
+    work, count = product("float32")
+    with one_thread():
+        best = min(seconds(work, time.process_time) for _ in range(5))
+    assert 0.5 * count / best < peak(100_000) < 2 * 2 * 16 * 6e9
 
 
 @pytest.mark.parametrize("arena", ARENAS)
