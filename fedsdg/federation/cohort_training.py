@@ -10,7 +10,7 @@ are sent at once before, and the losses are fetched and looked at afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedsdg.federation.branches import gate_penalty, private_penalty
 from fedsdg.federation.clients import Clients, LocalResult
-from fedsdg.federation.local_work import LocalWork, Model, Samples
+from fedsdg.federation.local_work import LocalWork, Model, Samples, shares_of
 from fedsdg.federation.losses.loss import sample_weights
 from fedsdg.federation.optimisers.mover import Mover
 from fedsdg.federation.step_rows import ROWS, PrivateColumns, Rows
@@ -98,7 +98,9 @@ class CohortTraining:
                 rows.private_grad.zero_()
                 alone = work.shared_alone and tuple(turn) == ("shared",)
                 which = {"private": False} if alone else {}
-                share = self._shares(images, labels, size, sizes, named, **which)
+                share = shares_of(
+                    self._model, work.loss, images, labels, size, sizes, named, **which
+                )
                 # Clients share no parameter: the gradient of the sum is every client's own.
                 share.sum().backward()
                 if turn == turns[-1]:
@@ -135,7 +137,8 @@ class CohortTraining:
             parameters = self._parameters(self._rows(slice(len(sizes))), ROWS)
             index, size = steps.batch(step)
             images, labels = samples.images[index], samples.labels[index]
-            self._shares(images, labels, size, sizes, parameters).sum().backward()
+            shares = shares_of(self._model, work.loss, images, labels, size, sizes, parameters)
+            shares.sum().backward()
         rows = self._rows(slice(len(measured)))
         for term in work.terms:
             term.add_gradient(rows)
@@ -146,23 +149,6 @@ class CohortTraining:
         norms = np.zeros(len(self._steps))
         norms[measured] = square.sqrt().cpu().numpy()
         return norms
-
-    def _shares(
-        self,
-        images: Tensor,
-        labels: Tensor,
-        size: Tensor,
-        counts: Sequence[int],
-        named: Mapping[str, Tensor],
-        **which: bool,
-    ) -> Tensor:
-        """Every sample's loss over what divides it, [B]."""
-        if isinstance(self._model, HasLosses):
-            loss = self._work.loss
-            return self._model.losses(images, labels, size, counts, named, loss, **which)
-        logits = self._model.logits(images, counts, named, **which)
-        each = self._work.loss(logits, labels, reduction="none")
-        return each / size.to(each.dtype)
 
     def result(self) -> LocalResult:
         """Return what the clients come back with; rows and entries by client."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedsdg.federation.clients import LocalResult
-from fedsdg.federation.local_work import Model, Samples
+from fedsdg.federation.local_work import Model, Samples, shares_of
 from fedsdg.federation.losses.loss import sample_weights
 from fedsdg.federation.passes import budget, bytes_of_a_client
 from fedsdg.federation.probes import Measured, Probe, Scene
@@ -67,11 +67,12 @@ def diagonal_fisher(
             **leaves(values, gradients, layout.communicated),
             **leaves(private[rows], None, layout.private),
         }
-        logits = model.logits(samples.images[part], [1] * len(part), parameters)
+        # ℓ comes multiplied by w, its square should be so once.
+        parts = np.ones(len(part)) if weights is None else weights[begin : begin + size]
+        divisors = torch.from_numpy(parts).sqrt().to(device)
+        images, labels = samples.images[part], samples.labels[part]
         # Every row meets one sample, so the gradient of the sum is the gradient of each.
-        each = loss(logits, samples.labels[part], reduction="none")
-        if weights is not None:  # ℓ comes multiplied by w, its square should be so once.
-            each = each / torch.from_numpy(weights[begin : begin + size]).sqrt().to(each)
+        each = shares_of(model, loss, images, labels, divisors, [1] * len(part), parameters)
         each.sum().backward()
         gradients.square_()
         ends = np.flatnonzero(np.diff(own, append=-1)) + 1

@@ -13,6 +13,7 @@ from fedsdg.federation.objectives.term import Term
 from fedsdg.federation.optimisers.mover import kept_widths
 from fedsdg.federation.optimisers.optimiser import RowOptimiser
 from fedsdg.federation.step_rows import ROWS
+from fedsdg.models.interface import HasLosses
 from fedsdg.models.parameters import Layout
 
 if TYPE_CHECKING:
@@ -96,3 +97,31 @@ class Samples:
 
     images: Tensor
     labels: Tensor
+
+
+def shares_of(
+    model: Model,
+    loss: Callable[..., Tensor],
+    images: Tensor,
+    labels: Tensor,
+    divisors: Tensor,
+    counts: Sequence[int],
+    parameters: Mapping[str, Tensor],
+    **which: bool,
+) -> Tensor:
+    """Return the loss of every image over its divisor, [B], for the gradient of their sum.
+
+    Args:
+        model: The model of the clients, each with ``counts[k]`` images.
+        loss: As in ``LocalWork``.
+        images: [B, …], client by client.
+        labels: int64 [B].
+        divisors: [B]; infinite where an image does not count.
+        counts: Images of each client.
+        parameters: Tensors [M, …] by name.
+        which: As in ``model.logits``.
+    """
+    if isinstance(model, HasLosses):
+        return model.losses(images, labels, divisors, counts, parameters, loss, **which)
+    each = loss(model.logits(images, counts, parameters, **which), labels, reduction="none")
+    return each / divisors.to(each.dtype)

@@ -1,6 +1,9 @@
 """training.kernel: compiled, from the config to what a run learns, beside the same run by torch."""
 
+import os
 import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,7 +22,8 @@ from fedsdg.models.backbones import freeze
 from fedsdg.models.fast import vectors
 from tests.suited import suited
 
-CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
+ROOT = Path(__file__).parents[2]
+CONFIG = ROOT / "config" / "config.yaml"
 SKEW = "dirichlet~1.0"
 #: Of each way in which clients train and models are made.
 METHODS = (
@@ -73,6 +77,40 @@ def test_what_is_learned_is_what_torch_learns(material, entry):
         for key in ("train_loss", "val_accuracy", "global_loss"):
             if key in theirs:
                 assert ours[key] == pytest.approx(theirs[key], rel=2e-3, abs=2e-3)
+
+
+PROGRAM = """
+import hashlib, sys
+import torch
+sys.path.insert(0, {root!r})
+from tests.experiment.test_compiled_runs import METHODS, material, trained
+torch.set_num_threads(1)
+made = material.__wrapped__()
+for entry in METHODS:
+    run = trained(made, entry, "compiled", optimiser="adam", eta_g=0.01, eta_p=0.01)[1]
+    kept = run.theta, run.bank.private(torch.arange(6))
+    print(entry, *(hashlib.sha256(x.contiguous().numpy().tobytes()).hexdigest() for x in kept))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="compiles for x86")
+def test_whole_runs_have_the_same_bytes_whatever_the_instructions():
+    """PyTorch around the compiled pass included: instructions of AVX2, and all of this machine."""
+
+    def run(**environment):
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM.format(root=str(ROOT))],
+            env={**os.environ, "PYTHONPATH": str(ROOT)} | environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.splitlines()
+
+    older = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "", "MKL_CBWR": "COMPATIBLE"}
+    here, there = run(), run(**older, ATEN_CPU_CAPABILITY="avx2")
+    assert len(here) == len(METHODS) and here == there
 
 
 def test_the_same_config_gives_the_same_bytes(material):
