@@ -217,5 +217,5 @@ def test_one_gpu_trains_one_cell_at_a_time(on_devices, profile):
 
 @pytest.mark.slow
 def test_cells_on_the_cpu_share_the_cores(on_devices):
-    spans = on_devices()
+    spans = on_devices("--jobs=4")  # With --jobs a cell is a job.
     assert most_at_once([span for _, *span in spans]) >= 2
