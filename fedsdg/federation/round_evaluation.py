@@ -29,8 +29,10 @@ def evaluate(
     """What is found of the models after a round; ``rows`` of clients are filled in."""
     honest = one.circumstances.honest(one.num_clients)
     facts = one.circumstances.facts
-    new = honest & facts.get("held_out", np.zeros_like(honest))
-    judged = honest & ~new
+    held_out = honest & facts.get("held_out", np.zeros_like(honest))
+    judged = honest & ~held_out
+    # Clients that never take part train for the occasion, which only what is reported is worth.
+    new = held_out & one.schedule.in_last_quarter(round_)
     groups = {"new": new}
     if "conflicts" in facts:
         conflicts = facts["conflicts"].astype(bool)
@@ -53,9 +55,12 @@ def evaluate(
         models.private,
         models.branch,
         one.seen,
+        judged | new,
     )
-    scribe.add_accuracies(rows, accuracies, honest, drawn, steps, branches)
-    sizes = np.array([len(test) for test in one.shards.test])
+    scribe.add_accuracies(rows, accuracies, judged | new, drawn, steps, branches)
+    sizes = one.shards.test_sizes
+    if sizes is None:
+        sizes = np.array([len(test) for test in one.shards.test])
     found = {
         **summary(accuracies, sizes, judged, drawn, groups),
         **_global_metrics(one, judged),
