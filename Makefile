@@ -16,7 +16,7 @@ SNAKEMAKE  = $(BIN)/snakemake --cores $(CORES) $(if $(CONFIG),--configfile $(CON
 # Jobs of the pipeline find `fedsdg` here, as in an activated shell.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help reproduce report page everything search record cifar100 cifar100-pilot extended smoke test pytest test-fast lint verify package bench bench-compare bench-regression bench-runs gate gpu slurm-demo lock documents docs environment clean distclean
+.PHONY: help reproduce report page everything search record cifar100 cifar100-plan cifar100-pilot extended smoke test pytest test-fast lint verify package bench bench-compare bench-regression bench-runs gate gpu slurm-demo lock documents docs environment clean distclean
 
 # The head of this file, and each target with the text after its `##`.
 help: ## this list
@@ -100,7 +100,7 @@ everything: $(INSTALLED) ## every published table and figure from nothing: many 
 	set -e; for name in $(EVERYTHING) $(addprefix claims/,$(CLAIMS)); do \
 	  $(GRID) config/$$name.yaml --jobs $(GRID_JOBS); \
 	done
-	$(MAKE) extended cifar100 cifar100-pilot bench
+	$(MAKE) extended cifar100 cifar100-plan cifar100-pilot bench
 
 # The values that the arenas' configs hold were found so.
 search: $(INSTALLED) ## the search for the arenas' hyper-parameters again
@@ -117,9 +117,14 @@ record: $(INSTALLED) ## put computed EXPERIMENTS into the record, and draw its f
 
 # CIFAR-100 among 50 clients, seed by seed: FEDSDG_DATA names a folder with its images, or the hub is asked.
 CIFAR100 = $(GRID) config/paper.yaml config/cifar100.yaml
-cifar100: $(INSTALLED) ## CIFAR-100 among 50 clients: hours
+cifar100: $(INSTALLED) ## CIFAR-100 among 50 clients, as it was recorded: hours
 	$(CIFAR100) --jobs $(GRID_JOBS)
-	$(CIFAR100) config/cifar100-needs.yaml --jobs $(GRID_JOBS)
+
+# The grid to be recorded next, at α = 0.1 and with conflicting labels.
+PLAN = $(CIFAR100) config/cifar100-plan.yaml
+cifar100-plan: $(INSTALLED) ## CIFAR-100 among 50 clients, as it is planned: hours
+	$(PLAN) --jobs $(GRID_JOBS)
+	$(PLAN) config/cifar100-needs.yaml --jobs $(GRID_JOBS)
 
 # The pilot of it, in part; BACKBONE=tiny-imagenet-file where its weights are at hand.
 PILOT = $(GRID) config/paper.yaml config/cifar100-pilot.yaml --jobs $(GRID_JOBS) \

@@ -39,6 +39,7 @@ STREAMS = (
     "test-split",
     "quantisation",
     "server",
+    "own-images",
 )
 
 

@@ -18,7 +18,7 @@ def prepare(
     channels: int,
     mean: Sequence[float],
     std: Sequence[float],
-    chunk: int = 2048,
+    chunk: int = 256,
 ) -> np.ndarray:
     """Scale to [0, 1], resize, convert to the channels asked for, then (x − mean) / std.
 

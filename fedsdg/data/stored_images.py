@@ -47,7 +47,11 @@ def read_folder(spec: DatasetSpec, folder: Path) -> Samples:
     files, left_out = split_files(spec, folder)
     for split, part in files.items():
         tables[split] = [(str(file), _read_table(spec, file)) for file in part]
-    return _decode(spec, tables)._replace(left_out=left_out)
+    samples = _decode(spec, tables)
+    # Arrow keeps the memory of the encoded images for later tables, of which there are none.
+    tables.clear()
+    pa.default_memory_pool().release_unused()
+    return samples._replace(left_out=left_out)
 
 
 def split_files(spec: DatasetSpec, folder: Path) -> tuple[dict[str, list[Path]], tuple[str, ...]]:

@@ -18,6 +18,7 @@ from fedsdg.experiment.conditioned import (
     conditioned_samples,
     epochs,
     evaluated_samples,
+    judged_samples,
     require_time,
     seen_samples,
     server_samples,
@@ -135,8 +136,9 @@ def build(
     )
     shards = Shards(
         train=partition.shards(TRAIN),
-        val=partition.shards(VAL),
-        test=partition.shards(TEST),
+        val=judged_samples(run, partition, VAL),
+        test=judged_samples(run, partition, TEST),
+        test_sizes=partition.sizes()[:, TEST],
         global_test=evaluated_samples(run, partition, material.domain),
         benchmark=benchmark,
     )
@@ -191,6 +193,7 @@ def build(
             batch_size=training.batch_size,
             evaluate_every=run.federation.evaluate_every,
             evaluate_from=run.federation.evaluate_from,
+            evaluate_at=run.federation.evaluate_at,
             personal_epochs=personalisation.epochs,
             refresh=training.refresh,
             shapley=run.federation.shapley,

@@ -218,6 +218,19 @@ def evaluated_samples(
     return whole[stratified_choice(which, wanted, stream("test-split", 0))]
 
 
+def judged_samples(run: RunConfig, partition: Partition, split: int) -> list[np.ndarray]:
+    """Sorted samples of each client's validation or test split that it is judged on.
+
+    All of them, or at most ``federation.own_images``: the first ones in an order drawn from the
+    stream ``own-images`` of the seed, so that those of a lower number are among them.
+    """
+    most, shards = run.federation.own_images, partition.shards(split)
+    if most is None:
+        return shards
+    orders = [stream("own-images", run.seed, split, k).permutation(s) for k, s in enumerate(shards)]
+    return [np.sort(order[:most]) for order in orders]
+
+
 def conditioned_rule(run: RunConfig, rule: Any) -> Any:
     """The rule; with late updates weighed by their age where they are to be compensated."""
     compute = run.conditions.compute

@@ -184,9 +184,28 @@ def evaluations(rounds: int, every: int, begin: int = 0) -> tuple[int, int]:
     return evaluated(half + 1, three_quarters), last
 
 
+def _too_few_named(federation: FederationConfig) -> str | None:
+    """As ``unreachable``, where the rounds that are evaluated are named one by one."""
+    rounds, begin = federation.rounds, federation.evaluate_from
+    at = {number for number in federation.evaluate_at or () if number >= begin} | {rounds}
+    half, three_quarters = rounds // 2, 3 * rounds // 4
+    last = sum(number > three_quarters for number in at)
+    before = sum(half < number <= three_quarters for number in at)
+    if min(before, last) >= EVALUATIONS:
+        return None
+    return (
+        f"federation.evaluate_at and evaluate_from leave {last} evaluations in rounds "
+        f"{three_quarters + 1} to {rounds} and {before} in rounds {half + 1} to {three_quarters}, "
+        f"but {EVALUATIONS} in each are needed to tell whether training has settled: name more of "
+        "them"
+    )
+
+
 def unreachable(federation: FederationConfig) -> str | None:
     """Why it cannot be told whether training has settled, and what it would take; else None."""
     rounds, every = federation.rounds, federation.evaluate_every
+    if federation.evaluate_at is not None:
+        return _too_few_named(federation)
 
     def enough(rounds: int, every: int) -> bool:
         return min(evaluations(rounds, every)) >= EVALUATIONS

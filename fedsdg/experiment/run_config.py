@@ -49,7 +49,7 @@ class RunConfig:
         found["adapters"]["start"] = self.adapters.start and self.adapters.start.sha256
         for section in ("federation", "training", "adapters", "parameters"):
             given = found[section].items()
-            found[section] = {key: value for key, value in given if value is not None}
+            found[section] = {key: plain(value) for key, value in given if value is not None}
         # Runs from before a key keep the hashes that they had.
         for section in ("federation", "partition", "training", "adapters"):
             for key, one in declared(getattr(self, section)).items():

@@ -27,10 +27,16 @@ class FederationConfig:
     "rounds between evaluations; the last round is always evaluated"
     evaluate_from: Annotated[int, Range(0)] = 0
     "the first round that may be evaluated: a search looks at the last quarter alone"
+    evaluate_at: Annotated[tuple[int, ...] | None, Range(1)] = None
+    """the rounds that are evaluated, rising, in place of `evaluate_every`; the last round always
+    is. Null: every `evaluate_every`"""
     global_images: Annotated[int | None, Range(1)] = None
     """null: global accuracy is measured on the whole global test set; or on so many of its images,
     stratified by class and the same for all seeds and methods; with `partition.test: by-seed` drawn
     at random once for each seed"""
+    own_images: Annotated[int | None, Range(1)] = None
+    """null: clients are judged on all of their validation and test samples; or on at most so many
+    of either, drawn at random once for each seed and the same for all methods"""
     trace_every: Annotated[int, Range(0)] = 0
     "0, or: write losses, penalties and gates of every n-th batch to `trace.parquet`"
     shapley: Literal[False, True, "estimated"] = False
@@ -42,10 +48,18 @@ class FederationConfig:
     model or, in the first round, each from an initialisation of its own; null: do not"""
     held_out: Annotated[float, Range(0, 1)] = 0.0
     """share of the clients that never train, rounded to whole clients (halves up), and are judged
-    by themselves as clients that come new"""
+    by themselves as clients that come new, in the last quarter of the rounds"""
 
     #: What it adds to the records.
     columns: ClassVar = (Column("clients", "held_out", "bool", "whether it never trains"),)
+
+    def __post_init__(self) -> None:
+        at = self.evaluate_at or ()
+        if list(at) != sorted(set(at)) or (at and at[-1] > self.rounds):
+            raise ValueError(
+                f"evaluate_at is {list(at)}, but must name rounds up to rounds = {self.rounds}, "
+                "rising; change it, or set it to null to evaluate every evaluate_every"
+            )
 
     @property
     def kept_out(self) -> int:

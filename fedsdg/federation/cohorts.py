@@ -16,6 +16,7 @@ class Shards:
     """Sample indices of each client's three splits, and of the global test set.
 
     ``benchmark`` are samples that the server holds; no client and no test has any of them.
+    ``test_sizes`` [K]: the test samples of every client, where it is judged on a part of them.
     """
 
     train: Sequence[np.ndarray]
@@ -23,6 +24,7 @@ class Shards:
     test: Sequence[np.ndarray]
     global_test: np.ndarray
     benchmark: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    test_sizes: np.ndarray | None = None
 
 
 def draw_cohort(

@@ -28,6 +28,9 @@ from fedsdg.models.parameters import Layout, views
 #: Samples in one pass, and clients whose merged weights exist at the same time.
 CHUNK = 1024
 CLIENTS_PER_PASS = 25
+#: Numbers of the images in one pass on a CPU at most: of large images what comes of a pass outgrows
+#: the cache, and takes a gigabyte.
+CPU_NUMBERS = 2**20
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,10 @@ def _scores(
             found.append(look(logits, samples.labels[part]))
         return found
 
-    return halving(with_parts_of, CHUNK)
+    size = CHUNK
+    if samples.images.device.type == "cpu":
+        size = min(size, max(1, CPU_NUMBERS // samples.images[0].numel()))
+    return halving(with_parts_of, size)
 
 
 class KnownScores:
@@ -159,6 +165,7 @@ def personal_accuracies(
     private: Callable[[Tensor], Tensor],
     trained: Tensor,
     seen: Seen | None = None,
+    judged: np.ndarray | None = None,
 ) -> ClientAccuracies:
     """Accuracy of every client's own model on its own validation and test samples.
 
@@ -167,10 +174,13 @@ def personal_accuracies(
 
     ``theta`` is [d], one model for all, or [K, d], a model each. ``private(clients)`` are the rows
     [n, d_p] of some clients.
-    A client with ``trained`` False has no private branch yet and is judged with θ alone.
+    A client with ``trained`` False has no private branch yet and is judged with θ alone. ``judged``
+    (bool [K]; None: all): whose accuracies are wanted; those of others are NaN.
     """
     clients = len(val)
-    seen = None if seen is None else that_count(seen)
+    judged = np.ones(clients, dtype=bool) if judged is None else judged
+    val, test = _of_some(val, judged), _of_some(test, judged)
+    seen = None if seen is None else that_count(seen, judged)
     shards = [np.concatenate([val[k], test[k]]) for k in range(clients)]
     answers: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * clients
     looked: list[np.ndarray] = list(answers)
@@ -190,7 +200,8 @@ def personal_accuracies(
     else:
         models = theta.expand(clients, -1) if theta.dim() == 1 else theta
         for with_branch in (True, False):
-            chosen = torch.nonzero(trained.cpu() == with_branch).flatten()
+            mine = (trained.cpu() == with_branch) & torch.from_numpy(judged)
+            chosen = torch.nonzero(mine).flatten()
             for group in chosen.split(CLIENTS_PER_PASS):
                 if not len(group):
                     continue
@@ -213,15 +224,25 @@ def personal_accuracies(
     labels = samples.labels.cpu().numpy()
     right = [answers[k] == labels[shards[k]] for k in range(clients)]
     return ClientAccuracies(
-        val=np.array([right[k][: len(val[k])].mean() for k in range(clients)]),
-        test=np.array([right[k][len(val[k]) :].mean() for k in range(clients)]),
-        expected=None if seen is None else _expected(seen, looked),
+        val=np.array([_share(right[k][: len(val[k])]) for k in range(clients)]),
+        test=np.array([_share(right[k][len(val[k]) :]) for k in range(clients)]),
+        expected=None if seen is None else np.where(judged, _expected(seen, looked), np.nan),
     )
 
 
-def that_count(seen: Seen) -> Seen:
-    """Without the images that weigh nothing, such as those of classes a client does not have."""
-    there = [weights > 0 for weights in seen.weights]
+def _share(right: np.ndarray) -> float:
+    """The share of right answers, NaN of none."""
+    return float(right.mean()) if len(right) else math.nan
+
+
+def _of_some(arrays: Sequence[np.ndarray], judged: np.ndarray) -> list[np.ndarray]:
+    """The arrays of the judged clients, empty ones for the others."""
+    return [own if wanted else own[:0] for own, wanted in zip(arrays, judged, strict=True)]
+
+
+def that_count(seen: Seen, judged: np.ndarray) -> Seen:
+    """What the judged clients see, without images that weigh nothing: of classes one lacks."""
+    there = [(own > 0) & wanted for own, wanted in zip(seen.weights, judged, strict=True)]
 
     def left(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         return [array[some] for array, some in zip(arrays, there, strict=True)]

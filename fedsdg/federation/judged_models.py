@@ -47,7 +47,8 @@ def judged_models(
     ``judged`` (bool [K]) counts in means; ``new`` (bool [K]) never takes part. Of a method with
     anything personal a new client gets ``NEW_EPOCHS`` epochs for that: on its private part alone
     with the shared model fixed, or as if it had taken part once where clients keep models of their
-    own. In fine-tuning it trains a copy like everybody.
+    own. In fine-tuning it trains a copy like everybody. A client that never takes part and is not
+    among the ``new`` is not judged, and nothing is trained for it.
     """
     found = _models(federation, round_, judged, new)
     return replace(
@@ -74,9 +75,13 @@ def _models(
         found = replace(found, theta=models)
     if one.schedule.personal_epochs:
         work = replace(one.work, trace_every=0)
-        epochs = one.schedule.personal_epochs
-        tuned = _train(one, round_, "evaluation", everyone, epochs, found, work)
-        return replace(found, theta=tuned.theta)
+        epochs, out = one.schedule.personal_epochs, one.circumstances.held_out
+        who = everyone if out is None else np.flatnonzero(~out | new)
+        models = found.theta if found.theta.dim() == 2 else one.downloads(everyone)
+        models = models.clone()
+        tuned = _train(one, round_, "evaluation", who, epochs, found, work)
+        models[torch.from_numpy(who).to(models.device)] = tuned.theta
+        return replace(found, theta=models)
     if not one.layout.trains_private:
         return found
     alone = one.work.private_alone()

@@ -38,8 +38,10 @@ def evaluate(
     """What is found of the models after a round; ``rows`` of clients are filled in."""
     honest = one.circumstances.honest(one.num_clients)
     facts = one.circumstances.facts
-    new = honest & facts.get("held_out", np.zeros_like(honest))
-    judged = honest & ~new
+    held_out = honest & facts.get("held_out", np.zeros_like(honest))
+    judged = honest & ~held_out
+    # Clients that never take part train for the occasion, which only what is reported is worth.
+    new = held_out & one.schedule.in_last_quarter(round_)
     groups = {"new": new}
     if "conflicts" in facts:
         conflicts = facts["conflicts"].astype(bool)
@@ -52,7 +54,8 @@ def evaluate(
         np.flatnonzero(honest & trained), one.downloads, one.bank.private
     )
     models = judged_models(one, round_, judged, new)
-    model, samples = _asked_once(one, models)
+    asked = judged | new
+    model, samples = _asked_once(one, models, asked)
     accuracies = personal_accuracies(
         model,
         one.layout,
@@ -63,9 +66,12 @@ def evaluate(
         models.private,
         models.branch,
         one.seen,
+        asked,
     )
-    scribe.add_accuracies(rows, accuracies, honest, drawn, steps, branches)
-    sizes = np.array([len(test) for test in one.shards.test])
+    scribe.add_accuracies(rows, accuracies, asked, drawn, steps, branches)
+    sizes = one.shards.test_sizes
+    if sizes is None:
+        sizes = np.array([len(test) for test in one.shards.test])
     found = {
         **summary(accuracies, sizes, judged, drawn, groups),
         **_global_metrics(one, judged, model, samples),
@@ -80,8 +86,10 @@ def evaluate(
     return found
 
 
-def _asked_once(one: Federation, models: JudgedModels) -> tuple[ScoringModel, Samples]:
-    """The model and the samples of an evaluation.
+def _asked_once(
+    one: Federation, models: JudgedModels, asked: np.ndarray
+) -> tuple[ScoringModel, Samples]:
+    """The model and the samples of an evaluation of the clients ``asked`` (bool [K]).
 
     Where all clients have the server's model, its scores stand in for both: the clients' own
     samples, the global test set and what clients see of it overlap.
@@ -89,10 +97,11 @@ def _asked_once(one: Federation, models: JudgedModels) -> tuple[ScoringModel, Sa
     if models.theta.dim() > 1 or one.layout.own_parameters:
         return one.model, one.samples
     shards = one.shards
-    own = [part for pair in zip(shards.val, shards.test, strict=True) for part in pair]
+    pairs = zip(shards.val, shards.test, asked, strict=True)
+    own = [part for *pair, wanted in pairs if wanted for part in pair]
     groups = [np.concatenate(own), shards.global_test]
     if one.seen is not None:
-        groups.append(np.concatenate(that_count(one.seen).index))
+        groups.append(np.concatenate(that_count(one.seen, asked).index))
     common = (one.model, one.layout, one.samples)
     return KnownScores(), known_scores(*common, groups, models.theta, one.private)
 

@@ -19,6 +19,8 @@ class Schedule:
     refresh: int = 0
     #: Earlier rounds are not evaluated; the last one always is.
     evaluate_from: int = 0
+    #: The rounds that are evaluated, in place of every so many; None: every so many.
+    evaluate_at: tuple[int, ...] | None = None
     #: What clients' updates of the last round are worth, exactly (and estimated) or only
     #: "estimated"; where the models of all clients go, each beginning at the "shared" model or at
     #: its "own".
@@ -30,5 +32,12 @@ class Schedule:
 
     def due(self, round_: int) -> bool:
         """Whether a round is evaluated: every so many from the first on, and the last one."""
-        within = round_ >= self.evaluate_from and round_ % self.evaluate_every == 0
-        return within or round_ == self.rounds
+        if self.evaluate_at is None:
+            chosen = round_ % self.evaluate_every == 0
+        else:
+            chosen = round_ in self.evaluate_at
+        return (chosen and round_ >= self.evaluate_from) or round_ == self.rounds
+
+    def in_last_quarter(self, round_: int) -> bool:
+        """Whether a round counts in what is reported: round > 3R/4."""
+        return 4 * round_ > 3 * self.rounds

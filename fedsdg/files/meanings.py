@@ -50,7 +50,8 @@ ROUNDS: Mapping[str, str] = MappingProxyType(
         "personal_std": "its standard deviation over clients (divisor: their number)",
         "personal_worst_decile": "its mean over the tenth of the clients that are worst off, of "
         "those that were ever drawn",
-        "personal_accuracy_weighted": "its mean weighted by the clients' test samples",
+        "personal_accuracy_weighted": "its mean weighted by the clients' test samples, those "
+        "beyond `federation.own_images` counted",
         "global_accuracy": "accuracy of the server's model on the global test set",
         "global_loss": "its mean cross-entropy there",
         "val_accuracy": "accuracy of clients' own models on their validation samples, mean over "
@@ -66,7 +67,8 @@ GROUPS: Mapping[str, str] = MappingProxyType(
     {
         "expected_accuracy_a": "expected_accuracy over the clients that agree",
         "expected_accuracy_b": "expected_accuracy over the clients that differ",
-        "expected_accuracy_new": "expected_accuracy over the clients that never train",
+        "expected_accuracy_new": "expected_accuracy over the clients that never train, in the "
+        "last quarter of the rounds",
     }
 )
 
@@ -85,8 +87,8 @@ CLIENTS: Mapping[str, str] = MappingProxyType(
         "val_accuracy": "accuracy of its own model on its validation samples",
         "test_accuracy": "accuracy of its own model on its test samples",
         "n_train": "its training samples",
-        "n_val": "its validation samples",
-        "n_test": "its test samples",
+        "n_val": "its validation samples, of which at most `federation.own_images` are used",
+        "n_test": "its test samples, at most `federation.own_images` alike",
         "gates": "its gates m = σ(a), in the order of the blocks; empty before it has trained",
         "expected_accuracy": f"accuracy of its own model {_EXPECTED}",
         "drawn": "whether it has ever trained",

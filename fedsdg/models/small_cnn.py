@@ -28,7 +28,7 @@ from torch.nn.functional import conv2d, linear, max_pool2d
 
 from fedsdg.models.parameters import Layout, ParameterSpec, offsets
 from fedsdg.models.portable import Portable
-from fedsdg.models.products import equal_runs
+from fedsdg.models.products import client_linear, equal_runs
 
 CHANNELS = (16, 32)
 HIDDEN = 64
@@ -128,9 +128,10 @@ def _initial_row(specs: tuple[ParameterSpec, ...], generator: np.random.Generato
 class SmallCnn:
     """The network for cohorts of any size, with the interface of `CohortModel`.
 
-    One client's network is a plain function; torch.func.vmap gives it the client axis, for each
-    run of clients with equally many images. So no batch is padded, and a client that stands alone
-    is computed as if there were no others.
+    On a CPU convolutions run client by client and dense layers as batched products, in 0.5 to 0.8
+    of the time of torch.func.vmap; with equal batches of 16 or fewer images of 8 x 8 alone vmap is
+    faster. On a GPU vmap gives one client's network the client axis, a launch for all clients. No
+    batch is padded, and a client that stands alone is computed as if there were no others.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -190,17 +191,42 @@ class SmallCnn:
                 f"counts {list(counts)} must be {len(bias)} non-negative numbers that sum to the "
                 f"{len(images)} images"
             )
-        runs = list(equal_runs(counts))
-        lengths = [clients.stop - clients.start for clients, _, _ in runs]
-        # Split at once: slicing run by run would make a zero matrix a run in the backward pass.
-        pieces = {name: weight.split(lengths) for name, weight in weights.items()}
-        scores = [bias.new_zeros(0, bias.shape[1])]
-        for number, (_, rows, count) in enumerate(runs):
-            if count:
-                own = {name: piece[number] for name, piece in pieces.items()}
-                batches = images[rows].to(bias.dtype).unflatten(0, (lengths[number], count))
-                scores.append(vmap(scores_of_one)(own, batches).flatten(0, 1))
-        return torch.cat(scores)
+        images = images.to(bias.dtype)
+        if bias.device.type == "cpu":
+            return client_by_client(images, counts, weights)
+        return by_vmap(images, counts, weights)
+
+
+def client_by_client(
+    images: Tensor, counts: Sequence[int], weights: Mapping[str, Tensor]
+) -> Tensor:
+    """Scores [B, classes]: convolutions in a loop over clients, dense layers as one product."""
+    x, sizes = images, list(counts)
+    for layer in ("conv1", "conv2"):
+        kernels, biases = weights[f"{layer}.weight"], weights[f"{layer}.bias"]
+        # Unbound at once: picked one by one, each has a matrix of zeros in the backward pass.
+        each = zip(x.split(sizes), kernels.unbind(), biases.unbind(), strict=True)
+        maps = [conv2d(own, kernel, bias, padding=KERNEL // 2) for own, kernel, bias in each]
+        x = max_pool2d(torch.cat(maps), 2).relu()
+    x = x.flatten(1)
+    x = client_linear(x, weights["hidden.weight"], weights["hidden.bias"], counts).relu()
+    return client_linear(x, weights["head.weight"], weights["head.bias"], counts)
+
+
+def by_vmap(images: Tensor, counts: Sequence[int], weights: Mapping[str, Tensor]) -> Tensor:
+    """Scores [B, classes] by torch.func.vmap, for each run of clients with equally many images."""
+    runs = list(equal_runs(counts))
+    lengths = [clients.stop - clients.start for clients, _, _ in runs]
+    # Split at once: slicing run by run would make a zero matrix a run in the backward pass.
+    pieces = {name: weight.split(lengths) for name, weight in weights.items()}
+    bias = weights["head.bias"]
+    scores = [bias.new_zeros(0, bias.shape[1])]
+    for number, (_, rows, count) in enumerate(runs):
+        if count:
+            own = {name: piece[number] for name, piece in pieces.items()}
+            batches = images[rows].unflatten(0, (lengths[number], count))
+            scores.append(vmap(scores_of_one)(own, batches).flatten(0, 1))
+    return torch.cat(scores)
 
 
 def scores_of_one(weights: Mapping[str, Tensor], images: Tensor) -> Tensor:

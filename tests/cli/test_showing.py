@@ -164,7 +164,7 @@ def test_every_config_that_ships_is_listed_with_a_sentence_of_its_own(capsys):
     assert (needs["seeds"], needs["rounds"], needs["clients"]) == (10, 60, 20)
     assert needs["runs"] == needs["methods"] * 10
     pictures = next(one for one in found if one["name"] == "cifar100-needs")
-    assert pictures["over"] == ["paper.yaml", "cifar100.yaml"]
+    assert pictures["over"] == ["paper.yaml", "cifar100.yaml", "cifar100-plan.yaml"]
     assert pictures["datasets"] == ["cifar100"] and pictures["clients"] == 50
 
 

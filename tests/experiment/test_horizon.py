@@ -125,6 +125,24 @@ def test_a_late_first_evaluation_leaves_no_quarter_before_the_last():
     assert unreachable(replace(late, evaluate_from=31)) is None
 
 
+def test_named_rounds_are_counted_in_both_quarters():
+    seven = (32, 112, 128, 144, 160, 176, 192)
+    named = FederationConfig(rounds=192, evaluate_every=1, evaluate_at=seven)
+    assert unreachable(named) is None
+    # The last round is evaluated whether it is named or not; round 144 is in the quarter before.
+    assert unreachable(replace(named, evaluate_at=seven[:-1])) is None
+    fewer = unreachable(replace(named, evaluate_at=(96, 112, 128, 160, 176)))
+    assert "leave 3 evaluations in rounds 145 to 192 and 2 in rounds 97 to 144" in fewer
+    late = unreachable(replace(named, evaluate_from=145))
+    assert "leave 3 evaluations in rounds 145 to 192 and 0 in" in late
+
+
+@pytest.mark.parametrize("at", [(4, 2), (2, 2), (2, 7)], ids=str)
+def test_named_rounds_rise_and_do_not_lie_beyond_the_last(at):
+    with pytest.raises(ValueError, match="evaluate_at is .* up to rounds = 6, rising"):
+        FederationConfig(rounds=6, evaluate_at=at)
+
+
 @pytest.mark.parametrize(
     ("rounds", "every"), list(itertools.product((1, 7, 20, 60), (1, 2, 5, 30)))
 )

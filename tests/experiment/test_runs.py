@@ -321,10 +321,12 @@ def test_means_over_clients_are_those_of_their_rows(mixed_company):
     not_all_were_drawn = False
     for row in one.records.rounds:
         mine = [r for r in one.records.clients if r["round"] == row["round"]]
-        assert [r["client"] for r in mine] == list(range(8))
-        so_far += [r.get("local_steps", 0) for r in mine]
-        assert [r["steps"] for r in mine] == so_far.tolist()
-        assert [r["drawn"] for r in mine] == (so_far > 0).tolist()
+        last_quarter = row["round"] == 4
+        there = np.arange(8) if last_quarter else np.setdiff1d(np.arange(8), (2, 5))
+        assert [r["client"] for r in mine] == there.tolist()
+        so_far[there] += [r.get("local_steps", 0) for r in mine]
+        assert [r["steps"] for r in mine] == so_far[there].tolist()
+        assert [r["drawn"] for r in mine] == (so_far[there] > 0).tolist()
         own, seen = (np.array([r[f"{n}_accuracy"] for r in mine]) for n in ("test", "expected"))
         conflicts, new, drawn = (
             np.array([r[name] for r in mine]) for name in ("conflicts", "held_out", "drawn")
@@ -335,7 +337,9 @@ def test_means_over_clients_are_those_of_their_rows(mixed_company):
         assert row["expected_accuracy"] == pytest.approx(seen[judged].mean(), abs=1e-15)
         assert row["expected_accuracy_a"] == pytest.approx(seen[judged & ~conflicts].mean())
         assert row["expected_accuracy_b"] == pytest.approx(seen[judged & conflicts].mean())
-        assert row["expected_accuracy_new"] == pytest.approx(seen[new].mean())
+        assert ("expected_accuracy_new" in row) == last_quarter
+        if last_quarter:
+            assert row["expected_accuracy_new"] == pytest.approx(seen[new].mean())
         # Of at most eight clients the worst tenth is one.
         assert row["personal_worst_decile"] == own[judged & drawn].min()
         assert row["expected_worst_decile"] == seen[judged & drawn].min()
@@ -368,6 +372,70 @@ def test_evaluating_late_changes_no_model_and_no_later_number(finished):
     assert torch.equal(whole.theta, late.theta)
     assert [row["evaluated"] for row in late.records.rounds] == [False, True]
     assert late.records.rounds[1] == whole.records.rounds[1]
+
+
+def test_named_rounds_are_evaluated_and_the_last_and_no_others(finished):
+    named, often = finished("fedsdg", rounds=4, evaluate_at=(1, 3)), finished("fedsdg", rounds=4)
+    assert [row["evaluated"] for row in named.records.rounds] == [True, False, True, True]
+    assert torch.equal(named.theta, often.theta)
+    for mine, theirs in zip(named.records.rounds, often.records.rounds, strict=True):
+        assert mine == theirs or not mine["evaluated"]
+
+
+def test_what_is_not_asked_for_is_in_no_hash(config):
+    def run(**federation):
+        given = dataclasses.replace(config.federation, **federation)
+        changed = dataclasses.replace(config, federation=given)
+        return changed.run("digits", SKEW, method_entry("fedavg"), 0)
+
+    said = run().to_dict()["federation"]
+    assert not {"evaluate_at", "own_images"} & said.keys()
+    hashes = {run(**given).hash for given in ({}, {"evaluate_at": (1,)}, {"own_images": 5})}
+    assert len(hashes) == 3
+    # As it is read back from a record.
+    named = run(evaluate_at=(1,)).to_dict()
+    assert json.loads(json.dumps(named)) == named
+
+
+def test_clients_are_judged_on_at_most_so_many_of_their_own_images(config, material, partition):
+    def made(method, seed=0, **federation):
+        given = dataclasses.replace(config.federation, **federation)
+        changed = dataclasses.replace(config, federation=given)
+        return build(changed.run("digits", SKEW, method_entry(method), seed), material, partition)
+
+    whole, few = made("fedavg").shards, made("fedavg", own_images=6).shards
+    fewer, other = made("fedsdg", own_images=4).shards, made("fedavg", 1, own_images=6).shards
+    some = 0
+    for split in ("val", "test"):
+        shards = [getattr(one, split) for one in (whole, few, fewer, other)]
+        for own, six, four, elsewhere in zip(*shards, strict=True):
+            assert len(six) == min(6, len(own)) and set(four) <= set(six) <= set(own)
+            assert np.array_equal(six, np.sort(six)) and len(four) == min(4, len(own))
+            some += set(six) != set(elsewhere)
+    assert some > 0, "other seeds judge on other images"
+    for mine, theirs in zip(few.train, whole.train, strict=True):
+        assert np.array_equal(mine, theirs)
+    assert np.array_equal(few.test_sizes, list(map(len, whole.test)))
+
+
+def test_fewer_own_images_change_nothing_but_what_is_measured_on_them(finished):
+    whole, part = finished("fedsdg"), finished("fedsdg", own_images=4)
+    assert torch.equal(whole.theta, part.theta)
+    own = {"personal_accuracy", "personal_std", "personal_worst_decile", "val_accuracy"}
+    own |= {"personal_accuracy_weighted", "global_val_accuracy"}
+    for mine, theirs in zip(whole.records.rounds, part.records.rounds, strict=True):
+        for name, value in mine.items():
+            assert name in own or theirs[name] == value, name
+    rows = [row for row in part.records.clients if "test_accuracy" in row]
+    assert rows and all(row["n_test"] == 4 and row["n_val"] <= 4 for row in rows)
+    assert all(float(4 * row["test_accuracy"]).is_integer() for row in rows)
+    # A client with more test samples weighs more still.
+    last = [row for row in rows if row["round"] == part.rounds_done]
+    sizes = [len(whole.shards.test[row["client"]]) for row in last]
+    mean = np.average([row["test_accuracy"] for row in last], weights=sizes)
+    record = part.records.rounds[-1]
+    assert record["personal_accuracy_weighted"] == pytest.approx(mean, abs=1e-15)
+    assert mean != pytest.approx(record["personal_accuracy"], abs=1e-4)
 
 
 def test_fedsdg_with_closed_gates_and_uniform_weights_is_uniform_fedavg(finished):

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from fedsdg.federation import evaluation
 from fedsdg.federation.evaluation import (
     KnownScores,
     global_metrics,
@@ -145,6 +146,56 @@ def test_known_scores_give_what_the_model_gives_and_ask_it_once_for_an_image(set
     for name in ("val", "test", "expected"):
         assert (getattr(own, name) == getattr(own_known, name)).all()
     assert overall_known == pytest.approx(overall, rel=1e-12)
+
+
+@pytest.mark.parametrize("branch", ["none", "dual"])
+def test_clients_that_are_not_asked_for_are_not_judged(setting, branch):
+    """Theirs are NaN, and no image is looked at for them; the others' are what they were."""
+    s = setting(branch=branch)
+    judged = np.array([True, False, True, True, False])
+    looked = []
+
+    class Watched:
+        effective_weights = s.model.effective_weights
+
+        def forward(self, images, counts, weights):
+            looked.append(len(images))
+            return s.model.forward(images, counts, weights)
+
+    seen = different_views(s.samples)
+    rows = s.private.expand(CLIENTS, -1)
+    given = (s.layout, s.samples, VAL, TEST, s.theta, lambda k: rows[k])
+    trained = torch.ones(CLIENTS, dtype=torch.bool)
+    every = personal_accuracies(s.model, *given, trained, seen)
+    some = personal_accuracies(Watched(), *given, trained, seen, judged)
+    for mine, all_ in zip(vars(some).values(), vars(every).values(), strict=True):
+        assert np.isnan(mine[~judged]).all() and np.array_equal(mine[judged], all_[judged])
+    chosen = np.flatnonzero(judged)
+    own = sum(len(VAL[k]) + len(TEST[k]) for k in chosen)
+    if branch == "none":  # one model is asked about an image once, whoever sees it
+        weighed = [seen.index[k][seen.weights[k] > 0] for k in chosen]
+        assert sum(looked) == own + len(np.unique(np.concatenate(weighed)))
+    else:
+        assert sum(looked) == own + sum(int((seen.weights[k] > 0).sum()) for k in chosen)
+
+
+def test_large_images_go_in_smaller_passes_on_a_cpu(setting, monkeypatch):
+    s = setting()
+    passes = []
+
+    class Watched:
+        effective_weights = s.model.effective_weights
+
+        def forward(self, images, counts, weights):
+            passes.append(len(images))
+            return s.model.forward(images, counts, weights)
+
+    given = (s.layout, s.samples, IMAGES, s.theta, s.private)
+    whole = global_metrics(s.model, *given)
+    monkeypatch.setattr(evaluation, "CPU_NUMBERS", 7 * s.samples.images[0].numel() + 1)
+    accuracy, loss = global_metrics(Watched(), *given)
+    assert max(passes) == 7 and sum(passes) == len(IMAGES)
+    assert accuracy == whole[0] and loss == pytest.approx(whole[1], rel=1e-12)
 
 
 def test_without_a_view_nothing_is_expected(setting):

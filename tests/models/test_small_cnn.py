@@ -12,7 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedsdg.models.parameters import leaves, offsets, views
-from fedsdg.models.small_cnn import CnnArchitecture, SmallCnn, initial_values, make_layout
+from fedsdg.models.small_cnn import (
+    CnnArchitecture,
+    SmallCnn,
+    by_vmap,
+    client_by_client,
+    initial_values,
+    make_layout,
+)
 
 CLASSES = 5
 IMAGES = [(8, 1), (9, 1), (28, 1), (32, 3)]
@@ -94,6 +101,21 @@ def test_one_client_is_many_clients_with_its_weights():
         many, slopes = gradients(model, rows.repeat(3, 1), images, counts, labels)
         torch.testing.assert_close(many, scores, rtol=0, atol=1e-9)
         torch.testing.assert_close(slopes.sum(0), slope[0], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("size, channels", IMAGES)
+@pytest.mark.parametrize("counts", [[3, 3, 3, 3], [5, 0, 4, 3], [0, 12, 0, 0]])
+def test_both_ways_give_equal_scores_and_gradients(size, channels, counts):
+    _, model, rows, images, labels = drawn(size, channels)
+    found = []
+    for way in (client_by_client, by_vmap):
+        slopes = torch.zeros_like(rows)
+        scores = way(images, counts, leaves(rows, slopes, model.layout.communicated))
+        F.cross_entropy(scores, labels, reduction="sum").backward()
+        found.append((scores.detach(), slopes))
+    assert found[0][1].any()
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
 
 
 def test_a_client_does_not_feel_the_others():

@@ -53,7 +53,9 @@ def test_the_configs_of_the_repository_are_valid_to_workflow_and_package():
     for overlay in sorted(folder.rglob("*.yaml")):
         over_paper = overlay.stem.startswith(("paper-", "cifar100"))
         below = [folder / "config.yaml", *([folder / "paper.yaml"] if over_paper else [])]
-        below += [folder / "cifar100.yaml"] if overlay.stem == "cifar100-needs" else []
+        planned = overlay.stem in ("cifar100-plan", "cifar100-needs")
+        below += [folder / "cifar100.yaml"] if planned else []
+        below += [folder / "cifar100-plan.yaml"] if overlay.stem == "cifar100-needs" else []
         config = load_config([*below, overlay])
         validate(merged([*below, overlay]), str(SCHEMA))
         assert config.experiment == ("label-skew" if overlay.stem == "config" else overlay.stem)

@@ -361,4 +361,7 @@ os.environ.update(
     MALLOC_MMAP_MAX_="0",
     MALLOC_TRIM_THRESHOLD_="4294967296",
     MALLOC_TOP_PAD_="268435456",
+    # oneDNN keeps a kernel for each of 1024 shapes of a product; in bfloat16, where clients' last
+    # batches have all sizes, these take over half a gigabyte and are seldom met again.
+    ONEDNN_PRIMITIVE_CACHE_CAPACITY="256",
 )
