@@ -31,6 +31,7 @@ from fedsdg.federation.asked import probes_of, told
 from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.local_training import LocalWork, Samples
 from fedsdg.federation.losses.loss import Loss
+from fedsdg.federation.memory import trim
 from fedsdg.federation.personalisation.personalisation import Personalisation
 from fedsdg.federation.pooling import Pooling
 from fedsdg.federation.rounds import Federation, Schedule
@@ -213,6 +214,7 @@ def build(
         scratch=scratch,
     )
     require_time(made)
+    trim()
     made.state = told(rule, made.state, partition, groups_of(run))
     return made
 

@@ -30,7 +30,7 @@ CHUNK = 1024
 CLIENTS_PER_PASS = 25
 #: Numbers of the images in one pass on a CPU at most: of large images what comes of a pass outgrows
 #: the cache, and takes a gigabyte.
-CPU_NUMBERS = 2**20
+CPU_NUMBERS = 2**19
 
 
 @dataclass(frozen=True)

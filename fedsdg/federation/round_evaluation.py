@@ -22,6 +22,7 @@ from fedsdg.federation.evaluation import (
 )
 from fedsdg.federation.judged_models import JudgedModels, judged_models
 from fedsdg.federation.local_work import Samples
+from fedsdg.federation.memory import trim
 from fedsdg.federation.records import Scribe, local_steps
 from fedsdg.federation.saved_models import take_models
 from fedsdg.federation.shapley import client_contributions
@@ -83,6 +84,7 @@ def evaluate(
                 "of its numbers; lower the learning rates or the rate of the server"
             )
     _keep_models(one, round_, models, found["val_accuracy"])
+    trim()
     return found
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import os
 import subprocess
 import sys
 import warnings
@@ -414,3 +415,28 @@ def test_no_step_waits_for_the_device(setting, batches_of, objective):
                 torch.cuda.set_sync_debug_mode("default")
         meetings.append(len([entry for entry in seen if "synchroniz" in str(entry.message)]))
     assert meetings[1] == meetings[2] > 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is about glibc")
+def test_freed_memory_is_given_back_where_the_heap_keeps_it():
+    """As in a grid's processes: all tensors lie in the heap, and the last one keeps its top."""
+    program = """
+import torch
+from fedsdg.federation.memory import trim
+
+def resident():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if "VmRSS" in line)
+
+tensors = [torch.ones(1 << 20) for _ in range(64)]
+del tensors[:-1]
+kept = resident()
+trim()
+print(kept - resident(), float(tensors[0].sum()))
+"""
+    heap = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "4294967296"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, **heap}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    freed, total = done.stdout.split()
+    assert int(freed) > 200_000 and float(total) == 1 << 20  # kilobytes, of 63 times 4,096
