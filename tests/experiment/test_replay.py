@@ -50,6 +50,16 @@ def test_a_published_run_is_paired_with_its_record(published, wanted, material):
     assert found.largest < SAME_LOSS
 
 
+def test_the_other_kernel_is_a_pair_and_is_named(published, wanted, material):
+    there = json.loads(published.row["config"])["training"].get("kernel", "torch")
+    here = {"torch": "compiled", "compiled": "torch"}[there]
+    other = replace(wanted, training=replace(wanted.training, kernel=here))
+    found = replay(other, published, material, division(other), rounds=1)
+    assert found.paired == "by federation"
+    assert found.sentence.endswith(f"; training.kernel is {there} in the record, but {here} here")
+    assert replay(wanted, published, material, division(wanted), rounds=1).kernels is None
+
+
 def test_another_seed_is_another_federation(published, wanted, material):
     """What would be trained on other samples is named before anything is trained."""
     found = replay(replace(wanted, seed=1), published, material, division(wanted, 1))
