@@ -152,12 +152,14 @@ class Journey:
             except OSError as error:
                 self._say(
                     f"no checkpoint could be saved in {checkpoints.folder} ({error}); the run goes "
-                    "on, and would be taken up from an earlier one"
+                    "on, and would be taken up from an earlier one",
+                    about=str(checkpoints.folder),
                 )
                 return
         self._last = done
 
-    def _say(self, sentence: str) -> None:
-        if sentence not in self._said:  # a full disk would say so after every round
+    def _say(self, sentence: str, about: str = "") -> None:
+        """Say a sentence, or one of several about the same thing, once."""
+        if (about or sentence) not in self._said:  # a full disk would say so after every round
             print(f"fedsdg: {sentence}", file=sys.stderr, flush=True)
-        self._said.add(sentence)
+        self._said.add(about or sentence)

@@ -214,7 +214,10 @@ def pages(folder):
     return {
         str(file.relative_to(folder)): file.read_bytes()
         for file in files
-        if file.is_file() and (file.name in RECORDS or "runs" not in file.parts)
+        if file.is_file()
+        # What was being written at a SIGKILL stays under a hidden name.
+        and not file.name.startswith(".")
+        and (file.name in RECORDS or "runs" not in file.parts)
     }
 
 
