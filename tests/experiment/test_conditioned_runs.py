@@ -36,6 +36,7 @@ def raw_config():
     raw = yaml.safe_load(CONFIG.read_text())
     raw["federation"] |= {"clients": CLIENTS, "clients_per_round": CLIENTS, "rounds": 4}
     raw["federation"] |= {"evaluate_every": 2}
+    raw["partition"] |= {"test": "fixed"}
     raw["training"] |= {"epochs": 1}
     raw["adapters"] |= {"rank": 2, "alpha": 4}
     return raw

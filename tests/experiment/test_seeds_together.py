@@ -336,11 +336,13 @@ def test_a_seed_that_fails_takes_the_others_out_of_the_pass(
 
 def test_a_partition_with_another_test_set_is_refused(assigned, material, partitions, tmp_path):
     group = assigned("out", "fedavg")[:1]
-    spec = dataclasses.replace(partitions[0].spec, test="by-seed")
+    here = partitions[0].spec.test
+    there = {"fixed": "by-seed", "by-seed": "fixed"}[here]
+    spec = dataclasses.replace(partitions[0].spec, test=there)
     other = dataclasses.replace(partitions[0], spec=spec)
     group[0] = dataclasses.replace(group[0], partition=other)
     (outcome,) = execute_together(group, material, store=tmp_path / "runs")
-    assert "test set is by-seed, but the run wants partition.test: fixed; delete it" in outcome
+    assert f"test set is {there}, but the run wants partition.test: {here}; delete it" in outcome
 
 
 def test_a_loss_that_is_not_finite_in_one_seed_fails_that_seed_alone(
