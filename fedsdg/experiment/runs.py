@@ -164,9 +164,9 @@ def _carry_out(
             for one, key, federation, effort in zip(
                 assignments, keys, federations, efforts, strict=True
             ):
-                _note_spent(federation, effort)
                 facts = {**company, **effort}
                 keep_or_reuse(store, key, writer(one, material, federation, facts))
+                _note_spent(federation, effort)
         # Only when all are stored: until then they could not go on without one another.
         for place, key in zip(checkpoints, keys, strict=True):
             if place.folder.is_dir():

@@ -128,10 +128,9 @@ def _initial_row(specs: tuple[ParameterSpec, ...], generator: np.random.Generato
 class SmallCnn:
     """The network for cohorts of any size, with the interface of `CohortModel`.
 
-    On a CPU convolutions run client by client and dense layers as batched products, in 0.5 to 0.8
-    of the time of torch.func.vmap; with equal batches of 16 or fewer images of 8 x 8 alone vmap is
-    faster. On a GPU vmap gives one client's network the client axis, a launch for all clients. No
-    batch is padded, and a client that stands alone is computed as if there were no others.
+    On a CPU convolutions run client by client and dense layers as batched products. On a GPU
+    torch.func.vmap gives one client's network the client axis, a launch for all clients. No batch
+    is padded, and a client that stands alone is computed as if there were no others.
     """
 
     def __init__(self, layout: Layout) -> None:
