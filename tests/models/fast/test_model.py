@@ -216,6 +216,12 @@ def test_what_is_frozen_of_images_is_torchs_and_need_not_be_kept(backbone):
     assert torch.equal(*answers)
 
 
+def test_the_room_is_enough_for_every_rank(backbone):
+    """Kernels write by address, and would write beyond a room that is too small."""
+    case = Case(backbone, [2], {})
+    assert [case.fast._room(rank).du.shape[1] for rank in (16, 48, 32)] == [16, 48, 48]
+
+
 def test_gradients_of_the_head_alone_are_the_heads(backbone):
     """The same bytes as where those of the factors are asked for too."""
     case = Case(backbone, COUNTS["ragged"], VARIANTS["gated"])
