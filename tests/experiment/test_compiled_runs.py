@@ -139,6 +139,19 @@ def test_what_cannot_be_compiled_is_torchs_and_refused_by_name(changed, sentence
         parse_config(laid_over(raw, {"training": {"kernel": "compiled"}}))
 
 
+def test_a_model_of_timms_is_torchs_unless_asked_for_by_name():
+    entry = {"source": "timm", "timm_name": "vit_tiny_patch16_224.augreg_in21k"}
+    for asked, taken in (("auto", "torch"), ("compiled", "compiled")):
+        changed = {
+            "backbones": {"other": entry},
+            "backbone": "other",
+            "training": {"kernel": asked},
+        }
+        raw = laid_over(yaml.safe_load(CONFIG.read_text()), changed)
+        run = parse_config(raw).run("digits", SKEW, method_entry("fedavg"), 0)
+        assert run.training.kernel == taken
+
+
 def test_without_fused_instructions_it_is_torchs(monkeypatch):
     import llvmlite.binding
 

@@ -1,6 +1,7 @@
 """Runs that are broken off and go on: bit for bit, whatever broke them off and whenever."""
 
 import dataclasses
+import errno
 import json
 import os
 import shutil
@@ -635,6 +636,15 @@ def test_checkpoints_that_cannot_be_written_stop_nothing(go, tmp_path, capsys):
     assert go("out") is None
     assert capsys.readouterr().err.count("no checkpoint could be saved") == 1
     assert (tmp_path / "checkpoints").read_text() == "a file in the way"
+
+
+def test_a_full_disk_is_one_sentence_whichever_file_it_refuses(go, monkeypatch, capsys):
+    def refuse(checkpoints, federation, facts):
+        raise OSError(errno.ENOSPC, f"no space for round~{federation.rounds_done}")
+
+    monkeypatch.setattr(Checkpoints, "save", refuse)
+    assert go("out") is None
+    assert capsys.readouterr().err.count("no checkpoint could be saved") == 1
 
 
 def test_checkpoints_in_a_read_only_folder_are_one_sentence(fresh, tmp_path):
