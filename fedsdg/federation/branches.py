@@ -15,6 +15,7 @@ from torch import Tensor
 from fedsdg.federation.step_rows import PrivateColumns
 from fedsdg.files.columns import Column
 from fedsdg.models.parameters import Layout, offsets, views
+from fedsdg.models.rounding import sigmoid
 
 #: Clients whose rows are looked at together.
 AT_ONCE = 64
@@ -22,7 +23,7 @@ AT_ONCE = 64
 
 def gate_penalty(private: Tensor, columns: PrivateColumns) -> Tensor:
     """Σ_l |m_l| with m = σ(a), per client: [a, d_p] -> [a] (Eq. 5, second term without λ₁)."""
-    return torch.sigmoid(private[:, columns.gates]).sum(1)
+    return sigmoid(private[:, columns.gates]).sum(1)
 
 
 def private_penalty(private: Tensor, columns: PrivateColumns) -> Tensor:

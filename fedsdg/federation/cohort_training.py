@@ -26,6 +26,7 @@ from fedsdg.federation.step_rows import ROWS, PrivateColumns, Rows
 from fedsdg.federation.steps import Steps, longest_first
 from fedsdg.models.interface import HasLosses
 from fedsdg.models.parameters import Layout, leaves, offsets
+from fedsdg.models.rounding import root, sigmoid
 
 
 class CohortTraining:
@@ -270,7 +271,7 @@ def _fix(rows: Rows, moves: Sequence[str]) -> None:
 def _clip(rows: Rows, limit: float) -> None:
     """Scale every client's whole gradient to norm ``limit`` at most."""
     square = rows.theta_grad.square().sum(1) + rows.private_grad.square().sum(1)
-    scale = (limit / (square.sqrt() + 1e-6)).clamp_(max=1.0)[:, None]
+    scale = (limit / (root(square) + 1e-6)).clamp_(max=1.0)[:, None]
     rows.theta_grad.mul_(scale)
     rows.private_grad.mul_(scale)
 
@@ -299,7 +300,7 @@ def _optimisers(work: LocalWork, layout: Layout, theta: Tensor, mine: Tensor) ->
 
 def _trace(rows: Rows, numbers: np.ndarray, steps: Sequence[int]) -> list[dict[str, Any]]:
     """Records of these clients at their steps, but for the losses, which are known afterwards."""
-    gates = torch.sigmoid(rows.private[:, rows.columns.gates]).cpu().numpy()
+    gates = sigmoid(rows.private[:, rows.columns.gates]).cpu().numpy()
     gate = gate_penalty(rows.private, rows.columns).cpu().numpy()
     private = private_penalty(rows.private, rows.columns).cpu().numpy()
     records = []

@@ -13,7 +13,9 @@ from fedsdg.federation.clients import Clients, LocalResult
 from fedsdg.federation.cohort_training import CohortTraining
 from fedsdg.federation.local_work import LocalWork, Model, Samples
 from fedsdg.federation.steps import by_epochs
+from fedsdg.models.interface import HasLosses
 from fedsdg.models.parameters import Layout
+from fedsdg.models.rounding import exact
 
 #: Steps of a client that does not train by the clock.
 _NO_LIMIT = 2**62
@@ -35,14 +37,15 @@ def train_clients(
         if not own:
             raise ValueError(f"{clients.name(k)} has no training batch; give every client a sample")
     training = CohortTraining(model, layout, samples, clients, work)
-    if work.stopping is not None:
-        _until_inexact(training, clients)
-    elif work.private_first:
-        _in_two_phases(training, clients, work.private_first)
-    elif work.interleaved:
-        _interleaved(training, clients)
-    else:
-        training.train(clients.within(0, clients.batches), (work.moves,))
+    with exact(isinstance(model, HasLosses)):
+        if work.stopping is not None:
+            _until_inexact(training, clients)
+        elif work.private_first:
+            _in_two_phases(training, clients, work.private_first)
+        elif work.interleaved:
+            _interleaved(training, clients)
+        else:
+            training.train(clients.within(0, clients.batches), (work.moves,))
     return training.result()
 
 

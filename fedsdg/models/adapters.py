@@ -17,6 +17,7 @@ from torch import Tensor
 from fedsdg.models.adapter_config import AdapterConfig
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.parameters import Layout, ParameterSpec, offsets
+from fedsdg.models.rounding import exact, sigmoid
 
 GATE = "lambda_k_logit"
 HEAD_STD = 0.02
@@ -157,7 +158,7 @@ def _gate(layer: str, parameters: Mapping[str, Tensor], config: AdapterConfig) -
     """m of an adapted layer, [M, 1, 1] or one number for all; [M, L or 1, 1, 1] of L layers."""
     if config.gate_fixed is not None:
         return config.gate_fixed
-    gate = torch.sigmoid(parameters[gate_name(layer, config)])
+    gate = sigmoid(parameters[gate_name(layer, config)])
     return gate.view(*gate.shape, *[1] * (parameters[f"{layer}.lora_B"].dim() - gate.dim()))
 
 
@@ -272,7 +273,8 @@ def side_by_side(
     a, b = parameters[f"{layer}.lora_A"], config.scale * parameters[f"{layer}.lora_B"]
     if not private or config.branch == "none":
         return a, b
-    gate = _gate(layer, parameters, config)
+    with exact():
+        gate = _gate(layer, parameters, config)
     gated = gate * (config.scale * parameters[f"{layer}.lora_B_private"])
     if config.composition == "mixture":
         b = (1 - gate) * b

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -45,9 +46,14 @@ def config(kernel="auto", **training):
 @pytest.fixture(scope="module")
 def material():
     architecture = Architecture(8, 4, 1, 32, 2, 2, (0.5,), (0.5,))
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        backbone = freeze(build_backbone(architecture), architecture, "small", {})
+    model = build_backbone(architecture)
+    # NumPy's draws, for PyTorch's depend on the processor.
+    draws = np.random.default_rng(0)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            mean = 1.0 if "norm" in name and name.endswith("weight") else 0.0
+            weight.copy_(torch.from_numpy(draws.normal(mean, 0.1, weight.shape)))
+    backbone = freeze(model, architecture, "small", {})
     return prepare_material("digits", backbone, "cpu")
 
 
@@ -108,11 +114,10 @@ def test_whole_runs_have_the_same_bytes_whatever_the_instructions():
         )
         return done.stdout.splitlines()
 
-    older = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "", "MKL_CBWR": "COMPATIBLE"}
+    older = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "", "MKL_CBWR": "AVX2"}
     here, there = run(), run(**older, ATEN_CPU_CAPABILITY="avx2")
     assert len(here) == len(METHODS)
-    # FedSDG's penalty on its gates takes a sigmoid of PyTorch's in float32, which is not.
-    assert here[1:] == there[1:]
+    assert here == there
 
 
 def test_the_same_config_gives_the_same_bytes(material):

@@ -284,7 +284,6 @@ def test_a_client_too_small_to_be_split_is_refused_with_the_config():
 
 def test_the_test_set_is_fixed_unless_the_config_says_by_seed():
     text = yaml.safe_load(DEFAULT.read_text())
-    # The config says `by-seed` until its record is made again.
     del text["partition"]["test"]
     assert parse_config(text).partition.test == "fixed"
     assert parse_config(text | {"partition": {"test": "by-seed"}}).partition.test == "by-seed"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import torch
 from torch import Tensor
 
 from fedsdg.federation.branches import gate_penalty
 from fedsdg.federation.objectives.term import Term
 from fedsdg.federation.step_rows import Rows
+from fedsdg.models.rounding import sigmoid
 from fedsdg.parts import Range, part
 
 
@@ -24,5 +24,5 @@ class GatePenalty(Term):
         return self.lambda1 * gate_penalty(rows.private, rows.columns)
 
     def add_gradient(self, rows: Rows) -> None:
-        gates = torch.sigmoid(rows.private[:, rows.columns.gates])
+        gates = sigmoid(rows.private[:, rows.columns.gates])
         rows.private_grad[:, rows.columns.gates] += self.lambda1 * gates * (1 - gates)

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 from torch import Tensor
 
 from fedsdg.federation.optimisers.optimiser import RowOptimiser, descend
+from fedsdg.models.rounding import root
 from fedsdg.parts import Range, part
 
 
@@ -33,4 +34,4 @@ class Adagrad(RowOptimiser):
         step: int | Tensor,
     ) -> None:
         squares = memory["squares"].addcmul_(gradients, gradients)
-        descend(parameters, gradients / squares.sqrt().add_(self.epsilon), rate)
+        descend(parameters, gradients / root(squares).add_(self.epsilon), rate)

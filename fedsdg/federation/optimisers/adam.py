@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedsdg.federation.optimisers.optimiser import RowOptimiser, descend
+from fedsdg.models.rounding import root as root_of
 from fedsdg.parts import Range, part
 
 
@@ -51,5 +52,5 @@ class Adam(RowOptimiser):
         size = (root / (1 - beta1**counted)).to(parameters.dtype)
         root = root.to(parameters.dtype)
         # m̂ / (√v̂ + ε) = m · (root / (1 − β1ᵗ)) / (√v + ε · root)
-        move = square.sqrt().add_(self.epsilon * root).reciprocal_().mul_(mean).mul_(size)
+        move = root_of(square).add_(self.epsilon * root).reciprocal_().mul_(mean).mul_(size)
         descend(parameters, move, rate)
