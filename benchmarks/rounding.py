@@ -1,12 +1,12 @@
-"""How far rounding alone moves a run: published runs done again with other instructions.
+"""How far rounding alone moves a run: published runs done again by PyTorch.
 
     python -m benchmarks.rounding --output results/reference/rounding.json
 
-The runs are those of the arenas with the seeds named, with the instructions of a processor without
-AVX-512 (or with it where `--instructions default` asks for plain ones), on the same clients,
-cohorts, first values and backbone. Sums are then rounded otherwise, and nothing else differs from
-the record. Reported are the largest and the root mean square difference of what tables show, and by
-how much losses differ in the first rounds. It goes on where it was broken off.
+The runs are those of the arenas with the seeds named, with `training.kernel: torch` in place of the
+compiled pass that the record was made with, on the same clients, cohorts, first values and
+backbone. Sums are then rounded otherwise, and nothing else differs from the record. Reported are
+the largest and the root mean square difference of what tables show, and by how much losses differ
+in the first rounds. It goes on where it was broken off.
 """
 
 from __future__ import annotations
@@ -30,35 +30,25 @@ from fedsdg.files import provenance, read_json, write_json
 from fedsdg.files.places import ARENAS, BACKBONE, RECORDS, RUNS, filled
 from fedsdg.files.shipped import shipped
 
-#: Instructions -> what tells torch, its products (MKL) and its networks (oneDNN) to use no others.
-INSTRUCTIONS = {
-    "avx2": {
-        "ATEN_CPU_CAPABILITY": "avx2",
-        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-        "ONEDNN_MAX_CPU_ISA": "AVX2",
-    },
-    "default": {
-        "ATEN_CPU_CAPABILITY": "default",
-        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
-        "ONEDNN_MAX_CPU_ISA": "SSE41",
-    },
-}
+#: What computes the runs here.
+KERNEL = "torch"
 METRICS = ("expected_accuracy", "expected_worst_decile", "global_accuracy")
 METRICS_OF_GROUPS = ("expected_accuracy_a", "expected_accuracy_b")
 
 
-def do_again(arena: str, seeds: Sequence[int], work: Path, instructions: str, jobs: int) -> None:
-    """Run an arena's grid below ``work`` with these instructions and the record's backbone."""
+def do_again(arena: str, seeds: Sequence[int], work: Path, jobs: int) -> None:
+    """Run an arena's grid below ``work`` by the other kernel, with the record's backbone."""
     place = work / filled(BACKBONE, backbone="letters")
     place.parent.mkdir(parents=True, exist_ok=True)
     for file in (place, place.with_suffix(".json")):
         shutil.copyfile(shipped(f"{RECORDS}/backbones/{file.name}"), file)
-    pages = ["tables=[main]", "figures=[partition]", "primary=[]", f"seeds={list(seeds)}"]
-    command = [sys.executable, "-m", "fedsdg", "run", "--grid", str(shipped(ARENAS[arena]))]
-    environment = {**os.environ, **INSTRUCTIONS[instructions]}
-    environment["FEDSDG_STORE"] = str(work / ".fedsdg")
+    over = [f"seeds={list(seeds)}", f"training.kernel={KERNEL}"]
+    command = [sys.executable, "-m", "fedsdg", "run", "--runs-only", "--jobs", str(jobs)]
     subprocess.run(
-        [*command, "--set", *pages, "--jobs", str(jobs)], cwd=work, env=environment, check=True
+        [*command, "--grid", str(shipped(ARENAS[arena])), "--set", *over],
+        cwd=work,
+        env={**os.environ, "FEDSDG_STORE": str(work / ".fedsdg")},
+        check=True,
     )
 
 
@@ -100,16 +90,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--arenas", nargs="+", default=list(ARENAS), choices=ARENAS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--instructions", default="avx2", choices=sorted(INSTRUCTIONS))
     parser.add_argument("--work", type=Path, required=True, help="a folder for runs and store")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args(arguments)
     arenas, methods = {}, {}
     for arena in given.arenas:
-        work = (given.work / given.instructions).resolve()
+        work = given.work.resolve()
         work.mkdir(parents=True, exist_ok=True)
-        do_again(arena, given.seeds, work, given.instructions, given.jobs)
+        do_again(arena, given.seeds, work, given.jobs)
         record = {run.folder: run for run in read_summary(shipped(f"{RECORDS}/{arena}"))}
         runs = work / filled(RUNS, experiment=arena)
         found = [one.folder for one in find_runs(runs)]
@@ -123,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write_json(
         given.output,
         {
-            "instructions": given.instructions,
+            "kernel": KERNEL,
             "seeds": given.seeds,
             "unit": "percentage points; losses in nats, of the first round and the first few",
             "first_rounds": ROUNDS,
