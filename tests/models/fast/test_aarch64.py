@@ -1,0 +1,77 @@
+"""The compiled pass for processors of ARM: what LLVM makes of it there rounds as it does here.
+
+Nothing of it runs. Every operation of IEEE 754 is the same on every processor; only operations that
+are reordered or fused by the compiler, and functions of its library, could differ.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import llvmlite.binding as llvm
+import pytest
+
+ROOT = Path(__file__).parents[3]
+TRIPLE = "aarch64-unknown-linux-gnu"
+#: Computes one gradient, and shows what numba has made of it before it is machine code.
+PROGRAM = """
+from tests.models.fast.test_model import VARIANTS, Case, backbone
+from fedsdg.models.fast import transformer
+Case(backbone.__wrapped__(), [3], VARIANTS["gated"]).compiled()
+for kernel in (transformer.run, transformer.embed):
+    (text,) = kernel.inspect_llvm().values()
+    print(text)
+    print("; end")
+"""
+#: What would round a product and a sum together, in one of both, or in another order.
+FREE = re.compile(
+    r"\bf(?:add|sub|mul|div|neg) [a-z ]*\b(?:fast|contract|reassoc|arcp|afn)\b|llvm\.fmuladd"
+)
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = done.stdout.split("; end\n")[:-1]
+    assert len(found) == 2
+    return found
+
+
+def assembler(text):
+    """What a compiler for a plain processor of ARM's 64-bit kind writes."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    text = re.sub(r"target (triple|datalayout) = .*\n", "", text)
+    text = re.sub(r'"target-(cpu|features)"="[^"]*"', "", text)
+    # How references to arrays are counted was put in x86's terms already.
+    text = re.sub(r"(?:tail )?call i8 @llvm\.x86\.atomic\S+\(.*\)", "add i8 0, 0", text)
+    machine = llvm.Target.from_triple(TRIPLE).create_target_machine(cpu="generic", opt=3)
+    module = llvm.parse_assembly(text)
+    module.triple, module.data_layout = TRIPLE, str(machine.target_data)
+    return machine.emit_assembly(module)
+
+
+@pytest.mark.slow
+def test_nothing_may_be_reordered_or_fused(modules):
+    for text in modules:
+        assert len(re.findall(r"llvm\.fma\.v\d+f32", text)) > 100
+        assert not FREE.search(text)
+
+
+@pytest.mark.slow
+def test_arm_fuses_in_one_instruction_and_calls_no_function_of_numbers(modules):
+    for text in modules:
+        written = assembler(text)
+        assert len(re.findall(r"\bfmla\s+v\d+\.4s", written)) > 100
+        assert re.search(r"\bfsqrt\s+[sv]\d", written)
+        called = set(re.findall(r"^\s+bl\s+(\w+)", written, re.MULTILINE))
+        assert not {name for name in called if re.match(r"_*(fma|exp|erf|sqrt|pow|log)\w*$", name)}
