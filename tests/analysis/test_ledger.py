@@ -2,7 +2,10 @@
 
 import copy
 import dataclasses
+import json
+from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -18,6 +21,9 @@ from fedsdg.analysis.ledger.page import page
 from fedsdg.analysis.summarise import summarise
 
 from .conftest import Run, write_run
+
+ROOT = Path(__file__).parents[2]
+RECORDS = ROOT / "results" / "reference"
 
 PERSONAL = {"metric": "personal_accuracy"}
 BETTER = {
@@ -284,3 +290,21 @@ def test_the_written_ledger_is_the_one_that_was_judged(place):
     assert read_ledger(place / "records" / "ledger.json") == entries
     assert (place / "claims.md").read_text() == page(entries)
     assert {field.name for field in dataclasses.fields(Entry)} >= {"visible", "horizon"}
+
+
+def test_records_that_a_claim_compares_share_kernel_and_test_set():
+    """Pairs by seed of two records: with other test images they would be no pairs."""
+    claims = yaml.safe_load((ROOT / "claims.yaml").read_text())
+    crossed = [one for one in claims if "experiment" in one.get("minus", {})]
+    assert crossed
+    for claim in crossed:
+        pairs = claim["experiment"], claim["minus"]["experiment"]
+        said = [
+            {
+                (config["training"].get("kernel"), config["partition"].get("test"))
+                for text in pd.read_parquet(RECORDS / name / "runs.parquet")["config"]
+                for config in [json.loads(text)]
+            }
+            for name in pairs
+        ]
+        assert said[0] == said[1] and len(said[0]) == 1, claim["id"]
