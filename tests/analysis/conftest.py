@@ -2,15 +2,18 @@
 
 import json
 import math
+import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from fedsdg.analysis.record import write_record_hashes
 from fedsdg.analysis.summarise import summarise
 from fedsdg.files import sha256_json, write_json
 from fedsdg.files.records import CLIENTS_SCHEMA, ROUNDS_SCHEMA, TIMINGS_SCHEMA, write_parquet
@@ -499,3 +502,18 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     summarise(write_runs(folder / "runs", plan).runs, folder / "summary")
     return folder / "summary"
+
+
+def first_seeds_alone(record: Path, target: Path, method: str, count: int) -> Path:
+    """A copy of a record, below `target`, that lacks the later seeds of one of its methods."""
+    copy = target / record.name
+    shutil.copytree(record, copy)
+    for file in copy.glob("*.parquet"):
+        table = pq.read_table(file)
+        if {"method", "seed"} <= set(table.column_names):
+            later = pc.and_(
+                pc.equal(table["method"], method), pc.greater_equal(table["seed"], count)
+            )
+            pq.write_table(table.filter(pc.invert(later)), file)
+    write_record_hashes(copy)
+    return copy

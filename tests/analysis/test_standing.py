@@ -12,20 +12,27 @@ from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables.standing import places, standing_table
 from fedsdg.analysis.tables.text import to_text
 
+from .conftest import first_seeds_alone
+
 NEEDS = Path(__file__).parents[2] / "results/reference/needs"
 RIVALS = ("fedsdg", "fedavg", "fine-tune", "ffa-lora")
 
 
 @pytest.fixture(scope="module")
-def runs():
-    frame = pd.read_parquet(NEEDS / "runs.parquet")
+def record(tmp_path_factory):
+    """Ditto as if it were the newcomer, of which there are five seeds, and ten of all others."""
+    return first_seeds_alone(NEEDS, tmp_path_factory.mktemp("needs"), "ditto", 5)
+
+
+@pytest.fixture(scope="module")
+def runs(record):
+    frame = pd.read_parquet(record / "runs.parquet")
     return frame[frame["status"] == "ok"]
 
 
 @pytest.fixture(scope="module")
-def standing():
-    """Ditto as if it were the newcomer: a row of the record has everything that one needs."""
-    return Standing(Summary(NEEDS), "ditto", RIVALS)
+def standing(record):
+    return Standing(Summary(record), "ditto", RIVALS)
 
 
 def test_places_are_the_ranks_of_the_means_over_the_newcomers_seeds(standing, runs):
@@ -44,7 +51,7 @@ def test_places_are_the_ranks_of_the_means_over_the_newcomers_seeds(standing, ru
 
 
 def test_a_rival_that_lacks_a_seed_has_no_place_and_stands_last(standing, runs):
-    """Ten seeds of FedSDG are published and five of Ditto; which of its own are easy none knows."""
+    """Of ten seeds there are five of Ditto; whether these are the easy ones none knows."""
     seeds = runs.groupby("method")["seed"].nunique()
     assert (seeds["fedsdg"], seeds["fedavg"], seeds["ditto"]) == (10, 10, 5)
     among = Standing(standing.summary, "fedsdg", ("ditto", "fedavg"))

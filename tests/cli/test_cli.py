@@ -65,7 +65,7 @@ def small(tmp_path):
     raw["federation"] |= {"clients": 6, "clients_per_round": 2, "rounds": 2}
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(raw))
-    architecture = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
+    architecture = Architecture(8, 4, 1, 32, 2, 2, (0.5,), (0.5,))
     torch.manual_seed(0)
     backbone = tmp_path / "letters.safetensors"
     recipe = {k: v for k, v in raw["backbones"]["letters"].items() if k != "source"}
@@ -240,7 +240,7 @@ def test_mnist_through_the_same_door(tmp_path, monkeypatch):
     raw["federation"] |= {"clients": 50, "clients_per_round": 5, "rounds": 1}
     raw["training"] |= {"epochs": 1, "batch_size": 64}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(raw))
-    architecture = Architecture(8, 2, 1, 16, 2, 2, (0.3,), (0.4,))
+    architecture = Architecture(8, 2, 1, 32, 2, 2, (0.3,), (0.4,))
     torch.manual_seed(0)
     backbone = tmp_path / "results/backbones/letters.safetensors"
     save_backbone(

@@ -44,7 +44,7 @@ def raw_config():
 
 @pytest.fixture(scope="module")
 def material():
-    architecture = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
+    architecture = Architecture(8, 4, 1, 32, 2, 2, (0.5,), (0.5,))
     torch.manual_seed(0)
     return prepare_material(
         "digits", freeze(build_backbone(architecture), architecture, "tiny", {}), "cpu"

@@ -69,7 +69,7 @@ def computed(tmp_path_factory):
     place = tmp_path_factory.mktemp("computed")
     config = load_config([ROOT / "config/config.yaml"], SETTINGS)
     torch.manual_seed(0)
-    shape = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
+    shape = Architecture(8, 4, 1, 32, 2, 2, (0.5,), (0.5,))
     backbone = freeze(build_backbone(shape), shape, "tiny", {})
     runs = [
         (

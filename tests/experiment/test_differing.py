@@ -42,7 +42,7 @@ def config(conditions=None, dataset="digits", skew="dirichlet~1.0", federation=N
 
 def backbone(channels=1):
     mean = (0.5,) * channels
-    architecture = Architecture(8, 4, channels, 16, 2, 2, mean, mean)
+    architecture = Architecture(8, 4, channels, 32, 2, 2, mean, mean)
     torch.manual_seed(0)
     return freeze(build_backbone(architecture), architecture, "tiny", {})
 

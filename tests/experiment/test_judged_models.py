@@ -50,7 +50,7 @@ def config():
 
 @pytest.fixture(scope="module")
 def material():
-    architecture = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
+    architecture = Architecture(8, 4, 1, 32, 2, 2, (0.5,), (0.5,))
     torch.manual_seed(0)
     backbone = freeze(build_backbone(architecture), architecture, "tiny", {})
     return prepare_material("digits", backbone, "cpu")

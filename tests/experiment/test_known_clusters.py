@@ -25,7 +25,7 @@ def federation(dataset, skew, clusters, clients=8, **parameters):
     raw["training"] |= {"epochs": 1}
     raw |= {"datasets": [dataset], "skews": [skew], "methods": ["fedavg"]}
     config = parse_config(raw)
-    architecture = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
+    architecture = Architecture(8, 4, 1, 32, 2, 2, (0.5,), (0.5,))
     torch.manual_seed(0)
     backbone = freeze(build_backbone(architecture), architecture, "tiny", {})
     partition = make_partition(dataset, skew, 0, clients, config.partition)

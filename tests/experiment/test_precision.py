@@ -41,7 +41,7 @@ def test_only_a_gpu_rounds_products_to_tf32():
 
 
 def test_a_run_in_bfloat16_learns_what_one_in_float32_learns():
-    architecture = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
+    architecture = Architecture(8, 4, 1, 32, 2, 2, (0.5,), (0.5,))
     with torch.random.fork_rng():
         torch.manual_seed(0)
         backbone = freeze(build_backbone(architecture), architecture, "tiny", {})

@@ -314,7 +314,7 @@ root, method, conditions = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 settings = ["federation.rounds=1", "federation.evaluate_every=1", "federation.clients=8",
             "federation.clients_per_round=5", "training.epochs=1"]
 config = load_config([Path(root, "config/config.yaml")], settings)
-shape = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
+shape = Architecture(8, 4, 1, 32, 2, 2, (0.5,), (0.5,))
 backbone = backbones.freeze(backbones.build(shape), shape, "tiny", {})
 run = config.run("digits", "iid", method_entry(method), 0)
 run = dataclasses.replace(run, conditions=parse_conditions(conditions))

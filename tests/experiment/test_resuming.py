@@ -43,7 +43,7 @@ from tests.suited import facts_of, suited
 CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 SKEW = "dirichlet~1.0"
 ROUNDS = 3
-ARCHITECTURE = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
+ARCHITECTURE = Architecture(8, 4, 1, 32, 2, 2, (0.5,), (0.5,))
 BYTE_IDENTICAL = ("rounds.parquet", "clients.parquet", "trace.parquet", "result.json")
 TABLES = ("rounds", "clients", "trace")
 

@@ -52,7 +52,7 @@ def config():
 
 @pytest.fixture(scope="module")
 def material():
-    architecture = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
+    architecture = Architecture(8, 4, 1, 32, 2, 2, (0.5,), (0.5,))
     torch.manual_seed(0)
     return prepare_material(
         "digits", freeze(build_backbone(architecture), architecture, "tiny", {}), "cpu"
@@ -712,7 +712,7 @@ def test_the_host_waits_as_often_for_many_clients_and_tensors_as_for_few(
     monkeypatch.setattr("fedsdg.federation.passes.budget", lambda device: 1 << 34)
     waits = []
     for clients, depth in ((2, 1), (6, 3)):
-        architecture = Architecture(8, 4, 1, 16, depth, 2, (0.5,), (0.5,))
+        architecture = Architecture(8, 4, 1, 32, depth, 2, (0.5,), (0.5,))
         backbone = freeze(build_backbone(architecture), architecture, "tiny", {})
         material = prepare_material("digits", backbone, "cpu")
         federation = dataclasses.replace(

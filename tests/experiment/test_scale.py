@@ -30,7 +30,7 @@ from fedsdg.models.backbones import freeze
 
 CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 SKEW = "dirichlet~1.0"
-ARCHITECTURE = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
+ARCHITECTURE = Architecture(8, 4, 1, 32, 2, 2, (0.5,), (0.5,))
 FEW, MANY, COHORT = 100, 10_000, 5
 #: A rank that makes rows large enough to show where they lie.
 LARGE = 32

@@ -46,7 +46,7 @@ def config():
 
 @pytest.fixture
 def backbone(tmp_path):
-    architecture = Architecture(8, 4, 1, 16, 2, 2, (0.3,), (0.4,))
+    architecture = Architecture(8, 4, 1, 32, 2, 2, (0.3,), (0.4,))
     torch.manual_seed(0)
     file = tmp_path / "letters.safetensors"
     recipe = {k: v for k, v in small()["backbones"]["letters"].items() if k != "source"}

@@ -289,7 +289,7 @@ def built(raw):
     from fedsdg.models.backbones import build as backbone
     from fedsdg.models.backbones import freeze
 
-    shape = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
+    shape = Architecture(8, 4, 1, 32, 2, 2, (0.5,), (0.5,))
     torch.manual_seed(0)
     material = prepare_material("digits", freeze(backbone(shape), shape, "tiny", {}), "cpu")
     small = {"clients": 6, "clients_per_round": 3, "rounds": 2, "evaluate_every": 2}

@@ -128,7 +128,7 @@ def recipe(config, label, **changed):
     from fedsdg.models.backbones import build as build_backbone
     from fedsdg.models.backbones import freeze
 
-    architecture = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
+    architecture = Architecture(8, 4, 1, 32, 2, 2, (0.5,), (0.5,))
     torch.manual_seed(0)
     backbone = freeze(build_backbone(architecture), architecture, "tiny", {})
     images = load_images(config.source("stripes"))

@@ -137,7 +137,7 @@ def test_a_run_of_a_plugin_equals_that_of_the_same_rule_and_an_edited_one_is_ano
     from fedsdg.models.architecture import Architecture
     from fedsdg.models.backbones import build, freeze
 
-    architecture = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
+    architecture = Architecture(8, 4, 1, 32, 2, 2, (0.5,), (0.5,))
     torch.manual_seed(0)
     material = prepare_material(
         "digits", freeze(build(architecture), architecture, "tiny", {}), "cpu"

@@ -115,7 +115,8 @@ def _run(name: str, method: Method, plugin: Plugin | None) -> RunConfig:
     raw["federation"] |= {"clients": clients, "clients_per_round": cohort, "rounds": ROUNDS}
     raw["federation"] |= {"evaluate_every": 2, "trace_every": 4}
     raw["partition"] |= {"min_samples": 6, "min_test": 1}
-    raw["training"] |= {"epochs": 1}
+    # Its backbone is narrower than what the compiled pass takes.
+    raw["training"] |= {"epochs": 1, "kernel": "torch"}
     raw["adapters"] |= {"rank": 2, "alpha": 4}
     raw["conditions"] = conditions_for(method)
     config = parse_config(raw)

@@ -126,7 +126,9 @@ def test_every_number_of_a_leaderboard_is_that_of_the_record(boards, reference, 
             assert set(names) | {"bytes", "steps", "seeds"} <= set(row)
             for name in names:
                 known = mine[f"quarter_{name}"].dropna()
-                assert row[name] == (in_print(known) if len(known) else "–"), (method, name)
+                # A mean half-way between two that are printed may be printed as either.
+                near = {in_print(known + off) if len(known) else "–" for off in (-1e-12, 0, 1e-12)}
+                assert row[name] in near, (method, name)
             sent = (mine["bytes_up"] + mine["bytes_down"]).mean() / 1e6
             assert row["bytes"] == three_digits(sent)
             own = rounds[(rounds["skew"] == skew) & (rounds["method"] == method)]

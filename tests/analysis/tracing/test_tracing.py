@@ -52,10 +52,11 @@ def test_a_number_is_the_mean_of_what_its_runs_give(experiment, table, column):
         assert statistics.fmean(values) == pytest.approx(row[column], rel=1e-9), row
 
 
-def test_a_difference_stands_on_both_methods_at_the_seeds_that_they_share():
-    summary = Summary(RECORDS / "needs")
+@pytest.mark.parametrize(("experiment", "seeds"), [("needs", 10), ("views", 5)])
+def test_a_difference_stands_on_both_methods_at_the_seeds_that_they_share(experiment, seeds):
+    summary = Summary(RECORDS / experiment)
     rows = records(TABLES["differences"](summary).raw)
-    assert {row["n"] for row in rows} == {5, 10}
+    assert {row["n"] for row in rows} == {seeds}
     for row in rows:
         runs = runs_behind(summary, row)
         column = f"{row['at']}_{row['metric']}"

@@ -52,7 +52,7 @@ CONFIG = Path(__file__).parents[3] / "config" / "config.yaml"
 RECORD = CONFIG.parents[1] / "results/reference/label-skew/runs.parquet"
 SKEW = "dirichlet~1.0"
 CLIENTS = 8
-ARCHITECTURE = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
+ARCHITECTURE = Architecture(8, 4, 1, 32, 2, 2, (0.5,), (0.5,))
 NOBODY = np.zeros(CLIENTS, dtype=bool)
 FACTORS = {"type": "fedsdg", "composition": "factors"}
 SHARED_A = {"type": "fedsdg", "private_subspace": "shared-a"}
