@@ -164,7 +164,7 @@ def test_nan_makes_run_alone_exit_with_one(small, tmp_path, monkeypatch, capsys)
     monkeypatch.chdir(tmp_path)
     raw = yaml.safe_load(small[0].read_text())
     raw["methods"] = [{"type": "fedavg", "optimiser": "sgd", "eta_g": 1e38}]
-    raw["training"]["clip_norm"] = 1e30
+    raw["training"] |= {"clip_norm": 1e30, "kernel": "torch"}
     small[0].write_text(yaml.safe_dump(raw))
     place = tmp_path / "results" / "backbones"
     place.mkdir(parents=True)

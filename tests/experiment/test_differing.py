@@ -29,6 +29,7 @@ CONFLICT = {"share": 0.5, "classes": 4}
 
 def config(conditions=None, dataset="digits", skew="dirichlet~1.0", federation=None):
     raw = yaml.safe_load(CONFIG.read_text())
+    raw["training"]["kernel"] = "torch"
     raw["federation"] |= {"clients": CLIENTS, "clients_per_round": 4, "rounds": 3}
     raw["federation"] |= {"evaluate_every": 1, **(federation or {})}
     raw["training"] |= {"epochs": 1}
@@ -42,7 +43,7 @@ def config(conditions=None, dataset="digits", skew="dirichlet~1.0", federation=N
 
 def backbone(channels=1):
     mean = (0.5,) * channels
-    architecture = Architecture(8, 4, channels, 32, 2, 2, mean, mean)
+    architecture = Architecture(8, 4, channels, 16, 2, 2, mean, mean)
     torch.manual_seed(0)
     return freeze(build_backbone(architecture), architecture, "tiny", {})
 

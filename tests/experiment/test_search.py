@@ -31,6 +31,7 @@ SEARCH = {
 
 def small(**search_section):
     raw = yaml.safe_load(CONFIG.read_text())
+    raw["training"]["kernel"] = "torch"
     raw["skews"] = ["dirichlet~1.0", "iid"]
     raw["federation"] |= {"clients": 6, "clients_per_round": 5, "rounds": 2}
     # Entries without values of their own, which a trial would keep.
@@ -46,7 +47,7 @@ def config():
 
 @pytest.fixture
 def backbone(tmp_path):
-    architecture = Architecture(8, 4, 1, 32, 2, 2, (0.3,), (0.4,))
+    architecture = Architecture(8, 4, 1, 16, 2, 2, (0.3,), (0.4,))
     torch.manual_seed(0)
     file = tmp_path / "letters.safetensors"
     recipe = {k: v for k, v in small()["backbones"]["letters"].items() if k != "source"}

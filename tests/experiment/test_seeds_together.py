@@ -383,21 +383,21 @@ def test_out_of_memory_is_in_the_provenance_and_survives_a_checkpoint(
     assigned, material, tmp_path, monkeypatch, capsys
 ):
     """A device that holds four clients of fifteen, and a stop after the second round."""
-    from fedsdg.models.cohort import CohortModel
+    from fedsdg.models.fast.model import CompiledModel
 
-    real, sizes = CohortModel.logits, []
+    real, sizes = CompiledModel.losses, []
 
-    def small(self, images, counts, *rest):
+    def small(self, images, labels, divisors, counts, *rest):
         sizes.append(len(counts))
         if len(counts) > 4:
             raise torch.OutOfMemoryError("CUDA out of memory. 1 MiB is free.")
-        return real(self, images, counts, *rest)
+        return real(self, images, labels, divisors, counts, *rest)
 
     def stop(number, round_, record):
         if round_ == 2 and number == 2:
             raise Stopped(signal.SIGINT)
 
-    monkeypatch.setattr(CohortModel, "logits", small)
+    monkeypatch.setattr(CompiledModel, "losses", small)
     store = tmp_path / "runs"
     with pytest.raises(Stopped, match="goes on after round 2"):
         execute_together(

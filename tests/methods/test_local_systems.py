@@ -33,6 +33,7 @@ NAMES = ("fedsgd", "fedprox-inexact", "fedcurv", "fedrep", "ditto", "interpolate
 @pytest.fixture(scope="module")
 def config():
     raw = yaml.safe_load(CONFIG.read_text())
+    raw["training"]["kernel"] = "torch"
     raw["federation"] |= {"clients": CLIENTS, "clients_per_round": 4, "rounds": ROUNDS}
     raw["federation"] |= {"evaluate_every": 1}
     raw["methods"] = ["fedavg"]
@@ -42,7 +43,7 @@ def config():
 
 @pytest.fixture(scope="module")
 def material():
-    architecture = Architecture(8, 4, 1, 32, 2, 2, (0.5,), (0.5,))
+    architecture = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
     torch.manual_seed(0)
     backbone = freeze(build_backbone(architecture), architecture, "tiny", {})
     return prepare_material("digits", backbone, "cpu")

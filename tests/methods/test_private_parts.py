@@ -39,7 +39,7 @@ ROUNDS, CLIENTS, RANK = 3, 8, 2
 
 @pytest.fixture(scope="module")
 def material():
-    architecture = Architecture(8, 4, 1, 32, 2, 2, (0.5,), (0.5,))
+    architecture = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
     torch.manual_seed(0)
     backbone = freeze(build_backbone(architecture), architecture, "tiny", {})
     return prepare_material("digits", backbone, "cpu")
@@ -48,6 +48,7 @@ def material():
 def prepared(material, entry, training=(), conditions=None, trainable="adapters", **federation):
     """A federation of a method's entry, and of what is otherwise than usual, before its rounds."""
     raw = yaml.safe_load(CONFIG.read_text())
+    raw["training"]["kernel"] = "torch"
     raw["federation"] |= {"clients": CLIENTS, "clients_per_round": 4, "rounds": ROUNDS}
     raw["federation"] |= {"evaluate_every": 1, **federation}
     raw["training"] |= dict(training)
