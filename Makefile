@@ -30,7 +30,7 @@ smoke: $(INSTALLED) ## every stage of a small experiment, in about a minute
 SMALL = every-method every-condition
 # The arenas beside that of config/config.yaml, label-skew.
 ARENAS = needs views
-# How many seeds of each arena; the record has ten of the rows in primary comparisons.
+# How many seeds of each arena; the record has ten of needs.
 SEEDS ?= 5
 # Laid over the others as a file: on Snakemake's command line numbers in lists are text.
 SEED_FILE = .fedsdg/seeds~$(SEEDS).yaml
