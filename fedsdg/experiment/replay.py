@@ -36,7 +36,7 @@ from fedsdg.parts import declared, plain
 
 #: So many rounds are done again: enough for every client's data, cohort and first values to count.
 ROUNDS = 5
-#: In their first round losses of the same federation differ by less, with other instructions too:
+#: In their first round losses of the same federation differ by less, by the other kernel too:
 #: results/reference/rounding.json.
 SAME_LOSS = 1e-4
 
