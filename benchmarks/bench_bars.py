@@ -65,7 +65,7 @@ def test_kernels_clear_their_bar(bar, budget, record):
 @pytest.mark.parametrize("bar", TRAINING, ids=lambda bar: f"{bar.method}-{bar.model}")
 def test_rounds_clear_their_bar(bar, budget, record):
     made = federation(bar.model, bar.method)
-    plain = PlainLoop(made)
+    plain = PlainLoop(federation(bar.model, bar.method, kernel="torch"))
     with one_thread():
         verdict = judge(lambda: made.step(1), lambda: plain.round(1), bar.least, max(budget, 1.0))
     record("round_bars", **bar._asdict(), ratio=verdict.ratio, verdict=verdict.word)

@@ -46,18 +46,20 @@ def works(model: str, method: str, device: str) -> dict[tuple[str, str], Work]:
             own = federation(model, method, precision, device)
             found["ours", precision] = lambda own=own: own.step(1)
         plain = PlainLoop(
-            federation(model, method, device=device), bfloat16=precision == "bfloat16"
+            federation(model, method, device=device, kernel="torch"),
+            bfloat16=precision == "bfloat16",
         )
         found["plain", precision] = lambda plain=plain: plain.round(1)
     if method == "fedavg" and importlib.util.find_spec("peft") is not None:
-        with_peft = PlainLoop(federation(model, method, device=device), adapt=adapt_by_peft)
+        by_torch = federation(model, method, device=device, kernel="torch")
+        with_peft = PlainLoop(by_torch, adapt=adapt_by_peft)
         found["peft", "float32"] = lambda: with_peft.round(1)
     return found
 
 
 def facts(model: str, method: str, device: str) -> dict[str, object]:
-    """What is done in a round."""
-    made = federation(model, method, device=device)
+    """What is done in a round; operations are those that PyTorch is asked for."""
+    made = federation(model, method, device=device, kernel="torch")
     schedule = made.schedule
     cohort = draw_cohort(made.seed, 1, made.num_clients, schedule.clients_per_round)
     return {

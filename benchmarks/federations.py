@@ -87,22 +87,30 @@ def precisions() -> tuple[str, ...]:
     return declared(TrainingConfig)["precision"].choices or ()
 
 
-def run_of(name: str, method: str, precision: str = "float32", device: str = "cpu") -> RunConfig:
+def run_of(
+    name: str,
+    method: str,
+    precision: str = "float32",
+    device: str = "cpu",
+    kernel: str = "auto",
+) -> RunConfig:
     """The run of config/config.yaml and the settings, with seed 0."""
     measured = MEASURED[name]
-    config = measured.config
-    run = config.run("digits", measured.skew, config.method(method), 0)
-    training = replace(run.training, device=device)
-    if precision != "float32":
-        training = replace(training, precision=precision)
-    return replace(run, training=training)
+    told = {"precision": precision, "device": device, "kernel": kernel}
+    settings = [f"training.{key}={value}" for key, value in told.items()]
+    config = load_config([CONFIG], (*measured.settings, *settings))
+    return config.run("digits", measured.skew, config.method(method), 0)
 
 
 def federation(
-    name: str, method: str, precision: str = "float32", device: str = "cpu"
+    name: str,
+    method: str,
+    precision: str = "float32",
+    device: str = "cpu",
+    kernel: str = "auto",
 ) -> Federation:
     """A federation before its first round, which records and counts bytes but never evaluates."""
-    run = run_of(name, method, precision, device)
+    run = run_of(name, method, precision, device, kernel)
     material, partition = _prepared(name, device)
     made = build(run, material, partition)
     return replace(

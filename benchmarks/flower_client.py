@@ -16,7 +16,7 @@ app = ClientApp()
 @cache
 def loop(model: str, method: str) -> PlainLoop:
     """Model and data, loaded once by each process."""
-    return PlainLoop(federation(model, method))
+    return PlainLoop(federation(model, method, kernel="torch"))
 
 
 @app.train()

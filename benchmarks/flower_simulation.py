@@ -122,7 +122,7 @@ def simulate(model: str, method: str, rounds: int, **how: bool) -> dict[str, Any
 
 def difference(model: str, method: str, rounds: int, arrays: dict[str, torch.Tensor]) -> float:
     """Distance of `arrays` from the plain loop after as many rounds, over the way it went."""
-    plain = PlainLoop(federation(model, method))
+    plain = PlainLoop(federation(model, method, kernel="torch"))
     start = torch.cat([value.flatten() for value in plain.shared.values()])
     for number in range(1, rounds + 1):
         plain.round(number)

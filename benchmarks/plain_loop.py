@@ -87,7 +87,8 @@ def adapt_by_peft(model: nn.Module, layers: Sequence[str], config: AdapterConfig
 class PlainLoop:
     """The clients and the server of a federation, from its start; `round` does one round.
 
-    `bfloat16` runs the forward pass under autocast, as one would; `adapt` makes the adapters.
+    `bfloat16` runs the forward pass under autocast, as one would; `adapt` makes the adapters. The
+    federation has to be PyTorch's: others have no images, but what is computed of them once.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ class Kept:
     def __init__(self, folder):
         raw = yaml.safe_load((Path(__file__).parents[2] / "config/config.yaml").read_text())
         raw["federation"] |= {"clients": 5, "clients_per_round": 3, "rounds": 3, "trace_every": 4}
-        raw["training"] |= {"epochs": 1}
+        raw["training"] |= {"epochs": 1, "kernel": "torch"}
         raw["adapters"] |= {"rank": 1, "alpha": 2}
         raw["methods"] = ["scaffold"]
         config = parse_config(raw)

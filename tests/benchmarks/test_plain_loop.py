@@ -41,10 +41,11 @@ def flat(state, specs):
 def test_the_plain_loop_and_the_engine_end_at_the_same_parameters(method, way, double, bound):
     if way:
         pytest.importorskip("peft")
-    ours = federation("digits", method)
-    ours = in_double(ours) if double else ours
+    by_torch = federation("digits", method, kernel="torch")
+    by_torch = in_double(by_torch) if double else by_torch
+    ours = by_torch if double else federation("digits", method)
     start, private, layout = ours.theta, ours.private, ours.layout
-    theirs = PlainLoop(ours, **way)
+    theirs = PlainLoop(by_torch, **way)
     for number in range(1, ROUNDS + 1):
         ours.step(number)
         theirs.round(number)
@@ -61,7 +62,7 @@ def test_the_plain_loop_and_the_engine_end_at_the_same_parameters(method, way, d
 @pytest.mark.parametrize("method", ["fedsdg", "fedavg"])
 @pytest.mark.parametrize("name", MEASURED)
 def test_both_train_the_same_parameters(name, method):
-    ours = federation(name, method)
+    ours = federation(name, method, kernel="torch")
     trained = named(PlainLoop(ours).server)
     specs = (*ours.layout.communicated, *ours.layout.private)
     assert {key: tuple(value.shape) for key, value in trained.items()} == {

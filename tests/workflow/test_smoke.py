@@ -159,7 +159,7 @@ def test_a_failed_run_is_a_row_and_the_remedy_in_its_message_works(two_cores, tm
     (broken.folder / "broken.yaml").write_text(
         "experiment: broken\n"
         "methods: [fedsdg, {type: fedavg, optimiser: sgd, eta_g: 1.0e+38}]\n"
-        "training: {clip_norm: 1.0e+30}\n"
+        "training: {clip_norm: 1.0e+30, kernel: torch}\n"
     )
     config = (*SMOKE, "broken.yaml")
     done = broken.snakemake("--cores", "1", *config)

@@ -176,7 +176,7 @@ def test_two_methods_differ_by_the_paired_interval_over_their_common_seeds(
         index="seed", columns="method", values="quarter_expected_accuracy_b"
     )
     gaps = 100 * (table[one] - table[other]).dropna()
-    assert len(gaps) == (10 if one == "fedsdg" else 5)
+    assert len(gaps) == 10
     half = student.ppf(0.975, len(gaps) - 1) * gaps.std(ddof=1) / math.sqrt(len(gaps))
     ends = [gaps.mean(), gaps.mean() - half, gaps.mean() + half]
     tab.select_option("#arena", NEEDS)
