@@ -43,7 +43,7 @@ def works(model: str, method: str, device: str) -> dict[tuple[str, str], Work]:
     found: dict[tuple[str, str], Work] = {}
     for precision in MEASURED[model].precisions:
         if precision in precisions():
-            own = federation(model, method, precision, device)
+            own = federation(model, method, device, precision=precision)
             found["ours", precision] = lambda own=own: own.step(1)
         plain = PlainLoop(
             federation(model, method, device=device, kernel="torch"),

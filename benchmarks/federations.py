@@ -87,30 +87,17 @@ def precisions() -> tuple[str, ...]:
     return declared(TrainingConfig)["precision"].choices or ()
 
 
-def run_of(
-    name: str,
-    method: str,
-    precision: str = "float32",
-    device: str = "cpu",
-    kernel: str = "auto",
-) -> RunConfig:
-    """The run of config/config.yaml and the settings, with seed 0."""
+def run_of(name: str, method: str, **training: str) -> RunConfig:
+    """The run of config/config.yaml and the settings, ``training`` laid over, with seed 0."""
     measured = MEASURED[name]
-    told = {"precision": precision, "device": device, "kernel": kernel}
-    settings = [f"training.{key}={value}" for key, value in told.items()]
+    settings = [f"training.{key}={value}" for key, value in training.items()]
     config = load_config([CONFIG], (*measured.settings, *settings))
     return config.run("digits", measured.skew, config.method(method), 0)
 
 
-def federation(
-    name: str,
-    method: str,
-    precision: str = "float32",
-    device: str = "cpu",
-    kernel: str = "auto",
-) -> Federation:
+def federation(name: str, method: str, device: str = "cpu", **training: str) -> Federation:
     """A federation before its first round, which records and counts bytes but never evaluates."""
-    run = run_of(name, method, precision, device, kernel)
+    run = run_of(name, method, device=device, **training)
     material, partition = _prepared(name, device)
     made = build(run, material, partition)
     return replace(

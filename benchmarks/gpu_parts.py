@@ -50,7 +50,7 @@ def digest(device: str, small: bool) -> tuple[dict[str, Any], str, bool]:
 
     found = {}
     for model, precision in CASES[: 1 if small else None]:
-        made = federation(model, "fedsdg", precision, device)
+        made = federation(model, "fedsdg", device, precision=precision)
         with repeatable(device):
             for round_ in (1, 2):
                 made.step(round_)

@@ -88,7 +88,7 @@ class PlainLoop:
     """The clients and the server of a federation, from its start; `round` does one round.
 
     `bfloat16` runs the forward pass under autocast, as one would; `adapt` makes the adapters. The
-    federation has to be PyTorch's: others have no images, but what is computed of them once.
+    federation must have kernel torch: with the compiled pass its samples are activations.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """How far rounding alone moves a run: published runs done again by PyTorch.
 
-    python -m benchmarks.rounding --output results/reference/rounding.json
+    python -m benchmarks.rounding --work rounding --output results/reference/rounding.json
 
 The runs are those of the arenas with the seeds named, with `training.kernel: torch` in place of the
 compiled pass that the record was made with, on the same clients, cohorts, first values and
@@ -30,7 +30,7 @@ from fedsdg.files import provenance, read_json, write_json
 from fedsdg.files.places import ARENAS, BACKBONE, RECORDS, RUNS, filled
 from fedsdg.files.shipped import shipped
 
-#: What computes the runs here.
+#: The value of `training.kernel` in the repeated runs.
 KERNEL = "torch"
 METRICS = ("expected_accuracy", "expected_worst_decile", "global_accuracy")
 METRICS_OF_GROUPS = ("expected_accuracy_a", "expected_accuracy_b")

@@ -15,7 +15,7 @@ from fedsdg.federation.local_work import LocalWork, Model, Samples
 from fedsdg.federation.steps import by_epochs
 from fedsdg.models.interface import HasLosses
 from fedsdg.models.parameters import Layout
-from fedsdg.models.rounding import exact
+from fedsdg.models.rounding import processor_independent
 
 #: Steps of a client that does not train by the clock.
 _NO_LIMIT = 2**62
@@ -37,7 +37,7 @@ def train_clients(
         if not own:
             raise ValueError(f"{clients.name(k)} has no training batch; give every client a sample")
     training = CohortTraining(model, layout, samples, clients, work)
-    with exact(isinstance(model, HasLosses)):
+    with processor_independent(isinstance(model, HasLosses)):
         if work.stopping is not None:
             _until_inexact(training, clients)
         elif work.private_first:

@@ -97,8 +97,8 @@ def no_exit(when: str) -> Iterator[None]:
 def require_alike(federations: Sequence[Federation]) -> None:
     """Raise ``ValueError`` unless the federations can train in common.
 
-    They must share samples, backbone, layout, work, schedule and own model; seeds and shards are
-    their own.
+    They must have equal samples, layout, work, schedule and own model; seeds and shards are their
+    own.
     """
     first = federations[0]
     for other in federations[1:]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedsdg.models.adapter_config import AdapterConfig
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.parameters import Layout, ParameterSpec, offsets
-from fedsdg.models.rounding import exact, sigmoid
+from fedsdg.models.rounding import processor_independent, sigmoid
 
 GATE = "lambda_k_logit"
 HEAD_STD = 0.02
@@ -273,7 +273,7 @@ def side_by_side(
     a, b = parameters[f"{layer}.lora_A"], config.scale * parameters[f"{layer}.lora_B"]
     if not private or config.branch == "none":
         return a, b
-    with exact():
+    with processor_independent():
         gate = _gate(layer, parameters, config)
     gated = gate * (config.scale * parameters[f"{layer}.lora_B_private"])
     if config.composition == "mixture":

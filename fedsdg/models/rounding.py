@@ -1,8 +1,7 @@
-"""Roots and gates whose last bits no processor changes, where the compiled pass trains.
+"""Square roots and sigmoids that are the same on every processor, for the compiled pass.
 
-PyTorch computes both with what the processor has: MKL's square root of float32 is off in the last
-bit of 0.7 % of all numbers with AVX-512 and of none with AVX2. Runs by PyTorch keep that, for their
-records were made so.
+PyTorch's depend on the instructions: MKL's float32 square root is rounded correctly with AVX2, but
+not always with AVX-512. Runs by PyTorch keep PyTorch's functions, as in their records.
 """
 
 from __future__ import annotations
@@ -15,24 +14,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_exact = ContextVar("exact", default=False)
+_independent = ContextVar("independent", default=False)
 
 
 @contextmanager
-def exact(wanted: bool = True) -> Iterator[None]:
-    """Within, ``root`` and ``sigmoid`` on a CPU are the same on every processor, if ``wanted``."""
-    before = _exact.set(wanted)
+def processor_independent(wanted: bool = True) -> Iterator[None]:
+    """Make ``root`` and ``sigmoid`` on a CPU the same on every processor, if ``wanted``."""
+    before = _independent.set(wanted)
     try:
         yield
     finally:
-        _exact.reset(before)
+        _independent.reset(before)
 
 
 def root(x: Tensor) -> Tensor:
-    """√x of every entry; within ``exact`` rounded as IEEE 754 demands it."""
-    return torch.from_numpy(np.sqrt(x.numpy())) if _exact.get() else x.sqrt()
+    """√x of every entry; within ``processor_independent`` rounded correctly (IEEE 754)."""
+    return torch.from_numpy(np.sqrt(x.numpy())) if _independent.get() else x.sqrt()
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """σ(x) of every entry; within ``exact`` that of float64, rounded once."""
-    return x.double().sigmoid().to(x.dtype) if _exact.get() else x.sigmoid()
+    """σ(x) of every entry; within ``processor_independent`` computed in float64, rounded once."""
+    return x.double().sigmoid().to(x.dtype) if _independent.get() else x.sigmoid()

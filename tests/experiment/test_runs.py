@@ -678,7 +678,7 @@ PARTS = ("fedsdg", "scaffold", "feddpa", "apfl", "focus", "cgsv-xu", "fedcurv")
 
 
 def by_torch(config):
-    """As where a config asks for a GPU, which the pretended one does not."""
+    """Return the config with PyTorch's kernel, as on a real GPU."""
     return dataclasses.replace(
         config, training=dataclasses.replace(config.training, kernel="torch")
     )

@@ -182,6 +182,13 @@ def test_what_is_not_alike_is_refused(fresh):
         require_alike([fresh("fedavg", 0), fresh("fedprox", 1)])
     with pytest.raises(ValueError, match="differ in their samples"):
         require_alike([fresh("fedavg", 0), fresh("fedavg", 1, torch.float64)])
+    one, other = fresh("fedavg", 0), fresh("fedavg", 1)
+    images = other.samples.images.clone()
+    require_alike([one, dataclasses.replace(other, samples=Samples(images, other.samples.labels))])
+    images[0] += 1
+    with pytest.raises(ValueError, match="differ in their samples"):
+        changed = Samples(images, other.samples.labels)
+        require_alike([one, dataclasses.replace(other, samples=changed)])
 
 
 # --- Whole runs -----------------------------------------------------------------------------------

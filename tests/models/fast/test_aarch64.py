@@ -1,4 +1,4 @@
-"""The compiled pass for processors of ARM: what LLVM makes of it there rounds as it does here.
+"""The compiled pass, translated for ARM, rounds as it does here.
 
 Nothing of it runs. Every operation of IEEE 754 is the same on every processor; only operations that
 are reordered or fused by the compiler, and functions of its library, could differ.
@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 TRIPLE = "aarch64-unknown-linux-gnu"
-#: Computes one gradient, and shows what numba has made of it before it is machine code.
+#: Computes one gradient and prints the LLVM code that numba made for it.
 PROGRAM = """
 from tests.models.fast.test_model import VARIANTS, Case, backbone
 from fedsdg.models.fast import transformer
@@ -25,7 +25,7 @@ for kernel in (transformer.run, transformer.embed):
     print(text)
     print("; end")
 """
-#: What would round a product and a sum together, in one of both, or in another order.
+#: Flags and functions that let a compiler fuse or reorder operations.
 FREE = re.compile(
     r"\bf(?:add|sub|mul|div|neg) [a-z ]*\b(?:fast|contract|reassoc|arcp|afn)\b|llvm\.fmuladd"
 )
@@ -47,7 +47,7 @@ def modules(tmp_path_factory):
 
 
 def assembler(text):
-    """What a compiler for a plain processor of ARM's 64-bit kind writes."""
+    """Return the assembly for a generic 64-bit ARM processor."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     text = re.sub(r"target (triple|datalayout) = .*\n", "", text)
