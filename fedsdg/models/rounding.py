@@ -14,24 +14,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_independent = ContextVar("independent", default=False)
+_chosen = ContextVar("independent", default=False)
 
 
 @contextmanager
 def processor_independent(wanted: bool = True) -> Iterator[None]:
     """Make ``root`` and ``sigmoid`` on a CPU the same on every processor, if ``wanted``."""
-    before = _independent.set(wanted)
+    before = _chosen.set(wanted)
     try:
         yield
     finally:
-        _independent.reset(before)
+        _chosen.reset(before)
+
+
+def independent() -> bool:
+    """Whether what is computed now has to be the same on every processor."""
+    return _chosen.get()
 
 
 def root(x: Tensor) -> Tensor:
     """√x of every entry; within ``processor_independent`` rounded correctly (IEEE 754)."""
-    return torch.from_numpy(np.sqrt(x.numpy())) if _independent.get() else x.sqrt()
+    return torch.from_numpy(np.sqrt(x.numpy())) if independent() else x.sqrt()
 
 
 def sigmoid(x: Tensor) -> Tensor:
     """σ(x) of every entry; within ``processor_independent`` computed in float64, rounded once."""
-    return x.double().sigmoid().to(x.dtype) if _independent.get() else x.sigmoid()
+    return x.double().sigmoid().to(x.dtype) if independent() else x.sigmoid()

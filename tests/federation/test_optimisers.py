@@ -12,6 +12,7 @@ from fedsdg.federation.optimisers.mover import Mover
 from fedsdg.federation.optimisers.sgd import Sgd
 from fedsdg.methods.choices import OPTIMISERS
 from fedsdg.methods.plugins import build_choice
+from fedsdg.models.rounding import processor_independent
 from fedsdg.parts import declared
 from tests.pretended_cuda import pretended_cuda
 
@@ -78,6 +79,19 @@ def test_every_client_is_moved_as_by_an_optimiser_of_its_own(name):
         theirs = by_torch(make, start[client], own[client])
         assert torch.allclose(ours, theirs, rtol=1e-9, atol=1e-12)
         assert not torch.allclose(ours, start[client], rtol=1e-3)
+
+
+@BY_TORCH
+def test_in_float32_they_are_moved_so_by_what_is_the_same_on_every_processor(name):
+    optimiser, make = CASES[name]
+    start, gradients = drawn(3, 37), drawn(9, 3, 37)
+    matrix = start.float()
+    mover = Mover(optimiser, matrix, torch.full((37,), 0.03))
+    with processor_independent():
+        for gradient in gradients:
+            mover.step(matrix, gradient.float())
+    theirs = by_torch(make, start, gradients)
+    assert torch.allclose(matrix.double(), theirs, rtol=1e-5, atol=1e-6)
 
 
 @BY_TORCH

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedsdg.federation.optimisers.optimiser import RowOptimiser, descend
-from fedsdg.models.rounding import root as root_of
+from fedsdg.models.fast import adam
+from fedsdg.models.rounding import independent
 from fedsdg.parts import Range, part
 
 
@@ -43,14 +46,22 @@ class Adam(RowOptimiser):
         step: int | Tensor,
     ) -> None:
         beta1, beta2 = self.beta1, self.beta2
-        mean = memory["mean"].lerp_(gradients, 1 - beta1)
-        square = memory["square"].mul_(beta2).addcmul_(gradients, gradients, value=1 - beta2)
+        # m̂ / (√v̂ + ε) = m · (root / (1 − β1ᵗ)) / (√v + ε · root) with root = √(1 − β2ᵗ)
+        if independent() and isinstance(step, int):
+            root_now = math.sqrt(1 - beta2**step)
+            scaled = np.float32(self.epsilon) * np.float32(root_now)
+            factors = (1 - beta1, beta2, 1 - beta2, scaled, root_now / (1 - beta1**step))
+            rates = torch.as_tensor(rate, dtype=parameters.dtype).expand(parameters.shape[1])
+            rows = (parameters, gradients, memory["mean"], memory["square"], rates.contiguous())
+            adam.step(*(row.numpy() for row in rows), *(np.float32(one) for one in factors))
+            return
         # Worked out in float64 where the number of steps is: of one for all rows on the host, so
         # that it is no work for the device, and travels there with the launch that it is for.
         counted = torch.as_tensor(step, dtype=torch.float64)
         root = (1 - beta2**counted).sqrt()
         size = (root / (1 - beta1**counted)).to(parameters.dtype)
-        root = root.to(parameters.dtype)
-        # m̂ / (√v̂ + ε) = m · (root / (1 − β1ᵗ)) / (√v + ε · root)
-        move = root_of(square).add_(self.epsilon * root).reciprocal_().mul_(mean).mul_(size)
+        epsilon = self.epsilon * root.to(parameters.dtype)
+        mean = memory["mean"].lerp_(gradients, 1 - beta1)
+        square = memory["square"].mul_(beta2).addcmul_(gradients, gradients, value=1 - beta2)
+        move = square.sqrt().add_(epsilon).reciprocal_().mul_(mean).mul_(size)
         descend(parameters, move, rate)

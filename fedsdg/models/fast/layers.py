@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedsdg.models.fast.vectors import (
+    LANES,
     STEP,
     absolute,
     add,
@@ -158,21 +159,23 @@ def _turned_back(tokens: int, row: int, width: int, x: int, to: int) -> None:
 
 @exact
 def attend(
-    asking: int, tokens: int, heads: int, head: int, scale: Any, qkv: int, shares: int,
-    mixed: int, turned: int,
+    asking: int, tokens: int, heads: int, head: int, scale: Any, qkv: int, turned: int,
+    shares: int, mixed: int, o: int,
 ) -> None:  # fmt: skip
     """Of sixteen images and every head softmax(scale · q kᵀ) v for the first ``asking`` tokens.
 
-    Sixteen images are the lanes of a vector, so that no sum goes across one. The shares are kept,
-    [heads, asking, tokens, 16]. ``turned``: room for 4 · tokens · head vectors.
+    Sixteen images are the lanes of a vector, so that no sum goes across one. Kept are q, k and v,
+    ``turned`` so, [heads, 3, tokens, head, 16], and the shares, [heads, asking, tokens, 16].
+    ``o``: room for tokens · head vectors.
     """
     row, out = 4 * 3 * heads * head, 4 * heads * head
     part = tokens * head * STEP
-    q, k, v, o = turned, turned + part, turned + 2 * part, turned + 3 * part
     for h in range(heads):
+        q = turned + 3 * h * part
+        k, v = q + part, q + 2 * part
         for kind in range(3):
             x = qkv + kind * out + 4 * h * head
-            _turned(tokens, row, head, x, turned + kind * part)
+            _turned(tokens, row, head, x, q + kind * part)
         for i in range(asking):
             own = shares + STEP * (h * asking + i) * tokens
             largest = splat(_f(-np.inf))
@@ -204,22 +207,20 @@ def attend(
 
 @exact
 def attend_back(
-    asking: int, tokens: int, heads: int, head: int, scale: Any, qkv: int, shares: int,
-    g: int, dqkv: int, turned: int,
+    asking: int, tokens: int, heads: int, head: int, scale: Any, turned: int, shares: int,
+    g: int, dqkv: int, spare: int,
 ) -> None:  # fmt: skip
     """The gradient by q, k and v from that by what was mixed; see ``attend``.
 
-    ``turned``: room for 8 · tokens · head vectors.
+    ``spare``: room for 5 · tokens · head vectors.
     """
     row, out = 4 * 3 * heads * head, 4 * heads * head
     part, one = tokens * head * STEP, head * STEP
-    q, k, v, o = turned, turned + part, turned + 2 * part, turned + 3 * part
-    dq, dk, dv = turned + 4 * part, turned + 5 * part, turned + 6 * part
-    slopes = turned + 7 * part
+    o, dq, dk, dv = spare, spare + part, spare + 2 * part, spare + 3 * part
+    slopes = spare + 4 * part
     for h in range(heads):
-        for kind in range(3):
-            x = qkv + kind * out + 4 * h * head
-            _turned(tokens, row, head, x, turned + kind * part)
+        q = turned + 3 * h * part
+        k, v = q + part, q + 2 * part
         for i in range(asking):
             for at in range(0, 4 * head, STEP):
                 turn(g + i * out + 4 * h * head + at, tokens * out,
@@ -279,6 +280,23 @@ def copy_rows(numbers: int, x: int, y: int) -> None:
     """y = x."""
     for at in range(0, 4 * numbers, STEP):
         store(y + at, load(x + at))
+
+
+@exact
+def copy_columns(rows: int, columns: int, x: int, x_row: int, y: int, y_row: int) -> None:
+    """y = x, of any width, in rows that lie so many bytes apart."""
+    for i in range(rows):
+        source, target = numbers_at(x + i * x_row, columns), numbers_at(y + i * y_row, columns)
+        for j in range(columns):
+            target[j] = source[j]
+
+
+@exact
+def transpose(rows: int, columns: int, x: int, y: int) -> None:
+    """y [columns, rows] = xᵀ, both in whole vectors."""
+    for i in range(0, rows, LANES):
+        for j in range(0, columns, LANES):
+            turn(x + 4 * (i * columns + j), 4 * columns, y + 4 * (j * rows + i), 4 * rows)
 
 
 @exact

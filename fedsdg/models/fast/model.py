@@ -23,9 +23,6 @@ from fedsdg.models.fast import transformer
 from fedsdg.models.fast.vectors import LANES
 from fedsdg.models.parameters import EVERY
 
-#: The score of a class that only fills up a vector; its share of a softmax is 0.
-_NEVER = -1e30
-
 
 def unsupported(model: CohortModel) -> str | None:
     """Return why the compiled pass cannot compute what a model does; None where it can."""
@@ -79,6 +76,8 @@ class CompiledModel(CohortModel):
         self._scale = np.float32(block.attn.scale)
         self._epsilon = np.float32(block.norm1.eps)
         self._work: transformer.Work | None = None
+        #: By rank and number of classes.
+        self._rooms: dict[tuple[int, int], tuple[transformer.Own, transformer.Gradients]] = {}
 
     @property
     def bytes_of_a_prefix(self) -> int:
@@ -106,58 +105,51 @@ class CompiledModel(CohortModel):
     def effective_weights(
         self, parameters: Mapping[str, Tensor], private: bool = True
     ) -> dict[str, Any]:
-        """Every client's factors and head, packed; see ``CohortModel``."""
+        """Every client's factors and head; see ``CohortModel``."""
         with torch.no_grad():
             factors = self._factors(parameters, private)
-        return {"packed": _packed(factors), "head.bias": parameters["head.bias"]}
+        return {"factors": factors, "head.bias": parameters["head.bias"]}
 
     def branches(self, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
         """See ``CohortModel``: both side by side in the rank, whose halves the shares scale."""
         beside = replace(self.config, composition="residual", gate_fixed=1.0)
         with torch.no_grad():
-            return {"packed": _packed(self._factors(parameters, True, beside))}
+            return {"factors": self._factors(parameters, True, beside)}
 
     def features(
         self, images: Tensor, counts: Sequence[int], branches: Mapping[str, Any]
     ) -> Tensor:
         """See ``CohortModel``: the scores of a head that is the identity."""
-        own: transformer.Own = branches["packed"]
-        clients, _, dim = own.head.shape
-        same = np.tile(np.eye(dim, dtype=np.float32), (clients, 1, 1))
-        bias = np.zeros((clients, dim), np.float32)
-        reading = own._replace(head=same, head_turned=same, head_bias=bias)
+        *adapters, head, _ = branches["factors"]
+        clients, _, dim = head.shape
+        same = torch.eye(dim).expand(clients, dim, dim)
+        reading = [*adapters, same, torch.zeros(clients, dim)]
         return self._scores(reading, images, counts, torch.ones(len(images)))
 
     def blended(
         self, images: Tensor, counts: Sequence[int], branches: Mapping[str, Any], shares: Tensor
     ) -> Tensor:
         """See ``CohortModel``."""
-        scores = self._scores(branches["packed"], images, counts, shares)
-        return scores[:, : self.num_classes]
+        return self._scores(branches["factors"], images, counts, shares)
 
     def forward(self, images: Tensor, counts: Sequence[int], weights: Mapping[str, Any]) -> Tensor:
         """Scores [B, classes] of images or prefixes, from what ``effective_weights`` has made."""
-        return self._scores(weights["packed"], images, counts)[:, : self.num_classes]
+        return self._scores(weights["factors"], images, counts)
 
     def _scores(
         self,
-        own: transformer.Own,
+        factors: Sequence[Tensor],
         images: Tensor,
         counts: Sequence[int],
         shares: Tensor | None = None,
     ) -> Tensor:
-        """[B, C] of all classes there is room for; ``shares`` [B] of the second of two branches."""
-        require_counts(counts, images, len(own.head))
+        """[B, classes]; ``shares`` [B] are those of the second of two branches."""
         of_ranks = None
         if shares is not None:
-            rank, room = self.config.rank, own.proj_a.shape[2]
+            rank = self.config.rank
             halves = torch.stack([1 - shares, shares], dim=1).repeat_interleave(rank, dim=1)
-            of_ranks = pad(halves, (0, room - 2 * rank)).numpy()
-        scores = np.empty((len(images), own.head.shape[1]), np.float32)
-        self._run(
-            transformer.SCORES, own, _no_gradients(own), images, counts, scores, shares=of_ranks
-        )
-        return torch.from_numpy(scores)
+            of_ranks = pad(halves, (0, _filled(2 * rank) - 2 * rank)).numpy()
+        return self._run(transformer.SCORES, factors, images, counts, shares=of_ranks)[0]
 
     def logits(
         self,
@@ -168,7 +160,6 @@ class CompiledModel(CohortModel):
     ) -> Tensor:
         """As ``CohortModel.logits``. The backward pass computes them once more."""
         factors = self._factors(parameters, private)
-        require_counts(counts, images, len(factors[-1]))
         scores: Tensor = _Scores.apply(self, images, counts, *factors)
         return scores
 
@@ -201,7 +192,6 @@ class CompiledModel(CohortModel):
             each = loss(self.logits(images, counts, parameters, private), labels, reduction="none")
             return each / divisors.to(each.dtype)
         factors = self._factors(parameters, private)
-        require_counts(counts, images, len(factors[-1]))
         shares: Tensor = _CrossEntropy.apply(self, images, labels, divisors, counts, *factors)
         return shares
 
@@ -242,97 +232,107 @@ class CompiledModel(CohortModel):
             self._work = transformer.room(blocks, tokens, dim, hidden, self._heads, rank)
         return self._work
 
+    def _own_room(self, rank: int, classes: int) -> tuple[transformer.Own, transformer.Gradients]:
+        """The rooms for one client's adapters and head and for their gradients."""
+        if (rank, classes) not in self._rooms:
+            sizes = (*self._frozen_weights.fc1.shape, rank, classes)
+            self._rooms[rank, classes] = transformer.own_room(*sizes)
+        return self._rooms[rank, classes]
+
     def _run(
         self,
         asked: int,
-        own: transformer.Own,
-        gradients: transformer.Gradients,
+        factors: Sequence[Tensor],
         images: Tensor,
         counts: Sequence[int],
-        scores: np.ndarray,
+        gradients: Sequence[Tensor] = (),
         labels: Tensor | None = None,
         divisors: Tensor | None = None,
-        slopes: np.ndarray | None = None,
+        slopes: Tensor | None = None,
         deep: bool = False,
         shares: np.ndarray | None = None,
-    ) -> np.ndarray:
-        """One pass; the losses [B] float64, where they are asked for.
+    ) -> tuple[Tensor, np.ndarray]:
+        """One pass; scores [B, classes], and the losses [B] float64 where they are asked for.
 
-        ``deep``: of the factors too gradients are asked for, not of the heads alone.
+        ``gradients``: see ``_room_for_gradients``. ``slopes`` [B, classes] are given where the
+        loss is another one. ``deep``: of the factors too gradients are asked for, not of the heads
+        alone.
         """
+        require_counts(counts, images, len(factors[-1]))
         if images.shape[1] != 2:
             images = self.prefixes(images)
-        rank = own.fc2_a.shape[2]
-        none = np.empty(0, np.int64), np.empty(0), np.empty((0, scores.shape[1]), np.float32)
-        losses = np.empty(len(images))
+        given = [one.detach() if one.stride(-1) == 1 else one.contiguous() for one in factors]
+        rank, classes = given[0].shape[2], given[-1].shape[1]
+        own, learned = self._own_room(rank, classes)
+        ranks, room = own.proj_a.shape[1], len(own.head)
+        scores, losses = np.empty((len(images), room), np.float32), np.empty(len(images))
+        down = scores
+        if asked != transformer.SCORES:
+            down = np.zeros_like(scores)
+        if slopes is not None:
+            down[:, :classes] = slopes.numpy()
+        no_labels, no_divisors = np.empty(0, np.int64), np.empty(0)
         transformer.run(
             asked,
             deep,
             self._frozen_weights,
+            _places(given),
+            _places(gradients or given),
+            rank,
+            classes,
             own,
-            gradients,
-            self._room(rank),
+            learned,
+            self._room(ranks),
             images.contiguous().numpy(),
             np.asarray(counts, dtype=np.int64),
-            np.empty((0, rank), np.float32) if shares is None else shares,
+            np.empty((0, ranks), np.float32) if shares is None else shares,
             self._heads,
             self._scale,
             self._epsilon,
-            none[0] if labels is None else labels.contiguous().numpy(),
-            none[1] if divisors is None else divisors.to(torch.float64).contiguous().numpy(),
+            no_labels if labels is None else labels.contiguous().numpy(),
+            no_divisors if divisors is None else divisors.to(torch.float64).contiguous().numpy(),
             losses,
-            none[2] if slopes is None else slopes,
+            down,
             scores,
         )
-        return losses
+        return torch.from_numpy(scores)[:, :classes], losses
 
 
 def _filled(size: int) -> int:
     return -(-size // LANES) * LANES
 
 
-def _packed(factors: Sequence[Tensor]) -> transformer.Own:
-    """Factors and head as the pass reads them."""
-    proj_a, proj_b, fc2_a, fc2_b, head, bias = (factor.detach() for factor in factors)
-    ranks, classes = _filled(proj_a.shape[-2]) - proj_a.shape[-2], bias.shape[1]
-    more = _filled(classes) - classes
-    found: list[Tensor] = []
-    for a, b in ((proj_a, proj_b), (fc2_a, fc2_b)):
-        wide_a, wide_b = pad(a, (0, 0, 0, ranks)), pad(b, (0, ranks))
-        found += [wide_a, wide_a.mT, wide_b, wide_b.mT]
-    wide = pad(head, (0, 0, 0, more))
-    found += [wide, wide.mT, pad(bias, (0, more), value=_NEVER)]
-    return transformer.Own(*(one.contiguous().numpy() for one in found))
-
-
-def _gradients(own: transformer.Own) -> transformer.Gradients:
-    """Zeros for the gradients of clients."""
-    return transformer.Gradients(*map(np.zeros_like, _learned(own)))
-
-
-def _no_gradients(own: transformer.Own) -> transformer.Gradients:
-    """Stands in where none are asked for."""
-    return transformer.Gradients(*(one[:0] for one in _learned(own)))
-
-
-def _learned(own: transformer.Own) -> tuple[np.ndarray, ...]:
-    """What gradients are taken by."""
-    adapters = (own.proj_a, own.proj_b_turned, own.fc2_a, own.fc2_b_turned)
-    return (*adapters, own.head, own.head_bias)
-
-
-def _unpacked(gradients: transformer.Gradients, factors: Sequence[Tensor]) -> list[Tensor]:
-    """The gradients in the shapes of the factors and the head."""
-    ranks, classes = factors[0].shape[-2], factors[-1].shape[1]
-    proj_a, proj_b, fc2_a, fc2_b, head, bias = map(torch.from_numpy, gradients)
-    a = [one[:, :, :ranks] for one in (proj_a, fc2_a)]
-    b = [one[:, :, :ranks].mT for one in (proj_b, fc2_b)]
-    return [a[0], b[0], a[1], b[1], head[:, :classes], bias[:, :classes]]
+def _places(factors: Sequence[Tensor]) -> np.ndarray:
+    """Where the numbers of clients are, [6, 4]; see ``transformer.run``."""
+    if any(factor.dtype != torch.float32 for factor in factors):
+        raise TypeError("the compiled pass takes factors and heads in float32")
+    *adapters, head, bias = factors
+    steps = [factor.stride()[:3] for factor in adapters]
+    steps += [(head.stride(0), 0, head.stride(1)), (bias.stride(0), 0, 0)]
+    places = [
+        (factor.data_ptr(), *(4 * step for step in own))
+        for factor, own in zip(factors, steps, strict=True)
+    ]
+    return np.array(places, dtype=np.int64)
 
 
 def _any_factor(ctx: Any) -> bool:
     """Whether a gradient by a factor is asked for: the last two inputs are those of the head."""
     return any(ctx.needs_input_grad[:-2])
+
+
+def _room_for_gradients(factors: Sequence[Tensor]) -> list[Tensor]:
+    """Numbers to be filled in: in the order of the factors, but of each b turned."""
+    turned = (False, True, False, True, False, False)
+    return [
+        torch.empty(factor.mT.shape if b else factor.shape)
+        for factor, b in zip(factors, turned, strict=True)
+    ]
+
+
+def _by_factors(gradients: Sequence[Tensor]) -> list[Tensor]:
+    proj_a, proj_b, fc2_a, fc2_b, head, bias = gradients
+    return [proj_a, proj_b.mT, fc2_a, fc2_b.mT, head, bias]
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -346,14 +346,12 @@ class _CrossEntropy(torch.autograd.Function):
         counts: Sequence[int],
         *factors: Tensor,
     ) -> Tensor:
-        own = _packed(factors)
-        gradients = _gradients(own)
-        scores = np.empty((len(images), own.head.shape[1]), np.float32)
-        losses = model._run(
-            transformer.CROSS_ENTROPY, own, gradients, images, counts, scores, labels, divisors,
-            np.empty_like(scores), _any_factor(ctx),
+        gradients = _room_for_gradients(factors)
+        _, losses = model._run(
+            transformer.CROSS_ENTROPY, factors, images, counts, gradients, labels, divisors,
+            deep=_any_factor(ctx),
         )  # fmt: skip
-        ctx.gradients = _unpacked(gradients, factors)
+        ctx.gradients = _by_factors(gradients)
         return torch.from_numpy(losses.astype(np.float32))
 
     @staticmethod
@@ -361,8 +359,9 @@ class _CrossEntropy(torch.autograd.Function):
         (slope,) = slopes
         if len(slope) and bool((slope != slope[0]).any()):
             raise ValueError("the gradient of `losses` is that of their sum; take it of `logits`")
-        factor = slope[0] if len(slope) else 0.0
-        return (None,) * 5 + tuple(one * factor for one in ctx.gradients)
+        factor = float(slope[0]) if len(slope) else 0.0
+        by_sum = ctx.gradients if factor == 1 else [one * factor for one in ctx.gradients]
+        return (None,) * 5 + tuple(by_sum)
 
 
 class _Scores(torch.autograd.Function):
@@ -370,26 +369,20 @@ class _Scores(torch.autograd.Function):
     def forward(
         ctx: Any, model: CompiledModel, images: Tensor, counts: Sequence[int], *factors: Tensor
     ) -> Tensor:
-        own = _packed(factors)
-        scores = np.empty((len(images), own.head.shape[1]), np.float32)
-        model._run(transformer.SCORES, own, _no_gradients(own), images, counts, scores)
+        scores, _ = model._run(transformer.SCORES, factors, images, counts)
         ctx.save_for_backward(images, *factors)
         ctx.model, ctx.counts = model, counts
-        return torch.from_numpy(scores)[:, : model.num_classes].contiguous()
+        return scores.contiguous()
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
         images, *factors = ctx.saved_tensors
-        own = _packed(factors)
-        gradients = _gradients(own)
-        scores = np.empty((len(images), own.head.shape[1]), np.float32)
-        classes = scores.shape[1] - slopes[0].shape[1]
-        down = pad(slopes[0], (0, classes)).contiguous().numpy()
+        gradients = _room_for_gradients(factors)
         ctx.model._run(
-            transformer.SLOPES, own, gradients, images, ctx.counts, scores, slopes=down,
+            transformer.SLOPES, factors, images, ctx.counts, gradients, slopes=slopes[0],
             deep=_any_factor(ctx),
         )  # fmt: skip
-        return (None,) * 3 + tuple(_unpacked(gradients, factors))
+        return (None,) * 3 + tuple(_by_factors(gradients))
 
 
 def _embedding(vit: Any) -> transformer.Embedding:

@@ -30,7 +30,7 @@ def wide() -> bool:
 
 
 #: Numbers in a register, and tiles (rows, registers in a row) for wide and narrow products.
-LANES, TILE, NARROW = (16, (5, 4), (8, 1)) if wide() else (8, (4, 3), (8, 1))
+LANES, TILE, NARROW = (16, (4, 4), (8, 1)) if wide() else (8, (4, 3), (8, 1))
 
 
 def _tile(rows: int, registers: int) -> Any:

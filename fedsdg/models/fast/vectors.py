@@ -93,6 +93,18 @@ absolute = _operation(1, lambda builder, x: _called(builder, "fabs", x))
 nearest = _operation(1, lambda builder, x: _called(builder, "rint", x))
 
 
+@intrinsic
+def fused_number(context: Any, x: Any, y: Any, z: Any) -> Any:
+    """x · y + z of single numbers, rounded once."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        kind = ir.FunctionType(_FLOAT, [_FLOAT] * 3)
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.fma.f32")
+        return builder.call(function, values)
+
+    return types.float32(types.float32, types.float32, types.float32), generate
+
+
 def _maximum(builder: Any, x: Any, y: Any) -> Any:
     return builder.select(builder.fcmp_ordered(">", x, y), x, y)
 

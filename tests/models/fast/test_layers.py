@@ -133,10 +133,11 @@ def test_attention_and_its_gradient(generator, tokens, heads, head, first_token_
     qkv, g = drawn(generator, images, tokens, 3 * dim), drawn(generator, images, tokens, dim)
     shares = np.empty((heads, asking, tokens, images), np.float32)
     mixed, dqkv = np.empty_like(g), np.full_like(qkv, np.nan)
-    turned = np.full((8, tokens, head, images), np.nan, np.float32)
+    turned = np.full((heads, 3, tokens, head, images), np.nan, np.float32)
+    spare = np.full((5, tokens, head, images), np.nan, np.float32)
     scale = np.float32(head**-0.5)
     sizes = (asking, tokens, heads, head, scale)
-    layers.attend(*sizes, at(qkv), at(shares), at(mixed), at(turned))
+    layers.attend(*sizes, at(qkv), at(turned), at(shares), at(mixed), at(spare))
     wide = torch.tensor(qkv, dtype=torch.float64, requires_grad=True)
     q, k, v = wide.view(images, tokens, 3, heads, head).permute(2, 0, 3, 1, 4)
     weights = (float(scale) * q @ k.mT).softmax(-1)
@@ -145,7 +146,7 @@ def test_attention_and_its_gradient(generator, tokens, heads, head, first_token_
     close(shares, asked.detach().numpy(), head)
     close(mixed[:, :asking], expected[:, :asking].detach().numpy(), head)
     expected[:, :asking].backward(torch.tensor(g[:, :asking]).double())
-    layers.attend_back(*sizes, at(qkv), at(shares), at(g), at(dqkv), at(turned))
+    layers.attend_back(*sizes, at(turned), at(shares), at(g), at(dqkv), at(spare))
     close(dqkv, wide.grad.numpy(), head)
 
 

@@ -334,6 +334,13 @@ def test_what_it_does_not_support_is_said(backbone, options, kind, sentence):
         CompiledModel(backbone, layout, config, CLASSES, **kind)
 
 
+def test_adapters_in_another_precision_are_refused(backbone):
+    case = Case(backbone, [2], VARIANTS["shared"])
+    weights = case.fast.effective_weights(case.named(torch.float64))
+    with pytest.raises(TypeError, match="takes factors and heads in float32"):
+        case.fast.forward(case.prefixes, [2], weights)
+
+
 def test_narrow_heads_are_refused():
     architecture = Architecture(8, 4, 1, 16, 2, 2, (0.5,), (0.5,))
     config = AdapterConfig()
