@@ -208,7 +208,7 @@ bench-runs: $(INSTALLED) ## how many times as fast as at BASE whole runs are
 
 # Fails where a run of any method, condition or attack is not bit for bit what it is at another commit.
 gate: $(INSTALLED) ## whether every kind of run is bit for bit what it is at BASE
-	$(BIN)/python -m benchmarks.same_bytes $(BASE)
+	$(BIN)/python -m benchmarks.same_bytes $(BASE) $(if $(FEW),--few)
 
 # Whatever a GPU has time for, in the order of worth, and on from there when called again: docs/gpu.md.
 # Nothing is installed: $(PYTHON) is to have PyTorch and what that page lists.

@@ -1,16 +1,17 @@
 """Does this tree compute what another commit computes, bit for bit, on this machine?
 
-    python -m benchmarks.same_bytes main        (make gate BASE=main)
+    python -m benchmarks.same_bytes main        (make gate BASE=main; FEW=1: fifteen runs)
 
 Both do the same small grids, three rounds a run, one thread each: the methods of the first arena,
 some of them by PyTorch alone, every other method, every condition, every attack, full training,
 seeds together, and runs that are stopped after their first round and go on. Each with its own
-configs and its own sources. Compared are the tables of rounds, clients and trace, `last`,
-`selected` and the bytes of result.json, and the hashes of final models, rule's state and bank.
-Hashes of configs and sources may differ.
+configs and its own sources, called as that commit's command line wants it. A run is known by what
+it is, not by its folder. Compared are the tables of rounds, clients and trace, `last`, `selected`
+and the bytes of result.json, and the hashes of final models, rule's state and bank. Hashes of
+configs and sources may differ.
 
-What a rebuilding renames, which settings one side alone needs, and where the sides may differ,
-stands in same_bytes.yaml.
+What a rebuilding renames, adds or drops, which settings or which call one side alone needs, and
+where the sides may differ, stands in same_bytes.yaml.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ FACTS = ("last", "selected", "bytes_up", "bytes_down", "client_storage_bytes")
 #: The most by which the first round of an exception may differ.
 FIRST_ROUND = 1e-6
 ROUNDS = 3
+#: What makes a run the run it is, in `result.json`.
+IDENTITY = ("experiment", "dataset", "skew", "scenario", "label", "seed")
+#: How a grid is done, after `python -m`; a list stands for a word in braces.
+CALL = ("fedsdg", "run", "--config", "{files}", "--grid", "{options}", "--set", "{settings}")
 #: A backbone in seconds: what it knows matters to nobody here.
 BACKBONE = ("images=400", "epochs=1", "held_out=100")
 SMALL = (
@@ -123,13 +128,33 @@ GRIDS = (
         stopped=True,
     ),
 )
+FEW = Grid(
+    "few",
+    ["config"],
+    {
+        **ONE,
+        "experiment": "few",
+        "scenarios": {
+            "none": {},
+            "sign-flip": {"conditions": {"attack": {"type": "sign-flip", "share": 0.2}}},
+            "conflict": {"conditions": {"label_conflict": {"share": 0.5, "classes": 4}}},
+        },
+        "methods": ["fedsdg", "fedavg", "fine-tune", "scaffold", "krum"],
+    },
+)
 
 
 class Broken(RuntimeError):
     """A checkout cannot do a grid."""
 
 
-def compute(grid: Grid, checkout: Path, work: Path, over: Mapping[str, Any] | None = None) -> None:
+def compute(
+    grid: Grid,
+    checkout: Path,
+    work: Path,
+    over: Mapping[str, Any] | None = None,
+    call: Sequence[str] = CALL,
+) -> None:
     """Do a grid with the sources and configs of a checkout, in a folder that is made anew.
 
     Args:
@@ -137,6 +162,7 @@ def compute(grid: Grid, checkout: Path, work: Path, over: Mapping[str, Any] | No
         checkout: A working tree.
         work: Where the grid runs and leaves its results.
         over: Settings laid over the grid's own.
+        call: As ``CALL``, in the words of the checkout's command line.
 
     Raises:
         Broken: The checkout cannot do the grid.
@@ -147,8 +173,8 @@ def compute(grid: Grid, checkout: Path, work: Path, over: Mapping[str, Any] | No
     for name, laid in ((grid.name, {**grid.over, "primary": []}), ("over", over or {})):
         files.append(work / f"{name}.yaml")
         files[-1].write_text(yaml.safe_dump(laid), encoding="utf-8")
-    command = [sys.executable, "-m", "fedsdg", "run", "--config", *map(str, files), "--grid"]
-    command += [*grid.options, "--set", *SMALL]
+    lists = {"{files}": [*map(str, files)], "{options}": grid.options, "{settings}": SMALL}
+    command = [sys.executable, "-m", *(word for one in call for word in lists.get(one, [one]))]
     environment = os.environ | {"PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
     log = work / f"{grid.name}.log"
     with log.open("w", encoding="utf-8") as said:
@@ -191,15 +217,19 @@ def _stop_after_a_checkpoint(
 def allowed(file: Path = ALLOWED) -> dict[str, Any]:
     """What same_bytes.yaml allows.
 
-    ``renamed``: table -> {old column: new}. ``over``: ``before`` or ``after`` -> settings laid over
-    the configs of that side alone. ``exceptions``: runs (a pattern of their folders), commit,
-    reason and one of: difference (of the first round, at most ``FIRST_ROUND``); columns (those that
-    a mended fault changes, in every round; ``all`` where all that follows does).
+    ``renamed``: table -> {old column: new}, and ``methods`` -> {old name of a row: new}. ``added``,
+    ``dropped``: table -> columns that one side alone has. ``over``, ``call``: ``before`` or
+    ``after`` -> settings laid over the configs of that side alone, and how a grid is done there
+    (see ``CALL``). ``exceptions``: runs (a pattern of their names), commit, reason and one of:
+    difference (of the first round, at most ``FIRST_ROUND``); columns (those that a mended fault
+    changes, in every round; ``all`` where all that follows does).
     """
     given = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    found = {"renamed": {}, "over": {}, "exceptions": [], **given}
-    if other := sorted(set(found["over"]) - {"before", "after"}):
-        raise ValueError(f"over in {file} has {other[0]!r}; name a side, before or after")
+    usual: dict[str, Any] = {name: {} for name in ("renamed", "added", "dropped", "over", "call")}
+    found = {**usual, "exceptions": [], **given}
+    for key in ("over", "call"):
+        if other := sorted(set(found[key]) - {"before", "after"}):
+            raise ValueError(f"{key} in {file} has {other[0]!r}; name a side, before or after")
     for one in found["exceptions"]:
         lacks = [key for key in ("runs", "commit", "reason") if key not in one]
         lacks += [] if ("difference" in one) != ("columns" in one) else ["difference or columns"]
@@ -215,22 +245,49 @@ def allowed(file: Path = ALLOWED) -> dict[str, Any]:
     return found
 
 
-def differences(before: Path, after: Path, allow: Mapping[str, Any]) -> list[str]:
-    """What is not the same in the runs below two folders, one sentence each."""
-    runs = [
-        {file.parent.relative_to(place).as_posix() for file in place.rglob("result.json")}
-        for place in (before, after)
-    ]
-    found = [f"{run}: only before" for run in sorted(runs[0] - runs[1])]
-    found += [f"{run}: only after" for run in sorted(runs[1] - runs[0])]
-    for run in sorted(runs[0] & runs[1]):
+def runs_below(folder: Path, renamed: Mapping[str, str] | None = None) -> dict[str, Path]:
+    """The folders of all finished runs, by what they are.
+
+    Args:
+        folder: Where they lie, however deep.
+        renamed: What rows of the table are called elsewhere.
+
+    Returns:
+        experiment/data set/skew/scenario/row/seed~N -> folder.
+    """
+    found = {}
+    for file in sorted(folder.rglob("result.json")):
+        said = json.loads(file.read_bytes())
+        said["label"] = (renamed or {}).get(said.get("label"), said.get("label"))
+        words = [str(said[key]) for key in IDENTITY[:-1] if said.get(key)]
+        found["/".join([*words, f"seed~{said['seed']}"])] = file.parent
+    return found
+
+
+def differences(before: Path, after: Path, allow: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Compare the runs below two folders.
+
+    Args:
+        before, after: The folders.
+        allow: See ``allowed``.
+
+    Returns:
+        By run, what is not the same in it, a sentence each; none where all is.
+    """
+    sides = runs_below(before, allow.get("renamed", {}).get("methods")), runs_below(after)
+    found = {}
+    for run in sorted({*sides[0], *sides[1]}):
+        if run not in sides[0] or run not in sides[1]:
+            found[run] = [f"only {'after' if run in sides[1] else 'before'}"]
+            continue
         excused = [one for one in allow["exceptions"] if fnmatch(run, one["runs"])]
         mended = [one["columns"] for one in excused if "columns" in one]
         if "all" in mended:
+            found[run] = []
             continue
         most = max((one["difference"] for one in excused if "difference" in one), default=None)
         here = {**allow, "mended": [column for columns in mended for column in columns]}
-        found += [f"{run}: {it}" for it in _of_a_run(before / run, after / run, here, most)]
+        found[run] = list(_of_a_run(sides[0][run], sides[1][run], here, most))
     return found
 
 
@@ -245,7 +302,9 @@ def _of_a_run(
         elif files[0].is_file():
             once, again = map(pd.read_parquet, files)
             once = once.rename(columns=allow["renamed"].get(name, {}))
-            once, again = (t.drop(columns=allow["mended"], errors="ignore") for t in (once, again))
+            aside = [*allow["mended"], *allow.get("dropped", {}).get(name, [])]
+            aside += allow.get("added", {}).get(name, [])
+            once, again = (t.drop(columns=aside, errors="ignore") for t in (once, again))
             if most is None:
                 yield from (f"{name}: {it}" for it in _of_tables(once, again))
             else:
@@ -266,14 +325,12 @@ def _of_a_run(
 
 
 def _of_tables(once: pd.DataFrame, again: pd.DataFrame) -> Iterable[str]:
-    if columns := sorted(set(once) ^ set(again)):
-        where = "before" if columns[0] in once else "after"
-        yield f"the column {columns[0]} is there {where} alone"
-        return
+    for column in sorted(set(once) ^ set(again)):
+        yield f"the column {column} is there {'before' if column in once else 'after'} alone"
     if len(once) != len(again):
         yield f"{len(once)} rows before and {len(again)} after"
         return
-    for column in once:
+    for column in once.columns.intersection(again.columns):
         same = _bits(once[column]) == _bits(again[column])
         if not same.all():
             row = int(np.argmin(same))
@@ -303,28 +360,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("base", help="a commit")
     parser.add_argument("--only", nargs="+", choices=[grid.name for grid in GRIDS])
+    parser.add_argument("--few", action="store_true", help="five methods, a condition, an attack")
     parser.add_argument("--work", type=Path, default=ROOT / ".fedsdg/gate")
     given = parser.parse_args(arguments)
     grids = [grid for grid in GRIDS if not given.only or grid.name in given.only]
-    wrong = 0
+    wrong = count = 0
     try:
         allow = allowed()
         with checked_out(given.base) as base:
-            for grid in grids:
+            for grid in [FEW] if given.few else grids:
                 places = [given.work / side / grid.name for side in ("before", "after")]
                 overs = [allow["over"].get(side) for side in ("before", "after")]
+                calls = [allow["call"].get(side, CALL) for side in ("before", "after")]
                 with ThreadPoolExecutor(2) as both:
-                    list(both.map(compute, [grid, grid], [base, ROOT], places, overs))
-                before, after = (place / "results/runs" for place in places)
-                found = differences(before, after, allow)
-                count = len(list(after.rglob("result.json")))
-                print(f"{grid.name}: {count} runs, {len(found)} differences", flush=True)
-                for line in found[:20]:
-                    print(f"  {line}", flush=True)
-                wrong += len(found)
+                    list(both.map(compute, [grid, grid], [base, ROOT], places, overs, calls))
+                found = differences(*(place / "results" for place in places), allow)
+                for run, sentences in found.items():
+                    print(f"{run}: {'; '.join(sentences) or 'the same'}", flush=True)
+                count += len(found)
+                wrong += sum(map(bool, found.values()))
     except (Broken, LookupError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    print(f"{count} runs, {wrong} of them not the same")
     return int(wrong > 0)
 
 

@@ -42,6 +42,6 @@ def compiled_with(function: Callable[..., Any], parts: Sequence[ModuleType]) -> 
         def _index_key(self, *given: Any) -> tuple[Any, ...]:
             return (*super()._index_key(*given), stamp)
 
-    if isinstance(kernel._cache, FunctionCache):
+    if isinstance(getattr(kernel, "_cache", None), FunctionCache):  # Not with NUMBA_DISABLE_JIT.
         kernel._cache = Stamped(function)
     return kernel

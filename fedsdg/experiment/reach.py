@@ -1,24 +1,29 @@
-"""Which code a run can reach, and its hash: a part of the run's address in the store.
+"""Which definitions a run can reach, and their hash: a part of the run's address in the store.
 
-Reached is what the run's own modules import, directly or not, and what the parts of its method, of
-its conditions and of its training (optimiser and loss) import besides. Modules count as syntax
-trees without comments and docstrings, so that words may be edited freely. Of the tables of methods
-and conditions a run reaches the rows that it is made of. Found by reading files, among them the
-declarations, which say of every row what it is made of: neither torch nor any of these modules is
-imported.
+A definition is a function, a class or a constant of a module. Reached is what the parts of the
+run's method, of its conditions and of its training use, what every run begins with uses, what these
+use, and so on; also what else stands in their modules and is executed with them. Definitions count
+as syntax trees, without what changes no result: comments, docstrings, import statements, the types
+of arguments, what errors say, what is printed. In which module they stand does not count either.
+Of the tables of methods and conditions a run reaches the rows that it is made of. Found by reading
+files, among them the declarations, which say of every row what it is made of: neither torch nor any
+of these modules is imported.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedsdg.experiment.conditions import Conditions
+from fedsdg.files import atomic_path
 from fedsdg.methods.chosen import name_of
 from fedsdg.methods.declared import ChoiceRow, Row
 from fedsdg.methods.plugins import CHOICES, find_row, offered_choices, plugin_sources
@@ -28,14 +33,22 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(__file__).parents[1]
 
+#: What is used: a module and names that lead on from there. A module alone is all of it.
+Use = tuple[str, ...]
+
 #: What every run begins with.
-ROOT = "fedsdg.experiment.runs"
+ROOTS: tuple[Use, ...] = (
+    ("fedsdg.models.backbones", "load_backbone"),
+    ("fedsdg.experiment.material", "prepare_material"),
+    ("fedsdg.experiment.runs", "execute"),
+    ("fedsdg.experiment.runs", "execute_together"),
+)
 
 #: What the package offers as a whole: its version, which another release changes and no result
 #: depends on, and doors for notebooks, through which no run goes.
 OFFERED = frozenset({"fedsdg"})
 
-#: Modules whose work is in the address by other means, so that neither they nor what they import
+#: Modules whose work is in the address by other means, so that neither they nor what they use
 #: count unless something else reaches it: what a config says (its hash), the tables (the rows),
 #: plugins (their hash in the config), data and their division (the hash of the partition, which
 #: holds that of the data set), and this one (its outcome).
@@ -82,21 +95,20 @@ def code_hash(
 ) -> str:
     """The hash of the code behind a method under some conditions.
 
-    ``method``: its row, or the files of the plugin that it comes from. ``training``: the package's
-    own optimiser and loss, as far as it trains with them. ``borrowed``: the files of plugins that
-    the others come from.
+    Args:
+        method: Its row, or the files of the plugin that it comes from.
+        conditions: What the runs meet.
+        training: The package's own optimiser and loss, as far as it trains with them.
+        borrowed: The files of plugins that the others come from.
     """
-    modules = reached(method, conditions, training, borrowed)
-    digest = hashlib.sha256()
-    for name in sorted(modules):
-        digest.update(f"{name} {_digest(name)}\0".encode())
-    if isinstance(method, Row):
-        digest.update(method.text.encode() + b"\0")
+    found = reached(method, conditions, training, borrowed)
+    digests = [one.digest for one in found.values()]
+    digests += [method.text] if isinstance(method, Row) else []
     kinds = {kind for one in _given(conditions) for kind in type(one).__mro__}
-    for kind in sorted(kinds, key=lambda kind: kind.__name__):
-        if _file(kind.__module__) is not None:
-            digest.update(_class_text(kind.__module__, kind.__name__).encode() + b"\0")
-    return digest.hexdigest()
+    for kind in kinds:
+        if (source := _source(kind.__module__)) is not None:
+            digests += [one.digest for one in source.defined.get(kind.__name__, ())]
+    return _hash_of(digests)
 
 
 def reached(
@@ -104,35 +116,22 @@ def reached(
     conditions: Conditions,
     training: Iterable[ChoiceRow] = (),
     borrowed: Iterable[Path] = (),
-) -> frozenset[str]:
-    """The names of all modules of the package that such a run may import and that count."""
-    roots = {ROOT, *conditions.modules, *(name for row in training for name in row.modules)}
+) -> dict[Use, Definition]:
+    """All definitions of the package that such a run may use and that count; see ``code_hash``."""
+    named = [*conditions.modules, *(name for row in training for name in row.modules)]
     files = [*borrowed]
     if isinstance(method, Row):
-        roots |= {*method.modules}
+        named += method.modules
     else:
         files += method
     if conditions.attack is not None and conditions.attack.plugin is not None:
         files += plugin_sources(conditions.attack.plugin.place)
+    roots = [*ROOTS, *(tuple(name.split(":")) for name in named)]
     for file in files:
-        roots |= imports(ast.parse(file.read_bytes()), "", is_package=False)
-    return frozenset().union(*map(closure, roots))
-
-
-@cache
-def closure(root: str, elsewhere: frozenset[str] = ELSEWHERE) -> frozenset[str]:
-    """The module ``root`` and what it imports within the package, directly or not."""
-    found: set[str] = set()
-    left = [root]
-    while left:
-        name = left.pop()
-        if name in found or name in elsewhere:
-            continue
-        found.add(name)
-        left += _imports_of(name)
-        package = name.rpartition(".")[0]  # Importing a module runs the packages around it.
-        left += [package] if package else []
-    return frozenset(found)
+        source = _read(file.read_bytes(), "", is_package=False)
+        roots += [use for uses in source.imported.values() for use in uses]
+        roots += [use for one in source.statements() for use in one.uses if use[0]]
+    return used_by(roots)
 
 
 def code_of(*doors: str) -> str:
@@ -140,45 +139,22 @@ def code_of(*doors: str) -> str:
 
     ``package.*`` stands for all modules of a package, which may import each other by name.
     """
-    roots = {name for door in doors for name in _named(door)}
-    reached_there = frozenset().union(*(closure(root, OFFERED) for root in roots))
-    digest = hashlib.sha256()
-    for name in sorted(reached_there):
-        digest.update(f"{name} {_digest(name)}\0".encode())
-    return digest.hexdigest()
+    roots = [(name,) for door in doors for name in _named(door)]
+    return _hash_of([one.digest for one in used_by(roots, OFFERED).values()])
+
+
+def _hash_of(digests: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(sorted(digests)).encode()).hexdigest()
 
 
 def _named(door: str) -> list[str]:
     package, star, _ = door.partition(".*")
     if not star:
         return [door]
-    place = _file(package)
-    if place is None:
+    inside = [name for name in _files() if name.rpartition(".")[0] == package]
+    if not inside:
         raise ValueError(f"there is no package {package!r}")
-    return [
-        ".".join([PACKAGE.name, *file.relative_to(PACKAGE).with_suffix("").parts])
-        for file in sorted(place.parent.glob("*.py"))
-        if file.name != "__init__.py"
-    ] + [package]
-
-
-def imports(tree: ast.AST, module: str, *, is_package: bool) -> set[str]:
-    """The modules of the package that a syntax tree imports, wherever in it.
-
-    What stands under ``if TYPE_CHECKING`` is never executed, and left out.
-    """
-    found = set()
-    for node in _executed(tree):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            origin = node.module or ""
-            if node.level:
-                around = module.split(".")[: None if is_package else -1]
-                around = around[: len(around) - node.level + 1]
-                origin = ".".join([*around, *([origin] if origin else [])])
-            found |= {origin, *(f"{origin}.{alias.name}" for alias in node.names)}
-    return {name for name in found if _file(name) is not None}
+    return [package, *inside]
 
 
 def _given(conditions: Conditions) -> list[Any]:
@@ -186,60 +162,275 @@ def _given(conditions: Conditions) -> list[Any]:
     return [value for value in values if is_dataclass(value)]
 
 
+# --- From definition to definition ----------------------------------------------------------------
+
+
+def used_by(roots: Iterable[Use], elsewhere: frozenset[str] = ELSEWHERE) -> dict[Use, Definition]:
+    """What is used by following ``roots``, directly or not, by module and name.
+
+    Args:
+        roots: Where to begin.
+        elsewhere: Modules that are not entered.
+
+    Raises:
+        ValueError: A root is in no module of the package.
+    """
+    found: dict[Use, Definition] = {}
+    left = []
+    for root in roots:
+        if root[0].split(".")[0] == PACKAGE.name and _source(root[0]) is None:
+            raise ValueError(f"there is no module {root[0]!r}; a part of a method names it")
+        left.append(root)
+    entered: set[str] = set()
+    seen: set[Use] = set()
+    while left:
+        use = left.pop()
+        if use in seen:
+            continue
+        seen.add(use)
+        module, *names = use
+        source = _source(module)
+        inner = ".".join(use[:2])
+        if source is None:
+            continue
+        if module in elsewhere:
+            left += [(inner, *names[1:])] if names and _source(inner) is not None else []
+            continue
+        if not names:
+            left += [(module, name) for name in (*source.defined, *source.imported)]
+            names = [""]
+        if module not in entered:
+            entered.add(module)
+            # Whoever imports a module executes it, and the packages around it.
+            found |= {(module, f"@{n}"): one for n, one in enumerate(source.loose)}
+            left += [use for one in source.loose for use in one.uses]
+            left += [(package, "") for package in _around(module)]
+        name, *further = names
+        definitions, imports = source.defined.get(name, ()), source.imported.get(name, ())
+        for number, one in enumerate(definitions):
+            found[module, name, *([str(number)] if number else [])] = one
+            left += one.uses
+        left += [(*origin, *further) for origin in imports]
+        if name and not definitions and not imports:
+            if _source(inner) is not None:
+                left.append((inner, *further))
+            elif "__getattr__" in source.defined:
+                left.append((module,))
+    return found
+
+
+def _around(module: str) -> list[str]:
+    words = module.split(".")
+    return [".".join(words[:length]) for length in range(1, len(words))]
+
+
 # --- Files ----------------------------------------------------------------------------------------
 
 
-@cache
-def _file(module: str) -> Path | None:
-    """Where a module of the package lies; None for anything else."""
-    first, *rest = module.split(".")
-    if first != PACKAGE.name:
-        return None
-    place = PACKAGE.joinpath(*rest)
-    for file in (place / "__init__.py", place.with_name(f"{place.name}.py")):
-        if file.is_file():
-            return file
-    return None
+class Definition(NamedTuple):
+    """A statement of a module: what it says, without words, and what it uses."""
+
+    digest: str
+    uses: tuple[Use, ...]
+
+
+class Source(NamedTuple):
+    """A module: what its names stand for, and what else it executes."""
+
+    defined: Mapping[str, tuple[Definition, ...]]
+    imported: Mapping[str, tuple[Use, ...]]
+    loose: tuple[Definition, ...]
+
+    def statements(self) -> list[Definition]:
+        """All that is defined or executed here."""
+        return [one for ones in (*self.defined.values(), self.loose) for one in ones]
 
 
 @cache
-def _tree(module: str) -> ast.Module:
-    file = _file(module)
-    if file is None:
-        raise ValueError(f"there is no module {module!r}; a part of a method names it")
-    return ast.parse(file.read_bytes(), str(file))
+def _files() -> dict[str, Path]:
+    """All modules of the package, by name."""
+    found = {}
+    for file in sorted(PACKAGE.rglob("*.py")):
+        words = [PACKAGE.name, *file.relative_to(PACKAGE).with_suffix("").parts]
+        found[".".join(words[:-1] if words[-1] == "__init__" else words)] = file
+    return found
+
+
+def _source(module: str) -> Source | None:
+    """A module of the package; None for anything else."""
+    return _sources().get(module)
 
 
 @cache
-def _imports_of(module: str) -> frozenset[str]:
-    file = _file(module)
-    is_package = file is not None and file.name == "__init__.py"
-    return frozenset(imports(_tree(module), module, is_package=is_package))
+def _sources() -> Mapping[str, Source]:
+    """All modules of the package, read once for as long as no file changes."""
+    texts = {name: file.read_bytes() for name, file in _files().items()}
+    stamp = hashlib.sha256(Path(__file__).read_bytes())
+    for name, text in texts.items():
+        stamp.update(f"{name}\0{len(text)}\0".encode() + text)
+    kept = PACKAGE / "__pycache__" / f"reach-{stamp.hexdigest()[:16]}.json"
+    with contextlib.suppress(OSError, ValueError):
+        return {name: _from_plain(said) for name, said in json.loads(kept.read_bytes()).items()}
+    found = {
+        name: _read(text, name, is_package=_files()[name].name == "__init__.py")
+        for name, text in texts.items()
+    }
+    with contextlib.suppress(OSError):
+        kept.parent.mkdir(exist_ok=True)
+        for old in kept.parent.glob("reach-*.json"):
+            old.unlink(missing_ok=True)
+        with atomic_path(kept) as place:
+            place.write_text(json.dumps(found))
+    return found
 
 
-@cache
-def _digest(module: str) -> str:
-    return hashlib.sha256(_plain(_tree(module)).encode()).hexdigest()
+def _from_plain(said: Any) -> Source:
+    """A source from JSON, which knows no tuples."""
 
+    def definitions(ones: Any) -> tuple[Definition, ...]:
+        return tuple(Definition(digest, tuple(map(tuple, uses))) for digest, uses in ones)
 
-def _class_text(module: str, name: str) -> str:
-    (found,) = (
-        node for node in _tree(module).body if isinstance(node, ast.ClassDef) and node.name == name
+    defined, imported, loose = said
+    return Source(
+        {name: definitions(ones) for name, ones in defined.items()},
+        {name: tuple(map(tuple, uses)) for name, uses in imported.items()},
+        definitions(loose),
     )
-    return _plain(found)
 
 
-def _executed(tree: ast.AST) -> Iterator[ast.AST]:
-    """The statements of a tree, those inside functions too; expressions import nothing."""
-    left = [tree]
+@cache
+def _read(text: bytes, module: str, *, is_package: bool) -> Source:
+    tree = ast.parse(text, module)
+    defined: dict[str, list[Definition]] = {}
+    imported: dict[str, list[Use]] = {}
+    loose: list[Definition] = []
+    statements = list(_statements(tree.body))
+    for one in statements:
+        if isinstance(one, ast.Import | ast.ImportFrom):
+            for name, use in _imported(one, module, is_package).items():
+                imported.setdefault(name, []).append(use)
+    known = {name: (module, name) for one in statements for name in _defines(one)}
+    known |= {name: (module, name) for name in imported}
+    for one in statements:
+        inside = [node for node in ast.walk(one) if isinstance(node, ast.Import | ast.ImportFrom)]
+        own = {
+            name: use
+            for node in inside
+            for name, use in _imported(node, module, is_package).items()
+        }
+        names = _defines(one)
+        bare = _Wordless().visit(one)
+        if bare is None:
+            continue
+        digest = hashlib.sha256(_plain(bare).encode()).hexdigest()[:32]
+        definition = Definition(digest, _uses(bare, known | own))
+        for name in names:
+            defined.setdefault(name, []).append(definition)
+        if not names:
+            loose.append(definition)
+    return Source(
+        {name: tuple(ones) for name, ones in defined.items()},
+        {name: tuple(uses) for name, uses in imported.items()},
+        tuple(loose),
+    )
+
+
+def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a module, those of its branches one by one."""
+    for one in body:
+        if isinstance(one, ast.If):
+            if not _is_type_checking(one.test):
+                yield ast.Expr(one.test)
+                yield from _statements(one.body)
+            yield from _statements(one.orelse)
+        elif isinstance(one, ast.Try):
+            handled = [inner for handler in one.handlers for inner in handler.body]
+            yield from _statements([*one.body, *handled, *one.orelse, *one.finalbody])
+        else:
+            yield one
+
+
+def _defines(one: ast.stmt) -> list[str]:
+    """The names that a statement of a module gives a meaning to."""
+    if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [one.name]
+    if isinstance(one, ast.Assign | ast.AnnAssign | ast.AugAssign):
+        targets = one.targets if isinstance(one, ast.Assign) else [one.target]
+        inner = (node for target in targets for node in ast.walk(target))
+        return sorted({node.id for node in inner if isinstance(node, ast.Name)})
+    return []
+
+
+def _imported(node: ast.Import | ast.ImportFrom, module: str, is_package: bool) -> dict[str, Use]:
+    """What an import statement makes known, by name."""
+    if isinstance(node, ast.Import):
+        return {
+            alias.asname or alias.name.split(".")[0]: (
+                alias.name if alias.asname else alias.name.split(".")[0],
+            )
+            for alias in node.names
+        }
+    origin = node.module or ""
+    if node.level:
+        around = module.split(".")[: None if is_package else -1]
+        around = around[: len(around) - node.level + 1]
+        origin = ".".join([*around, *([origin] if origin else [])])
+    return {alias.asname or alias.name: (origin, alias.name) for alias in node.names}
+
+
+def _uses(statement: ast.AST, known: Mapping[str, Use]) -> tuple[Use, ...]:
+    """What a statement uses of the names that are ``known`` to it."""
+    found: set[Use] = set()
+    left = [statement]
     while left:
         node = left.pop()
-        yield node
-        skipped = ("body",) if isinstance(node, ast.If) and _is_type_checking(node.test) else ()
-        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
-            inner = getattr(node, name, None)
-            if isinstance(inner, list) and name not in skipped:
-                left += inner
+        names: list[str] = []
+        start: Any = node
+        while isinstance(start, ast.Attribute):
+            names.insert(0, start.attr)
+            start = start.value
+        if not isinstance(start, ast.Name):
+            left += ast.iter_child_nodes(node)
+        elif start.id in known:
+            found.add((*known[start.id], *names))
+    return tuple(sorted(found))
+
+
+class _Wordless(ast.NodeTransformer):
+    """Takes away what changes no result, in place."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        words = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return None if words or _only_says(node.value) else self.generic_visit(node)
+
+    def visit_Import(self, node: ast.Import) -> None:
+        return None
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        return None
+
+    def visit_Raise(self, node: ast.Raise) -> ast.AST:
+        if isinstance(node.exc, ast.Call):
+            node.exc = node.exc.func
+        return self.generic_visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.annotation = None
+        return node
+
+    def visit_If(self, node: ast.If) -> Any:
+        if _is_type_checking(node.test):
+            return [self.visit(one) for one in node.orelse]
+        return self.generic_visit(node)
+
+
+def _only_says(call: ast.expr) -> bool:
+    """Whether an expression is a call that prints or warns."""
+    return isinstance(call, ast.Call) and ast.unparse(call.func) in ("print", "warnings.warn")
 
 
 def _is_type_checking(test: ast.expr) -> bool:
@@ -248,7 +439,7 @@ def _is_type_checking(test: ast.expr) -> bool:
 
 
 def _plain(node: Any) -> str:
-    """A syntax tree as text: without positions, bare strings, and what is empty.
+    """A syntax tree as text: without positions and what is empty.
 
     ``ast.dump`` would do, but differs between versions of Python.
     """
@@ -257,17 +448,9 @@ def _plain(node: Any) -> str:
         inner = [
             f"{name}={_plain(value)}"
             for name, value in said
-            if value is not None and value != [] and name != "kind"
+            if value is not None and value != [] and name not in ("kind", "type_comment")
         ]
         return f"{type(node).__name__}({','.join(inner)})"
     if isinstance(node, list):
-        return "[" + ",".join(_plain(each) for each in node if not _is_words(each)) + "]"
+        return "[" + ",".join(_plain(each) for each in node if each is not None) + "]"
     return repr(node)
-
-
-def _is_words(node: Any) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )

@@ -16,6 +16,8 @@ from fedsdg.experiment.config_files import load_config
 from fedsdg.methods.choices import ATTACKS
 
 NOTHING = {"renamed": {}, "exceptions": []}
+IS = {"experiment": "arena", "dataset": "digits", "skew": "iid", "label": "krum", "seed": 0}
+NAME = "arena/digits/iid/krum/seed~0"
 
 
 def write_run(place, run="arena/seed~0", **changed):
@@ -27,7 +29,13 @@ def write_run(place, run="arena/seed~0", **changed):
     pd.DataFrame({**clients, **changed.pop("clients", {})}).to_parquet(folder / "clients.parquet")
     state = {"models": "m", "rule": "r", "bank": "b", **changed.pop("state", {})}
     (folder / "provenance.json").write_text(json.dumps({"commit": str(place), "state": state}))
-    result = {"last": {"round": 2}, "selected": {"round": 1}, "bytes_up": 30, "bytes_down": 30}
+    result = {
+        "last": {"round": 2},
+        "selected": {"round": 1},
+        "bytes_up": 30,
+        "bytes_down": 30,
+        **IS,
+    }
     (folder / "result.json").write_text(
         json.dumps({**result, "config_hash": str(place), **changed})
     )
@@ -36,7 +44,9 @@ def write_run(place, run="arena/seed~0", **changed):
 def compared(tmp_path, allow=NOTHING, **changed):
     write_run(tmp_path / "before")
     write_run(tmp_path / "after", **changed)
-    return differences(tmp_path / "before", tmp_path / "after", allow)
+    found = differences(tmp_path / "before", tmp_path / "after", allow)
+    assert list(found) == [NAME]
+    return found[NAME]
 
 
 def test_equal_runs_are_equal_though_configs_and_commits_differ(tmp_path):
@@ -58,21 +68,36 @@ def test_equal_runs_are_equal_though_configs_and_commits_differ(tmp_path):
 )
 def test_every_difference_is_named(tmp_path, changed, sentence):
     (found,) = compared(tmp_path, **changed)
-    assert found.startswith("arena/seed~0: ") and sentence in found
+    assert sentence in found
 
 
-def test_runs_that_are_there_once_are_named(tmp_path):
-    write_run(tmp_path / "before", "a")
-    write_run(tmp_path / "after", "b")
-    found = differences(tmp_path / "before", tmp_path / "after", NOTHING)
-    assert found == ["a: only before", "b: only after"]
+def test_a_column_that_is_new_hides_no_difference_of_the_others(tmp_path):
+    changed = {"clients": {"more": [1, 2], "weight": [0.5, 0.1]}}
+    more, weight = compared(tmp_path / "named", **changed)
+    assert more == "clients: the column more is there after alone"
+    assert weight.startswith("clients: weight in row 1 was 0.0")
+    allow = {**NOTHING, "added": {"clients": ["more"]}}
+    assert compared(tmp_path / "allowed", allow, **changed) == [weight]
+
+
+def test_runs_are_known_by_what_they_are_and_missing_ones_are_named(tmp_path):
+    write_run(tmp_path / "before", "a/folder")
+    write_run(tmp_path / "before", "b", seed=1)
+    write_run(tmp_path / "after", "another", label="krum-2")
+    write_run(tmp_path / "after", "c", scenario="attacked")
+    allow = {**NOTHING, "renamed": {"methods": {"krum": "krum-2"}}}
+    assert differences(tmp_path / "before", tmp_path / "after", allow) == {
+        "arena/digits/iid/krum-2/seed~0": [],
+        "arena/digits/iid/krum-2/seed~1": ["only before"],
+        "arena/digits/iid/attacked/krum/seed~0": ["only after"],
+    }
 
 
 def test_a_table_that_is_there_once_is_named(tmp_path):
     write_run(tmp_path / "before")
     write_run(tmp_path / "after")
     (tmp_path / "after/arena/seed~0/clients.parquet").unlink()
-    (found,) = differences(tmp_path / "before", tmp_path / "after", NOTHING)
+    ((found,),) = differences(tmp_path / "before", tmp_path / "after", NOTHING).values()
     assert found.endswith("clients.parquet is there before alone")
 
 
@@ -82,8 +107,9 @@ def test_a_column_may_be_renamed_by_the_map(tmp_path):
     file = tmp_path / "after/arena/seed~0/clients.parquet"
     pd.read_parquet(file).rename(columns={"weight": "share"}).to_parquet(file)
     places = tmp_path / "before", tmp_path / "after"
-    assert len(differences(*places, NOTHING)) == 1
-    assert differences(*places, {**NOTHING, "renamed": {"clients": {"weight": "share"}}}) == []
+    assert len(differences(*places, NOTHING)[NAME]) == 2
+    allow = {**NOTHING, "renamed": {"clients": {"weight": "share"}}}
+    assert differences(*places, allow) == {NAME: []}
 
 
 def test_an_exception_bounds_the_first_round_alone(tmp_path):
@@ -127,11 +153,11 @@ def test_an_exception_says_whose_it_is_and_is_small_and_settings_name_a_side(
 
 
 def test_the_committed_file_is_read_and_every_attack_takes_part():
-    assert set(allowed()) == {"renamed", "over", "exceptions"}
+    assert set(allowed()) == {"renamed", "added", "dropped", "over", "call", "exceptions"}
     assert set(same_bytes.ATTACKS) == set(ATTACKS)
 
 
-@pytest.mark.parametrize("grid", same_bytes.GRIDS, ids=lambda grid: grid.name)
+@pytest.mark.parametrize("grid", (*same_bytes.GRIDS, same_bytes.FEW), ids=lambda grid: grid.name)
 def test_this_tree_takes_every_grid_with_what_is_laid_over_it(tmp_path, grid):
     files = [same_bytes.ROOT / "config" / f"{name}.yaml" for name in grid.files]
     for name, laid in (("grid", grid.over), ("over", allowed()["over"].get("after", {}))):
@@ -143,15 +169,16 @@ def test_this_tree_takes_every_grid_with_what_is_laid_over_it(tmp_path, grid):
 def test_settings_over_a_side_reach_that_side_alone(tmp_path, monkeypatch):
     """The tree of the other commit and this one, each with settings and a folder of its own."""
     over, given = {"before": {"seeds": [1]}, "after": {"seeds": [2]}}, {}
-    monkeypatch.setattr(same_bytes, "allowed", lambda: {**NOTHING, "over": over})
+    allow = {**NOTHING, "over": over, "call": {"before": ["fedsdg", "all"]}}
+    monkeypatch.setattr(same_bytes, "allowed", lambda: allow)
     monkeypatch.setattr(same_bytes, "checked_out", lambda base: nullcontext(tmp_path / base))
     monkeypatch.setattr(
-        same_bytes, "compute", lambda grid, tree, work, laid: given.update({tree: (work, laid)})
+        same_bytes, "compute", lambda grid, tree, work, *how: given.update({tree: (work, *how)})
     )
     assert main(["old", "--only", "arena", "--work", str(tmp_path)]) == 0
     assert given == {
-        tmp_path / "old": (tmp_path / "before/arena", {"seeds": [1]}),
-        same_bytes.ROOT: (tmp_path / "after/arena", {"seeds": [2]}),
+        tmp_path / "old": (tmp_path / "before/arena", {"seeds": [1]}, ["fedsdg", "all"]),
+        same_bytes.ROOT: (tmp_path / "after/arena", {"seeds": [2]}, same_bytes.CALL),
     }
 
 
@@ -174,7 +201,7 @@ def test_runs_that_were_stopped_after_each_first_round_come_out_the_same(tmp_pat
     runs = [tmp_path / name / "results/runs" for name in ("before", "after")]
     assert len(list(runs[1].rglob("result.json"))) == 2
     assert "going on after round" in (tmp_path / "after/few.log").read_text()
-    assert differences(*runs, NOTHING) == []
+    assert not any(differences(*runs, NOTHING).values())
 
 
 def test_an_unknown_commit_is_an_error_in_one_sentence(tmp_path):

@@ -1,5 +1,6 @@
 """The code behind the rules is complete: what a rule's command imports re-runs it, words do not."""
 
+import ast
 import re
 import shutil
 from pathlib import Path
@@ -27,49 +28,46 @@ def imports() -> grimp.ImportGraph:
     return grimp.build_graph("fedsdg", cache_dir=None, exclude_type_checking_imports=True)
 
 
-class Remembered:
-    """In place of a cached function of `reach`: it forgets a single module, not the package."""
-
-    def __init__(self, name: str) -> None:
-        self._function, self.found = getattr(reach, name).__wrapped__, {}
-
-    def __call__(self, *given):
-        if given not in self.found:
-            self.found[given] = self._function(*given)
-        return self.found[given]
-
-
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
     """A copy of the package, which `reach` reads in place of its own; (folder, forget)."""
     folder = tmp_path_factory.mktemp("copied") / "fedsdg"
     shutil.copytree(reach.PACKAGE, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    of_one = {name: Remembered(name) for name in ("_tree", "_imports_of", "_digest")}
-    of_many = {name: Remembered(name) for name in ("closure", "_file")}
 
-    def forget(*modules: str) -> None:
-        for remembered in of_many.values():
-            remembered.found.clear()
-        for remembered in of_one.values():
-            for module in modules:
-                remembered.found.pop((module,), None)
+    def forget() -> None:
+        reach._files.cache_clear()
+        reach._sources.cache_clear()
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reach, "PACKAGE", folder)
-        for name, remembered in {**of_one, **of_many}.items():
-            patch.setattr(reach, name, remembered)
+        forget()
         yield folder, forget
+    forget()
+
+
+def edited(text: str) -> str:
+    """A module whose functions and classes have one more statement each."""
+    tree = ast.parse(text)
+    for one in tree.body:
+        if isinstance(one, ast.FunctionDef | ast.ClassDef):
+            one.body += ast.parse("edited = True").body
+    return ast.unparse(tree)
 
 
 @pytest.mark.parametrize("stage", sorted(common()["CODE"]))
-def test_a_rule_depends_on_whatever_its_command_imports(stage, imports, package):
-    """Directly or not; importing a module also runs the packages around it.
+def test_a_rule_depends_on_what_its_command_uses(stage, imports, package):
+    """Directly or not, and on no module that it does not import.
 
     The package as a whole aside: a figure says which version drew it, and another draws the same.
     """
-    folder, forget = package
+    _, forget = package
     doors = common()["CODE"][stage]
-    needed, left = set(), [name for door in doors for name in reach._named(door)]
+    forget()
+    before = reach.code_of(*doors)
+    roots = [(name,) for door in doors for name in reach._named(door)]
+    used = reach.used_by(roots, reach.OFFERED)
+    classes = {module for module, name, *_ in used if not name.startswith("@")}
+    needed, left = set(), [module for (module,) in roots]
     while left:
         module = left.pop()
         if module not in needed and module not in reach.OFFERED:
@@ -77,37 +75,32 @@ def test_a_rule_depends_on_whatever_its_command_imports(stage, imports, package)
             package_of, _, _ = module.rpartition(".")
             left += [package_of] if "." in package_of else []
             left += imports.find_modules_directly_imported_by(module)
-    before = reach.code_of(*doors)
-    for module in sorted(needed)[:: max(1, len(needed) // 7)]:
-        file = reach._file(module)
-        text = file.read_text()
-        for edited, same in ((f"{text}\nEDITED = True\n", False), (f"# edited\n{text}", True)):
-            file.write_text(edited)
-            forget(module)
-            assert (reach.code_of(*doors) == before) == same, module
-        file.write_text(text)
-        forget(module)
-    outside = sorted(imports.modules - needed - {"fedsdg"})
-    outside = outside[:: max(1, len(outside) // 7)]
-    texts = {reach._file(module): reach._file(module).read_text() for module in outside}
-    for file, text in texts.items():
-        file.write_text(f"{text}\nEDITED = True\n")
-    alone = folder / "nobody_imports_it.py"
-    alone.write_text("ONE = 1\n")
-    forget(*outside)
+    assert {module for (module,) in roots} <= classes <= needed
+    files = {module: reach._files()[module] for module in sorted(imports.modules - {"fedsdg"})}
+    texts = {module: file.read_text() for module, file in files.items()}
+    several = sorted(m for m in classes if edited(texts[m]) != ast.unparse(ast.parse(texts[m])))
+    for module in several[:: max(1, len(several) // 7)]:
+        files[module].write_text(edited(texts[module]))
+        forget()
+        assert reach.code_of(*doors) != before, module
+        files[module].write_text(texts[module])
+    for module, file in files.items():
+        words = f"# edited\n{texts[module]}"
+        file.write_text(words if module in needed else edited(texts[module]))
+    forget()
     assert reach.code_of(*doors) == before
-    alone.unlink()
-    for file, text in texts.items():
-        file.write_text(text)
-    forget(*outside)
+    for module, file in files.items():
+        file.write_text(texts[module])
+    forget()
 
 
 def test_a_rule_that_reads_what_things_are_called_depends_on_it(package):
     _, forget = package
 
     def reads(doors: list[str]) -> bool:
-        modules = [name for door in doors for name in reach._named(door)]
-        return any("fedsdg.files.declarations" in reach.closure(name) for name in modules)
+        roots = [(name,) for door in doors for name in reach._named(door)]
+        used = reach.used_by(roots, reach.OFFERED)
+        return any(module == "fedsdg.files.declarations" for module, *_ in used)
 
     forget()
     reading = {stage for stage, doors in common()["CODE"].items() if reads(doors)}
