@@ -188,7 +188,7 @@ def test_it_reproduces_and_another_release_redoes_what_it_changed(own_installati
     version = own_installation.package / "__init__.py"
     version.write_text(version.read_text().replace(__version__, "99.0.0"))
     with (own_installation.package / "aggregation/rules/krum.py").open("a") as rule:
-        rule.write("\nEDITED = True\n")
+        rule.write("\nassert True\n")
     assert fedsdg("--version", cwd=empty).stdout == "fedsdg 99.0.0\n"
     again = planned(done := fedsdg(*command, "--", "--dry-run", cwd=empty))
     assert "tables in" not in done.stdout
