@@ -306,7 +306,9 @@ def begin(place: Place, backbones: Path | None, earlier: Path | None) -> None:
     store = earlier / "store.tar.gz" if earlier else None
     if store is not None and store.is_file() and not (place.work / "stamps").is_dir():
         with tarfile.open(store) as archive:
-            archive.extractall(place.work, filter="data")
+            # As extractall(filter="data"), which Python has from 3.11.4 on.
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)
+            archive.extractall(place.work)
     if backbones is not None:
         joined(backbones, place.work / "results" / "backbones")
 
