@@ -5,8 +5,8 @@
 Both do the same small grids, three rounds a run, one thread each: the methods of the first arena,
 some of them by PyTorch alone, every other method, every condition, every attack, full training,
 seeds together, and runs that are stopped after their first round and go on. Each with its own
-configs and its own sources, called as that commit's command line wants it. A run is known by what
-it is, not by its folder. Compared are the tables of rounds, clients and trace, `last`, `selected`
+configs and its own sources, called with its own command line. A run is known by what it is, not by
+its folder. Compared are the tables of rounds, clients and trace, `last`, `selected`
 and the bytes of result.json, and the hashes of final models, rule's state and bank. Hashes of
 configs and sources may differ.
 
@@ -43,7 +43,7 @@ FACTS = ("last", "selected", "bytes_up", "bytes_down", "client_storage_bytes")
 FIRST_ROUND = 1e-6
 ROUNDS = 3
 #: What makes a run the run it is, in `result.json`.
-IDENTITY = ("experiment", "dataset", "skew", "scenario", "label", "seed")
+IDENTITY = ("experiment", "dataset", "skew", "label", "seed")
 #: How a grid is done, after `python -m`; a list stands for a word in braces.
 CALL = ("fedsdg", "run", "--config", "{files}", "--grid", "{options}", "--set", "{settings}")
 #: A backbone in seconds: what it knows matters to nobody here.
@@ -253,7 +253,7 @@ def runs_below(folder: Path, renamed: Mapping[str, str] | None = None) -> dict[s
         renamed: What rows of the table are called elsewhere.
 
     Returns:
-        experiment/data set/skew/scenario/row/seed~N -> folder.
+        experiment/data set/skew@scenario/row/seed~N -> folder.
     """
     found = {}
     for file in sorted(folder.rglob("result.json")):

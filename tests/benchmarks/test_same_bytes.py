@@ -84,12 +84,12 @@ def test_runs_are_known_by_what_they_are_and_missing_ones_are_named(tmp_path):
     write_run(tmp_path / "before", "a/folder")
     write_run(tmp_path / "before", "b", seed=1)
     write_run(tmp_path / "after", "another", label="krum-2")
-    write_run(tmp_path / "after", "c", scenario="attacked")
+    write_run(tmp_path / "after", "c", skew="iid@attacked")
     allow = {**NOTHING, "renamed": {"methods": {"krum": "krum-2"}}}
     assert differences(tmp_path / "before", tmp_path / "after", allow) == {
         "arena/digits/iid/krum-2/seed~0": [],
         "arena/digits/iid/krum-2/seed~1": ["only before"],
-        "arena/digits/iid/attacked/krum/seed~0": ["only after"],
+        "arena/digits/iid@attacked/krum/seed~0": ["only after"],
     }
 
 

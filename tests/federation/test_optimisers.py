@@ -82,7 +82,7 @@ def test_every_client_is_moved_as_by_an_optimiser_of_its_own(name):
 
 
 @BY_TORCH
-def test_in_float32_they_are_moved_so_by_what_is_the_same_on_every_processor(name):
+def test_float32_rows_move_as_in_torch_by_what_is_the_same_on_every_processor(name):
     optimiser, make = CASES[name]
     start, gradients = drawn(3, 37), drawn(9, 3, 37)
     matrix = start.float()

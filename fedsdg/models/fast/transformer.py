@@ -184,7 +184,7 @@ def _place(places: Any, kind: int, client: int, block: int) -> Any:
 
 @exact
 def _take(own: Any, places: Any, client: int, rank: int, classes: int) -> None:
-    """Bring a client's factors and head into its room; see ``run``."""
+    """Copy a client's factors and head into the room; see ``run``."""
     blocks, ranks, dim = own.proj_a.shape
     hidden, scores = own.fc2_a.shape[2], own.head.shape[0]
     for block in range(blocks):
