@@ -16,7 +16,7 @@ SNAKEMAKE  = $(BIN)/snakemake --cores $(CORES) $(if $(CONFIG),--configfile $(CON
 # Jobs of the pipeline find `fedsdg` here, as in an activated shell.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help reproduce report page everything search record cifar100 cifar100-plan cifar100-pilot extended smoke test pytest test-fast lint verify package bench bench-compare bench-regression bench-runs gate gpu slurm-demo lock documents docs environment clean distclean
+.PHONY: help reproduce report page everything search record cifar100 cifar100-plan cifar100-pilot extended smoke test pytest test-fast lint verify package bench bench-compare bench-regression bench-runs gate same-tables planted gpu slurm-demo lock documents docs environment clean distclean
 
 # The head of this file, and each target with the text after its `##`.
 help: ## this list
@@ -209,6 +209,14 @@ bench-runs: $(INSTALLED) ## how many times as fast as at BASE whole runs are
 # Fails where a run of any method, condition or attack is not bit for bit what it is at another commit.
 gate: $(INSTALLED) ## whether every kind of run is bit for bit what it is at BASE
 	$(BIN)/python -m benchmarks.same_bytes $(BASE) $(if $(FEW),--few)
+
+# What `make verify` shows to be made of the records; no run is done.
+same-tables: $(INSTALLED) ## whether every committed table is, cell by cell, what it is at BASE
+	$(BIN)/python -m benchmarks.same_tables $(BASE)
+
+# PART=2/4: every fourth one, beginning with the second.
+planted: $(INSTALLED) ## plant known faults in a copy, one by one (ROOM=models, PART=1/4): do the tests find them?
+	$(BIN)/python -m benchmarks.planted $(if $(ROOM),--room $(ROOM)) $(if $(PART),--part $(PART))
 
 # Whatever a GPU has time for, in the order of worth, and on from there when called again: docs/gpu.md.
 # Nothing is installed: $(PYTHON) is to have PyTorch and what that page lists.

@@ -10,8 +10,9 @@ its folder. Compared are the tables of rounds, clients and trace, `last`, `selec
 and the bytes of result.json, and the hashes of final models, rule's state and bank. Hashes of
 configs and sources may differ.
 
-What a rebuilding renames, adds or drops, which settings or which call one side alone needs, and
-where the sides may differ, stands in same_bytes.yaml.
+What commits on the way renamed, added or dropped on purpose, which settings or which call one side
+alone needs, and where the sides may differ, stands in same_bytes.yaml. What was found is left in
+``evidence.json``, by which `fedsdg record --restamp` gives recorded runs their new addresses.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ import pandas as pd
 import yaml
 
 from benchmarks.regression import checked_out
+from fedsdg.experiment.restamping import kind_of
+from fedsdg.files import git, provenance, write_json
 
 ROOT = Path(__file__).parents[1]
 ALLOWED = Path(__file__).with_suffix(".yaml")
@@ -42,6 +45,8 @@ FACTS = ("last", "selected", "bytes_up", "bytes_down", "client_storage_bytes")
 #: The most by which the first round of an exception may differ.
 FIRST_ROUND = 1e-6
 ROUNDS = 3
+#: What an entry of same_bytes.yaml says of one side alone.
+SIDED = ("over", "call")
 #: What makes a run the run it is, in `result.json`.
 IDENTITY = ("experiment", "dataset", "skew", "label", "seed")
 #: How a grid is done, after `python -m`; a list stands for a word in braces.
@@ -154,6 +159,7 @@ def compute(
     work: Path,
     over: Mapping[str, Any] | None = None,
     call: Sequence[str] = CALL,
+    names: Mapping[str, str] | None = None,
 ) -> None:
     """Do a grid with the sources and configs of a checkout, in a folder that is made anew.
 
@@ -163,13 +169,15 @@ def compute(
         work: Where the grid runs and leaves its results.
         over: Settings laid over the grid's own.
         call: As ``CALL``, in the words of the checkout's command line.
+        names: What configs are called in the checkout, where not as here.
 
     Raises:
         Broken: The checkout cannot do the grid.
     """
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    files = [checkout / "config" / f"{name}.yaml" for name in grid.files]
+    configs = [(names or {}).get(name, name) for name in grid.files]
+    files = [checkout / "config" / f"{name}.yaml" for name in configs]
     for name, laid in ((grid.name, {**grid.over, "primary": []}), ("over", over or {})):
         files.append(work / f"{name}.yaml")
         files[-1].write_text(yaml.safe_dump(laid), encoding="utf-8")
@@ -214,35 +222,71 @@ def _stop_after_a_checkpoint(
         raise Broken("no run came to a checkpoint before its end")
 
 
-def allowed(file: Path = ALLOWED) -> dict[str, Any]:
-    """What same_bytes.yaml allows.
+def allowed(base: str, file: Path = ALLOWED) -> dict[str, Any]:
+    """What same_bytes.yaml allows against a commit: the entries of commits that it lacks.
 
-    ``renamed``: table -> {old column: new}, and ``methods`` -> {old name of a row: new}. ``added``,
-    ``dropped``: table -> columns that one side alone has. ``over``, ``call``: ``before`` or
-    ``after`` -> settings laid over the configs of that side alone, and how a grid is done there
-    (see ``CALL``). ``exceptions``: runs (a pattern of their names), commit, reason and one of:
-    difference (of the first round, at most ``FIRST_ROUND``); columns (those that a mended fault
-    changes, in every round; ``all`` where all that follows does).
+    Args:
+        base: The commit.
+        file: A list of entries, the oldest first. Each has ``commit`` and ``reason``, and of these
+            what applies:
+            ``renamed``: table -> {old column: new}, and ``methods`` -> {old name of a row: new}.
+            ``added``, ``dropped``: table -> columns that one side alone has.
+            ``files``: config or table here -> what it is called at the base.
+            ``over``, ``call``: ``before`` or ``after`` -> settings laid over the configs of that
+            side alone, and how a grid is done there (see ``CALL``).
+            ``runs``: a pattern of the names of runs that differ, with ``difference`` (of the first
+            round, at most ``FIRST_ROUND``) or ``columns`` (those that a mended fault changes, in
+            every round; ``all`` where all that follows does).
+
+    Returns:
+        The same keys, joined, and ``exceptions``, the entries with ``runs``. Of two calls the
+        older one counts.
+
+    Raises:
+        ValueError: An entry does not say what it has to.
     """
-    given = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    usual: dict[str, Any] = {name: {} for name in ("renamed", "added", "dropped", "over", "call")}
-    found = {**usual, "exceptions": [], **given}
-    for key in ("over", "call"):
-        if other := sorted(set(found[key]) - {"before", "after"}):
-            raise ValueError(f"{key} in {file} has {other[0]!r}; name a side, before or after")
-    for one in found["exceptions"]:
-        lacks = [key for key in ("runs", "commit", "reason") if key not in one]
-        lacks += [] if ("difference" in one) != ("columns" in one) else ["difference or columns"]
-        if lacks:
-            raise ValueError(f"an exception in {file} has no {lacks[0]}; it has to say so")
-        if "columns" in one:
+    found: dict[str, Any] = {key: {} for key in ("renamed", "added", "dropped", "files", *SIDED)}
+    found["exceptions"] = []
+    for entry in yaml.safe_load(file.read_text(encoding="utf-8")) or []:
+        _require_sound(entry, file)
+        if _has(base, str(entry["commit"])):
             continue
-        if not 0 <= one["difference"] <= FIRST_ROUND:
-            raise ValueError(
-                f"an exception in {file} allows the first round to differ by {one['difference']}, "
-                f"but at most {FIRST_ROUND:g} can be allowed"
-            )
+        if "runs" in entry:
+            found["exceptions"].append(entry)
+        for key in found.keys() & entry.keys() - {"call"}:
+            found[key] = _joined(found[key], entry[key])
+        found["call"] = {**entry.get("call", {}), **found["call"]}
     return found
+
+
+def _require_sound(entry: Mapping[str, Any], file: Path) -> None:
+    lacks = [key for key in ("commit", "reason") if key not in entry]
+    if "runs" in entry and ("difference" in entry) == ("columns" in entry):
+        lacks.append("difference or columns")
+    if lacks:
+        raise ValueError(f"an entry in {file} has no {lacks[0]}; it has to say so")
+    for key in SIDED:
+        if other := sorted(set(entry.get(key, ())) - {"before", "after"}):
+            raise ValueError(f"{key} in {file} has {other[0]!r}; name a side, before or after")
+    if not 0 <= entry.get("difference", 0) <= FIRST_ROUND:
+        raise ValueError(
+            f"an entry in {file} allows the first round to differ by {entry['difference']}, "
+            f"but at most {FIRST_ROUND:g} can be allowed"
+        )
+
+
+def _joined(older: Any, newer: Any) -> Any:
+    """Maps key by key, and lists one behind the other; of anything else the older."""
+    if isinstance(older, Mapping):
+        both = {key: _joined(older[key], newer[key]) for key in older.keys() & newer.keys()}
+        return {**newer, **older, **both}
+    return [*older, *newer] if isinstance(older, list) else older
+
+
+def _has(base: str, commit: str) -> bool:
+    """Whether ``commit`` is ``base`` or one of those before it."""
+    asked = ["git", "-C", str(ROOT), "merge-base", "--is-ancestor", commit, base]
+    return subprocess.run(asked, capture_output=True, check=False).returncode == 0
 
 
 def runs_below(folder: Path, renamed: Mapping[str, str] | None = None) -> dict[str, Path]:
@@ -296,7 +340,8 @@ def _of_a_run(
 ) -> Iterable[str]:
     """``most``: the first round may differ by so much, and what comes of it by more."""
     for name in TABLES:
-        files = [place / f"{name}.parquet" for place in (before, after)]
+        earlier = allow.get("files", {}).get(name, name)
+        files = [before / f"{earlier}.parquet", after / f"{name}.parquet"]
         if files[0].is_file() != files[1].is_file():
             yield f"{name}.parquet is there {'after' if files[1].is_file() else 'before'} alone"
         elif files[0].is_file():
@@ -355,6 +400,43 @@ def _of_first_rounds(once: pd.DataFrame, again: pd.DataFrame, most: float) -> It
             yield f"{column} of the first round differs by {np.nanmax(gap):.3g}, allowed {most:g}"
 
 
+def evidence(
+    base: str, found: Mapping[str, list[str]], after: Path, excused: Any
+) -> dict[str, Any]:
+    """What shows that two commits compute alike, for `fedsdg record --restamp`.
+
+    Args:
+        base: The commit before.
+        found: See ``differences``.
+        after: The runs of this tree.
+        excused: The exceptions that were allowed.
+
+    Returns:
+        ``old`` and ``new``, the commits, the latter null where files of this tree are changed;
+        ``lines``, one for each run; ``different``, those of runs that are not the same; ``same``,
+        the kinds of run that are the same without an exception.
+    """
+    facts = provenance()
+    lines = {
+        run: f"{run}: {'; '.join(sentences) or 'the same'}" for run, sentences in found.items()
+    }
+    kinds = []
+    for run, folder in runs_below(after).items():
+        if found.get(run, ["not compared"]) or any(fnmatch(run, one["runs"]) for one in excused):
+            continue
+        config = json.loads((folder / "result.json").read_bytes())["config"]
+        made = json.loads((folder / "provenance.json").read_bytes())
+        kind = kind_of(config, len(made.get("seeds_together", [0]))).to_dict()
+        kinds += [kind] if kind not in kinds else []
+    return {
+        "old": git("rev-parse", base),
+        "new": None if facts["dirty"] else facts["commit"],
+        "lines": list(lines.values()),
+        "different": [lines[run] for run, sentences in found.items() if sentences],
+        "same": kinds,
+    }
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 where all is the same, 1 where something is not, 2 where it could not be compared."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -364,25 +446,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--work", type=Path, default=ROOT / ".fedsdg/gate")
     given = parser.parse_args(arguments)
     grids = [grid for grid in GRIDS if not given.only or grid.name in given.only]
-    wrong = count = 0
+    found: dict[str, list[str]] = {}
     try:
-        allow = allowed()
+        allow = allowed(given.base)
         with checked_out(given.base) as base:
             for grid in [FEW] if given.few else grids:
                 places = [given.work / side / grid.name for side in ("before", "after")]
                 overs = [allow["over"].get(side) for side in ("before", "after")]
                 calls = [allow["call"].get(side, CALL) for side in ("before", "after")]
+                names = [allow["files"], {}]
                 with ThreadPoolExecutor(2) as both:
-                    list(both.map(compute, [grid, grid], [base, ROOT], places, overs, calls))
-                found = differences(*(place / "results" for place in places), allow)
-                for run, sentences in found.items():
+                    list(both.map(compute, [grid] * 2, [base, ROOT], places, overs, calls, names))
+                here = differences(*(place / "results" for place in places), allow)
+                for run, sentences in here.items():
                     print(f"{run}: {'; '.join(sentences) or 'the same'}", flush=True)
-                count += len(found)
-                wrong += sum(map(bool, found.values()))
+                found |= here
     except (Broken, LookupError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(f"{count} runs, {wrong} of them not the same")
+    shown = evidence(given.base, found, given.work / "after", allow["exceptions"])
+    write_json(given.work / "evidence.json", shown)
+    wrong = len(shown["different"])
+    print(f"{len(found)} runs, {wrong} of them not the same; see {given.work / 'evidence.json'}")
     return int(wrong > 0)
 
 

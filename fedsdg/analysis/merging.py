@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from fedsdg.analysis.names import NOT_RUN
@@ -20,9 +20,14 @@ _OF_A_RUN = ("dataset", "skew", "seed", "method", "parameters", "plugin", "train
 
 
 def merged(
-    recorded: Iterable[Gathered], here: Iterable[Gathered], own_training: OwnTraining
+    recorded: Iterable[Gathered],
+    here: Iterable[Gathered],
+    own_training: OwnTraining,
+    stamps: Iterable[Mapping[str, Any]] = (),
 ) -> list[Gathered]:
     """The runs of both: one computed here replaces the recorded one of the same identity.
+
+    ``stamps``: which other code computes what recorded runs are (``origins.read_stamps``).
 
     A run that was not run here replaces none. Raises ``ValueError`` with the first difference where
     recorded runs that stay cannot stand beside those computed here: other settings that all runs of
@@ -35,7 +40,15 @@ def merged(
     for name, run in ours.items():
         both.setdefault(name, run)
     kept = [run for name, run in theirs.items() if both[name] is run and _is_done(run)]
-    _require_alike(kept, [run for run in ours.values() if _is_done(run)], own_training)
+    done = [run for run in ours.values() if _is_done(run)]
+    codes = {run.row["source_hash"] for run in done}
+    alike = {
+        folder: source
+        for entry in stamps
+        for source in codes & entry["sources"].keys()
+        for folder in entry["sources"][source]
+    }
+    _require_alike(kept, done, own_training, alike)
     return list(both.values())
 
 
@@ -47,7 +60,13 @@ def _is_done(run: Gathered) -> bool:
     return run.row["status"] != NOT_RUN
 
 
-def _require_alike(kept: list[Gathered], here: list[Gathered], own_training: OwnTraining) -> None:
+def _require_alike(
+    kept: list[Gathered],
+    here: list[Gathered],
+    own_training: OwnTraining,
+    alike: Mapping[str, str],
+) -> None:
+    """``alike``: folder of a recorded run -> the code here that computes the same."""
     configs = [_config(run) for run in (*kept, *here)]
     sections = {name for config in configs for name in config} - {*_OF_A_RUN}
     training = {name for config in configs for name in config.get("training", {})}
@@ -63,7 +82,7 @@ def _require_alike(kept: list[Gathered], here: list[Gathered], own_training: Own
         method = (scenario, row["method"])
         for name in ("method", "parameters", "plugin", "training"):
             yield method, name, config.get(name)
-        yield method, "source_hash", row["source_hash"]
+        yield method, "source_hash", alike.get(run.folder, row["source_hash"])
         yield (config.get("backbone"),), "backbone_hash", row["backbone_hash"]
         place = (row["dataset"], row["clients"], skew, row["seed"])
         yield place, "partition_hash", row["partition_hash"]

@@ -7,13 +7,15 @@ a list of entries, each with the ``runs`` that it covers: their folders below
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedsdg.files import canonical_json, read_json
 
 FILE = "provenance.json"
+#: The addresses that runs of a record were given later (``fedsdg.experiment.restamping``).
+STAMPS = "restamped.json"
 
 #: What tells entries apart; the rest of a run's provenance is of that run alone.
 _FACTS = (
@@ -62,6 +64,24 @@ def read_origins(record: Path, folders: Iterable[str]) -> list[Origin]:
         entry | {"runs": [run for run in entry["runs"] if run in wanted]} for entry in content
     ]
     return [entry for entry in entries if entry["runs"]]
+
+
+def read_stamps(record: Path, folders: Collection[str]) -> list[dict[str, Any]]:
+    """The addresses that runs of a record were given later, for those that are in ``folders``.
+
+    Returns:
+        Entries of ``old`` and ``new``, the commits; ``gate``, what shows that both compute alike;
+        ``sources``: hash of the code that a run can reach at ``new`` -> folders of runs.
+    """
+    file = record / STAMPS
+    entries: list[dict[str, Any]] = read_json(file) if file.is_file() else []
+    for entry in entries:
+        staying = {
+            source: [run for run in runs if run in folders]
+            for source, runs in entry["sources"].items()
+        }
+        entry["sources"] = {source: runs for source, runs in staying.items() if runs}
+    return [entry for entry in entries if entry["sources"]]
 
 
 def _facts(content: Mapping[str, Any]) -> Origin:

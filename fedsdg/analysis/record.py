@@ -18,7 +18,7 @@ from fedsdg.analysis.claims import write_claims
 from fedsdg.analysis.merging import OwnTraining, merged
 from fedsdg.analysis.names import NOT_RUN
 from fedsdg.analysis.origins import FILE as ORIGINS
-from fedsdg.analysis.origins import joined, origins_of, read_origins
+from fedsdg.analysis.origins import STAMPS, joined, origins_of, read_origins, read_stamps
 from fedsdg.analysis.read_back import read_summary
 from fedsdg.analysis.summarise import (
     Gathered,
@@ -69,7 +69,7 @@ def keep_record(
     target = results / "reference" / experiment
     partial = target.with_name(f".{experiment}.{os.getpid()}")
     here = _done(Summary(summary).runs)
-    origins = origins_of(here, results / "runs" / experiment)
+    origins, stamps = origins_of(here, results / "runs" / experiment), []
     pages = _pages(experiment, results)
     # Where to look for what the runs were made from, the first that has it.
     places = [results]
@@ -77,9 +77,12 @@ def keep_record(
         made = results
         if merge and target.is_dir():
             made = Path(folder)
-            runs = merged(read_summary(target), read_summary(summary), own_training)
+            recorded = read_summary(target)
+            stamps = read_stamps(target, {run.folder for run in recorded})
+            runs = merged(recorded, read_summary(summary), own_training, stamps)
             staying = set(_done(run.row for run in runs)) - set(here)
             origins = joined([*read_origins(target, staying), *origins])
+            stamps = read_stamps(target, staying)
             pages = _joined_pages(pages, target)
             places.append(target)
             _make_again(summary, target, made, runs, pages)
@@ -89,6 +92,8 @@ def keep_record(
                 shutil.copyfile(file, partial / place)
             write_json(partial / "pages.json", pages)
             write_json(partial / ORIGINS, origins)
+            if stamps:
+                write_json(partial / STAMPS, stamps)
             write_record_hashes(partial)
             shutil.rmtree(target, ignore_errors=True)
             partial.rename(target)

@@ -146,6 +146,8 @@ def _ledger_options(sub: argparse.ArgumentParser) -> None:
 
 def record(arguments: argparse.Namespace) -> int:
     """Keep in results/reference what tables and figures are made from."""
+    if arguments.restamp:
+        return _restamp(arguments)
     from fedsdg.analysis.record import keep_record
     from fedsdg.experiment.method_entries import OVERRIDES
     from fedsdg.methods.declared import methods
@@ -160,8 +162,33 @@ def record(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _restamp(arguments: argparse.Namespace) -> int:
+    from fedsdg.experiment.restamping import commits, restamp
+
+    if arguments.merge:
+        raise ValueError("--restamp computes nothing that --merge could add; leave one of them out")
+    pair = commits(*arguments.restamp)
+    for experiment in arguments.experiment:
+        for sentence in restamp(experiment, *pair, arguments.evidence):
+            print(sentence)
+    return 0
+
+
 def _record_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("experiment", nargs="+", help="as its config names it: default")
+    sub.add_argument(
+        "--restamp",
+        nargs=2,
+        metavar=("OLD", "NEW"),
+        help="runs recorded at the commit OLD get the address of NEW, which is checked out, where "
+        "'make gate BASE=OLD' found no difference",
+    )
+    sub.add_argument(
+        "--evidence",
+        type=Path,
+        default=Path(".fedsdg/gate/evidence.json"),
+        help="what the gate wrote (default: %(default)s)",
+    )
     sub.add_argument(
         "--merge", action="store_true", help="keep the runs of the record that are not here"
     )

@@ -1,16 +1,17 @@
 """Finished runs of a committed record count as done: they are put back into the store.
 
 A long grid is completed in pieces, on several days and machines. A run of the record is taken where
-its address is the one that is wanted: config, partition, backbone and the code that it can reach.
-Who wants to see that the record can be computed again does not ask for this.
+its address is the one that is wanted: config, partition, backbone and the code that it can reach,
+or code that computes the same (``restamping``). Who wants to see that the record can be computed
+again does not ask for this.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import astuple, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import astuple, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from fedsdg import files
-from fedsdg.analysis.origins import read_origins
+from fedsdg.analysis.origins import read_origins, read_stamps
 from fedsdg.analysis.read_back import read_summary
 from fedsdg.analysis.summarise import Gathered
 from fedsdg.experiment.store import Address, keep_or_reuse, together_key
@@ -30,8 +31,6 @@ from fedsdg.files.records import (
     more,
     write_parquet,
 )
-
-#: Where records lie; each in a folder named as its experiment.
 
 _ADDRESS = tuple(entry.name for entry in fields(Address))
 #: What ``result.json`` says of a run beside its outcome, which alone is in the store.
@@ -53,14 +52,27 @@ def take_from_record(experiment: str, wanted: Iterable[Address], store: Path) ->
         return 0
     addresses = {astuple(one): one for one in wanted}
     taken = 0
-    for run in _runs_of(record, (record / "runs.parquet").stat().st_mtime_ns):
-        one = addresses.get(tuple(run.row[name] for name in _ADDRESS))
+    runs = _runs_of(record, (record / "runs.parquet").stat().st_mtime_ns)
+    later = read_stamps(record, {run.folder for run in runs})
+    for run in runs:
+        known = map(astuple, _addresses_of(run, later))
+        one = next((addresses[key] for key in known if key in addresses), None)
         if one is not None and _is_whole(run):
             origins = read_origins(record, [run.folder])
             origin: Mapping[str, Any] = origins[0] if origins else {}
             _put_back(run, origin, record, store, one)
             taken += 1
     return taken
+
+
+def _addresses_of(run: Gathered, later: Iterable[Mapping[str, Any]]) -> Iterator[Address]:
+    """The address that a run was recorded under, and those that it was given later."""
+    recorded = Address(*(run.row[name] for name in _ADDRESS))
+    yield recorded
+    for entry in later:
+        for source, folders in entry["sources"].items():
+            if run.folder in folders:
+                yield replace(recorded, source_hash=source)
 
 
 @lru_cache(maxsize=1)

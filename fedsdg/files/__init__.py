@@ -212,7 +212,8 @@ def source_hash(*relative_paths: str, package: Path = PACKAGE) -> str:
     return digest.hexdigest()
 
 
-def _git(*arguments: str) -> str | None:
+def git(*arguments: str) -> str | None:
+    """What git says of the checkout that the package lies in; None where there is none."""
     # The sources of a checkout lie right below it. A repository further up is somebody else's, in
     # which an environment lies that the package is installed in.
     ours = {"GIT_CEILING_DIRECTORIES": str(PACKAGE.parents[1])}
@@ -238,10 +239,10 @@ def provenance() -> dict[str, Any]:
     for name in ("fedsdg-bench", "torch", "timm", "peft", "numpy", "scipy", "pyarrow", "pandas"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-    status = _git("status", "--porcelain", "--untracked-files=no")
+    status = git("status", "--porcelain", "--untracked-files=no")
     return {
         # Sources that were copied without their history have it from whoever copied them.
-        "commit": _git("rev-parse", "HEAD") or built_of() or os.environ.get("FEDSDG_COMMIT"),
+        "commit": git("rev-parse", "HEAD") or built_of() or os.environ.get("FEDSDG_COMMIT"),
         "dirty": None if status is None else bool(status),
         "python": sys.version.split()[0],
         "versions": versions,

@@ -253,6 +253,29 @@ def test_runs_that_cannot_stand_beside_those_of_the_record_are_refused(
     assert record() == 0
 
 
+def test_runs_of_code_that_computes_the_same_may_stand_beside_each_other(grid):
+    """The stamp of the run that is computed anew goes; those of the runs that stay stay."""
+    compute(grid, "fedavg/*")
+    record()
+    kept = Path("results/reference/tried")
+    place = "digits/clients~12/dirichlet~0.1/fedavg/seed~"
+    new, other = sha256_json("another"), sha256_json("a third")
+    stamps = [{"old": "a", "new": "b", "gate": ["the same"], "sources": {new: [], other: []}}]
+    for source, folder in ((new, f"{place}1"), (new, f"{place}2"), (other, f"{place}1")):
+        stamps[0]["sources"][source].append(folder)
+    for file in grid.rglob("fedavg/seed~*/result.json"):
+        rehash("source_hash")(file)
+    compute(grid, "fedavg/seed~2")
+    assert record("--merge") == 2
+    stamps[0]["sources"][new] += [run.folder for run in read_summary(kept)]
+    write_json(kept / "restamped.json", stamps)
+    assert record("--merge") == 0
+    (entry,) = json.loads((kept / "restamped.json").read_text())
+    assert all("seed~1" in folder for folder in entry["sources"][new])
+    assert entry["sources"][other] == [f"{place}1"] and entry["gate"] == ["the same"]
+    assert "restamped.json" in (kept / "SHA256SUMS").read_text()
+
+
 @pytest.mark.parametrize(
     ("method", "spoil"),
     [

@@ -137,10 +137,11 @@ def test_a_mended_fault_excuses_its_columns_or_all_that_follows(tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("exceptions: [{runs: '*', commit: a, reason: b}]", "has no difference or columns"),
-        ("exceptions: [{runs: '*', commit: a, difference: 0}]", "has no reason"),
-        ("exceptions: [{runs: '*', commit: a, reason: b, difference: 0.1}]", "at most 1e-06"),
-        ("over: {training: {kernel: torch}}", "has 'training'; name a side, before or after"),
+        ("[{runs: '*', commit: a, reason: b}]", "has no difference or columns"),
+        ("[{runs: '*', commit: a, difference: 0}]", "has no reason"),
+        ("[{added: {rounds: [more]}, reason: b}]", "has no commit"),
+        ("[{runs: '*', commit: a, reason: b, difference: 0.1}]", "at most 1e-06"),
+        ("[{commit: a, reason: b, over: {training: {kernel: torch}}}]", "has 'training'; name a"),
     ],
 )
 def test_an_exception_says_whose_it_is_and_is_small_and_settings_name_a_side(
@@ -149,18 +150,51 @@ def test_an_exception_says_whose_it_is_and_is_small_and_settings_name_a_side(
     file = tmp_path / "allowed.yaml"
     file.write_text(text)
     with pytest.raises(ValueError, match=sentence):
-        allowed(file)
+        allowed("HEAD", file)
+
+
+def test_an_entry_counts_where_the_base_lacks_its_commit(tmp_path, monkeypatch):
+    """Three commits changed something; the base has the first of them."""
+    monkeypatch.setattr(same_bytes, "_has", lambda base, commit: commit <= base)
+    entries = [
+        {"commit": "a", "added": {"rounds": ["known"]}, "call": {"before": ["first"]}},
+        {"commit": "b", "added": {"rounds": ["more"]}, "call": {"before": ["second"]}},
+        {"commit": "c", "added": {"rounds": ["most"], "clients": ["far"]}},
+        {"commit": "c", "call": {"before": ["third"]}, "over": {"after": {"x": {"y": 1}}}},
+        {"commit": "c", "over": {"after": {"x": {"z": 2}}}, "runs": "full/*", "columns": "all"},
+    ]
+    file = tmp_path / "allowed.yaml"
+    file.write_text(yaml.safe_dump([{**entry, "reason": "so"} for entry in entries]))
+    found = allowed("a", file)
+    assert found["added"] == {"rounds": ["more", "most"], "clients": ["far"]}
+    assert found["call"] == {"before": ["second"]}
+    assert found["over"] == {"after": {"x": {"y": 1, "z": 2}}}
+    assert [one["runs"] for one in found["exceptions"]] == ["full/*"]
+    nothing = allowed("c", file)
+    assert not any(nothing.values())
+
+
+def test_a_base_has_the_commits_before_it():
+    git = ["git", "-C", str(same_bytes.ROOT), "rev-list", "--max-count=2", "HEAD"]
+    done = subprocess.run(git, capture_output=True, text=True)
+    if len(done.stdout.split()) < 2:
+        pytest.skip("needs the history")
+    head, before = done.stdout.split()
+    assert same_bytes._has(head, before) and same_bytes._has(head, head)
+    assert not same_bytes._has(before, head) and not same_bytes._has(head, "no-such-commit")
 
 
 def test_the_committed_file_is_read_and_every_attack_takes_part():
-    assert set(allowed()) == {"renamed", "added", "dropped", "over", "call", "exceptions"}
+    keys = {"renamed", "added", "dropped", "files", "over", "call", "exceptions"}
+    assert set(allowed("HEAD")) == keys
     assert set(same_bytes.ATTACKS) == set(ATTACKS)
 
 
 @pytest.mark.parametrize("grid", (*same_bytes.GRIDS, same_bytes.FEW), ids=lambda grid: grid.name)
 def test_this_tree_takes_every_grid_with_what_is_laid_over_it(tmp_path, grid):
     files = [same_bytes.ROOT / "config" / f"{name}.yaml" for name in grid.files]
-    for name, laid in (("grid", grid.over), ("over", allowed()["over"].get("after", {}))):
+    over = allowed("no-such-commit")["over"]["after"]  # what is laid over against the oldest
+    for name, laid in (("grid", grid.over), ("over", over)):
         files.append(tmp_path / f"{name}.yaml")
         files[-1].write_text(yaml.safe_dump({**laid, "primary": []}))
     assert load_config(files, same_bytes.SMALL).federation.rounds == same_bytes.ROUNDS
@@ -169,17 +203,58 @@ def test_this_tree_takes_every_grid_with_what_is_laid_over_it(tmp_path, grid):
 def test_settings_over_a_side_reach_that_side_alone(tmp_path, monkeypatch):
     """The tree of the other commit and this one, each with settings and a folder of its own."""
     over, given = {"before": {"seeds": [1]}, "after": {"seeds": [2]}}, {}
-    allow = {**NOTHING, "over": over, "call": {"before": ["fedsdg", "all"]}}
-    monkeypatch.setattr(same_bytes, "allowed", lambda: allow)
+    allow = {**NOTHING, "over": over, "call": {"before": ["fedsdg", "all"]}, "files": {"a": "b"}}
+    monkeypatch.setattr(same_bytes, "allowed", lambda base: allow)
     monkeypatch.setattr(same_bytes, "checked_out", lambda base: nullcontext(tmp_path / base))
     monkeypatch.setattr(
         same_bytes, "compute", lambda grid, tree, work, *how: given.update({tree: (work, *how)})
     )
     assert main(["old", "--only", "arena", "--work", str(tmp_path)]) == 0
     assert given == {
-        tmp_path / "old": (tmp_path / "before/arena", {"seeds": [1]}, ["fedsdg", "all"]),
-        same_bytes.ROOT: (tmp_path / "after/arena", {"seeds": [2]}, same_bytes.CALL),
+        tmp_path / "old": (
+            tmp_path / "before/arena",
+            {"seeds": [1]},
+            ["fedsdg", "all"],
+            {"a": "b"},
+        ),
+        same_bytes.ROOT: (tmp_path / "after/arena", {"seeds": [2]}, same_bytes.CALL, {}),
     }
+
+
+def test_evidence_holds_the_kinds_of_runs_that_are_the_same_without_an_exception(tmp_path):
+    """Of four runs one differs, one is excused, and one is of a grid that was not compared."""
+    config = {"method": "krum", "parameters": {}, "training": {"precision": "float32"}}
+    config["training"] |= {"device": "cpu", "optimiser": "adam"}
+    for label in ("krum", "median", "mean", "older"):
+        write_run(tmp_path / "after", label, label=label, config={**config, "method": label})
+    names = {label: f"arena/digits/iid/{label}/seed~0" for label in ("krum", "median", "mean")}
+    for label in ("median", "mean"):
+        change_method(tmp_path / "after" / label, "cgsv")
+    found = {names["krum"]: [], names["median"]: ["only so"], names["mean"]: []}
+    excused = [{"runs": "*/mean/*"}]
+    said = same_bytes.evidence("HEAD", found, tmp_path / "after", excused)
+    assert [kind["method"] for kind in said["same"]] == ["krum"]
+    assert list(said["same"][0]["path"]) == ["torch", "float32", "cpu", "adapters"]
+    assert said["different"] == [f"{names['median']}: only so"]
+    assert len(said["lines"]) == 3 and said["lines"][0] == f"{names['krum']}: the same"
+
+
+def change_method(folder, name):
+    file = folder / "result.json"
+    said = json.loads(file.read_text())
+    said["config"]["method"] = name
+    file.write_text(json.dumps(said))
+
+
+def test_a_run_whose_files_were_called_otherwise_is_compared_with_them(tmp_path):
+    write_run(tmp_path / "before")
+    write_run(tmp_path / "after", clients={"weight": [0.5, 0.1]})
+    (tmp_path / "before/arena/seed~0/clients.parquet").rename(
+        tmp_path / "before/arena/seed~0/people.parquet"
+    )
+    places = tmp_path / "before", tmp_path / "after"
+    (found,) = differences(*places, {**NOTHING, "files": {"clients": "people"}})[NAME]
+    assert found.startswith("clients: weight in row 1")
 
 
 @pytest.mark.parametrize("place", ["grid", "over"])
