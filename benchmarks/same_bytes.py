@@ -101,6 +101,21 @@ GRIDS = (
     ),
     Grid("every-method", ["config", "every-method"]),
     Grid("every-condition", ["config", "every-condition"]),
+    # Settings that are words and that no other grid has.
+    Grid(
+        "words",
+        ["config"],
+        {
+            **ONE,
+            "experiment": "words",
+            "scenarios": {"half": {"conditions": {"label_conflict": {"share": 0.5}}}},
+            "methods": [
+                {"type": "fedsdg", "name": "fedsdg-keep", "private_optimiser": "keep"},
+                {"type": "fedsa-lora", "name": "fedsa-lora-head", "head": "private"},
+                {"type": "clustered", "clusters": 4, "assignment": "known"},
+            ],
+        },
+    ),
     Grid("full", ["config", "extended/full"], {**ONE, "experiment": "full"}),
     Grid(
         "attacks",

@@ -48,7 +48,8 @@ def differences(before: Rows, after: Rows, allow: Mapping[str, Any]) -> Iterator
     if len(set(heads[0])) == len(heads[0]) and len(set(heads[1])) == len(heads[1]):
         for head in (*heads[0], *heads[1]):
             if (head in heads[0]) != (head in heads[1]) and head not in aside:
-                yield f"the column {head!r} is there {'before' if head in heads[0] else 'after'} alone"
+                side = "before" if head in heads[0] else "after"
+                yield f"the column {head!r} is there {side} alone"
         common = [head for head in heads[0] if head in heads[1] and head not in aside]
         chosen = [[side.index(head) for head in common] for side in heads]
     else:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from contextlib import nullcontext
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,9 @@ import yaml
 from benchmarks import same_bytes
 from benchmarks.same_bytes import Broken, Grid, allowed, compute, differences, main
 from fedsdg.experiment.config_files import load_config
+from fedsdg.experiment.restamping import kind_of, lacking
+from fedsdg.files import canonical_json
+from fedsdg.files.places import ARENAS, RECORDS
 from fedsdg.methods.choices import ATTACKS
 
 NOTHING = {"renamed": {}, "exceptions": []}
@@ -198,6 +202,27 @@ def test_this_tree_takes_every_grid_with_what_is_laid_over_it(tmp_path, grid):
         files.append(tmp_path / f"{name}.yaml")
         files[-1].write_text(yaml.safe_dump({**laid, "primary": []}))
     assert load_config(files, same_bytes.SMALL).federation.rounds == same_bytes.ROUNDS
+
+
+def test_the_grids_cover_every_run_of_the_arenas_records(tmp_path):
+    """So that all of them can be given the address of code that computes the same."""
+    gate = []
+    for grid in same_bytes.GRIDS:
+        files = [same_bytes.ROOT / "config" / f"{name}.yaml" for name in grid.files]
+        files.append(tmp_path / "grid.yaml")
+        files[-1].write_text(yaml.safe_dump({**grid.over, "primary": []}))
+        config = load_config(files, same_bytes.SMALL)
+        cells = product(config.datasets, config.settings, config.methods)
+        for dataset, setting, method in cells:
+            run = config.run(dataset, setting, method, config.seeds[0])
+            gate.append(kind_of(json.loads(canonical_json(run.to_dict()))))
+    lacks = set()
+    for name in ARENAS:
+        for row in pd.read_parquet(same_bytes.ROOT / RECORDS / name / "runs.parquet").itertuples():
+            lacks |= {
+                (name, row.method, it) for it in lacking(kind_of(json.loads(row.config)), gate)
+            }
+    assert lacks == set()
 
 
 def test_settings_over_a_side_reach_that_side_alone(tmp_path, monkeypatch):
