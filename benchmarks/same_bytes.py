@@ -36,7 +36,7 @@ import yaml
 
 from benchmarks.regression import checked_out
 from fedsdg.experiment.restamping import kind_of
-from fedsdg.files import git, provenance, write_json
+from fedsdg.files import git, write_json
 
 ROOT = Path(__file__).parents[1]
 ALLOWED = Path(__file__).with_suffix(".yaml")
@@ -427,11 +427,11 @@ def evidence(
         excused: The exceptions that were allowed.
 
     Returns:
-        ``old`` and ``new``, the commits, the latter null where files of this tree are changed;
+        ``old`` and ``new``, the commits, the latter null where code or configs here are changed;
         ``lines``, one for each run; ``different``, those of runs that are not the same; ``same``,
         the kinds of run that are the same without an exception.
     """
-    facts = provenance()
+    changed = git("diff", "--stat", "HEAD", "--", *(str(ROOT / it) for it in ("fedsdg", "config")))
     lines = {
         run: f"{run}: {'; '.join(sentences) or 'the same'}" for run, sentences in found.items()
     }
@@ -445,7 +445,7 @@ def evidence(
         kinds += [kind] if kind not in kinds else []
     return {
         "old": git("rev-parse", base),
-        "new": None if facts["dirty"] else facts["commit"],
+        "new": None if changed else git("rev-parse", "HEAD"),
         "lines": list(lines.values()),
         "different": [lines[run] for run, sentences in found.items() if sentences],
         "same": kinds,

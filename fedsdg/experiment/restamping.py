@@ -108,10 +108,8 @@ def commits(old: str, new: str) -> tuple[str, str]:
     for name, commit in zip((old, new), found, strict=True):
         if commit is None:
             raise ValueError(f"there is no commit {name!r} here; name two commits of this checkout")
-    if git("rev-parse", "HEAD") != found[1]:
-        raise ValueError(f"the code here is not that of {new!r}; check it out first")
-    if git("status", "--porcelain", "--untracked-files=no", "--", str(PACKAGE)):
-        raise ValueError(f"the code here is {new!r} with changes; commit or undo them first")
+    if git("diff", "--stat", str(found[1]), "--", str(PACKAGE)):
+        raise ValueError(f"the code here is not that of {new!r}; check it out, without changes")
     return str(found[0]), str(found[1])
 
 
