@@ -423,7 +423,7 @@ def evidence(
     Args:
         base: The commit before.
         found: See ``differences``.
-        after: The runs of this tree.
+        after: What this tree left, a folder for each grid.
         excused: The exceptions that were allowed.
 
     Returns:
@@ -436,7 +436,8 @@ def evidence(
         run: f"{run}: {'; '.join(sentences) or 'the same'}" for run, sentences in found.items()
     }
     kinds = []
-    for run, folder in runs_below(after).items():
+    finished = [runs_below(results) for results in sorted(after.glob("*/results"))]
+    for run, folder in (each for runs in finished for each in runs.items()):
         if found.get(run, ["not compared"]) or any(fnmatch(run, one["runs"]) for one in excused):
             continue
         config = json.loads((folder / "result.json").read_bytes())["config"]
