@@ -35,6 +35,10 @@ def rows_of(text: str, suffix: str) -> Rows:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line]
 
 
+def _has_columns(table: Rows) -> bool:
+    return len(set(table[0])) == len(table[0]) and all(len(row) == len(table[0]) for row in table)
+
+
 def differences(before: Rows, after: Rows, allow: Mapping[str, Any]) -> Iterator[str]:
     """What is not the same in two tables, a sentence each.
 
@@ -45,20 +49,22 @@ def differences(before: Rows, after: Rows, allow: Mapping[str, Any]) -> Iterator
     renamed = allow["renamed"].get("tables", {})
     aside = {*allow["added"].get("tables", ()), *allow["dropped"].get("tables", ())}
     heads = [renamed.get(head, head) for head in before[0]], after[0]
-    if len(set(heads[0])) == len(heads[0]) and len(set(heads[1])) == len(heads[1]):
+    if all(map(_has_columns, (before, after))):
         for head in (*heads[0], *heads[1]):
             if (head in heads[0]) != (head in heads[1]) and head not in aside:
                 side = "before" if head in heads[0] else "after"
                 yield f"the column {head!r} is there {side} alone"
         common = [head for head in heads[0] if head in heads[1] and head not in aside]
         chosen = [[side.index(head) for head in common] for side in heads]
-    else:
-        common = [str(n) for n in range(max(map(len, heads)))]
-        chosen = [list(range(len(side))) for side in heads]
+        first = 1
+    else:  # text around a table, or columns of one name: every row is compared by position
+        common = [f"cell {n + 1}" for n in range(max(map(len, (*before, *after))))]
+        chosen = [list(range(len(common)))] * 2
+        first = 0
     if len(before) != len(after):
         yield f"{len(before) - 1} rows before and {len(after) - 1} after"
         return
-    for n, (once, again) in enumerate(zip(before[1:], after[1:], strict=True), 1):
+    for n, (once, again) in enumerate(zip(before[first:], after[first:], strict=True), first):
         cells = [
             [row[k] for k in places if k < len(row)]
             for row, places in zip((once, again), chosen, strict=True)
