@@ -16,6 +16,7 @@ from fedsdg.experiment.sections import (
 from fedsdg.files import sha256_json
 from fedsdg.methods.plugins import (
     Plugin,
+    find_row,
 )
 from fedsdg.parts import declared, plain
 
@@ -51,8 +52,13 @@ class RunConfig:
             given = found[section].items()
             found[section] = {key: plain(value) for key, value in given if value is not None}
         # Runs from before a key keep the hashes that they had.
-        for section in ("federation", "partition", "training", "adapters"):
-            for key, one in declared(getattr(self, section)).items():
+        keys = {
+            section: declared(getattr(self, section))
+            for section in ("federation", "partition", "training", "adapters")
+        }
+        keys["parameters"] = find_row(self.method, self.plugin).parameters
+        for section, known in keys.items():
+            for key, one in known.items():
                 if one.absent is not None and found[section].get(key) == one.absent.value:
                     del found[section][key]
         if self.conditions:

@@ -11,6 +11,7 @@ are sent at once before, and the losses are fetched and looked at afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from fedsdg.federation.clients import Clients, LocalResult
 from fedsdg.federation.local_work import LocalWork, Model, Samples, shares_of
 from fedsdg.federation.losses.loss import sample_weights
 from fedsdg.federation.optimisers.mover import Mover
+from fedsdg.federation.optimisers.optimiser import descend
 from fedsdg.federation.step_rows import ROWS, PrivateColumns, Rows
 from fedsdg.federation.steps import Steps, longest_first
 from fedsdg.models.interface import HasLosses
@@ -55,7 +57,8 @@ class CohortTraining:
         # What is remembered of clients moves with their rows, in the optimiser's own matrices.
         self._moments = [name for name in work.moments(layout) if name in self._kept]
         if self._moments:
-            self._movers["private"].resume({name: self._kept.pop(name) for name in self._moments})
+            kept = {name: self._kept.pop(name) for name in self._moments}
+            self._movers[work.kept_row].resume({_plain(name): kept[name] for name in kept})
         self._losses: list[np.ndarray] = []
         self._trace: list[dict[str, Any]] = []
         self._steps = np.zeros(len(clients), dtype=np.int64)
@@ -107,17 +110,32 @@ class CohortTraining:
                 if turn == turns[-1]:
                     shares.append(share.detach())
                 for term in work.terms:
-                    term.add_gradient(rows)
+                    if not term.decoupled:
+                        term.add_gradient(rows)
                 _fix(rows, turn)
                 _clip(rows, work.clip_norm)
                 for term in work.terms:
                     term.correct(rows)
                 if work.trace_every and turn == turns[-1]:
                     trace.extend(self._traced(rows, step))
+                self._decay(rows, turn)
                 for row, mover in self._movers.items():
                     if row in turn:
                         mover.step(*rows.of(row))
         self._note(steps, steps.means(torch.cat(shares)), trace, len(turns))
+
+    def _decay(self, rows: Rows, moves: Sequence[str]) -> None:
+        """Step along decoupled terms, θ ← θ − η ∇term(θ), as AdamW does with weight decay."""
+        decoupled = [term for term in self._work.terms if term.decoupled]
+        if not decoupled:
+            return
+        zeros = torch.zeros_like(rows.theta), torch.zeros_like(rows.private)
+        slopes = replace(rows, theta_grad=zeros[0], private_grad=zeros[1])
+        for term in decoupled:
+            term.add_gradient(slopes)
+        for row in moves:
+            if row in self._movers:
+                descend(*slopes.of(row), self._movers[row].rate)
 
     def gradient_norms(self, batches: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
         """‖∇h‖ [M] float64 of every client with batches, where it is now; 0 for the others.
@@ -154,9 +172,9 @@ class CohortTraining:
     def result(self) -> LocalResult:
         """Return what the clients come back with; rows and entries by client."""
         rows = self._rows(slice(None))
-        kept = self._movers["private"].remembered() if self._moments else {}
+        kept = self._movers[self._work.kept_row].remembered() if self._moments else {}
         uploads: dict[str, Tensor] = {}
-        state = {name: kept[name] for name in self._moments}
+        state = {name: kept[_plain(name)] for name in self._moments}
         steps = torch.from_numpy(self._steps[self._numbers]).to(rows.theta.device)
         for term in self._work.terms:
             added, stays = term.finish(rows, steps, self._work.eta_g)
@@ -248,6 +266,11 @@ class CohortTraining:
         if all(count % every for count in own):
             return []
         return [row for row in _trace(rows, numbers, own) if row["step"] % every == 0]
+
+
+def _plain(name: str) -> str:
+    """The optimiser's own name of what is kept as ``private.{name}`` or ``own.{name}``."""
+    return name.partition(".")[2]
 
 
 def _require_finite(losses: np.ndarray, before: np.ndarray, name: Callable[[int], str]) -> None:

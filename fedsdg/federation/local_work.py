@@ -43,9 +43,10 @@ class LocalWork:
     gradient and a clipping of its own (APFL). ``shared_alone``: where the shared row moves alone,
     predictions leave out the private one. ``stopping``: when a client stops before its batches are
     used up. ``moves``: which of the rows train at all. ``private_optimiser``: ``keep`` lets what
-    the optimiser remembers of the private row live on with the client from round to round,
-    ``restart`` begins it anew; that of the shared row always begins anew, for it is another model
-    that arrives.
+    the optimiser remembers of parameters that never leave the client live on from round to round,
+    ``restart`` begins it anew. These are the private row or, with ``own_model``, the shared row,
+    which then holds the client's own model; otherwise that of the shared row always begins anew,
+    for another model arrives.
     """
 
     optimiser: RowOptimiser
@@ -62,6 +63,7 @@ class LocalWork:
     stopping: Inexactness | None = None
     moves: tuple[str, ...] = ROWS
     private_optimiser: str = "restart"
+    own_model: bool = False
 
     def private_alone(self) -> LocalWork:
         """The same work on the private row alone, in plain epochs, with the shared row fixed."""
@@ -74,11 +76,22 @@ class LocalWork:
             trace_every=0,
         )
 
+    @property
+    def kept_row(self) -> str:
+        """The row whose optimiser state is the client's own."""
+        return "shared" if self.own_model else "private"
+
     def moments(self, layout: Layout) -> dict[str, int]:
-        """How many numbers a client keeps of its optimiser, by name: none where it restarts."""
-        if self.private_optimiser != "keep" or not layout.trains_private:
+        """Return how many numbers a client keeps of its optimiser, by name.
+
+        Names are ``private.`` or ``own.`` before the optimiser's; none where it restarts.
+        """
+        if self.private_optimiser != "keep" or not (self.own_model or layout.trains_private):
             return {}
-        return kept_widths(self.optimiser, layout.d_private)
+        width = layout.d if self.own_model else layout.d_private
+        prefix = "own" if self.own_model else "private"
+        widths = kept_widths(self.optimiser, width)
+        return {f"{prefix}.{name}": size for name, size in widths.items()}
 
     def __post_init__(self) -> None:
         if sum((self.private_first > 0, self.interleaved, self.stopping is not None)) > 1:

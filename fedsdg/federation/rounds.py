@@ -86,13 +86,15 @@ class Federation:
         self.total_samples = int(self.train_sizes.sum())
         keeps = [name for term in self.work.terms for name in term.keeps]
         self.keeps = (*keeps, *self.own.keeps)
+        own_work = replace(self.work, own_model=True)
+        own_moments = own_work.moments(self.layout) if self.own.trains else {}
         self.bank = ClientBank(
             self.num_clients,
             self.private,
             self.keeps,
             self.layout.d,
             self.scratch,
-            more=self.work.moments(self.layout),
+            more=self.work.moments(self.layout) | own_moments,
         )
         on_server = "server" in getattr(self.rule, "reads", ())
         judges = on_server or any(probe.needs_benchmark for probe in self.probes)
@@ -360,7 +362,7 @@ class Federation:
                 "which a client that trains by the clock has no time; let its `trains` say how "
                 "many it trains"
             )
-        work = replace(self.work, terms=terms, trace_every=0)
+        work = replace(self.work, terms=terms, trace_every=0, own_model=True)
         return self.passes.train(self.model, self.layout, self.samples, clients, work)
 
     def score(self, clients: np.ndarray) -> Score:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from fedsdg.files import declarations
-from fedsdg.parts import REQUIRED, Declared, Ends, Range, plain
+from fedsdg.parts import REQUIRED, Absent, Declared, Ends, Range, plain
 
 R = TypeVar("R", "Row", "ChoiceRow")
 
@@ -93,6 +93,7 @@ def _plain(one: Declared) -> dict[str, Any]:
         "several": one.several or None,
         "ends": one.ends or None,
         "meaning": one.meaning,
+        "absent": None if one.absent is None else [plain(one.absent.value)],
     }
     if one.required:
         del said["default"]
@@ -114,7 +115,7 @@ def _declared(said: Mapping[str, Any]) -> Declared:
         default = tuple(default)
     elif isinstance(default, Mapping):
         default = Ends(**default)
-    choices = said.get("choices")
+    choices, absent = said.get("choices"), said.get("absent")
     return Declared(
         name=said["name"],
         kind=_KINDS[said["kind"]],
@@ -122,6 +123,7 @@ def _declared(said: Mapping[str, Any]) -> Declared:
         meaning=said["meaning"],
         range=Range(said.get("least"), said.get("most")),
         choices=None if choices is None else tuple(choices),
+        absent=None if absent is None else Absent(absent[0]),
         **{key: said.get(key, False) for key in ("optional", "several", "ends")},
     )
 

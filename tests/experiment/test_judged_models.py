@@ -31,7 +31,7 @@ SKEW = "dirichlet~1.0"
 CLIENTS = 6
 NOBODY = np.zeros(CLIENTS, dtype=bool)
 #: What Adam remembers of a client.
-MOMENTS = tuple(kept_widths(Adam(), 1))
+MOMENTS = tuple(f"private.{name}" for name in kept_widths(Adam(), 1))
 KEEP = {"type": "fedsdg", "private_optimiser": "keep"}
 REFRESH = {"type": "fedsdg", "refresh": 2}
 
@@ -127,6 +127,25 @@ def test_moments_of_the_shared_row_and_of_sgd_are_not_kept(fresh):
     kept.run()
     restarted.run()
     assert_same_bits(kept, restarted)
+
+
+def test_ditto_may_keep_the_state_of_the_clients_own_models(fresh):
+    """The state is another vector of each client; the model for the server is trained as ever."""
+    kept = fresh({"type": "ditto", "private_optimiser": "keep"})
+    restarted = fresh("ditto")
+    own = {"kept.own.mean", "kept.own.square", "kept.own.steps"}
+    assert set(kept.bank.widths()) - set(restarted.bank.widths()) == own
+    kept.run()
+    restarted.run()
+    assert torch.equal(kept.theta, restarted.theta)
+    everyone = torch.arange(kept.num_clients)
+    ours, theirs = kept.bank.kept("own", everyone), restarted.bank.kept("own", everyone)
+    again = (
+        kept.bank.kept("own.steps", everyone).flatten()
+        > 2 * kept.batches_per_epoch(everyone.numpy()).max()
+    )
+    assert not torch.equal(ours, theirs)
+    assert bool((ours != theirs).any(dim=1)[again].all())
 
 
 def test_in_passes_of_one_client_the_same_moments_are_kept(fresh):

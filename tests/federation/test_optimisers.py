@@ -133,7 +133,7 @@ def test_clients_with_unequal_numbers_of_steps_move_together_on_a_gpu(name):
                 ended = mover.remembered()
                 mover.step(there[rows], pulls[7, rows])
                 assert machine.waits.total() == before[1]
-                steps = ended["private.steps"].cpu().flatten().tolist()
+                steps = ended["steps"].cpu().flatten().tolist()
                 assert steps == [counts[0] + 2, counts[2] + 2, counts[3] + 1]
             found = there.cpu()
         for k, count in enumerate(counts):

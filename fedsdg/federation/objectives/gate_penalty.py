@@ -19,6 +19,8 @@ class GatePenalty(Term):
 
     lambda1: Annotated[float, Range(0)] = 1e-4
     "λ₁ of Eq. 5, weight of Σ_l |m_l|"
+    decoupled: bool = False
+    "whether it is applied beside the optimiser (see ``Term``)"
 
     def value(self, rows: Rows) -> Tensor:
         return self.lambda1 * gate_penalty(rows.private, rows.columns)

@@ -24,6 +24,8 @@ class PrivatePenalty(Term):
     "λ₂ of Eq. 5, weight of ‖θ_p‖²"
     private_norm: Literal["factors", "residual", "b-only"] = "factors"
     "what λ₂ penalises: `factors`, `residual` or `b-only`"
+    decoupled: bool = False
+    "whether it is applied beside the optimiser (see ``Term``)"
 
     def value(self, rows: Rows) -> Tensor:
         if self.private_norm == "residual":

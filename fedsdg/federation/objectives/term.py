@@ -25,6 +25,14 @@ class Term:
     #: Those of them that are 0 again for a client that was not in the last cohort.
     fleeting: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    def decoupled(self) -> bool:
+        """Whether its gradient takes a step of its own beside the optimiser's, θ ← θ − η ∇term.
+
+        Such a step is neither clipped nor rescaled: AdamW treats weight decay so.
+        """
+        return False
+
     def value(self, rows: Rows) -> Tensor:
         """The term per client, [a]."""
         return rows.theta.new_zeros(rows.theta.shape[0])

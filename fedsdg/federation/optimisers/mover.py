@@ -10,8 +10,6 @@ from torch import Tensor
 
 from fedsdg.federation.optimisers.optimiser import RowOptimiser
 
-#: What a client keeps of an optimiser is called so, before the optimiser's own names.
-KEPT = "private."
 STEPS = "steps"
 
 
@@ -24,7 +22,7 @@ class Mover:
     """
 
     def __init__(self, optimiser: RowOptimiser, parameters: Tensor, rate: Tensor | float) -> None:
-        self._optimiser, self._rate = optimiser, rate
+        self._optimiser, self.rate = optimiser, rate
         self._memory = {name: torch.zeros_like(parameters) for name in optimiser.memory}
         self._steps = [0] * parameters.shape[0]
         # The same [M, 1] on a GPU where rows have come with steps of their own, or None.
@@ -36,7 +34,7 @@ class Mover:
         if self._there is not None:
             memory = {name: rows_of_all[:n] for name, rows_of_all in self._memory.items()}
             counts = self._there[:n].add_(1)
-            self._optimiser.move(parameters, gradients, self._rate, memory, counts)
+            self._optimiser.move(parameters, gradients, self.rate, memory, counts)
             return
         self._steps[:n] = [count + 1 for count in self._steps[:n]]
         begin = 0
@@ -44,7 +42,7 @@ class Mover:
         for count, group in itertools.groupby(self._steps[:n]):
             rows = slice(begin, begin + len(list(group)))
             memory = {name: rows_of_all[rows] for name, rows_of_all in self._memory.items()}
-            self._optimiser.move(parameters[rows], gradients[rows], self._rate, memory, count)
+            self._optimiser.move(parameters[rows], gradients[rows], self.rate, memory, count)
             begin = rows.stop
 
     def keep(self, rows: Tensor) -> None:
@@ -56,20 +54,19 @@ class Mover:
             self._steps = [self._steps[row] for row in rows.tolist()]
 
     def remembered(self) -> dict[str, Tensor]:
-        """What is remembered of every row under the names of ``kept_widths``: [M, d], or [M, 1]."""
+        """Return what is remembered of every row by name: [M, d], or [M, 1] of its steps."""
         if not self._memory:
             return {}
         like = next(iter(self._memory.values()))
         steps = self._there
         if steps is None:
             steps = torch.tensor(self._steps, dtype=like.dtype, device=like.device)[:, None]
-        named = {**self._memory, STEPS: steps.to(like.dtype, copy=True)}
-        return {f"{KEPT}{name}": value for name, value in named.items()}
+        return {**self._memory, STEPS: steps.to(like.dtype, copy=True)}
 
     def resume(self, remembered: Mapping[str, Tensor]) -> None:
         """Go on from what ``remembered`` returned; zeros are a fresh start."""
-        self._memory = {name: remembered[f"{KEPT}{name}"].clone() for name in self._memory}
-        steps = remembered[f"{KEPT}{STEPS}"]
+        self._memory = {name: remembered[name].clone() for name in self._memory}
+        steps = remembered[STEPS]
         # Clients that have trained unequally often would each be a group of its own. On a GPU,
         # where that is as many launches, they go together instead, and no number is fetched.
         if steps.device.type != "cpu" and self._optimiser.takes_unequal:
@@ -79,7 +76,7 @@ class Mover:
 
 
 def kept_widths(optimiser: RowOptimiser, width: int) -> dict[str, int]:
-    """How many numbers an optimiser remembers of a row of ``width`` parameters, by name."""
+    """Return how many numbers an optimiser remembers of a row of ``width`` parameters, by name."""
     if not optimiser.memory:
         return {}
-    return {**{f"{KEPT}{name}": width for name in optimiser.memory}, f"{KEPT}{STEPS}": 1}
+    return {**dict.fromkeys(optimiser.memory, width), STEPS: 1}

@@ -25,7 +25,8 @@ class Ditto(OwnModel):
     """Ditto (Li et al. 2021): v_k minimises F_k(v) + λ/2 ‖v − θ_t‖², beside FedAvg's θ.
 
     Both take the same batches, v_k from where it was, θ_k from the downloaded θ_t; the optimiser
-    of v_k starts afresh as well. Only θ_k is sent, v_k is what the client uses.
+    of v_k starts afresh as well, unless ``private_optimiser`` is ``keep``. Only θ_k is sent, v_k is
+    what the client uses.
     """
 
     strength: Annotated[float, Range(0)] = 0.1
@@ -39,7 +40,7 @@ class Ditto(OwnModel):
     ) -> tuple[Mapping[str, Tensor], LocalResult | None]:
         begin = own_or_downloaded(clients.start, clients.state, has)
         result = train(replace(clients, begin=begin), (Proximal(self.strength),))
-        return {OWN: result.theta}, result
+        return {OWN: result.theta, **result.state}, result
 
     def models(
         self, downloaded: Tensor, kept: Mapping[str, Tensor], has: Tensor, score: Score

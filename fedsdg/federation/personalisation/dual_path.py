@@ -9,7 +9,7 @@ from fedsdg.federation.objectives.gate_penalty import GatePenalty
 from fedsdg.federation.objectives.private_penalty import PrivatePenalty
 from fedsdg.federation.objectives.term import Term
 from fedsdg.federation.personalisation.personalisation import Personalisation
-from fedsdg.parts import Range, part
+from fedsdg.parts import Absent, Range, part
 
 
 @part
@@ -40,6 +40,9 @@ class DualPath(Personalisation):
     "one `shared` head, or a `private` one for every client, and then no global model"
     private_init: Literal["near-zero", "lora", "official"] | None = None
     "first values of the branch; none: near zero where λ₂ penalises factors, else as LoRA's"
+    penalties: Annotated[Literal["inside", "decoupled"], Absent("inside")] = "inside"
+    """the gradients of both penalties go `inside` the optimiser with that of the loss, or each
+    takes a `decoupled` step of its own, as weight decay does in AdamW: θ ← θ − η ∇"""
 
     def __post_init__(self) -> None:
         if self.private_norm == "residual" and self.private_subspace == "shared-a":
@@ -65,4 +68,8 @@ class DualPath(Personalisation):
 
     @property
     def terms(self) -> tuple[Term, ...]:
-        return (GatePenalty(self.lambda1), PrivatePenalty(self.lambda2, self.private_norm))
+        apart = self.penalties == "decoupled"
+        return (
+            GatePenalty(self.lambda1, apart),
+            PrivatePenalty(self.lambda2, self.private_norm, apart),
+        )
