@@ -28,7 +28,7 @@ from fedsdg.experiment.material import Material
 from fedsdg.experiment.run_config import RunConfig
 from fedsdg.experiment.starts import find_start, require_backbone
 from fedsdg.federation.asked import probes_of, told
-from fedsdg.federation.cohorts import Shards
+from fedsdg.federation.cohorts import Shards, samples_for_gates
 from fedsdg.federation.local_training import LocalWork, Samples
 from fedsdg.federation.losses.loss import Loss
 from fedsdg.federation.memory import trim
@@ -153,6 +153,9 @@ def build(
         material.domain,
     )
     samples = _frozen_parts(model, samples)
+    if personalisation.gate_samples == "held-out":
+        held = samples_for_gates(shards.train, samples.labels.cpu().numpy(), run.seed)
+        samples = replace(samples, for_gates=torch.from_numpy(held).to(device))
     rule = conditioned_rule(run, method.rule)
     if method.heads_apart:
         theta = _heads_apart(run, model.layout, theta, rule.models(run.federation.clients))
@@ -185,6 +188,7 @@ def build(
             private_optimiser=training.private_optimiser,
             interleaved=personalisation.interleaved,
             shared_alone=personalisation.shared_alone,
+            balanced=personalisation.balanced,
             stopping=method.stopping,
         ),
         schedule=Schedule(

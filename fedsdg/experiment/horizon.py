@@ -90,7 +90,7 @@ def _of_cell(config: Config, dataset: str, setting: str) -> Iterator[str]:
 def learns_gates(method: MethodConfig) -> bool:
     """Whether the method has gates that are trained."""
     values = {**method.row.fixed, **method.parameters}
-    return "gate" in values and values.get("gate_fixed") is None
+    return "gate_init" in values and values.get("gate_fixed") is None
 
 
 def median_steps(

@@ -10,7 +10,7 @@ are sent at once before, and the losses are fetched and looked at afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from fedsdg.federation.optimisers.mover import Mover
 from fedsdg.federation.optimisers.optimiser import descend
 from fedsdg.federation.step_rows import ROWS, PrivateColumns, Rows
 from fedsdg.federation.steps import Steps, longest_first
+from fedsdg.models.adapters import GATE
 from fedsdg.models.interface import HasLosses
 from fedsdg.models.parameters import Layout, leaves, offsets
 from fedsdg.models.rounding import root, sigmoid
@@ -53,6 +54,12 @@ class CohortTraining:
         self._kept = {key: value[rows] for key, value in clients.state.items()}
         self._sent = {key: value[rows] for key, value in clients.received.items()}
         self._columns = PrivateColumns.of(layout, self._start.device)
+        # [M, classes], in the order of the rows like the matrices above.
+        self._log_shares = None
+        if work.balanced:
+            classes = next(s.size for s in layout.communicated if s.name == "head.bias")
+            own = [clients.batches[k] for k in self._numbers]
+            self._log_shares = log_class_shares(own, samples.labels, classes).to(self._theta)
         self._movers = _optimisers(work, layout, self._theta, self._mine)
         # What is remembered of clients moves with their rows, in the optimiser's own matrices.
         self._moments = [name for name in work.moments(layout) if name in self._kept]
@@ -85,26 +92,22 @@ class CohortTraining:
         self._put_first(numbers)
         steps = Steps.of([batches[k] for k in numbers], samples.labels.device)
         steps = steps.weighed(sample_weights(work.loss, samples.labels, steps.index))
+        steps = self._gates_apart(steps)
         shares: list[Tensor] = []
         trace: list[dict[str, Any]] = []
         active, rows = -1, None
         parameters: list[dict[str, Tensor]] = []
-        for step, sizes in enumerate(steps.sizes):
-            if len(sizes) != active:
-                active = len(sizes)
+        for step, training in enumerate(steps.active()):
+            if training != active:
+                active = training
                 rows = self._rows(slice(active))
                 parameters = [self._parameters(rows, turn) for turn in turns]
             assert rows is not None
-            index, size = steps.batch(step)
-            images, labels = samples.images[index], samples.labels[index]
             for turn, named in zip(turns, parameters, strict=True):
                 rows.theta_grad.zero_()
                 rows.private_grad.zero_()
                 alone = work.shared_alone and tuple(turn) == ("shared",)
-                which = {"private": False} if alone else {}
-                share = shares_of(
-                    self._model, work.loss, images, labels, size, sizes, named, **which
-                )
+                share = self._shares(steps, step, named, alone=alone)
                 # Clients share no parameter: the gradient of the sum is every client's own.
                 share.sum().backward()
                 if turn == turns[-1]:
@@ -123,6 +126,27 @@ class CohortTraining:
                     if row in turn:
                         mover.step(*rows.of(row))
         self._note(steps, steps.means(torch.cat(shares)), trace, len(turns))
+
+    def _gates_apart(self, steps: Steps) -> Steps:
+        """Every client as two where gates learn on samples of their own."""
+        held = self._samples.for_gates
+        return steps if held is None else steps.gates_apart(held[steps.index].cpu().numpy())
+
+    def _shares(
+        self, steps: Steps, step: int, named: dict[str, Tensor], *, alone: bool = False
+    ) -> Tensor:
+        """The losses of a step's samples over what divides them; ``alone``: of θ_g alone."""
+        samples, sizes = self._samples, steps.sizes[step]
+        index, size = steps.batch(step)
+        if samples.for_gates is not None:
+            named = apart(named)
+        if alone and self._log_shares is not None:
+            bias = named["head.bias"]
+            named = {**named, "head.bias": bias + self._log_shares[: len(bias)]}
+        which = {"private": False} if alone else {}
+        images, labels = samples.images[index], samples.labels[index]
+        loss = self._work.loss
+        return shares_of(self._model, loss, images, labels, size, sizes, named, **which)
 
     def _decay(self, rows: Rows, moves: Sequence[str]) -> None:
         """Step along decoupled terms, θ ← θ − η ∇term(θ), as AdamW does with weight decay."""
@@ -150,14 +174,12 @@ class CohortTraining:
         own = [batches[k] for k in measured]
         steps = Steps.of(own, samples.labels.device)
         steps = steps.weighed(sample_weights(work.loss, samples.labels, steps.index), of_all=True)
+        steps = self._gates_apart(steps)
         self._theta_grad.zero_()
         self._mine_grad.zero_()
-        for step, sizes in enumerate(steps.sizes):
-            parameters = self._parameters(self._rows(slice(len(sizes))), ROWS)
-            index, size = steps.batch(step)
-            images, labels = samples.images[index], samples.labels[index]
-            shares = shares_of(self._model, work.loss, images, labels, size, sizes, parameters)
-            shares.sum().backward()
+        for step, training in enumerate(steps.active()):
+            parameters = self._parameters(self._rows(slice(training)), ROWS)
+            self._shares(steps, step, parameters).sum().backward()
         rows = self._rows(slice(len(measured)))
         for term in work.terms:
             term.add_gradient(rows)
@@ -210,6 +232,8 @@ class CohortTraining:
         self._start, self._theta, self._mine = rows.start, rows.theta, rows.private
         self._theta_grad, self._mine_grad = rows.theta_grad, rows.private_grad
         self._kept, self._sent = dict(rows.state), dict(rows.received)
+        if self._log_shares is not None:
+            self._log_shares = self._log_shares[places]
         self._numbers = order
 
     def _places(self, rows: np.ndarray) -> Tensor:
@@ -266,6 +290,39 @@ class CohortTraining:
         if all(count % every for count in own):
             return []
         return [row for row in _trace(rows, numbers, own) if row["step"] % every == 0]
+
+
+def apart(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Every client's parameters twice: gates fixed, then what they gate fixed.
+
+    Args:
+        parameters: Tensors [M, …] by the layout's names, or by kind.
+
+    Returns:
+        Tensors [2M, …]. No gradient reaches a gate through the first M rows, nor a private part
+        that a gate scales through the others.
+    """
+    found = {}
+    for name, value in parameters.items():
+        first = value.detach() if name.endswith(GATE) else value
+        second = value.detach() if name.endswith("_private") else value
+        found[name] = torch.cat((first, second))
+    return found
+
+
+def log_class_shares(
+    batches: Sequence[Sequence[np.ndarray]], labels: Tensor, classes: int
+) -> Tensor:
+    """Return the logarithms of every client's class shares, [M, classes] float64.
+
+    Of a class that a client lacks, the share counts as 1e-9 samples.
+    """
+    rows = []
+    for own in batches:
+        index = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *own]))
+        counts = np.bincount(labels[index].cpu().numpy(), minlength=classes)
+        rows.append(np.log(np.maximum(counts, 1e-9) / max(1, counts.sum())))
+    return torch.from_numpy(np.array(rows).reshape(len(rows), classes))
 
 
 def _plain(name: str) -> str:

@@ -92,3 +92,27 @@ def cohort_batches(
         )
         for client in clients
     ]
+
+
+def samples_for_gates(
+    train: Sequence[np.ndarray], labels: np.ndarray, seed: int, every: int = 4
+) -> np.ndarray:
+    """Choose the training samples that teach gates alone, bool [n]: a stratified quarter.
+
+    A client's samples are sorted by label, equal ones at random, and every fourth is taken from a
+    random place on; so of c samples of a label c/4 are taken, rounded down or up, and at least one
+    of a client that has two or more samples.
+
+    Args:
+        train: The training samples of every client.
+        labels: The label of every sample, [n].
+        seed: Of the run; every client draws from a stream of its own.
+        every: The inverse of the share.
+    """
+    chosen = np.zeros(len(labels), dtype=bool)
+    for client, own in enumerate(train):
+        generator = stream("gate-samples", seed, client)
+        order = np.lexsort((generator.permutation(len(own)), labels[own]))
+        if len(own) > 1:
+            chosen[own[order[generator.integers(min(every, len(own))) :: every]]] = True
+    return chosen

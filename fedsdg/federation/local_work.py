@@ -41,12 +41,13 @@ class LocalWork:
     usual ones, in which the shared row alone does (FedRep); 0 moves both at once. ``interleaved``:
     with every batch the private row alone takes a step, then the shared row alone does, each with a
     gradient and a clipping of its own (APFL). ``shared_alone``: where the shared row moves alone,
-    predictions leave out the private one. ``stopping``: when a client stops before its batches are
-    used up. ``moves``: which of the rows train at all. ``private_optimiser``: ``keep`` lets what
-    the optimiser remembers of parameters that never leave the client live on from round to round,
-    ``restart`` begins it anew. These are the private row or, with ``own_model``, the shared row,
-    which then holds the client's own model; otherwise that of the shared row always begins anew,
-    for another model arrives.
+    predictions leave out the private one; with ``balanced`` its loss is then the balanced softmax,
+    scores plus the logarithms of the client's class shares (Ren et al. 2020). ``stopping``: when a
+    client stops before its batches are used up. ``moves``: which of the rows train at all.
+    ``private_optimiser``: ``keep`` lets what the optimiser remembers of parameters that never leave
+    the client live on from round to round, ``restart`` begins it anew. These are the private row
+    or, with ``own_model``, the shared row, which then holds the client's own model; otherwise that
+    of the shared row always begins anew, for another model arrives.
     """
 
     optimiser: RowOptimiser
@@ -60,6 +61,7 @@ class LocalWork:
     private_first: int = 0
     interleaved: bool = False
     shared_alone: bool = False
+    balanced: bool = False
     stopping: Inexactness | None = None
     moves: tuple[str, ...] = ROWS
     private_optimiser: str = "restart"
@@ -106,10 +108,15 @@ class LocalWork:
 
 @dataclass(frozen=True)
 class Samples:
-    """The samples all clients draw from: ``images`` [n, C, H, W], ``labels`` [n] int64."""
+    """The samples all clients draw from: ``images`` [n, C, H, W], ``labels`` [n] int64.
+
+    ``for_gates`` [n] bool: the samples that teach gates and no gated private part, all others
+    teaching no gate; None: every sample teaches both.
+    """
 
     images: Tensor
     labels: Tensor
+    for_gates: Tensor | None = None
 
 
 def shares_of(

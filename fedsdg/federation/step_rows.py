@@ -18,9 +18,9 @@ ROWS = ("shared", "private")
 class PrivateColumns:
     """Where private factors and gate logits stand in a client's private vector.
 
-    ``factors``: bool [d_p], True on entries of ``_private`` factors. ``gates``: int64 [L], the
-    columns of the gate logits. ``pairs``: the (A, B) factor slices of each adapted layer with
-    their shapes, for penalties on the product B A.
+    ``factors``: bool [d_p], True on entries of adapters' ``_private`` factors. ``gates``: int64
+    [L], the columns of the gate logits. ``pairs``: the (A, B) factor slices of each adapted layer
+    with their shapes, for penalties on the product B A.
     """
 
     factors: Tensor
@@ -36,7 +36,7 @@ class PrivateColumns:
         columns = offsets(layout.private)
         for spec in layout.private:
             place = columns[spec.name]
-            if spec.group == "private":
+            if spec.group == "private" and ".lora_" in spec.name:
                 factors[place] = True
                 places[spec.name] = (place, spec.shape)
             elif spec.group == "gate":

@@ -66,6 +66,10 @@ class Steps:
             real=np.isfinite(size),
         )
 
+    def active(self) -> list[int]:
+        """How many clients still train, step by step."""
+        return [int((self.counts > step).sum()) for step in range(len(self.sizes))]
+
     @property
     def drawn(self) -> np.ndarray:
         """How many samples each client has drawn, [a]."""
@@ -83,6 +87,31 @@ class Steps:
         masses = np.bincount(whose, self.real if weights is None else self.real * weights)[whose]
         size = np.where(self.real, masses, np.inf)
         return replace(self, size=torch.from_numpy(size).to(self.index.device))
+
+    def gates_apart(self, for_gates: np.ndarray) -> Steps:
+        """Every client as two: with its other samples, then with those in ``for_gates`` (bool [n]).
+
+        In each step come the other samples of all clients first. ``sizes`` then have two entries
+        a client, and what divides a loss stays the size of its whole batch.
+        """
+        step = np.repeat(np.arange(len(self.sizes)), np.diff(self.ends))
+        order = np.lexsort((self.owner, for_gates, step))
+        clients = len(self.counts)
+        whose = step * 2 * clients + for_gates * clients + self.owner % clients
+        numbers = np.bincount(whose, minlength=len(self.sizes) * 2 * clients)
+        numbers = numbers.reshape(-1, 2, clients)
+        places = torch.from_numpy(order).to(self.index.device)
+        return replace(
+            self,
+            sizes=[
+                own[:, : len(sizes)].flatten().tolist()
+                for own, sizes in zip(numbers, self.sizes, strict=True)
+            ],
+            index=self.index[places],
+            size=self.size[places],
+            owner=self.owner[order],
+            real=self.real[order],
+        )
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """(sample indices, what divides each sample's loss) of all clients still training."""

@@ -115,4 +115,9 @@ def _same(one: Samples, other: Samples) -> bool:
     """Whether two sets of samples, each made for its federation, hold the same numbers."""
     if one.images.dtype != other.images.dtype or one.images.device != other.images.device:
         return False
-    return torch.equal(one.images, other.images) and torch.equal(one.labels, other.labels)
+    pairs = [(one.images, other.images), (one.labels, other.labels)]
+    if one.for_gates is not None and other.for_gates is not None:
+        pairs.append((one.for_gates, other.for_gates))
+    elif one.for_gates is not other.for_gates:
+        return False
+    return all(torch.equal(mine, its) for mine, its in pairs)

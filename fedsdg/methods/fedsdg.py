@@ -27,6 +27,20 @@ ROWS = {
         source="FedSDG, Eq. 3-11",
         server_cost="2 passes",
     ),
+    "fedsdg-heldout": Method(
+        title="FedSDG, gates on held-out samples",
+        rule=Alignment(),
+        personalisation=DualPath(gate_samples="held-out"),
+        undecayed=True,
+        needs_adapters=True,
+        fixed=("private_init", "gate_samples"),
+        formula=(
+            "as FedSDG, but its gates learn on a quarter of a client's samples from which θ_p does "
+            "not learn"
+        ),
+        source="FedSDG, Eq. 3-11; gates: this benchmark",
+        server_cost="2 passes",
+    ),
     "fedsdg+head": Method(
         title="FedSDG, own heads",
         rule=Alignment(),

@@ -6,9 +6,11 @@ from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.federation.personalisation.apfl import Apfl
 from fedsdg.federation.personalisation.ditto import Ditto
 from fedsdg.federation.personalisation.fine_tune import FineTune
+from fedsdg.federation.personalisation.gated_head import GatedHead
 from fedsdg.federation.personalisation.interpolate import Interpolate
 from fedsdg.federation.personalisation.own_head import OwnHead
 from fedsdg.federation.personalisation.private_head import PrivateHead
+from fedsdg.federation.personalisation.residual_head import ResidualHead
 from fedsdg.methods.method import Method
 
 FAMILY = "Personal models"
@@ -44,6 +46,42 @@ ROWS = {
             " and the rest together"
         ),
         source="Arivazhagan et al. 2019",
+        server_cost="1 pass",
+    ),
+    "gated-head": Method(
+        title="Gated head",
+        rule=Mean(weights="uniform"),
+        personalisation=GatedHead(),
+        needs_adapters=True,
+        fixed=("gate_samples",),
+        formula=(
+            "step = (1/M) Σ_k Δ_k; a client's head is (1 − m) W_g + m W_p, its gate m learned on a "
+            "quarter of its samples from which its own W_p does not learn"
+        ),
+        source="this benchmark",
+        server_cost="1 pass",
+    ),
+    "gated-head-train": Method(
+        title="Gated head (no held-out part)",
+        rule=Mean(weights="uniform"),
+        personalisation=GatedHead(gate_samples="all"),
+        needs_adapters=True,
+        fixed=("gate_samples",),
+        formula="as gated-head, but all samples teach gate and W_p alike",
+        source="this benchmark, a control",
+        server_cost="1 pass",
+    ),
+    "fed-rod": Method(
+        title="Fed-RoD",
+        rule=Mean(),
+        personalisation=ResidualHead(),
+        needs_adapters=True,
+        formula=(
+            "step = Σ_k n_k Δ_k / Σ_j n_j; adapters and W_g minimise the balanced softmax of W_g "
+            "alone, a client's own W_p the cross-entropy of W_g + W_p, step by step"
+        ),
+        source="Chen & Chao 2022, linear",
+        client_cost="2E epochs, one of them of the head alone",
         server_cost="1 pass",
     ),
     "ditto": Method(

@@ -52,8 +52,10 @@ class AdapterConfig(AdapterSettings):
     code)"""
     private_a_trainable: bool = True
     "false keeps A_p at its start (the `b-only` penalty), which therefore must be `lora`"
-    head: Literal["shared", "private"] = "shared"
-    "`private`: every client keeps a head of its own (FedRep), and there is no global model"
+    head: Literal["shared", "private", "gated", "residual"] = "shared"
+    """`private`: every client keeps a head of its own (FedRep), and there is no global model;
+    `gated`: (1 − m) W_g + m W_p with a private head W_p and one gate for each client; `residual`:
+    W_g + W_p (Fed-RoD)"""
     factor_a: Literal["shared", "frozen"] = "shared"
     """`frozen`: every A stays at the one draw that all clients have in common, and is neither
     trained nor sent (FFA-LoRA)"""
@@ -74,6 +76,11 @@ class AdapterConfig(AdapterSettings):
                 raise ValueError(
                     f"adapters: local keeps everything private, so {option} must be 'shared'"
                 )
+        if self.branch == "dual" and self.head in ("gated", "residual"):
+            raise ValueError(
+                f"adapters: a {self.head} head has no place beside a private branch; set branch to "
+                "'none', or head to 'shared' or 'private'"
+            )
         if self.factor_a == "frozen" and self.factor_b == "private":
             raise ValueError(
                 "adapters: with a frozen A and a private B no adapter is learned in common; "

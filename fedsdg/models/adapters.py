@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from fedsdg.models.parameters import Layout, ParameterSpec, offsets
 from fedsdg.models.rounding import processor_independent, sigmoid
 
 GATE = "lambda_k_logit"
+HEAD_GATE = f"head.{GATE}"
 HEAD_STD = 0.02
 NEAR_ZERO_STD = 1e-4
 OFFICIAL_STD = 0.01
@@ -56,9 +58,10 @@ def make_layout(architecture: Architecture, num_classes: int, config: AdapterCon
 
     Communicated: `{layer}.lora_A` [r, in] and `{layer}.lora_B` [out, r] of every adapted layer,
     then `head.weight` [classes, dim] and `head.bias` [classes]. Private: `{layer}.lora_A_private`,
-    `{layer}.lora_B_private` and the gates' logits, scalars. A private head stands before them, and
-    `local` moves all communicated ones into the private row; both keep their names, their order and
-    the learning rate of their group. A private B and a frozen A stand there too, first of all.
+    `{layer}.lora_B_private`, or `head.weight_private` and `head.bias_private` of a gated or a
+    residual head, and the gates' logits, scalars. A private head stands before them, and `local`
+    moves all communicated ones into the private row; both keep their names, their order and the
+    learning rate of their group. A private B and a frozen A stand there too, first of all.
     """
     if num_classes < 2:
         raise ValueError(f"a task needs at least 2 classes, got {num_classes}")
@@ -90,6 +93,10 @@ def make_layout(architecture: Architecture, num_classes: int, config: AdapterCon
     )
     if config.local:
         return Layout((), (*shared, *head))
+    if config.head in ("gated", "residual"):
+        private += [replace(spec, name=f"{spec.name}_private", group="private") for spec in head]
+        if config.head == "gated" and config.gate_fixed is None:
+            logits[HEAD_GATE] = ParameterSpec(HEAD_GATE, (), "gate")
     turns = (".lora_B", ".lora_A") if config.alternate else ()
     if config.head == "private":
         # First in its row: first values are drawn in this order, and so are those of every method.
@@ -103,8 +110,9 @@ def initial_values(
     """First values of the communicated [d] and the private row [d_private], float32.
 
     A: uniform(±1/√in), which is the Kaiming start with a = √5 that peft uses; every B: 0, so the
-    adapted model starts as the frozen one; head: N(0, 0.02²) weights, zero bias; A_p: N(0, 1e-4²)
-    or as A; B_p: 0 or N(0, 0.01²); logits: `gate_init`. What is frozen is drawn first, then the
+    adapted model starts as the frozen one; head: N(0, 0.02²) weights, zero bias, and a gated
+    private head likewise, a residual one 0; A_p: N(0, 1e-4²) or as A; B_p: 0 or N(0, 0.01²);
+    logits: `gate_init`. What is frozen is drawn first, then the
     communicated row, and a private head next, so all methods start from the same values.
     """
     frozen = tuple(spec for spec in layout.private if spec.group == "frozen")
@@ -126,7 +134,9 @@ def _first_values(
         values: np.ndarray | float
         if spec.group == "gate":
             values = config.gate_init
-        elif spec.name == "head.weight":
+        elif spec.name == "head.weight" or (
+            spec.name == "head.weight_private" and config.head == "gated"
+        ):
             values = generator.normal(0.0, HEAD_STD, spec.size)
         elif spec.name.endswith("lora_A_private") and config.private_init == "near-zero":
             values = generator.normal(0.0, NEAR_ZERO_STD, spec.size)
@@ -160,6 +170,29 @@ def _gate(layer: str, parameters: Mapping[str, Tensor], config: AdapterConfig) -
         return config.gate_fixed
     gate = sigmoid(parameters[gate_name(layer, config)])
     return gate.view(*gate.shape, *[1] * (parameters[f"{layer}.lora_B"].dim() - gate.dim()))
+
+
+def personal_head(
+    parameters: Mapping[str, Tensor], config: AdapterConfig, private: bool
+) -> tuple[Tensor, Tensor]:
+    """Return every client's head: weight [M, classes, dim] and bias [M, classes].
+
+    A gated head is (1 − m) W_g + m W_p, exactly W_g for m = 0 and W_p for m = 1; a residual one is
+    W_g + W_p. Without `private` it is W_g.
+    """
+    shared = parameters["head.weight"], parameters["head.bias"]
+    if not private or config.head not in ("gated", "residual"):
+        return shared
+    own = parameters["head.weight_private"], parameters["head.bias_private"]
+    if config.head == "residual":
+        return shared[0] + own[0], shared[1] + own[1]
+    if config.gate_fixed is not None:
+        gate: Tensor = shared[1].new_full((len(shared[1]), 1), config.gate_fixed)
+    else:
+        with processor_independent():
+            gate = sigmoid(parameters[HEAD_GATE])[:, None]
+    weight = (1 - gate[..., None]) * shared[0] + gate[..., None] * own[0]
+    return weight, (1 - gate) * shared[1] + gate * own[1]
 
 
 def merge(

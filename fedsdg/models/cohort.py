@@ -25,6 +25,7 @@ from fedsdg.models.adapters import (
     make_layout,
     merge,
     merge_blocks,
+    personal_head,
     side_by_side,
 )
 from fedsdg.models.backbones import Backbone
@@ -110,8 +111,8 @@ class CohortModel:
         else:
             for layer in self._adapted:
                 weights[layer] = self._of_layer(layer, parameters, private)
-        weights["head.weight"] = parameters["head.weight"]
-        weights["head.bias"] = parameters["head.bias"]
+        head = personal_head(parameters, self.config, private)
+        weights["head.weight"], weights["head.bias"] = head
         return weights
 
     def _of_layer(
@@ -162,7 +163,10 @@ class CohortModel:
         for layer in self._adapted:
             a, b = composed(layer, parameters, config, private)
             factors[layer] = (a[0], b[0])
-        head = {name: parameters[name][0] for name in HEAD if name in parameters}
+        head = {}
+        if set(HEAD) <= parameters.keys():
+            own = personal_head(parameters, config, private)
+            head = {name: value[0] for name, value in zip(HEAD, own, strict=True)}
         apart = private and self.layout.global_model and config.composition == "residual"
         added = max(a.shape[0] for a, _ in factors.values()) - config.rank if apart else 0
         return Portable(factors, head, config.scale, own_rank=added)

@@ -44,6 +44,10 @@ class DualPath(Personalisation):
     """the gradients of both penalties go `inside` the optimiser with that of the loss, or each
     takes a `decoupled` step of its own, as weight decay does in AdamW: θ ← θ − η ∇"""
 
+    gate_samples: Annotated[Literal["all", "held-out"], Absent("all")] = "all"
+    """which samples teach the gates: `all` that a client trains on, or a stratified quarter of
+    them, `held-out`, from which the private branch does not learn, and the gates from no other"""
+
     def __post_init__(self) -> None:
         if self.private_norm == "residual" and self.private_subspace == "shared-a":
             raise ValueError(

@@ -54,6 +54,19 @@ class Personalisation:
         return False
 
     @property
+    def balanced(self) -> bool:
+        """Whether the loss of the shared part alone is the balanced softmax (see ``LocalWork``)."""
+        return False
+
+    @property
+    def gate_samples(self) -> str:
+        """Which samples teach gates: ``all``, or a ``held-out`` quarter that they have to itself.
+
+        No private part behind a gate learns from held-out samples, and no gate from the others.
+        """
+        return "all"
+
+    @property
     def mixed_weight(self) -> float | None:
         """The weight of a whole private model in what a client uses; None: there is none.
 

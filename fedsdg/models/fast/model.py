@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 
 from fedsdg.models.adapter_config import AdapterConfig
-from fedsdg.models.adapters import TARGETS, side_by_side
+from fedsdg.models.adapters import TARGETS, personal_head, side_by_side
 from fedsdg.models.cohort import CohortModel, require_counts
 from fedsdg.models.fast import transformer
 from fedsdg.models.fast.vectors import LANES
@@ -108,7 +108,7 @@ class CompiledModel(CohortModel):
         """Every client's factors and head; see ``CohortModel``."""
         with torch.no_grad():
             factors = self._factors(parameters, private)
-        return {"factors": factors, "head.bias": parameters["head.bias"]}
+        return {"factors": factors, "head.bias": factors[-1]}
 
     def branches(self, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
         """See ``CohortModel``: both side by side in the rank, whose halves the shares scale."""
@@ -209,7 +209,7 @@ class CompiledModel(CohortModel):
             if f"{layer}.lora_A" not in parameters:
                 together = self._together(parameters)
             found += side_by_side(layer, together, config or self.config, private)
-        return [*found, parameters["head.weight"], parameters["head.bias"]]
+        return [*found, *personal_head(parameters, self.config, private)]
 
     def _together(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What all blocks have, [M, L, …] under one name each."""
