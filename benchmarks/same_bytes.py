@@ -186,8 +186,10 @@ def compute(
         call: As ``CALL``, in the words of the checkout's command line.
         names: What configs are called in the checkout, where not as here.
 
+    Runs that fail leave a result that says so, which ``differences`` names.
+
     Raises:
-        Broken: The checkout cannot do the grid.
+        Broken: The checkout cannot do the grid, and no failed run says why.
     """
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
@@ -204,7 +206,7 @@ def compute(
         if grid.stopped:
             _stop_after_a_checkpoint(command, work, environment, said)
         done = subprocess.run(command, cwd=work, env=environment, stdout=said, stderr=said)
-    if done.returncode:
+    if done.returncode and not any(map(_failure, runs_below(work / "results").values())):
         lines = log.read_text(encoding="utf-8").strip().splitlines()
         raise Broken(f"{grid.name} in {checkout}: {lines[-1] if lines else 'no word'}; see {log}")
 
@@ -305,7 +307,7 @@ def _has(base: str, commit: str) -> bool:
 
 
 def runs_below(folder: Path, renamed: Mapping[str, str] | None = None) -> dict[str, Path]:
-    """The folders of all finished runs, by what they are.
+    """The folders of all runs that ended, failed ones included, by what they are.
 
     Args:
         folder: Where they lie, however deep.
@@ -323,6 +325,12 @@ def runs_below(folder: Path, renamed: Mapping[str, str] | None = None) -> dict[s
     return found
 
 
+def _failure(run: Path) -> str | None:
+    """The error of a failed run; None for one that went well."""
+    said = json.loads((run / "result.json").read_bytes())
+    return str(said.get("error")) if said.get("status") == "failed" else None
+
+
 def differences(before: Path, after: Path, allow: Mapping[str, Any]) -> dict[str, list[str]]:
     """Compare the runs below two folders.
 
@@ -331,13 +339,19 @@ def differences(before: Path, after: Path, allow: Mapping[str, Any]) -> dict[str
         allow: See ``allowed``.
 
     Returns:
-        By run, what is not the same in it, a sentence each; none where all is.
+        By run, what is not the same in it, a sentence each; none where all is. A run that failed
+        is never the same, even where both sides fail alike: it shows nothing.
     """
     sides = runs_below(before, allow.get("renamed", {}).get("methods")), runs_below(after)
     found = {}
     for run in sorted({*sides[0], *sides[1]}):
         if run not in sides[0] or run not in sides[1]:
             found[run] = [f"only {'after' if run in sides[1] else 'before'}"]
+            continue
+        failures = [_failure(side[run]) for side in sides]
+        if any(failures):
+            pairs = zip(("before", "after"), failures, strict=True)
+            found[run] = [f"failed {side}: {error}" for side, error in pairs if error]
             continue
         excused = [one for one in allow["exceptions"] if fnmatch(run, one["runs"])]
         mended = [one["columns"] for one in excused if "columns" in one]

@@ -1,6 +1,7 @@
 """The comparison behind `make gate`: every difference has a sentence, and nothing else has."""
 
 import json
+import shutil
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 from benchmarks import same_bytes
+from benchmarks.planted import planted
 from benchmarks.same_bytes import Broken, Grid, allowed, compute, differences, main
 from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.restamping import kind_of, lacking
@@ -95,6 +97,24 @@ def test_runs_are_known_by_what_they_are_and_missing_ones_are_named(tmp_path):
         "arena/digits/iid/krum-2/seed~1": ["only before"],
         "arena/digits/iid@attacked/krum/seed~0": ["only after"],
     }
+
+
+@pytest.mark.parametrize(
+    ("sides", "sentences"),
+    [
+        (["after"], ["failed after: ValueError: x"]),
+        (["before"], ["failed before: ValueError: x"]),
+        (["before", "after"], ["failed before: ValueError: x", "failed after: ValueError: x"]),
+    ],
+)
+def test_a_run_that_failed_is_named_and_never_the_same(tmp_path, sides, sentences):
+    for side in ("before", "after"):
+        failed = {"status": "failed", "error": "ValueError: x"} if side in sides else {}
+        write_run(tmp_path / side, **failed)
+    anything = {"runs": "arena/*", "commit": "abc", "reason": "so", "columns": "all"}
+    for exceptions in ([], [anything]):
+        allow = {**NOTHING, "exceptions": exceptions}
+        assert differences(tmp_path / "before", tmp_path / "after", allow) == {NAME: sentences}
 
 
 def test_a_table_that_is_there_once_is_named(tmp_path):
@@ -307,6 +327,68 @@ def test_runs_that_were_stopped_after_each_first_round_come_out_the_same(tmp_pat
     assert len(list(runs[1].rglob("result.json"))) == 2
     assert "going on after round" in (tmp_path / "after/few.log").read_text()
     assert not any(differences(*runs, NOTHING).values())
+
+
+#: By file, a line of the tree and the line as the copy has it.
+PLANTED = {
+    # The last bit of one number of FOCUS's model, when all else about the last round is recorded.
+    "fedsdg/federation/rounds.py": (
+        "return record",
+        "self.theta.view(torch.int32)[0] ^= "
+        'int(type(self.rule).__name__ == "Focus" and round_ == self.schedule.rounds); '
+        "return record",
+    ),
+    # A column that FOCUS alone has.
+    "fedsdg/aggregation/rules/focus.py": (
+        'found = {"credibility": credibility, "mutual_loss": mutual}',
+        'found = {"mutual_loss": mutual}',
+    ),
+    # FedAvg fails, and the config has no CGSV any more.
+    "fedsdg/aggregation/rules/mean.py": (
+        "weights = counts / counts.sum()",
+        'raise ValueError("planted")',
+    ),
+    "config/extended/label-noise.yaml": ("- {type: cgsv, gamma0: 0.5, floor: 0.001}", ""),
+}
+
+
+@pytest.mark.slow
+def test_a_bit_a_column_and_runs_that_are_missing_are_found_through_real_runs(
+    tmp_path, monkeypatch, capsys
+):
+    """This tree and a copy with four differences, by the whole gate; one of four runs is the same.
+
+    The flipped bit is in no table: the hash of the model alone shows it.
+    """
+    tree, copy = same_bytes.ROOT, tmp_path / "copy"
+    for name in ("fedsdg", "config"):
+        shutil.copytree(tree / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, (old, new) in PLANTED.items():
+        fault = {"file": name, "old": old, "new": new}
+        (copy / name).write_text(planted((tree / name).read_text(), fault))
+    over = {"experiment": "planted", "skews": ["dirichlet~1.0"], "seeds": [0]}
+    over["federation"] = {"shapley": False}
+    grid = Grid("planted", ["config", "extended/label-noise"], over)
+    allow = {**NOTHING, "over": {}, "call": {}, "files": {}}
+    monkeypatch.setattr(same_bytes, "GRIDS", (grid,))
+    monkeypatch.setattr(same_bytes, "ROOT", copy)
+    monkeypatch.setattr(same_bytes, "allowed", lambda base: allow)
+    monkeypatch.setattr(same_bytes, "checked_out", lambda base: nullcontext(tree))
+    assert main(["HEAD", "--work", str(tmp_path / "gate")]) == 1
+    run = "planted/digits/dirichlet~1.0/{}/seed~0: {}".format
+    column = "clients: the column credibility is there before alone"
+    lines = [
+        run("cgsv", "only before"),
+        run("fedavg", "failed after: ValueError: planted"),
+        run("fedsdg", "the same"),
+        run("focus", f"{column}; the hash of its models differs"),
+    ]
+    *said, last = capsys.readouterr().out.splitlines()
+    assert said == lines
+    assert last.startswith("4 runs, 3 of them not the same")
+    found = json.loads((tmp_path / "gate/evidence.json").read_text())
+    assert found["different"] == [line for line in lines if "fedsdg" not in line]
+    assert [kind["method"] for kind in found["same"]] == ["fedsdg"]
 
 
 def test_an_unknown_commit_is_an_error_in_one_sentence(tmp_path):

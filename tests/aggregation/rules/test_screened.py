@@ -244,6 +244,35 @@ def test_fewer_than_four_are_not_judged(cohort):
     np.testing.assert_allclose(outcome.steps[0], x.mean(0))
 
 
+@pytest.mark.parametrize("blocked", [0, 1])
+def test_four_are_judged_and_blocked_clients_are_not_among_them(cohort, blocked):
+    """Three of four send the same, which is their geometric median; the fourth sends -50 times it.
+
+    The cosines are 1, 1, 1 and -1. Their median deviation is 0, so s = 0.1 and the fourth scores
+    20 by its direction; by its distance of 51, where that of the others is 0, it scores more.
+    """
+    x = np.array([[1.0, 0], [1, 0], [1, 0], [-50, 0]] + [[7.0, 9]] * blocked)
+    rule = Screened(MEAN, strikes=1)
+    state = blocked_state(rule, 2, [0, 0, 0, 0] + [1] * blocked)
+    outcome = rule({"update": torch.tensor(x)}, cohort(len(x)), state)
+    scores = outcome.diagnostics["outlier"]
+    assert scores[3] >= 20 * (1 - 1e-9)
+    assert (scores[:3] < 3.5).all()
+    assert np.isnan(scores[4:]).all()
+    assert outcome.diagnostics["blocked"].tolist() == [0, 0, 0, 1] + [1] * blocked
+    np.testing.assert_allclose(outcome.steps[0], [1, 0])
+
+
+def test_a_blocked_client_does_not_make_up_four(cohort):
+    x = np.array([[1.0, 0], [1, 0], [-50, 0], [1, 0]])
+    rule = Screened(MEAN, strikes=1)
+    state = blocked_state(rule, 2, [0, 0, 0, 1])
+    outcome = rule({"update": torch.tensor(x)}, cohort(4), state)
+    assert np.isnan(outcome.diagnostics["outlier"]).all()
+    assert outcome.state["blocked"].tolist() == [0, 0, 0, 1]
+    np.testing.assert_allclose(outcome.steps[0], x[:3].mean(0))
+
+
 def test_a_round_of_blocked_clients_leaves_the_model(cohort):
     rule = Screened(Cgsv())
     state = blocked_state(rule, 4, [1, 1, 0, 1])
