@@ -11,6 +11,7 @@ import pyarrow as pa
 from fedsdg.analysis.summarise import Gathered
 from fedsdg.analysis.summary_schemas import (
     IDENTITY_SCHEMA,
+    LATER_SCHEMA,
     RECORD_SCHEMAS,
     RUNS_SCHEMA,
     SUMMARY_TIMINGS_SCHEMA,
@@ -30,7 +31,7 @@ def read_summary(summary_dir: str | Path) -> list[Gathered]:
     """
     folder = Path(summary_dir)
     rows = [
-        {name: row.get(name) for name in RUNS_SCHEMA.names}
+        {name: row.get(name) for name in (*RUNS_SCHEMA.names, *LATER_SCHEMA.names)}
         for row in _readable(folder / "runs.parquet").to_pylist()
     ]
     names = [_identity(row) for row in rows]

@@ -14,6 +14,7 @@ from fedsdg.analysis.names import NOT_RUN
 from fedsdg.analysis.summary_schemas import (
     COUNTS,
     HASHES,
+    LATER_SCHEMA,
     RECORD_SCHEMAS,
     REPORTED,
     VALUES,
@@ -102,7 +103,7 @@ def _run_row(identity: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str
         values = result.get(at) or {}
         row |= {f"{at}_{key}": values.get(key) for key in ("round", *VALUES)}
     row["quarter_evaluations"] = (result.get("quarter") or {}).get("evaluations")
-    return row | {name: result.get(name) for name in (*COUNTS, *HASHES)}
+    return row | {name: result.get(name) for name in (*COUNTS, *HASHES, *LATER_SCHEMA.names)}
 
 
 def _without_config(result: Mapping[str, Any]) -> str:

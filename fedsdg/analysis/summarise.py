@@ -20,6 +20,7 @@ from fedsdg.analysis.roles import Roles, roles_of, usual_roles
 from fedsdg.analysis.run_folders import find_runs
 from fedsdg.analysis.summary_schemas import (
     IDENTITY_SCHEMA,
+    LATER_SCHEMA,
     RECORD_SCHEMAS,
     RUNS_SCHEMA,
     run_order,
@@ -128,7 +129,7 @@ def write_summary(runs: Iterable[Recorded], output_dir: str | Path, roles: Roles
     ordered = sorted(runs, key=lambda run: run_order(run.row))
     output = Path(output_dir)
     rows = [run.row for run in ordered]
-    write_parquet(output / "runs.parquet", rows, RUNS_SCHEMA)
+    write_parquet(output / "runs.parquet", rows, RUNS_SCHEMA, LATER_SCHEMA)
     for name, schema in RECORD_SCHEMAS.items():
         if name in _RECORDS:
             schema = widened(schema, (run.schema(name) for run in ordered))

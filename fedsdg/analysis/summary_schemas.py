@@ -62,6 +62,16 @@ RUNS_SCHEMA = pa.schema(
     ]
 )
 
+#: Columns of runs.parquet that older runs lack; where all of a summary do, it has none of them.
+LATER_SCHEMA = pa.schema(
+    [
+        ("personal_steps", pa.int64()),
+        ("gate_travel", pa.float64()),
+        ("gates_a", pa.float64()),
+        ("gates_b", pa.float64()),
+    ]
+)
+
 SUMMARY_TIMINGS_SCHEMA = pa.schema(
     [*TIMINGS_SCHEMA, ("wall_seconds", pa.float64()), ("peak_rss_mb", pa.float64())]
 )

@@ -11,6 +11,7 @@ from fedsdg.experiment.conditions import Conditions
 from fedsdg.experiment.sections import FederationConfig
 from fedsdg.federation import shapley
 from fedsdg.federation.branches import Branches
+from fedsdg.federation.records import Records
 from fedsdg.federation.trajectories import Trajectory
 from fedsdg.files.columns import Column, columns_of
 from fedsdg.files.records import CLIENTS_SCHEMA, ROUNDS_SCHEMA
@@ -18,7 +19,7 @@ from fedsdg.methods.families import METHODS
 from fedsdg.parts import declared
 
 #: Who is neither a condition nor a part of a method.
-_OTHERS = (FederationConfig, Partition, Trajectory, Branches, shapley)
+_OTHERS = (FederationConfig, Partition, Trajectory, Branches, Records, shapley)
 
 
 def declared_columns() -> dict[str, list[dict[str, Any]]]:

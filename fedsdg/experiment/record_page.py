@@ -32,7 +32,10 @@ A run leaves a folder, `results/runs/EXPERIMENT/DATA/clients~K/SKEW/METHOD/seed~
 with the columns `experiment`, `dataset`, `clients`, `skew`, `method` and `seed` in front: `rounds`,
 `clients` and `timings` as below, `runs` (a row a run: the metrics of the last round, of the one
 selected by validation and of the last quarter, with `last`, `selected` and `quarter` before their
-names) and `differences` (paired over seeds). The committed records in
+names) and `differences` (paired over seeds). Newer runs add to `runs` the sum of `personal_steps`;
+`gate_travel`, η_m × the local steps of a median client, where gates are learned; and `gates_a` and
+`gates_b`, the mean gates at the last evaluation of the clients that agree (all, where nobody
+differs) and that differ. The committed records in
 `results/reference/EXPERIMENT/` are these files.
 
 ```python

@@ -21,7 +21,7 @@ from fedsdg.experiment.store import (
     Address,
 )
 from fedsdg.federation.fingerprint import fingerprint
-from fedsdg.federation.records import last_and_selected, last_quarter
+from fedsdg.federation.records import gate_facts, last_and_selected, last_quarter
 from fedsdg.federation.rounds import Federation
 from fedsdg.files.columns import columns_of
 from fedsdg.files.records import (
@@ -84,6 +84,8 @@ def _write_run(
             "communicated_parameters": federation.layout.d,
             "private_parameters": federation.layout.own_parameters,
             "degenerate_rounds": int(sum(row["degenerate"] for row in records.rounds)),
+            "personal_steps": sum(row["personal_steps"] for row in records.rounds),
+            **gate_facts(records.clients, run.training.eta_m),
         },
     )
     taken = material.backbone.facts.get("taken_from") if material.backbone else None
@@ -130,13 +132,12 @@ def write_tables(folder: Path, federation: Federation | None) -> None:
     """The tables of a run; empty ones of a run that failed (``federation`` None)."""
     records = federation.records if federation is not None else None
     own = columns_of(federation.rule) if federation is not None else ()
+    clients = records.clients if records else []
+    if federation is not None and federation.answers is not None:
+        clients = federation.answers.beside(clients)
     tables: dict[str, tuple[Any, ...]] = {
         "rounds": (records.rounds if records else [], ROUNDS_SCHEMA, more("rounds", own)),
-        "clients": (
-            records.clients if records else [],
-            CLIENTS_SCHEMA,
-            more("clients", own),
-        ),
+        "clients": (clients, CLIENTS_SCHEMA, more("clients", own)),
         "timings": (records.timings if records else [], TIMINGS_SCHEMA),
     }
     if records and records.trace:

@@ -96,6 +96,7 @@ class LocalResult:
     ``steps``, ``samples`` [M]; ``trace`` records of every ``trace_every``-th batch. ``samples``
     counts every forward and backward pass of a sample, so those of a stopping rule's gradients too;
     ``steps`` counts training alone, ``measured`` [M] the batches whose gradient was only measured.
+    ``personal`` [M]: of the steps those of private parameters alone or of a model that stays.
     """
 
     theta: Tensor
@@ -106,6 +107,7 @@ class LocalResult:
     steps: np.ndarray
     samples: np.ndarray
     measured: np.ndarray
+    personal: np.ndarray
     trace: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -126,6 +128,7 @@ class LocalResult:
             self.steps[chosen],
             self.samples[chosen],
             self.measured[chosen],
+            self.personal[chosen],
             [
                 {**row, "client": place[row["client"]]}
                 for row in self.trace
@@ -138,7 +141,7 @@ class LocalResult:
         """What no client at all comes back with."""
         none = np.empty(0, dtype=np.int64)
         state = dict(clients.state)
-        return cls(clients.start, clients.private, {}, state, np.empty(0), none, none, none)
+        return cls(clients.start, clients.private, {}, state, np.empty(0), none, none, none, none)
 
     @classmethod
     def joined(cls, results: Sequence[LocalResult]) -> LocalResult:
@@ -159,5 +162,6 @@ class LocalResult:
             np.concatenate([result.steps for result in results]),
             np.concatenate([result.samples for result in results]),
             np.concatenate([result.measured for result in results]),
+            np.concatenate([result.personal for result in results]),
             sorted(trace, key=lambda row: row["step"]),
         )

@@ -71,6 +71,7 @@ class CohortTraining:
         self._steps = np.zeros(len(clients), dtype=np.int64)
         self._gradients = np.zeros(len(clients), dtype=np.int64)
         self._measured = np.zeros(len(clients), dtype=np.int64)
+        self._personal = np.zeros(len(clients), dtype=np.int64)
         self._processed = np.zeros(len(clients), dtype=np.int64)
 
     def train(
@@ -125,7 +126,7 @@ class CohortTraining:
                 for row, mover in self._movers.items():
                     if row in turn:
                         mover.step(*rows.of(row))
-        self._note(steps, steps.means(torch.cat(shares)), trace, len(turns))
+        self._note(steps, steps.means(torch.cat(shares)), trace, turns)
 
     def _gates_apart(self, steps: Steps) -> Steps:
         """Every client as two where gates learn on samples of their own."""
@@ -215,6 +216,7 @@ class CohortTraining:
             steps=self._gradients,
             samples=self._processed,
             measured=self._measured,
+            personal=self._personal,
             trace=self._trace,
         )
 
@@ -263,11 +265,15 @@ class CohortTraining:
         return named
 
     def _note(
-        self, steps: Steps, means: np.ndarray, trace: list[dict[str, Any]], turns: int
+        self,
+        steps: Steps,
+        means: np.ndarray,
+        trace: list[dict[str, Any]],
+        turns: Sequence[Sequence[str]],
     ) -> None:
         """Write down what the first rows have done: ``means`` [steps, a] are their losses.
 
-        ``turns``: steps with every batch.
+        ``turns``: the steps with every batch, as in ``train``.
         """
         numbers = self._numbers[: len(steps.counts)]
         losses = np.zeros((len(means), len(self._steps)))
@@ -279,8 +285,9 @@ class CohortTraining:
         self._losses.append(losses)
         self._trace.extend(trace)
         self._steps[numbers] += steps.counts
-        self._gradients[numbers] += steps.counts * turns
-        self._processed[numbers] += steps.drawn * turns
+        self._gradients[numbers] += steps.counts * len(turns)
+        self._personal[numbers] += steps.counts * sum(tuple(turn) == ("private",) for turn in turns)
+        self._processed[numbers] += steps.drawn * len(turns)
 
     def _traced(self, rows: Rows, step: int) -> list[dict[str, Any]]:
         """Records of every ``trace_every``-th step of these clients, but for the losses."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -37,17 +37,21 @@ CPU_NUMBERS = 2**19
 class ClientAccuracies:
     """Share of right answers per client on its validation and its test samples, [K] each.
 
-    ``expected``: on the global test set as the client sees it, where that is known.
+    ``expected``: on the global test set as the client sees it, where that is known. ``right``: for
+    each client the images of that test set that its model gets right, bool [G]; False for those
+    that weigh nothing for it, about which it is not asked.
     """
 
     val: np.ndarray
     test: np.ndarray
     expected: np.ndarray | None = None
+    right: Sequence[np.ndarray] = ()
 
     def __getitem__(self, chosen: np.ndarray) -> ClientAccuracies:
         """Those of some clients (bool [K])."""
         expected = None if self.expected is None else self.expected[chosen]
-        return ClientAccuracies(self.val[chosen], self.test[chosen], expected)
+        right = [own for own, some in zip(self.right, chosen, strict=False) if some]
+        return ClientAccuracies(self.val[chosen], self.test[chosen], expected, right)
 
 
 def _predictions(
@@ -180,7 +184,7 @@ def personal_accuracies(
     clients = len(val)
     judged = np.ones(clients, dtype=bool) if judged is None else judged
     val, test = _of_some(val, judged), _of_some(test, judged)
-    seen = None if seen is None else that_count(seen, judged)
+    whole, seen = seen, None if seen is None else that_count(seen, judged)
     shards = [np.concatenate([val[k], test[k]]) for k in range(clients)]
     answers: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * clients
     looked: list[np.ndarray] = list(answers)
@@ -223,11 +227,14 @@ def personal_accuracies(
                         looked[k] = classes
     labels = samples.labels.cpu().numpy()
     right = [answers[k] == labels[shards[k]] for k in range(clients)]
-    return ClientAccuracies(
+    accuracies = ClientAccuracies(
         val=np.array([_share(right[k][: len(val[k])]) for k in range(clients)]),
         test=np.array([_share(right[k][len(val[k]) :]) for k in range(clients)]),
-        expected=None if seen is None else np.where(judged, _expected(seen, looked), np.nan),
     )
+    if whole is None or seen is None:
+        return accuracies
+    answered = _right(whole, seen, looked, judged)
+    return replace(accuracies, expected=_expected(whole, answered, judged), right=answered)
 
 
 def _share(right: np.ndarray) -> float:
@@ -250,15 +257,29 @@ def that_count(seen: Seen, judged: np.ndarray) -> Seen:
     return Seen(left(seen.index), left(seen.labels), left(seen.weights))
 
 
-def _expected(seen: Seen, classes: Sequence[np.ndarray]) -> np.ndarray:
-    """Σ of the weights of what each client gets right, [K]."""
+def _right(
+    whole: Seen, asked: Seen, classes: Sequence[np.ndarray], judged: np.ndarray
+) -> list[np.ndarray]:
+    """For each client which images of ``whole`` it gets right, bool [G].
+
+    ``classes``: its answers about the images of ``asked``, which ``that_count`` made of ``whole``.
+    """
+    found = []
+    for weights, labels, own, wanted in zip(
+        whole.weights, asked.labels, classes, judged, strict=True
+    ):
+        right = np.zeros(len(weights), dtype=bool)
+        if wanted:
+            right[weights > 0] = own == labels
+        found.append(right)
+    return found
+
+
+def _expected(seen: Seen, right: Sequence[np.ndarray], judged: np.ndarray) -> np.ndarray:
+    """Σ of the weights of what each client gets right, [K]; NaN for those that are not judged."""
     # Rounded once, whatever the order: the same on every CPU.
-    return np.array(
-        [
-            math.fsum(weights[mine == labels])
-            for weights, mine, labels in zip(seen.weights, classes, seen.labels, strict=True)
-        ]
-    )
+    each = zip(seen.weights, right, judged, strict=True)
+    return np.array([math.fsum(own[some]) if wanted else math.nan for own, some, wanted in each])
 
 
 @torch.no_grad()

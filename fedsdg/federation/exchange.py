@@ -148,6 +148,7 @@ def _own(
         local.measured = local.measured + more.measured
         local.samples = local.samples + more.samples
         local.steps = local.steps + more.steps
+        local.personal = local.personal + more.steps
     return kept
 
 

@@ -31,12 +31,14 @@ NEW_EPOCHS = 2
 class JudgedModels:
     """``theta`` [d], one model for all, or [K, d]; ``private(clients)`` rows [n, d_p].
 
-    ``branch`` bool [K]: who has a private part; the others are judged with θ alone.
+    ``branch`` bool [K]: who has a private part; the others are judged with θ alone. ``steps``: how
+    many local steps were taken for the occasion, by all clients together.
     """
 
     theta: Tensor
     private: Callable[[Tensor], Tensor]
     branch: Tensor
+    steps: int = 0
 
 
 def judged_models(
@@ -69,9 +71,9 @@ def _models(
         models = one.own.models(downloaded, kept, has, one.score(everyone))
         if len(newcomers):
             models = models.clone()
-            models[torch.from_numpy(newcomers).to(models.device)] = _taken_part_once(
-                one, round_, newcomers
-            )
+            theirs, steps = _taken_part_once(one, round_, newcomers)
+            models[torch.from_numpy(newcomers).to(models.device)] = theirs
+            found = replace(found, steps=steps)
         found = replace(found, theta=models)
     if one.schedule.personal_epochs:
         work = replace(one.work, trace_every=0)
@@ -81,7 +83,7 @@ def _models(
         models = models.clone()
         tuned = _train(one, round_, "evaluation", who, epochs, found, work)
         models[torch.from_numpy(who).to(models.device)] = tuned.theta
-        return replace(found, theta=models)
+        return replace(found, theta=models, steps=found.steps + int(tuned.steps.sum()))
     if not one.layout.trains_private:
         return found
     alone = one.work.private_alone()
@@ -127,7 +129,8 @@ def _personalised(
     """With the private parts that these clients have after some epochs on them alone."""
     if not len(clients):
         return found
-    trained = _train(one, round_, purpose, clients, epochs, found, work).private
+    local = _train(one, round_, purpose, clients, epochs, found, work)
+    trained = local.private
     place = {client: row for row, client in enumerate(clients.tolist())}
     branch = found.branch.clone()
     branch[torch.from_numpy(clients)] = True
@@ -139,7 +142,7 @@ def _personalised(
                 rows[k] = trained[place[client]]
         return rows
 
-    return JudgedModels(found.theta, private, branch)
+    return JudgedModels(found.theta, private, branch, found.steps + int(local.steps.sum()))
 
 
 def _train(
@@ -182,11 +185,12 @@ def _asked(one: Federation, round_: int, purpose: str, clients: np.ndarray, epoc
     )
 
 
-def _taken_part_once(one: Federation, round_: int, clients: np.ndarray) -> Tensor:
-    """The models [n, d] that these clients would use after a first participation of their own."""
+def _taken_part_once(one: Federation, round_: int, clients: np.ndarray) -> tuple[Tensor, int]:
+    """The models [n, d] that clients would use after a first participation, and all their steps."""
     asked = _asked(one, round_, "new-clients", clients, NEW_EPOCHS)
     never = torch.zeros(len(clients), dtype=torch.bool)
     work = replace(one.work, trace_every=0)
     local = one.passes.train(one.model, one.layout, one.samples, asked, work)
-    kept, _ = one.own.keep(one.train_on, asked, never, local)
-    return one.own.models(asked.start, kept, ~never, one.score(clients))
+    kept, more = one.own.keep(one.train_on, asked, never, local)
+    steps = sum(int(result.steps.sum()) for result in (local, more) if result is not None)
+    return one.own.models(asked.start, kept, ~never, one.score(clients)), steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -30,11 +30,88 @@ from fedsdg.models.parameters import Layout
 class Records:
     """Rows of the four tables of a run, and what its clients must store."""
 
+    #: What every run adds to the schemas since they were made; older records lack it.
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "rounds",
+            "personal_steps",
+            "int64",
+            "steps beyond those on what all methods train: of a second model and of private "
+            "parameters alone, which local_steps counts as well, and those of evaluation_steps",
+        ),
+        Column(
+            "rounds",
+            "evaluation_steps",
+            "int64",
+            "steps before this evaluation, whose result is discarded; local_steps leaves them out",
+        ),
+        Column(
+            "clients",
+            "answers",
+            "binary",
+            "in the round selected by validation: a bit for each image of the global test set, in "
+            "its order and the first one highest, 1 where the client's own model is right about "
+            "it as the client sees it; 0 also where the client holds no image of its class, and "
+            "in what is left of the last byte",
+        ),
+    )
     rounds: list[dict[str, Any]] = field(default_factory=list)
     clients: list[dict[str, Any]] = field(default_factory=list)
     trace: list[dict[str, Any]] = field(default_factory=list)
     timings: list[dict[str, Any]] = field(default_factory=list)
     client_storage_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What clients' own models get right on the global test set, in the round selected so far.
+
+    ``right``: by client the images as packed bits, the first one highest; ``score``: the mean
+    validation accuracy of the round.
+    """
+
+    round: int
+    score: float
+    right: Mapping[int, bytes]
+
+    @classmethod
+    def of(
+        cls, round_: int, score: float, clients: Iterable[int], right: Sequence[np.ndarray]
+    ) -> Answers:
+        """Of these clients; ``right``: of all K clients bool [G]."""
+        packed = {int(client): np.packbits(right[client]).tobytes() for client in clients}
+        return cls(round_, score, packed)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All of it, for a checkpoint."""
+        lengths = [len(own) for own in self.right.values()]
+        bits = np.frombuffer(b"".join(self.right.values()), dtype=np.uint8)
+        return {
+            "round": torch.tensor(self.round),
+            "score": torch.tensor(self.score, dtype=torch.float64),
+            "clients": torch.tensor(list(self.right), dtype=torch.int64),
+            "lengths": torch.tensor(lengths, dtype=torch.int64),
+            "bits": torch.from_numpy(bits.copy()),
+        }
+
+    @classmethod
+    def of_tensors(cls, tensors: Mapping[str, Tensor]) -> Answers:
+        """From what ``tensors`` returned."""
+        ends = np.cumsum(tensors["lengths"].numpy())[:-1]
+        parts = np.split(tensors["bits"].numpy(), ends)
+        right = dict(
+            zip(tensors["clients"].tolist(), (own.tobytes() for own in parts), strict=True)
+        )
+        return cls(int(tensors["round"]), float(tensors["score"]), right)
+
+    def beside(self, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Rows of clients, those of this round with the answers."""
+        return [
+            {**row, "answers": self.right.get(row["client"])}
+            if row["round"] == self.round
+            else dict(row)
+            for row in rows
+        ]
 
 
 def diagnostics_by_client(own: Iterable[Column]) -> tuple[str, ...]:
@@ -79,6 +156,7 @@ class Scribe:
             "round": self._round,
             "local_steps": int(local.steps.sum()),
             "samples_processed": int(local.samples.sum()),
+            "personal_steps": int(local.personal.sum()),
             "degenerate": float(diagnostics.get("degenerate", 0.0)),
         }
         trained = local.loss[~np.isnan(local.loss)]
@@ -208,6 +286,37 @@ def last_and_selected(rounds: Sequence[dict[str, Any]]) -> tuple[dict[str, Any],
     selected = max(evaluated, key=lambda row: (row["val_accuracy"], -row["round"]))
 
     return _said(evaluated[-1]), _said(selected)
+
+
+def gate_facts(rows: Sequence[Mapping[str, Any]], eta_m: float) -> dict[str, float]:
+    """How far gates can have moved in a run, and where they stand in its last evaluation.
+
+    Args:
+        rows: The rows of clients. Those that were judged in the last evaluation count, less those
+            that never train.
+        eta_m: η_m, the learning rate of gates.
+
+    Returns:
+        ``gate_travel``: η_m × the local steps of a median client.
+        ``gates_a``, ``gates_b``: the mean over blocks and over the clients that agree (all, where
+        nobody differs) or differ of their gates, where they have any.
+        Nothing where no gate is learned: only such gates are in the rows.
+    """
+    judged = [row for row in rows if row.get("val_accuracy") is not None]
+    last = max((row["round"] for row in judged), default=0)
+    final = [row for row in judged if row["round"] == last and not row.get("held_out")]
+    if not any(row.get("gates") for row in final):
+        return {}
+    found = {"gate_travel": eta_m * float(np.median([row["steps"] for row in final]))}
+    for name, differs in (("gates_a", False), ("gates_b", True)):
+        gates = [
+            math.fsum(row["gates"]) / len(row["gates"])
+            for row in final
+            if row.get("gates") and bool(row.get("conflicts")) == differs
+        ]
+        if gates:
+            found[name] = math.fsum(gates) / len(gates)
+    return found
 
 
 def last_quarter(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:

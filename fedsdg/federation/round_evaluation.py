@@ -23,7 +23,7 @@ from fedsdg.federation.evaluation import (
 from fedsdg.federation.judged_models import JudgedModels, judged_models
 from fedsdg.federation.local_work import Samples
 from fedsdg.federation.memory import trim
-from fedsdg.federation.records import Scribe, local_steps
+from fedsdg.federation.records import Answers, Scribe, local_steps
 from fedsdg.federation.saved_models import take_models
 from fedsdg.federation.shapley import client_contributions
 from fedsdg.models.interface import ScoringModel
@@ -35,8 +35,11 @@ if TYPE_CHECKING:
 
 def evaluate(
     one: Federation, round_: int, scribe: Scribe, rows: dict[int, dict[str, Any]]
-) -> dict[str, float]:
-    """What is found of the models after a round; ``rows`` of clients are filled in."""
+) -> tuple[dict[str, float], int]:
+    """What is found of the models after a round, and the steps of clients that train for this.
+
+    ``rows`` of clients are filled in.
+    """
     honest = one.circumstances.honest(one.num_clients)
     facts = one.circumstances.facts
     held_out = honest & facts.get("held_out", np.zeros_like(honest))
@@ -83,9 +86,12 @@ def evaluate(
                 f"round {round_}: {name} is {value}, since the server's model is beyond the range "
                 "of its numbers; lower the learning rates or the rate of the server"
             )
-    _keep_models(one, round_, models, found["val_accuracy"])
+    score = found["val_accuracy"]
+    _keep_models(one, round_, models, score)
+    if accuracies.right and (one.answers is None or score > one.answers.score):
+        one.answers = Answers.of(round_, score, np.flatnonzero(asked), accuracies.right)
     trim()
-    return found
+    return found, models.steps
 
 
 def _asked_once(

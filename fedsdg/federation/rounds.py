@@ -29,7 +29,7 @@ from fedsdg.federation.own_models.own_model import OwnModel, Score
 from fedsdg.federation.passes import Passes
 from fedsdg.federation.pooling import Pooling, pooled_batches
 from fedsdg.federation.probes import Probe
-from fedsdg.federation.records import Records, Scribe
+from fedsdg.federation.records import Answers, Records, Scribe
 from fedsdg.federation.round_evaluation import add_shapley, evaluate
 from fedsdg.federation.saved_models import SavedModels
 from fedsdg.federation.schedule import Schedule
@@ -112,6 +112,7 @@ class Federation:
         self.pending, self.now = Updates.none(), 0.0
         self.trajectory = Trajectory()
         self.saved: SavedModels | None = None
+        self.answers: Answers | None = None
         self.records.client_storage_bytes = self.bank.bytes_per_client()
         self.gammas: np.ndarray | None = None
         if self.work.stopping is not None:
@@ -187,7 +188,7 @@ class Federation:
         """What brings back the state of now, if nothing but a round of ``cohort`` follows."""
         theta, state, clients = self.theta, self.state, torch.from_numpy(cohort)
         pending, now, trajectory = self.pending, self.now, self.trajectory
-        saved = self.saved
+        saved, answers = self.saved, self.answers
         (private, kept), trained = self.bank.gather(clients), self.bank.trained[clients]
         tables = (self.records.rounds, self.records.clients, self.records.trace)
         lengths = [(table, len(table)) for table in (*tables, self.records.timings)]
@@ -195,7 +196,7 @@ class Federation:
         def undo() -> None:
             self.theta, self.state = theta, state
             self.pending, self.now, self.trajectory = pending, now, trajectory
-            self.saved = saved
+            self.saved, self.answers = saved, answers
             self.bank.scatter(clients, private, kept)
             self.bank.trained[clients] = trained
             for table, length in lengths:
@@ -289,7 +290,9 @@ class Federation:
             add_shapley(self, clients, before, ending.arrived)
         record["evaluated"] = due = self.schedule.due(round_)
         if due:
-            record |= evaluate(self, round_, scribe, clients)
+            found_now, steps = evaluate(self, round_, scribe, clients)
+            record |= found_now | {"evaluation_steps": steps}
+            record["personal_steps"] += steps
         self.records.rounds.append(record)
         self.records.clients.extend(clients[k] for k in sorted(clients))
         self.records.trace.extend(
@@ -322,7 +325,7 @@ class Federation:
     def memory(self) -> dict[str, Tensor]:
         """What simulation has to remember beside the model, the rule's state and the bank.
 
-        Empty where nobody measures time, follows models or has kept any.
+        Empty before the first evaluation where nobody measures time, follows models or keeps any.
         """
         found = {f"pending.{name}": value for name, value in self.pending.tensors().items()}
         found |= {f"trajectory.{n}": value for n, value in self.trajectory.tensors().items()}
@@ -330,6 +333,8 @@ class Federation:
             found["now"] = torch.tensor(self.now, dtype=torch.float64)
         if self.saved is not None:
             found |= {f"saved.{name}": value for name, value in self.saved.memory().items()}
+        if self.answers is not None:
+            found |= {f"answers.{name}": value for name, value in self.answers.tensors().items()}
         return found
 
     def recall(self, memory: Mapping[str, Tensor]) -> None:
@@ -344,6 +349,9 @@ class Federation:
         mark = "saved."
         kept = {n.removeprefix(mark): v for n, v in memory.items() if n.startswith(mark)}
         self.saved = SavedModels.of_memory(kept) if kept else None
+        mark = "answers."
+        bits = {n.removeprefix(mark): v for n, v in memory.items() if n.startswith(mark)}
+        self.answers = Answers.of_tensors(bits) if bits else None
         if "now" in memory:
             self.now = float(memory["now"])
 

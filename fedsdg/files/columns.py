@@ -18,7 +18,7 @@ class Column:
 
     table: Literal["rounds", "clients", "diagnostics"]
     name: str
-    kind: Literal["int32", "float64", "bool", "list of float64"]
+    kind: Literal["int32", "int64", "float64", "bool", "list of float64", "binary"]
     meaning: str
 
 

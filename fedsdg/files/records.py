@@ -93,9 +93,11 @@ CLIENTS_SCHEMA = pa.schema(
 
 _KINDS = {
     "int32": pa.int32(),
+    "int64": pa.int64(),
     "float64": pa.float64(),
     "bool": pa.bool_(),
     "list of float64": pa.list_(pa.float64()),
+    "binary": pa.binary(),
 }
 
 

@@ -15,12 +15,13 @@ from fedsdg.analysis.summarise import summarise, write_summary
 from fedsdg.analysis.tables import write_table
 from fedsdg.cli import main
 from fedsdg.files import sha256_json, write_json
-from fedsdg.files.records import ROUNDS_SCHEMA, more, write_parquet
+from fedsdg.files.records import CLIENTS_SCHEMA, ROUNDS_SCHEMA, more, write_parquet
 
 TABLES = ("main", "bytes", "seconds")
 METHODS = ("fedsdg", "fedavg", "krum", "local-only")
 SUMMARY = ("runs", "rounds", "clients", "timings", "differences")
 OLD = ("fedsdg", "fedavg")
+LATER = {"personal_steps": 12, "gate_travel": 3.5, "gates_a": 0.25}
 
 
 @pytest.fixture
@@ -40,6 +41,15 @@ def grid(make_runs, make_partitions, tmp_path, monkeypatch):
     for file in written.runs.rglob("krum/*/rounds.parquet"):
         rows = [row | {"attackers": 1} for row in pq.read_table(file).to_pylist()]
         write_parquet(file, rows, ROUNDS_SCHEMA, more("rounds"))
+        # What runs of before lack.
+        file = file.with_name("clients.parquet")
+        rows = [
+            row | {"answers": bytes([row["client"], 255])}
+            for row in pq.read_table(file).to_pylist()
+        ]
+        write_parquet(file, rows, CLIENTS_SCHEMA, more("clients"))
+        facts = json.loads(file.with_name("result.json").read_text())
+        write_json(file.with_name("result.json"), {**facts, **LATER})
     return written.runs
 
 
@@ -192,6 +202,7 @@ def test_a_record_from_before_is_joined(grid):
     kept = Path("results/reference/tried")
     write_json(kept / "provenance.json", {"machine": "old", "wall_seconds": 3.0})
     table = pq.read_table(kept / "runs.parquet")
+    assert not {*LATER} & {*table.column_names}
     late = [name for name in table.column_names if name == "result" or name.startswith("quarter_")]
     pq.write_table(table.drop_columns(late), kept / "runs.parquet")
     (kept / "pages.json").unlink()
@@ -200,6 +211,12 @@ def test_a_record_from_before_is_joined(grid):
     assert record("--merge") == 0
     runs = read_summary(kept)
     assert [run.row["result"] is None for run in runs] == [run.row["method"] in OLD for run in runs]
+    for run in runs:
+        later = {} if run.row["method"] in OLD else LATER
+        assert {name: run.row[name] for name in LATER} == {**dict.fromkeys(LATER), **later}
+        assert ("answers" in run.clients.column_names) == bool(later)
+        for row in run.clients.to_pylist() if later else ():
+            assert row["answers"] == bytes([row["client"], 255])
     entries = json.loads((kept / "provenance.json").read_text())
     assert [(entry["machine"], len(entry["runs"])) for entry in entries] == [("old", 8), ("one", 4)]
     assert json.loads((kept / "pages.json").read_text())["tables"] == sorted(TABLES)

@@ -121,7 +121,9 @@ def test_what_comes_back_is_what_was_computed(computed, here, monkeypatch):
         original = json.loads(original.with_name("provenance.json").read_text())
         assert facts.pop("taken_from") == "results/reference/tried"
         assert facts == {name: original[name] for name in facts} and facts["wall_seconds"] > 0
-    assert {"attackers", "dropped", "simulated_seconds"} <= extras
+        clients = pq.read_table(here / folder / "clients.parquet", columns=["answers"])
+        assert clients["answers"].null_count < len(clients)
+    assert {"attackers", "dropped", "simulated_seconds", "personal_steps"} <= extras
 
 
 @pytest.mark.parametrize("name", ["config_hash", "partition_hash", "backbone_hash", "source_hash"])

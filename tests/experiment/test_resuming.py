@@ -102,6 +102,7 @@ def state_of(one):
     tensors = {"theta": one.theta, "private": private, "trained": one.bank.trained}
     tensors |= {f"kept {name}": value for name, value in kept.items()}
     tensors |= {f"state {name}": value for name, value in one.state.items()}
+    tensors |= {f"memory {name}": value for name, value in one.memory().items()}
     records = {name: [dict(row) for row in getattr(one.records, name)] for name in TABLES}
     return {name: value.clone() for name, value in tensors.items()}, records
 

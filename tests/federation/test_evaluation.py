@@ -64,6 +64,8 @@ def test_every_client_is_judged_by_its_own_model_on_what_it_sees(setting, served
         client = (models[k], private[k], bool(trained[k]))
         right = one_by_one(s, *client, seen.index[k], seen.labels[k])
         assert found.expected[k] == pytest.approx((seen.weights[k] * right).sum(), abs=1e-12)
+        # Images that weigh nothing are not asked about.
+        assert np.array_equal(found.right[k], right & (seen.weights[k] > 0))
         for values, shard in ((found.val, VAL[k]), (found.test, TEST[k])):
             assert values[k] == one_by_one(s, *client, shard, labels[shard]).mean()
     assert len(set(found.expected.tolist())) > 2  # they do differ
@@ -168,7 +170,8 @@ def test_clients_that_are_not_asked_for_are_not_judged(setting, branch):
     trained = torch.ones(CLIENTS, dtype=torch.bool)
     every = personal_accuracies(s.model, *given, trained, seen)
     some = personal_accuracies(Watched(), *given, trained, seen, judged)
-    for mine, all_ in zip(vars(some).values(), vars(every).values(), strict=True):
+    for name in ("val", "test", "expected"):
+        mine, all_ = getattr(some, name), getattr(every, name)
         assert np.isnan(mine[~judged]).all() and np.array_equal(mine[judged], all_[judged])
     chosen = np.flatnonzero(judged)
     own = sum(len(VAL[k]) + len(TEST[k]) for k in chosen)

@@ -10,7 +10,13 @@ from fedsdg.federation.clients import LocalResult
 from fedsdg.federation.cohorts import Shards
 from fedsdg.federation.environment.timing import Updates
 from fedsdg.federation.evaluation import ClientAccuracies, summary
-from fedsdg.federation.records import Scribe, last_and_selected, last_quarter, local_steps
+from fedsdg.federation.records import (
+    Scribe,
+    gate_facts,
+    last_and_selected,
+    last_quarter,
+    local_steps,
+)
 from fedsdg.federation.step_rows import PrivateColumns
 from tests.pretended_cuda import pretended_cuda
 
@@ -21,7 +27,13 @@ def test_drift_and_norms_equal_brute_force(setting):
     private = torch.randn(4, s.layout.d_private, dtype=torch.float64)
     ones = np.ones(4)
     local = LocalResult(
-        s.theta + update, private, {}, {}, ones, ones.astype(int), ones.astype(int), ones * 0
+        s.theta + update,
+        private,
+        {},
+        {},
+        ones,
+        *[ones.astype(int)] * 2,
+        *[ones.astype(int) * 0] * 2,
     )
     empty = [np.arange(1)] * 4
     bank = ClientBank(4, s.private, [], s.layout.d)
@@ -119,7 +131,7 @@ def test_the_gates_of_all_clients_are_fetched_in_one_copy(setting):
             empty = [np.arange(1)] * 6
             scribe = Scribe(1, s.layout, Shards(empty, empty, empty, np.arange(1)), bank)
             update = torch.zeros(n, s.layout.d).cuda()
-            local = LocalResult(update, update, {}, {}, ones / 2, ones, ones, ones * 0)
+            local = LocalResult(update, update, {}, {}, ones / 2, ones, ones, ones * 0, ones * 0)
             arrived = Updates(clients, ones, ones / 2, ones / 2, {"update": update})
             before = machine.waits.total()
             rows = scribe.participants(clients, local, arrived, Aggregate(update, None, {}, {}))
@@ -128,3 +140,26 @@ def test_the_gates_of_all_clients_are_fetched_in_one_copy(setting):
             expected = torch.sigmoid(private[k, gates]).tolist() if k < 5 else None
             assert rows[k].get("gates") == expected
     assert waits[0] == waits[1] > 0
+
+
+def test_gates_are_summed_up_over_who_agrees_and_who_differs_in_the_last_evaluation():
+    def row(client, round_, steps, gates, **more):
+        judged = {"val_accuracy": 0.5, "steps": steps, "gates": gates}
+        return {"client": client, "round": round_, **judged, **more}
+
+    rows = [
+        row(0, 4, 90, [0.9, 0.9], conflicts=False),
+        row(0, 8, 100, [0.1, 0.3], conflicts=False),
+        row(1, 8, 300, [0.4, 0.4], conflicts=False),
+        row(2, 8, 200, [0.6, 0.8], conflicts=True),
+        row(3, 8, 400, None, conflicts=True),  # never drawn, so without gates
+        row(4, 8, 0, None, conflicts=False, held_out=True),
+        {"client": 5, "round": 8, "gates": [1.0, 1.0], "attacker": True},
+    ]
+    found = gate_facts(rows, 0.02)
+    expected = {"gate_travel": 0.02 * 250, "gates_a": 0.3, "gates_b": 0.7}
+    assert found == pytest.approx(expected)
+    alike = [{k: v for k, v in one.items() if k != "conflicts"} for one in rows]
+    assert gate_facts(alike, 0.02) == pytest.approx({"gate_travel": 5, "gates_a": 1.3 / 3})
+    assert gate_facts([{**one, "gates": None} for one in rows], 0.02) == {}
+    assert gate_facts([], 0.02) == {}
