@@ -71,6 +71,9 @@ def _of_cell(config: Config, dataset: str, setting: str) -> Iterator[str]:
     for method in config.methods:
         if not learns_gates(method):
             continue
+        if method.label in config.untuned:
+            yield f"{place}, {method.label}: eta_m is not tuned yet"
+            continue
         own = config.run(dataset, setting, method, min(config.seeds)).training
         steps = median_steps(sizes, federation, own.epochs, own.batch_size)
         way = own.eta_m * steps
@@ -91,6 +94,18 @@ def learns_gates(method: MethodConfig) -> bool:
     """Whether the method has gates that are trained."""
     values = {**method.row.fixed, **method.parameters}
     return "gate" in values and values.get("gate_fixed") is None
+
+
+def least_gate_rate(
+    config: Config, method: MethodConfig, dataset: str, setting: str, sizes: np.ndarray
+) -> float:
+    """Return the η_m with which η_m × steps is ``GATE_STEPS`` for a median client of a cell.
+
+    ``sizes``: training samples of every client, as ``training_sizes`` gives them.
+    """
+    run = config.run(dataset, setting, method, min(config.seeds))
+    training = run.training
+    return GATE_STEPS / median_steps(sizes, run.federation, training.epochs, training.batch_size)
 
 
 def median_steps(
