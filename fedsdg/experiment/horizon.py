@@ -40,6 +40,9 @@ EVALUATIONS = 3
 
 def findings(config: Config) -> Iterator[str]:
     """What a person should know of the config's horizon, a line each; warnings say so."""
+    if config.untuned:
+        labels = ", ".join(one.label for one in config.methods if one.label in config.untuned)
+        yield f"warning: {config.tuned} has no values for {labels}; 'fedsdg search' finds them"
     said = set()
     for setting in config.settings:
         warning = unreachable(config.scenario(setting).federation)
@@ -69,10 +72,7 @@ def _of_cell(config: Config, dataset: str, setting: str) -> Iterator[str]:
         f"{np.median(batches):g} batches)"
     )
     for method in config.methods:
-        if not learns_gates(method):
-            continue
-        if method.label in config.untuned:
-            yield f"{place}, {method.label}: eta_m is not tuned yet"
+        if not learns_gates(method) or method.label in config.untuned:
             continue
         own = config.run(dataset, setting, method, min(config.seeds)).training
         steps = median_steps(sizes, federation, own.epochs, own.batch_size)

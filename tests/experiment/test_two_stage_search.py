@@ -15,6 +15,7 @@ from fedsdg.experiment.horizon import findings
 from fedsdg.experiment.material import make_partition, prepare_material
 from fedsdg.experiment.method_entries import method_entry
 from fedsdg.experiment.runs import execute
+from fedsdg.experiment.search import scores as scoring
 from fedsdg.experiment.search import search, tuned_file
 from fedsdg.experiment.search.trials import resolved, trials_of
 from fedsdg.experiment.search_space import (
@@ -290,6 +291,13 @@ def test_a_search_of_some_rows_says_what_is_left_and_tunes_those(tmp_path, monke
     assert tuned == {"fedavg": whole["fedavg"]}
 
 
+def test_test_scores_are_those_that_a_run_has():
+    selected = {"round": 9, "val_accuracy": 0.9, "global_val_accuracy": 0.8, "global_loss": 1.0}
+    selected |= {"global_accuracy": None, "personal_accuracy": 2 / 3, "expected_accuracy_b": 0.5}
+    kept = {"round": 9, "personal_accuracy": 0.666667, "expected_accuracy_b": 0.5}
+    assert scoring.test_scores(selected) == kept
+
+
 @pytest.mark.slow
 def test_scores_of_real_runs_are_those_of_their_records(
     backbone,
@@ -353,7 +361,8 @@ def test_a_row_without_tuned_values_is_named_with_the_command(tmp_path, content)
     sentence = r"'fedprox' has no tuned values in .*tuned.yaml; .*'fedsdg search --only fedprox'"
     with pytest.raises(ValueError, match=sentence):
         config.run("digits", "iid", config.method("fedprox"), 0)
-    assert list(findings(config))
+    (said,) = [line for line in findings(config) if "tuned.yaml" in line]
+    assert said.startswith("warning: ") and "fedprox" in said
     # A search tunes it, and needs nothing.
     assert resolved(config).run("digits", "iid", config.method("fedprox"), 0)
 

@@ -79,8 +79,13 @@ def test_scores(selected: Mapping[str, Any]) -> dict[str, float]:
     They are stored beside a trial's score, and no part of the search reads them. A trial is
     evaluated in the last quarter of its rounds alone, so the round is one of those.
     """
-    scores = {name: v for name, v in selected.items() if "accuracy" in name and "val_" not in name}
-    return {"round": selected["round"], **{name: round(v, 6) for name, v in scores.items()}}
+    scores = {
+        name: round(value, 6)
+        for name, value in selected.items()
+        # A method without a model for all has no accuracy of it.
+        if "accuracy" in name and "val_" not in name and value is not None
+    }
+    return {"round": selected["round"], **scores}
 
 
 def _judged_late(config: RunConfig) -> RunConfig:
