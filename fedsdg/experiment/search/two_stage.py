@@ -70,6 +70,7 @@ class TwoStageSearch:
         self._config, self._store, self._backbone = config, store, backbone
         self._outcomes = outcomes
         self._trials: dict[str, list[Trial]] = {}
+        self._made: dict[tuple[str, int, tuple[int, ...]], list[TrialRun]] = {}
         for trial in trials_of(config):
             self._trials.setdefault(trial.method.label, []).append(trial)
         self._found = {label: self._described(self._row(label)) for label in self._labels()}
@@ -109,9 +110,14 @@ class TwoStageSearch:
         return [one.label for one in self._config.methods if one.label in self._trials]
 
     def _runs(self, trials: Sequence[Trial], seeds: Sequence[int]) -> dict[int, list[TrialRun]]:
-        runs: dict[int, list[TrialRun]] = {trial.number: [] for trial in trials}
-        for run in trial_runs(self._config, trials, self._store, self._backbone, seeds):
-            runs[run.trial.number].append(run)
+        """The runs of each trial; made once, since a row is planned anew after every outcome."""
+        runs = {}
+        for trial in trials:
+            key = (trial.method.label, trial.number, tuple(seeds))
+            if key not in self._made:
+                made = trial_runs(self._config, [trial], self._store, self._backbone, seeds)
+                self._made[key] = list(made)
+            runs[trial.number] = self._made[key]
         return runs
 
     def _scored(self, runs: Mapping[int, Sequence[TrialRun]]) -> list[dict[str, Any]]:
