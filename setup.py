@@ -21,6 +21,7 @@ OF_ARENA = (
     "clients.parquet",
     "timings.parquet",
     "*.json",
+    "tuned.yaml",
     "SHA256SUMS",
     "partitions/**/*.parquet",
     "backbones/*",

@@ -166,6 +166,10 @@ def _contents(experiment: str, results: Path, places: list[Path]) -> Iterator[tu
     yield results / "claims" / f"{experiment}.md", Path("claims.md")
     if (search := search_file(experiment, places[0])) is not None:
         yield search, Path("search.json")
+        # As the search names it, or as a record does.
+        name = "tuned.yaml" if search.name == "search.json" else f"{search.stem}.tuned.yaml"
+        if (tuned := search.with_name(name)).is_file():
+            yield tuned, Path("tuned.yaml")
     runs = Summary(summary).runs
     first = min(run["seed"] for run in runs)
     for place in sorted({_division(run, first) for run in runs}):

@@ -202,9 +202,10 @@ def search(arguments: argparse.Namespace) -> int:
     On seeds outside the grid, by validation accuracy.
     """
     from fedsdg.experiment import search as searching
+    from fedsdg.experiment.continuing import is_asked_for
     from fedsdg.experiment.grid import backbone_file
     from fedsdg.experiment.possible import require_possible
-    from fedsdg.files.places import SEARCH, filled
+    from fedsdg.files.places import RECORD, SEARCH, filled
 
     if arguments.found:
         print(searching.found_entries(searching.read_found(Path(arguments.found))))
@@ -218,6 +219,8 @@ def search(arguments: argparse.Namespace) -> int:
             raise ValueError(f"--jobs is {arguments.jobs}, but must be at least 1")
         require_possible(config)
         backbone = Path(arguments.backbone) if arguments.backbone else backbone_file(config)
+        record = filled(RECORD, experiment=config.experiment)
+        continuing = arguments.continue_record or is_asked_for()
         found = searching.search(
             config,
             store_folder(),
@@ -226,6 +229,7 @@ def search(arguments: argparse.Namespace) -> int:
             jobs=arguments.jobs,
             only=arguments.only or (),
             minutes=arguments.minutes,
+            record=record / "search.json" if continuing else None,
         )
     print("\n".join(searching.summary_lines(found)))
     return 0
@@ -240,6 +244,11 @@ def _search_options(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument("--only", nargs="+", metavar="METHOD", help="labels; others wait")
     sub.add_argument("--minutes", type=float, help="start no run after so many")
+    sub.add_argument(
+        "--continue-record",
+        action="store_true",
+        help="in two stages: trials of the committed search count too (or FEDSDG_CONTINUE=1)",
+    )
     sub.add_argument("--show", action="store_true", help="run nothing: show what is known")
     sub.add_argument(
         "--found", metavar="FILE", help="run nothing: print the values in FILE as methods entries"

@@ -25,7 +25,12 @@ from fedsdg.experiment.consistency import check_consistency
 from fedsdg.experiment.declared_data import ALL, natural_clients, parse_datasets
 from fedsdg.experiment.kernel import kernel_of
 from fedsdg.experiment.loading import Source
-from fedsdg.experiment.method_entries import MethodConfig, method_entry, parse_training
+from fedsdg.experiment.method_entries import (
+    MethodConfig,
+    method_entry,
+    parse_training,
+    with_tuned,
+)
 from fedsdg.experiment.primary import PrimaryComparison, parse_primary
 from fedsdg.experiment.roles import RolesConfig, parse_roles
 from fedsdg.experiment.run_config import RunConfig
@@ -112,6 +117,10 @@ class Config:
     #: are said of one file, and change nothing.
     about: str = ""
     over: tuple[str, ...] = ()
+    #: The file of values that a search found, which are laid over the entries of ``methods``, and
+    #: the labels of entries for which it has none.
+    tuned: str | None = None
+    untuned: frozenset[str] = frozenset()
     #: Where the experiment's ``results`` lie; what calls a command or function chooses it.
     root: Path = field(default_factory=Path)
 
@@ -224,7 +233,12 @@ class Config:
         return titles
 
     def run(self, dataset: str, setting: str, method: MethodConfig, seed: int) -> RunConfig:
-        """The run of one cell of the grid and one seed."""
+        """The run of one cell of the grid and one seed; ``ValueError`` for an untuned row."""
+        if method.label in self.untuned:
+            raise ValueError(
+                f"methods: {method.label!r} has no tuned values in {self.tuned}; make them with "
+                f"'fedsdg search --only {method.label}' and this config, or set eta_g in its entry"
+            )
         case = self.scenario(setting)
         training = {**asdict(case.training), **method.row.training}
         if method.row.optimiser is not None:
@@ -265,7 +279,7 @@ def _plugins(value: Any) -> tuple[Plugin, ...]:
 
 def parse_config(raw: Any) -> Config:
     """Check a config given as plain mappings and return it, or raise ``ValueError``."""
-    known = {entry.name for entry in fields(Config)} - {"own", "root"}
+    known = {entry.name for entry in fields(Config)} - {"own", "root", "untuned"}
     given = mapping(raw, "the config")
     for key in given:
         if key not in known:
@@ -298,6 +312,11 @@ def parse_config(raw: Any) -> Config:
     }
     for name, entry in backbones.items():
         parse_backbone(entry, f"backbones.{name}")
+    search = parse_search(given.get("search", {}), seeds, methods, plugins)
+    tuned = None if given.get("tuned") is None else parse_text(given["tuned"], "tuned")
+    untuned: frozenset[str] = frozenset()
+    if tuned is not None:
+        methods, untuned = with_tuned(methods, tuned, search.space, plugins)
     config = Config(
         experiment=parse_name(given["experiment"], "experiment"),
         datasets=datasets,
@@ -310,7 +329,9 @@ def parse_config(raw: Any) -> Config:
         training=parse_training(given.get("training", {}), plugins, "training"),
         adapters=make(AdaptersConfig, given.get("adapters", {}), "adapters"),
         methods=methods,
-        search=parse_search(given.get("search", {}), seeds, methods, plugins),
+        search=search,
+        tuned=tuned,
+        untuned=untuned,
         checkpoint_seconds=SECONDS.check(
             given.get("checkpoint_seconds", 30.0), "checkpoint_seconds"
         ),

@@ -40,6 +40,9 @@ EVALUATIONS = 3
 
 def findings(config: Config) -> Iterator[str]:
     """What a person should know of the config's horizon, a line each; warnings say so."""
+    if config.untuned:
+        labels = ", ".join(one.label for one in config.methods if one.label in config.untuned)
+        yield f"warning: {config.tuned} has no values for {labels}; 'fedsdg search' finds them"
     said = set()
     for setting in config.settings:
         warning = unreachable(config.scenario(setting).federation)
@@ -69,7 +72,7 @@ def _of_cell(config: Config, dataset: str, setting: str) -> Iterator[str]:
         f"{np.median(batches):g} batches)"
     )
     for method in config.methods:
-        if not learns_gates(method):
+        if not learns_gates(method) or method.label in config.untuned:
             continue
         own = config.run(dataset, setting, method, min(config.seeds)).training
         steps = median_steps(sizes, federation, own.epochs, own.batch_size)
@@ -91,6 +94,18 @@ def learns_gates(method: MethodConfig) -> bool:
     """Whether the method has gates that are trained."""
     values = {**method.row.fixed, **method.parameters}
     return "gate_init" in values and values.get("gate_fixed") is None
+
+
+def least_gate_rate(
+    config: Config, method: MethodConfig, dataset: str, setting: str, sizes: np.ndarray
+) -> float:
+    """Return the η_m with which η_m × steps is ``GATE_STEPS`` for a median client of a cell.
+
+    ``sizes``: training samples of every client, as ``training_sizes`` gives them.
+    """
+    run = config.run(dataset, setting, method, min(config.seeds))
+    training = run.training
+    return GATE_STEPS / median_steps(sizes, run.federation, training.epochs, training.batch_size)
 
 
 def median_steps(

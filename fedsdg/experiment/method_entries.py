@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from fedsdg.experiment.config_values import parse_name
@@ -11,6 +12,8 @@ from fedsdg.experiment.sections import (
     TrainingConfig,
 )
 from fedsdg.files import hint
+from fedsdg.files.shipped import root
+from fedsdg.files.strict_yaml import read_yaml
 from fedsdg.methods.declared import Row
 from fedsdg.methods.plugins import (
     CHOICES,
@@ -39,6 +42,15 @@ class MethodConfig:
     def row(self) -> Row:
         """What is known of the method."""
         return find_row(self.type, self.plugin)
+
+    def with_values(self, values: Mapping[str, Any]) -> MethodConfig:
+        """The entry with these values, which are right, in place of its own."""
+        known = self.row.parameters
+        return replace(
+            self,
+            parameters={**self.parameters, **{k: v for k, v in values.items() if k in known}},
+            overrides={**self.overrides, **{k: v for k, v in values.items() if k not in known}},
+        )
 
     def under(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Its parameters in a scenario that sets some for all methods that have them."""
@@ -71,6 +83,44 @@ def method_entry(entry: Any, plugins: Sequence[Plugin] = ()) -> MethodConfig:
             known = [*row.parameters, *OVERRIDES]
             raise ValueError(f"methods: {label} has no parameter {key!r}{hint(key, known)}")
     return MethodConfig(kind, label, parameters, overrides, known_methods[kind])
+
+
+def with_tuned(
+    methods: Sequence[MethodConfig], file: str, space: Mapping[str, Any], plugins: Sequence[Plugin]
+) -> tuple[tuple[MethodConfig, ...], frozenset[str]]:
+    """Lay the values that a search found over the entries.
+
+    Args:
+        methods: The entries of the config.
+        file: A mapping of labels to values, as ``fedsdg search`` writes it: relative to the working
+            directory, else to what comes with the package. It need not be there yet.
+        space: What the config searches, by label.
+        plugins: Those of the config.
+
+    Returns:
+        The entries, and the labels of those that are not tuned: which lack a value that their
+        space names, or are not in the file and set no ``eta_g`` of their own.
+
+    Raises:
+        ValueError: The file holds something else, or a value that a parameter does not allow.
+    """
+    place = next((p for p in (Path(file), root() / file) if p.is_file()), None)
+    tuned = {} if place is None else mapping(read_yaml(place) or {}, f"the tuned values in {place}")
+    laid, untuned = [], set()
+    for method in methods:
+        where = f"{place}: {method.label}"
+        values = mapping(tuned.get(method.label, {}), where)
+        known = settable(method.row, plugins)
+        for key in values:
+            if key not in known:
+                raise ValueError(f"{where} has no parameter {key!r}{hint(key, known)}")
+        laid.append(
+            method.with_values({k: known[k].check(v, f"{where}.{k}") for k, v in values.items()})
+        )
+        lacks = set(space.get(method.label, ())) - set(values)
+        if lacks if method.label in tuned else "eta_g" not in method.overrides:
+            untuned.add(method.label)
+    return tuple(laid), frozenset(untuned)
 
 
 def training_keys(plugins: Sequence[Plugin]) -> dict[str, Declared]:

@@ -91,6 +91,7 @@ def config_schema(
         "scenarios": named(SCENARIO, closed({**shared, "parameters": OBJECT})),
         "adapters": _section(AdaptersConfig),
         "methods": {**LIST, "items": entry},
+        "tuned": or_null(TEXT),
         "plugins": {"type": "array", "uniqueItems": True, "items": TEXT},
         **{
             key: {"type": "array", "uniqueItems": True, "items": {"enum": list(names)}}

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedsdg.experiment.config_values import listed, parse_seeds
 from fedsdg.experiment.method_entries import MethodConfig, settable
-from fedsdg.experiment.search_space import Axis, SearchConfig, parse_axis
+from fedsdg.experiment.search_space import TWO_STAGE, Axis, SearchConfig, parse_axis
 from fedsdg.files import hint
 from fedsdg.methods.plugins import (
     Plugin,
@@ -40,7 +40,16 @@ def parse_search(
             f"search.seeds: seed {min(shared)} belongs to the grid; search on other seeds, "
             "or the comparison would be tuned on what it reports"
         )
-    trials = Declared("trials", int, range=Range(1), optional=True)
+    trials = section.get("trials")
+    if trials != TWO_STAGE:
+        trials = Declared("trials", int, range=Range(1), optional=True).check(
+            trials, "search.trials"
+        )
+    elif len(seeds) < 2:
+        raise ValueError(
+            f"search.seeds is {list(seeds)}, but with trials: {TWO_STAGE} the best points of the "
+            "first seed are tried again on the others; name further seeds"
+        )
     rows = {method.label: method.row for method in methods}
     others = offered(plugins)
     space: dict[str, dict[str, Axis]] = {}
@@ -58,6 +67,4 @@ def parse_search(
         if not space[label]:
             raise ValueError(f"{where} names no parameter; name one or remove it")
     skews = listed(section["skews"], "search.skews") if section.get("skews") else []
-    return SearchConfig(
-        seeds, trials.check(section.get("trials"), "search.trials"), tuple(skews), space
-    )
+    return SearchConfig(seeds, trials, tuple(skews), space)

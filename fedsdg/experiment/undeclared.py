@@ -10,6 +10,7 @@ from typing import Any
 
 from fedsdg.data.own_data import DUPLICATES, FIT, RESIZE
 from fedsdg.experiment.config_values import SKEW
+from fedsdg.experiment.search_space import TWO_STAGE
 
 Schema = dict[str, Any]
 
@@ -89,7 +90,7 @@ _AXES |= {"additionalProperties": {"type": "array", "minItems": 1}}
 SEARCH = closed(
     {
         "seeds": SEEDS,
-        "trials": {"type": ["integer", "null"], "minimum": 1},
+        "trials": text_or({"const": TWO_STAGE}, {"type": ["integer", "null"], "minimum": 1}),
         "skews": {"type": "array", "uniqueItems": True, "items": {"type": "string"}},
         # Labels of methods; `fedsdg check` knows them, and what parameters they have.
         "space": named(NAME, _AXES),

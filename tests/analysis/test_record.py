@@ -118,11 +118,14 @@ def test_what_lacks_or_failed_is_one_sentence_and_the_record_stays(computed, cap
 
 
 def test_a_record_keeps_the_search_made_here_or_the_one_that_it_had(computed):
-    made = computed / "search/tried.json"
+    made, tuned = computed / "search/tried.json", computed / "search/tried.tuned.yaml"
     write_json(made, {"methods": {}})
+    tuned.write_text("fedavg: {eta_g: 0.1}\n")
     assert main(["record", "tried"]) == 0
     kept = computed / "reference/tried/search.json"
     assert kept.read_bytes() == made.read_bytes()
     made.unlink()
+    tuned.unlink()
     assert main(["record", "tried"]) == 0
     assert json.loads(kept.read_text()) == {"methods": {}}
+    assert kept.with_name("tuned.yaml").read_text() == "fedavg: {eta_g: 0.1}\n"

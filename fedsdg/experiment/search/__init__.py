@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,19 @@ from fedsdg.experiment.machine.interruption import Stopped, stopped_by_signals
 from fedsdg.experiment.machine.processes import Failed, Workers
 from fedsdg.experiment.machine.progress import TimeLeft
 from fedsdg.experiment.search.found import (
+    backbone_recipe,
     found_entries,
     found_of,
     known_outcomes,
     read_found,
     summary_lines,
+    tuned_file,
+    tuned_values,
 )
 from fedsdg.experiment.search.scores import Outcome, score
-from fedsdg.experiment.search.trials import TrialRun, trial_runs, trials_of
+from fedsdg.experiment.search.trials import TrialRun, resolved, trial_runs, trials_of
+from fedsdg.experiment.search.two_stage import TwoStageSearch
+from fedsdg.experiment.search_space import TWO_STAGE
 from fedsdg.files import hint
 
 __all__ = ["found_entries", "read_found", "search", "summary_lines"]
@@ -44,6 +50,7 @@ def search(
     jobs: int | None = None,
     only: Sequence[str] = (),
     minutes: float | None = None,
+    record: Path | None = None,
 ) -> dict[str, Any]:
     """Run the trials, ``jobs`` at a time, and write what was found.
 
@@ -51,72 +58,170 @@ def search(
 
     ``only`` are labels of methods, and ``minutes`` after which no run is started; the file then
     holds what is known, and the same call goes on: finished runs lie in the store. Outcomes that
-    the file held before, of runs that this call does not come to, stay.
+    the file held before, of runs that this call does not come to, stay. In two stages they count
+    as done, and so do those in ``record``, the file of another search; values of finished rows go
+    to ``tuned_file(output)``.
 
     Raises ``ValueError`` where there is nothing to search, no validation data, a backbone of
     another recipe, or fewer devices than jobs; ``FileNotFoundError`` where there is no backbone;
     and ``Stopped`` at SIGINT and SIGTERM.
     """
     begun = time.monotonic()
-    if backbone:
-        require_made(config.backbone, config.backbones[config.backbone], backbone)
-    tried = trials_of(config)
-    labels = list(dict.fromkeys(trial.method.label for trial in tried))
+    config = resolved(config)
+    labels = list(dict.fromkeys(trial.method.label for trial in trials_of(config)))
     for label in only:
         if label not in labels:
             raise ValueError(f"--only {label!r}: no method of the search{hint(label, labels)}")
-    planned = list(trial_runs(config, tried, store, backbone))
-    outcomes = known_outcomes(output, planned)
-    todo = [run for run in planned if not only or run.trial.method.label in only]
+    if config.search.trials == TWO_STAGE:
+        plan = _in_two_stages(config, store, backbone, output, only, record)
+    else:
+        plan = _at_once(config, store, backbone, output, only)
+    expected = plan.left()
+    if backbone and expected:
+        require_made(config.backbone, config.backbones[config.backbone], backbone)
     deadline = None if minutes is None else begun + 60 * minutes
 
-    def in_time() -> Iterator[TrialRun]:
-        for run in todo:
+    def in_time(runs: Iterable[TrialRun]) -> Iterator[TrialRun]:
+        for run in runs:
             if deadline is not None and time.monotonic() >= deadline:
                 return
             yield run
 
     device = config.training.device
-    jobs = min(jobs or len(devices_of(device)) or os.cpu_count() or 1, len(todo))
+    jobs = max(1, min(jobs or len(devices_of(device)) or os.cpu_count() or 1, expected))
     environment = surroundings(config, jobs, bool(devices_of(device, jobs)))
     done, killed = 0, 0
-    found = found_of(config, planned, outcomes)
     try:
         with (
             stopped_by_signals() as check,
             Workers(jobs, environment) as workers,
-            _Progress(len(todo)) as progress,
+            _Progress(expected) as progress,
         ):
-            for run, outcome in workers.map(score, in_time()):
-                if isinstance(outcome, Failed):
-                    if outcome.kind != "killed":
-                        raise ValueError(f"{run.title}: {outcome}")
-                    # Not the method's fault: the trial stays open.
-                    killed += 1
-                    progress.say(f"{run.title}: {outcome}")
-                    continue
-                outcomes[run.key] = outcome
-                found = found_of(config, planned, outcomes)
-                files.write_json(output, found)
-                # Only now, for a signal may come at any moment.
-                done += 1
-                progress.finished(run.title, outcome)
-                check()
+            for batch in plan.batches:
+                for run, outcome in workers.map(score, in_time(batch)):
+                    if isinstance(outcome, Failed):
+                        if outcome.kind != "killed":
+                            raise ValueError(f"{run.title}: {outcome}")
+                        # Not the method's fault: the trial stays open.
+                        killed += 1
+                        progress.say(f"{run.title}: {outcome}")
+                        continue
+                    plan.keep(run, outcome)
+                    # Only now, for a signal may come at any moment.
+                    done += 1
+                    progress.finished(run.title, outcome)
+                    check()
+                progress.expect(done + plan.left())
     except Stopped as stop:
         kept = f"what they reached is in {output}, and " if done else ""
         raise Stopped(
             stop.args[0],
-            f"stopped: {done} of {len(todo)} runs of the search are finished, {kept}the rounds "
-            "that others had done are saved; the same command goes on from there",
+            f"stopped: {done} of {done + plan.left()} runs of the search are finished, {kept}the "
+            "rounds that others had done are saved; the same command goes on from there",
         ) from None
-    if left := len(todo) - done:
+    if left := plan.left():
         why = f", {killed} of them because their process was ended" if killed else ""
         print(
-            f"search: {left} of {len(todo)} runs are left{why}; give the same command to go on",
+            f"search: {left} of {done + left} runs are left{why}; give the same command to go on",
             file=sys.stderr,
         )
-    files.write_json(output, found)
-    return found
+    return plan.write()
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a search does, and how it keeps what comes of it.
+
+    ``batches``: runs, which may depend on the outcomes of those before; ``keep``: take an outcome
+    and write the file; ``left``: how many runs are still to be done; ``write``: write and return
+    what is known.
+    """
+
+    batches: Iterable[Sequence[TrialRun]]
+    keep: Callable[[TrialRun, Outcome], object]
+    left: Callable[[], int]
+    write: Callable[[], dict[str, Any]]
+
+
+def _at_once(
+    config: Config, store: Path, backbone: Path | None, output: Path, only: Sequence[str]
+) -> _Plan:
+    """All trials of all methods, which are known beforehand."""
+    planned = list(trial_runs(config, trials_of(config), store, backbone))
+    wanted = {run.key for run in planned}
+    earlier = files.read_json(output) if output.is_file() else {}
+    outcomes = {key: one for key, one in known_outcomes(earlier).items() if key in wanted}
+    todo = [run for run in planned if not only or run.trial.method.label in only]
+    done = set()
+
+    def write() -> dict[str, Any]:
+        found = found_of(config, planned, outcomes)
+        files.write_json(output, found)
+        return found
+
+    def keep(run: TrialRun, outcome: Outcome) -> None:
+        outcomes[run.key] = outcome
+        write()
+        done.add(run.key)
+
+    return _Plan([todo], keep, lambda: len(todo) - len(done), write)
+
+
+def _in_two_stages(
+    config: Config,
+    store: Path,
+    backbone: Path | None,
+    output: Path,
+    only: Sequence[str],
+    record: Path | None,
+) -> _Plan:
+    """Row by row, without the runs whose outcomes the files hold."""
+    earlier = [
+        found
+        for file in (record, output)
+        if file is not None and file.is_file() and _goes_on(found := read_found(file), file, config)
+    ]
+    outcomes: dict[tuple[Any, ...], Outcome] = {}
+    for found in earlier:
+        outcomes |= known_outcomes(found)
+    rows = TwoStageSearch(config, store, backbone, outcomes)
+    for label, now in rows.found()["methods"].items():
+        for found in earlier[-1:]:
+            before = found["methods"].get(label)
+            if before is not None and before["best"] and not now["best"]:
+                same = before["space"] == now["space"]
+                changed = "seeds, cells or settings" if same else "space"
+                _say(f"{label}: its {changed} changed, so what was found of it no longer counts")
+
+    def write() -> dict[str, Any]:
+        found = rows.found()
+        files.write_json(output, found)
+        text = tuned_values(found).encode()
+        place = tuned_file(output)
+        if not place.is_file() or place.read_bytes() != text:
+            files.write_bytes(place, text)
+        return found
+
+    def keep(run: TrialRun, outcome: Outcome) -> None:
+        rows.keep(run, outcome)
+        write()
+
+    return _Plan(rows.batches(only), keep, lambda: rows.left(only), write)
+
+
+def _goes_on(found: Mapping[str, Any], file: Path, config: Config) -> bool:
+    """Whether trials of a file count: in two stages, from a backbone of the same recipe."""
+    if found.get("trials") != TWO_STAGE:
+        _say(f"{file} is of a search in one stage; its trials are not used")
+        return False
+    if found["backbone"] != backbone_recipe(config):
+        _say(f"{file} is of trials from a backbone of another recipe; they are not used")
+        return False
+    return True
+
+
+def _say(text: str) -> None:
+    print(f"search: {text}", file=sys.stderr)
 
 
 class _Progress:
@@ -133,6 +238,10 @@ class _Progress:
 
     def __exit__(self, *_: object) -> None:
         self._bar.close()
+
+    def expect(self, runs: int) -> None:
+        """Count to so many runs from now on."""
+        self._runs = self._bar.total = runs
 
     def say(self, text: str) -> None:
         self._bar.write(f"search: {text}", file=sys.stderr)

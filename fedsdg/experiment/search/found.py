@@ -10,26 +10,45 @@ from fedsdg import files
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.method_entries import MethodConfig
 from fedsdg.experiment.search.scores import CRITERION, Outcome
-from fedsdg.experiment.search.trials import TrialRun
-from fedsdg.experiment.search_space import expected_best
+from fedsdg.experiment.search.trials import TrialRun, searched_settings
+from fedsdg.experiment.search_space import TWO_STAGE, Axis, expected_best
 from fedsdg.parts import plain
 
 
-def known_outcomes(output: Path, planned: Sequence[TrialRun]) -> dict[tuple[Any, ...], Outcome]:
-    """What the file says of runs that are still planned as they were."""
-    if not output.is_file():
-        return {}
-    wanted = {run.key for run in planned}
+def known_outcomes(found: Mapping[str, Any]) -> dict[tuple[Any, ...], Outcome]:
+    """The outcomes that a file of a search holds, by the keys of their runs."""
     known: dict[tuple[Any, ...], Outcome] = {}
-    for label, method in files.read_json(output).get("methods", {}).items():
+    for label, method in found.get("methods", {}).items():
         # Files of an older form hold no runs that could be taken over.
-        for trial in method.get("trials", ()) if isinstance(method, Mapping) else ():
+        if not isinstance(method, Mapping):
+            continue
+        beyond = (method.get("beyond") or {}).get("trials", ())
+        for trial in (*method.get("trials", ()), *beyond, *method.get("finalists", ())):
             for run in trial["runs"]:
                 place = (run["dataset"], run["skew"], run["seed"], run["config_hash"])
-                key = (label, trial["number"], *place)
-                if key in wanted:
-                    known[key] = {"score": run["score"], "error": run["error"]}
+                known[(label, trial["number"], *place)] = {
+                    name: run[name] for name in ("score", "error", "test") if name in run
+                }
     return known
+
+
+def header_of(config: Config) -> dict[str, Any]:
+    """What the file says of all methods."""
+    two_stage = config.search.trials == TWO_STAGE
+    return {
+        "experiment": config.experiment,
+        "criterion": CRITERION,
+        **({"trials": TWO_STAGE, "backbone": backbone_recipe(config)} if two_stage else {}),
+        "datasets": list(config.datasets),
+        "skews": searched_settings(config),
+        "seeds": list(config.search.seeds),
+    }
+
+
+def backbone_recipe(config: Config) -> str | None:
+    """The hash of how the backbone is made, which is no part of a run's config."""
+    recipe = config.backbones.get(config.backbone)
+    return None if config.trainable == "full" else files.sha256_json(recipe)
 
 
 def found_of(
@@ -41,11 +60,7 @@ def found_of(
         own = runs.setdefault(run.trial.method.label, {})
         own.setdefault(run.trial.number, []).append(run)
     return {
-        "experiment": config.experiment,
-        "criterion": CRITERION,
-        "datasets": list(config.datasets),
-        "skews": list(dict.fromkeys(run.skew for run in planned)),
-        "seeds": list(config.search.seeds),
+        **header_of(config),
         "methods": {
             method.label: _of_method(config, method, runs[method.label], outcomes)
             for method in config.methods
@@ -61,30 +76,52 @@ def _of_method(
     outcomes: Mapping[tuple[Any, ...], Outcome],
 ) -> dict[str, Any]:
     space = config.search.space[method.label]
-    rows = [_of_trial(group, outcomes) for group in runs.values()]
+    rows = [of_trial(group, outcomes) for group in runs.values()]
     whole = [row for row in rows if row["score"] is not None]
-    best = max(whole, key=lambda row: row["score"], default=None)
-    edges = {}
-    if best is not None:
-        found = {name: axis.edge(best["parameters"][name]) for name, axis in space.items()}
-        edges = {name: side for name, side in found.items() if side is not None}
+    best = best_of(rows)
     return {
-        "entry": _entry(method),
+        "entry": entry_of(method),
         "space": {name: axis.to_dict() for name, axis in space.items()},
         "planned": len(rows),
-        "failed": sum(any(run["error"] for run in row["runs"]) for row in whole),
-        "best": None
-        if best is None
-        else {"trial": best["number"], "parameters": best["parameters"], "score": best["score"]},
-        "edges": edges,
-        "expected_best": [_rounded(value) for value in expected_best([r["score"] for r in whole])],
+        "failed": failures(whole),
+        "best": best,
+        "edges": edges_of(space, best),
+        "expected_best": expected(whole),
         "trials": rows,
     }
 
 
-def _of_trial(
+def best_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The best of the trials that have a score; of equal ones the first."""
+    whole = [row for row in rows if row["score"] is not None]
+    best = max(whole, key=lambda row: row["score"], default=None)
+    if best is None:
+        return None
+    return {"trial": best["number"], "parameters": best["parameters"], "score": best["score"]}
+
+
+def edges_of(space: Mapping[str, Axis], best: Mapping[str, Any] | None) -> dict[str, str]:
+    """Parameter → side, where the best point lies at an end of a range."""
+    if best is None:
+        return {}
+    found = {name: axis.edge(best["parameters"][name]) for name, axis in space.items()}
+    return {name: side for name, side in found.items() if side is not None}
+
+
+def expected(whole: Sequence[Mapping[str, Any]]) -> list[float]:
+    """The expected best of 1 … n of the n trials, all of which have a score."""
+    return [_rounded(value) for value in expected_best([row["score"] for row in whole])]
+
+
+def failures(rows: Sequence[Mapping[str, Any]]) -> int:
+    """Trials with a run that failed."""
+    return sum(any(run["error"] for run in row["runs"]) for row in rows)
+
+
+def of_trial(
     runs: Sequence[TrialRun], outcomes: Mapping[tuple[Any, ...], Outcome]
 ) -> dict[str, Any]:
+    """What the file says of a trial that consists of these runs."""
     done = [(run, outcomes[run.key]) for run in runs if run.key in outcomes]
 
     def means(part: Callable[[TrialRun], Any]) -> dict[str, float]:
@@ -109,6 +146,7 @@ def _of_trial(
                 "seed": run.seed,
                 "score": _rounded(outcome["score"]),
                 "error": outcome["error"],
+                **({"test": outcome["test"]} if "test" in outcome else {}),
                 "config_hash": run.config.hash,
             }
             for run, outcome in done
@@ -120,7 +158,7 @@ def _rounded(value: float) -> float:
     return round(value, 6)
 
 
-def _entry(method: MethodConfig) -> dict[str, Any]:
+def entry_of(method: MethodConfig) -> dict[str, Any]:
     """The method's entry as a config would have it: what it says beside the defaults."""
     entry: dict[str, Any] = {"type": method.type}
     if method.label != method.type:
@@ -145,8 +183,11 @@ def summary_lines(found: Mapping[str, Any]) -> list[str]:
         best = method["best"]
         named = ", ".join(f"{key} = {value}" for key, value in best["parameters"].items())
         line = f"{label}: {named} with {100 * best['score']:.1f} % ({counted})"
+        if method.get("beyond"):
+            line += f"; {', '.join(method['beyond']['space'])} widened once"
+        remedy = "" if "finalists" in method else ": widen it"
         for name, side in method["edges"].items():
-            line += f"; {name} lies at the {side} edge of its range: widen it"
+            line += f"; {name} lies at the {side} edge of its range{remedy}"
         lines.append(line)
     return lines
 
@@ -162,6 +203,27 @@ def found_entries(found: Mapping[str, Any]) -> str:
             text = yaml.safe_dump(entry, default_flow_style=True, sort_keys=False, width=1000)
             lines.append(f"  - {text.strip()}")
     return "\n".join(lines)
+
+
+def tuned_file(output: Path) -> Path:
+    """Where the values found lie, beside the file of the search: ``needs.tuned.yaml``."""
+    return output.with_suffix(".tuned.yaml")
+
+
+def tuned_values(found: Mapping[str, Any]) -> str:
+    """The values found as ``tuned: FILE`` of a config reads them: label → values, in YAML."""
+    import yaml
+
+    lines = [
+        f"# Found by `fedsdg search` for {found['experiment']}; the config names this file as",
+        "# `tuned`, and its values are laid over the entries of `methods`.",
+    ]
+    for label, method in found["methods"].items():
+        if method["best"] is not None:
+            row = {label: method["best"]["parameters"]}
+            text = yaml.safe_dump(row, default_flow_style=None, sort_keys=False, width=1000)
+            lines.append(text.rstrip())
+    return "\n".join(lines) + "\n"
 
 
 def read_found(file: Path) -> dict[str, Any]:

@@ -24,7 +24,7 @@ CRITERION = (
     "rounds, and over search seeds, skews and data sets; a run that failed counts 0"
 )
 
-#: What is known of a run: its score, and its error or None.
+#: What is known of a run: its score, its error or None, and what it reached on test samples.
 Outcome = Mapping[str, Any]
 
 
@@ -66,7 +66,26 @@ def score(run: TrialRun, note: Note) -> Outcome:
             "the run has no validation accuracy, by which the search chooses; give clients "
             "validation samples"
         )
-    return {"score": float(at["val_accuracy"]), "error": None}
+    return {
+        "score": float(at["val_accuracy"]),
+        "error": None,
+        "test": test_scores(result["selected"]),
+    }
+
+
+def test_scores(selected: Mapping[str, Any]) -> dict[str, float]:
+    """The round that validation selects, and the accuracies on test samples there.
+
+    They are stored beside a trial's score, and no part of the search reads them. A trial is
+    evaluated in the last quarter of its rounds alone, so the round is one of those.
+    """
+    scores = {
+        name: round(value, 6)
+        for name, value in selected.items()
+        # A method without a model for all has no accuracy of it.
+        if "accuracy" in name and "val_" not in name and value is not None
+    }
+    return {"round": selected["round"], **scores}
 
 
 def _judged_late(config: RunConfig) -> RunConfig:
