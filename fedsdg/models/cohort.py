@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fedsdg.models.adapter_config import AdapterConfig
 from fedsdg.models.adapters import (
@@ -164,7 +165,13 @@ class CohortModel:
             factors[layer] = (a[0], b[0])
         head = {name: parameters[name][0] for name in HEAD if name in parameters}
         apart = private and self.layout.global_model and config.composition == "residual"
-        added = max(a.shape[0] for a, _ in factors.values()) - config.rank if apart else 0
+        rank = max(a.shape[0] for a, _ in factors.values())
+        # One rank for all layers, as peft's format has it: zeros where a block has no branch.
+        factors = {
+            layer: (pad(a, (0, 0, 0, rank - len(a))), pad(b, (0, rank - len(a))))
+            for layer, (a, b) in factors.items()
+        }
+        added = rank - config.rank if apart else 0
         return Portable(factors, head, config.scale, own_rank=added)
 
     def logits(

@@ -40,6 +40,9 @@ class DualPath(Personalisation):
     "one `shared` head, or a `private` one for every client, and then no global model"
     private_init: Literal["near-zero", "lora", "official"] | None = None
     "first values of the branch; none: near zero where λ₂ penalises factors, else as LoRA's"
+    private_block: Literal["first", "middle", "last"] | None = None
+    """the only block with the private branch and its gate (`middle`: block ⌊L/2⌋ of
+    0 … L − 1); none: every block has them"""
 
     def __post_init__(self) -> None:
         if self.private_norm == "residual" and self.private_subspace == "shared-a":
@@ -60,6 +63,7 @@ class DualPath(Personalisation):
             "private_subspace": self.private_subspace,
             "private_init": self.private_init or usual,
             "private_a_trainable": self.private_norm != "b-only",
+            "private_block": self.private_block,
             "head": self.head,
         }
 
