@@ -11,7 +11,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from fedsdg.analysis.comparisons import SEEDS, Comparison, Difference, comparisons, facts
+from fedsdg.analysis.comparisons import (
+    LATER,
+    SEEDS,
+    Comparison,
+    Difference,
+    comparisons,
+    facts,
+    later,
+)
 from fedsdg.analysis.formatting import p_value, points
 from fedsdg.analysis.horizon import horizon_label
 from fedsdg.analysis.inference import SHOWN_FROM
@@ -79,10 +87,15 @@ def _markdown(summary: Summary, primary: list[Comparison], others: list[dict[str
     if label := horizon_label(summary):
         lines += [f"{label[0].upper()}{label[1:]}.", ""]
     lines += ["## Primary comparisons", ""]
-    if not primary:
+    declared = [
+        f"- **{one.id}: {LATER}**. {_shown(one.subject)} and "
+        f"{', '.join(map(_shown, one.rivals))} in {one.metric.title} at {one.where}: {one.claim}."
+        for one in later(summary)
+    ]
+    if not primary and not declared:
         lines += ["This experiment names none, so it has no verdicts.", ""]
     else:
-        lines += [*(f"- {sentence(summary, one)}" for one in primary), ""]
+        lines += [*(f"- {sentence(summary, one)}" for one in primary), *declared, ""]
     lines += ["## Described", ""]
     if not others:
         subject = summary.roles.subject

@@ -27,6 +27,8 @@ SEEDS = 10
 
 HIGHER, LOWER, UNDECIDED = "higher", "lower", "undecided"
 EQUIVALENT = "equivalent within ±1 point"
+#: In place of the verdict of a comparison that is declared and not judged yet.
+LATER = "declared, judged later"
 HIGHER_WITHIN, LOWER_WITHIN = "higher, within the margin", "lower, within the margin"
 
 
@@ -97,13 +99,62 @@ class Comparison:
 
 
 def named(summary: Summary) -> list[Named]:
-    """What was named beforehand, as ``fedsdg summarise`` kept it; an older record has nothing."""
+    """Comparisons named beforehand, as ``fedsdg summarise`` kept them, without those of ``later``.
+
+    An older record has none.
+    """
     found = []
     for one in summary.primary():
+        if _judged_later(one):
+            continue
         cell = Cell(Setting(one["dataset"], one["clients"]), one["skew"])
         metric = metric_named(one["metric"], summary.metrics)
         found.append(Named(one["id"], one["subject"], tuple(one["rivals"]), metric, cell))
     return found
+
+
+def _judged_later(one: Mapping[str, Any]) -> bool:
+    return any(key in one for key in ("kind", "margin", "cells", "seeds"))
+
+
+@dataclass(frozen=True)
+class Later:
+    """A comparison that was named beforehand and is not judged yet, in print.
+
+    ``claim``: "not below by 3 points, seeds 3–12"; ``where``: a cell, or the cells of a regret.
+    """
+
+    id: str
+    subject: str
+    rivals: tuple[str, ...]
+    metric: Metric
+    where: str
+    claim: str
+
+
+def later(summary: Summary) -> list[Later]:
+    """Comparisons named beforehand whose judgement is left to a later version."""
+    found = []
+    for one in filter(_judged_later, summary.primary()):
+        where = ", ".join(one.get("cells", ()))
+        if not where:
+            where = summary.cell_name(Cell(Setting(one["dataset"], one["clients"]), one["skew"]))
+        metric = metric_named(one["metric"], summary.metrics)
+        rivals = tuple(one["rivals"])
+        found.append(Later(one["id"], one["subject"], rivals, metric, where, _claim(one)))
+    return found
+
+
+def _claim(one: Mapping[str, Any]) -> str:
+    """What is claimed of the subject, and on which seeds."""
+    words = {"above": "above", "not-below": "not below", "regret": "lower regret"}
+    claim = words.get(one.get("kind", ""), "compared")
+    if "margin" in one:
+        claim += f" by {one['margin']:g} point{'s' * (one['margin'] != 1)}"
+    seeds = sorted(one.get("seeds", ()))
+    if len(seeds) > 2 and seeds == [*range(seeds[0], seeds[-1] + 1)]:
+        return f"{claim}, seeds {seeds[0]}–{seeds[-1]}"
+    return f"{claim}, seeds {', '.join(map(str, seeds))}" if seeds else claim
 
 
 def comparisons(summary: Summary) -> list[Comparison]:

@@ -56,16 +56,19 @@ def _pixels(ink: np.ndarray) -> np.ndarray:
 class View:
     """How somebody sees images: by ``kind`` invert, rotate or noise.
 
-    ``draw(*keys)``: the generator of this view at an address. The angle is drawn at address 0,
-    uniform in ±[15, 60] degrees; the noise of image i at (1, i), so that an image has the same
-    whenever it is seen.
+    ``draw(*keys)``: the generator of this view at an address. The angle is ``degrees``, or drawn
+    at address 0, uniform in ±[15, 60] degrees; the noise of image i is drawn at (1, i), so that an
+    image has the same whenever it is seen.
     """
 
     kind: str
     draw: Callable[..., np.random.Generator]
+    degrees: float | None = None
 
     def angle(self) -> float:
         """Degrees by which images are turned."""
+        if self.degrees is not None:
+            return self.degrees
         generator = self.draw(0)
         size = generator.uniform(*ROTATION)
         return float(generator.choice((-1.0, 1.0)) * size)

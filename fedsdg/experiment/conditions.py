@@ -23,7 +23,7 @@ from fedsdg.data.client_shares import clients_in
 from fedsdg.experiment.attackers import AttackConfig, parse_attackers
 from fedsdg.files.columns import Column
 from fedsdg.methods.plugins import Plugin
-from fedsdg.parts import Range, declared, is_part, make, mapping, part, plain
+from fedsdg.parts import Absent, Range, declared, is_part, make, mapping, part, plain
 
 #: The rule around the method's own, where late updates are compensated for.
 _COMPENSATED = "fedsdg.aggregation.rules.compensated"
@@ -112,9 +112,9 @@ class LabelConflictConfig(DifferenceConfig):
     Training, validation and test labels follow it; the global test set keeps the common labels.
     """
 
-    classes: Annotated[int, Range(2)] = 2
+    classes: Annotated[int, Range(0)] = 2
     """over so many labels, drawn at random, goes a cycle in random order, in which each becomes the
-    next"""
+    next; 0, as a control: both groups are there, and all labels stay as they are"""
 
     #: What this condition alone imports.
     modules: ClassVar = ("fedsdg.data.label_conflict",)
@@ -122,6 +122,13 @@ class LabelConflictConfig(DifferenceConfig):
         *DifferenceConfig.columns,
         Column("clients", "relabelled", "float64", "share of its samples that it names otherwise"),
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.classes == 1:
+            raise ValueError(
+                "classes is 1, but a cycle needs 2 labels or more; write 0 for none, or at least 2"
+            )
 
     def require_classes(self, num_classes: int, dataset: str) -> None:
         """Raise ``ValueError`` for a cycle over more labels than a data set has."""
@@ -137,12 +144,23 @@ class FeatureShiftConfig(DifferenceConfig):
     """A share of the clients see other images; the global test set stays as it is."""
 
     kind: Literal["invert", "rotate", "noise"] = "invert"
-    """`invert` (255 − x, the same for everybody), `rotate` (by an angle between 15° and 60° either
-    way, bilinear), or `noise` (of standard deviation 0.25 of full ink, drawn once for an image and
-    whoever sees it)"""
+    """`invert` (255 − x, the same for everybody), `rotate` (by `angle`, or else by one between 15°
+    and 60° either way; bilinear), or `noise` (of standard deviation 0.25 of full ink, drawn once
+    for an image and whoever sees it)"""
+    angle: Annotated[float | None, Range(-180, 180), Absent(None)] = None
+    """with `kind: rotate`: degrees, counter-clockwise, by which all who differ see images turned;
+    null: drawn for each client, or for each group"""
 
     #: What this condition alone imports.
     modules: ClassVar = ("fedsdg.data.transforms",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.angle is not None and self.kind != "rotate":
+            raise ValueError(
+                f"angle is {self.angle:g}, but kind is {self.kind}; write kind: rotate, or remove "
+                "angle"
+            )
 
 
 @part
@@ -286,7 +304,7 @@ class Conditions:
         """
         given = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         said = {
-            name: asdict(value) if is_part(value) else value
+            name: _without_absent(value) if is_part(value) else value
             for name, value in given.items()
             if value is not None
         }
@@ -320,6 +338,11 @@ class Conditions:
                     f"conditions.{name}.share is {one.share}, which is none of {num_clients} "
                     "clients: nobody differs"
                 )
+        if self.label_conflict is not None and not self.label_conflict.classes:
+            found.append(
+                "conditions.label_conflict.classes is 0: the groups are there, and nobody's labels "
+                "change"
+            )
         quantised = self.quantisation
         if quantised is not None and not quantised.count(num_clients):
             found.append(
@@ -344,6 +367,14 @@ class Conditions:
                 f"conditions.compute.arrivals is {arrivals}, but a round has only "
                 f"{clients_per_round} clients; lower it or raise federation.clients_per_round"
             )
+
+
+def _without_absent(condition: Any) -> dict[str, Any]:
+    """The fields of a condition, without those at the value that runs had before the field."""
+    known = declared(condition).items()
+    absent = {name: one.absent.value for name, one in known if one.absent is not None}
+    given = asdict(condition).items()
+    return {name: value for name, value in given if name not in absent or value != absent[name]}
 
 
 def own_code(condition: Any, name: str) -> Any:

@@ -63,13 +63,15 @@ def views_of(run: RunConfig) -> list[View | None]:
         if group[client] < 0:
             views.append(None)
             continue
-        # Inverted images are the same to everybody.
-        address = () if shift.kind == "invert" else _address(shift.per, client, group)
+        # Inverted images, and those turned by one angle, are the same to everybody.
+        same = shift.kind == "invert" or shift.angle is not None
+        address = () if same else _address(shift.per, client, group)
 
         def draw(*keys: int, below: tuple[int, ...] = address) -> np.random.Generator:
             return stream("feature-shift", run.seed, *below, *keys)
 
-        views.append(made.setdefault(address, own_code(shift, "View")(shift.kind, draw)))
+        view = own_code(shift, "View")(shift.kind, draw, shift.angle)
+        views.append(made.setdefault(address, view))
     return views
 
 

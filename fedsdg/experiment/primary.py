@@ -1,4 +1,7 @@
-"""Primary comparisons: named in the config before anything is run, and alone in having verdicts."""
+"""Primary comparisons: named in the config before anything is run, and alone in having verdicts.
+
+Entries with a ``kind`` or ``seeds`` are declared and kept with the record; they are not judged yet.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedsdg.experiment.config_values import SKEW, listed, parse_seeds
 from fedsdg.files import hint
 from fedsdg.files.records import METRICS, METRICS_OF_GROUPS
-from fedsdg.parts import mapping
-
-#: More than these, adjusted for one another, would decide nothing.
-MOST = 6
+from fedsdg.parts import Declared, Range, mapping, shown
 
 #: What may be compared: shares of 1, whose margin of equivalence is one point.
 ACCURACIES = tuple(
     name for name in (*METRICS, *METRICS_OF_GROUPS) if not name.endswith(("_std", "_loss"))
 )
 
-_KEYS = ("id", "subject", "rival", "metric", "cell", "dataset")
+#: What may be claimed of the subject and the rival.
+KINDS = ("above", "not-below", "regret")
+#: A cell of any experiment: ``needs:iid@half``.
+CELL = rf"[A-Za-z0-9][A-Za-z0-9._+-]*:({SKEW.pattern})(@[A-Za-z0-9][A-Za-z0-9._~-]*)?"
+
+_KEYS = ("id", "subject", "rival", "metric", "cell", "dataset", "kind", "margin", "cells", "seeds")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 
@@ -29,6 +35,11 @@ class PrimaryComparison:
 
     ``cell`` is a skew, under a scenario as ``{skew}@{scenario}``. With several rivals the subject
     is compared with each of them, and is ahead only where it is ahead of each.
+
+    ``kind`` says what is claimed: ``above``; ``not-below`` by ``margin`` points; ``regret``: the
+    points below the best row, summed over ``cells``, are fewer than the rival's (``dataset`` and
+    ``cell`` are then empty). "": difference and equivalence are tested. ``seeds``: the only ones to
+    be judged on; all where it is empty.
     """
 
     id: str
@@ -38,18 +49,28 @@ class PrimaryComparison:
     dataset: str
     clients: int
     cell: str
+    kind: str = ""
+    margin: float | None = None
+    cells: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """As ``fedsdg summarise`` keeps it beside the runs."""
-        return {
+        """Return plain types, as ``fedsdg summarise`` keeps them beside the runs."""
+        found: dict[str, Any] = {
             "id": self.id,
             "subject": self.subject,
             "rivals": list(self.rivals),
             "metric": self.metric,
-            "dataset": self.dataset,
-            "clients": self.clients,
-            "skew": self.cell,
         }
+        if not self.cells:
+            found |= {"dataset": self.dataset, "clients": self.clients, "skew": self.cell}
+        later = {
+            "kind": self.kind,
+            "margin": self.margin,
+            "cells": list(self.cells),
+            "seeds": list(self.seeds),
+        }
+        return found | {key: value for key, value in later.items() if value}
 
 
 def parse_primary(
@@ -69,11 +90,6 @@ def parse_primary(
         return ()
     if not isinstance(value, list):
         raise ValueError(f"primary is {value!r}, but must be a list of comparisons")
-    if len(value) > MOST:
-        raise ValueError(
-            f"primary names {len(value)} comparisons, but at most {MOST} are adjusted for one "
-            "another; leave out what is not a headline"
-        )
     found: list[PrimaryComparison] = []
     for number, entry in enumerate(value, 1):
         given = {"subject": subject, **mapping(entry, f"primary: entry {number}")}
@@ -112,15 +128,57 @@ def _comparison(
         raise ValueError(f"{where} names a method twice; compare different methods")
     wanted = given.get("metric", "expected_accuracy")
     metric = _one_of(wanted, ACCURACIES, f"{where}.metric", "metric")
+    kind, regret = given.get("kind", ""), given.get("kind") == "regret"
+    if "kind" in given and kind not in KINDS:
+        raise ValueError(
+            f"{where}.kind is {shown(kind)}, but must be one of {', '.join(KINDS)}"
+            f"{hint(str(kind), KINDS)}"
+        )
+    _require(given, "margin", kind == "not-below", "kind: not-below", where)
+    _require(given, "cells", regret, "kind: regret", where)
+    if regret and len(rivals) > 1:
+        raise ValueError(f"{where}.rival names {len(rivals)} methods; name one, as its regret is")
+    if misplaced := [key for key in ("cell", "dataset") if regret and key in given]:
+        raise ValueError(
+            f"{where} has a {misplaced[0]!r}, but a regret is summed over 'cells'; remove it"
+        )
+    margin = None
+    if "margin" in given:
+        points = Declared("margin", float, range=Range(0, 100)).check
+        margin = points(given["margin"], f"{where}.margin")
+        if not margin:
+            raise ValueError(f"{where}.margin is 0; write kind: above, or points above 0")
     return PrimaryComparison(
         id=given["id"],
         subject=subject,
         rivals=rivals,
         metric=metric,
-        dataset=_only(given, "dataset", datasets, where),
+        dataset="" if regret else _only(given, "dataset", datasets, where),
         clients=clients,
-        cell=_only(given, "cell", cells, where),
+        cell="" if regret else _only(given, "cell", cells, where),
+        kind=kind,
+        margin=margin,
+        cells=_cells(given["cells"], f"{where}.cells") if regret else (),
+        seeds=parse_seeds(given["seeds"], f"{where}.seeds") if "seeds" in given else (),
     )
+
+
+def _require(given: Mapping[str, Any], key: str, wanted: bool, by: str, where: str) -> None:
+    """Raise ``ValueError`` where a key is missing that is wanted, or there without need."""
+    if wanted and key not in given:
+        raise ValueError(f"{where} has no {key!r}, which {by} needs; add it")
+    if not wanted and key in given:
+        raise ValueError(f"{where} has {key!r}, which belongs to {by}; write that, or remove it")
+
+
+def _cells(value: Any, where: str) -> tuple[str, ...]:
+    """Cells of any experiments, which need not exist yet: their form alone is checked."""
+    for cell in listed(value, where):
+        if not isinstance(cell, str) or not re.fullmatch(CELL, cell):
+            raise ValueError(
+                f"{where} names {shown(cell)}, but must name experiment:cell, as 'needs:iid@half'"
+            )
+    return tuple(value)
 
 
 def _only(given: Mapping[str, Any], key: str, known: Sequence[str], where: str) -> str:

@@ -19,7 +19,6 @@ from fedsdg.experiment.conditions import Conditions
 from fedsdg.experiment.config import SECONDS, TRAINABLE
 from fedsdg.experiment.declared_data import ALL
 from fedsdg.experiment.method_entries import OVERRIDES
-from fedsdg.experiment.primary import MOST
 from fedsdg.experiment.roles import RolesConfig
 from fedsdg.experiment.sections import (
     AdaptersConfig,
@@ -99,7 +98,7 @@ def config_schema(
         },
         "checkpoint_seconds": value_of(SECONDS),
         "roles": or_null(_section(RolesConfig)),
-        "primary": {"type": "array", "maxItems": MOST, "items": PRIMARY},
+        "primary": {"type": "array", "items": PRIMARY},
         "search": SEARCH,
     }
     return {

@@ -10,6 +10,7 @@ from typing import Any
 
 from fedsdg.data.own_data import DUPLICATES, FIT, RESIZE
 from fedsdg.experiment.config_values import SKEW
+from fedsdg.experiment.primary import CELL, KINDS
 from fedsdg.experiment.search_space import TWO_STAGE
 
 Schema = dict[str, Any]
@@ -81,6 +82,10 @@ PRIMARY = closed(
         "rival": text_or(NAME, {**LIST, "items": NAME}),
         "metric": {"type": "string"},
         "cell": {"type": "string"},
+        "kind": {"enum": list(KINDS)},
+        "margin": {"type": "number", "exclusiveMinimum": 0, "maximum": 100},
+        "cells": {**LIST, "items": {"type": "string", "pattern": f"^{CELL}$"}},
+        "seeds": SEEDS,
     },
     ["id", "rival"],
 )

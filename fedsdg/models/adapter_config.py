@@ -52,6 +52,9 @@ class AdapterConfig(AdapterSettings):
     code)"""
     private_a_trainable: bool = True
     "false keeps A_p at its start (the `b-only` penalty), which therefore must be `lora`"
+    private_block: Literal["first", "middle", "last"] | None = None
+    """the only block with the private branch and its gates (`middle`: block ⌊L/2⌋ of
+    0 … L − 1); null: every block has them"""
     head: Literal["shared", "private", "gated", "residual"] = "shared"
     """`private`: every client keeps a head of its own (FedRep), and there is no global model;
     `gated`: (1 − m) W_g + m W_p with a private head W_p and one gate for each client; `residual`:
@@ -90,6 +93,11 @@ class AdapterConfig(AdapterSettings):
             raise ValueError(
                 "adapters: factors take turns only where both are shared; set factor_a and "
                 "factor_b to 'shared', and local to False"
+            )
+        if self.private_block is not None and self.composition == "mixture":
+            raise ValueError(
+                "adapters: a mixture weighs the common branch of every block, so private_block "
+                "must be null"
             )
         starts_at_zero = self.private_init == "near-zero" and self.private_subspace == "own"
         if self.branch == "dual" and not self.private_a_trainable and starts_at_zero:

@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fedsdg.models.adapter_config import AdapterConfig
 from fedsdg.models.architecture import Architecture
@@ -53,6 +54,13 @@ def gate_name(layer: str, config: AdapterConfig) -> str:
     return f"{layer if config.gate == 'layer' else '.'.join(layer.split('.')[:2])}.{GATE}"
 
 
+def private_block(depth: int, config: AdapterConfig) -> int | None:
+    """Number of the only block with a private branch, of ``depth`` blocks; None: every block."""
+    if config.private_block is None:
+        return None
+    return {"first": 0, "middle": depth // 2, "last": depth - 1}[config.private_block]
+
+
 def make_layout(architecture: Architecture, num_classes: int, config: AdapterConfig) -> Layout:
     """Names, shapes and order of all trained parameters; names are timm's plus a suffix.
 
@@ -61,7 +69,8 @@ def make_layout(architecture: Architecture, num_classes: int, config: AdapterCon
     `{layer}.lora_B_private`, or `head.weight_private` and `head.bias_private` of a gated or a
     residual head, and the gates' logits, scalars. A private head stands before them, and `local`
     moves all communicated ones into the private row; both keep their names, their order and the
-    learning rate of their group. A private B and a frozen A stand there too, first of all.
+    learning rate of their group. A private B and a frozen A stand there too, first of all. With
+    `private_block` the other blocks have no private branch and no logit.
     """
     if num_classes < 2:
         raise ValueError(f"a task needs at least 2 classes, got {num_classes}")
@@ -70,7 +79,8 @@ def make_layout(architecture: Architecture, num_classes: int, config: AdapterCon
     aside: list[ParameterSpec] = []
     private: list[ParameterSpec] = []
     logits: dict[str, ParameterSpec] = {}
-    for layer, (_, inputs, outputs) in adapted_layers(architecture, config).items():
+    only = private_block(architecture.depth, config)
+    for layer, (block, inputs, outputs) in adapted_layers(architecture, config).items():
         frozen = config.factor_a == "frozen"
         a = ParameterSpec(
             f"{layer}.lora_A", (rank, inputs), "frozen" if frozen else "shared", not frozen
@@ -78,7 +88,7 @@ def make_layout(architecture: Architecture, num_classes: int, config: AdapterCon
         b = ParameterSpec(f"{layer}.lora_B", (outputs, rank), "shared")
         (aside if frozen else shared).append(a)
         (aside if config.factor_b == "private" else shared).append(b)
-        if config.branch == "none":
+        if config.branch == "none" or only not in (None, block):
             continue
         if config.private_subspace == "own":
             name, trainable = f"{layer}.lora_A_private", config.private_a_trainable
@@ -195,6 +205,25 @@ def personal_head(
     return weight, (1 - gate) * shared[1] + gate * own[1]
 
 
+def _has_branch(layer: str, parameters: Mapping[str, Tensor], config: AdapterConfig) -> bool:
+    """Whether an adapted layer, or one of `blocks.*` layers, has a private branch."""
+    if config.branch == "none":
+        return False
+    return config.private_block is None or f"{layer}.lora_B_private" in parameters
+
+
+def _in_its_block(value: Tensor, like: Tensor, config: AdapterConfig) -> Tensor:
+    """Private values [M, 1, …] of `blocks.*` layers as [M, L, …], 0 outside of their block.
+
+    `like` [M, L, …] tells the number of blocks. Values that every block has stay as they are.
+    """
+    if config.private_block is None or value.dim() < 4:
+        return value
+    depth = like.shape[1]
+    before = private_block(depth, config) or 0
+    return pad(value, (0, 0, 0, 0, before, depth - 1 - before))
+
+
 def merge(
     weight: Tensor,
     layer: str,
@@ -237,19 +266,20 @@ def composed(
     `blocks.*` layers [M, L, …].
     """
     a, b = parameters[f"{layer}.lora_A"], parameters[f"{layer}.lora_B"]
-    if private and config.branch == "dual":
+    if private and _has_branch(layer, parameters, config):
         gate = _gate(layer, parameters, config)
-        gated = gate * parameters[f"{layer}.lora_B_private"]
+        gated = _in_its_block(gate * parameters[f"{layer}.lora_B_private"], b, config)
         if config.composition == "mixture":
             b = (1 - gate) * b
         if config.private_subspace == "shared-a":
             b = b + gated
         elif config.composition == "factors":
-            a = a + gate * parameters[f"{layer}.lora_A_private"]
+            a = a + _in_its_block(gate * parameters[f"{layer}.lora_A_private"], a, config)
             b = b + gated
         else:
             # One product over the concatenated ranks instead of two.
-            a = torch.cat((a, parameters[f"{layer}.lora_A_private"]), dim=-2)
+            own_a = _in_its_block(parameters[f"{layer}.lora_A_private"], a, config)
+            a = torch.cat((a, own_a), dim=-2)
             b = torch.cat((b, gated), dim=-1)
     return a, b
 
@@ -265,7 +295,7 @@ def branch_norms(
     of squares), in float64 and without the scale s, which both have. `layers` are those of
     `adapted_layers`, `parameters` tensors [M, *shape]. With "shared-a" A_p is A_g. With "factors"
     the cross terms m (B_g A_p + B_p A_g) belong to neither branch and are left out. With "mixture"
-    the shared branch is (1 − m) B_g A_g.
+    the shared branch is (1 − m) B_g A_g. A block without a private branch has 0 there.
 
     Returns:
         (private [M, blocks], shared [M, blocks]).
@@ -277,6 +307,9 @@ def branch_norms(
     shared = torch.zeros_like(private)
     for layer, (block, *_) in layers.items():
         a, b = (parameters[f"{layer}.lora_{factor}"].double() for factor in "AB")
+        if not _has_branch(layer, parameters, config):
+            shared[:, block] += _squared_norm(b, a)
+            continue
         gate = _gate(layer, parameters, config)
         own_b = gate * parameters[f"{layer}.lora_B_private"].double()
         if config.composition == "mixture":
@@ -304,16 +337,17 @@ def side_by_side(
     [M, L, …].
     """
     a, b = parameters[f"{layer}.lora_A"], config.scale * parameters[f"{layer}.lora_B"]
-    if not private or config.branch == "none":
+    if not private or not _has_branch(layer, parameters, config):
         return a, b
     with processor_independent():
         gate = _gate(layer, parameters, config)
     gated = gate * (config.scale * parameters[f"{layer}.lora_B_private"])
+    gated = _in_its_block(gated, b, config)
     if config.composition == "mixture":
         b = (1 - gate) * b
     if config.private_subspace == "shared-a":
         return torch.cat((a, a), dim=-2), torch.cat((b, gated), dim=-1)
-    a_private = parameters[f"{layer}.lora_A_private"]
+    a_private = _in_its_block(parameters[f"{layer}.lora_A_private"], a, config)
     if config.composition == "factors":
         ranks = torch.cat((a, a_private, a, a_private), dim=-2)
         return ranks, torch.cat((b, gate * b, gated, gate * gated), dim=-1)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fedsdg.models.adapter_config import AdapterConfig
 from fedsdg.models.adapters import (
@@ -168,7 +169,13 @@ class CohortModel:
             own = personal_head(parameters, config, private)
             head = {name: value[0] for name, value in zip(HEAD, own, strict=True)}
         apart = private and self.layout.global_model and config.composition == "residual"
-        added = max(a.shape[0] for a, _ in factors.values()) - config.rank if apart else 0
+        rank = max(a.shape[0] for a, _ in factors.values())
+        # One rank for all layers, as peft's format has it: zeros where a block has no branch.
+        factors = {
+            layer: (pad(a, (0, 0, 0, rank - len(a))), pad(b, (0, rank - len(a))))
+            for layer, (a, b) in factors.items()
+        }
+        added = rank - config.rank if apart else 0
         return Portable(factors, head, config.scale, own_rank=added)
 
     def logits(

@@ -1,9 +1,12 @@
 """Primary comparisons: SciPy's paired tests, Holm over all that were named, and verdicts."""
 
+import json
+
 import numpy as np
 import pytest
 from scipy import stats
 
+from fedsdg.analysis.claims import write_claims
 from fedsdg.analysis.comparisons import comparisons
 from fedsdg.analysis.inference import holm
 from fedsdg.analysis.summary import Summary
@@ -182,3 +185,31 @@ def test_few_seeds_have_points_alone(summary_of, tmp_path) -> None:
     row = next(line for line in markdown.read_text("utf-8").splitlines() if "one: FedSDG" in line)
     cells = [cell.strip() for cell in row.split("|")[1:-1]]
     assert cells[4:] == ["4", "+5.0", "–", "–", "–", "4 seeds, no verdict"]
+
+
+def test_what_is_judged_later_is_shown_without_a_verdict_and_weakens_none(
+    summary_of, tmp_path
+) -> None:
+    folder = summary_of(
+        runs(of({"ditto": spread(0.03, 0.02), "krum": spread(0.05, 0.01)})),
+        [
+            named("now", ["ditto"]),
+            named("above", ["krum"]) | {"kind": "above", "seeds": [*range(3, 13)]},
+            named("near", ["krum"]) | {"kind": "not-below", "margin": 3.0},
+            {"id": "regret", "subject": "fedsdg", "rivals": ["krum"], "metric": "expected_accuracy"}
+            | {"kind": "regret", "cells": ["needs:iid@half", "cross-views:iid"]},
+        ],
+    )
+    (one,) = comparisons(Summary(folder))
+    assert one.named.id == "now" and one.p_holm == one.p
+    _, markdown, _ = write_table(folder, "primary", tmp_path / "primary")
+    shown = [line for line in markdown.read_text("utf-8").splitlines() if "judged later" in line]
+    for line, claim in zip(
+        shown, ("above, seeds 3–12", "not below by 3 points", "lower regret"), strict=True
+    ):
+        assert line.split("|")[-2].strip() == f"declared, judged later: {claim}"
+    assert "needs:iid@half, cross-views:iid" in shown[2]
+    page, facts = (write_claims(folder, tmp_path / "claims")[i] for i in (1, 0))
+    text = page.read_text("utf-8")
+    assert text.count(": declared, judged later**") == 3 and "**now: higher**" in text
+    assert [one["id"] for one in json.loads(facts.read_text())["primary"]] == ["now"]

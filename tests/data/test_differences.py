@@ -79,6 +79,10 @@ def test_all_cycles_are_alike_probable():
     assert all(abs(n - expected) < 5 * np.sqrt(expected * 7 / 8) for n in found.values())
 
 
+def test_a_cycle_over_no_label_keeps_all():
+    assert label_cycle(4, 0, generator(0)).tolist() == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("classes", [1, 5])
 def test_an_impossible_cycle_is_refused(classes):
     with pytest.raises(ValueError, match=f"over {classes} labels is impossible with 4 classes"):

@@ -100,7 +100,10 @@ def test_no_conditions():
         ({"compute": {"arrivals": 0}}, "at least 1"),
         ({"label_conflict": {"share": 1.2}}, "label_conflict.share is 1.2, but must be at most 1"),
         ({"label_conflict": {"share": -0.1}}, "share is -0.1, but must be at least 0"),
-        ({"label_conflict": {"classes": 1}}, "classes is 1, but must be at least 2"),
+        ({"label_conflict": {"classes": 1}}, "classes is 1, but a cycle needs 2 labels"),
+        ({"label_conflict": {"classes": -1}}, "classes is -1, but must be at least 0"),
+        ({"feature_shift": {"kind": "noise", "angle": 90}}, "angle is 90, but kind is noise"),
+        ({"feature_shift": {"kind": "rotate", "angle": 270}}, "angle is 270, but must be at most"),
         ({"label_conflict": {"classes": 2.5}}, "whole number"),
         ({"label_conflict": {"per": "cohort"}}, "one of client, group"),
         ({"label_conflict": {"per": "group", "groups": 0}}, "groups is 0, but must be at least 1"),
@@ -207,3 +210,12 @@ def test_reading_needs_no_torch():
     )
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+
+
+def test_an_angle_that_is_drawn_leaves_runs_the_hash_they_had():
+    drawn = parse_conditions({"feature_shift": {"kind": "rotate", "angle": None}})
+    earlier = {"share": 0.5, "per": "client", "groups": 1, "kind": "rotate"}
+    assert drawn.to_dict() == {"feature_shift": earlier}
+    fixed = parse_conditions({"feature_shift": {"kind": "rotate", "angle": 90}})
+    assert fixed.to_dict() == {"feature_shift": {**earlier, "angle": 90.0}}
+    assert parse_conditions(fixed.to_dict()) == fixed

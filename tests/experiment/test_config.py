@@ -263,15 +263,57 @@ def test_what_is_wrong_with_a_primary_comparison_is_named(keys, message):
         parse_config(with_primary(**keys))
 
 
-def test_at_most_six_are_compared_and_each_has_its_name():
+@pytest.mark.parametrize(
+    ("keys", "kept"),
+    [
+        ({"kind": "above", "seeds": [3, 4]}, {"kind": "above", "seeds": [3, 4]}),
+        ({"kind": "not-below", "margin": 3}, {"kind": "not-below", "margin": 3.0}),
+    ],
+)
+def test_what_is_claimed_beforehand_is_kept(keys, kept):
+    place = {"dataset": "digits", "clients": 20, "skew": "dirichlet~0.1"}
+    base = {"id": "one", "subject": "fedsdg", "rivals": ["fine-tune"]}
+    base |= {"metric": "expected_accuracy"}
+    (one,) = parse_config(with_primary(**keys)).primary
+    assert one.to_dict() == base | place | kept
+    cells = ["needs:iid@half", "cross-views:dirichlet~0.1"]
+    (one,) = parse_config(with_primary(cell=None, kind="regret", cells=cells)).primary
+    assert one.to_dict() == base | {"kind": "regret", "cells": cells}
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"kind": "abov"}, "kind is 'abov', but must be one of .*did you mean 'above'"),
+        ({"kind": "not-below"}, "has no 'margin', which kind: not-below needs"),
+        ({"margin": 3}, "has 'margin', which belongs to kind: not-below"),
+        ({"kind": "not-below", "margin": 0}, "margin is 0; write kind: above"),
+        ({"kind": "not-below", "margin": -1}, "margin is -1, but must be at least 0"),
+        ({"kind": "regret", "cell": None}, "has no 'cells', which kind: regret needs"),
+        ({"kind": "regret", "cells": ["needs:iid"]}, "has a 'cell', but a regret is summed"),
+        ({"kind": "above", "cells": ["needs:iid"]}, "has 'cells', which belongs to kind: regret"),
+        ({"kind": "regret", "cell": None, "cells": ["iid"]}, "names 'iid', but must name exper"),
+        ({"kind": "regret", "cell": None, "cells": ["needs:iid"] * 2}, "'needs:iid' twice"),
+        (
+            {"kind": "regret", "cell": None, "cells": ["a:iid"], "rival": ["krum", "fedavg"]},
+            "names 2 methods; name one",
+        ),
+        ({"seeds": []}, "seeds is .*at least one"),
+        ({"seeds": [-1]}, "must be at least 0"),
+    ],
+)
+def test_what_is_wrong_with_a_claim_made_beforehand_is_named(keys, message):
+    with pytest.raises(ValueError, match=f"primary: one.*{message}"):
+        parse_config(with_primary(**keys))
+
+
+def test_any_number_is_compared_and_each_has_its_name():
     text = with_primary()
     (one,) = text["primary"]
     with pytest.raises(ValueError, match="two comparisons have this id"):
         parse_config(text | {"primary": [one, one]})
     seven = [one | {"id": f"c{i}"} for i in range(7)]
-    with pytest.raises(ValueError, match="names 7 comparisons, but at most 6"):
-        parse_config(text | {"primary": seven})
-    assert len(parse_config(text | {"primary": seven[:6]}).primary) == 6
+    assert len(parse_config(text | {"primary": seven}).primary) == 7
 
 
 def test_a_client_too_small_to_be_split_is_refused_with_the_config():

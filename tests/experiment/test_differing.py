@@ -13,6 +13,7 @@ from fedsdg.data.partition_record import TEST, TRAIN, VAL
 from fedsdg.experiment.building import build
 from fedsdg.experiment.conditioned import seen_samples
 from fedsdg.experiment.config import parse_config
+from fedsdg.experiment.differing import groups_of, views_of
 from fedsdg.experiment.material import make_partition, prepare_material
 from fedsdg.experiment.method_entries import method_entry
 from fedsdg.federation.cohorts import draw_cohort, draw_held_out
@@ -196,7 +197,6 @@ def test_a_shifted_client_sees_all_its_images_so_and_the_test_set_too(make, kind
 def test_a_view_is_of_the_images_as_they_are_stored(make):
     """Turned back and prepared they are what the view of the client's own images shows."""
     from fedsdg.data.transforms import rotated
-    from fedsdg.experiment.differing import views_of
 
     run, material, partition, made = make({"feature_shift": {"kind": "rotate"}})
     client = int(np.flatnonzero(made.circumstances.facts["conflicts"])[0])
@@ -253,6 +253,31 @@ def test_the_weighted_sum_is_the_accuracy_under_the_clients_own_distribution(mak
             shares = np.bincount(true[shards_of(partition, client)], minlength=10)
             expected = (shares / shares.sum() * by_class).sum()
         assert seen.weights[client] @ right == pytest.approx(expected)
+
+
+def test_all_who_differ_see_images_turned_by_one_angle(make):
+    run, material, partition, made = make({"feature_shift": {"kind": "rotate", "angle": 90}})
+    differ = np.flatnonzero(groups_of(run) >= 0)
+    assert 0 < len(differ) < CLIENTS
+    as_taken, stored = made.samples.images.numpy(), material.pictures.stored
+    for client in range(CLIENTS):
+        own = np.flatnonzero(partition.client == client)
+        turned = np.rot90(stored[own], axes=(1, 2)) if client in differ else stored[own]
+        assert np.array_equal(as_taken[own], material.pictures.prepared(turned.copy()))
+    # One view for all, whoever and however many see it: the global test set is kept twice.
+    assert len({id(view) for view in views_of(run)} - {id(None)}) == 1
+    other = make({"feature_shift": {"kind": "rotate", "angle": 90}}, seed=1)[0]
+    assert views_of(other)[np.flatnonzero(groups_of(other) >= 0)[0]].angle() == 90
+
+
+def test_a_conflict_over_no_class_has_its_groups_and_everybodys_labels(make):
+    made = make({"label_conflict": {**CONFLICT, "classes": 0}})[3]
+    conflicting = make({"label_conflict": CONFLICT})[3]
+    plain = make()[3]
+    assert torch.equal(made.samples.labels, plain.samples.labels)
+    facts, its = made.circumstances.facts, conflicting.circumstances.facts
+    assert np.array_equal(facts["group"], its["group"]) and facts["conflicts"].sum() == CLIENTS / 2
+    assert not facts["relabelled"].any() and its["relabelled"].any()
 
 
 def test_classes_without_an_image_are_left_out_and_none_at_all_is_refused():

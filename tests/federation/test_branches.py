@@ -22,6 +22,7 @@ CASES = [
     {"gate_fixed": 0.25},
     {"composition": "factors"},
     {"private_subspace": "shared-a"},
+    {"private_block": "first", "gate": "layer"},
     {"head": "private"},
     {"targets": "qkv-fc1", "gate": "layer", "private_init": "official"},
 ]
@@ -56,6 +57,11 @@ def by_hand(config, layout, first, theta, private):
     own, common = np.zeros(SHAPE.depth), np.zeros(SHAPE.depth)
     moved_own = moved_common = penalty = 0.0
     for layer, (block, *_) in adapted_layers(SHAPE, config).items():
+        if config.private_block == "first" and block > 0:
+            a, b = value[f"{layer}.lora_A"], value[f"{layer}.lora_B"]
+            common[block] += ((b @ a) ** 2).sum()
+            moved_common += ((a - start[f"{layer}.lora_A"]) ** 2).sum() + (b**2).sum()
+            continue
         m = config.gate_fixed
         if m is None:
             m = 1 / (1 + np.exp(-value[gate_name(layer, config)]))

@@ -43,6 +43,7 @@ BRANCH = {
     "private_subspace": "own",
     "private_init": "near-zero",
     "private_a_trainable": True,
+    "private_block": None,
     "head": "shared",
 }
 MIXED = {
@@ -78,6 +79,13 @@ CASES = [
         DualPath(gate="layer", gate_init=-2.0, private_init="official", private_subspace="own"),
         {
             "adapters": BRANCH | {"gate": "layer", "gate_init": -2.0, "private_init": "official"},
+            "terms": (GatePenalty(1e-4), PrivatePenalty(1e-4)),
+        },
+    ),
+    (
+        DualPath(private_block="middle"),
+        {
+            "adapters": BRANCH | {"private_block": "middle"},
             "terms": (GatePenalty(1e-4), PrivatePenalty(1e-4)),
         },
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -240,3 +242,27 @@ def test_a_fixed_private_a_is_marked(tiny):
 def test_shared_subspace_has_no_private_a(tiny):
     layout = make_layout(tiny, 5, AdapterConfig(branch="dual", private_subspace="shared-a"))
     assert not any(spec.name.endswith("lora_A_private") for spec in layout.private)
+
+
+@pytest.mark.parametrize(("name", "block"), [("first", 0), ("middle", 2), ("last", 3)])
+@pytest.mark.parametrize("gate", ["block", "layer"])
+def test_a_private_block_has_what_it_has_among_all(tiny, name, block, gate):
+    deep = replace(tiny, depth=4)
+    every = AdapterConfig(branch="dual", gate=gate)
+    only = replace(every, private_block=name)
+    whole, layout = make_layout(deep, 5, every), make_layout(deep, 5, only)
+    assert layout.communicated == whole.communicated
+    assert layout.private == tuple(
+        spec for spec in whole.private if spec.name.startswith(f"blocks.{block}.")
+    )
+    # What is communicated starts as it does with every other method.
+    starts = [
+        initial_values(its, config, np.random.default_rng(0))
+        for its, config in ((whole, every), (layout, only))
+    ]
+    assert torch.equal(starts[0][0], starts[1][0])
+
+
+def test_a_mixture_has_no_private_block():
+    with pytest.raises(ValueError, match="private_block must be null"):
+        AdapterConfig(branch="dual", composition="mixture", private_block="last")

@@ -34,6 +34,7 @@ VARIANTS = [
     {"branch": "dual", "targets": "qkv-fc1", "gate": "layer"},
     {"branch": "dual", "composition": "factors", "gate": "client"},
     {"branch": "dual", "private_subspace": "shared-a"},
+    {"branch": "dual", "private_block": "last"},
     {"branch": "dual", "gate_fixed": 0.3},
     {"local": True},
 ]

@@ -12,8 +12,11 @@ import torch.nn.functional as F
 import fedsdg.models.forward as forward
 from fedsdg.models.adapter_config import AdapterConfig
 from fedsdg.models.adapters import initial_values, make_layout
+from fedsdg.models.architecture import Architecture
+from fedsdg.models.backbones import build, freeze
 from fedsdg.models.cohort import CohortModel
-from fedsdg.models.parameters import leaves, views
+from fedsdg.models.fast.model import CompiledModel
+from fedsdg.models.parameters import leaves, of_every_block, views
 
 VARIANTS = [
     {},
@@ -23,6 +26,8 @@ VARIANTS = [
     {"branch": "dual", "composition": "factors", "gate": "client"},
     {"branch": "dual", "private_subspace": "shared-a"},
     {"branch": "dual", "gate_fixed": 0.3},
+    {"branch": "dual", "private_block": "first"},
+    {"branch": "dual", "private_block": "last", "composition": "factors", "gate": "layer"},
     {"local": True},
     {"head": "private"},
 ]
@@ -290,3 +295,41 @@ def test_a_private_head_is_used_with_and_without_the_private_branch(
         assert torch.equal(found, expected)
     swapped = {**parameters, "head.weight": parameters["head.weight"].flip(0)}
     assert not torch.equal(private.logits(images, [4, 3, 5], swapped, private=False), found)
+
+
+@pytest.mark.parametrize("composition", ["residual", "factors"])
+@pytest.mark.parametrize("arranged", [views, lambda *given: of_every_block(*given)[0]])
+@pytest.mark.parametrize("kind", [CohortModel, CompiledModel])
+def test_other_blocks_than_the_private_one_are_the_shared_model(kind, arranged, composition):
+    """Trained for a few steps of Adam with penalties, bit for bit."""
+    shape = Architecture(8, 4, 1, 32, 4, 2, (0.5,), (0.5,))
+    config = AdapterConfig(
+        rank=3, branch="dual", private_block="middle", composition=composition, private_init="lora"
+    )
+    layout = make_layout(shape, 5, config)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = kind(freeze(build(shape), shape, "four", {}), layout, config, 5)
+        images = torch.randn(12, 1, 8, 8)
+    rows = [
+        row.repeat(2, 1).requires_grad_()
+        for row in initial_values(layout, config, np.random.default_rng(0))
+    ]
+    before, adam = rows[1].detach().clone(), torch.optim.Adam(rows, lr=0.05)
+
+    def parameters():
+        return arranged(rows[0], layout.communicated) | arranged(rows[1], layout.private)
+
+    for _ in range(3):
+        adam.zero_grad()
+        logits = model.logits(images, [5, 7], parameters())
+        (F.cross_entropy(logits, torch.arange(12) % 5) + 1e-3 * rows[1].square().sum()).backward()
+        adam.step()
+    assert (rows[1] != before).all(), "every private entry has moved: there is none of other blocks"
+    slow = CohortModel(model.backbone, layout, config, 5)
+    with torch.no_grad():
+        ours, shared = (slow.effective_weights(parameters(), private) for private in (True, False))
+        own, common = (model.logits(images, [5, 7], parameters(), p) for p in (True, False))
+    for layer in slow._adapted:
+        assert torch.equal(ours[layer], shared[layer]) == (not layer.startswith("blocks.2."))
+    assert not torch.equal(own, common)

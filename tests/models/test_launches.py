@@ -24,6 +24,7 @@ ADAPTERS = [
     {"branch": "dual", "targets": "qkv-fc1", "gate": "layer"},
     {"branch": "dual", "gate": "client", "composition": "factors"},
     {"branch": "dual", "private_subspace": "shared-a"},
+    {"branch": "dual", "private_block": "first", "gate": "layer"},
     {"branch": "dual", "composition": "mixture", "gate_fixed": 0.3},
 ]
 
@@ -79,7 +80,8 @@ def plainly_merged(model, p, layer, k, private):
     """W + s B A + m s B_p A_p of one client and layer, as written in `AdapterConfig`."""
     config, w = model.config, model.model.get_submodule(layer).weight
     a, b = p[f"{layer}.lora_A"][k], p[f"{layer}.lora_B"][k]
-    if config.branch == "none" or not private:
+    elsewhere = config.private_block == "first" and not layer.startswith("blocks.0.")
+    if config.branch == "none" or not private or elsewhere:
         return w + config.scale * b @ a
     gates = {"block": layer.rsplit(".", 2)[0] + ".", "layer": f"{layer}.", "client": ""}
     m = config.gate_fixed

@@ -68,6 +68,8 @@ OPTIONS = [
     {"branch": "dual", "composition": "factors", "gate": "client"},
     {"branch": "dual", "composition": "mixture", "gate_fixed": 0.3},
     {"branch": "dual", "private_subspace": "shared-a", "gate": "layer"},
+    {"branch": "dual", "private_block": "last"},
+    {"branch": "dual", "private_block": "first", "composition": "factors"},
     {"head": "private"},
     {"factor_b": "private"},
     {"factor_a": "frozen"},
@@ -117,7 +119,7 @@ def test_a_branch_is_apart_only_where_it_is_added_to_a_shared_model(make_model, 
         model = make_model(torch.float32, branch="dual", **options)
         return model.portable(named_rows(model, random_rows), private).own_rank
 
-    assert own_rank() == own_rank(gate_fixed=0.5) == 3
+    assert own_rank() == own_rank(gate_fixed=0.5) == own_rank(private_block="last") == 3
     for options in (
         {"private": False}, {"head": "private"}, {"factor_b": "private"},
         {"composition": "factors"}, {"composition": "mixture"}, {"private_subspace": "shared-a"},

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pandas as pd
 
-from fedsdg.analysis.comparisons import LEVEL, SEEDS, Comparison, Difference, comparisons, facts
+from fedsdg.analysis.comparisons import (
+    LATER,
+    LEVEL,
+    SEEDS,
+    Comparison,
+    Difference,
+    comparisons,
+    facts,
+    later,
+)
 from fedsdg.analysis.formatting import MISSING, few_seeds, p_value, points
 from fedsdg.analysis.horizon import horizon_label
 from fedsdg.analysis.hyperparameters import hyperparameters
@@ -40,7 +49,21 @@ def primary(summary: Summary) -> Table:
     """A row for each comparison; below one with several rivals a row for each of them."""
     found = comparisons(summary)
     lines = [line for one in found for line in _lines(summary, one)]
+    declared = later(summary)
+    lines += [
+        [
+            f"{one.id}: {method_title(one.subject)}",
+            one.metric.title,
+            one.where,
+            ", ".join(map(method_title, one.rivals)),
+            *[MISSING] * 5,
+            f"{LATER}: {one.claim}",
+        ]
+        for one in declared
+    ]
     notes: tuple[str, ...] = ("This experiment names no primary comparisons.",)
+    if declared:
+        notes = ()
     if found:
         notes = few_seeds((d.n for one in found for d in one.differences), SHOWN_FROM)
         for one in found:
@@ -53,6 +76,10 @@ def primary(summary: Summary) -> Table:
             {key: value for key, value in whole.items() if key != "differences"} | part
             for whole in map(facts, found)
             for part in _parts(whole)
+        ]
+        + [
+            {"id": one.id, "metric": one.metric.key, "subject": one.subject, "verdict": LATER}
+            for one in declared
         ]
     )
     return Table("primary", caption, (block("", _HEADS, lines),), notes, raw)

@@ -43,10 +43,12 @@ class DualPath(Personalisation):
     penalties: Annotated[Literal["inside", "decoupled"], Absent("inside")] = "inside"
     """the gradients of both penalties go `inside` the optimiser with that of the loss, or each
     takes a `decoupled` step of its own, as weight decay does in AdamW: θ ← θ − η ∇"""
-
     gate_samples: Annotated[Literal["all", "held-out"], Absent("all")] = "all"
     """which samples teach the gates: `all` that a client trains on, or a stratified quarter of
     them, `held-out`, from which the private branch does not learn, and the gates from no other"""
+    private_block: Literal["first", "middle", "last"] | None = None
+    """the only block with the private branch and its gate (`middle`: block ⌊L/2⌋ of
+    0 … L − 1); none: every block has them"""
 
     def __post_init__(self) -> None:
         if self.private_norm == "residual" and self.private_subspace == "shared-a":
@@ -67,6 +69,7 @@ class DualPath(Personalisation):
             "private_subspace": self.private_subspace,
             "private_init": self.private_init or usual,
             "private_a_trainable": self.private_norm != "b-only",
+            "private_block": self.private_block,
             "head": self.head,
         }
 

@@ -36,6 +36,14 @@ VARIANTS = {
     "factors": {"branch": "dual", "composition": "factors", "private_init": "lora"},
     "mixture": {"branch": "dual", "composition": "mixture", "gate_fixed": 0.3},
     "shared A": {"branch": "dual", "private_subspace": "shared-a"},
+    "first block": {"branch": "dual", "private_block": "first", "private_init": "lora"},
+    "last block": {"branch": "dual", "private_block": "last", "composition": "factors"},
+    "last block, shared A": {
+        "branch": "dual",
+        "private_block": "last",
+        "private_subspace": "shared-a",
+        "gate": "client",
+    },
     "frozen A": {"factor_a": "frozen"},
     "private B": {"factor_b": "private"},
     "private head": {"head": "private"},
@@ -151,6 +159,8 @@ def assert_as_good_as_float32(case, found, **which):
 def test_the_gradient_is_as_good_as_torchs(backbone, name):
     case = Case(backbone, COUNTS["ragged"], VARIANTS[name])
     assert_as_good_as_float32(case, case.compiled())
+    if "block" in name:
+        assert_as_good_as_float32(case, case.compiled(arranged=by_block))
 
 
 @pytest.mark.parametrize("name", COUNTS)
