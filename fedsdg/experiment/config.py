@@ -336,7 +336,7 @@ def parse_config(raw: Any) -> Config:
             given.get("checkpoint_seconds", 30.0), "checkpoint_seconds"
         ),
         conditions=parse_conditions(given.get("conditions"), plugins=plugins),
-        scenarios=parse_scenarios(given.get("scenarios", {}), given, methods, plugins),
+        scenarios=parse_scenarios(given.get("scenarios") or {}, given, methods, plugins),
         plugins=plugins,
         trainable=TRAINABLE.check(given.get("trainable", "adapters"), "trainable"),
         tables=parse_pages(given, "tables"),

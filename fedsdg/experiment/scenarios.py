@@ -38,7 +38,10 @@ def parse_scenarios(
     methods: Sequence[MethodConfig],
     plugins: Sequence[Plugin],
 ) -> dict[str, Scenario]:
-    """Every scenario laid over the config's own sections (``shared``)."""
+    """Return every scenario laid over the config's own sections (``shared``).
+
+    One that is null, in a file laid over another that has it, is left out.
+    """
     found = {}
     known = ("federation", "training", "conditions", "parameters")
     for name, given in mapping(value, "scenarios").items():
@@ -48,6 +51,8 @@ def parse_scenarios(
                 f"scenarios: the name {name!r} must be made of letters, digits, '.', '_', '~' "
                 "and '-'; it is part of paths"
             )
+        if given is None:
+            continue
         for key, value in mapping(given, where).items():
             if key not in known:
                 raise ValueError(f"{where}: unknown key {key!r}{hint(key, known)}")

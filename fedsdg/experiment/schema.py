@@ -87,7 +87,7 @@ def config_schema(
         "partition": _section(PartitionSettings),
         "training": shared["training"],
         "conditions": shared["conditions"],
-        "scenarios": named(SCENARIO, closed({**shared, "parameters": OBJECT})),
+        "scenarios": or_null(named(SCENARIO, or_null(closed({**shared, "parameters": OBJECT})))),
         "adapters": _section(AdaptersConfig),
         "methods": {**LIST, "items": entry},
         "tuned": or_null(TEXT),
