@@ -102,6 +102,10 @@ everything: $(INSTALLED) ## every published table and figure from nothing: many 
 	done
 	$(MAKE) extended cifar100 cifar100-plan cifar100-pilot bench
 
+# Its parts, one after another: benchmarks/study.py. STUDY_MINUTES=30 starts no run later than that.
+study: $(INSTALLED) ## the next part of the study; its last line says what to commit
+	nice $(BIN)/python -m benchmarks.study --jobs $(GRID_JOBS) $(if $(STUDY_MINUTES),--minutes $(STUDY_MINUTES))
+
 # The values that the arenas' configs hold were found so.
 search: $(INSTALLED) ## the search for the arenas' hyper-parameters again
 	$(BIN)/fedsdg search --jobs $(GRID_JOBS)
