@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsdg import files
-from fedsdg.experiment.backbones.made import require_made
+from fedsdg.experiment.backbones.made import require_made, take_recorded
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.grid.environment import surroundings
 from fedsdg.experiment.machine.devices import devices_of
@@ -63,7 +63,8 @@ def search(
     to ``tuned_file(output)``.
 
     Raises ``ValueError`` where there is nothing to search, no validation data, a backbone of
-    another recipe, or fewer devices than jobs; ``FileNotFoundError`` where there is no backbone;
+    another recipe, or fewer devices than jobs; ``FileNotFoundError`` where there is no backbone,
+    nor one of its recipe in the record;
     and ``Stopped`` at SIGINT and SIGTERM.
     """
     begun = time.monotonic()
@@ -78,7 +79,10 @@ def search(
         plan = _at_once(config, store, backbone, output, only)
     expected = plan.left()
     if backbone and expected:
-        require_made(config.backbone, config.backbones[config.backbone], backbone)
+        recipe = config.backbones[config.backbone]
+        if not backbone.is_file():
+            take_recorded(config.backbone, recipe, backbone)
+        require_made(config.backbone, recipe, backbone)
     deadline = None if minutes is None else begun + 60 * minutes
 
     def in_time(runs: Iterable[TrialRun]) -> Iterator[TrialRun]:
