@@ -189,6 +189,8 @@ ENTRIES = [
     "ditto",
     {"type": "interpolate", "weight": None},
     "fedrep",
+    "gated-head",
+    "fed-rod",
     "ffa-lora",
     "fedsa-lora",
     "rolora",
