@@ -101,9 +101,9 @@ class TrainingConfig:
     widths that are multiples of 16. `torch`: by PyTorch. `auto`: compiled where that is possible; a
     run's address says which it was"""
     private_optimiser: Literal["restart", "keep"] = "restart"
-    """what the optimiser remembers of parameters that never leave a client (Adam's moments of private
-    parameters, gates and Ditto's own models): `restart` in every round, or `keep`: it lives on with
-    the client"""
+    """what the optimiser remembers of parameters that never leave a client (Adam's moments of
+    private parameters, gates and Ditto's own models): `restart` in every round, or `keep`: it lives
+    on with the client"""
     refresh: Annotated[int, Range(0)] = 0
     """epochs in which a client trains its private parameters and gates alone, on the current shared
     model, before it is judged; discarded afterwards"""
