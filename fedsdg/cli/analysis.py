@@ -134,6 +134,14 @@ def ledger(arguments: argparse.Namespace) -> int:
     entries = write_ledger(arguments.claims, arguments.configs, arguments.records, arguments.output)
     counts = {v: sum(entry.verdict == v for entry in entries) for v in VERDICTS}
     print(f"{len(entries)} claims: {', '.join(f'{n} {v}' for v, n in counts.items())}")
+    if arguments.freeze:
+        from fedsdg.analysis.grids import published_grids
+        from fedsdg.analysis.ledger import read_claims
+        from fedsdg.analysis.ledger.frozen import FROZEN, freeze
+
+        claims = read_claims(arguments.claims, published_grids(arguments.configs))
+        records = Path(arguments.records)
+        print(f"{freeze(claims, records)} of their origins frozen in {records / FROZEN}")
     return 0
 
 
@@ -142,6 +150,12 @@ def _ledger_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--configs", default="config", help="their folder (default: %(default)s)")
     sub.add_argument("--records", default="results/reference", help="default: %(default)s")
     sub.add_argument("--output", default="docs/claims.md", help="default: %(default)s")
+    sub.add_argument(
+        "--freeze",
+        action="store_true",
+        help="keep the origin and the substance of every claim that has an origin in "
+        "RECORDS/origins.json; after its run 'fedsdg verify' names a change",
+    )
 
 
 def record(arguments: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedsdg.data.partition_record import (
+    GLOBAL_TEST,
     LEFT_OUT,
     SPLITS,
     Natural,
@@ -63,7 +64,7 @@ def read_partition(
     ``expect_dataset_sha256``: the hash of the data at hand (``ImageData.sha256``).
 
     Raises FileNotFoundError when there is no file, ValueError when it is truncated, altered, no
-    partition, or made for other data.
+    partition, made for other data, or gives a client an image of the global test set.
     """
     path = Path(path)
     if not os.path.isfile(path):
@@ -83,16 +84,24 @@ def read_partition(
     try:
         facts: dict[str, Any] = json.loads(metadata[METADATA_KEY])
         partition = _from_table(table, facts)
-        altered = (
-            partition.digest() != partition.sha256
-            or facts.get("sizes") != partition.sizes().tolist()
-            or facts.get("class_counts") != partition.class_counts().tolist()
+        held = np.flatnonzero((partition.split == GLOBAL_TEST) & (partition.client >= 0))
+        altered = partition.digest() != partition.sha256 or (
+            not len(held)  # Else a client has samples in a split that its sizes do not have.
+            and (
+                facts.get("sizes") != partition.sizes().tolist()
+                or facts.get("class_counts") != partition.class_counts().tolist()
+            )
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"partition {path} is not readable ({error!r}): {remedy}") from error
     if altered:
         raise ValueError(
             f"partition {path} does not match the sha256 it carries, it was altered: {remedy}"
+        )
+    if len(held):
+        raise ValueError(
+            f"partition {path} gives sample {held[0]} of the global test set to client "
+            f"{partition.client[held[0]]}: {remedy}"
         )
     if expect_dataset_sha256 is not None and partition.dataset_sha256 != expect_dataset_sha256:
         raise ValueError(

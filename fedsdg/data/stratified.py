@@ -46,5 +46,12 @@ def fixed_test_set(data: ImageData, share: float = TEST_SHARE) -> np.ndarray:
     """
     if data.official_test.any():
         return np.flatnonzero(data.official_test)
-    which = strata(data.labels, data.domain, data.num_classes)
+    return drawn_test_set(data.labels, data.domain, data.num_classes, share)
+
+
+def drawn_test_set(
+    labels: np.ndarray, domain: np.ndarray | None, num_classes: int, share: float = TEST_SHARE
+) -> np.ndarray:
+    """As ``fixed_test_set``, of data that have no test set of their own."""
+    which = strata(labels, domain, num_classes)
     return stratified_choice(which, math.ceil(share * len(which)), stream("test-split", 0))

@@ -24,7 +24,7 @@ from fedsdg.experiment.conditioned import (
     server_samples,
 )
 from fedsdg.experiment.differing import groups_of
-from fedsdg.experiment.material import Material
+from fedsdg.experiment.material import Material, require_test_set
 from fedsdg.experiment.run_config import RunConfig
 from fedsdg.experiment.starts import find_start, require_backbone
 from fedsdg.federation.asked import probes_of, told
@@ -126,6 +126,7 @@ def build(
 
     ``scratch``: the folder for what many clients keep, if it is too much for the memory.
     """
+    require_test_set(partition, material)
     method = method_of(run)
     personalisation, pooling = method.personalisation, method.pooling
     model, theta, private = _model(run, material, personalisation)

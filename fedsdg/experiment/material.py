@@ -13,6 +13,7 @@ from fedsdg.data.datasets import ImageData, load_dataset
 from fedsdg.data.images import Pictures
 from fedsdg.data.partition_record import Partition
 from fedsdg.data.partition_spec import PartitionSettings, PartitionSpec
+from fedsdg.data.stratified import drawn_test_set
 from fedsdg.experiment.machine.devices import take_device
 from fedsdg.federation.local_training import Samples
 from fedsdg.models.backbones import Backbone
@@ -36,6 +37,8 @@ class Material:
     domain: np.ndarray | None = None
     #: Where one's own data are from and what was done to them.
     data_facts: Mapping[str, Any] = field(default_factory=dict)
+    #: The samples [n] of the data's own test set; None where they have none.
+    official_test: np.ndarray | None = None
 
     @property
     def backbone_hash(self) -> str | None:
@@ -73,9 +76,45 @@ def prepare_material(dataset: str | ImageData, backbone: Backbone | None, device
     samples = Samples(
         torch.from_numpy(images).to(device), torch.from_numpy(data.labels).long().to(device)
     )
+    official = data.official_test if data.official_test.any() else None
     return Material(
-        samples, data.num_classes, data.sha256, backbone, pictures, data.domain, data.facts
+        samples,
+        data.num_classes,
+        data.sha256,
+        backbone,
+        pictures,
+        data.domain,
+        data.facts,
+        official,
     )
+
+
+def require_test_set(partition: Partition, material: Material) -> None:
+    """Check that a partition leaves the fixed test set alone, if its spec says that it does.
+
+    Raises:
+        ValueError: It gives a test image to a client, or has another test set.
+    """
+    if partition.spec.test != "fixed":
+        return
+    fixed = material.official_test
+    if fixed is None:
+        fixed = np.zeros(len(partition.label), dtype=bool)
+        share = partition.spec.global_test
+        fixed[drawn_test_set(partition.label, material.domain, partition.num_classes, share)] = True
+    name = (
+        f"the partition of {partition.dataset} ({partition.skew}, {partition.num_clients} clients, "
+        f"seed {partition.seed})"
+    )
+    remedy = "delete its file and make it again with `fedsdg partition`"
+    held = np.flatnonzero(fixed & (partition.client >= 0))
+    if len(held):
+        raise ValueError(
+            f"{name} gives sample {held[0]} of the fixed test set to client "
+            f"{partition.client[held[0]]}: {remedy}"
+        )
+    if not np.array_equal(partition.global_test(), np.flatnonzero(fixed)):
+        raise ValueError(f"{name} has another test set than the fixed one of its data: {remedy}")
 
 
 def make_partition(

@@ -17,6 +17,7 @@ from fedsdg.analysis.ledger import (
     read_ledger,
     write_ledger,
 )
+from fedsdg.analysis.ledger.frozen import changed_origins, freeze
 from fedsdg.analysis.ledger.page import page
 from fedsdg.analysis.summarise import summarise
 
@@ -308,3 +309,73 @@ def test_records_that_a_claim_compares_share_kernel_and_test_set():
             for name in pairs
         ]
         assert said[0] == said[1] and len(said[0]) == 1, claim["id"]
+
+
+LATER = changed(id="later", origin="hypothesis", experiment="cross", cell="iid@half")
+
+
+def test_a_hypothesis_may_be_about_a_run_that_is_still_to_be_made(place):
+    entry, seen, plain = judged(
+        place, LATER, changed(id="seen", origin="post hoc", seen_in="arena"), BETTER
+    )
+    assert (entry.verdict, entry.reason, entry.effect) == ("open", "declared, not yet run", None)
+    text = page([entry, seen, plain])
+    assert "*(Aims; hypothesis)*" in text and "*(Aims; post hoc, seen in arena)*" in text
+    assert "origin" not in plain.to_dict() and entry.to_dict()["origin"] == "hypothesis"
+    with pytest.raises(ValueError, match="unknown experiment 'cross'"):
+        read(place, LATER | {"origin": "specification"})
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"origin": "hypothetis"}, "origin is 'hypothetis', but must be .*mean 'hypothesis'"),
+        ({"origin": "post hoc"}, "is post hoc, but lacks 'seen_in'"),
+        ({"origin": "hypothesis", "seen_in": "arena"}, "has 'seen_in', but is not post hoc"),
+        ({"origin": "post hoc", "seen_in": "arenas"}, "no experiment and no commit.*'arena'"),
+    ],
+)
+def test_what_is_wrong_with_an_origin_is_named(place, keys, message):
+    with pytest.raises(ValueError, match=f"claim better.*{message}"):
+        read(place, changed(**keys))
+
+
+def test_a_claim_is_frozen_with_its_run(place):
+    """Before the run a hypothesis may be changed and frozen anew, afterwards nothing of it."""
+    records = place / "records"
+    run, post = changed(origin="hypothesis"), changed(id="p", origin="post hoc", seen_in="arena")
+    claims = (run, post, LATER, OPEN | {"origin": "specification"}, PROOF)
+    assert freeze(read(place, *claims), records) == 4
+    before = (records / "origins.json").read_bytes()
+    reworded = run | {"note": "Said more plainly.", "section": "Goals"}
+    assert freeze(read(place, reworded, *claims[1:]), records) == 0
+    assert (records / "origins.json").read_bytes() == before
+
+    def changes(*claims):
+        return dict(changed_origins(read(place, *claims), records))
+
+    assert changes(*claims) == {}
+    for other, sentence in (
+        (run | {"origin": "specification"}, "origin was changed from 'hypothesis' to 'specificat"),
+        (run | {"threshold": {"above": 1}}, "what it claims was changed since"),
+        (run | {"minus": {"method": "krum"}}, "what it claims was changed since"),
+        (run | {"sentence": "FedSDG is best."}, "what it claims was changed since"),
+    ):
+        found = changes(other, *claims[1:])
+        assert list(found) == ["better"] and sentence in found["better"]
+        assert "arena has been run" in found["better"]
+        with pytest.raises(ValueError, match="claim better"):
+            freeze(read(place, other, *claims[1:]), records)
+    assert (
+        "seen in was changed from 'arena' to 'later'"
+        in changes(run, post | {"seen_in": "later"}, *claims[2:])["p"]
+    )
+    assert "was removed" in changes(*claims[1:])["better"]
+    moved = LATER | {"experiment": "arena", "cell": "iid"}
+    assert list(changes(run, post, moved, *claims[3:])) == ["later"], "to a run that was known"
+    sharper = LATER | {"threshold": {"above": 2}}
+    assert changes(run, post, sharper, *claims[3:]) == {}
+    assert freeze(read(place, run, post, sharper, *claims[3:]), records) == 1
+    (records / "cross").mkdir()
+    (records / "cross" / "runs.parquet").touch()
+    assert list(changes(*claims)) == ["later"]

@@ -1,6 +1,7 @@
 """Files of partitions: what is written is read, byte for byte, or refused."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -213,3 +214,17 @@ def test_a_partition_without_domains_keeps_the_hash_it_always_had():
     partition = make(0, test="by-seed")
     assert not {"client_domain", "test"} & set(partition.facts())
     assert partition.sha256 == "0935637f976b8ec5f5d596b5312c25d2c9dff2660e81a7d66dc94a8ea2f56908"
+
+
+@pytest.mark.parametrize("test", ["fixed", "by-seed"])
+def test_an_image_of_the_global_test_set_belongs_to_no_client(test, tmp_path):
+    """Of a file whose hash fits: it was not altered, but made so."""
+    whole = make(0, test=test)
+    client, sample = whole.client.copy(), whole.global_test()[3]
+    client[sample] = 2
+    path = tmp_path / "held.parquet"
+    write_partition(whole, path)
+    digest = replace(whole, client=client).digest()
+    rewrite(path, column=("client", pa.array(client)), sha256=digest)
+    with pytest.raises(ValueError, match=f"held.parquet gives sample {sample} .* client 2: delete"):
+        read_partition(path)

@@ -9,7 +9,7 @@ import torch
 import yaml
 
 from fedsdg.data.datasets import image_data
-from fedsdg.data.partition_record import TEST, TRAIN, VAL
+from fedsdg.data.partition_record import LEFT_OUT, TEST, TRAIN, VAL
 from fedsdg.experiment.building import build
 from fedsdg.experiment.conditioned import seen_samples
 from fedsdg.experiment.config import parse_config
@@ -403,3 +403,19 @@ def test_scaffolds_control_is_the_mean_over_those_who_may_train(make):
     (rows,) = kept.values()
     assert torch.allclose(made.state["control"], rows.sum(0) / 6, atol=1e-6)
     assert not rows[torch.from_numpy(made.circumstances.held_out)].any()
+
+
+def test_a_client_that_trains_on_an_image_of_the_fixed_test_set_is_refused(make):
+    run, material, partition, _ = make()
+    sample = int(partition.global_test()[5])
+    client, split = partition.client.copy(), partition.split.copy()
+    client[sample], split[sample] = 3, TRAIN
+    leaking = dataclasses.replace(partition, client=client, split=split)
+    with pytest.raises(ValueError, match=f"digits .*gives sample {sample} of the fixed test set"):
+        build(run, material, leaking)
+    client[sample], split[sample] = -1, LEFT_OUT
+    smaller = dataclasses.replace(partition, client=client, split=split)
+    with pytest.raises(ValueError, match="another test set than the fixed one"):
+        build(run, material, smaller)
+    spec = dataclasses.replace(partition.spec, test="by-seed")
+    build(run, material, dataclasses.replace(smaller, spec=spec))

@@ -7,7 +7,6 @@ numbers of every entry in the committed records and judges them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from fedsdg.analysis.grids import published_grids
@@ -53,7 +52,7 @@ def write_ledger(
 ) -> list[Entry]:
     """Judge the claims and write ``{records}/ledger.json`` and the page; returns the entries."""
     entries = judge_claims(read_claims(claims_file, published_grids(configs)), records)
-    write_json(Path(records) / "ledger.json", [asdict(entry) for entry in entries])
+    write_json(Path(records) / "ledger.json", [entry.to_dict() for entry in entries])
     write_page(entries, page)
     return entries
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,13 @@ from fedsdg.analysis.measures import MEASURES
 from fedsdg.files import hint
 from fedsdg.files.strict_yaml import read_yaml
 
+#: Required of every entry; "origin" belongs here as soon as all entries have one.
 _TEXTS = ("id", "source", "section", "sentence")
+SPECIFICATION, HYPOTHESIS, POST_HOC = "specification", "hypothesis", "post hoc"
+#: Where a claim is from: a specification; ours, written before its runs; or after its quantity
+#: could be read somewhere.
+ORIGINS = (SPECIFICATION, HYPOTHESIS, POST_HOC)
+_COMMIT = re.compile(r"[0-9a-f]{7,40}")
 _MEASURED = ("experiment", "cell", "method", "measure", "threshold")
 _OPTIONAL = ("dataset", "arguments", "minus", "over", "note")
 
@@ -28,6 +35,9 @@ class Claim:
     ``minus`` and ``over`` change some of the arguments, or ``experiment``, ``cell``, ``method`` or
     ``dataset``; the effect is then a difference or a ratio paired over seeds. Several methods there
     mean the one with the highest mean. Experiments with several data sets need ``dataset``.
+
+    ``origin`` is one of ``ORIGINS``; "post hoc" entries say in ``seen_in`` in which experiment or
+    commit their quantity could be read before. The experiment of a hypothesis need not exist yet.
     """
 
     id: str
@@ -47,6 +57,8 @@ class Claim:
     proof: str | None = None
     verdict: str | None = None
     note: str | None = None
+    origin: str = ""
+    seen_in: str = ""
 
     @property
     def other(self) -> Mapping[str, Any] | None:
@@ -117,13 +129,15 @@ def _claim(given: Any, number: int, grids: Mapping[str, Grid]) -> Claim:
     for key in (*_TEXTS, *(name for name in own if name != "experiment")):
         if given.get(key) in (None, ""):
             raise ValueError(f"{where} lacks {key!r}; add it{_remedy(kind, key)}")
-    allowed = (*_TEXTS, *own, "note", *(_OPTIONAL if not kind else ()))
+    further = ("note", "origin", "seen_in")
+    allowed = (*_TEXTS, *own, *further, *(_OPTIONAL if not kind else ()))
     for key in given:
         if key not in allowed:
             raise ValueError(f"{where} has an unknown key {key!r}{hint(key, allowed)}")
     texts: dict[str, Any] = {
-        name: str(given[name]).strip() for name in (*_TEXTS, "note") if given.get(name)
+        name: str(given[name]).strip() for name in (*_TEXTS, *further) if given.get(name)
     }
+    _check_origin(texts.get("origin", ""), texts.get("seen_in", ""), where, grids)
     if kind == "needs":
         return Claim(**texts, needs=str(given["needs"]))
     if kind == "proof":
@@ -147,6 +161,27 @@ def _claim(given: Any, number: int, grids: Mapping[str, Grid]) -> Claim:
     return claim
 
 
+def _check_origin(origin: str, seen_in: str, where: str, grids: Mapping[str, Grid]) -> None:
+    """Raise ``ValueError`` for an unknown origin, and where ``seen_in`` does not fit it."""
+    if origin and origin not in ORIGINS:
+        raise ValueError(
+            f"{where}: the origin is {origin!r}, but must be one of {', '.join(ORIGINS)}"
+            f"{hint(origin, ORIGINS)}"
+        )
+    if origin == POST_HOC and not seen_in:
+        raise ValueError(
+            f"{where} is post hoc, but lacks 'seen_in'; name the experiment or the commit where "
+            "its quantity could be read before"
+        )
+    if seen_in and origin != POST_HOC:
+        raise ValueError(f"{where} has 'seen_in', but is not post hoc; remove it, or say so")
+    if seen_in and seen_in not in grids and not _COMMIT.fullmatch(seen_in):
+        raise ValueError(
+            f"{where}: seen_in is {seen_in!r}, which is no experiment and no commit"
+            f"{hint(seen_in, grids)}"
+        )
+
+
 def _remedy(kind: str, key: str) -> str:
     if kind == "needs" and key == "needs":
         return ": what it would take to test it, or name an experiment"
@@ -158,7 +193,7 @@ def _check(claim: Claim, where: str, grids: Mapping[str, Grid]) -> None:
     if claim.minus is not None and claim.over is not None:
         raise ValueError(f"{where} has both 'minus' and 'over'; remove one")
     for experiment in (str(claim.experiment), claim.other_experiment):
-        if experiment not in grids:
+        if experiment not in grids and claim.origin != HYPOTHESIS:
             raise ValueError(
                 f"{where} names the unknown experiment {experiment!r}; set it to null and say what "
                 f"it needs, or correct it{hint(experiment, grids)}"
@@ -167,9 +202,12 @@ def _check(claim: Claim, where: str, grids: Mapping[str, Grid]) -> None:
         raise ValueError(
             f"{where} names the unknown measure {claim.measure!r}{hint(claim.measure, MEASURES)}"
         )
-    own, other = grids[str(claim.experiment)], grids[claim.other_experiment]
-    _check_place(where, own, claim.cell, (claim.method,), claim.dataset)
-    _check_place(where, other, claim.other_cell, claim.others, claim.other_dataset)
+    if claim.experiment in grids:
+        own = grids[str(claim.experiment)]
+        _check_place(where, own, claim.cell, (claim.method,), claim.dataset)
+    if claim.other_experiment in grids:
+        other = grids[claim.other_experiment]
+        _check_place(where, other, claim.other_cell, claim.others, claim.other_dataset)
     measure = MEASURES[claim.measure]
     for name, value in (*claim.arguments.items(), *claim.changes.items()):
         if name not in measure.options:

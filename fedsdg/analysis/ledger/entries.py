@@ -9,7 +9,7 @@ from typing import Any
 
 from fedsdg.analysis.horizon import SETTLED, horizons
 from fedsdg.analysis.judgement import OPEN, REFUTED, SUPPORTED, UNDECIDED, judge
-from fedsdg.analysis.ledger.claims import Claim
+from fedsdg.analysis.ledger.claims import HYPOTHESIS, Claim
 from fedsdg.analysis.measures import MEASURES
 from fedsdg.analysis.measures.records import Case, LackingError, Record, Values
 from fedsdg.files.places import split_setting
@@ -48,6 +48,17 @@ class Entry:
     horizon: str
     setting: Mapping[str, float]
     note: str
+    origin: str = ""
+    seen_in: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the ledger's file holds of it; an origin only where there is one."""
+        found = asdict(self)
+        return {
+            name: value
+            for name, value in found.items()
+            if value or name not in ("origin", "seen_in")
+        }
 
 
 def entry_of(claim: Claim, opened: Mapping[str, Record | None]) -> Entry:
@@ -59,6 +70,8 @@ def entry_of(claim: Claim, opened: Mapping[str, Record | None]) -> Entry:
         return _without_number(claim, OPEN, f"needs {claim.needs}")
     record, other = opened[claim.experiment], opened[claim.other_experiment]
     if record is None or other is None:
+        if claim.origin == HYPOTHESIS:
+            return _without_number(claim, OPEN, "declared, not yet run")
         lacking = claim.experiment if record is None else claim.other_experiment
         return _without_number(claim, OPEN, f"there is no record of {lacking} yet")
     try:
@@ -193,7 +206,7 @@ def _without_number(claim: Claim, verdict: str, reason: str) -> Entry:
 
 
 def _texts(claim: Claim) -> dict[str, Any]:
-    names = ("id", "source", "section", "sentence")
+    names = ("id", "source", "section", "sentence", "origin", "seen_in")
     return {name: getattr(claim, name) for name in names} | {"note": claim.note or ""}
 
 

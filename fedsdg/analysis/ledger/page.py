@@ -84,7 +84,9 @@ def _table(heads: Sequence[str], rows: object) -> list[str]:
 
 
 def _row(entry: Entry) -> tuple[str, ...]:
-    name = f'<a id="{entry.id}"></a>`{entry.id}`<br>{entry.sentence} *({entry.section})*'
+    said = f"{entry.section}; {entry.origin}" if entry.origin else entry.section
+    said += f", seen in {entry.seen_in}" if entry.seen_in else ""
+    name = f'<a id="{entry.id}"></a>`{entry.id}`<br>{entry.sentence} *({said})*'
     verdict = f"**{entry.verdict}**"
     if entry.reason:
         verdict += f"<br>{entry.reason}"

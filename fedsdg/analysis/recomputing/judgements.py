@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fedsdg.analysis.grids import published_grids
 from fedsdg.analysis.ledger import Entry, judge_claims, read_claims
+from fedsdg.analysis.ledger.frozen import changed_origins
 from fedsdg.analysis.ledger.page import page
 from fedsdg.analysis.recomputing.faults import FACTORS, Fault, json_faults, text_faults
 from fedsdg.analysis.recomputing.nudged import summary_of
@@ -24,7 +24,8 @@ LEDGER, PAGE = f"{RECORDS}/ledger.json", "docs/claims.md"
 def judged(root: Path) -> tuple[list[Entry], list[Fault]]:
     """The recomputed entries, and what of the committed ledger and its page differs from them.
 
-    Of a folder without a ledger there are neither.
+    A claim that has changed since it was frozen and run is a fault, too. Of a folder without a
+    ledger there are neither.
     """
     if not (root / LEDGER).is_file():
         return [], []
@@ -37,6 +38,10 @@ def judged(root: Path) -> tuple[list[Entry], list[Fault]]:
     found = json_faults(
         LEDGER, _by_id(read_json(root / LEDGER)), lambda factor: _by_id(_rows(version(factor)))
     )
+    found += [
+        Fault(CLAIMS, name, "", "", because)
+        for name, because in changed_origins(claims, root / RECORDS)
+    ]
     shown = root / PAGE
     if not shown.is_file():
         found.append(Fault(PAGE, "", "", "", "it is not there; fedsdg ledger writes it"))
@@ -48,7 +53,7 @@ def judged(root: Path) -> tuple[list[Entry], list[Fault]]:
 
 def _rows(entries: list[Entry]) -> Any:
     """As they stand in a file."""
-    return json.loads(canonical_json([asdict(entry) for entry in entries]))
+    return json.loads(canonical_json([entry.to_dict() for entry in entries]))
 
 
 def _by_id(rows: list[dict[str, Any]]) -> dict[str, Any]:

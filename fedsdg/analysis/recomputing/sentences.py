@@ -110,7 +110,8 @@ def numbers(entry: Any) -> list[float]:
     if isinstance(entry, str):
         return [abs(one.value) for one in numerals(entry)]
     if isinstance(entry, Mapping):
-        told = [value for key, value in entry.items() if key not in ("id", "source", "section")]
+        apart = ("id", "source", "section", "origin", "seen_in")
+        told = [value for key, value in entry.items() if key not in apart]
         return [number for value in told for number in numbers(value)]
     return [number for value in entry for number in numbers(value)]
 
