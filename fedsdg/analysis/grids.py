@@ -24,10 +24,9 @@ class Grid:
 def published_grids(folder: str | Path) -> dict[str, Grid]:
     """The grid of every YAML file in ``folder`` and below that names an experiment.
 
-    A key that a file does not have is that of the file whose name begins its own
-    (``cifar100-needs.yaml`` is laid over ``cifar100.yaml``), and else that of ``config.yaml``.
-    Raises ``FileNotFoundError`` where there is no ``config.yaml``, and ``ValueError`` naming the
-    file that is no config.
+    A key that a file does not have is that of the files which it is laid ``over``, and else that of
+    ``config.yaml``. Raises ``FileNotFoundError`` where there is no ``config.yaml`` or no such file,
+    and ``ValueError`` naming the file that is no config.
     """
     base_file = Path(folder) / "config.yaml"
     if not base_file.is_file():
@@ -37,15 +36,18 @@ def published_grids(folder: str | Path) -> dict[str, Grid]:
     for file in sorted(Path(folder).rglob("*.yaml")):
         own = _read(file)
         if "experiment" in own:
-            parent = file.with_name(f"{file.stem.rpartition('-')[0]}.yaml")
-            above = _read(parent) if parent.is_file() else {}
-            grid = _grid(file, {**base, "scenarios": {}, **above, **own})
+            config = {**base, "scenarios": {}}
+            for layer in (*(_read(Path(folder) / name) for name in own.get("over") or ()), own):
+                below, above = config["scenarios"], layer.get("scenarios", {})
+                scenarios = {} if above is None else {**below, **above}
+                config |= {**layer, "scenarios": scenarios}
+            grid = _grid(file, config)
             grids[grid.experiment] = grid
     return grids
 
 
 def _grid(file: Path, config: Mapping[str, Any]) -> Grid:
-    scenarios = list(config.get("scenarios") or {})
+    scenarios = [name for name, given in config["scenarios"].items() if given is not None]
     cells = [
         f"{skew}@{scenario}" if scenario else skew
         for skew in config["skews"]

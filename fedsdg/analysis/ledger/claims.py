@@ -15,8 +15,8 @@ from fedsdg.analysis.measures import MEASURES
 from fedsdg.files import hint
 from fedsdg.files.strict_yaml import read_yaml
 
-#: Required of every entry; "origin" belongs here as soon as all entries have one.
-_TEXTS = ("id", "source", "section", "sentence")
+#: Required of every entry.
+_TEXTS = ("id", "source", "origin", "section", "sentence")
 SPECIFICATION, HYPOTHESIS, POST_HOC = "specification", "hypothesis", "post hoc"
 #: Where a claim is from: a specification; ours, written before its runs; or after its quantity
 #: could be read somewhere.
