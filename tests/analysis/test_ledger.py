@@ -30,6 +30,7 @@ PERSONAL = {"metric": "personal_accuracy"}
 BETTER = {
     "id": "better",
     "source": "002",
+    "origin": "specification",
     "section": "Aims",
     "sentence": "FedSDG is better than the better of two.",
     "experiment": "arena",
@@ -43,6 +44,7 @@ BETTER = {
 OPEN = {
     "id": "private",
     "source": "002",
+    "origin": "specification",
     "section": "Aims",
     "sentence": "Nothing leaks.",
     "experiment": None,
@@ -51,6 +53,7 @@ OPEN = {
 PROOF = {
     "id": "sum",
     "source": "000",
+    "origin": "specification",
     "section": "Step 2",
     "sentence": "Weights sum to one.",
     "proof": "tests/test_x.py::test_y",
@@ -106,10 +109,14 @@ def test_grids_take_what_they_lack_from_the_base(place):
     assert grids["arena"].cells == ("iid", "dirichlet~0.1")
     assert grids["later"].cells == ("iid@a", "dirichlet~0.1@a")
     assert grids["later"].rows == ("krum",)
-    child = {"experiment": "later-still", "skews": ["iid"]}
+    child = {"experiment": "later-still", "skews": ["iid"], "over": ["extended/later.yaml"]}
     (place / "config" / "extended" / "later-still.yaml").write_text(yaml.safe_dump(child))
     still = published_grids(place / "config")["later-still"]
     assert (still.cells, still.rows) == (("iid@a",), ("krum",))
+    for scenarios, cells in (({"a": None, "b": {}}, ("iid@b",)), (None, ("iid",))):
+        other = yaml.safe_dump(child | {"scenarios": scenarios})
+        (place / "config" / "extended" / "later-still.yaml").write_text(other)
+        assert published_grids(place / "config")["later-still"].cells == cells
 
 
 def test_a_difference_is_paired_and_from_the_better_rival(place):
@@ -321,7 +328,7 @@ def test_a_hypothesis_may_be_about_a_run_that_is_still_to_be_made(place):
     assert (entry.verdict, entry.reason, entry.effect) == ("open", "declared, not yet run", None)
     text = page([entry, seen, plain])
     assert "*(Aims; hypothesis)*" in text and "*(Aims; post hoc, seen in arena)*" in text
-    assert "origin" not in plain.to_dict() and entry.to_dict()["origin"] == "hypothesis"
+    assert entry.to_dict()["origin"] == "hypothesis"
     with pytest.raises(ValueError, match="unknown experiment 'cross'"):
         read(place, LATER | {"origin": "specification"})
 
@@ -344,8 +351,8 @@ def test_a_claim_is_frozen_with_its_run(place):
     """Before the run a hypothesis may be changed and frozen anew, afterwards nothing of it."""
     records = place / "records"
     run, post = changed(origin="hypothesis"), changed(id="p", origin="post hoc", seen_in="arena")
-    claims = (run, post, LATER, OPEN | {"origin": "specification"}, PROOF)
-    assert freeze(read(place, *claims), records) == 4
+    claims = (run, post, LATER, OPEN, PROOF)
+    assert freeze(read(place, *claims), records) == 5
     before = (records / "origins.json").read_bytes()
     reworded = run | {"note": "Said more plainly.", "section": "Goals"}
     assert freeze(read(place, reworded, *claims[1:]), records) == 0

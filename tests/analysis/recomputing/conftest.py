@@ -16,6 +16,7 @@ SIDECAR = f"paper_figures/{NAME}/label_noise.json"
 CLAIMS = """
 - id: weights-follow-noise
   source: "000"
+  origin: specification
   section: Summary
   sentence: A client weighs less the more of its labels are wrong.
   experiment: label-noise

@@ -158,7 +158,7 @@ def test_the_sample_cannot_be_negative(copy, capsys):
 
 
 def test_an_origin_that_was_changed_after_its_run_is_named(copy, capsys):
-    changed(copy, "claims.yaml", "  section: Summary", "  section: Summary\n  origin: hypothesis")
+    changed(copy, "claims.yaml", "origin: specification", "origin: hypothesis")
     assert main(["ledger", "--freeze"]) == 0
     assert "1 of their origins frozen" in capsys.readouterr().out
     assert main(["verify", "--sample", "0"]) == 0
