@@ -91,7 +91,7 @@ GRID = $(BIN)/fedsdg run --grid
 # never timed as a whole; goes on where it was broken off. `make record EXPERIMENTS=…` puts a grid into the record.
 # Before them the tests that take an hour: all generated inputs through files and over ranks, a hundred kills,
 # and the analysis of 5,000 runs.
-EVERYTHING = config $(ARENAS) needs-controls verification ablation $(SMALL)
+EVERYTHING = config $(ARENAS) needs-controls verification ablation $(SMALL) studies/restarting
 CLAIMS ?= $(basename $(notdir $(wildcard config/claims/*.yaml)))
 everything: $(INSTALLED) ## every published table and figure from nothing: many hours
 	FEDSDG_TESTS=everything $(PYTEST) tests/bad_inputs/test_bad_inputs.py tests/experiment/test_resuming.py \

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedsdg.experiment.config import Config
-from fedsdg.experiment.config_files import load_config
+from fedsdg.experiment.config_files import load_config, merged_config
 from fedsdg.files.places import RECORD, filled
 from fedsdg.files.shipped import root
 
@@ -51,8 +51,9 @@ def arenas(folder: Path = CONFIGS) -> Iterator[Arena]:
         )
     files = sorted(folder.rglob("*.yaml"), key=lambda file: (file.parent != folder, file))
     for file in sorted(files, key=lambda file: file != folder / FIRST):
-        over = load_config([folder / FIRST, file]).over
-        config = load_config([folder / FIRST, *(folder / name for name in over), file])
+        said = merged_config([folder / FIRST, file]).get("over")
+        over = [folder / name for name in said] if isinstance(said, list) else []
+        config = load_config([folder / FIRST, *over, file])
         yield _arena(config, file.relative_to(folder).as_posix(), folder)
 
 

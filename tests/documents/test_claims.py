@@ -28,7 +28,7 @@ def claims(grids):
 def test_every_specification_has_claims_and_every_claim_a_home(claims):
     """Reading checks experiment, cell, rows, measure and arguments of each."""
     assert len(claims) >= 30
-    assert {claim.source for claim in claims} == {"000", "001", "002", "003", "004"}
+    assert {claim.source for claim in claims} == {"000", "001", "002", "003", "004", "study"}
 
 
 def test_grids_are_those_of_the_checked_configs(grids):

@@ -51,11 +51,8 @@ def test_the_configs_of_the_repository_are_valid_to_workflow_and_package():
     validate(copy.deepcopy(DEFAULT), str(SCHEMA))
     folder = ROOT / "config"
     for overlay in sorted(folder.rglob("*.yaml")):
-        over_paper = overlay.stem.startswith(("paper-", "cifar100"))
-        below = [folder / "config.yaml", *([folder / "paper.yaml"] if over_paper else [])]
-        planned = overlay.stem in ("cifar100-plan", "cifar100-needs")
-        below += [folder / "cifar100.yaml"] if planned else []
-        below += [folder / "cifar100-plan.yaml"] if overlay.stem == "cifar100-needs" else []
+        over = yaml.safe_load(overlay.read_text()).get("over", [])
+        below = [folder / "config.yaml", *(folder / name for name in over)]
         config = load_config([*below, overlay])
         validate(merged([*below, overlay]), str(SCHEMA))
         assert config.experiment == ("label-skew" if overlay.stem == "config" else overlay.stem)

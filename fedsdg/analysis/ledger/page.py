@@ -23,8 +23,8 @@ SOURCES = {
 _PREAMBLE = f"""# What the specifications claim, and what the record says
 
 Every sentence of the specifications that a run can test, with its verdict, and hypotheses of this
-project. Behind each claim stands its origin: *specification*; *hypothesis*, written before its runs; or
-*post hoc*, where its quantity could be read before it was written. The claims stand in
+project. Behind each claim stands its origin: *specification*; *hypothesis*, written before its
+runs; or *post hoc*, where its quantity could be read before it was written. The claims stand in
 [claims.yaml](../claims.yaml), each with the measure, the threshold and the experiment that decide
 it; `fedsdg ledger` looks up the numbers in [results/reference/](../results/reference) and writes
 this page.
