@@ -205,6 +205,7 @@ def build(
             shapley=run.federation.shapley,
             trajectory=run.federation.trajectory,
             save=training.save,
+            gates_of_every_round=run.federation.record_gates == "every-round",
         ),
         seed=run.seed,
         theta=theta.to(device),

@@ -39,6 +39,11 @@ class FederationConfig:
     of either, drawn at random once for each seed and the same for all methods"""
     trace_every: Annotated[int, Range(0)] = 0
     "0, or: write losses, penalties and gates of every n-th batch to `trace.parquet`"
+    record_gates: Annotated[Literal["every-round", "evaluations"], Absent("every-round")] = (
+        "every-round"
+    )
+    """in which rounds the gates of participants are recorded: in `every-round`, or in those that
+    are evaluated (`evaluations`), for smaller records"""
     shapley: Literal[False, True, "estimated"] = False
     """true: what each client's update of the last round was worth, by all coalitions of at most 10
     clients, and beside it an estimate from 50 random orders; `estimated`: the estimate alone, for

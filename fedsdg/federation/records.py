@@ -131,8 +131,14 @@ class Scribe:
         bank: ClientBank,
         facts: Mapping[str, np.ndarray] | None = None,
         own: Iterable[Column] = (),
+        *,
+        gates: bool = True,
     ) -> None:
-        """``facts``: columns [K] that are the same in every round; ``own``: those of the rule."""
+        """``facts``: columns [K] that are the same in every round; ``own``: those of the rule.
+
+        ``gates``: whether rows of participants have their gates.
+        """
+        self._with_gates = gates
         self._round = round_
         self._diagnostics = diagnostics_by_client(own)
         self._facts = facts or {}
@@ -200,7 +206,8 @@ class Scribe:
         ``sends``: bool [M], which of the cohort had time for an update; None: all.
         """
         rows: dict[int, dict[str, Any]] = {}
-        self._look_up_gates([*cohort.tolist(), *arrived.clients.tolist()])
+        if self._with_gates:
+            self._look_up_gates([*cohort.tolist(), *arrived.clients.tolist()])
         for k, client in enumerate(cohort.tolist()):
             row = self._row(client, participated=True)
             if not np.isnan(local.loss[k]):

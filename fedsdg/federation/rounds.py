@@ -276,7 +276,16 @@ class Federation:
 
         gammas = {} if self.gammas is None else {"gamma": self.gammas}
         facts = {**conditions.facts, **gammas}
-        scribe = Scribe(round_, self.layout, self.shards, self.bank, facts, columns_of(self.rule))
+        due = self.schedule.due(round_)
+        scribe = Scribe(
+            round_,
+            self.layout,
+            self.shards,
+            self.bank,
+            facts,
+            columns_of(self.rule),
+            gates=due or self.schedule.gates_of_every_round,
+        )
         record: dict[str, Any] = {
             "bytes_up": sent.up,
             "bytes_down": sent.down,
@@ -288,7 +297,7 @@ class Federation:
         clients = scribe.participants(cohort, local, ending.arrived, aggregate, sends)
         if self.schedule.shapley and round_ == self.schedule.rounds:
             add_shapley(self, clients, before, ending.arrived)
-        record["evaluated"] = due = self.schedule.due(round_)
+        record["evaluated"] = due
         if due:
             found_now, steps = evaluate(self, round_, scribe, clients)
             record |= found_now | {"evaluation_steps": steps}

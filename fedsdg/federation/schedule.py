@@ -29,6 +29,8 @@ class Schedule:
     #: Whose models are kept: those after the "last" round, or after the "selected" one, which is
     #: the first of those with the highest mean validation accuracy; None keeps none.
     save: str | None = None
+    #: Whether participants' gates are recorded in rounds that are not evaluated, too.
+    gates_of_every_round: bool = True
 
     def due(self, round_: int) -> bool:
         """Whether a round is evaluated: every so many from the first on, and the last one."""

@@ -271,3 +271,24 @@ def test_gates_of_a_run_are_those_of_its_last_evaluation(
         if gates:
             assert result[name] == pytest.approx(np.mean(gates))
     assert ("gates_a" in result) == learned
+
+
+def test_gates_are_recorded_in_evaluated_rounds_alone_where_that_is_asked_for(
+    run_of, partition_of, material, tmp_path
+):
+    """All else stays as it is, and the address of a run that does not ask for it too."""
+    found = {}
+    for asked in ("every-round", "evaluations"):
+        run = run_of("fedsdg", conditions=CONFLICT, record_gates=asked)
+        given = {"store": tmp_path / asked / "store", "identity": {}}
+        assert execute(run, material, partition_of(run), tmp_path / asked / "run", **given) is None
+        found[asked] = run, read(tmp_path / asked / "run")[1]
+    usual, rows = found["every-round"]
+    run, fewer = found["evaluations"]
+    assert "record_gates" not in usual.to_dict()["federation"] and run.hash != usual.hash
+    judged = {row["round"] for row in rows if row["val_accuracy"] is not None}
+    assert 0 < len(judged) < ROUNDS
+    for row, other in zip(rows, fewer, strict=True):
+        assert row["gates"] is not None or not row["participated"]
+        kept = row["gates"] if row["round"] in judged else None
+        assert other == {**row, "gates": kept}
