@@ -72,8 +72,9 @@ def lacking(part: Part, config: Config) -> list[str]:
         file = record / "tuned.yaml"
         known = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
         return [label for label in config.search.space if label not in known]
-    only = [f"seed~{seed}" for seed in part.seeds]
-    wanted = [run_below(run.identity) for run in grid_runs(config, ROOT, only)]
+    runs = grid_runs(config, ROOT, [f"seed~{seed}" for seed in part.seeds])
+    labelled = [{**run.identity, "method": run.identity["label"]} for run in runs]
+    wanted = list(map(run_below, labelled))
     if not (record / "runs.parquet").is_file():
         return wanted
     done = {run_below(run) for run in Summary(record).runs if run["status"] == "ok"}

@@ -15,11 +15,11 @@ skews: [iid]
 seeds: [0, 1]
 federation: {clients: 4, clients_per_round: 2, rounds: 1, evaluate_every: 1}
 tuned: results/reference/tiny/tuned.yaml
-methods: [fedavg-uniform]
+methods: [{type: fedavg-uniform, name: mean}]
 search:
   seeds: [100]
   trials: 2
-  space: {fedavg-uniform: {eta_g: [0.001, 0.01, log]}}
+  space: {mean: {eta_g: [0.001, 0.01, log]}}
 tables: [main]
 """
 
@@ -59,7 +59,7 @@ def test_it_stops_for_a_commit_after_each_part_and_goes_on_from_what_is_committe
         record = tree / "results/reference/tiny"
         record.mkdir(parents=True, exist_ok=True)
         if not part.seeds:
-            (record / "tuned.yaml").write_text("fedavg-uniform: {eta_g: 0.002}\n")
+            (record / "tuned.yaml").write_text("mean: {eta_g: 0.002}\n")
         else:
             write_runs(record, seeds=range(len(done) - 1))
 
@@ -79,7 +79,7 @@ def write_runs(record, seeds):
     rows = [
         {"dataset": "digits", "clients": 4, "skew": "iid", "scenario": "", "method": label,
          "seed": seed, "status": "ok"}
-        for seed in seeds for label in ("fedavg-uniform",)
+        for seed in seeds for label in ("mean",)
     ]  # fmt: skip
     pd.DataFrame(rows).to_parquet(record / "runs.parquet")
 
