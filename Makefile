@@ -16,7 +16,7 @@ SNAKEMAKE  = $(BIN)/snakemake --cores $(CORES) $(if $(CONFIG),--configfile $(CON
 # Jobs of the pipeline find `fedsdg` here, as in an activated shell.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help reproduce report page everything search record cifar100 cifar100-plan cifar100-pilot extended smoke test pytest test-fast lint verify package bench bench-compare bench-regression bench-runs gate same-tables planted gpu slurm-demo lock documents docs environment clean distclean
+.PHONY: help reproduce report page everything study search record cifar100 cifar100-plan cifar100-pilot extended smoke test pytest test-fast lint verify package bench bench-compare bench-regression bench-runs gate same-tables planted gpu slurm-demo lock documents docs environment clean distclean
 
 # The head of this file, and each target with the text after its `##`.
 help: ## this list

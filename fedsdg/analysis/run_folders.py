@@ -20,7 +20,7 @@ from fedsdg.analysis.summary_schemas import (
     VALUES,
     run_order,
 )
-from fedsdg.files import canonical_json, read_json
+from fedsdg.files import canonical_json, read_json, require_unchanged
 from fedsdg.files.places import ANY_RUN, RUN_BELOW
 from fedsdg.files.records import read_parquet
 
@@ -40,7 +40,11 @@ class RunFolder:
         file = self.folder / f"{name}.parquet"
         if name == "timings" or not file.exists():
             return RECORD_SCHEMAS[name]
-        return pq.read_schema(file)
+        try:
+            return pq.read_schema(file)
+        except (OSError, pa.ArrowException):
+            require_unchanged(file)
+            raise
 
     def table(self, name: str) -> pa.Table:
         """The rows of ``rounds``, ``clients`` or ``timings``; none where the run left no such file.

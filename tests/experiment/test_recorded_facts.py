@@ -192,6 +192,7 @@ def test_a_table_without_answers_has_no_such_column(tmp_path):
         ("local-only", 0),
         ("ditto", 1),  # as long as the model for the server
         ("apfl", 1),
+        ("fed-rod", 1),
         ({"type": "fedrep", "head_epochs": 3}, 3 / 2),  # beside two epochs
         ({"type": "feddpa", "personal_epochs": 1}, 1 / 2),
     ],

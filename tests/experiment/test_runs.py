@@ -36,7 +36,7 @@ CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 SKEW = "dirichlet~1.0"
 OWN_WORK = {
     *("fedsgd", "fedprox-inexact", "fedrep", "ditto", "fedsdg-official", "fedsdg-official-aligned"),
-    *("apfl", "feddpa"),
+    *("apfl", "feddpa", "fed-rod"),
 }
 BYTE_IDENTICAL = ("rounds.parquet", "clients.parquet", "result.json")
 

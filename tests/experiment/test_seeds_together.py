@@ -120,7 +120,17 @@ def moved(a, b):
     return max(float(gap.norm() / way.norm().clamp(min=1e-30)) for gap, way in far if way.numel())
 
 
-@pytest.mark.parametrize("name", METHODS)
+#: Their gates learn on samples that are drawn by seed.
+HELD_OUT = [name for name, row in METHODS.items() if row.personalisation.gate_samples != "all"]
+
+
+@pytest.mark.parametrize("name", HELD_OUT)
+def test_seeds_whose_gates_learn_on_other_samples_do_not_train_together(fresh, name):
+    with pytest.raises(ValueError, match="differ in their samples; run them one by one"):
+        require_alike([fresh(name, seed, torch.float32) for seed in SEEDS[:2]])
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in HELD_OUT])
 @pytest.mark.parametrize("dtype, bound", [(torch.float64, 1e-9), (torch.float32, 1e-3)])
 def test_seeds_in_one_pass_are_the_seeds_alone(fresh, name, dtype, bound):
     """Two of them, in a round after which nobody is evaluated and in one after which all are."""
