@@ -252,8 +252,9 @@ def allowed(base: str, file: Path = ALLOWED) -> dict[str, Any]:
             ``over``, ``call``: ``before`` or ``after`` -> settings laid over the configs of that
             side alone, and how a grid is done there (see ``CALL``).
             ``runs``: a pattern of the names of runs that differ, with ``difference`` (of the first
-            round, at most ``FIRST_ROUND``) or ``columns`` (those that a mended fault changes, in
-            every round; ``all`` where all that follows does).
+            round, at most ``FIRST_ROUND``), ``columns`` (those that a mended fault changes, in
+            every round; ``all`` where all that follows does) or ``new: true`` (runs of a row that
+            the base lacks, which are not compared).
 
     Returns:
         The same keys, joined, and ``exceptions``, the entries with ``runs``. Of two calls the
@@ -278,8 +279,8 @@ def allowed(base: str, file: Path = ALLOWED) -> dict[str, Any]:
 
 def _require_sound(entry: Mapping[str, Any], file: Path) -> None:
     lacks = [key for key in ("commit", "reason") if key not in entry]
-    if "runs" in entry and ("difference" in entry) == ("columns" in entry):
-        lacks.append("difference or columns")
+    if "runs" in entry and len({"difference", "columns", "new"} & entry.keys()) != 1:
+        lacks.append("difference, columns or new, and one of them alone")
     if lacks:
         raise ValueError(f"an entry in {file} has no {lacks[0]}; it has to say so")
     for key in SIDED:
@@ -345,6 +346,9 @@ def differences(before: Path, after: Path, allow: Mapping[str, Any]) -> dict[str
     sides = runs_below(before, allow.get("renamed", {}).get("methods")), runs_below(after)
     found = {}
     for run in sorted({*sides[0], *sides[1]}):
+        excused = [one for one in allow["exceptions"] if fnmatch(run, one["runs"])]
+        if run not in sides[0] and any("new" in one for one in excused):
+            continue
         if run not in sides[0] or run not in sides[1]:
             found[run] = [f"only {'after' if run in sides[1] else 'before'}"]
             continue
@@ -353,7 +357,6 @@ def differences(before: Path, after: Path, allow: Mapping[str, Any]) -> dict[str
             pairs = zip(("before", "after"), failures, strict=True)
             found[run] = [f"failed {side}: {error}" for side, error in pairs if error]
             continue
-        excused = [one for one in allow["exceptions"] if fnmatch(run, one["runs"])]
         mended = [one["columns"] for one in excused if "columns" in one]
         if "all" in mended:
             found[run] = []

@@ -136,6 +136,20 @@ def test_a_column_may_be_renamed_by_the_map(tmp_path):
     assert differences(*places, allow) == {NAME: []}
 
 
+def test_a_row_that_the_base_lacks_is_not_compared(tmp_path):
+    """Only where that is said; a row that is there before alone is always a difference."""
+    before, after = tmp_path / "before", tmp_path / "after"
+    for side in (before, after):
+        write_run(side)
+    write_run(after, "arena/new", label="new")
+    new = "arena/digits/iid/new/seed~0"
+    assert differences(before, after, NOTHING) == {NAME: [], new: ["only after"]}
+    said = {"runs": "arena/*/new/*", "commit": "abc", "reason": "a new row", "new": True}
+    allow = {**NOTHING, "exceptions": [said]}
+    assert differences(before, after, allow) == {NAME: []}
+    assert differences(after, before, allow) == {NAME: [], new: ["only before"]}
+
+
 def test_an_exception_bounds_the_first_round_alone(tmp_path):
     one = {"runs": "arena/*", "commit": "abc", "reason": "another order", "difference": 1e-7}
     allow = {"renamed": {}, "exceptions": [one]}
@@ -161,7 +175,8 @@ def test_a_mended_fault_excuses_its_columns_or_all_that_follows(tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("[{runs: '*', commit: a, reason: b}]", "has no difference or columns"),
+        ("[{runs: '*', commit: a, reason: b}]", "has no difference, columns or new"),
+        ("[{runs: '*', commit: a, reason: b, new: true, columns: all}]", "one of them alone"),
         ("[{runs: '*', commit: a, difference: 0}]", "has no reason"),
         ("[{added: {rounds: [more]}, reason: b}]", "has no commit"),
         ("[{runs: '*', commit: a, reason: b, difference: 0.1}]", "at most 1e-06"),
