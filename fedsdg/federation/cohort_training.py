@@ -10,7 +10,7 @@ are sent at once before, and the losses are fetched and looked at afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from fedsdg.federation.optimisers.mover import Mover
 from fedsdg.federation.optimisers.optimiser import descend
 from fedsdg.federation.step_rows import ROWS, PrivateColumns, Rows
 from fedsdg.federation.steps import Steps, longest_first
-from fedsdg.models.adapters import GATE
+from fedsdg.models.adapters import apart
 from fedsdg.models.interface import HasLosses
 from fedsdg.models.parameters import Layout, leaves, offsets
 from fedsdg.models.rounding import root, sigmoid
@@ -139,11 +139,11 @@ class CohortTraining:
         """The losses of a step's samples over what divides them; ``alone``: of θ_g alone."""
         samples, sizes = self._samples, steps.sizes[step]
         index, size = steps.batch(step)
-        if samples.for_gates is not None:
-            named = apart(named)
         if alone and self._log_shares is not None:
             bias = named["head.bias"]
             named = {**named, "head.bias": bias + self._log_shares[: len(bias)]}
+        if samples.for_gates is not None:
+            named = apart(named)
         which = {"private": False} if alone else {}
         images, labels = samples.images[index], samples.labels[index]
         loss = self._work.loss
@@ -297,24 +297,6 @@ class CohortTraining:
         if all(count % every for count in own):
             return []
         return [row for row in _trace(rows, numbers, own) if row["step"] % every == 0]
-
-
-def apart(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Every client's parameters twice: gates fixed, then what they gate fixed.
-
-    Args:
-        parameters: Tensors [M, …] by the layout's names, or by kind.
-
-    Returns:
-        Tensors [2M, …]. No gradient reaches a gate through the first M rows, nor a private part
-        that a gate scales through the others.
-    """
-    found = {}
-    for name, value in parameters.items():
-        first = value.detach() if name.endswith(GATE) else value
-        second = value.detach() if name.endswith("_private") else value
-        found[name] = torch.cat((first, second))
-    return found
 
 
 def log_class_shares(

@@ -224,6 +224,24 @@ def _in_its_block(value: Tensor, like: Tensor, config: AdapterConfig) -> Tensor:
     return pad(value, (0, 0, 0, 0, before, depth - 1 - before))
 
 
+def apart(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Every client's parameters twice: gates fixed, then what they gate fixed.
+
+    Args:
+        parameters: Tensors [M, …] by the layout's names, or by kind.
+
+    Returns:
+        Tensors [2M, …]. No gradient reaches a gate through the first M rows, nor a private part
+        that a gate scales through the others.
+    """
+    found = {}
+    for name, value in parameters.items():
+        first = value.detach() if name.endswith(GATE) else value
+        second = value.detach() if name.endswith("_private") else value
+        found[name] = torch.cat((first, second))
+    return found
+
+
 def merge(
     weight: Tensor,
     layer: str,

@@ -108,3 +108,27 @@ def test_a_command_that_fails_is_the_exit_code_and_a_wrong_config_a_sentence(
     (tree / "config/tiny.yaml").write_text(GRID.replace("trials: 2", "trials: 0"))
     assert study.main([]) == 2
     assert capsys.readouterr().err.startswith("error: search.trials is 0")
+
+
+def test_fedsdg_mended_is_what_its_rule_makes_of_the_record():
+    """At 1e-4 the highest validation accuracy of B; within a point keeping the state wins."""
+    import pandas as pd
+
+    record = study.ROOT / "results/reference/restarting/clients.parquet"
+    frame = pd.read_parquet(record, columns=["method", "round", "conflicts", "val_accuracy"])
+    late = frame[(4 * frame["round"] > 3 * 120) & frame["conflicts"]].dropna()
+    means = 100 * late.groupby("method")["val_accuracy"].mean()
+    found = {
+        (state, way): means[f"{state}-{way}-1e-4"]
+        for state in ("restart", "keep")
+        for way in ("inside", "decoupled")
+    }
+    best = max(found, key=found.__getitem__)
+    if found["keep", "inside"] >= found[best] - 1:
+        best = ("keep", "inside")
+    text = (study.ROOT / "config/cross-needs.yaml").read_text()
+    entries = yaml.safe_load(text)["methods"]
+    (mended,) = (one for one in entries if isinstance(one, dict) and "mended" in str(one))
+    chosen = mended.get("private_optimiser", "restart"), mended.get("penalties", "inside")
+    assert chosen == best
+    assert all(f"{mean:.1f} %" in text for mean in found.values())
