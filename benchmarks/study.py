@@ -35,18 +35,18 @@ class Part:
     """A part of the study.
 
     Attributes:
-        configs: Files of config/, laid over the default one; the last names the experiment.
+        configs: Files of config/, laid over the default one.
         seeds: The seeds whose runs it holds; none: it is the search for the experiment's values.
     """
 
     configs: tuple[str, ...]
     seeds: tuple[int, ...] = ()
 
-    @property
-    def title(self) -> str:
+    def title(self, experiment: str) -> str:
         if not self.seeds:
-            return f"{self.configs[-1]}, search"
-        return f"{self.configs[-1]}, seeds {self.seeds[0]} to {self.seeds[-1]}"
+            return f"{experiment}, search"
+        first, last = self.seeds[0], self.seeds[-1]
+        return f"{experiment}, " + (f"seed {first}" if first == last else f"seeds {first} to {last}")
 
 
 def cell(*configs: str) -> tuple[Part, Part]:
@@ -56,12 +56,23 @@ def cell(*configs: str) -> tuple[Part, Part]:
 
 LABEL_SKEW = ("cross-needs", "cross-label-skew")
 VIEWS = ("cross-needs", "cross-views")
+CIFAR100 = ("cross-cifar100-needs",)
+MNIST = ("cross-cifar100-needs", "cross-mnist-needs")
 PARTS = (
     Part(("studies/restarting",), tuple(range(5))),
     *cell("cross-needs"),
     *cell(*LABEL_SKEW),
     *cell(*VIEWS),
     *(Part(configs, tuple(SECOND)) for configs in (("cross-needs",), LABEL_SKEW, VIEWS)),
+    Part((*CIFAR100, "studies/cifar100-rates")),
+    Part((*CIFAR100, "cross-cifar100-label-skew", "studies/cifar100-rates")),
+    *(
+        Part(configs, (seed,))
+        for seed in FIRST
+        for configs in (CIFAR100, (*CIFAR100, "cross-cifar100-label-skew"))
+    ),
+    *cell(*MNIST),
+    *cell(*MNIST, "cross-mnist-label-skew"),
 )
 
 
@@ -71,7 +82,8 @@ def lacking(part: Part, config: Config) -> list[str]:
     if not part.seeds:
         file = record / "tuned.yaml"
         known = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
-        return [label for label in config.search.space if label not in known]
+        labels = [one.label for one in config.methods if one.label in config.search.space]
+        return [label for label in labels if label not in known]
     runs = grid_runs(config, ROOT, [f"seed~{seed}" for seed in part.seeds])
     labelled = [{**run.identity, "method": run.identity["label"]} for run in runs]
     wanted = list(map(run_below, labelled))
@@ -129,14 +141,15 @@ def next_step(
         ]
         config = load_config(files)
         place, name = filled(RECORD, experiment=config.experiment), f"[{number}/{len(parts)}]"
+        title = part.title(config.experiment)
         if not uncommitted(config.experiment):
             if not (left := lacking(part, config)):
                 continue
-            say(f"study: {name} {part.title}: {len(left)} of it to be computed")
+            say(f"study: {name} {title}: {len(left)} of it to be computed")
             compute(part, config)
         left = lacking(part, config)
         more = f"{len(left)} of it are left" if left else "it is complete"
-        say(f"study: {name} {part.title}: {more}; commit {place}, then call again")
+        say(f"study: {name} {title}: {more}; commit {place}, then call again")
         return
     say("study: all parts are in the record")
 

@@ -20,6 +20,7 @@ from fedsdg.experiment.config_values import (
     parse_seeds,
     parse_skews,
     parse_text,
+    parse_tuned,
 )
 from fedsdg.experiment.consistency import check_consistency
 from fedsdg.experiment.declared_data import ALL, natural_clients, parse_datasets
@@ -119,7 +120,7 @@ class Config:
     over: tuple[str, ...] = ()
     #: The file of values that a search found, which are laid over the entries of ``methods``, and
     #: the labels of entries for which it has none.
-    tuned: str | None = None
+    tuned: tuple[str, ...] = ()
     untuned: frozenset[str] = frozenset()
     #: Where the experiment's ``results`` lie; what calls a command or function chooses it.
     root: Path = field(default_factory=Path)
@@ -236,7 +237,7 @@ class Config:
         """The run of one cell of the grid and one seed; ``ValueError`` for an untuned row."""
         if method.label in self.untuned:
             raise ValueError(
-                f"methods: {method.label!r} has no tuned values in {self.tuned}; make them with "
+                f"methods: {method.label!r} has no tuned values in {self.tuned[-1]}; make them with "
                 f"'fedsdg search --only {method.label}' and this config, or set eta_g in its entry"
             )
         case = self.scenario(setting)
@@ -313,9 +314,9 @@ def parse_config(raw: Any) -> Config:
     for name, entry in backbones.items():
         parse_backbone(entry, f"backbones.{name}")
     search = parse_search(given.get("search", {}), seeds, methods, plugins)
-    tuned = None if given.get("tuned") is None else parse_text(given["tuned"], "tuned")
+    tuned = parse_tuned(given.get("tuned"))
     untuned: frozenset[str] = frozenset()
-    if tuned is not None:
+    if tuned:
         methods, untuned = with_tuned(methods, tuned, search.space, plugins)
     config = Config(
         experiment=parse_name(given["experiment"], "experiment"),

@@ -54,6 +54,12 @@ def parse_text(value: Any, where: str) -> str:
     return value.strip()
 
 
+def parse_tuned(value: Any) -> tuple[str, ...]:
+    """Files of tuned values: none, one, or a list."""
+    given = [] if value is None else value if isinstance(value, list) else [value]
+    return tuple(parse_text(entry, "tuned") for entry in given)
+
+
 def parse_files(value: Any, where: str) -> tuple[str, ...]:
     """Names of files; there may be none."""
     for name in listed(value, where) if value != [] else []:

@@ -42,7 +42,7 @@ def findings(config: Config) -> Iterator[str]:
     """What a person should know of the config's horizon, a line each; warnings say so."""
     if config.untuned:
         labels = ", ".join(one.label for one in config.methods if one.label in config.untuned)
-        yield f"warning: {config.tuned} has no values for {labels}; 'fedsdg search' finds them"
+        yield f"warning: {config.tuned[-1]} has no values for {labels}; 'fedsdg search' finds them"
     said = set()
     for setting in config.settings:
         warning = unreachable(config.scenario(setting).federation)

@@ -86,41 +86,52 @@ def method_entry(entry: Any, plugins: Sequence[Plugin] = ()) -> MethodConfig:
 
 
 def with_tuned(
-    methods: Sequence[MethodConfig], file: str, space: Mapping[str, Any], plugins: Sequence[Plugin]
+    methods: Sequence[MethodConfig],
+    files: Sequence[str],
+    space: Mapping[str, Any],
+    plugins: Sequence[Plugin],
 ) -> tuple[tuple[MethodConfig, ...], frozenset[str]]:
-    """Lay the values that a search found over the entries.
+    """Lay the values that searches found over the entries.
 
     Args:
         methods: The entries of the config.
-        file: A mapping of labels to values, as ``fedsdg search`` writes it: relative to the working
-            directory, else to what comes with the package. It need not be there yet.
-        space: What the config searches, by label.
+        files: Mappings of labels to values, as ``fedsdg search`` writes them, the later over the
+            earlier: relative to the working directory, else to what comes with the package. They
+            need not be there yet.
+        space: What the config searches, by label; the last file is that search's.
         plugins: Those of the config.
 
     Returns:
         The entries, and the labels of those that are not tuned: which lack a value that their
-        space names, or are not in the file and set no ``eta_g`` of their own.
+        space names, or are not in the last file and set no ``eta_g`` of their own.
 
     Raises:
-        ValueError: The file holds something else, or a value that a parameter does not allow.
+        ValueError: A file holds something else, or a value that a parameter does not allow.
     """
-    place = next((p for p in (Path(file), root() / file) if p.is_file()), None)
-    tuned = {} if place is None else mapping(read_yaml(place) or {}, f"the tuned values in {place}")
-    laid, untuned = [], set()
+    laid, tuned = list(methods), {}
+    for file in files:
+        place = next((p for p in (Path(file), root() / file) if p.is_file()), None)
+        read = {} if place is None else read_yaml(place) or {}
+        tuned = mapping(read, f"the tuned values in {place}")
+        laid = [_with_values(method, tuned, f"{place}", plugins) for method in laid]
+    untuned = set()
     for method in methods:
-        where = f"{place}: {method.label}"
-        values = mapping(tuned.get(method.label, {}), where)
-        known = settable(method.row, plugins)
-        for key in values:
-            if key not in known:
-                raise ValueError(f"{where} has no parameter {key!r}{hint(key, known)}")
-        laid.append(
-            method.with_values({k: known[k].check(v, f"{where}.{k}") for k, v in values.items()})
-        )
-        lacks = set(space.get(method.label, ())) - set(values)
+        lacks = set(space.get(method.label, ())) - set(tuned.get(method.label, ()))
         if lacks if method.label in tuned else "eta_g" not in method.overrides:
             untuned.add(method.label)
     return tuple(laid), frozenset(untuned)
+
+
+def _with_values(
+    method: MethodConfig, tuned: Mapping[str, Any], place: str, plugins: Sequence[Plugin]
+) -> MethodConfig:
+    where = f"{place}: {method.label}"
+    values = mapping(tuned.get(method.label, {}), where)
+    known = settable(method.row, plugins)
+    for key in values:
+        if key not in known:
+            raise ValueError(f"{where} has no parameter {key!r}{hint(key, known)}")
+    return method.with_values({k: known[k].check(v, f"{where}.{k}") for k, v in values.items()})
 
 
 def training_keys(plugins: Sequence[Plugin]) -> dict[str, Declared]:

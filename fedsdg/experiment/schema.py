@@ -90,7 +90,7 @@ def config_schema(
         "scenarios": or_null(named(SCENARIO, or_null(closed({**shared, "parameters": OBJECT})))),
         "adapters": _section(AdaptersConfig),
         "methods": {**LIST, "items": entry},
-        "tuned": or_null(TEXT),
+        "tuned": {"type": ["string", "array", "null"], "items": TEXT},
         "plugins": {"type": "array", "uniqueItems": True, "items": TEXT},
         **{
             key: {"type": "array", "uniqueItems": True, "items": {"enum": list(names)}}

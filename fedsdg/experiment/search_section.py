@@ -63,6 +63,8 @@ def parse_search(
         for key, axis in mapping(axes, where).items():
             if key not in known_keys:
                 raise ValueError(f"{where}: no parameter {key!r}{hint(key, known_keys)}")
+            if axis is None:
+                continue
             space[label][key] = parse_axis(axis, known_keys[key], f"{where}.{key}")
         if not space[label]:
             raise ValueError(f"{where} names no parameter; name one or remove it")

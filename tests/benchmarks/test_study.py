@@ -55,7 +55,7 @@ def test_it_stops_for_a_commit_after_each_part_and_goes_on_from_what_is_committe
     done = []
 
     def compute(part, config):
-        done.append(part.title)
+        done.append(part.title(config.experiment))
         record = tree / "results/reference/tiny"
         record.mkdir(parents=True, exist_ok=True)
         if not part.seeds:
@@ -90,7 +90,7 @@ def test_every_part_names_configs_that_are_there_and_searches_come_before_runs()
         config = load_config([study.ROOT / f"config/{one}.yaml" for one in part.configs])
         if part.seeds:
             assert {*part.seeds} <= {*config.seeds}
-            assert config.experiment in searched or config.tuned is None
+            assert config.experiment in searched or not config.tuned
         else:
             searched.add(config.experiment)
             file = study.ROOT / f"results/reference/{config.experiment}/tuned.yaml"

@@ -349,7 +349,21 @@ def test_tuned_values_make_the_runs_that_entries_with_these_values_make(tmp_path
         entry = method_entry({"type": label, **values})
         run = config.run("digits", "iid", config.method(label), 0)
         assert run == config.run("digits", "iid", entry, 0)
-        assert run.hash == replace(config, tuned=None).run("digits", "iid", entry, 0).hash
+        assert run.hash == replace(config, tuned=()).run("digits", "iid", entry, 0).hash
+
+
+def test_of_several_files_the_later_has_the_last_word_and_must_hold_what_is_searched(tmp_path):
+    first, last = tmp_path / "first.yaml", tmp_path / "last.yaml"
+    first.write_text(yaml.safe_dump({"fedprox": {"eta_g": 0.02, "mu": 0.5}}))
+    raw = two_stage(fedprox={"eta_g": [0.001, 0.01], "mu": None})
+    raw["methods"], raw["tuned"] = ["fedprox"], [str(first), str(last)]
+    assert list(parse_config(raw).search.space["fedprox"]) == ["eta_g"]
+    assert parse_config(raw).untuned == {"fedprox"}  # the first file's rate is another search's
+    last.write_text(yaml.safe_dump({"fedprox": {"eta_g": 0.01}}))
+    config = parse_config(raw)
+    entry = method_entry({"type": "fedprox", "eta_g": 0.01, "mu": 0.5})
+    run = config.run("digits", "iid", config.method("fedprox"), 0)
+    assert not config.untuned and run == config.run("digits", "iid", entry, 0)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def search(
     holds what is known, and the same call goes on: finished runs lie in the store. Outcomes that
     the file held before, of runs that this call does not come to, stay. In two stages they count
     as done, and so do those in ``record``, the file of another search; values of finished rows go
-    to ``tuned_file(output)``.
+    to ``tuned_file(output)``; in one stage too, where the config names a file of tuned values.
 
     Raises ``ValueError`` where there is nothing to search, no validation data, a backbone of
     another recipe, or fewer devices than jobs; ``FileNotFoundError`` where there is no backbone,
@@ -76,7 +76,7 @@ def search(
     if config.search.trials == TWO_STAGE:
         plan = _in_two_stages(config, store, backbone, output, only, record)
     else:
-        plan = _at_once(config, store, backbone, output, only)
+        plan = _at_once(config, store, backbone, output, only, record)
     expected = plan.left()
     if backbone and expected:
         recipe = config.backbones[config.backbone]
@@ -148,19 +148,40 @@ class _Plan:
 
 
 def _at_once(
-    config: Config, store: Path, backbone: Path | None, output: Path, only: Sequence[str]
+    config: Config,
+    store: Path,
+    backbone: Path | None,
+    output: Path,
+    only: Sequence[str],
+    record: Path | None,
 ) -> _Plan:
     """All trials of all methods, which are known beforehand."""
     planned = list(trial_runs(config, trials_of(config), store, backbone))
     wanted = {run.key for run in planned}
-    earlier = files.read_json(output) if output.is_file() else {}
-    outcomes = {key: one for key, one in known_outcomes(earlier).items() if key in wanted}
-    todo = [run for run in planned if not only or run.trial.method.label in only]
+    earlier = [read_found(file) for file in (record, output) if file and file.is_file()]
+    outcomes = {
+        key: one
+        for found in earlier
+        for key, one in known_outcomes(found).items()
+        if key in wanted
+    }
+    # Where the config names a file of tuned values, the outcomes in the files count as done.
+    taken = set(outcomes) if config.tuned else set()
+    todo = [
+        run
+        for run in planned
+        if run.key not in taken and (not only or run.trial.method.label in only)
+    ]
     done = set()
 
     def write() -> dict[str, Any]:
         found = found_of(config, planned, outcomes)
         files.write_json(output, found)
+        if config.tuned:
+            begun = {run.trial.method.label for run in planned if run.key not in outcomes}
+            whole = {k: v for k, v in found["methods"].items() if k not in begun}
+            values = tuned_values({**found, "methods": whole})
+            files.write_bytes(tuned_file(output), values.encode())
         return found
 
     def keep(run: TrialRun, outcome: Outcome) -> None:
