@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedsdg.analysis.comparisons import LATER, Comparison, comparisons, later
+from fedsdg.analysis.comparisons import Comparison, comparisons
 from fedsdg.analysis.formatting import points
 from fedsdg.analysis.inference import Interval
 from fedsdg.analysis.summary import Summary
@@ -40,13 +40,10 @@ def compared(
 def agreement(experiment: str, results: Path = Path("results")) -> Iterator[str]:
     """One line for each primary comparison: its difference here, the record's, and agreement."""
     pairs = compared(experiment, results)
-    declared = later(Summary(results / "summary" / experiment))
-    if not pairs and not declared:
+    if not pairs:
         yield f"{experiment}: its config names no primary comparisons"
     for here, record in pairs:
         yield f"{experiment}, {here.named.id}: {line(here, record)}"
-    for one in declared:
-        yield f"{experiment}, {one.id}: {LATER}"
 
 
 def facts(experiment: str, results: Path = Path("results")) -> list[dict[str, Any]]:

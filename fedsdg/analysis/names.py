@@ -58,13 +58,13 @@ _FORMER_METRICS = (PERSONAL, WORST, GLOBAL)
 #: The keys of all metrics that tables may show.
 METRIC_KEYS = tuple(metric.key for metric in _METRICS)
 
-#: What is reported: the mean of the evaluations in the last quarter of the rounds, and the round
-#: picked on validation data; of records that have no such mean, the last round.
+#: What is reported: the round picked on validation data, and beside it the mean of the evaluations
+#: in the last quarter of the rounds; of records that have no such mean, the last round.
 ROUNDS = {
-    "quarter": "mean of the last quarter of the rounds",
     "selected": "round selected on validation data",
+    "quarter": "mean of the last quarter of the rounds",
 }
-FORMER_ROUNDS = {"last": "last round", "selected": ROUNDS["selected"]}
+FORMER_ROUNDS = {"selected": ROUNDS["selected"], "last": "last round"}
 
 
 def reported_rounds(runs: Iterable[Mapping[str, Any]]) -> Mapping[str, str]:

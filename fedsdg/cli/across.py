@@ -11,7 +11,7 @@ def across(arguments: argparse.Namespace) -> int:
     """Compare the methods that several arenas have, over all of them."""
     from pathlib import Path
 
-    from fedsdg.analysis.across import write_across
+    from fedsdg.analysis.regret import write_across
 
     written = write_across(
         arguments.arena,
@@ -20,7 +20,7 @@ def across(arguments: argparse.Namespace) -> int:
         arguments.figures,
         arguments.metric,
     )
-    print((Path(arguments.output) / "across.md").read_text(encoding="utf-8"))
+    print((Path(arguments.output) / "regret.md").read_text(encoding="utf-8"))
     for path in written:
         print(path)
     return 0

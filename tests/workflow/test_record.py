@@ -13,9 +13,9 @@ import matplotlib
 import pytest
 
 from fedsdg.analysis import plots
-from fedsdg.analysis.across import write_across
 from fedsdg.analysis.plots import USUAL_FIGURES
 from fedsdg.analysis.recomputing.pages import Record
+from fedsdg.analysis.regret import write_across
 from fedsdg.analysis.tables import USUAL_TABLES
 from fedsdg.files import HASHES
 

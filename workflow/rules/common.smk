@@ -193,13 +193,13 @@ def recorded_arenas():
 
 def published_tables():
     names = [f"{record(e)}/{name}" for e, name in recorded_pages("tables")]
-    names += [f"{record('across')}/{name}" for name in ("across", "to_target") if recorded_arenas()]
+    names += [f"{record('across')}/{name}" for name in ("regret",) if recorded_arenas()]
     return expand("{stem}.{suffix}", stem=names, suffix=places.TABLE_FORMATS)
 
 
 def published_figures():
     pages = recorded_pages("figures")
-    pages = [*pages, *[("across", "across") for _ in recorded_arenas()[:1]]]
+    pages = [*pages, *[("across", "regret") for _ in recorded_arenas()[:1]]]
     names = [places.PAPER_FIGURE.format(experiment=e, figure=name) for e, name in pages]
     return expand("{stem}.{suffix}", stem=names, suffix=places.FIGURE_FORMATS)
 
@@ -258,7 +258,7 @@ CODE = {
     "tables": ["fedsdg.analysis.tables.*"],
     "figures": ["fedsdg.analysis.plots.*"],
     "claims": ["fedsdg.analysis.claims"],
-    "across": ["fedsdg.analysis.across", "fedsdg.analysis.plots.across"],
+    "across": ["fedsdg.analysis.regret", "fedsdg.analysis.plots.regret"],
     "measure": ["fedsdg.aggregation.api", "fedsdg.aggregation.rule_table"],
     "kernels": ["fedsdg.analysis.kernels", "fedsdg.analysis.plots.roofline"],
 }

@@ -60,7 +60,7 @@ use rule plot_figures as redraw_figure with:
 
 
 rule compare_arenas:
-    """The methods that all arenas have, over all of their records: two tables and a figure."""
+    """Regret of every method over the cells of all arenas: a table and a figure."""
     input:
         expand(
             f"{places.RECORD}/{{name}}.parquet",
@@ -69,12 +69,11 @@ rule compare_arenas:
         ),
     output:
         tables=expand(
-            f"{record('across')}/{{table}}.{{suffix}}",
-            table=["across", "to_target"],
+            f"{record('across')}/regret.{{suffix}}",
             suffix=places.TABLE_FORMATS,
         ),
-        figure="paper_figures/across/across.pdf",
-        copies=multiext("paper_figures/across/across", ".svg", ".png", ".json"),
+        figure="paper_figures/across/regret.pdf",
+        copies=multiext("paper_figures/across/regret", ".svg", ".png", ".json"),
     log:
         "results/logs/compare_arenas.log",
     benchmark:

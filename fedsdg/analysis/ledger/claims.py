@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsdg.analysis.grids import Grid
-from fedsdg.analysis.judgement import REFUTED, SUPPORTED, Threshold
+from fedsdg.analysis.judge import REFUTED, SUPPORTED, Threshold
 from fedsdg.analysis.measures import MEASURES
 from fedsdg.files import hint
 from fedsdg.files.strict_yaml import read_yaml

@@ -9,7 +9,7 @@ from typing import Any
 from fedsdg.analysis.grids import published_grids
 from fedsdg.analysis.ledger import read_claims, read_ledger
 from fedsdg.analysis.ledger.entries import Entry, entry_of, sides
-from fedsdg.analysis.measures.records import Case, Record
+from fedsdg.analysis.measures import Case, Record
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tracing.found import Trace
 from fedsdg.analysis.tracing.runs import facts_of

@@ -85,7 +85,8 @@ def compare(
     folder = output or Path("compare") / f"{arena}-{Path(request.places[0]).stem}"
     folder.mkdir(parents=True, exist_ok=True)
     newcomers = settle(newcomers, folder)
-    rivals = rivals_of([m for m in record.methods if m in (request.against or record.methods)])
+    wanted = [m for m in record.methods if m in (request.against or record.methods)]
+    rivals = rivals_of(wanted, Summary(record.folder).roles)
     published = replace(load_config([shipped(ARENAS[arena])]), root=folder)
     config = _config(folder, arena, newcomers, seeds)
     require_possible(config)

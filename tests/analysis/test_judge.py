@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedsdg.analysis.inference import mean_interval
-from fedsdg.analysis.judgement import (
+from fedsdg.analysis.judge import (
     REFUTED,
     SUPPORTED,
     UNDECIDED,
