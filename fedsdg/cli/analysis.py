@@ -128,10 +128,20 @@ def _claims_options(sub: argparse.ArgumentParser) -> None:
 
 
 def ledger(arguments: argparse.Namespace) -> int:
-    """Judge every claim of the specifications by the record."""
+    """Judge every claim of the specifications by the record, and render the findings."""
+    from fedsdg.analysis.findings import (
+        primary_comparisons,
+        read_findings,
+        statements,
+        write_findings,
+    )
     from fedsdg.analysis.ledger import VERDICTS, write_ledger
 
+    findings = read_findings(arguments.claims)
     entries = write_ledger(arguments.claims, arguments.configs, arguments.records, arguments.output)
+    known = statements(entries, primary_comparisons(arguments.records))
+    for path in write_findings(Path(arguments.claims).parent, findings, known):
+        print(f"{path}: findings rendered")
     counts = {v: sum(entry.verdict == v for entry in entries) for v in VERDICTS}
     print(f"{len(entries)} claims: {', '.join(f'{n} {v}' for v, n in counts.items())}")
     if arguments.freeze:

@@ -161,3 +161,10 @@ def test_what_cannot_be_compared_is_one_sentence(
     message = capsys.readouterr().err.strip()
     assert said in message and "\n" not in message
     assert not (tmp_path / "t").exists()
+
+
+def test_the_command_prints_the_table_and_where_everything_lies(records, tmp_path, capsys) -> None:
+    place = ["--records", str(records), "--output", str(tmp_path / "out")]
+    assert main(["across", "two", *place]) == 0
+    out = capsys.readouterr().out
+    assert "two<br>IID" in out and str(tmp_path / "out" / "regret.png") in out

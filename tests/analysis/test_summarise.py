@@ -10,7 +10,6 @@ import pytest
 from scipy import stats
 
 from fedsdg.analysis.differences import differences
-from fedsdg.analysis.inference import worst_decile
 from fedsdg.analysis.summarise import failed_runs, run_order, summarise
 from fedsdg.analysis.summary import Summary
 from fedsdg.files.records import METRICS
@@ -83,7 +82,8 @@ def test_rounds_and_clients_keep_every_record(written, summary_dir) -> None:
             if (row["skew"], row["method"], row["seed"]) == (skew, method, seed)
         ]
         assert len(mine) == plan.clients
-        assert worst_decile(mine) == pytest.approx(truth["last"]["personal_worst_decile"])
+        lowest = np.sort(mine)[: math.ceil(len(mine) / 10)]
+        assert lowest.mean() == pytest.approx(truth["last"]["personal_worst_decile"])
     assert {row["method"] for row in clients if row["gates"] is not None} == {"fedsdg"}
 
 

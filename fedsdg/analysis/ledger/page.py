@@ -107,7 +107,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
     return (
         name.replace("|", "\\|"),
         verdict.replace("|", "\\|"),
-        _effect(entry),
+        f"{effect_text(entry)}{_means(entry)}",
         f"{entry.threshold} {entry.unit}".strip() if entry.threshold else MISSING,
         str(entry.n) if entry.n else MISSING,
         MISSING if entry.p is None else p_value(entry.p).removeprefix("p = ").removeprefix("p "),
@@ -120,23 +120,30 @@ def _row(entry: Entry) -> tuple[str, ...]:
     )
 
 
-def _effect(entry: Entry) -> str:
+def effect_text(entry: Entry) -> str:
+    """The effect with its unit and interval: "+3.4 points [+2.7, +4.1]"."""
     if entry.effect is None:
         return MISSING
     text = f"{shown(entry.effect, entry.unit)} {entry.unit}".strip()
     if entry.low is not None and entry.high is not None and entry.low != entry.high:
         text += f" [{shown(entry.low, entry.unit)}, {shown(entry.high, entry.unit)}]"
-    if entry.means:
-        unit = "%" if entry.unit == "points" else ""
-        both = [shown(entry.means[side], unit) for side in ("subject", "compared")]
-        text += f"<br>({both[0]} and {both[1]})"
     return text
+
+
+def _means(entry: Entry) -> str:
+    """The two sides of a difference or ratio."""
+    if not entry.means:
+        return ""
+    unit = "%" if entry.unit == "points" else ""
+    both = [shown(entry.means[side], unit) for side in ("subject", "compared")]
+    return f"<br>({both[0]} and {both[1]})"
 
 
 def shown(value: float, unit: str) -> str:
     """A number as the page prints it: shares and points to one decimal, else three digits."""
     if unit in ("%", "points"):
-        text = f"{round(value, 1) + 0.0:{'+' if unit == 'points' else ''}.1f}"
+        rounded = round(value, 1) + 0.0
+        text = f"{rounded:{'+' if unit == 'points' and rounded else ''}.1f}"
     else:
         text = f"{value:.1f}" if abs(value) >= 100 else f"{value:.3g}"
     return text.replace("-", "−")

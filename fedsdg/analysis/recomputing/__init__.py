@@ -8,16 +8,12 @@ runs. What depends on the day, the sources that drew a figure and its pixels, is
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from fedsdg.analysis.comparisons import comparisons, facts
-from fedsdg.analysis.ledger import Entry
 from fedsdg.analysis.recomputing.faults import Fault
-from fedsdg.analysis.recomputing.judgements import judged
+from fedsdg.analysis.recomputing.judgements import document_faults, judged
 from fedsdg.analysis.recomputing.pages import Record, measured_tables
-from fedsdg.analysis.recomputing.sentences import PAGES, sentence_faults, table_faults
 from fedsdg.analysis.recomputing.sources import source_faults
 from fedsdg.analysis.recomputing.spanning import spanning_faults
 from fedsdg.files import changed_file
@@ -34,15 +30,15 @@ class Recomputed:
     claims: int = 0
     sidecars: int = 0
     verdicts: int = 0
-    numbers: int = 0
+    documents: int = 0
     faults: list[Fault] = field(default_factory=list)
 
     @property
     def counts(self) -> str:
-        """ "129 tables, 26 pages of claims, 75 sidecars, 96 verdicts, 180 numbers"."""
+        """ "129 tables, 26 pages of claims, 75 sidecars, 96 verdicts, 2 documents"."""
         return (
             f"{self.tables} tables, {self.claims} pages of claims, {self.sidecars} sidecars of "
-            f"figures, {self.verdicts} verdicts, {self.numbers} numbers in sentences"
+            f"figures, {self.verdicts} verdicts, {self.documents} documents with findings"
         )
 
 
@@ -62,8 +58,6 @@ def recompute(root: Path, say: Callable[[str], None] = lambda _: None) -> Recomp
             f"there is no record in {root / RECORDS}: call this in the root of the repository"
         )
     found = Recomputed()
-    known: dict[str, Any] = {}
-    shown: list[str] = []
     for experiment in experiments:
         say(experiment)
         place = Path(RECORDS) / experiment
@@ -79,8 +73,6 @@ def recompute(root: Path, say: Callable[[str], None] = lambda _: None) -> Recomp
             found.sidecars += 1
             found.faults += faults
         found.faults += source_faults(root, record.summary(1.0))
-        known |= {row["id"]: row for row in map(facts, comparisons(record.summary(1.0)))}
-        shown += record.markdown()
     for _, faults in measured_tables(root):
         found.tables += 1
         found.faults += faults
@@ -93,18 +85,7 @@ def recompute(root: Path, say: Callable[[str], None] = lambda _: None) -> Recomp
     entries, faults = judged(root)
     found.verdicts += len(entries)
     found.faults += faults
-    known |= _known(entries)
-    for name in PAGES:
-        if (root / name).is_file():
-            text = (root / name).read_text(encoding="utf-8")
-            count, faults = sentence_faults(name, text, known)
-            found.numbers += count
-            found.faults += faults
-            count, faults = table_faults(name, text, shown)
-            found.tables += count
-            found.faults += faults
+    for _, faults in document_faults(root, entries):
+        found.documents += 1
+        found.faults += faults
     return found
-
-
-def _known(entries: list[Entry]) -> dict[str, Any]:
-    return {entry.id: asdict(entry) for entry in entries}

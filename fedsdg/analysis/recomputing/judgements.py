@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fedsdg.analysis.findings import (
+    DOCUMENTS,
+    faults,
+    primary_comparisons,
+    read_findings,
+    rendered,
+    statements,
+)
 from fedsdg.analysis.grids import published_grids
 from fedsdg.analysis.ledger import Entry, judge_claims, read_claims
 from fedsdg.analysis.ledger.frozen import changed_origins
@@ -49,6 +57,23 @@ def judged(root: Path) -> tuple[list[Entry], list[Fault]]:
         text = shown.read_text(encoding="utf-8")
         found += text_faults(PAGE, text, lambda factor: page(version(factor)))
     return version(FACTORS[0]), found
+
+
+def document_faults(root: Path, entries: list[Entry]) -> Iterator[tuple[str, list[Fault]]]:
+    """(name, faults) of every document with rendered findings, and of findings that do not fit."""
+    if not (root / CLAIMS).is_file():
+        return
+    sentences = read_findings(root / CLAIMS)
+    known = statements(entries, primary_comparisons(root / RECORDS))
+    wrong = [Fault(CLAIMS, name, "", "", because) for name, because in faults(sentences, known)]
+    if wrong:
+        yield CLAIMS, wrong
+        return
+    for name in DOCUMENTS:
+        if (root / name).is_file():
+            text = (root / name).read_text(encoding="utf-8")
+            again = rendered(text, sentences, known, name)
+            yield name, text_faults(name, text, lambda _, again=again: again)
 
 
 def _rows(entries: list[Entry]) -> Any:
