@@ -47,7 +47,7 @@ class Plot:
     ``draw`` takes the summary, with the files of partitions where it needs them; or, with
     ``numbers``, the frame that this function of fedsdg.analysis makes of the summary. The
     sidecar then holds the frame's rows: the very numbers that are drawn. What is ``of_training``
-    says above its panels where training had not settled. In the caption ``{subject}`` stands for
+    says above its panels which training was not steady. In the caption ``{subject}`` stands for
     the subject's title, ``{coloured}`` for whoever is in colour wherever it was run.
     """
 
@@ -62,7 +62,7 @@ class Plot:
         return None if self.numbers is None else self.numbers(summary)
 
     def label(self, summary: Summary) -> str:
-        """What stands above the panels: which training had not settled, where it matters."""
+        """What stands above the panels: which training was not steady, where it matters."""
         from fedsdg.analysis.horizon import horizon_label
 
         return horizon_label(summary) if self.of_training else ""
@@ -94,18 +94,17 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
         ),
         "accuracy_vs_alpha": Plot(
             "accuracy_vs_alpha",
-            "Personal and global accuracy for each Dirichlet α (mean over the last quarter's "
-            "evaluations; the last round in records without them): mean over seeds; bars are 95 "
-            "% Student-t intervals, from five seeds on and cut at 0 and 100 %. At most five "
-            "methods are in colour. An arrow stands for a value far below all others, which is "
-            "written there.",
+            "Personal and global accuracy for each Dirichlet α (round selected on validation "
+            "data): mean over seeds; bars are 95 % Student-t intervals, from five seeds on and "
+            "cut at 0 and 100 %. At most five methods are in colour. An arrow stands for a value "
+            "far below all others, which is written there.",
         ),
         "differences": Plot(
             "differences",
-            "{subject} minus each other method, paired by seed (mean over the last quarter's "
-            "evaluations; the last round in records without them), a panel for each metric: "
-            "mean, and 95 % Student-t interval from five seeds on. Right of zero {subject} is "
-            "better. An arrow stands for a difference beyond the axis, which is written there.",
+            "{subject} minus each other method, paired by seed (round selected on validation "
+            "data), a panel for each metric: mean, and 95 % Student-t interval from five seeds "
+            "on. Right of zero {subject} is better. An arrow stands for a difference beyond the "
+            "axis, which is written there.",
         ),
         "gates": Plot(
             "gates",
@@ -132,19 +131,20 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
         ),
         "byzantine": Plot(
             "byzantine",
-            "Global accuracy in the last round against the share of attackers, a panel for each "
-            "attack: mean over seeds; share 0 is the same run in every panel. The table of the "
-            "same name has the intervals.",
+            "Global accuracy in the round selected on validation data against the share of "
+            "attackers, a panel for each attack: mean over seeds; share 0 is the same run in "
+            "every panel. The table of the same name has the intervals.",
             numbers=robustness.accuracy_by_share,
         ),
         "robustness": Plot(
             "robustness",
             "The trade-off of robust means over the share of attackers. Top: distance from the "
             "aggregated step to the mean of the honest clients' updates (median over rounds), "
-            "global accuracy in the last round, and the time of one aggregation (median over "
-            "rounds; it depends on the machine), each for the attack in the middle. Bottom: "
-            "distance and accuracy under the attack that is worst for the rule at that share, "
-            "and that accuracy against the time at the smallest share. Means over seeds.",
+            "global accuracy in the round selected on validation data, and the time of one "
+            "aggregation (median over rounds; it depends on the machine), each for the attack in "
+            "the middle. Bottom: distance and accuracy under the attack that is worst for the "
+            "rule at that share, and that accuracy against the time at the smallest share. Means "
+            "over seeds.",
             numbers=robustness.trade_off,
         ),
         "stragglers": Plot(
