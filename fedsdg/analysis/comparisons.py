@@ -74,6 +74,7 @@ class Difference:
 
     @property
     def n(self) -> int:
+        """The number of common seeds."""
         return 0 if self.interval is None else self.interval.n
 
 

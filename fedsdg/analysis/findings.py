@@ -62,7 +62,7 @@ class Statement:
     horizon: str = ""
 
     def shown(self, name: str, document: str) -> str:
-        """ "+9.1 points [+7.9, +10.3] ([supported](docs/claims.md#id); rising)" in a document."""
+        """As a document shows it: +9.1 points [+7.9, +10.3] ([supported](claims.md#id); rising)."""
         link = os.path.relpath(self.file, Path(document).parent).replace(os.sep, "/")
         verdict, _, more = self.verdict.removesuffix(")").partition(" (")
         notes = "".join(f"; {text}" for text in (more, self.horizon) if text)

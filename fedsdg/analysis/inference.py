@@ -167,7 +167,7 @@ def shown_half_width(interval: Interval) -> float | None:
 
 
 def equivalence(interval: Interval, margin: float) -> float | None:
-    """p of two one-sided t-tests that a mean difference lies within ±``margin``.
+    """Return p of two one-sided t-tests that a mean difference lies within ±``margin``.
 
     The larger of P(T ≥ (x̄ + δ)/se) and P(T ≤ (x̄ − δ)/se), T of n − 1 degrees of freedom
     (Schuirmann 1987, J. Pharmacokinet. Biopharm. 15). ``margin`` has the unit of the values and
@@ -215,7 +215,7 @@ def correlation_interval(
 
 
 def fisher_z(rho: float) -> float:
-    """artanh ρ, |ρ| clipped at 1 − 1e-6; ``ValueError`` for a ρ outside [−1, 1]."""
+    """Fisher's z: artanh ρ, |ρ| clipped at 1 − 1e-6; ``ValueError`` for a ρ outside [−1, 1]."""
     if abs(rho) > 1:
         raise ValueError(f"correlations lie between -1 and 1, got {rho}")
     return math.atanh(min(max(rho, -_LARGEST), _LARGEST))

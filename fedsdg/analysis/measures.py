@@ -47,6 +47,7 @@ class Case:
     at: str = ""
 
     def __str__(self) -> str:
+        """Name the row and the cell."""
         return f"{self.method} at {self.cell}"
 
 
@@ -54,6 +55,7 @@ class Record:
     """What measures read of one experiment: its summary, whole tables at a time."""
 
     def __init__(self, summary: Summary) -> None:
+        """Read nothing yet; tables are read when asked for, and kept."""
         self.folder = summary.folder
         self.summary = summary
 
