@@ -54,7 +54,7 @@ class Row:
     ok: int
     tally: str
     numbers: tuple[Number, ...]
-    settled: bool
+    steady: bool
     horizon: str
 
 
