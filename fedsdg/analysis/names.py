@@ -94,17 +94,16 @@ def metric_named(key: str, shown: Sequence[Metric] = ()) -> Metric:
     return known.get(key, Metric(key, plain, plain))
 
 
-#: Titles of what is from plugins: the runs themselves say how it is called.
+#: Titles of what is from plugins, by type: the runs of every summary that was opened say them.
 _LEARNED: dict[str, dict[str, str]] = {"method": {}, "attack": {}}
 
 
 def learn_titles(runs: Iterable[Mapping[str, Any]]) -> None:
-    """Take from rows of runs.parquet how their methods and attacks are called, and from no others.
+    """Take from rows of runs.parquet how their methods and attacks are called.
 
-    A method of the table keeps its title. A title is one line, however a plugin writes it.
+    What other rows said before stays known: several records may be open at once. A method of the
+    table keeps its title. A title is one line, however a plugin writes it.
     """
-    for learned in _LEARNED.values():
-        learned.clear()
     for run in runs:
         result = run.get("result") or ""
         facts = json.loads(result) if "title" in result else {}

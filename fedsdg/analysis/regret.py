@@ -23,7 +23,6 @@ from fedsdg.analysis.judge import LEVEL
 from fedsdg.analysis.names import (
     EXPECTED,
     METRIC_KEYS,
-    learn_titles,
     method_order,
     method_title,
     metric_named,
@@ -157,9 +156,7 @@ def read_arenas(records: str | Path, names: Sequence[str], metric: str) -> list[
         if not (Path(records) / name / "runs.parquet").is_file():
             known = sorted(file.parent.name for file in Path(records).glob("*/runs.parquet"))
             raise ValueError(f"there is no record of {name!r} in {records}{hint(name, known)}")
-    summaries = [Summary(Path(records) / name) for name in names]
-    learn_titles([run for summary in summaries for run in summary.runs])
-    return summaries
+    return [Summary(Path(records) / name) for name in names]
 
 
 def regrets(summaries: Sequence[Summary], metric: str = EXPECTED.key) -> pd.DataFrame:

@@ -12,7 +12,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from fedsdg.analysis import plots
-from fedsdg.analysis.names import learn_titles, method_title
+from fedsdg.analysis.names import method_title
 from fedsdg.analysis.plots import FIGURES, style, write_figure
 from fedsdg.analysis.plots.partition import read_shares
 from fedsdg.analysis.plots.style import looks, styled
@@ -318,7 +318,6 @@ def test_titles_of_plugins_are_plain_text_in_figures(summary_of, tmp_path, as_sv
     for name in ("convergence", "accuracy_vs_alpha", "weights"):
         write_figure(folder, name, tmp_path / name)
     with styled():
-        learn_titles(Summary(folder).runs)
         figure, axes = style.panels(1, 1, panel_height=1.5)
         axes[0][0].set_title(method_title("mine"))
         axes[0][0].set_xscale("log")
