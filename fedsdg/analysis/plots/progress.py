@@ -26,7 +26,7 @@ from fedsdg.analysis.plots.style import (
     say,
     ticks_within,
 )
-from fedsdg.analysis.progress import COSTS
+from fedsdg.analysis.views.progress import COSTS
 
 
 def draw(rows: pd.DataFrame) -> Figure:

@@ -14,9 +14,9 @@ from fedsdg.analysis.inference import SHOWN_FROM
 from fedsdg.analysis.interquartile import Estimate
 from fedsdg.analysis.names import method_title
 from fedsdg.analysis.overall import Overall, overall, shown, unsettled, where, without_width
-from fedsdg.analysis.progress import SMOOTHED, YARDSTICK
 from fedsdg.analysis.reaching import Reached, reached, seeds_to_target
 from fedsdg.analysis.tables.layout import Table, block
+from fedsdg.analysis.views.progress import SMOOTHED, YARDSTICK
 
 #: The target, as a share of what the yardstick has in the end.
 SHARE = 0.95

@@ -1,77 +1,24 @@
-"""A table as GitHub Markdown, LaTeX (booktabs, plain ASCII) and CSV."""
+"""A table as CSV, GitHub Markdown, LaTeX (booktabs, UTF-8), and as plain text for a terminal."""
 
 from __future__ import annotations
 
-import re
+import textwrap
 from itertools import groupby
 
 from fedsdg.analysis.formatting import printed
 from fedsdg.analysis.tables.layout import Block, Entry, Table
 from fedsdg.files import markdown_escape
 
-#: Characters of captions and cells that pdflatex does not take as they are.
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "–": "--",
-    "−": "$-$",
-    "·": r"$\cdot$",
-    "×": r"$\times$",
-    "≥": r"$\geq$",
-    "≤": r"$\leq$",
-    "‖": r"$\Vert$",
-    "→": r"$\to$",
-    "“": "``",
-    "”": "''",
-    "’": "'",
-    "…": r"\ldots{}",
-    "⌈": r"$\lceil$",
-    "⌉": r"$\rceil$",
-    "α": r"$\alpha$",
-    "η": r"$\eta$",
-    "γ": r"$\gamma$",
-    "λ": r"$\lambda$",
-    "μ": r"$\mu$",
-    "β": r"$\beta$",
-    "ε": r"$\varepsilon$",
-    "ρ": r"$\rho$",
-    "τ": r"$\tau$",
-    "θ": r"$\theta$",
-    "₀": r"$_0$",
-    "₁": r"$_1$",
-    "₂": r"$_2$",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-}
-_SUBSCRIPT = {letter: f"$\\eta_{letter}$" for letter in "gpm"}
+#: LaTeX's special characters; all others stand as they are, in UTF-8.
+_LATEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+)
 
 
 def latex_escape(text: str) -> str:
-    """Text for LaTeX in plain ASCII; a character without a spelling becomes a question mark.
-
-    That can only happen in the text of an error, which should not cost the table it explains.
-    """
-    text = re.sub(r"\s*[\n\r]\s*", " ", text)
-    text = re.sub(r"η_([gpm])", lambda match: f"\0{match[1]}", text)
-    parts = []
-    symbol = False
-    for character in text:
-        if symbol:
-            parts.append(_SUBSCRIPT[character])
-        elif character != "\0":
-            spelling = _LATEX.get(character, character)
-            parts.append(spelling if spelling.isascii() else "?")
-        symbol = character == "\0"
-    return "".join(parts)
+    """One line of text for LaTeX."""
+    return " ".join(filter(None, text.splitlines())).translate(_LATEX)
 
 
 def to_csv(table: Table) -> str:
@@ -118,7 +65,7 @@ def _markdown_entry(entry: Entry) -> str:
 
 def to_latex(table: Table) -> str:
     """One ``table`` environment per block: caption and label on the first, notes on the last."""
-    lines = [r"% needs \usepackage{booktabs} and \usepackage{graphicx}"]
+    lines = [r"% UTF-8, for LuaLaTeX or XeLaTeX; needs unicode-math, booktabs and graphicx"]
     for number, block in enumerate(table.blocks):
         lines += [r"\begin{table}[htbp]", r"  \centering"]
         title = latex_escape(block.title)
@@ -170,3 +117,29 @@ def _latex_block(block: Block) -> list[str]:
 def _latex_entry(entry: Entry) -> str:
     text = latex_escape(entry.text)
     return rf"\textbf{{{text}}}" if entry.bold else text
+
+
+def to_text(table: Table, width: int = 100) -> str:
+    """Blocks in aligned columns, a star before bold rows; the notes below.
+
+    Args:
+        table: A table without groups of columns.
+        width: Where notes are wrapped, in characters.
+    """
+    parts = [_text_block(block) for block in table.blocks]
+    parts += [textwrap.fill(note, width) for note in table.notes]
+    return "\n\n".join(parts) + "\n"
+
+
+def _text_block(block: Block) -> str:
+    lines = [["", *(head for _, head in block.columns)]]
+    lines += [
+        ["*" if any(cell.bold for cell in row) else "", *(cell.text for cell in row)]
+        for row in block.rows
+    ]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    shown = [
+        "  ".join(cell.ljust(wide) for cell, wide in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
+    return "\n".join([block.title, *shown])

@@ -1,16 +1,15 @@
-"""What attacks do to each rule: accuracy over the share of attackers, and whom a screen catches."""
+"""What attacks do to each rule: accuracy over the share of attackers, and blocked clients."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from fedsdg.analysis.detection import Detection, detection_of_run
 from fedsdg.analysis.formatting import setting
-from fedsdg.analysis.frames import PLACE, RUN, finished, groups, over_seeds, records, split_scenario
+from fedsdg.analysis.frames import CASE, PLACE, RUN, finished, groups, over_seeds, split_scenario
 from fedsdg.analysis.names import GLOBAL, attack_title
 from fedsdg.analysis.summary import Summary
 
@@ -27,13 +26,13 @@ def under_attack(summary: Summary) -> pd.DataFrame:
     is carried out under its other conditions.
     """
     runs = finished(summary)
-    own = [_attack(settings) for settings in runs["settings"].tolist()]
+    attacks = [_attack(settings) for settings in runs["settings"].tolist()]
     # An attack that nobody carries out has a title only where there is no other.
-    carried_out = [attack for attack in own if attack.get("share")]
-    titles = _titles(carried_out or [attack for attack in own if attack])
+    carried_out = [attack for attack in attacks if attack.get("share")]
+    titles = _titles(carried_out or [attack for attack in attacks if attack])
     runs = runs.assign(
-        attack=pd.Series([titles.get(_kind(attack)) for attack in own], runs.index, object),
-        share=[float(attack.get("share", 0.0)) for attack in own],
+        attack=pd.Series([titles.get(_kind(attack)) for attack in attacks], runs.index, object),
+        share=[float(attack.get("share", 0.0)) for attack in attacks],
         around=[_around(settings) for settings in runs["settings"].tolist()],
     )
     clean = runs[runs["share"] == 0]
@@ -54,7 +53,7 @@ def _attack(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _around(settings: Mapping[str, Any]) -> str:
-    """What a run has to cope with beside an attack, as something that can be compared."""
+    """The other conditions and the federation of a run, in a form that can be compared."""
     groups_of_keys = ("conditions.", "federation.")
     kept = {
         key: setting(value)
@@ -65,7 +64,7 @@ def _around(settings: Mapping[str, Any]) -> str:
 
 
 def _kind(attack: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """An attack without the share of attackers, as something that can be compared."""
+    """An attack without the share of attackers, in a form that can be compared."""
     return tuple(sorted((k, setting(v)) for k, v in attack.items() if k != "share"))
 
 
@@ -94,12 +93,8 @@ def trade_off(summary: Summary) -> pd.DataFrame:
     mean of the honest updates and the seconds of an aggregation are medians over a run's rounds.
     """
     runs = under_attack(summary)
-    rounds = summary.frame(
-        "rounds", ["dataset", "clients", "skew", "method", "seed"], ["honest_distance"]
-    )
-    timings = summary.frame(
-        "timings", ["dataset", "clients", "skew", "method", "seed", "aggregate_seconds"]
-    )
+    rounds = summary.frame("rounds", [*CASE, "seed"], ["honest_distance"])
+    timings = summary.frame("timings", [*CASE, "seed", "aggregate_seconds"])
     names = {GLOBAL.key: "accuracy", "honest_distance": "distance", "aggregate_seconds": "seconds"}
     for frame in (rounds, timings):
         medians = split_scenario(frame).groupby(RUN, as_index=False)[frame.columns[-1]].median()
@@ -124,18 +119,90 @@ def over_attacks(rows: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()
 
 
+#: What became of the attackers of a run: see ``detection``.
+DETECTION = ["precision", "recall", "delay", "blocked", "wrongly"]
+
+
 def detections(summary: Summary) -> pd.DataFrame:
-    """One row per run that blocked somebody or could have: ``RUN``, the number of ``attackers``
-    that took part, and the fields of ``detection.Detection``."""
-    identity = ["dataset", "clients", "skew", "method", "seed"]
+    """What became of the attackers of each run that blocked clients, or could have.
+
+    Returns:
+        ``RUN``, the number of ``attackers`` that took part, and ``DETECTION``.
+    """
     clients = summary.frame(
-        "clients", [*identity, "round", "client", "participated"], ["attacker", "blocked"]
+        "clients", [*CASE, "seed", "round", "client", "participated"], ["attacker", "blocked"]
     )
     clients = split_scenario(clients[clients["blocked"].notna()])
-    names = ["attackers", *(field.name for field in fields(Detection))]
     rows = []
     for run, rows_of_run in groups(clients, *RUN):
         attackers = rows_of_run.loc[rows_of_run["attacker"].eq(True), "client"].nunique()
-        found = asdict(detection_of_run(records(rows_of_run)))
-        rows.append(dict(zip(RUN, run, strict=True)) | {"attackers": attackers} | found)
-    return pd.DataFrame(rows, columns=[*RUN, *names])
+        row = dict(zip(RUN, run, strict=True)) | {"attackers": attackers}
+        rows.append(row | detection_of_run(rows_of_run))
+    return pd.DataFrame(rows, columns=[*RUN, "attackers", *DETECTION])
+
+
+def detection_of_run(clients: pd.DataFrame) -> dict[str, Any]:
+    """Judge the blocks of a run by its rows of ``clients.parquet``: see ``detection``.
+
+    A client is blocked or not until another row says otherwise.
+    """
+    every = range(1, int(clients["round"].max()) + 1), range(int(clients["client"].max()) + 1)
+
+    def grid(name: str) -> pd.DataFrame:
+        """[round, client], NaN where a client has no row."""
+        values = clients.pivot(index="round", columns="client", values=name)
+        return values.reindex(index=every[0], columns=every[1]).astype(float)
+
+    blocked = grid("blocked").ffill().fillna(0).to_numpy(dtype=bool)
+    participated = grid("participated").fillna(0).to_numpy(dtype=bool)
+    attackers = grid("attacker").fillna(0).any(axis=0).to_numpy(dtype=bool)
+    return detection(blocked, attackers, participated)
+
+
+def detection(
+    blocked: np.ndarray, attackers: np.ndarray, participated: np.ndarray
+) -> dict[str, Any]:
+    """Judge the blocks of a run of T rounds with K clients.
+
+    An attacker that never took part counts nowhere unless it is blocked.
+
+    Args:
+        blocked: Whether a client is blocked after a round, bool [T, K].
+        attackers: Which clients attack, bool [K].
+        participated: Whether a client took part in a round, bool [T, K].
+
+    Returns:
+        ``precision``: the share of the clients blocked in the end that attack; ``recall``: the
+        share of the attackers that took part which are blocked in the end; ``delay``: rounds from
+        an attacker's first participation to its first block (0: in the same round), mean over the
+        attackers that are blocked; ``blocked`` and ``wrongly``: the number of clients blocked in
+        the end, and of honest clients among them. None where there is nothing to divide by.
+
+    Raises:
+        ValueError: The shapes do not belong together.
+    """
+    if blocked.ndim != 2 or not len(blocked) or participated.shape != blocked.shape:
+        raise ValueError(
+            f"blocked {list(blocked.shape)} and participated {list(participated.shape)} must both "
+            "be [T, K], with at least one round"
+        )
+    if attackers.shape != blocked.shape[1:]:
+        raise ValueError(
+            f"attackers {list(attackers.shape)} must be [{blocked.shape[1]}], one per client"
+        )
+    at_end = blocked[-1]
+    caught = at_end & attackers
+    present = attackers & participated.any(axis=0)
+    met = caught & present
+    delays = blocked.argmax(axis=0) - participated.argmax(axis=0)
+    return {
+        "precision": _share(caught, at_end),
+        "recall": _share(met, present),
+        "delay": float(delays[met].mean()) if met.any() else None,
+        "blocked": int(at_end.sum()),
+        "wrongly": int((at_end & ~attackers).sum()),
+    }
+
+
+def _share(part: np.ndarray, whole: np.ndarray) -> float | None:
+    return float(part.sum() / whole.sum()) if whole.any() else None

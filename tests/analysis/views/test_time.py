@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
-from fedsdg.analysis.simulated_time import accuracy_over_time, costs_of_waiting
+from fedsdg.analysis.plots import FIGURES
+from fedsdg.analysis.plots.style import styled
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables import write_table
+from fedsdg.analysis.views.time import accuracy_over_time, costs_of_waiting
 
-from .conftest import Run
+from ..conftest import Run
 
 
 def run(seed, scenario, seconds, **counts):
@@ -92,3 +94,19 @@ def test_clients_out_of_time_are_counted_where_there_are_any(summary, summary_of
 def test_without_a_clock_the_table_says_so(summary_dir, tmp_path) -> None:
     _, markdown, _ = write_table(summary_dir, "stragglers", tmp_path / "stragglers")
     assert "kept simulated time" in markdown.read_text("utf-8")
+
+
+def test_personal_accuracy_is_the_expected_one_where_the_record_has_it(summary_of) -> None:
+    """The accuracy on the own shard has the same title, and may be far from it."""
+    expected = run(0, "deadline", [1.0, 2.0])
+    for row in expected.rounds:
+        row["expected_accuracy"] = 0.9 if row["evaluated"] else None
+    expected.last["expected_accuracy"] = 0.9
+    summary = Summary(summary_of([expected]))
+    rows = accuracy_over_time(summary).set_index("metric")
+    assert set(rows.index) == {"expected_accuracy", "global_accuracy"}
+    assert rows.loc["expected_accuracy", "mean"] == 0.9
+    with styled():
+        figure = FIGURES["stragglers"](summary)
+    personal = figure.axes[1].lines[0].get_ydata()
+    assert personal.tolist() == [90.0]

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from fedsdg.analysis.progress import SHARES, progress, rounds_to_target, smoothed
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables import write_table
+from fedsdg.analysis.views.progress import SHARES, progress, rounds_to_target, smoothed
 
-from .conftest import Run
+from ..conftest import Run
 
 
 def run(method, seed, accuracies, step=10, column="personal_accuracy"):
@@ -82,3 +82,26 @@ def test_without_the_yardstick_the_table_says_so(summary_of, tmp_path) -> None:
     folder = summary_of([run("krum", 0, [0.1, 0.2])])
     _, markdown, _ = write_table(folder, "rounds_to_target", tmp_path / "t")
     assert "FedAvg (uniform) to measure by" in markdown.read_text("utf-8")
+
+
+def test_fine_tuning_before_an_evaluation_is_counted_where_recorded(summary_of, tmp_path) -> None:
+    """Fine-tuning trains 7 more steps in the rounds that are evaluated: the second and fourth."""
+    plain, tuned = run("fedavg-uniform", 0, [0.2, 0.8]), run("fine-tune", 0, [0.2, 0.8])
+    for each, steps in ((plain, 0), (tuned, 7)):
+        for row in each.rounds:
+            row["personal_steps"] = steps if row["evaluated"] else 0
+    folder = summary_of([plain, tuned])
+    rows = progress(Summary(folder))
+    tuned_rows = rows[rows["method"] == "fine-tune"]
+    assert tuned_rows["steps"].tolist() == [20, 40], "local steps alone, as for any method"
+    assert tuned_rows["personal_steps"].tolist() == [7, 14]
+    _, markdown, _ = write_table(folder, "rounds_to_target", tmp_path / "with")
+    assert "personal steps (k)" in markdown.read_text("utf-8")
+
+
+def test_a_record_without_steps_of_fine_tuning_says_that_they_are_not_counted(summary, tmp_path):
+    assert "personal_steps" not in progress(Summary(summary))
+    _, markdown, _ = write_table(summary, "rounds_to_target", tmp_path / "without")
+    text = markdown.read_text("utf-8")
+    assert "personal steps (k)" not in text
+    assert "Steps of fine-tuning before an evaluation are not counted" in text
