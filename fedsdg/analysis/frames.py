@@ -86,7 +86,7 @@ def over_seeds(
         interval = mean_interval(group[value].to_numpy(dtype=float))
         low = interval.mean if interval.low is None else interval.low
         high = interval.mean if interval.high is None else interval.high
-        row = {"n": interval.n, "mean": interval.mean, "low": low, "high": high}
+        row: dict[str, Any] = {"n": interval.n, "mean": interval.mean, "low": low, "high": high}
         if spread:
             row |= {"std": interval.std, "half": interval.half_width}
         rows.append(dict(zip(by, key, strict=True)) | row)

@@ -11,7 +11,7 @@ from scipy.special import bdtr
 
 from fedsdg.analysis.inference import CONFIDENCE
 from fedsdg.analysis.summary import Summary
-from fedsdg.analysis.views.progress import SMOOTHED, YARDSTICK, evaluations
+from fedsdg.analysis.views.costs import SMOOTHED, YARDSTICK, evaluations
 
 _CELL = ["dataset", "clients", "skew"]
 _RUN = [*_CELL, "method", "seed"]

@@ -13,7 +13,7 @@ import pandas as pd
 from fedsdg.analysis.formatting import MISSING, amount
 from fedsdg.analysis.names import method_title
 from fedsdg.analysis.tables import save_table
-from fedsdg.analysis.tables.layout import Block, Entry, Row, Table, block
+from fedsdg.analysis.tables.layout import Block, Column, Entry, Row, Table, block, pivot
 from fedsdg.files import read_json
 
 #: Rules whose name as a method says more than the rule does, or that no method uses.
@@ -200,30 +200,30 @@ def _listed(
 
 
 def _size(measured: Measurements, clients: int, parameters: int) -> Block:
-    here = [
-        row
-        for row in measured.suite("sizes")
-        if (row["clients"], row["parameters"]) == (clients, parameters)
+    view = pd.DataFrame(measured.suite("sizes"))
+    view = view[(view["clients"] == clients) & (view["parameters"] == parameters)]
+    view = view.assign(rule=view["rule"].map(rule_title))
+    texts = {
+        "ms": lambda row: f"{1e3 * row['seconds']:.2f}",
+        "GB/s": lambda row: f"{row['least_bytes'] / row['seconds'] / 1e9:.1f}",
+        "of the floor": lambda row: ("({:.2f})" if row["in_cache"] else "{:.2f}").format(
+            row["floor"]
+        ),
+    }
+    columns = [
+        Column(heading, text, where={"code": "ours"}, group="ours")
+        for heading, text in texts.items()
     ]
-    codes = [code for code in CODES if any(row["code"] == code for row in here)]
-    columns = [("", "Rule"), ("ours", "ms"), ("ours", "GB/s"), ("ours", "of the floor")]
-    columns += [("time / ours", CODES[code]) for code in codes]
-    rows = []
-    for row in (row for row in here if row["code"] == "ours"):
-        others = {r["code"]: r for r in here if r["rule"] == row["rule"]}
-        share = f"{row['floor']:.2f}"
-        rate = row["least_bytes"] / row["seconds"] / 1e9
-        cells = [rule_title(row["rule"]), f"{1e3 * row['seconds']:.2f}", f"{rate:.1f}"]
-        cells += [f"({share})" if row["in_cache"] else share]
-        cells += [_ratio(others.get(code)) for code in codes]
-        rows.append(tuple(map(Entry, cells)))
+    columns += [
+        Column(title, _ratio, where={"code": code}, group="time / ours")
+        for code, title in CODES.items()
+        if (view["code"] == code).any()
+    ]
     title = f"M = {clients}, d = {parameters:,} ({amount(4 * clients * parameters, 1e6)} MB)"
-    return Block(title, tuple(columns), tuple(rows))
+    return pivot(title, view, {"rule": "Rule"}, columns)
 
 
-def _ratio(row: Row | None) -> str:
-    if row is None:
-        return MISSING
+def _ratio(row: Row) -> str:
     return "fails" if row.get("ratio") is None else f"{row['ratio']:.1f}×"
 
 
@@ -321,9 +321,9 @@ def throughput(measured: Measurements) -> Table:
     blocks = []
     for _, rows in groupby(measured.rounds, key=lambda row: (row["model"], row["method"])):
         blocks.append(_rounds(list(rows)))
-    heads = ("Round", "compared", "aim", "measured", "")
+    heads = ["Round", "compared", "aim", "measured", ""]
     blocks += _listed("Aims", heads, _round_aim, measured.round_aims)
-    heads = ("Round", "ours against the plain loop", "measured", "")
+    heads = ["Round", "ours against the plain loop", "measured", ""]
     blocks += _listed("Bars", heads, _round_bar, measured.round_bars)
     caption = f"{_THROUGHPUT}. {measured.where}"
     raw = pd.DataFrame(list(measured.rounds))

@@ -9,7 +9,7 @@ from scipy import stats
 from fedsdg.analysis.reaching import reached, seeds_to_target
 from fedsdg.analysis.summary import Summary
 
-from .views.test_progress import run
+from .views.test_costs import run
 
 NEVER = float("nan")
 

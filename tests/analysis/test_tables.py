@@ -271,7 +271,7 @@ def test_a_title_with_breaks_and_links_keeps_tables_whole() -> None:
     assert lines[0] == escaped
     assert lines[2] == f"**{escaped}**"
     assert lines[6].startswith(f"| {escaped} |") and lines[-1] == f"- {escaped}"
-    assert r"    {}[b] & 2 \\" in to_latex(table)
+    assert "\n{}[b] & 2 \\\\\n" in to_latex(table)
 
 
 def test_formatting() -> None:

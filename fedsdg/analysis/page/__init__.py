@@ -24,7 +24,7 @@ from fedsdg.analysis.page.ledger import claims
 from fedsdg.analysis.page.runs import commands, origins_in, runs_behind, said
 from fedsdg.analysis.speed import Measurements
 from fedsdg.analysis.summary import Summary
-from fedsdg.analysis.views.progress import COSTS, progress
+from fedsdg.analysis.views.costs import COSTS, progress
 from fedsdg.files import atomic_path, sha256_file
 
 #: Measurements of the aggregation, below the folder of results, as they are made here; the record

@@ -21,7 +21,7 @@ from fedsdg.analysis.formatting import printed
 from fedsdg.analysis.hyperparameters import hyperparameters
 from fedsdg.analysis.names import method_title
 from fedsdg.analysis.summary import Summary
-from fedsdg.analysis.views import accuracy, attacks, clients, progress, sweeps, time
+from fedsdg.analysis.views import accuracy, attacks, clients, costs, sweeps
 from fedsdg.files import atomic_path, hint, sha256_file, source_hash, write_json
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "column for each method and a line for each way of dealing with slow clients: mean "
             "over seeds of the last evaluation until then. Lines go to the end of their longest "
             "run; a seed that is over by then keeps its last accuracy.",
-            numbers=time.accuracy_over_time,
+            numbers=costs.accuracy_over_time,
         ),
         "label_noise": Plot(
             "label_noise",
@@ -197,7 +197,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "fine-tuning before an evaluation) and bytes (up and down), a row for each place: mean "
             "over seeds, with the 95 % Student-t band from three seeds on. At most five methods "
             "are in colour. A marker is where a method ends.",
-            numbers=progress.progress,
+            numbers=costs.progress,
         ),
         "gate_dynamics": Plot(
             "gate_dynamics",

@@ -15,7 +15,7 @@ _COLOURS = ("#222222", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """``time.accuracy_over_time``: global above, personal below, one scale for all."""
+    """``costs.accuracy_over_time``: global above, personal below, one scale for all."""
     shown = list(places(rows))
     methods = sorted(rows["method"].unique(), key=method_order)
     figure, axes = panels(

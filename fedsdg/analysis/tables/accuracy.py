@@ -16,22 +16,17 @@ from fedsdg.analysis.names import (
     AGREEING,
     BETTER_BASELINE,
     DIFFERING,
-    EXPECTED,
-    EXPECTED_WORST,
     GLOBAL,
     NEW,
     NOT_RUN,
     OWN,
     OWN_WORST,
-    PERSONAL,
-    WORST,
     Metric,
     method_title,
     skew_title,
 )
 from fedsdg.analysis.summary import Setting, Summary
 from fedsdg.analysis.tables.layout import (
-    Block,
     Column,
     Row,
     Table,
@@ -41,20 +36,6 @@ from fedsdg.analysis.tables.layout import (
 )
 from fedsdg.analysis.views.accuracy import accuracy
 
-_DEFINITIONS = {
-    EXPECTED: "Personal accuracy (%): every client with its own model on the whole global test set "
-    "as the client sees it (its labels, its view of the images, weighted by its class shares), "
-    "mean over clients",
-    EXPECTED_WORST: "Worst-decile accuracy (%): mean personal accuracy of the tenth of the clients "
-    "that were ever drawn it is lowest for",
-    PERSONAL: "Personal accuracy (%): every client on its own test data with its own model, mean "
-    "over clients",
-    OWN: "On the own shard: every client on its own test data with its own model",
-    WORST: "Worst-decile accuracy (%): mean personal accuracy of the ⌈K/10⌉ clients it is lowest "
-    "for",
-    OWN_WORST: "On the own shard: of the accuracy on each client's own test data",
-    GLOBAL: "Global accuracy (%): the shared parameters alone on the global test set",
-}
 _INTERVAL = (
     "mean ± half-width of the 95 % Student-t interval over seeds; bold: highest mean of a column"
 )
@@ -100,7 +81,8 @@ def main(summary: Summary) -> Table:
     """Personal, worst-decile and global accuracy at every skew, one row per method."""
     what = "Personal, worst-decile and global accuracy (%), "
     caption = f"{what}{summary.rounds[summary.reported]}: {_INTERVAL}"
-    return _side_by_side(summary, "main", caption, summary.headlines)
+    metrics = summary.headlines
+    return _table(summary, "main", caption, metrics, [("", summary.reported, metrics)])
 
 
 def groups(summary: Summary) -> Table:
@@ -110,53 +92,69 @@ def groups(summary: Summary) -> Table:
     if not metrics:
         note = "No client of this experiment differs from the others, and none is held out."
         return table_of_views(summary, "groups", caption, (), pd.DataFrame(), without=note)
-    return _side_by_side(summary, "groups", caption, metrics)
-
-
-def _side_by_side(summary: Summary, name: str, caption: str, metrics: Sequence[Metric]) -> Table:
-    """The metrics beside one another at every skew, as reported."""
-    view = accuracy(summary, metrics, [*summary.rounds])
-    blocks = []
-    for setting in summary.settings():
-        columns = [
-            _column(skew, metric, summary.reported, metric.short, skew_title(skew))
-            for skew in summary.skews(setting)
-            for metric in metrics
-        ]
-        blocks.append(_block(summary, setting.title, _of(view, setting), columns))
-    return _table(summary, name, caption, blocks, view, metrics)
+    return _table(summary, "groups", caption, metrics, [("", summary.reported, metrics)])
 
 
 def _by_skew(summary: Summary, name: str, wanted: Sequence[Metric]) -> Table:
     """A block for each metric that there is and each reported round, one column per skew."""
     metrics = [metric for metric in wanted if metric in summary.metrics]
+    parts = [
+        (f"{metric.title}, {title}" if len(metrics) > 1 else title, at, [metric])
+        for metric, (at, title) in product(metrics, summary.rounds.items())
+    ]
+    caption = f"{'. '.join(metric.definition for metric in metrics)}; {_INTERVAL}"
+    return _table(summary, name, caption, metrics, parts)
+
+
+def _table(
+    summary: Summary,
+    name: str,
+    caption: str,
+    metrics: Sequence[Metric],
+    parts: Sequence[tuple[str, str, Sequence[Metric]]],
+) -> Table:
+    """A block for each setting and part: its name, what is reported, and the metrics in it.
+
+    A part without a name has its metrics beside one another below each skew.
+    """
     view = accuracy(summary, metrics, [*summary.rounds])
-    blocks = []
-    for setting in summary.settings():
-        for metric, (at, round_title) in product(metrics, summary.rounds.items()):
-            columns = [
-                _column(skew, metric, at, skew_title(skew)) for skew in summary.skews(setting)
-            ]
-            named = f"{metric.title}, {round_title}" if len(metrics) > 1 else round_title
-            title = f"{setting.title}, {named}"
-            blocks.append(_block(summary, title, _of(view, setting), columns))
-    defined = ". ".join(_DEFINITIONS[metric] for metric in metrics)
-    return _table(summary, name, f"{defined}; {_INTERVAL}", blocks, view, metrics)
-
-
-def _column(skew: str, metric: Metric, at: str, heading: str, group: str = "") -> Column:
-    where = {"skew": skew, "metric": metric.key, "at": at}
-    return Column(heading, _accuracy, _raw_name(at, "mean"), where, group)
-
-
-def _block(summary: Summary, title: str, view: pd.DataFrame, columns: Sequence[Column]) -> Block:
-    """Methods by ``columns``; the ceiling stands in the table without being the best of it."""
 
     def ranked(row: Row) -> float | None:
+        """The ceiling stands in the table without being the best of it."""
         return None if summary.roles.is_ceiling(row["method"]) else row["mean"]
 
-    # The raw numbers have a column for each reported round, so that it identifies no row of them.
-    return pivot(title, view, {"method": "Method"}, columns, ranked, apart=["at"])
+    blocks = []
+    for setting, (named, at, shown) in product(summary.settings(), parts):
+        columns = [
+            Column(
+                skew_title(skew) if named else metric.short,
+                _accuracy,
+                _raw_name(at, "mean"),
+                {"skew": skew, "metric": metric.key},
+                "" if named else skew_title(skew),
+            )
+            for skew in summary.skews(setting)
+            for metric in shown
+        ]
+        rows = _of(view, setting)
+        # The raw numbers have columns, and not rows, for what is reported.
+        rows = rows[rows["at"] == at].drop(columns="at")
+        title = ", ".join(filter(None, (setting.title, named)))
+        blocks.append(pivot(title, rows, {"method": "Method"}, columns, ranked))
+    notes = _missing(summary, metrics)
+    notes += interval_notes(summary, view.drop_duplicates(CASE)["ok"], blocks)
+    return table_of_views(summary, name, caption, blocks, _raw(summary, view), notes)
+
+
+def _raw(summary: Summary, view: pd.DataFrame) -> pd.DataFrame:
+    """A row for each method and metric, with all that is reported of it."""
+    raw = view[view["at"] == summary.reported][[*CASE, "metric", "runs", "ok"]]
+    raw = raw.rename(columns={"ok": "runs ok"}).reset_index(drop=True)
+    for at in summary.rounds:
+        rows = view[view["at"] == at].reset_index(drop=True)
+        rows["half"] = rows["half"].where(rows["n"] >= SHOWN_FROM)
+        raw = raw.assign(**{_raw_name(at, number): 100 * rows[number] for number in _NUMBERS})
+    return raw
 
 
 def _of(view: pd.DataFrame, setting: Setting) -> pd.DataFrame:
@@ -175,26 +173,6 @@ def _accuracy(row: Row) -> str:
 
 def _raw_name(at: str, number: str) -> str:
     return f"{_REPORTED[at]} {_NUMBERS[number]} (%)"
-
-
-def _table(
-    summary: Summary,
-    name: str,
-    caption: str,
-    blocks: Sequence[Block],
-    view: pd.DataFrame,
-    metrics: Sequence[Metric],
-) -> Table:
-    """The table of a view; its raw numbers have a row for each method and metric."""
-    raw = view[view["at"] == summary.reported][[*CASE, "metric", "runs", "ok"]]
-    raw = raw.rename(columns={"ok": "runs ok"}).reset_index(drop=True)
-    for at in summary.rounds:
-        rows = view[view["at"] == at].reset_index(drop=True)
-        rows["half"] = rows["half"].where(rows["n"] >= SHOWN_FROM)
-        raw = raw.assign(**{_raw_name(at, number): 100 * rows[number] for number in _NUMBERS})
-    counts = view.drop_duplicates(CASE)["ok"]
-    notes = [*_missing(summary, metrics), *interval_notes(summary, counts, blocks)]
-    return table_of_views(summary, name, caption, blocks, raw, notes)
 
 
 def _missing(summary: Summary, metrics: Sequence[Metric]) -> list[str]:

@@ -16,7 +16,7 @@ from fedsdg.analysis.names import method_title
 from fedsdg.analysis.overall import Overall, overall, shown, unsettled, where, without_width
 from fedsdg.analysis.reaching import Reached, reached, seeds_to_target
 from fedsdg.analysis.tables.layout import Table, block
-from fedsdg.analysis.views.progress import SMOOTHED, YARDSTICK
+from fedsdg.analysis.views.costs import SMOOTHED, YARDSTICK
 
 #: The target, as a share of what the yardstick has in the end.
 SHARE = 0.95

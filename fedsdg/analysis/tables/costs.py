@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pandas as pd
@@ -12,19 +13,9 @@ from fedsdg.analysis.frames import CASE, groups, places
 from fedsdg.analysis.horizon import horizon_notes
 from fedsdg.analysis.names import GLOBAL, dataset_title, method_title, skew_title
 from fedsdg.analysis.summary import Summary
-from fedsdg.analysis.tables.layout import (
-    Block,
-    Column,
-    Table,
-    number,
-    pivot,
-    table_of_views,
-)
-from fedsdg.analysis.views.accuracy import seconds as seconds_of_methods
-from fedsdg.analysis.views.accuracy import traffic
-from fedsdg.analysis.views.progress import SHARES, SMOOTHED, YARDSTICK
-from fedsdg.analysis.views.progress import rounds_to_target as targets
-from fedsdg.analysis.views.time import LACKING, costs_of_waiting
+from fedsdg.analysis.tables.layout import Block, Column, Table, number, pivot, table_of_views
+from fedsdg.analysis.views import costs
+from fedsdg.analysis.views.costs import LACKING, SHARES, SMOOTHED, YARDSTICK
 
 _BYTES = (
     "Communication and storage, mean over the runs of all skews and seeds: bytes of what is "
@@ -61,7 +52,7 @@ _NO_PERSONAL_STEPS = (
 
 def bytes_sent(summary: Summary) -> Table:
     """Bytes up and down per round and in total, client storage, numbers of parameters."""
-    view = traffic(summary)
+    view = costs.traffic(summary)
     kilo, mega = partial(amount, unit=1e3), partial(amount, unit=1e6)
     whole = "{:,.0f}".format
     columns = [
@@ -83,7 +74,7 @@ def bytes_sent(summary: Summary) -> Table:
 
 def seconds(summary: Summary) -> Table:
     """Wall seconds per run, seconds per round by phase, peak memory; differs between machines."""
-    view = seconds_of_methods(summary)
+    view = costs.seconds(summary)
     plain = partial(amount, unit=1.0)
     columns = [
         number(f"{phase} per round (s)", phase, plain, "per round (s)")
@@ -107,7 +98,7 @@ def _by_setting(summary: Summary, view: pd.DataFrame, columns: Sequence[Column])
 
 def stragglers(summary: Summary) -> Table:
     """A block for each place: a row for each scenario and method with a simulated clock."""
-    view = costs_of_waiting(summary)
+    view = costs.costs_of_waiting(summary)
     columns = [
         number("simulated_seconds", "seconds", _long),
         number("idle_seconds", "idle", _long),
@@ -144,22 +135,23 @@ def _long(value: float) -> str:
 
 def rounds_to_target(summary: Summary) -> Table:
     """A block for each cell: a row for each method, what each target took beside it."""
-    view = targets(summary).rename(columns={"target": "target (share)", "bytes": "bytes (bytes)"})
+    named = {"target": "target (share)", "bytes": "bytes (bytes)"}
+    view = costs.rounds_to_target(summary).rename(columns=named)
     thousands = partial(amount, unit=1e3)
-    costs = [
+    numbers = [
         number("round", "rounds", "{:.0f}".format),
         number("steps", "steps (k)", thousands),
         number("bytes (bytes)", "MB", partial(amount, unit=1e6)),
     ]
     counted = "personal_steps" in view
     if counted:
-        costs.insert(2, number("personal_steps", "personal steps (k)", thousands))
+        numbers.insert(2, number("personal_steps", "personal steps (k)", thousands))
     blocks = []
     for (dataset, clients, skew), part in groups(view, *CASE[:-1]):
         columns = [
-            Column(cost.heading, cost.text, cost.raw, {"share": of}, f"to {100 * target:.1f} %")
+            replace(one, where={"share": of}, group=f"to {100 * target:.1f} %")
             for of, target in part.groupby("share")["target (share)"].first().items()
-            for cost in costs
+            for one in numbers
         ]
         title = f"{dataset_title(dataset)}, {clients} clients, {skew_title(skew)}"
         blocks.append(pivot(title, part, {"method": "Method"}, columns))

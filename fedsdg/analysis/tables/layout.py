@@ -135,7 +135,6 @@ def pivot(
     lines: Mapping[str, str],
     columns: Sequence[Column],
     ranked: Callable[[Row], float | None] | None = None,
-    apart: Sequence[str] = (),
 ) -> Block:
     """Arrange rows of a view as a block.
 
@@ -145,12 +144,11 @@ def pivot(
         lines: The identity columns that tell the lines, and their headings.
         columns: The columns beside them.
         ranked: The share of which the highest of each column is bold; None does not compete.
-        apart: Identity columns that are not columns of the raw numbers.
 
     Returns:
         A block whose cells carry the identity of their row as key of the raw number.
     """
-    identity = [name for name in IDENTITY if name in view and name not in apart]
+    identity = [name for name in IDENTITY if name in view]
     by_line: dict[tuple[Any, ...], list[Row]] = {}
     for row in records(view):
         by_line.setdefault(tuple(row[name] for name in lines), []).append(row)

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import textwrap
-from itertools import groupby
+from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from fedsdg.analysis.formatting import printed
 from fedsdg.analysis.tables.layout import Block, Entry, Table
 from fedsdg.files import markdown_escape
+
+if TYPE_CHECKING:
+    from pandas.io.formats.style import Styler
 
 #: LaTeX's special characters; all others stand as they are, in UTF-8.
 _LATEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 )
+
+#: Around a table, which shrinks to the width of the text if it is wider.
+_NO_WIDER = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%" + "\n"
 
 
 def latex_escape(text: str) -> str:
@@ -65,57 +73,43 @@ def _markdown_entry(entry: Entry) -> str:
 
 def to_latex(table: Table) -> str:
     """One ``table`` environment per block: caption and label on the first, notes on the last."""
-    lines = [r"% UTF-8, for LuaLaTeX or XeLaTeX; needs unicode-math, booktabs and graphicx"]
+    parts = [r"% UTF-8, for LuaLaTeX or XeLaTeX; needs unicode-math, booktabs and graphicx"]
     for number, block in enumerate(table.blocks):
-        lines += [r"\begin{table}[htbp]", r"  \centering"]
-        title = latex_escape(block.title)
+        caption = latex_escape(block.title)
+        label = f"tab:{table.name.replace('_', '-')}" if number == 0 else None
         if number == 0:
-            caption = latex_escape(table.caption)
-            lines += [
-                rf"  \caption{{{caption}{f' {title}.' if title else ''}}}",
-                rf"  \label{{tab:{table.name.replace('_', '-')}}}",
-            ]
-        else:
-            lines.append(rf"  \caption{{{title}.}}")
-        lines += _latex_block(block)
-        if number == len(table.blocks) - 1 and table.notes:
-            notes = " ".join(latex_escape(note) for note in table.notes)
-            lines.append(rf"  \par\smallskip\parbox{{\linewidth}}{{\footnotesize {notes}}}")
-        lines += [r"\end{table}", ""]
-    return "\n".join(lines).rstrip("\n") + "\n"
+            caption = f"{latex_escape(table.caption)} {caption}".strip()
+        text = _latex_block(block).to_latex(
+            column_format="l" + "r" * (len(block.columns) - 1),
+            position="htbp",
+            position_float="centering",
+            hrules=True,
+            caption=caption if caption.endswith(".") else f"{caption}.",
+            label=label,
+            multicol_align="c",
+        )
+        text = text.replace(r"\begin{tabular}", rf"{_NO_WIDER}\begin{{tabular}}")
+        parts.append(text.replace(r"\end{tabular}", r"\end{tabular}}"))
+    if table.notes and table.blocks:
+        notes = latex_escape(" ".join(table.notes))
+        below = rf"\par\smallskip\parbox{{\linewidth}}{{\footnotesize {notes}}}"
+        parts[-1] = parts[-1].replace(r"\end{table}", f"{below}\n\\end{{table}}")
+    return "\n".join(parts)
 
 
-def _latex_block(block: Block) -> list[str]:
-    lines = [
-        r"  \resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
-        rf"  \begin{{tabular}}{{l{'r' * (len(block.columns) - 1)}}}",
-        r"    \toprule",
-    ]
-    groups = [
-        (group, len(list(members))) for group, members in groupby(c[0] for c in block.columns)
-    ]
-    if any(group for group, _ in groups):
-        cells, rules, position = [], [], 1
-        for group, span in groups:
-            name = latex_escape(group)
-            cells.append(rf"\multicolumn{{{span}}}{{c}}{{{name}}}" if group else " &" * (span - 1))
-            if group:
-                rules.append(rf"\cmidrule(lr){{{position}-{position + span - 1}}}")
-            position += span
-        lines += [f"    {' & '.join(cells)} \\\\", f"    {' '.join(rules)}"]
-    lines += [
-        f"    {' & '.join(latex_escape(heading) for _, heading in block.columns)} \\\\",
-        r"    \midrule",
-    ]
-    for row in block.rows:
-        line = " & ".join(_latex_entry(entry) for entry in row)
-        # After a line's end a bracket would be an argument.
-        lines.append(f"    {'{}' * line.startswith('[')}{line} \\\\")
-    return [*lines, r"    \bottomrule", r"  \end{tabular}}"]
+def _latex_block(block: Block) -> Styler:
+    heads = [tuple(map(latex_escape, column)) for column in block.columns]
+    columns = pd.MultiIndex.from_tuples(heads)
+    if not any(group for group, _ in heads):
+        columns = columns.droplevel(0)
+    rows = [[_latex_entry(entry) for entry in row] for row in block.rows]
+    return pd.DataFrame(rows, columns=columns).style.hide(axis="index")
 
 
 def _latex_entry(entry: Entry) -> str:
     text = latex_escape(entry.text)
+    # After the end of a line a bracket would be an argument.
+    text = f"{{}}{text}" if text.startswith("[") else text
     return rf"\textbf{{{text}}}" if entry.bold else text
 
 

@@ -14,7 +14,7 @@ from fedsdg.analysis.origins import read_origins
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tracing.selection import RUN, key
 from fedsdg.analysis.views.attacks import ARENA, under_attack
-from fedsdg.analysis.views.progress import YARDSTICK
+from fedsdg.analysis.views.costs import YARDSTICK
 from fedsdg.analysis.views.sweeps import LINE, swept_runs
 from fedsdg.files.places import joined_setting, run_below
 

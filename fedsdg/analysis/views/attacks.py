@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,9 @@ _ATTACK = "conditions.attack."
 #: One line of a figure: a rule under one attack by one share of the clients.
 ARENA = [*PLACE, "attack", "share", "method"]
 
+#: Settings in a form that can be compared: their names and values in print, in order.
+_Values = tuple[tuple[str, str], ...]
+
 
 def under_attack(summary: Summary) -> pd.DataFrame:
     """The finished runs with ``attack`` and ``share``; share 0 stands under every attack.
@@ -26,51 +29,39 @@ def under_attack(summary: Summary) -> pd.DataFrame:
     is carried out under its other conditions.
     """
     runs = finished(summary)
-    attacks = [_attack(settings) for settings in runs["settings"].tolist()]
+    shares, kinds, around = [], [], []
+    for settings in runs["settings"]:
+        parted = {name: value for name, value in settings.items() if name.startswith(_ATTACK)}
+        others = {name: value for name, value in settings.items() if name not in parted}
+        shares.append(float(parted.pop(f"{_ATTACK}share", None) or 0.0))
+        kinds.append(_values(parted, _ATTACK))
+        around.append(_values(others, "conditions.", "federation."))
     # An attack that nobody carries out has a title only where there is no other.
-    carried_out = [attack for attack in attacks if attack.get("share")]
-    titles = _titles(carried_out or [attack for attack in attacks if attack])
-    runs = runs.assign(
-        attack=pd.Series([titles.get(_kind(attack)) for attack in attacks], runs.index, object),
-        share=[float(attack.get("share", 0.0)) for attack in attacks],
-        around=[_around(settings) for settings in runs["settings"].tolist()],
-    )
+    carried_out = {kind for kind, share in zip(kinds, shares, strict=True) if share}
+    titles = _titles(carried_out or {kind for kind in kinds if kind})
+    runs = runs.assign(share=shares, around=around)
+    runs["attack"] = pd.Series([titles.get(kind) for kind in kinds], runs.index, object)
     clean = runs[runs["share"] == 0]
-    named = runs[runs["attack"].notna()]
     parts = [runs[runs["share"] > 0]]
-    for attack, under_it in named.groupby("attack"):
+    for attack, under_it in runs[runs["attack"].notna()].groupby("attack"):
         parts.append(clean[clean["around"].isin(set(under_it["around"]))].assign(attack=attack))
     both = pd.concat(parts).drop(columns="around").drop_duplicates([*ARENA, "seed"])
     return both.sort_values(["attack", "share"], kind="stable", ignore_index=True)
 
 
-def _attack(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key.removeprefix(_ATTACK): value
-        for key, value in settings.items()
-        if key.startswith(_ATTACK) and value is not None
-    }
+def _values(settings: Mapping[str, Any], *below: str) -> _Values:
+    """The settings whose names begin so, without those beginnings and without what is None."""
+    return tuple(
+        sorted(
+            (name.removeprefix(_ATTACK), setting(value))
+            for name, value in settings.items()
+            if name.startswith(below) and value is not None
+        )
+    )
 
 
-def _around(settings: Mapping[str, Any]) -> str:
-    """The other conditions and the federation of a run, in a form that can be compared."""
-    groups_of_keys = ("conditions.", "federation.")
-    kept = {
-        key: setting(value)
-        for key, value in settings.items()
-        if key.startswith(groups_of_keys) and not key.startswith(_ATTACK) and value is not None
-    }
-    return repr(sorted(kept.items()))
-
-
-def _kind(attack: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """An attack without the share of attackers, in a form that can be compared."""
-    return tuple(sorted((k, setting(v)) for k, v in attack.items() if k != "share"))
-
-
-def _titles(attacks: list[dict[str, Any]]) -> dict[tuple[tuple[str, str], ...], str]:
+def _titles(kinds: Collection[_Values]) -> dict[_Values, str]:
     """A title for each attack: its type, and in what those of one type differ."""
-    kinds = {_kind(attack) for attack in attacks}
     titles = {}
     for kind in kinds:
         alike = [dict(other) for other in kinds if dict(other)["type"] == dict(kind)["type"]]

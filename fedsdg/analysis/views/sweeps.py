@@ -49,7 +49,7 @@ def swept_runs(summary: Summary) -> pd.DataFrame:
         texts = _texts(group)
         labels = list(groups(group, "method"))
         inside = {key for _, members in labels for key in _swept(texts.loc[members.index])}
-        parts += _lines(group, texts, kind, [key for key in texts if key not in inside])
+        parts += _lines(group, texts, kind, [str(key) for key in texts if key not in inside])
         for label, members in labels:
             parts += _lines(members, texts.loc[members.index], label, sorted(inside))
     if not parts:
