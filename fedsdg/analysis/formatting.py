@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import floor, log10
 
 #: Stands where there is no number; the notes of the table say why.
 MISSING = "–"
@@ -63,10 +64,17 @@ def p_value(p: float) -> str:
 
 
 def amount(value: float, unit: float) -> str:
-    """A quantity in its unit, to three significant digits or more: 123456, 1e3 → "123"."""
+    """A quantity in its unit, to three digits or decimals: 123456, 1e3 → "123"; 0.02, 1 → "0.020".
+
+    Args:
+        value: A quantity ≥ 0.
+        unit: How much of it is one in print.
+    """
     scaled = value / unit
     if scaled == 0:
         return "0"
+    if scaled < 0.0005:  # which would print as zero
+        return f"{scaled:.2e}" if scaled < 1e-6 else f"{scaled:.{2 - floor(log10(scaled))}f}"
     decimals = 0 if scaled >= 100 else 1 if scaled >= 10 else 2 if scaled >= 1 else 3
     return f"{scaled:,.{decimals}f}"
 

@@ -50,13 +50,22 @@ _OWN = {
 _USUAL = {"loss": "cross-entropy", "server_rate": 1.0, "gamma": "0.9/0.7/0.5"}
 
 
+#: Last part of a key → its symbol, where it has one.
+_SYMBOLS = {
+    **{
+        place.rpartition(".")[2]: prefix.removesuffix(" = ")
+        for place, (prefix, _) in _SHARED.items()
+        if " = " in prefix
+    },
+    **_OWN,
+    **{"epsilon": "ε", "temperature": "τ", "beta": "β"},
+}
+
+
 def symbol(key: str) -> str:
     """A dotted key of a run's config in print: parameters.lambda1 → "λ₁"; unknown ones by name."""
     name = key.rpartition(".")[2]
-    shared = {place.rpartition(".")[2]: prefix for place, (prefix, _) in _SHARED.items()}
-    short = {name: prefix.removesuffix(" = ") for name, prefix in shared.items() if " = " in prefix}
-    others = {"epsilon": "ε", "temperature": "τ", "beta": "β"}
-    return {**short, **_OWN, **others}.get(name, name.replace("_", " "))
+    return _SYMBOLS.get(name, name.replace("_", " "))
 
 
 def hyperparameters(runs: Sequence[Mapping[str, Any]]) -> str:
@@ -89,25 +98,26 @@ def _shared(place: str, configs: Mapping[str, Sequence[Mapping[str, Any]]]) -> s
     prefix, suffix = _SHARED[place]
     group, name = place.split(".")
     # A method may run under several scenarios, each with a value of its own.
-    pairs = dict.fromkeys(
-        (method, _plain(config.get(group, {}).get(name)))
+    values = {
+        method: {
+            value: None
+            for config in several
+            if (value := _plain(config.get(group, {}).get(name))) is not None
+        }
         for method, several in configs.items()
-        for config in several
-    )
-    counts = Counter(value for _, value in pairs if value is not None)
+    }
+    counts = Counter(value for several in values.values() for value in several)
     if not counts or set(counts) == {_USUAL.get(name)}:
         return None
-    values = {method: [v for m, v in pairs if m == method] for method, _ in pairs}
-    first, *rest = (set(own) for own in values.values())
-    if len(first) > 1 and all(own == first for own in rest):  # what scenarios set for all alike
-        swept = dict.fromkeys(value for _, value in pairs if value is not None)
-        return f"{prefix}{'/'.join(map(_number, swept))}{suffix}"
+    if len(counts) > 1 and all(several.keys() == counts.keys() for several in values.values()):
+        return f"{prefix}{'/'.join(map(_number, counts))}{suffix}"  # set by scenarios for all alike
     common = min(counts, key=lambda value: (-counts[value], str(value)))
-    text = f"{prefix}{_number(common)}{suffix}"
     others: dict[Any, list[str]] = {}
-    for method, value in pairs:
-        if value is not None and value != common:
-            others.setdefault(value, []).append(method_title(method))
+    for method, several in values.items():
+        for value in several:
+            if value != common:
+                others.setdefault(value, []).append(method_title(method))
+    text = f"{prefix}{_number(common)}{suffix}"
     if others and len(configs) > _MANY:
         text += f" (also {', '.join(map(_number, others))})"
     elif others:

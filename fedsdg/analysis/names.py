@@ -32,26 +32,69 @@ DATASETS = {
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of the tables: its name in the records and in print; all are shares of 1."""
+    """A metric of the tables: its name in the records and in print; all are shares of 1.
+
+    ``definition`` stands in the captions of the tables of one metric.
+    """
 
     key: str
     title: str
     short: str
+    definition: str = ""
 
 
 #: On the whole global test set as each client sees it: its labels, its view, its class shares.
-EXPECTED = Metric("expected_accuracy", "personal accuracy", "personal")
+EXPECTED = Metric(
+    "expected_accuracy",
+    "personal accuracy",
+    "personal",
+    "Personal accuracy (%): every client with its own model on the whole global test set as the "
+    "client sees it (its labels, its view of the images, weighted by its class shares), mean over "
+    "clients",
+)
 AGREEING = Metric("expected_accuracy_a", "accuracy of clients that agree (A)", "A")
 DIFFERING = Metric("expected_accuracy_b", "accuracy of clients that differ (B)", "B")
 NEW = Metric("expected_accuracy_new", "accuracy of clients that never trained", "new clients")
-EXPECTED_WORST = Metric("expected_worst_decile", "worst-decile accuracy", "worst decile")
+EXPECTED_WORST = Metric(
+    "expected_worst_decile",
+    "worst-decile accuracy",
+    "worst decile",
+    "Worst-decile accuracy (%): mean personal accuracy of the tenth of the clients that were ever "
+    "drawn it is lowest for",
+)
 #: On each client's own test shard; the only personal accuracy of records from before.
-PERSONAL = Metric("personal_accuracy", "personal accuracy", "personal")
-WORST = Metric("personal_worst_decile", "worst-decile accuracy", "worst decile")
+PERSONAL = Metric(
+    "personal_accuracy",
+    "personal accuracy",
+    "personal",
+    "Personal accuracy (%): every client on its own test data with its own model, mean over "
+    "clients",
+)
+WORST = Metric(
+    "personal_worst_decile",
+    "worst-decile accuracy",
+    "worst decile",
+    "Worst-decile accuracy (%): mean personal accuracy of the ⌈K/10⌉ clients it is lowest for",
+)
 #: The same two beside the expected accuracy.
-OWN = Metric(PERSONAL.key, "personal accuracy (own shard)", "own shard")
-OWN_WORST = Metric(WORST.key, "worst-decile accuracy (own shard)", "worst decile, own shard")
-GLOBAL = Metric("global_accuracy", "global accuracy", "global")
+OWN = Metric(
+    PERSONAL.key,
+    "personal accuracy (own shard)",
+    "own shard",
+    "On the own shard: every client on its own test data with its own model",
+)
+OWN_WORST = Metric(
+    WORST.key,
+    "worst-decile accuracy (own shard)",
+    "worst decile, own shard",
+    "On the own shard: of the accuracy on each client's own test data",
+)
+GLOBAL = Metric(
+    "global_accuracy",
+    "global accuracy",
+    "global",
+    "Global accuracy (%): the shared parameters alone on the global test set",
+)
 
 _METRICS = (EXPECTED, AGREEING, DIFFERING, NEW, EXPECTED_WORST, OWN, OWN_WORST, GLOBAL)
 _FORMER_METRICS = (PERSONAL, WORST, GLOBAL)
@@ -85,6 +128,11 @@ def reported_metrics(runs: Sequence[Mapping[str, Any]]) -> tuple[Metric, ...]:
     if EXPECTED.key not in there:
         return _FORMER_METRICS
     return tuple(metric for metric in _METRICS if metric.key in there or metric == GLOBAL)
+
+
+def headline(keys: Iterable[str]) -> Metric:
+    """The personal accuracy among metrics: the expected one, or that on the own shard."""
+    return EXPECTED if EXPECTED.key in set(keys) else PERSONAL
 
 
 def metric_named(key: str, shown: Sequence[Metric] = ()) -> Metric:

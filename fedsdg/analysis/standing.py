@@ -16,7 +16,7 @@ from fedsdg.analysis.inference import SHOWN_FROM, Interval, mean_interval
 from fedsdg.analysis.names import AGREEING, DIFFERING, GLOBAL, Metric
 from fedsdg.analysis.roles import Roles
 from fedsdg.analysis.summary import Cell, Summary
-from fedsdg.analysis.tuning import searched
+from fedsdg.analysis.views.sweeps import searched
 
 
 @dataclass(frozen=True)

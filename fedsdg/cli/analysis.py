@@ -84,7 +84,7 @@ def _figure_options(sub: argparse.ArgumentParser) -> None:
 
 def kernels(arguments: argparse.Namespace) -> int:
     """Make table and roofline of the aggregation benchmarks."""
-    from fedsdg.analysis.kernels import write_kernels
+    from fedsdg.analysis.speed import write_kernels
 
     written = write_kernels(arguments.measured, arguments.table, arguments.figure)
     print(next(path for path in written if path.suffix == ".md").read_text(encoding="utf-8"))
@@ -99,7 +99,7 @@ def _kernels_options(sub: argparse.ArgumentParser) -> None:
 
 def throughput(arguments: argparse.Namespace) -> int:
     """Make the table of the benchmarks of training."""
-    from fedsdg.analysis.throughput import write_throughput
+    from fedsdg.analysis.speed import write_throughput
 
     written = write_throughput(arguments.measured, arguments.table)
     print(next(path for path in written if path.suffix == ".md").read_text(encoding="utf-8"))

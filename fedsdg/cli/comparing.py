@@ -15,8 +15,8 @@ GROUP = RUN
 
 def compare(arguments: argparse.Namespace) -> int:
     """Set methods of your own beside the published rows of an arena."""
+    from fedsdg.analysis.tables.render import to_text
     from fedsdg.analysis.tables.standing import differences, places, standing_table
-    from fedsdg.analysis.tables.text import to_text
     from fedsdg.experiment.comparing import PAGE, Request
     from fedsdg.experiment.comparing import compare as compared
     from fedsdg.experiment.store import store_folder

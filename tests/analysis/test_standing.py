@@ -10,8 +10,8 @@ from fedsdg.analysis.names import DIFFERING, EXPECTED
 from fedsdg.analysis.roles import Roles
 from fedsdg.analysis.standing import Standing, rivals_of
 from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.tables.render import to_text
 from fedsdg.analysis.tables.standing import places, standing_table
-from fedsdg.analysis.tables.text import to_text
 
 from .conftest import first_seeds_alone
 

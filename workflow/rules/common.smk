@@ -260,7 +260,7 @@ CODE = {
     "claims": ["fedsdg.analysis.claims"],
     "across": ["fedsdg.analysis.regret", "fedsdg.analysis.plots.regret"],
     "measure": ["fedsdg.aggregation.api", "fedsdg.aggregation.rule_table"],
-    "kernels": ["fedsdg.analysis.kernels", "fedsdg.analysis.plots.roofline"],
+    "kernels": ["fedsdg.analysis.speed", "fedsdg.analysis.plots.roofline"],
 }
 # What people read is called as the parts declare it, in a file that analysis reads.
 CALLED = [dict(families()), dict(titles("methods")), dict(titles("attacks"))]

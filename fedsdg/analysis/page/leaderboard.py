@@ -24,7 +24,7 @@ from fedsdg.analysis.page.arenas import Arena, family
 from fedsdg.analysis.roles import Roles
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables.accuracy import reasons
-from fedsdg.analysis.tables.layout import mark_best
+from fedsdg.analysis.tables.layout import Entry, mark_best
 
 #: Costs: column, heading, what it is, and how many of the counted are one in print.
 COSTS = (
@@ -179,8 +179,8 @@ def _cost(name: str, unit: float, by_seed: list[float | None]) -> Number:
 def _best(column: list[Number], methods: Sequence[str], who: Roles) -> list[Number]:
     """The column with its highest number marked; a ceiling takes no part in that."""
     ranked = [
-        (number.text, None if who.is_ceiling(method) else number.value)
+        None if who.is_ceiling(method) else number.value
         for number, method in zip(column, methods, strict=True)
     ]
-    (marked,) = mark_best([ranked])
+    marked = mark_best([Entry(number.text) for number in column], ranked)
     return [replace(number, best=entry.bold) for number, entry in zip(column, marked, strict=True)]

@@ -17,22 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedsdg import __version__
-from fedsdg.analysis import (
-    contributions,
-    gate_dynamics,
-    group_accuracy,
-    personal_and_global,
-    progress,
-    robustness,
-    simulated_time,
-    sweeps,
-    trajectories,
-    tuning,
-)
 from fedsdg.analysis.formatting import printed
 from fedsdg.analysis.hyperparameters import hyperparameters
 from fedsdg.analysis.names import method_title
 from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.views import accuracy, attacks, clients, costs, sweeps
 from fedsdg.files import atomic_path, hint, sha256_file, source_hash, write_json
 
 if TYPE_CHECKING:
@@ -134,7 +123,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "Global accuracy in the round selected on validation data against the share of "
             "attackers, a panel for each attack: mean over seeds; share 0 is the same run in "
             "every panel. The table of the same name has the intervals.",
-            numbers=robustness.accuracy_by_share,
+            numbers=attacks.accuracy_by_share,
         ),
         "robustness": Plot(
             "robustness",
@@ -145,7 +134,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "the middle. Bottom: distance and accuracy under the attack that is worst for the "
             "rule at that share, and that accuracy against the time at the smallest share. Means "
             "over seeds.",
-            numbers=robustness.trade_off,
+            numbers=attacks.trade_off,
         ),
         "stragglers": Plot(
             "stragglers",
@@ -153,7 +142,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "column for each method and a line for each way of dealing with slow clients: mean "
             "over seeds of the last evaluation until then. Lines go to the end of their longest "
             "run; a seed that is over by then keeps its last accuracy.",
-            numbers=simulated_time.accuracy_over_time,
+            numbers=costs.accuracy_over_time,
         ),
         "label_noise": Plot(
             "label_noise",
@@ -163,7 +152,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "where it was computed: both against the exact Shapley value in the last round. ρ is "
             "Spearman's correlation within a run, mean over seeds; there is none where all "
             "clients are alike.",
-            numbers=contributions.measures,
+            numbers=clients.credits,
         ),
         "sensitivity": Plot(
             "sensitivity",
@@ -181,7 +170,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "accuracy, with the diagonal where both are equal; methods far outside are named "
             "with both values. The dashed vertical lines are training on pooled data, where it "
             "was run.",
-            numbers=personal_and_global.personal_and_global,
+            numbers=accuracy.headlines,
         ),
         "drift": Plot(
             "drift",
@@ -190,7 +179,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "all its models; the title says how much of their variance lies in it. Thin lines "
             "are local training, dots where a client ends, diamonds the server's model after "
             "each round, crosses where clients begin.",
-            numbers=trajectories.trajectories,
+            numbers=clients.trajectories,
             of_training=False,
         ),
         "tuning": Plot(
@@ -199,16 +188,16 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "in, their score the personal validation accuracy over search seeds and skews; the "
             "line is the expected best of so many of them, drawn without replacement. Grey: the "
             "other methods. Trials below the panel are counted in its corner.",
-            numbers=tuning.curves,
+            numbers=sweeps.search_curves,
             of_training=False,
         ),
         "progress": Plot(
             "progress",
-            "Personal accuracy against rounds, local steps (of all clients together) and bytes "
-            "(up and down), a row for each place: mean over seeds, with the 95 % Student-t band "
-            "from three seeds on. At most five methods are in colour. A marker is where a method "
-            "ends.",
-            numbers=progress.progress,
+            "Personal accuracy against rounds, local steps (of all clients together, without the "
+            "fine-tuning before an evaluation) and bytes (up and down), a row for each place: mean "
+            "over seeds, with the 95 % Student-t band from three seeds on. At most five methods "
+            "are in colour. A marker is where a method ends.",
+            numbers=costs.progress,
         ),
         "gate_dynamics": Plot(
             "gate_dynamics",
@@ -219,7 +208,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "gate with its local steps: near 1 a gate only counts steps. Bands are 95 % "
             "Student-t over seeds, cut at the values seen; of fewer than three seeds each is a "
             "thin line.",
-            numbers=gate_dynamics.gate_dynamics,
+            numbers=clients.gate_dynamics,
         ),
         "groups": Plot(
             "groups",
@@ -227,7 +216,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "clients that agree (A) and of those that do not (B), the best for B on top: means "
             "over seeds; thick bars are 95 % Student-t intervals, from five seeds on and cut at 0 "
             "and 100 %.",
-            numbers=group_accuracy.group_accuracy,
+            numbers=accuracy.group_accuracy,
         ),
     }
 )

@@ -9,15 +9,13 @@ from types import MappingProxyType
 from typing import Any
 
 from fedsdg.analysis.claims import claims_page
-from fedsdg.analysis.measurements import Measurements
 from fedsdg.analysis.plots import FIGURES, figure_facts, known_figure
 from fedsdg.analysis.recomputing.faults import Fault, json_faults, text_faults
 from fedsdg.analysis.recomputing.nudged import summary_of
+from fedsdg.analysis.speed import Measurements, kernels, throughput
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables import TABLES, to_csv, to_latex, to_markdown
-from fedsdg.analysis.tables.kernels import kernels
 from fedsdg.analysis.tables.layout import Table
-from fedsdg.analysis.tables.throughput import throughput
 from fedsdg.files import read_json, sha256_file
 from fedsdg.files.places import PAPER_FIGURE, RECORDS, filled
 

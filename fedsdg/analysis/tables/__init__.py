@@ -12,24 +12,20 @@ from types import MappingProxyType
 
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables.accuracy import (
+    differences,
     global_accuracy,
     groups,
     main,
     personal_accuracy,
     worst_decile,
 )
-from fedsdg.analysis.tables.byzantine import byzantine, detection
-from fedsdg.analysis.tables.cost import bytes_sent, seconds
-from fedsdg.analysis.tables.differences import differences
+from fedsdg.analysis.tables.attacks import byzantine, detection, label_noise
+from fedsdg.analysis.tables.costs import bytes_sent, rounds_to_target, seconds, stragglers
 from fedsdg.analysis.tables.horizon import horizon
-from fedsdg.analysis.tables.label_noise import label_noise
 from fedsdg.analysis.tables.layout import Table
 from fedsdg.analysis.tables.primary import primary
-from fedsdg.analysis.tables.progress import rounds_to_target
 from fedsdg.analysis.tables.render import to_csv, to_latex, to_markdown
-from fedsdg.analysis.tables.sensitivity import sensitivity
-from fedsdg.analysis.tables.stragglers import stragglers
-from fedsdg.analysis.tables.tuning import tuning
+from fedsdg.analysis.tables.sweeps import sensitivity, tuning
 from fedsdg.analysis.tables.verification import verification
 from fedsdg.files import atomic_path, hint
 

@@ -11,11 +11,11 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from fedsdg.analysis.origins import read_origins
-from fedsdg.analysis.progress import YARDSTICK
-from fedsdg.analysis.robustness import ARENA, under_attack
 from fedsdg.analysis.summary import Summary
-from fedsdg.analysis.sweeps import LINE, swept_runs
 from fedsdg.analysis.tracing.selection import RUN, key
+from fedsdg.analysis.views.attacks import ARENA, under_attack
+from fedsdg.analysis.views.costs import YARDSTICK
+from fedsdg.analysis.views.sweeps import LINE, swept_runs
 from fedsdg.files.places import joined_setting, run_below
 
 #: Columns that name a method of which the number is computed.

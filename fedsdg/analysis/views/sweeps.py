@@ -1,24 +1,24 @@
-"""What a setting does: the runs of a method that differ in one value of their config."""
+"""The effect of a setting: runs that differ in one value of their config; trials of a search."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
 
 from fedsdg.analysis.formatting import setting
-from fedsdg.analysis.frames import PLACE, finished, groups, over_seeds, places
+from fedsdg.analysis.frames import MEAN, PLACE, finished, groups, over_seeds, places
 from fedsdg.analysis.hyperparameters import symbol
 from fedsdg.analysis.names import GLOBAL, PERSONAL, method_order
 from fedsdg.analysis.summary import Summary
 
-#: Keys of a run's config that say where it stands and not what is tried.
+#: Keys of a run's config that identify it and are not swept.
 _IDENTITY = ["dataset", "skew", "seed", "backbone", "method", "federation.clients"]
 #: One point of a line: a value of a setting, with the others as they are.
 LINE = [*PLACE, "key", "type", "others", "value"]
-COLUMNS = [*LINE, "metric", "n", "mean", "low", "high"]
+COLUMNS = [*LINE, "metric", *MEAN]
 
 
 def sweeps(summary: Summary) -> pd.DataFrame:
@@ -46,15 +46,12 @@ def swept_runs(summary: Summary) -> pd.DataFrame:
     runs = finished(summary)
     parts: list[pd.DataFrame] = []
     for (*_, kind), group in groups(runs, *PLACE, "type"):
-        settings = group["settings"].tolist()
-        known = dict.fromkeys(name for one in settings for name in one)
-        columns = {name: [_text(one, name) for one in settings] for name in known}
-        texts = pd.DataFrame(columns, index=group.index).drop(columns=_IDENTITY, errors="ignore")
+        texts = _texts(group)
         labels = list(groups(group, "method"))
-        inside = {key for _, own in labels for key in _swept(texts.loc[own.index])}
+        inside = {key for _, members in labels for key in _swept(texts.loc[members.index])}
         parts += _lines(group, texts, kind, [str(key) for key in texts if key not in inside])
-        for label, own in labels:
-            parts += _lines(own, texts.loc[own.index], label, sorted(inside))
+        for label, members in labels:
+            parts += _lines(members, texts.loc[members.index], label, sorted(inside))
     if not parts:
         return pd.DataFrame(columns=[*LINE, "seed"])
     rows = pd.concat(parts)
@@ -63,6 +60,19 @@ def swept_runs(summary: Summary) -> pd.DataFrame:
     rows = rows.drop_duplicates([*LINE, "seed"])
     shown = [setting(json.loads(value)) for value in rows["value"]]
     return rows.assign(exact=rows["value"], value=shown)
+
+
+def _texts(runs: pd.DataFrame) -> pd.DataFrame:
+    """A row for each run, a column for each key of the configs: values as JSON, to be compared.
+
+    A config may leave out a default.
+    """
+    settings = runs["settings"].tolist()
+    columns = {
+        key: [json.dumps(values.get(key, "default"), sort_keys=True) for values in settings]
+        for key in dict.fromkeys(key for values in settings for key in values)
+    }
+    return pd.DataFrame(columns, index=runs.index).drop(columns=_IDENTITY, errors="ignore")
 
 
 def _swept(texts: pd.DataFrame) -> list[str]:
@@ -81,7 +91,13 @@ def _lines(
         alike = texts[rest].apply(tuple, axis=1) if rest else pd.Series("", index=texts.index)
         tried = alike.map(texts[key].groupby(alike).nunique()) > 1
         rest = [name for name in rest if texts.loc[tried, name].nunique() > 1]
-        names = [_label(dict(zip(rest, row, strict=True))) for row in texts[rest].to_numpy()]
+        names = [
+            ", ".join(
+                f"{symbol(name)} = {setting(json.loads(text))}"
+                for name, text in zip(rest, row, strict=True)
+            )
+            for row in texts[rest].to_numpy()
+        ]
         line = group.assign(key=key, value=texts[key], others=names, type=kind)
         parts.append(line[tried])
     return parts
@@ -100,19 +116,33 @@ def _panel_order(item: tuple[Any, pd.DataFrame]) -> tuple[bool, tuple[int, bool,
     return (len(kinds) == 1, method_order(kinds[0]), key)
 
 
-def _text(settings: Mapping[str, Any], name: str) -> str:
-    """A value of any kind as something to compare; a config may leave out a default."""
-    return json.dumps(settings.get(name, "default"), sort_keys=True)
-
-
-def _label(others: dict[str, str]) -> str:
-    return ", ".join(
-        f"{symbol(name)} = {setting(json.loads(text))}" for name, text in others.items()
-    )
-
-
 def _order(text: str) -> tuple[bool, float, str]:
     """Numbers by value, then words."""
     value = json.loads(text)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return (not number, float(value) if number else 0.0, text)
+
+
+def searched(summary: Summary) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(label, its part of ``search.json``) of every method with a complete trial."""
+    search = summary.search()
+    methods = {} if search is None else search["methods"]
+    for label in sorted(methods, key=method_order):
+        if methods[label]["best"] is not None:
+            yield label, methods[label]
+
+
+def search_curves(summary: Summary) -> pd.DataFrame:
+    """The trials of a search of hyper-parameters, for each method and k = 1 … n complete trials.
+
+    Returns:
+        ``method``, ``trials`` (k), ``score`` of the k-th trial in the order in which they were
+        drawn, and ``expected_best``, the mean best validation accuracy of k of the trials, over all
+        choices of k. Shares.
+    """
+    rows = []
+    for label, method in searched(summary):
+        scores = [trial["score"] for trial in method["trials"] if trial["score"] is not None]
+        for k, (score, best) in enumerate(zip(scores, method["expected_best"], strict=True), 1):
+            rows.append({"method": label, "trials": k, "score": score, "expected_best": best})
+    return pd.DataFrame(rows, columns=["method", "trials", "score", "expected_best"])

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedsdg.analysis.personal_and_global import personal_and_global
 from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.views.accuracy import headlines
 
 
 def test_rows_are_means_and_intervals_over_seeds(written, summary_dir) -> None:
-    rows = personal_and_global(Summary(summary_dir))
+    rows = headlines(Summary(summary_dir))
     table = rows.set_index(["skew", "method", "metric"])
     cells = len(written.plan.skews) * len(written.plan.methods)
     # Local only has no global accuracy.

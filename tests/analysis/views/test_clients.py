@@ -1,15 +1,24 @@
-"""What gates do: measures within clients and over them, against loops over the rows."""
+"""Gates, credits and trajectories of clients, against loops over the rows and SciPy."""
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from fedsdg.analysis.gate_dynamics import CORRELATION, gate_dynamics
+from fedsdg.analysis.inference import pearson, spearman
 from fedsdg.analysis.plots import FIGURES, write_figure
 from fedsdg.analysis.plots.style import KIND_A, KIND_B, styled
 from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.tables import write_table
+from fedsdg.analysis.views.clients import (
+    CORRELATION,
+    TRAJECTORY,
+    correlations,
+    credits,
+    gate_dynamics,
+    trajectories,
+)
 
-from .conftest import Run
+from ..conftest import Run
 
 CLIENTS, BLOCKS = 8, 5
 
@@ -132,3 +141,134 @@ def test_accuracy_of_a_and_b_stands_beside_each_other(summary_of, tmp_path) -> N
         "FedSDG",
     ]
     assert write_figure(folder, "groups", tmp_path / "groups")
+
+
+NOISY, ROUNDS = 10, 3
+
+
+@pytest.fixture
+def numbers():
+    rng = np.random.default_rng(4)
+    return {
+        seed: {
+            "noise_rate": rng.uniform(0, 0.8, NOISY),
+            "weight": rng.dirichlet(np.ones(NOISY), ROUNDS),
+            "credibility": rng.uniform(0, 1, (ROUNDS, NOISY)),
+            "shapley": rng.normal(0, 0.02, NOISY),
+        }
+        for seed in (0, 1)
+    }
+
+
+@pytest.fixture
+def noisy(summary_of, numbers):
+    runs = []
+    for seed, of in numbers.items():
+        rows = [
+            {"round": r + 1, "client": c, "participated": True}
+            | {"weight": of["weight"][r, c], "credibility": of["credibility"][r, c]}
+            | {"noise_rate": of["noise_rate"][c]}
+            | ({"shapley": of["shapley"][c]} if r == ROUNDS - 1 else {})
+            for r in range(ROUNDS)
+            for c in range(NOISY)
+        ]
+        runs.append(Run("cgsv", seed, rows=rows))
+        even = [row | {"weight": 1 / NOISY, "credibility": None} for row in rows]
+        runs.append(Run("fedavg-uniform", seed, rows=even))
+    return summary_of(runs)
+
+
+def test_measures_are_means_over_the_rounds(noisy, numbers) -> None:
+    rows = credits(Summary(noisy))
+    assert len(rows) == 2 * 2 * NOISY
+    own = rows[(rows["method"] == "cgsv") & (rows["seed"] == 1)].sort_values("client")
+    of = numbers[1]
+    assert own["weight"].to_numpy() == pytest.approx(NOISY * of["weight"].mean(axis=0))
+    assert own["credibility"].to_numpy() == pytest.approx(of["credibility"].mean(axis=0))
+    assert own["noise_rate"].to_numpy() == pytest.approx(of["noise_rate"])
+    assert own["shapley"].to_numpy() == pytest.approx(100 * of["shapley"])
+
+
+def test_correlations_are_within_a_run_and_averaged(noisy, numbers, tmp_path) -> None:
+    rows = correlations(credits(Summary(noisy)))
+    table = rows.set_index(["method", "measure", "yardstick"])
+    assert set(rows["method"]) == {"cgsv"}, "equal weights follow nothing"
+    assert len(rows) == 2 * 2
+    for measure in ("weight", "credibility"):
+        for yardstick in ("noise_rate", "shapley"):
+            ranks, linear = [], []
+            for of in numbers.values():
+                x, y = of[measure].mean(axis=0), of[yardstick]
+                ranks.append(stats.spearmanr(x, y).statistic)
+                linear.append(stats.pearsonr(x, y).statistic)
+            row = table.loc[("cgsv", measure, yardstick)]
+            z = np.arctanh(ranks)
+            assert row["spearman"] == pytest.approx(np.tanh(z.mean()))
+            assert row["pearson"] == pytest.approx(np.tanh(np.arctanh(linear).mean()))
+            ends = np.tanh(z.mean() + stats.t.ppf(0.975, 1) * stats.sem(z) * np.array([-1, 1]))
+            assert row[["low", "high"]].tolist() == pytest.approx(ends.tolist())
+    _, markdown, _ = write_table(noisy, "label_noise", tmp_path / "label_noise")
+    text = markdown.read_text("utf-8")
+    assert "credibility" in text and "the mean of 2 seeds, fewer than 5" in text
+
+
+def test_without_noise_the_table_says_so(summary_dir, tmp_path) -> None:
+    _, markdown, _ = write_table(summary_dir, "label_noise", tmp_path / "label_noise")
+    assert "has label noise" in markdown.read_text("utf-8")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_correlation_is_scipys_also_with_ties(seed) -> None:
+    rng = np.random.default_rng(seed)
+    x, y = rng.integers(0, 4, 12).astype(float), rng.normal(size=12)
+    assert pearson(x, y) == pytest.approx(stats.pearsonr(x, y).statistic)
+    assert spearman(x, y) == pytest.approx(stats.spearmanr(x, y).statistic)
+    z = np.round(y, 0)
+    assert spearman(x, z) == pytest.approx(stats.spearmanr(x, z).statistic)
+
+
+def test_correlation_leaves_out_pairs_with_a_gap_and_refuses_what_says_nothing() -> None:
+    x, y = [1.0, 2.0, np.nan, 4.0, 8.0], [3.0, 5.0, 9.0, np.nan, 4.0]
+    assert pearson(x, y) == pytest.approx(stats.pearsonr([1, 2, 8], [3, 5, 4]).statistic)
+    assert spearman(x, y) == pytest.approx(stats.spearmanr([1, 2, 8], [3, 5, 4]).statistic)
+    assert pearson([1.0, 2.0], [2.0, 1.0]) is None
+    assert spearman([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]) is None
+
+
+def case(scenario, seed, shift):
+    rows = [
+        {
+            "round": round_,
+            "client": client,
+            "participated": True,
+            "path_x": [shift + round_ + 0.1 * step for step in range(3)],
+            "path_y": [client - 0.1 * step for step in range(3)],
+        }
+        for round_ in (1, 2)
+        for client in (0, 1)
+    ]
+    rounds = [
+        {"round": r, "evaluated": True, "model_x": shift + r, "model_y": 0.5, "plane_share": 0.9}
+        for r in (1, 2)
+    ]
+    return Run("fedavg", seed, scenario, clients=2, rows=rows, rounds=rounds)
+
+
+def test_rows_are_points_in_order(summary_of) -> None:
+    summary = summary_of([case("equal", 0, 0.0), case("equal", 1, 50.0), case("other", 0, 9.0)])
+    rows = trajectories(Summary(summary))
+    assert list(rows.columns) == TRAJECTORY
+    assert set(rows["seed"]) == {0}, "a case is one run"
+    own = rows[(rows["scenario"] == "other") & (rows["kind"] == "local")]
+    assert len(own) == 2 * 2 * 3
+    way = own[(own["round"] == 2) & (own["client"] == 1)]
+    assert way["step"].tolist() == [0, 1, 2]
+    assert way["x"].to_numpy() == pytest.approx([11.0, 11.1, 11.2])
+    assert way["y"].to_numpy() == pytest.approx([1.0, 0.9, 0.8])
+    models = rows[(rows["scenario"] == "equal") & (rows["kind"] == "aggregate")]
+    assert models["x"].tolist() == [1.0, 2.0] and models["client"].isna().all()
+    assert np.all(rows["plane_share"] == 0.9)
+
+
+def test_runs_that_kept_no_way_have_no_rows(summary_dir) -> None:
+    assert trajectories(Summary(summary_dir)).empty

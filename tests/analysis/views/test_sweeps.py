@@ -1,13 +1,21 @@
-"""Sweeps: which runs differ in one setting only, found from their configs."""
+"""Sweeps, found from the configs of runs, and searches, from their own file."""
+
+import io
+import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from fedsdg.analysis.plots import FIGURES, write_figure
+from fedsdg.analysis.plots.style import styled
+from fedsdg.analysis.summarise import search_file, summarise
 from fedsdg.analysis.summary import Summary
-from fedsdg.analysis.sweeps import panels, sweeps
-from fedsdg.analysis.tables import write_table
+from fedsdg.analysis.tables import TABLES, to_csv, to_markdown, write_table
+from fedsdg.analysis.views.sweeps import panels, search_curves, sweeps
+from fedsdg.experiment.search_space import expected_best
 
-from .conftest import Run
+from ..conftest import Run
 
 
 def run(label, kind, seed, value, scenario="", clients_per_round=5, eta_m=0.005, **parameters):
@@ -99,7 +107,107 @@ def test_variants_of_a_method_are_told_apart_under_scenarios(summary_of) -> None
     assert set(own["others"]) == {""}
 
 
+def test_the_figure_shows_the_expected_accuracy_where_the_record_has_it(summary_of) -> None:
+    runs = [run(f"fedsdg-{a}", "fedsdg", 0, 0.5, lambda1=a) for a in (0.1, 0.2)]
+    for each in runs:
+        each.last["expected_accuracy"] = 0.9
+    with styled():
+        figure = FIGURES["sensitivity"](Summary(summary_of(runs)))
+    assert figure.axes[0].lines[0].get_ydata().tolist() == [90.0, 90.0]
+
+
 def test_without_sweeps_the_table_says_so(summary_of, tmp_path) -> None:
     summary = summary_of([run("fedavg", "fedavg", 0, 0.5), run("krum", "krum", 0, 0.4, f=1)])
     _, markdown, _ = write_table(summary, "sensitivity", tmp_path / "sensitivity")
     assert "No setting varies" in markdown.read_text("utf-8")
+
+
+def trials_of(scores, **more):
+    trials = [
+        {"number": number, "parameters": {"eta_g": 0.001 * (number + 1)}, "score": score}
+        for number, score in enumerate(scores)
+    ]
+    known = [score for score in scores if score is not None]
+    best = max((t for t in trials if t["score"] is not None), key=lambda t: t["score"], default={})
+    return {
+        "failed": 0,
+        "edges": {},
+        "best": {key: best[key] for key in ("parameters", "score")} if best else None,
+        "expected_best": expected_best(known),
+        "trials": trials,
+    } | more
+
+
+@pytest.fixture
+def found():
+    return {
+        "experiment": "synthetic",
+        "criterion": "personal validation accuracy",
+        "seeds": [100, 101],
+        "skews": ["iid"],
+        "methods": {
+            "local-only": trials_of([0.5, None, 0.25], failed=1),
+            "fedsdg": trials_of([0.8125, 0.90625], edges={"eta_g": "high"}),
+            "fedavg": trials_of([None, None]),
+        },
+    }
+
+
+@pytest.fixture
+def searched(written, found, tmp_path):
+    file = tmp_path / "made" / "synthetic.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps(found))
+    summarise(written.runs, tmp_path / "summary", None, file)
+    return tmp_path / "summary"
+
+
+def test_curves_are_of_complete_trials_alone_in_the_order_of_methods(searched):
+    rows = search_curves(Summary(searched))
+    assert rows.to_dict("list") == {
+        "method": ["fedsdg", "fedsdg", "local-only", "local-only"],
+        "trials": [1, 2, 1, 2],
+        "score": [0.8125, 0.90625, 0.5, 0.25],
+        "expected_best": [(0.8125 + 0.90625) / 2, 0.90625, 0.375, 0.5],
+    }
+
+
+def test_the_table_names_best_values_failures_and_edges(searched):
+    table = TABLES["tuning"](Summary(searched))
+    raw = pd.read_csv(io.StringIO(to_csv(table))).set_index("method")
+    assert raw.loc["fedsdg"].to_dict() == {
+        "trials": 2,
+        "failed": 0,
+        "best": "η_g = 0.002",
+        "score (share)": 0.90625,
+        "mean (share)": 0.859375,
+        "edges": "η_g high",
+    }
+    text = to_markdown(table)
+    assert "2 (1 failed)" in text and "Seeds 100, 101" in text
+
+
+def test_the_figure_depends_on_the_search(searched, tmp_path):
+    *_, sidecar = write_figure(searched, "tuning", tmp_path / "tuning")
+    facts = json.loads(sidecar.read_text())
+    assert any(file.endswith("summary/search.json") for file in facts["inputs"])
+    assert [row["method"] for row in facts["numbers"]] == ["fedsdg"] * 2 + ["local-only"] * 2
+
+
+def test_without_a_search_the_page_says_so(searched, written, tmp_path):
+    summarise(written.runs, searched)
+    assert not (searched / "search.json").exists(), "that of a former call"
+    text = to_markdown(TABLES["tuning"](Summary(searched)))
+    assert "No search was made of this experiment's hyper-parameters." in text
+    paths = write_figure(searched, "tuning", tmp_path / "tuning")
+    assert json.loads(paths[-1].read_text())["numbers"] == []
+
+
+def test_the_search_made_here_goes_before_the_committed_one(tmp_path):
+    committed = tmp_path / "reference" / "needs" / "search.json"
+    made = tmp_path / "search" / "needs.json"
+    assert search_file("needs", tmp_path) is None
+    for file in (committed, made):
+        file.parent.mkdir(parents=True)
+        file.write_text("{}")
+        assert search_file("needs", tmp_path) == file
