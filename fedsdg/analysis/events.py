@@ -15,7 +15,7 @@ from fedsdg.files import atomic_path, read_json
 from fedsdg.files.records import read_parquet
 
 #: Columns that name something, and measure nothing.
-NAMES = frozenset({"round", "client", "group", "domain", "cluster", "evaluated"})
+NAMES = ["round", "client", "group", "domain", "cluster", "evaluated"]
 #: The name of the file of events; TensorBoard recognises files by its beginning.
 FILE = "events.out.tfevents.0.fedsdg"
 
