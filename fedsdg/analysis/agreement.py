@@ -16,12 +16,28 @@ from fedsdg.files import hint
 AGREES, DIFFERS, NO_TELLING = "they agree", "they do not agree", "too little to tell"
 
 
-def compared(
-    experiment: str, results: Path = Path("results")
-) -> list[tuple[Comparison, Comparison | None]]:
-    """Return each primary comparison as it comes out here, and the record's where it has one.
+def agreement(experiment: str, results: Path = Path("results")) -> Iterator[str]:
+    """Yield a line for each primary comparison: its difference here, the record's, and agreement.
 
-    The comparisons are those that the config of the runs here named.
+    Args:
+        experiment: As its config names it.
+        results: The folder of summaries and records.
+    """
+    judged = facts(experiment, results)
+    declared = later(Summary(results / "summary" / experiment))
+    if not judged and not declared:
+        yield f"{experiment}: its config names no primary comparisons"
+    for comparison in judged:
+        yield f"{experiment}, {comparison['id']}: {comparison['says']}"
+    for unjudged in declared:
+        yield f"{experiment}, {unjudged.id}: {LATER}"
+
+
+def facts(experiment: str, results: Path = Path("results")) -> list[dict[str, Any]]:
+    """Return each primary comparison as it comes out here and in the record, in JSON's types.
+
+    The comparisons are those that the config of the runs here named. Differences are shares, and
+    ``says`` is the line of ``agreement``.
 
     Args:
         experiment: As its config names it.
@@ -30,44 +46,15 @@ def compared(
     Raises:
         FileNotFoundError: The experiment was not computed here.
     """
-    folder = results / "summary" / experiment
+    folder, record = (results / name / experiment for name in ("summary", "reference"))
     if not folder.is_dir():
         summaries = sorted(file.name for file in folder.parent.glob("*") if file.is_dir())
         meant = hint(experiment, summaries) if summaries else "; run the experiment first"
         raise FileNotFoundError(
             f"{experiment!r} was not computed here: there is no {folder}{meant}"
         )
-    here = comparisons(Summary(folder))
-    record = results / "reference" / experiment
-    recorded = (record / "runs.parquet").is_file()
-    there = {each.named.id: each for each in comparisons(Summary(record))} if recorded else {}
-    return [(each, there.get(each.named.id)) for each in here]
-
-
-def agreement(experiment: str, results: Path = Path("results")) -> Iterator[str]:
-    """Yield a line for each primary comparison: its difference here, the record's, and agreement.
-
-    Args:
-        experiment: As its config names it.
-        results: The folder of summaries and records.
-    """
-    pairs = compared(experiment, results)
-    declared = later(Summary(results / "summary" / experiment))
-    if not pairs and not declared:
-        yield f"{experiment}: its config names no primary comparisons"
-    for here, record in pairs:
-        yield f"{experiment}, {here.named.id}: {line(here, record)}"
-    for comparison in declared:
-        yield f"{experiment}, {comparison.id}: {LATER}"
-
-
-def facts(experiment: str, results: Path = Path("results")) -> list[dict[str, Any]]:
-    """Return the same in JSON's types; differences are shares, and ``says`` is the line.
-
-    Args:
-        experiment: As its config names it.
-        results: The folder of summaries and records.
-    """
+    recorded = comparisons(Summary(record)) if (record / "runs.parquet").is_file() else []
+    there = {comparison.named.id: comparison for comparison in recorded}
     return [
         {
             "experiment": experiment,
@@ -78,14 +65,16 @@ def facts(experiment: str, results: Path = Path("results")) -> list[dict[str, An
             "dataset": here.named.cell.setting.dataset,
             "skew": here.named.cell.skew,
             "here": _facts(here),
-            "record": None if record is None else _facts(record),
-            "says": line(here, record),
+            "record": _facts(there.get(here.named.id)),
+            "says": line(here, there.get(here.named.id)),
         }
-        for here, record in compared(experiment, results)
+        for here in comparisons(Summary(folder))
     ]
 
 
-def _facts(comparison: Comparison) -> dict[str, Any]:
+def _facts(comparison: Comparison | None) -> dict[str, Any] | None:
+    if comparison is None:
+        return None
     interval = comparison.decisive.interval
     ends = {key: getattr(interval, key, None) for key in ("mean", "low", "high")}
     return {**ends, "n": comparison.n, "verdict": str(comparison.verdict)}

@@ -11,7 +11,7 @@ import csv
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -45,7 +45,7 @@ _NAMES = (
     *("group", "measure", "client", "kind", "step"),
 )
 #: Columns that name a row in one figure and are computed in another.
-_SOMETIMES = ("value", "round", "seconds")
+_SOMETIMES = ("round", "seconds", "value")
 #: Column -> what its values are called in print.
 _TITLES: Mapping[str, Callable[[str], list[str]]] = MappingProxyType(
     {
@@ -56,7 +56,6 @@ _TITLES: Mapping[str, Callable[[str], list[str]]] = MappingProxyType(
 )
 _HASHES = ("config_hash", "partition_hash", "backbone_hash", "source_hash")
 _EXAMPLE = f"{RECORDS}/label-skew/main.md"
-
 
 #: A run and the summary that it is in.
 _Run = tuple[Summary, dict[str, Any]]
@@ -82,10 +81,10 @@ def trace(file: str | Path, row: str = "", column: str = "") -> dict[str, Any]:
         column: Words that name the column.
 
     Returns:
-        ``file`` and ``line``; the number as ``committed`` (the whole line where it is another now),
-        ``recomputed`` and ``unrounded``; ``of`` and ``where``, the column and the identity of its
-        row; ``seeds``, what the runs of each seed alone give (None where that is no number);
-        ``runs``, of each run its folder, hashes, config, and where and when it was made.
+        ``file``, ``line`` and ``experiment``; the number as ``committed`` (the whole line where it
+        is another now), ``recomputed`` and ``unrounded``; ``of`` and ``where``, the column and the
+        identity of its row; ``seeds``, what the runs of each seed alone give (None where that is no
+        number); ``runs``, of each run its folder, hashes, config, and where and when it was made.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -114,17 +113,17 @@ def trace(file: str | Path, row: str = "", column: str = "") -> dict[str, Any]:
 
 def _cited(path: Path, asked: Sequence[str]) -> tuple[str, str]:
     """Return the only id that a line of a page links to, or that is asked for, and its file."""
-    found: dict[str, str] = {}
+    cited: dict[str, str] = {}
     for block in blocks(path.read_text(encoding="utf-8")):
         here = any(f"line {number}" in asked for number in block.lines)
-        found |= {name: to for name, to in links(block.text).items() if here or name in asked}
-    found = {name: to for name, to in found.items() if name in asked} or found
-    if len(found) != 1:
+        cited |= {name: to for name, to in links(block.text).items() if here or name in asked}
+    cited = {name: to for name, to in cited.items() if name in asked} or cited
+    if len(cited) != 1:
         raise ValueError(
-            f"{path}: {', '.join(found) or 'no claim'} is linked there; name one line or claim, "
+            f"{path}: {', '.join(cited) or 'no claim'} stands there; name one line or claim, "
             "as --row 'line 40' or --row gates-help"
         )
-    return next(iter(found.items()))
+    return next(iter(cited.items()))
 
 
 def _trace_claim(file: Path, root: Path, name: str) -> dict[str, Any]:
@@ -139,8 +138,8 @@ def _trace_claim(file: Path, root: Path, name: str) -> dict[str, Any]:
     claim = next(claim for claim in claims if claim.id == name)
     sides = [(claim.experiment, claim.cell, claim.method, claim.dataset)]
     if claim.other is not None:
-        place = (claim.other_experiment, claim.other_cell)
-        sides += [(*place, rival, claim.other_dataset) for rival in claim.others]
+        other = (claim.other_experiment, claim.other_cell)
+        sides += [(*other, rival, claim.other_dataset) for rival in claim.others]
     runs: list[_Run] = []
     for experiment, cell, method, dataset in sides:
         summary = Summary(root / RECORDS / str(experiment))
@@ -151,6 +150,7 @@ def _trace_claim(file: Path, root: Path, name: str) -> dict[str, Any]:
     return {
         "file": file.as_posix(),
         "line": name,
+        "experiment": claim.experiment,
         "committed": _effect(entry),
         "recomputed": _effect(now),
         "of": f"{entry.measure}: {entry.compared}",
@@ -194,6 +194,7 @@ def _trace_cell(path: Path, root: Path, asked: Sequence[str]) -> dict[str, Any]:
     return {
         "file": path.as_posix(),
         "line": cell.line,
+        "experiment": summary.experiment,
         "committed": cell.committed,
         "recomputed": cell.recomputed,
         "of": cell.raw.column,
@@ -243,42 +244,40 @@ def _cells(path: Path, page: Table | pd.DataFrame) -> Iterator[_Cell]:
     """Yield the numbers of a page; ValueError where the file has another shape."""
     text = path.read_text(encoding="utf-8")
     if isinstance(page, pd.DataFrame):
-        made = [
-            {name: printed(value) if isinstance(value, float) else value for name, value in row}
-            for row in map(dict.items, records(page))
-        ]
-        identity = [name for name in _NAMES if name in page]
-        further = iter(name for name in _SOMETIMES if name in page)
-        while page.duplicated(identity).any() and (name := next(further, None)):
-            identity.append(name)
-        written = read_json(path).get("numbers", [])
-        yield from _cells_of_frame(page, identity, written, made, "numbers[{}]", 0)
+        rows = map(dict.items, records(page))
+        made = [{n: printed(v) if isinstance(v, float) else v for n, v in row} for row in rows]
+        numbers = read_json(path).get("numbers", [])
+        yield from _cells_of_frame(page, _NAMES, numbers, made, "numbers[{}]", 0)
     elif path.suffix == ".csv":
         entries = [entry for block in page.blocks for row in block.rows for entry in row]
-        identity = sorted({name for entry in entries if entry.raw for name in entry.raw.row})
+        names = {name for entry in entries if entry.raw for name in entry.raw.row}
         written, made = ([*csv.DictReader(t.splitlines())] for t in (text, to_csv(page)))
-        yield from _cells_of_frame(page.raw, identity, written, made, "line {}", 2)
+        yield from _cells_of_frame(page.raw, names, written, made, "line {}", 2)
     else:
         yield from _cells_in_print(text, page, to_markdown if path.suffix == ".md" else to_latex)
 
 
 def _cells_of_frame(
     frame: pd.DataFrame,
-    identity: Sequence[str],
+    names: Collection[str],
     committed: Sequence[Mapping[str, Any]],
     made: Sequence[Mapping[str, Any]],
-    place: str,
+    line_name: str,
     first: int,
 ) -> Iterator[_Cell]:
-    """Yield the numbers of a file that holds the rows of a frame."""
+    """Yield the numbers of a file that holds the rows of a frame; ``names`` tell the rows."""
+    identity = [str(name) for name in frame if name in names]
+    for name in (*_NAMES, *_SOMETIMES):
+        if name in frame and name not in identity and frame.duplicated(identity).any():
+            identity.append(name)
     rows = zip(committed, made, records(frame), strict=True)
     for number, (line, new, row) in enumerate(rows, start=first):
-        where = {name: row[name] for name in identity}
+        raw_row = {name: row[name] for name in identity}
         for name, text in line.items():
-            if name not in where:
-                names = [name, name.partition(" (")[0], place.format(number)]
-                raw = Raw(name, where)
-                yield _Cell(names[-1], f"{text}", f"{new[name]}", _called(raw, names), raw)
+            if name not in raw_row:
+                called = [name, name.partition(" (")[0], line_name.format(number)]
+                raw = Raw(name, raw_row)
+                yield _Cell(called[-1], f"{text}", f"{new[name]}", _called(raw, called), raw)
 
 
 def _cells_in_print(text: str, table: Table, write: Callable[[Table], str]) -> Iterator[_Cell]:
@@ -305,13 +304,13 @@ def _cells_in_print(text: str, table: Table, write: Callable[[Table], str]) -> I
 
 def _called(raw: Raw, names: Iterable[str]) -> frozenset[str]:
     """Return all names of a number: those given, and what its row says, in words and titles."""
-    found = [*names, raw.column]
+    called = [*names, raw.column]
     for name, value in raw.row.items():
         if isinstance(value, str):
-            found += [value, *_TITLES.get(name, lambda _: [])(value)]
+            called += [value, *_TITLES.get(name, lambda _: [])(value)]
         else:
-            found.append(f"{name} {value}")
-    return frozenset(map(_small, found)) - {""}
+            called.append(f"{name} {value}")
+    return frozenset(map(_small, called)) - {""}
 
 
 def _small(name: str) -> str:
@@ -336,15 +335,16 @@ def _chosen(cells: Sequence[_Cell], asked: Sequence[str], path: Path) -> _Cell:
     if lacking := words.difference(*in_parts):
         word = min(lacking)
         raise ValueError(f"{path} has no number called {word!r}{hint(word, whole)}")
-    found = [cell for cell in cells if words <= cell.names] or [
+    meant = [cell for cell in cells if words <= cell.names] or [
         cell for cell, names in zip(cells, in_parts, strict=True) if words <= names
     ]
-    if len(found) != 1:
-        shared = frozenset.intersection(*(cell.names for cell in found or cells))
-        apart = sorted({name for cell in found for name in cell.names} - shared)
+    if len(meant) != 1:
+        everywhere = frozenset.intersection(*(cell.names for cell in meant or cells))
+        apart = sorted({name for cell in meant for name in cell.names} - everywhere)
         why = f"; add a word, as {apart[0]!r}" if apart else ""
-        raise ValueError(f"{path}: {len(found) or 'no'} numbers are called {asked}{why}")
-    return found[0]
+        words_asked = ", ".join(filter(None, asked))
+        raise ValueError(f"{path}: {len(meant) or 'no'} numbers are called {words_asked!r}{why}")
+    return meant[0]
 
 
 def _rows(page: Any, raw: Raw) -> list[dict[str, Any]]:

@@ -134,7 +134,7 @@ def verify(
         if (root / name).is_file():
             numbers, sentences = sentence_faults((root / name).read_text(encoding="utf-8"), cited)
             counts["numbers"] += numbers
-            faults += [Fault(name, place, because=because) for place, because in sentences]
+            faults += [Fault(name, where, because=because) for where, because in sentences]
     return counts, faults
 
 
@@ -243,7 +243,7 @@ def _ledger_faults(root: Path, read: Callable[[Path], Summary]) -> tuple[list[En
     claims = read_claims(root / CLAIMS, published_grids(root / CONFIGS))
     entries = judge_claims(claims, root / RECORDS, read)
     rows = json.loads(canonical_json([entry.to_dict() for entry in entries]))
-    # The order is that of the claims; a place is more easily found by its id.
+    # The order is that of the claims; a value is more easily found by the id of its claim.
     trees = [{row["id"]: row for row in listed} for listed in (read_json(root / LEDGER), rows)]
     changed = changed_origins(claims, root / RECORDS)
     return entries, [
@@ -351,11 +351,11 @@ def _leaves(tree: Any, keys: str = "") -> Iterator[tuple[str, Any]]:
         yield keys, tree
 
 
-def _same_value(one: Any, other: Any) -> bool:
+def _same_value(value: Any, other: Any) -> bool:
     """Return whether two leaves are equal, or fractions with the same digits but for the last."""
-    if isinstance(one, float) and isinstance(other, float):
-        return _close(repr(one), repr(other), _DIGITS)
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+    if isinstance(value, float) and isinstance(other, float):
+        return _close(repr(value), repr(other), _DIGITS)
+    return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
 
 
 def _first_unlike(
@@ -376,16 +376,16 @@ def _alike(word: str, other: str, digits: int) -> bool:
     return all(_close(*pair, digits) for pair in numbers)
 
 
-def _close(one: str, other: str, digits: int) -> bool:
+def _close(number: str, other: str, digits: int) -> bool:
     """Return whether two printed numbers differ by one unit of the last digit at most.
 
     ``digits``: so many significant ones a number has at least, written or not; 0 for numbers with
     fixed decimals, of which whole ones must be equal.
     """
-    a, b = (Decimal(text.replace(",", "").replace("−", "-")) for text in (one, other))
+    a, b = (Decimal(text.replace(",", "").replace("−", "-")) for text in (number, other))
     if digits:
         a, b = a.normalize(), b.normalize()
-    last = min(int(number.as_tuple().exponent) for number in (a, b))
+    last = min(int(each.as_tuple().exponent) for each in (a, b))
     if digits:
         last = min(last, max(a.adjusted(), b.adjusted()) + 1 - digits)
     return a == b or ((digits > 0 or last < 0) and abs(a - b) <= Decimal(1).scaleb(last))

@@ -115,8 +115,9 @@ def _short(value: Any) -> str:
 def _each(runs: Sequence[Mapping[str, Any]], name: str, digest: str) -> str:
     """Return "digits efaf81ffb1c4" of all runs, each once."""
     pairs = {(run[name], run[digest]): None for run in runs}
-    hashes = {None: "(hash not kept)"}
-    return ", ".join(f"{one} {hashes.get(of) or of[:12]}" for one, of in pairs)
+    return ", ".join(
+        f"{value} {'(hash not kept)' if of is None else of[:12]}" for value, of in pairs
+    )
 
 
 def _made(facts: Mapping[str, Any] | None) -> str:
