@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,39 +14,51 @@ from fedsdg.cli.command import Command
 from fedsdg.cli.options import add_json_option, say_json
 
 if TYPE_CHECKING:
-    from fedsdg.analysis.tracing import Trace
     from fedsdg.experiment.again import Again
 
 
 def trace(arguments: argparse.Namespace) -> int:
-    """From a number in a table to its runs, their hashes, and how to make them again."""
-    from fedsdg.analysis.tracing import trace as traced
+    """From a committed number to its runs, their hashes, and how to make them again."""
+    from fedsdg.analysis.trace import trace as traced
     from fedsdg.experiment.again import again
 
-    found = traced(arguments.file, arguments.row, arguments.column)
+    number = traced(arguments.file, arguments.row, arguments.column)
+    # One command for each experiment, with all of its runs behind the number.
     ways = {
-        experiment: again(experiment, [*runs], Path(arguments.configs))
-        for experiment, runs in groupby(found.runs, key=lambda run: run["experiment"])
+        experiment: again(experiment, runs, Path(arguments.configs))
+        for experiment, runs in _grouped(number["runs"], lambda run: run["experiment"]).items()
     }
     if arguments.json:
-        facts = asdict(found)
-        facts["again"] = {
+        again_facts = {
             experiment: way and {**asdict(way), "command": way.command}
             for experiment, way in ways.items()
         }
-        say_json(facts)
+        say_json({**number, "again": again_facts})
         return 0
-    for name, text in _lines(found, ways):
+    for name, text in _lines(number, ways):
         print(f"{name:12s}{text}")
     return 0
 
 
+def _grouped(
+    runs: Sequence[Mapping[str, Any]], key: Callable[[Mapping[str, Any]], str]
+) -> dict[str, list[Mapping[str, Any]]]:
+    groups = defaultdict(list)
+    for run in runs:
+        groups[key(run)].append(run)
+    return groups
+
+
 def _trace_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
-        "file", help="a table of a record (.md, .csv, .tex), or the sidecar of a figure (.json)"
+        "file",
+        help="a table of a record (.md, .csv, .tex), the sidecar of a figure (.json), the ledger, "
+        "README.md or docs/findings.md; FILE:LINE names a line of it",
     )
     sub.add_argument(
-        "--row", default="", help='label or title of the row, as fedsdg or "FedSDG (half)"'
+        "--row",
+        default="",
+        help='label or title of the row, as fedsdg or "FedSDG (half)"; id of a claim',
     )
     sub.add_argument(
         "--column", default="", help='heading or csv name, as "IID, half, B"; words in any order'
@@ -55,28 +67,28 @@ def _trace_options(sub: argparse.ArgumentParser) -> None:
     add_json_option(sub)
 
 
-def _lines(found: Trace, ways: Mapping[str, Again | None]) -> list[tuple[str, str]]:
-    """Names and texts, as a person reads them."""
-    where = ", ".join(f"{name} {value}" for name, value in found.where.items() if value != "")
-    same = "the same" if found.recomputed == found.committed else "ANOTHER; see fedsdg verify"
-    alone = [f"{seed}: {_short(value)}" for seed, value in found.seeds.items()]
+def _lines(number: Mapping[str, Any], ways: Mapping[str, Again | None]) -> list[tuple[str, str]]:
+    """Return names and texts, as a person reads them."""
+    runs = number["runs"]
+    where = ", ".join(f"{name} {value}" for name, value in number["where"].items() if value != "")
+    same = number["recomputed"] == number["committed"]
+    now = "the same" if same else "ANOTHER; see fedsdg verify"
     lines = [
-        ("number", f"{found.committed}, in {found.file}, {found.line}"),
-        ("is", f"{found.of}: {_short(found.unrounded)} for {where}"),
-        ("recomputed", f"{found.recomputed}: {same}"),
-        ("by seed", "  ".join(alone)),
+        ("number", f"{number['committed']}, in {number['file']}, {number['line']}"),
+        ("is", f"{number['of']}: {_short(number['unrounded'])} for {where}"),
+        ("recomputed", f"{number['recomputed']}: {now}"),
+        ("by seed", "  ".join(f"{seed}: {_short(v)}" for seed, v in number["seeds"].items())),
     ]
-    for folder, group in groupby(found.runs, key=lambda run: run["run"].rpartition("/")[0]):
-        mine = [*group]
-        seeds = ",".join(str(run["seed"]) for run in mine)
+    for folder, group in _grouped(runs, lambda run: run["run"].rpartition("/")[0]).items():
+        seeds = ",".join(str(run["seed"]) for run in group)
         lines.append(("runs", f"{folder}/seed~{{{seeds}}}"))
-        lines.append(("config", _hashes(mine, "config_hash")))
+        lines.append(("config", _hashes(group, "config_hash")))
     lines += [
-        ("partition", _hashes(found.runs, "partition_hash")),
-        ("data", _each(found.runs, "dataset", "data_hash")),
-        ("backbone", _each(found.runs, "backbone", "backbone_hash")),
-        ("code", ", ".join({str(run["source_hash"])[:12]: None for run in found.runs})),
-        *(("made", text) for text in dict.fromkeys(_made(run["made"]) for run in found.runs)),
+        ("partition", _hashes(runs, "partition_hash")),
+        ("data", _each(runs, "dataset", "data_hash")),
+        ("backbone", _each(runs, "backbone", "backbone_hash")),
+        ("code", ", ".join({str(run["source_hash"])[:12]: None for run in runs})),
+        *(("made", text) for text in dict.fromkeys(_made(run["made"]) for run in runs)),
     ]
     for experiment, way in ways.items():
         if way is None:
@@ -84,18 +96,13 @@ def _lines(found: Trace, ways: Mapping[str, Again | None]) -> list[tuple[str, st
             continue
         lines.append(("again", way.command))
         if way.differs:
-            lines.append(
-                (
-                    "but",
-                    f"{way.differs[0]} (the first of {len(way.differs)}): so the very runs "
-                    "need the commit above",
-                )
-            )
+            first = f"{way.differs[0]} (the first of {len(way.differs)})"
+            lines.append(("but", f"{first}: so the very runs need the commit above"))
     return lines
 
 
 def _hashes(runs: Sequence[Mapping[str, Any]], name: str) -> str:
-    """The beginning of a hash for each seed, each once."""
+    """Return the beginning of a hash for each seed, each once."""
     return "  ".join({f"{run['seed']}: {str(run[name])[:12]}": None for run in runs})
 
 
@@ -106,14 +113,16 @@ def _short(value: Any) -> str:
 
 
 def _each(runs: Sequence[Mapping[str, Any]], name: str, digest: str) -> str:
-    """ "digits efaf81ffb1c4" of all runs, each once."""
+    """Return "digits efaf81ffb1c4" of all runs, each once."""
     pairs = {(run[name], run[digest]): None for run in runs}
-    return ", ".join(f"{one} {str(of)[:12]}" for one, of in pairs)
+    return ", ".join(
+        f"{value} {'(hash not kept)' if of is None else of[:12]}" for value, of in pairs
+    )
 
 
 def _made(facts: Mapping[str, Any] | None) -> str:
     if facts is None:
-        return "the record does not say where and when"
+        return "neither the record nor a run's folder says where and when"
     commit = f"{facts.get('commit')}{' with changes' if facts.get('dirty') else ''}"
     torch = facts.get("versions", {}).get("torch")
     days = [str(facts[name])[:16] for name in ("first", "last") if name in facts]
@@ -129,11 +138,11 @@ def verify(arguments: argparse.Namespace) -> int:
     """
     if arguments.sample < 0:
         raise ValueError(f"--sample is {arguments.sample}, but must be 0 or more")
-    from fedsdg.analysis.recomputing import recompute
+    from fedsdg.analysis.verify import verify as verified
 
     root = Path()
-    found = recompute(root, _progress)
-    faults = [str(fault) for fault in found.faults]
+    counts, differences = verified(root, _progress)
+    faults = [str(fault) for fault in differences]
     runs: list[dict[str, Any]] = []
     if arguments.whole or arguments.sample:
         from fedsdg.experiment.rechecking import rechecked
@@ -147,12 +156,15 @@ def verify(arguments: argparse.Namespace) -> int:
             if agreement.paired is None:
                 faults.append(f"results/reference/{arena}, {agreement.run}: {agreement.sentence}")
     if arguments.json:
-        counts = {name: n for name, n in asdict(found).items() if name != "faults"}
-        listed = [asdict(fault) for fault in found.faults]
+        listed = [asdict(fault) for fault in differences]
         said = {"compared": counts, "faults": listed, "runs": runs}
         say_json(said)
         return 1 if faults else 0
-    print(f"recomputed and compared: {found.counts}")
+    print(
+        f"recomputed and compared: {counts['tables']} tables, {counts['claims']} pages of claims, "
+        f"{counts['sidecars']} sidecars of figures, {counts['verdicts']} verdicts, "
+        f"{counts['documents']} documents with findings"
+    )
     print("(of figures the numbers, captions and inputs; not drawn)")
     if runs:
         exactly = sum(run["paired"] == "exactly" for run in runs)

