@@ -14,8 +14,7 @@ from fedsdg.analysis.comparisons import Comparison, Named, adjusted, compare
 from fedsdg.analysis.horizon import BEFORE, horizons
 from fedsdg.analysis.inference import SHOWN_FROM, Interval, mean_interval
 from fedsdg.analysis.names import AGREEING, DIFFERING, GLOBAL, Metric
-from fedsdg.analysis.roles import usual_roles
-from fedsdg.analysis.summary import Cell, Summary
+from fedsdg.analysis.summary import Cell, Summary, usual_roles
 from fedsdg.analysis.tuning import searched
 
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 from fedsdg.analysis.differences import DIFFERENCES_SCHEMA, differences
 from fedsdg.analysis.long_tables import one_behind_the_other, widened
 from fedsdg.analysis.names import NOT_RUN
-from fedsdg.analysis.roles import Roles, roles_of, usual_roles
 from fedsdg.analysis.run_folders import find_runs
+from fedsdg.analysis.summary import Roles, roles_of, usual_roles
 from fedsdg.analysis.summary_schemas import (
     IDENTITY_SCHEMA,
     LATER_SCHEMA,

@@ -10,8 +10,8 @@ import pytest
 
 from fedsdg.analysis.claims import write_claims
 from fedsdg.analysis.read_back import read_summary
-from fedsdg.analysis.roles import usual_roles
 from fedsdg.analysis.summarise import summarise, write_summary
+from fedsdg.analysis.summary import usual_roles
 from fedsdg.analysis.tables import write_table
 from fedsdg.cli import main
 from fedsdg.files import sha256_json, write_json
