@@ -9,9 +9,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from fedsdg.analysis.origins import FILE as ORIGINS
-from fedsdg.analysis.origins import read_origins
 from fedsdg.analysis.recomputing.faults import Fault
+from fedsdg.analysis.recorded_runs import ORIGINS, read_origins
 from fedsdg.analysis.summary import Summary
 from fedsdg.files import read_json
 from fedsdg.files.places import DIVISION, run_below, split_setting

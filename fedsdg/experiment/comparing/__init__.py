@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from fedsdg.analysis.read_back import read_summary
+from fedsdg.analysis.recorded_runs import read_summary
 from fedsdg.analysis.standing import Standing, rivals_of
 from fedsdg.analysis.standing_page import PAGE, write_page
 from fedsdg.analysis.summarise import write_summary
