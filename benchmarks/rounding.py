@@ -23,8 +23,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedsdg.analysis.recorded_runs import read_summary
-from fedsdg.analysis.summarise import Run, find_runs
+from fedsdg.analysis.summarise import Run, find_runs, read_summary
 from fedsdg.experiment.replay import ROUNDS
 from fedsdg.files import provenance, read_json, write_json
 from fedsdg.files.places import ARENAS, BACKBONE, RECORDS, RUNS, filled

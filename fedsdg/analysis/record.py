@@ -2,6 +2,10 @@
 
 Results of runs lie in ``results/`` and are no part of the repository. The record is a small copy of
 what analysis reads of them: every published table and figure can be made again without a run.
+
+A grid may be completed in pieces, on several days and machines. provenance.json of a record is a
+list of entries, one for each machine and commit, each with the ``runs`` that it covers: their
+folders below ``results/runs/{experiment}``.
 """
 
 from __future__ import annotations
@@ -9,27 +13,38 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from fedsdg.analysis.claims import write_claims
 from fedsdg.analysis.names import NOT_RUN
-from fedsdg.analysis.recorded_runs import (
-    ORIGINS,
-    STAMPS,
-    OwnTraining,
-    joined,
-    merged,
-    origins_of,
-    read_origins,
-    read_stamps,
-    read_summary,
-)
-from fedsdg.analysis.summarise import Run, failed_runs, search_file, write_summary
+from fedsdg.analysis.summarise import Run, failed_runs, read_summary, search_file, write_summary
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables import write_table
-from fedsdg.files import hint, read_json, write_hashes, write_json
+from fedsdg.files import canonical_json, differences, hint, read_json, write_hashes, write_json
 from fedsdg.files.places import DIVISION, NAMED, ROLES, split_setting
+
+ORIGINS = "provenance.json"
+#: The addresses that runs of a record were given later (``fedsdg.experiment.restamping``).
+STAMPS = "restamped.json"
+
+#: The facts that tell entries of ``ORIGINS`` apart. The rest of a run's provenance concerns that
+#: run alone.
+_FACTS = (
+    *("commit", "dirty", "python", "versions"),  # the code
+    *("platform", "machine", "processor", "host", "cpu_count"),  # the machine
+    *("device", "threads", "seeds_together"),  # how the machine was used
+)
+
+#: The keys of a config that all runs of a method share, and those in which runs of one experiment
+#: may differ.
+_OF_A_METHOD = ("method", "parameters", "plugin", "training")
+_OF_A_RUN = {"dataset", "skew", "seed", *_OF_A_METHOD}
+
+#: Type of a method -> the keys of ``training`` that it may set for itself.
+OwnTraining = Callable[[str], frozenset[str]]
+Origin = dict[str, Any]
 
 
 def keep_record(
@@ -64,7 +79,8 @@ def keep_record(
     _require_finished(experiment, summary)
     target = results / "reference" / experiment
     merging = merge and target.is_dir()
-    here, recorded = read_summary(summary), read_summary(target) if merging else []
+    here = read_summary(summary)
+    recorded = read_summary(target) if merging else []
     stamps = read_stamps(target, [run.folder for run in recorded])
     runs = merged(recorded, here, own_training, stamps)
     done = _done(here)
@@ -159,3 +175,150 @@ def _copy_sources(folders: list[Path], record: Path) -> None:
         if found or file in backbones:
             (record / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(found[0] if found else folders[0] / file, record / file)
+
+
+def merged(
+    recorded: Collection[Run],
+    here: Collection[Run],
+    own_training: OwnTraining,
+    stamps: Iterable[Mapping[str, Any]] = (),
+) -> list[Run]:
+    """Join a record and runs computed here.
+
+    Args:
+        recorded: The runs of the record.
+        here: The runs computed here. Each replaces the recorded one of the same folder, except a
+            run that was not run here.
+        own_training: The keys of ``training`` that a type of method may set for itself.
+        stamps: The addresses that recorded runs were given later (``read_stamps``).
+
+    Returns:
+        The runs of both.
+
+    Raises:
+        ValueError: Recorded runs that stay do not fit those computed here. They have other settings
+            that all runs of an experiment share, the same method with other settings or code,
+            another partition of the same data, or another backbone.
+    """
+    done = {run.folder: run for run in here if run.row["status"] != NOT_RUN}
+    both = {run.folder: run for run in (*here, *recorded)} | done
+    staying = [run for run in both.values() if run.folder not in done]
+    kept = [run for run in staying if run.row["status"] != NOT_RUN]
+    codes = {run.row["source_hash"] for run in done.values()}
+    # Folder of a recorded run -> the code of runs computed here that computes the same.
+    alike = {
+        folder: source
+        for entry in stamps
+        for source in codes & entry["sources"].keys()
+        for folder in entry["sources"][source]
+    }
+    _require_alike(kept, list(done.values()), own_training, alike)
+    return list(both.values())
+
+
+def _require_alike(
+    kept: list[Run], here: list[Run], own_training: OwnTraining, alike: Mapping[str, str]
+) -> None:
+    configs = {run.folder: json.loads(run.row["config"] or "{}") for run in (*kept, *here)}
+    training = {name for config in configs.values() for name in config.get("training", {})}
+
+    def facts(run: Run) -> Iterator[tuple[Any, str, Any]]:
+        """(owner, name, value) of every fact of which a record may hold one value only."""
+        row, config = run.row, configs[run.folder]
+        skew, scenario = split_setting(row["skew"])
+        yield scenario, "", {name: config[name] for name in config.keys() - _OF_A_RUN}
+        for name in sorted(training - own_training(row["type"])):
+            yield scenario, f"training.{name}", config.get("training", {}).get(name)
+        method = (scenario, row["method"])
+        yield method, "", {name: config.get(name) for name in _OF_A_METHOD}
+        yield method, "source_hash", alike.get(run.folder, row["source_hash"])
+        yield config.get("backbone"), "backbone_hash", row["backbone_hash"]
+        division = (row["dataset"], row["clients"], skew, row["seed"])
+        yield division, "partition_hash", row["partition_hash"]
+
+    recorded: dict[tuple[Any, str], tuple[Any, Run]] = {}
+    for run in kept:
+        for owner, name, value in facts(run):
+            recorded.setdefault((owner, name), (value, run))
+    for run in here:
+        for owner, name, value in facts(run):
+            there, other = recorded.get((owner, name), (value, run))
+            for difference in differences(there, value, name):
+                raise ValueError(
+                    f"the runs computed here cannot join the record of {run.row['experiment']!r}: "
+                    f"{difference} (its run {other.folder}, and {run.folder} of those here); "
+                    "record without --merge to replace it"
+                )
+
+
+def origins_of(folders: Iterable[str], runs_dir: Path) -> list[Origin]:
+    """Return the entries of runs computed here, as far as their provenance says anything.
+
+    Args:
+        folders: The folders of the runs, below ``runs_dir``.
+        runs_dir: ``results/runs/{experiment}``.
+    """
+    origins = []
+    for folder in folders:
+        file = runs_dir / folder / ORIGINS
+        if file.is_file():
+            facts = read_json(file)
+            days = {"first": facts.get("started"), "last": facts.get("finished")}
+            origins.append({**facts, **days, "runs": [folder]})
+    return joined(origins)
+
+
+def read_origins(record: Path, folders: Iterable[str]) -> list[Origin]:
+    """Return the entries of a record for some of its runs.
+
+    An older record has one entry, that of its first run, which stands for all of them.
+
+    Args:
+        record: The folder of the record.
+        folders: The folders of the runs.
+    """
+    file, wanted = record / ORIGINS, sorted(folders)
+    content = read_json(file) if file.is_file() else []
+    if isinstance(content, Mapping):
+        content = [{**_facts(content), "runs": wanted}]
+    entries = [
+        {**entry, "runs": [run for run in entry["runs"] if run in wanted]} for entry in content
+    ]
+    return [entry for entry in entries if entry["runs"]]
+
+
+def joined(origins: Iterable[Origin]) -> list[Origin]:
+    """Join entries whose facts are equal, in the order in which they come."""
+    entries: dict[str, Origin] = {}
+    for origin in origins:
+        facts = _facts(origin)
+        entry = entries.setdefault(canonical_json(facts), {**facts, "runs": []})
+        entry["runs"] += origin["runs"]
+        for name, choose in (("first", min), ("last", max)):
+            if origin.get(name) is not None:
+                entry[name] = choose(origin[name], entry.get(name, origin[name]))
+    return list(entries.values())
+
+
+def _facts(content: Mapping[str, Any]) -> Origin:
+    return {name: content[name] for name in _FACTS if name in content}
+
+
+def read_stamps(record: Path, folders: Collection[str]) -> list[dict[str, Any]]:
+    """Return the addresses that runs of a record were given later.
+
+    Args:
+        record: The folder of the record.
+        folders: The folders of the runs; the others are left out.
+
+    Returns:
+        Entries of ``old`` and ``new``, the commits; ``gate``, what shows that both compute alike;
+        ``sources``: hash of the code that a run can reach at ``new`` -> folders of runs.
+    """
+    file = record / STAMPS
+    stamps: list[dict[str, Any]] = read_json(file) if file.is_file() else []
+    for entry in stamps:
+        sources = entry["sources"].items()
+        staying = {source: [run for run in runs if run in folders] for source, runs in sources}
+        entry["sources"] = {source: runs for source, runs in staying.items() if runs}
+    return [entry for entry in stamps if entry["sources"]]

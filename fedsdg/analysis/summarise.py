@@ -1,4 +1,4 @@
-"""Gather runs into a summary: a few tidy parquet files, in one fixed order of rows.
+"""Gather runs into a summary, a few tidy parquet files in one fixed order of rows; read it back.
 
 A run that failed, was not run, or left no result at all is a row, never a missing row. The same
 runs give the same bytes; times are kept apart. Tables of thousands of runs do not fit into memory,
@@ -7,7 +7,7 @@ so they are read one after another and written a row group at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -21,23 +21,18 @@ from fedsdg.analysis.names import NOT_RUN, method_order, skew_order
 from fedsdg.analysis.summary import Roles, Summary, roles_of, usual_roles
 from fedsdg.files import canonical_json, read_json, records, require_unchanged, write_json
 from fedsdg.files.places import ANY_RUN, NAMED, RECORD, ROLES, RUN_BELOW, SEARCH, filled, run_below
-from fedsdg.files.records import read_parquet, write_parquet, write_tables
+from fedsdg.files.records import more, read_parquet, write_parquet, write_tables
 
 #: Columns that name a run, in front of every file of a summary. ``method`` is the label.
 IDENTITY_SCHEMA = pa.schema(
     [
-        ("experiment", pa.string()),
-        ("dataset", pa.string()),
-        ("clients", pa.int64()),
-        ("skew", pa.string()),
-        ("method", pa.string()),
-        ("seed", pa.int64()),
+        (name, pa.int64() if name in ("clients", "seed") else pa.string())
+        for name in ("experiment", "dataset", "clients", "skew", "method", "seed")
     ]
 )
 
 #: The reported rounds of a run, each a mapping of metrics in its ``result.json``.
 _REPORTED = ("last", "selected", "quarter")
-_METRICS = (*records.METRICS, *records.METRICS_OF_GROUPS)
 _COUNTS = (
     "quarter_evaluations",
     "bytes_up",
@@ -59,7 +54,7 @@ RUNS_SCHEMA = pa.schema(
         *(
             (f"{at}_{key}", pa.int64() if key == "round" else pa.float64())
             for at in _REPORTED
-            for key in ("round", *_METRICS)
+            for key in ("round", *records.METRICS, *records.METRICS_OF_GROUPS)
         ),
         *((name, pa.int64()) for name in _COUNTS),
         *((name, pa.string()) for name in (*_HASHES, "config", "result")),
@@ -144,13 +139,11 @@ def run_order(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _result(folder: Path) -> dict[str, Any]:
+    if not folder.exists():
+        return {"status": NOT_RUN}
     file = folder / "result.json"
-    if file.exists():
-        result: dict[str, Any] = read_json(file)
-        return {"status": "failed", **result}
-    if folder.exists():
-        return {"status": "failed", "error": "the run left no result.json"}
-    return {"status": NOT_RUN}
+    result = read_json(file) if file.exists() else {"error": "the run left no result.json"}
+    return {"status": "failed", **result}
 
 
 def _number(part: str, folder: Path) -> int:
@@ -270,12 +263,10 @@ def _widened(schema: pa.Schema, others: Iterable[pa.Schema]) -> pa.Schema:
 
 def _named(row: Mapping[str, Any], table: pa.Table, schema: pa.Schema) -> pa.Table:
     """A run's table behind its identity, null in columns that the run lacks."""
-    present = set(table.column_names)
-    identity = [pa.repeat(pa.scalar(row[f.name], f.type), len(table)) for f in IDENTITY_SCHEMA]
+    rows, present = len(table), set(table.column_names)
+    identity = [pa.repeat(pa.scalar(row[f.name], f.type), rows) for f in IDENTITY_SCHEMA]
     values = [
-        table[field.name].cast(field.type)
-        if field.name in present
-        else pa.nulls(len(table), field.type)
+        table[field.name].cast(field.type) if field.name in present else pa.nulls(rows, field.type)
         for field in list(schema)[len(identity) :]
     ]
     return pa.table([*identity, *values], schema=schema)
@@ -306,6 +297,70 @@ def in_groups(tables: Iterable[pa.Table], length: int) -> Iterator[pa.Table]:
             del group  # or it would lie in memory beside the next one
     if rows or not full:
         yield pa.concat_tables(waiting).combine_chunks()
+
+
+def read_summary(summary_dir: str | Path) -> list[Run]:
+    """Read the runs that ``write_summary`` wrote; writing them gives the same files again.
+
+    Raises:
+        ValueError: A file is damaged, missing, or does not fit the others.
+    """
+    folder = Path(summary_dir)
+    columns = (*RUNS_SCHEMA.names, *LATER_SCHEMA.names)
+    rows = _readable(folder / "runs.parquet").to_pylist()
+    rows = {run_below(row): {name: row.get(name) for name in columns} for row in rows}
+    parts = {name: _by_run(folder / f"{name}.parquet", name, rows.keys()) for name in TABLES}
+    runs = []
+    for below, row in rows.items():
+        if row["status"] == "ok" and below not in parts["rounds"]:
+            raise _damaged(folder / "rounds.parquet", f"it has no rows of the run {below}")
+        tables = {name: parts[name].get(below, TABLES[name].empty_table()) for name in TABLES}
+        runs.append(_recorded(row, tables))
+    return runs
+
+
+def _recorded(row: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> Run:
+    return Run(row, lambda name: tables[name].schema, lambda name: tables[name])
+
+
+def _readable(file: Path) -> pa.Table:
+    """A file of a summary that has at least the identity columns."""
+    try:
+        table = read_parquet(file)
+    except (OSError, pa.ArrowException) as error:
+        raise _damaged(file, str(error).splitlines()[0]) from error
+    if lacking := set(IDENTITY_SCHEMA.names) - set(table.column_names):
+        raise _damaged(file, f"it lacks the column {min(lacking)!r}")
+    return table
+
+
+def _damaged(file: Path, why: str) -> ValueError:
+    return ValueError(
+        f"{file} is damaged ({why}); restore it from the repository, or make it anew from runs "
+        "with 'fedsdg record' without --merge"
+    )
+
+
+def _by_run(file: Path, name: str, known: Collection[str]) -> dict[str, pa.Table]:
+    """Folder of a run -> its rows, with the columns that the run itself recorded, in its order."""
+    table, identity = _readable(file), IDENTITY_SCHEMA.names
+    extra = [] if name == "timings" else more("rounds" if name == "rounds" else "clients").names
+    order = {column: i for i, column in enumerate([*TABLES[name].names, *extra])}
+    columns = [column for column in table.column_names if column not in identity]
+    columns.sort(key=lambda column: order.get(column, len(order)))
+    frame = table.select(identity).to_pandas()
+    runs: dict[str, pa.Table] = {}
+    for values, rows in frame.groupby(identity, dropna=False).indices.items():
+        below = run_below(dict(zip(identity, values, strict=True)))
+        if below not in known:
+            raise _damaged(file, f"its run {below} is none of runs.parquet")
+        if rows[-1] - rows[0] >= len(rows):
+            raise _damaged(file, f"the rows of the run {below} do not stand together")
+        part = table.slice(rows[0], len(rows))
+        # Columns that only other runs have are null throughout.
+        has = [c for c in columns if c in TABLES[name].names or part[c].null_count < len(part)]
+        runs[below] = part.select(has)
+    return runs
 
 
 def search_file(experiment: str, results: Path = Path("results")) -> Path | None:

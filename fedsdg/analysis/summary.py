@@ -81,11 +81,8 @@ class Cell:
 
     def matches(self, frame: pd.DataFrame) -> pd.Series:
         """Boolean mask of a frame's rows that belong to this cell."""
-        return (
-            (frame["dataset"] == self.setting.dataset)
-            & (frame["clients"] == self.setting.clients)
-            & (frame["skew"] == self.skew)
-        )
+        cell = [self.setting.dataset, self.setting.clients, self.skew]
+        return (frame[["dataset", "clients", "skew"]] == cell).all(axis=1)
 
 
 class Summary:

@@ -19,8 +19,8 @@ from typing import Any
 import pyarrow as pa
 
 from fedsdg import files
-from fedsdg.analysis.recorded_runs import read_origins, read_stamps, read_summary
-from fedsdg.analysis.summarise import Run
+from fedsdg.analysis.record import read_origins, read_stamps
+from fedsdg.analysis.summarise import Run, read_summary
 from fedsdg.experiment.store import Address, keep_or_reuse, together_key
 from fedsdg.files.places import RECORD, filled
 from fedsdg.files.records import (

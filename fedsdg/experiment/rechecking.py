@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fedsdg.analysis.recorded_runs import read_summary
-from fedsdg.analysis.summarise import Run
+from fedsdg.analysis.summarise import Run, read_summary
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.loading import load_images

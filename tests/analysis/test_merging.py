@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedsdg.analysis.claims import write_claims
-from fedsdg.analysis.recorded_runs import read_summary
-from fedsdg.analysis.summarise import summarise, write_summary
+from fedsdg.analysis.summarise import read_summary, summarise, write_summary
 from fedsdg.analysis.summary import usual_roles
 from fedsdg.analysis.tables import write_table
 from fedsdg.cli import main

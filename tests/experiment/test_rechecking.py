@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedsdg.analysis.record import write_record_hashes
-from fedsdg.analysis.recorded_runs import read_summary
+from fedsdg.analysis.summarise import read_summary
 from fedsdg.experiment.rechecking import rechecked, sampled
 
 ROOT = Path(__file__).parents[2]

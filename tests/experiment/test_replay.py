@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedsdg.analysis.recorded_runs import read_summary
-from fedsdg.analysis.summarise import Run
+from fedsdg.analysis.summarise import Run, read_summary
 from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.loading import load_images
 from fedsdg.experiment.material import make_partition, prepare_material

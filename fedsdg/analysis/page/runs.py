@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedsdg.analysis.grids import Grid
 from fedsdg.analysis.page.arenas import Arena
-from fedsdg.analysis.recorded_runs import ORIGINS, Origin, origins_of, read_origins
+from fedsdg.analysis.record import ORIGINS, Origin, origins_of, read_origins
 from fedsdg.analysis.summary import Summary
 from fedsdg.files.places import run_below
 

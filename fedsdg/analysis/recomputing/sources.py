@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from fedsdg.analysis.recomputing.faults import Fault
-from fedsdg.analysis.recorded_runs import ORIGINS, read_origins
+from fedsdg.analysis.record import ORIGINS, read_origins
 from fedsdg.analysis.summary import Summary
 from fedsdg.files import read_json
 from fedsdg.files.places import DIVISION, run_below, split_setting

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from fedsdg.analysis.progress import YARDSTICK
-from fedsdg.analysis.recorded_runs import read_origins
+from fedsdg.analysis.record import read_origins
 from fedsdg.analysis.robustness import ARENA, under_attack
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.sweeps import LINE, swept_runs

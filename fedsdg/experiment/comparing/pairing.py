@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsdg.analysis.recorded_runs import read_summary
-from fedsdg.analysis.summarise import Run
+from fedsdg.analysis.summarise import Run, read_summary
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.grid import backbone_file, division_of, kept_or_made
 from fedsdg.experiment.grid.loaded import loaded_images, loaded_material
