@@ -14,8 +14,7 @@ from fedsdg.analysis.comparisons import Comparison, Named, family
 from fedsdg.analysis.horizon import STEADY, horizon_of
 from fedsdg.analysis.inference import SHOWN_FROM, Interval, mean_interval
 from fedsdg.analysis.names import AGREEING, DIFFERING, GLOBAL, Metric
-from fedsdg.analysis.roles import Roles
-from fedsdg.analysis.summary import Cell, Summary
+from fedsdg.analysis.summary import Cell, Roles, Summary
 from fedsdg.analysis.views.sweeps import searched
 
 

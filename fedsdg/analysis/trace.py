@@ -27,10 +27,9 @@ from fedsdg.analysis.frames import RUN, finished, records
 from fedsdg.analysis.grids import published_grids
 from fedsdg.analysis.ledger import Entry, judge_claims, read_claims, read_ledger
 from fedsdg.analysis.names import method_title, metric_named, skew_title
-from fedsdg.analysis.origins import origins_of, read_origins
 from fedsdg.analysis.plots import FIGURES
-from fedsdg.analysis.read_back import read_summary
-from fedsdg.analysis.summarise import write_summary
+from fedsdg.analysis.record import origins_of, read_origins
+from fedsdg.analysis.summarise import read_summary, write_summary
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables import TABLES, to_csv, to_latex, to_markdown
 from fedsdg.analysis.tables.layout import Raw, Table

@@ -32,9 +32,8 @@ from fedsdg.analysis.ledger import Entry, judge_claims, read_claims
 from fedsdg.analysis.ledger.frozen import changed_origins
 from fedsdg.analysis.ledger.page import page
 from fedsdg.analysis.measurements import Measurements
-from fedsdg.analysis.origins import FILE as ORIGINS
-from fedsdg.analysis.origins import read_origins
 from fedsdg.analysis.plots import FIGURES, figure_facts, known_figure
+from fedsdg.analysis.record import ORIGINS, read_origins
 from fedsdg.analysis.regret import across_facts, regret_table
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables import TABLES, to_csv, to_latex, to_markdown

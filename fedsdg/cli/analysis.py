@@ -244,8 +244,8 @@ def succeeded(arguments: argparse.Namespace) -> int:
     failed = failed_runs(Path(arguments.summary))
     if failed:
         print(f"fedsdg: error: {len(failed)} run(s) failed:", file=sys.stderr)
-        for entry in failed:
-            print(f"  {entry}", file=sys.stderr)
+        for run, error in failed.items():
+            print(f"  {run}: {error}", file=sys.stderr)
         print(
             "mend the cause, delete these folders, and run "
             "'snakemake --cores all --forcerun summarise_runs'",

@@ -8,9 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedsdg.analysis.claims import described, write_claims
-from fedsdg.analysis.roles import usual_roles
 from fedsdg.analysis.summarise import summarise
-from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.summary import Summary, usual_roles
 
 from .conftest import Run
 from .test_comparisons import named, of, runs, spread

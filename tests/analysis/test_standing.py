@@ -7,9 +7,8 @@ import pytest
 from scipy import stats
 
 from fedsdg.analysis.names import DIFFERING, EXPECTED
-from fedsdg.analysis.roles import Roles
 from fedsdg.analysis.standing import Standing, rivals_of
-from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.summary import Roles, Summary
 from fedsdg.analysis.tables.render import to_text
 from fedsdg.analysis.tables.standing import places, standing_table
 

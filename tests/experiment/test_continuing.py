@@ -88,8 +88,6 @@ def computed(tmp_path_factory):
         made.execute(number, place / "results/runs/tried" / folder, place / "store/runs")
     summarise(place / "results/runs/tried", place / "results/summary/tried")
     write_json(place / "results/backbones/letters.json", {})
-    (place / "results/claims").mkdir()
-    (place / "results/claims/tried.md").touch()
     keep_record("tried", place / "results")
     return place, made, folders
 

@@ -21,8 +21,7 @@ from fedsdg.analysis.names import (
     method_title,
 )
 from fedsdg.analysis.page.arenas import Arena, family
-from fedsdg.analysis.roles import Roles
-from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.summary import Roles, Summary
 from fedsdg.analysis.tables.accuracy import reasons
 from fedsdg.analysis.tables.layout import Entry, mark_best
 

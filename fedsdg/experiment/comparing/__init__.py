@@ -12,12 +12,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from fedsdg.analysis.read_back import read_summary
-from fedsdg.analysis.roles import usual_roles
 from fedsdg.analysis.standing import Standing, rivals_of
 from fedsdg.analysis.standing_page import PAGE, write_page
-from fedsdg.analysis.summarise import write_summary
-from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.summarise import read_summary, write_summary
+from fedsdg.analysis.summary import Summary, usual_roles
 from fedsdg.experiment.comparing.folder import RECORDS, write_facts, write_methods
 from fedsdg.experiment.comparing.newcomers import Newcomers, read_newcomers, settle
 from fedsdg.experiment.comparing.pairing import Record, bring_backbone, paired, read_record
