@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -222,28 +222,32 @@ def _require_alike(
     configs = {run.folder: json.loads(run.row["config"] or "{}") for run in (*kept, *here)}
     training = {name for config in configs.values() for name in config.get("training", {})}
 
-    def facts(run: Run) -> Iterator[tuple[Any, str, Any]]:
-        """(owner, name, value) of every fact of which a record may hold one value only."""
+    def facts(run: Run) -> dict[tuple[Any, str], Any]:
+        """(owner, name) -> value of every fact of which a record may hold one value only."""
         row, config = run.row, configs[run.folder]
         skew, scenario = split_setting(row["skew"])
-        yield scenario, "", {name: config[name] for name in config.keys() - _OF_A_RUN}
-        for name in sorted(training - own_training(row["type"])):
-            yield scenario, f"training.{name}", config.get("training", {}).get(name)
         method = (scenario, row["method"])
-        yield method, "", {name: config.get(name) for name in _OF_A_METHOD}
-        yield method, "source_hash", alike.get(run.folder, row["source_hash"])
-        yield config.get("backbone"), "backbone_hash", row["backbone_hash"]
         division = (row["dataset"], row["clients"], skew, row["seed"])
-        yield division, "partition_hash", row["partition_hash"]
+        own = config.get("training", {})
+        return {
+            (scenario, ""): {name: config[name] for name in config.keys() - _OF_A_RUN},
+            **{
+                (scenario, f"training.{name}"): own.get(name)
+                for name in sorted(training - own_training(row["type"]))
+            },
+            (method, ""): {name: config.get(name) for name in _OF_A_METHOD},
+            (method, "source_hash"): alike.get(run.folder, row["source_hash"]),
+            (config.get("backbone"), "backbone_hash"): row["backbone_hash"],
+            (division, "partition_hash"): row["partition_hash"],
+        }
 
     recorded: dict[tuple[Any, str], tuple[Any, Run]] = {}
-    for run in kept:
-        for owner, name, value in facts(run):
-            recorded.setdefault((owner, name), (value, run))
+    for run in reversed(kept):
+        recorded |= {fact: (value, run) for fact, value in facts(run).items()}
     for run in here:
-        for owner, name, value in facts(run):
-            there, other = recorded.get((owner, name), (value, run))
-            for difference in differences(there, value, name):
+        for fact, value in facts(run).items():
+            there, other = recorded.get(fact, (value, run))
+            for difference in differences(there, value, fact[1]):
                 raise ValueError(
                     f"the runs computed here cannot join the record of {run.row['experiment']!r}: "
                     f"{difference} (its run {other.folder}, and {run.folder} of those here); "
