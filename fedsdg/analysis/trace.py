@@ -31,7 +31,7 @@ from fedsdg.analysis.plots import FIGURES
 from fedsdg.analysis.record import origins_of, read_origins
 from fedsdg.analysis.summarise import read_summary, write_summary
 from fedsdg.analysis.summary import Summary
-from fedsdg.analysis.tables import TABLES, to_csv, to_latex, to_markdown
+from fedsdg.analysis.tables import TABLES, to_latex, to_markdown
 from fedsdg.analysis.tables.layout import Raw, Table
 from fedsdg.analysis.views.attacks import ARENA, under_attack
 from fedsdg.analysis.views.costs import YARDSTICK
@@ -209,8 +209,8 @@ def _trace_cell(path: Path, root: Path, asked: Sequence[str]) -> dict[str, Any]:
 
 def _by_seed(runs: Sequence[_Run], value: Callable[[Path], Any]) -> dict[int, Any]:
     """Return what ``value`` gives for records of the runs of each seed alone."""
-    gathered = {summary.folder: read_summary(summary.folder) for summary, _ in runs}
-    roles = {summary.folder: summary.roles for summary, _ in runs}
+    summaries = {summary.folder: summary for summary, _ in runs}
+    gathered = {folder: read_summary(folder) for folder in summaries}
     values = {}
     with tempfile.TemporaryDirectory() as scratch:
         for seed in sorted({run["seed"] for _, run in runs}):
@@ -218,7 +218,7 @@ def _by_seed(runs: Sequence[_Run], value: Callable[[Path], Any]) -> dict[int, An
             for folder, everything in gathered.items():
                 kept = [run for run in everything if run.row["seed"] == seed]
                 if kept:
-                    write_summary(kept, alone / folder.name, roles[folder])
+                    write_summary(kept, alone / folder.name, summaries[folder].roles)
                     for file in folder.glob("*.json"):
                         shutil.copy(file, alone / folder.name)
             values[seed] = value(alone)
@@ -246,15 +246,13 @@ def _cells(path: Path, page: Table | pd.DataFrame) -> Iterator[_Cell]:
     """Yield the numbers of a page; ValueError where the file has another shape."""
     text = path.read_text(encoding="utf-8")
     if isinstance(page, pd.DataFrame):
-        rows = map(dict.items, records(page))
-        made = [{n: printed(v) if isinstance(v, float) else v for n, v in row} for row in rows]
         numbers = read_json(path).get("numbers", [])
-        yield from _cells_of_frame(page, _NAMES, numbers, made, "numbers[{}]", 0)
+        yield from _cells_of_frame(page, _NAMES, numbers, "numbers[{}]", 0)
     elif path.suffix == ".csv":
         entries = [entry for block in page.blocks for row in block.rows for entry in row]
         names = {name for entry in entries if entry.raw for name in entry.raw.row}
-        written, made = ([*csv.DictReader(t.splitlines())] for t in (text, to_csv(page)))
-        yield from _cells_of_frame(page.raw, names, written, made, "line {}", 2)
+        lines = [*csv.DictReader(text.splitlines())]
+        yield from _cells_of_frame(page.raw, names, lines, "line {}", 2)
     else:
         yield from _cells_in_print(text, page, to_markdown if path.suffix == ".md" else to_latex)
 
@@ -262,31 +260,32 @@ def _cells(path: Path, page: Table | pd.DataFrame) -> Iterator[_Cell]:
 def _cells_of_frame(
     frame: pd.DataFrame,
     names: Collection[str],
-    committed: Sequence[Mapping[str, Any]],
-    made: Sequence[Mapping[str, Any]],
-    line_name: str,
+    lines: Sequence[Mapping[str, Any]],
+    title: str,
     first: int,
 ) -> Iterator[_Cell]:
-    """Yield the numbers of a file that holds the rows of a frame; ``names`` tell the rows."""
+    """Yield the numbers of a file whose lines are the rows of a frame; ``names`` tell the rows."""
     identity = [str(name) for name in frame if name in names]
     for name in (*_NAMES, *_SOMETIMES):
         if name in frame and name not in identity and frame.duplicated(identity).any():
             identity.append(name)
-    rows = zip(committed, made, records(frame), strict=True)
-    for number, (line, new, row) in enumerate(rows, start=first):
-        raw_row = {name: row[name] for name in identity}
+    for number, (line, row) in enumerate(zip(lines, records(frame), strict=True), start=first):
+        where = {name: row[name] for name in identity}
+        line_name = title.format(number)
         for name, text in line.items():
-            if name not in raw_row:
-                called = [name, name.partition(" (")[0], line_name.format(number)]
-                raw = Raw(name, raw_row)
-                yield _Cell(called[-1], f"{text}", f"{new[name]}", _called(raw, called), raw)
+            value = row[name]
+            if name not in where and value is not None:
+                raw = Raw(name, where)
+                called = _called(raw, [line_name, name.partition(" (")[0]])
+                shown = printed(value) if isinstance(value, float) else value
+                yield _Cell(line_name, f"{text}", f"{shown}", called, raw)
 
 
-def _cells_in_print(text: str, table: Table, write: Callable[[Table], str]) -> Iterator[_Cell]:
+def _cells_in_print(page: str, table: Table, write: Callable[[Table], str]) -> Iterator[_Cell]:
     """Yield the numbers of a table in Markdown or LaTeX: its rows stand below rules, in order."""
     rows = iter([(block, row) for block in table.blocks for row in block.rows])
     below = False
-    pairs = zip(text.splitlines(), write(table).splitlines(), strict=True)
+    pairs = zip(page.splitlines(), write(table).splitlines(), strict=True)
     for number, (line, made) in enumerate(pairs, start=1):
         if made.strip().startswith(("| --", r"\midrule")):
             below = True
@@ -294,14 +293,14 @@ def _cells_in_print(text: str, table: Table, write: Callable[[Table], str]) -> I
             below = False
         elif below:
             block, row = next(rows)
+            same = line.split() == made.split()
             labels = [entry.text for entry in row if entry.raw is None]
             for entry, head in zip(row, block.columns, strict=True):
                 if entry.raw is not None:
-                    same = line.split() == made.split()
-                    names = [f"line {number}", ", ".join(filter(None, head)), *head, block.title]
-                    called = _called(entry.raw, [*names, *labels])
-                    committed = entry.text if same else line
-                    yield _Cell(names[0], committed, entry.text, called, entry.raw)
+                    heads = [", ".join(filter(None, head)), *head, block.title]
+                    called = _called(entry.raw, [f"line {number}", *heads, *labels])
+                    text = entry.text if same else line
+                    yield _Cell(f"line {number}", text, entry.text, called, entry.raw)
 
 
 def _called(raw: Raw, names: Iterable[str]) -> frozenset[str]:

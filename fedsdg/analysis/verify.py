@@ -54,8 +54,8 @@ FORMATS: Mapping[str, Callable[[Table], str]] = MappingProxyType(
 )
 #: What a sidecar says of the day on which its figure was drawn.
 _OF_THE_DAY = ("source_sha256", "version")
-#: A number in print, not part of a word such as a hash or ``dirichlet~0.1``.
-_NUMBER = re.compile(r"(?:(?<![\w.~])[+−-])?(?<![\w.~])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?!\w)")
+#: A number in print, not part of a word such as a hash, a version or ``dirichlet~0.1``.
+_NUMBER = re.compile(r"(?:(?<![\w.~])[+−-])?(?<![\w.~])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?!\w|\.\d)")
 _RULE = re.compile(r":?-{3,}:?")
 #: Numbers in CSV and JSON have at least so many significant digits; trailing zeros are not written.
 _DIGITS = 5

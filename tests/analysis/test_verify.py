@@ -213,8 +213,8 @@ def test_an_origin_that_was_changed_after_its_run_is_named(copy, capsys):
 
 
 def test_of_words_and_whole_numbers_each_counts_and_of_fractions_all_but_the_last_digit():
-    row = "| fedsdg | 12 | 91.2 ± 0.8 | −1.25 | 9f86d081 | dirichlet~0.1 | 1,234 |"
-    wide = "| fedsdg  |  12 |  91.2 ± 0.8 | −1.25 |  9f86d081 | dirichlet~0.1 | 1,234 |"
+    row = "| fedsdg | 12 | 91.2 ± 0.8 | −1.25 | 9f86d081 | dirichlet~0.1 | 1,234 | 2.13.0 |"
+    wide = "| fedsdg  |  12 |  91.2 ± 0.8 | −1.25 |  9f86d081 | dirichlet~0.1 | 1,234 | 2.13.0 |"
     assert text_faults("x.md", wide, row) == []
     for given, near in (("91.2", "91.3"), ("0.8", "0.7"), ("−1.25", "−1.26")):
         assert text_faults("x.md", row.replace(given, near), row) == []
@@ -228,6 +228,7 @@ def test_of_words_and_whole_numbers_each_counts_and_of_fractions_all_but_the_las
         ("fedsdg", "fedavg"),
         ("~0.1", "~0.2"),
         ("1,234", "1,235"),
+        ("2.13.0", "2.14.0"),
     ):
         (fault,) = text_faults("x.md", row.replace(given, wrong), row)
         word = wrong.split()[0] if wrong[0] != "~" else "dirichlet~0.2"
