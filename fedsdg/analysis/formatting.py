@@ -27,6 +27,10 @@ def percent(mean: float, half_width: float | None) -> str:
     """A share and the half-width of its interval in percent: 0.9123, 0.008 → "91.2 ± 0.8".
 
     An interval that would leave 0–100 % is cut: 0.99, 0.02 → "99.0 [97.0, 100.0]".
+
+    Args:
+        mean: A share of 1.
+        half_width: A share of 1; None where no interval is shown.
     """
     text = f"{100 * mean:.1f}"
     if half_width is None:
@@ -43,7 +47,12 @@ def is_cut(text: str) -> bool:
 
 
 def few_seeds(counts: Iterable[int], least: int) -> tuple[str, ...]:
-    """The note of a table whose means rest on fewer seeds than an interval is shown for."""
+    """The note of a table whose means rest on fewer seeds than an interval is shown for.
+
+    Args:
+        counts: The numbers of seeds that means were taken over.
+        least: Seeds from which on an interval is shown.
+    """
     few = sorted({n for n in counts if 0 < n < least})
     if not few:
         return ()

@@ -34,8 +34,11 @@ def split_scenario(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def finished(summary: Summary) -> pd.DataFrame:
-    """The runs that are ok, one a row: ``RUN``, ``type``, ``settings``, and the reported values
-    of the metrics by their own names. ``settings`` maps dotted keys of the run's config to values.
+    """The runs that are ok, each in a row.
+
+    Returns:
+        ``RUN``, ``type``, ``settings`` (a mapping of dotted keys of the run's config to their
+        values), and the reported values of the metrics by the metrics' keys.
     """
     columns = [*CASE, "seed", "type"]
     rows = [
@@ -52,7 +55,12 @@ def finished(summary: Summary) -> pd.DataFrame:
 
 
 def flat(tree: Mapping[str, Any], place: str = "") -> dict[str, Any]:
-    """Dotted keys of a tree of JSON: {"a": {"b": 1}} → {"a.b": 1}."""
+    """Dotted keys of a tree of JSON: {"a": {"b": 1}} → {"a.b": 1}.
+
+    Args:
+        tree: Nested mappings.
+        place: The dotted key of the tree itself.
+    """
     leaves: dict[str, Any] = {}
     for key, value in tree.items():
         inner = f"{place}.{key}" if place else key

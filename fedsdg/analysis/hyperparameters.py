@@ -69,8 +69,9 @@ def symbol(key: str) -> str:
 
 
 def hyperparameters(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Describe rows of runs.parquet: "20 rounds; 5 clients per round; … Seeds 0–4. Backbone ab12."
+    """Describe rows of runs.parquet in sentences.
 
+    As in "20 rounds; 5 clients per round; e = 2 local epochs. Seeds 0–4 (n = 5). Backbone ab12."
     Where methods differ in a shared hyper-parameter, the commonest value stands first and the
     others follow with their methods; of a sweep, with very many methods, they stay unnamed, as do
     their own parameters. What a config does not name is left out, and so are the seeds of which
@@ -98,18 +99,11 @@ def _shared(place: str, configs: Mapping[str, Sequence[Mapping[str, Any]]]) -> s
     prefix, suffix = _SHARED[place]
     group, name = place.split(".")
     # A method may run under several scenarios, each with a value of its own.
-    values = {
-        method: {
-            value: None
-            for config in several
-            if (value := _plain(config.get(group, {}).get(name))) is not None
-        }
-        for method, several in configs.items()
-    }
+    values = {method: _values(several, group, name) for method, several in configs.items()}
     counts = Counter(value for several in values.values() for value in several)
     if not counts or set(counts) == {_USUAL.get(name)}:
         return None
-    if len(counts) > 1 and all(several.keys() == counts.keys() for several in values.values()):
+    if len(counts) > 1 and all(set(several) == set(counts) for several in values.values()):
         return f"{prefix}{'/'.join(map(_number, counts))}{suffix}"  # set by scenarios for all alike
     common = min(counts, key=lambda value: (-counts[value], str(value)))
     others: dict[Any, list[str]] = {}
@@ -126,14 +120,23 @@ def _shared(place: str, configs: Mapping[str, Sequence[Mapping[str, Any]]]) -> s
     return text
 
 
+def _values(
+    configs: Sequence[Mapping[str, Any]], group: str, name: str, usual: Any = None
+) -> list[Any]:
+    """The values of a key in a method's configs, none of them twice; none if all are ``usual``."""
+    every = dict.fromkeys(_plain(config.get(group, {}).get(name)) for config in configs)
+    return [value for value in every if value is not None and list(every) != [usual]]
+
+
 def _own(method: str, configs: Sequence[Mapping[str, Any]]) -> str | None:
-    listed = []
-    for name, symbol in _OWN.items():
-        # Several where scenarios set it, such as f for more attackers: "f = 0/4/8".
-        values = dict.fromkeys(_plain(config.get("parameters", {}).get(name)) for config in configs)
-        shown = [_number(value) for value in values if value is not None]
-        if shown and list(values) != [_USUAL.get(name)]:
-            listed.append(f"{symbol} = {'/'.join(shown)}")
+    # Several values where scenarios set them, such as f for more attackers: "f = 0/4/8".
+    values = {
+        symbol: _values(configs, "parameters", name, _USUAL.get(name))
+        for name, symbol in _OWN.items()
+    }
+    listed = [
+        f"{name} = {'/'.join(map(_number, shown))}" for name, shown in values.items() if shown
+    ]
     return f"{method_title(method)}: {', '.join(listed)}" if listed else None
 
 

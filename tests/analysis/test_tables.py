@@ -248,6 +248,25 @@ def test_unknown_table_and_missing_summary_are_named(summary_dir, tmp_path) -> N
         Summary(tmp_path)
 
 
+def test_a_view_becomes_a_block_whose_cells_know_their_rows() -> None:
+    view = pd.DataFrame(
+        [("krum", 0.2, 5, 0.50), ("fedsdg", 0.2, 5, 0.75), ("fedsdg", 0.4, 2, 0.25)],
+        columns=["method", "share", "n", "mean"],
+    )
+    columns = [
+        layout.Column(f"{share:.0%}", lambda row: f"{row['mean']:.2f}", "mean", {"share": share})
+        for share in (0.2, 0.4)
+    ]
+    shown = layout.pivot("t", view, {"method": "Method"}, columns, lambda row: row["mean"])
+    texts = [[entry.text for entry in row] for row in shown.rows]
+    assert texts == [["FedSDG", "0.75", "0.25"], ["Krum", "0.50", "–"]], "in the order of methods"
+    bold = [[entry.bold for entry in row] for row in shown.rows]
+    assert bold == [[False, True, True], [False, False, False]]
+    keys = [[entry.raw and entry.raw.row for entry in row[1:]] for row in shown.rows]
+    assert keys[0] == [{"method": "fedsdg", "share": share} for share in (0.2, 0.4)]
+    assert keys[1] == [{"method": "krum", "share": 0.2}, None]
+
+
 def test_escapes() -> None:
     assert latex_escape("a_b & 5 % η_g {x}") == r"a\_b \& 5 \% η\_g \{x\}"
     assert (

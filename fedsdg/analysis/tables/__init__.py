@@ -65,9 +65,18 @@ USUAL_TABLES = (
 
 
 def write_table(summary_dir: str | Path, name: str, output_stem: str | Path) -> list[Path]:
-    """Write ``{output_stem}.csv``, ``.md`` and ``.tex`` of one table and return their paths.
+    """Write one table of an experiment as CSV, Markdown and LaTeX.
 
-    Raises ``ValueError`` for a name that is not in ``TABLES``.
+    Args:
+        summary_dir: The folder of the summary.
+        name: One of ``TABLES``.
+        output_stem: The path of the files without ``.csv``, ``.md`` and ``.tex``.
+
+    Returns:
+        The paths of the files.
+
+    Raises:
+        ValueError: There is no such table.
     """
     return save_table(known_table(name)(Summary(summary_dir)), output_stem)
 
@@ -80,7 +89,15 @@ def known_table(name: str) -> Callable[[Summary], Table]:
 
 
 def save_table(table: Table, output_stem: str | Path) -> list[Path]:
-    """Write a table in its three formats and return their paths."""
+    """Write a table as CSV, Markdown and LaTeX.
+
+    Args:
+        table: Any table.
+        output_stem: The path of the files without ``.csv``, ``.md`` and ``.tex``.
+
+    Returns:
+        The paths of the files.
+    """
     written = []
     for suffix, render in ((".csv", to_csv), (".md", to_markdown), (".tex", to_latex)):
         path = Path(f"{output_stem}{suffix}")

@@ -32,6 +32,7 @@ from fedsdg.analysis.tables.layout import (
     Table,
     interval_notes,
     pivot,
+    ranked,
     table_of_views,
 )
 from fedsdg.analysis.views.accuracy import accuracy
@@ -118,11 +119,6 @@ def _table(
     A part without a name has its metrics beside one another below each skew.
     """
     view = accuracy(summary, metrics, [*summary.rounds])
-
-    def ranked(row: Row) -> float | None:
-        """The ceiling stands in the table without being the best of it."""
-        return None if summary.roles.is_ceiling(row["method"]) else row["mean"]
-
     blocks = []
     for setting, (named, at, shown) in product(summary.settings(), parts):
         columns = [
@@ -140,7 +136,7 @@ def _table(
         # The raw numbers have columns, and not rows, for what is reported.
         rows = rows[rows["at"] == at].drop(columns="at")
         title = ", ".join(filter(None, (setting.title, named)))
-        blocks.append(pivot(title, rows, {"method": "Method"}, columns, ranked))
+        blocks.append(pivot(title, rows, {"method": "Method"}, columns, ranked(summary)))
     notes = _missing(summary, metrics)
     notes += interval_notes(summary, view.drop_duplicates(CASE)["ok"], blocks)
     return table_of_views(summary, name, caption, blocks, _raw(summary, view), notes)
@@ -193,7 +189,13 @@ def _missing(summary: Summary, metrics: Sequence[Metric]) -> list[str]:
 def reasons(
     runs: Sequence[Mapping[str, Any]], metrics: Sequence[Metric], reported: str
 ) -> list[str]:
-    """Why numbers of a method's runs are missing, or rest on fewer runs than were asked for."""
+    """Why numbers of a method are missing, or rest on fewer runs than were asked for.
+
+    Args:
+        runs: The method's rows of runs.parquet in one cell.
+        metrics: The metrics that are shown.
+        reported: Which of ``Summary.rounds`` is shown.
+    """
     if all(run["status"] == NOT_RUN for run in runs):
         return []  # the cell itself says so
     failed = [run for run in runs if run["status"] not in ("ok", NOT_RUN)]

@@ -13,6 +13,7 @@ from fedsdg.analysis.tables.layout import (
     interval_notes,
     number,
     pivot,
+    ranked,
     share,
     table_of_views,
 )
@@ -41,10 +42,6 @@ _LABEL_NOISE = (
 def byzantine(summary: Summary) -> Table:
     """A block for each attack: methods by share of attackers."""
     view = accuracy_by_share(summary)
-
-    def ranked(row: Row) -> float | None:
-        return None if summary.roles.is_ceiling(row["method"]) else row["mean"]
-
     blocks = []
     for where, here in places(view):
         for attack, part in groups(here, "attack"):
@@ -53,7 +50,7 @@ def byzantine(summary: Summary) -> Table:
                 for of in sorted(part["share"].unique())
             ]
             title = f"{where}, {attack}"
-            blocks.append(pivot(title, part, {"method": "Method"}, columns, ranked))
+            blocks.append(pivot(title, part, {"method": "Method"}, columns, ranked(summary)))
     return table_of_views(
         summary,
         "byzantine",

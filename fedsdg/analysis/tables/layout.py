@@ -58,7 +58,12 @@ class Entry:
     raw: Raw | None = field(default=None, compare=False, repr=False)
 
     def of(self, column: str, row: Mapping[str, Any]) -> Entry:
-        """The same cell with where its number stands unrounded."""
+        """The same cell with where its number stands unrounded.
+
+        Args:
+            column: A column of ``Table.raw``.
+            row: What tells its rows.
+        """
         return replace(self, raw=Raw(column, row))
 
 
@@ -74,6 +79,7 @@ class Block:
     rows: tuple[tuple[Entry, ...], ...]
 
     def __post_init__(self) -> None:
+        """Refuse rows that are longer or shorter than the header."""
         for row in self.rows:
             if len(row) != len(self.columns):
                 raise ValueError(
@@ -129,12 +135,21 @@ def share(row: Row) -> str:
     return percent(row["mean"], row["high"] - row["mean"] if row["n"] >= SHOWN_FROM else None)
 
 
+def ranked(summary: Summary) -> Callable[[Row], float | None]:
+    """What decides the best of a column: the mean, but not that of a method that is a ceiling."""
+
+    def mean(row: Row) -> float | None:
+        return None if summary.roles.is_ceiling(row["method"]) else row["mean"]
+
+    return mean
+
+
 def pivot(
     title: str,
     view: pd.DataFrame,
     lines: Mapping[str, str],
     columns: Sequence[Column],
-    ranked: Callable[[Row], float | None] | None = None,
+    best: Callable[[Row], float | None] | None = None,
 ) -> Block:
     """Arrange rows of a view as a block.
 
@@ -143,7 +158,7 @@ def pivot(
         view: One row for each cell or, where columns print several numbers of a row, each line.
         lines: The identity columns that tell the lines, and their headings.
         columns: The columns beside them.
-        ranked: The share of which the highest of each column is bold; None does not compete.
+        best: The share of which the highest of each column is bold; None does not compete.
 
     Returns:
         A block whose cells carry the identity of their row as key of the raw number.
@@ -163,8 +178,8 @@ def pivot(
     for column in columns:
         cells = [_matching(by_line[line], column.where) for line in ordered]
         entries = [_entry(row, column, identity) for row in cells]
-        if ranked is not None:
-            values = [None if row is None else ranked(row) for row in cells]
+        if best is not None:
+            values = [None if row is None else best(row) for row in cells]
             entries = mark_best(entries, values)
         filled.append(entries)
     names = [

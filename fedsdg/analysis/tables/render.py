@@ -99,9 +99,8 @@ def to_latex(table: Table) -> str:
 
 def _latex_block(block: Block) -> Styler:
     heads = [tuple(map(latex_escape, column)) for column in block.columns]
-    columns = pd.MultiIndex.from_tuples(heads)
-    if not any(group for group, _ in heads):
-        columns = columns.droplevel(0)
+    grouped = any(group for group, _ in heads)
+    columns = pd.MultiIndex.from_tuples(heads) if grouped else [heading for _, heading in heads]
     rows = [[_latex_entry(entry) for entry in row] for row in block.rows]
     return pd.DataFrame(rows, columns=columns).style.hide(axis="index")
 

@@ -68,7 +68,15 @@ def group_accuracy(summary: Summary) -> pd.DataFrame:
 
 
 def reported_accuracy(summary: Summary, metrics: Sequence[Metric]) -> pd.DataFrame:
-    """Rows by metric, ``PLACE``, scenario and method with ``n``, ``mean``, ``low``, ``high``."""
+    """What is reported of some metrics, where there is anything.
+
+    Args:
+        summary: The experiment.
+        metrics: The metrics, in the order of the rows.
+
+    Returns:
+        ``PLACE``, scenario, method, metric, n, mean, low, high.
+    """
     rows = accuracy(summary, metrics, [summary.reported])
     rows = split_scenario(rows[rows["n"] > 0])
     order = [metric.key for metric in metrics]

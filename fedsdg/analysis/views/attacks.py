@@ -39,8 +39,11 @@ def under_attack(summary: Summary) -> pd.DataFrame:
     # An attack that nobody carries out has a title only where there is no other.
     carried_out = {kind for kind, share in zip(kinds, shares, strict=True) if share}
     titles = _titles(carried_out or {kind for kind in kinds if kind})
-    runs = runs.assign(share=shares, around=around)
-    runs["attack"] = pd.Series([titles.get(kind) for kind in kinds], runs.index, object)
+    runs = runs.assign(
+        share=shares,
+        around=pd.Series(around, runs.index, object),
+        attack=pd.Series([titles.get(kind) for kind in kinds], runs.index, object),
+    )
     clean = runs[runs["share"] == 0]
     parts = [runs[runs["share"] > 0]]
     for attack, under_it in runs[runs["attack"].notna()].groupby("attack"):
