@@ -126,7 +126,7 @@ def horizons(summary: Summary) -> pd.DataFrame:
                     "word": word(change if enough else None),
                 }
             )
-    order = {
+    order: dict[tuple[Any, ...], int] = {
         (cell.setting.dataset, cell.setting.clients, cell.skew, method): number
         for number, (cell, method) in enumerate(
             (cell, method) for cell in summary.cells() for method in summary.methods(cell.setting)

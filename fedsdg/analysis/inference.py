@@ -249,9 +249,10 @@ def benjamini_hochberg(p_values: Sequence[float | None]) -> list[float | None]:
 
     where = [index for index, p in enumerate(p_values) if p is not None]
     adjusted: list[float | None] = [None] * len(p_values)
-    values = false_discovery_control([p_values[index] for index in where]) if where else []
-    for index, value in zip(where, values, strict=True):
-        adjusted[index] = float(value)
+    if where:
+        values = false_discovery_control([p_values[index] for index in where])
+        for index, value in zip(where, values, strict=True):
+            adjusted[index] = float(value)
     return adjusted
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedsdg.analysis.formatting import MISSING
+from fedsdg.analysis.formatting import MISSING, few_seeds
 from fedsdg.analysis.frames import records as plain_records
 from fedsdg.analysis.horizon import horizon_label
 from fedsdg.analysis.inference import SHOWN_FROM, holm, mean_interval, paired_difference
@@ -112,7 +112,7 @@ def best_by_seed(
 ) -> dict[int, float]:
     """Seed → the value there of the row that is best on the other half of the seeds."""
     halves = (seeds[: len(seeds) // 2], seeds[len(seeds) // 2 :])
-    best = {}
+    best: dict[int, float] = {}
     for mine, other in (halves, halves[::-1]):
         chosen_on = other or mine
         top = max(values, key=lambda method: sum(values[method][seed] for seed in chosen_on))
@@ -178,8 +178,8 @@ def regret_table(summaries: Sequence[Summary], metric: str = EXPECTED.key) -> Ta
     rows = regrets(summaries, metric)
     cells = [(s, cell) for s in summaries for cell in s.cells() if _has(rows, s, cell)]
     largest = rows.groupby("method")["regret"].max()
-    counts = rows.groupby("method").size()
-    order = sorted(largest.index, key=lambda m: (-counts[m], largest[m], method_order(m)))
+    standing = rows.groupby("method").size()
+    order = sorted(largest.index, key=lambda m: (-standing[m], largest[m], method_order(m)))
     table = {tuple(row[name] for name in _KEYS): row for row in plain_records(rows)}
     lines = []
     for method in order:
@@ -195,13 +195,11 @@ def regret_table(summaries: Sequence[Summary], metric: str = EXPECTED.key) -> Ta
     title = metric_named(metric, summaries[0].metrics).title
     caption = _CAPTION.format(metric=title, at=summaries[0].rounds[summaries[0].reported])
     notes = [f"{s.experiment}: {label}." for s in summaries if (label := horizon_label(s))]
-    few = sorted({int(n) for n in rows["n"] if n < SHOWN_FROM})
-    if few:
-        counts = f"{few[0]} to {few[-1]} seeds, fewer than {SHOWN_FROM}"
-        notes.insert(0, f"Without an interval: {counts}.")
+    notes = [*few_seeds(rows["n"], SHOWN_FROM), *notes]
     block = Block("", (*heads, ("", "largest")), tuple(lines))
     points = {name: f"{name} (percentage points)" for name in ("regret", "low", "high")}
-    raw = rows.assign(**{name: 100 * rows[name] for name in points}).rename(columns=points)
+    shares = {name: 100 * rows[name] for name in points}
+    raw = rows.assign(**shares).rename(columns=points)
     return Table("regret", f"{caption}.", (block,), tuple(notes), raw)
 
 

@@ -31,15 +31,13 @@ from fedsdg.analysis.grids import published_grids
 from fedsdg.analysis.ledger import Entry, judge_claims, read_claims
 from fedsdg.analysis.ledger.frozen import changed_origins
 from fedsdg.analysis.ledger.page import page
-from fedsdg.analysis.measurements import Measurements
 from fedsdg.analysis.plots import FIGURES, figure_facts, known_figure
 from fedsdg.analysis.record import ORIGINS, read_origins
 from fedsdg.analysis.regret import across_facts, regret_table
+from fedsdg.analysis.speed import Measurements, kernels, throughput
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables import TABLES, to_csv, to_latex, to_markdown
-from fedsdg.analysis.tables.kernels import kernels
 from fedsdg.analysis.tables.layout import Table
-from fedsdg.analysis.tables.throughput import throughput
 from fedsdg.files import canonical_json, changed_file, read_json, sha256_file
 from fedsdg.files.places import DIVISION, PAPER_FIGURE, RECORDS, filled, run_below, split_setting
 

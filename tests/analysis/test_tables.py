@@ -59,7 +59,7 @@ def rendered(summary_dir, tmp_path):
 
 @pytest.mark.parametrize(("table", "metric"), METRICS.items())
 def test_cells_are_means_and_half_widths_in_percent(written, rendered, table, metric) -> None:
-    last, selected = markdown_tables(rendered(table)["md"])
+    selected, last = markdown_tables(rendered(table)["md"])
     for at, shown in (("last", last), ("selected", selected)):
         for skew, heading in zip(written.plan.skews, shown.columns, strict=True):
             for method in written.plan.methods:
@@ -336,16 +336,16 @@ def test_a_last_digit_does_not_reach_the_file() -> None:
     assert math.isnan(printed(float("nan")))
 
 
-def test_records_with_last_quarters_show_them(with_quarters, quarters_dir, tmp_path) -> None:
+def test_the_main_table_shows_the_selected_round(with_quarters, quarters_dir, tmp_path) -> None:
     _, markdown, _ = write_table(quarters_dir, "main", tmp_path / "main")
     (shown,) = markdown_tables(markdown.read_text("utf-8"))
     keys = ("expected_accuracy", "expected_worst_decile", "global_accuracy")
     assert len(shown.columns) == len(keys)
     for key, heading in zip(keys, shown.columns, strict=True):
-        values = with_quarters.values("iid", "fedsdg", key, "quarter")
+        values = with_quarters.values("iid", "fedsdg", key, "selected")
         assert shown.at["FedSDG", heading].replace("**", "") == interval(values)
     caption = markdown.read_text("utf-8").splitlines()[0]
-    assert "mean of the last quarter of the rounds" in caption
+    assert "round selected on validation data" in caption
 
 
 def test_a_metric_table_has_the_own_shard_beside_the_expected_accuracy(
@@ -358,7 +358,7 @@ def test_a_metric_table_has_the_own_shard_beside_the_expected_accuracy(
     wanted = [
         (key, at)
         for key in ("expected_accuracy", "personal_accuracy")
-        for at in ("quarter", "selected")
+        for at in ("selected", "quarter")
     ]
     for (key, at), shown in zip(wanted, tables, strict=True):
         values = with_quarters.values("iid", "fedavg", key, at)
@@ -375,7 +375,7 @@ def test_clients_that_agree_and_that_differ_stand_apart(
     _, markdown, _ = write_table(quarters_dir, "groups", tmp_path / "groups")
     (shown,) = markdown_tables(markdown.read_text("utf-8"))
     for heading, key in zip(shown.columns, "ab", strict=True):
-        values = with_quarters.values("iid", "fedsdg", f"expected_accuracy_{key}", "quarter")
+        values = with_quarters.values("iid", "fedsdg", f"expected_accuracy_{key}", "selected")
         assert heading == f"IID<br>{key.upper()}"
         assert shown.at["FedSDG", heading].replace("**", "") == interval(values)
     _, markdown, _ = write_table(summary_dir, "groups", tmp_path / "none")
@@ -394,6 +394,6 @@ def test_few_seeds_give_points_and_a_note(make_runs, tmp_path) -> None:
     assert raw["last round half-width of 95 % interval (%)"].isna().all()
 
 
-def test_a_table_says_what_had_not_settled(rendered) -> None:
-    note = "Before convergence or not judged, round 6: all methods."
+def test_a_table_says_what_was_not_steady(rendered) -> None:
+    note = "Not known to be steady at round 6: all methods."
     assert note in rendered("main")["md"]

@@ -122,7 +122,7 @@ def test_a_printed_number_is_found_by_what_people_call_it(pages, with_quarters, 
     line = int(found["line"].removeprefix("line "))
     assert "FedSDG" in (pages / f"groups.{suffix}").read_text().splitlines()[line - 1]
     assert found == trace(f"{pages / f'groups.{suffix}'}:{line}", column="IID, B")
-    truth = with_quarters.values("iid", "fedsdg", "expected_accuracy_b", "quarter")
+    truth = with_quarters.values("iid", "fedsdg", "expected_accuracy_b", "selected")
     assert [*found["seeds"].values()] == pytest.approx(list(100 * truth))
     assert found["unrounded"] == pytest.approx(100 * truth.mean())
     assert found["committed"] == found["recomputed"]
@@ -132,8 +132,8 @@ def test_a_printed_number_is_found_by_what_people_call_it(pages, with_quarters, 
 
 
 def test_a_number_of_a_csv_or_a_sidecar_is_found_by_its_names(pages, with_quarters):
-    truth = with_quarters.values("iid", "fedavg", "expected_accuracy_a", "quarter")
-    found = trace(pages / "groups.csv", "fedavg, expected_accuracy_a", "last quarter mean")
+    truth = with_quarters.values("iid", "fedavg", "expected_accuracy_a", "selected")
+    found = trace(pages / "groups.csv", "fedavg, expected_accuracy_a", "selected round mean")
     assert float(found["committed"]) == pytest.approx(100 * truth.mean(), rel=1e-5)
     assert [*found["seeds"].values()] == pytest.approx(list(100 * truth))
     sidecar = pages.parents[2] / "paper_figures/quarters/groups.json"
@@ -233,7 +233,7 @@ def test_a_claim_leads_to_the_runs_of_both_sides_and_so_does_a_sentence_that_cit
     found = trace(ROOT / "docs/claims.md", "private-head-suffices")
     values = {
         name: {
-            run["seed"]: 100 * run["quarter_expected_accuracy_b"]
+            run["seed"]: 100 * run["selected_expected_accuracy_b"]
             for run in Summary(RECORDS / "needs").runs
             if run["method"] == name and run["status"] == "ok"
         }
@@ -248,13 +248,12 @@ def test_a_claim_leads_to_the_runs_of_both_sides_and_so_does_a_sentence_that_cit
 
 def test_a_number_of_a_sentence_is_that_of_the_claim_which_its_line_links_to(tmp_path):
     page = (ROOT / "README.md").read_text().splitlines()
-    (line,) = [n for n, text in enumerate(page, start=1) if "#fedavg-b)" in text]
-    found = trace(f"{ROOT / 'README.md'}:{line}")
+    found = trace(ROOT / "README.md", "fedavg-b")
     assert found["where"] == {"id": "fedavg-b", "rival": "fedavg"}
     assert found["line"] in (f"line {n}" for n in range(2, 99)) and len(found["seeds"]) == 10
     assert {run["method"] for run in found["runs"]} == {"fedsdg", "fedavg"}
-    (both,) = [n for n, text in enumerate(page, start=1) if "#feddpa-b)" in text]
-    with pytest.raises(ValueError, match="fine-tune-b, feddpa-b stands there; name one"):
+    (both,) = [n for n, text in enumerate(page, start=1) if "#fedavg-b)" in text]
+    with pytest.raises(ValueError, match="fedavg-b, fine-tune-b stands there; name one"):
         trace(f"{ROOT / 'README.md'}:{both}")
     with pytest.raises(ValueError, match="no claim stands there"):
         trace(ROOT / "README.md", "line 1")

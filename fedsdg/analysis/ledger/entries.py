@@ -279,7 +279,9 @@ def _measured(claim: Claim, record: Record, other: Record) -> _Draft:
             "compared": _mean([found.theirs[seed] for seed in values]),
         }
     mine = judged[rounds[0]]
-    rounded = {name: _round(getattr(mine, name)) for name in ("effect", "low", "high", "visible")}
+    rounded: dict[str, Any] = {
+        name: _round(getattr(mine, name)) for name in ("effect", "low", "high", "visible")
+    }
     decided = claim.origin != POST_HOC
     entry = Entry(
         **_texts(claim),
