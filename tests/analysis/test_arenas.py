@@ -152,7 +152,7 @@ def test_what_cannot_be_compared_is_one_sentence(
     records, tmp_path, capsys, arguments, said
 ) -> None:
     place = ["--records", str(records), "--output", str(tmp_path / "out")]
-    assert main(["across", *arguments, *place]) == 2
+    assert main(["render", "across", "--experiments", *arguments, *place]) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
     assert not (tmp_path / "out").exists()
@@ -160,7 +160,7 @@ def test_what_cannot_be_compared_is_one_sentence(
 
 def test_the_command_prints_the_table_and_where_everything_lies(records, tmp_path, capsys) -> None:
     place = ["--records", str(records), "--output", str(tmp_path / "out")]
-    assert main(["across", "two", *place]) == 0
+    assert main(["render", "across", "--experiments", "two", *place]) == 0
     out = capsys.readouterr().out
     assert "P(FedSDG is better)" in out and str(tmp_path / "out" / "across.png") in out
 

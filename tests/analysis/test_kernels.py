@@ -182,10 +182,10 @@ def test_wrong_files_are_named(tmp_path):
 
 
 def test_the_command_prints_the_table_and_names_what_is_missing(measured, tmp_path, capsys):
-    given = ["--table", str(tmp_path / "k"), "--figure", str(tmp_path / "r")]
-    assert main(["kernels", "--measured", str(measured), *given]) == 0
+    given = ["--output", str(tmp_path / "k")]
+    assert main(["render", "kernels", "--measured", str(measured), *given]) == 0
     assert "M = 10, d = 1,000,000" in capsys.readouterr().out
-    assert main(["kernels", "--measured", str(tmp_path / "none.json"), *given]) == 2
+    assert main(["render", "kernels", "--measured", str(tmp_path / "none.json"), *given]) == 2
     assert "none.json is not there; make it with: make bench" in capsys.readouterr().err
 
 

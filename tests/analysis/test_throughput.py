@@ -80,9 +80,9 @@ def test_aims_bars_and_notes(measured, tmp_path):
 
 
 def test_the_command_prints_the_table_and_names_a_file_without_rounds(measured, tmp_path, capsys):
-    given = ["--table", str(tmp_path / "table")]
-    assert main(["throughput", "--measured", str(measured), *given]) == 0
+    given = ["--output", str(tmp_path / "tables")]
+    assert main(["render", "throughput", "--measured", str(measured), *given]) == 0
     assert "Flower's simulation" in capsys.readouterr().out
     write_json(measured, parts() | {"rounds": []})
-    assert main(["throughput", "--measured", str(measured), *given]) == 2
+    assert main(["render", "throughput", "--measured", str(measured), *given]) == 2
     assert "measured.json holds no rounds of federations" in capsys.readouterr().err

@@ -1,7 +1,7 @@
 """A rule, a term, an attack and a condition join the package by two edited files each.
 
 In a copy of it: the part's file and its row (of a condition: its declaration and what it does).
-Then `fedsdg documents`, and everybody knows them: the command, the config and its schema, the
+Then `make documents`, and everybody knows them: the command, the config and its schema, the
 documents, `aggregate`, runs, tables and figures.
 """
 

@@ -166,7 +166,7 @@ def test_snakemake_refuses_before_it_plans_anything(project):
     (project.folder / "wrong.yaml").write_text("methods: [fedsdgg]\n")
     refused = project.snakemake("--cores", "1", "--configfile", "wrong.yaml")
     assert refused.returncode != 0
-    assert "'fedsdgg' is not one of" in refused.stdout
+    assert "unknown method 'fedsdgg'; did you mean 'fedsdg'?" in refused.stdout
     assert not (project.folder / "results").exists()
     assert not (project.folder / ".fedsdg").exists()
 

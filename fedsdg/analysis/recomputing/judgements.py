@@ -44,7 +44,7 @@ def judged(root: Path) -> tuple[list[Entry], list[Fault]]:
     ]
     shown = root / PAGE
     if not shown.is_file():
-        found.append(Fault(PAGE, "", "", "", "it is not there; fedsdg ledger writes it"))
+        found.append(Fault(PAGE, "", "", "", "it is not there; fedsdg render ledger writes it"))
     else:
         text = shown.read_text(encoding="utf-8")
         found += text_faults(PAGE, text, lambda factor: page(version(factor)))
