@@ -104,6 +104,7 @@ def record(
             for sentence in restamped(name, *pair, Path(evidence)):
                 print(sentence)
         return 0
+    require_writable("results/reference", remedy="call it in another folder")
     from fedsdg.analysis.record import keep_record
     from fedsdg.experiment.method_entries import OVERRIDES
     from fedsdg.methods.declared import methods

@@ -241,9 +241,14 @@ def search(
         fedsdg pretrain --output results/backbones/letters.safetensors
         fedsdg search --config needs --only fedavg --minutes 10
     """
-    config = None if found else laid.load()
-    target = Path(output or filled(SEARCH, experiment=config.experiment)) if config else Path()
-    if config and not show:
+    if found:
+        from fedsdg.experiment.search import found_entries, read_found
+
+        print(found_entries(read_found(Path(found))))
+        return 0
+    config = laid.load()
+    target = Path(output or filled(SEARCH, experiment=config.experiment))
+    if not show:
         require_writable(target)
         require_writable(store_folder(), remedy="name another place with FEDSDG_STORE")
     from fedsdg.experiment import search as searching
@@ -251,9 +256,6 @@ def search(
     from fedsdg.experiment.grid import backbone_file
     from fedsdg.experiment.possible import require_possible
 
-    if config is None:
-        print(searching.found_entries(searching.read_found(Path(str(found)))))
-        return 0
     if show:
         results = searching.read_found(target)
     else:

@@ -26,8 +26,8 @@ Every sentence of the specifications that a run can test, with its verdict, and 
 project. Behind each claim stands its origin: *specification*; *hypothesis*, written before its
 runs; or *post hoc*, where its quantity could be read before it was written. The claims stand in
 [claims.yaml](../claims.yaml), each with the measure, the threshold and the experiment that decide
-it; `fedsdg render ledger` looks up the numbers in [results/reference/](../results/reference) and writes
-this page.
+it; `fedsdg render ledger` looks up the numbers in [results/reference/](../results/reference) and
+writes this page.
 
 A claim is *supported* if the whole 95 % Student-t interval of the mean over seeds lies on the side
 that is claimed, *refuted* if it lies wholly on the other side, and *undecided* otherwise. From
