@@ -114,7 +114,7 @@ def test_reproducing_runs_every_method_and_every_kind_of_condition():
         ("search.space.fedsdg", {"mu": []}, "[] should be non-empty"),
         ("search.trials", 0, "0 is less than the minimum"),
         ("search.trials", "two", "'two-stage' was expected"),
-        ("tuned", 3, "3 is not of type 'string', 'null'"),
+        ("tuned", 3, "3 is not of type 'string', 'array', 'null'"),
         ("experiment", "../elsewhere", "'../elsewhere' does not match"),
     ],
 )

@@ -43,6 +43,8 @@ for SHOWN in [HERE, *RECORDS]:
             f"results/logs/{SHOWN.rule}/{SHOWN.experiment}.log",
         benchmark:
             f"results/benchmarks/{SHOWN.rule}/{SHOWN.experiment}.tsv"
+        # What is committed is rendered where the command is given, and sent to no cluster.
+        localrule: SHOWN is not HERE
         threads: 1
         resources:
             mem_mb=2048,
