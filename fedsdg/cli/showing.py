@@ -80,6 +80,7 @@ def _listed(table: Mapping[str, Row], wide: int) -> Iterator[str]:
             parts = [" + ".join([row.rule, *row.terms])]
             parts += [row.personalisation] if row.personalisation not in ("", "none") else []
             parts += [row.optimiser] if row.optimiser else []
+            parts += [f"{key}={one.default}" for key, one in row.parameters.items()]
             line = f"  {name:{names}}  {row.title:{titles}}  {', '.join(parts)}".rstrip()
             yield line if len(line) <= wide else f"{line[: wide - 1].rstrip()}…"
 
