@@ -156,8 +156,8 @@ def test_the_same_records_give_the_same_bytes(records, tmp_path) -> None:
 def test_what_cannot_be_compared_is_one_sentence(
     records, arguments, said, tmp_path, capsys
 ) -> None:
-    given = ["across", *arguments, "--records", str(records), "--output", str(tmp_path / "t")]
-    assert main(given) != 0
+    place = ["--records", str(records), "--output", str(tmp_path / "t")]
+    assert main(["render", "across", "--experiments", *arguments, *place]) != 0
     message = capsys.readouterr().err.strip()
     assert said in message and "\n" not in message
     assert not (tmp_path / "t").exists()
@@ -165,6 +165,6 @@ def test_what_cannot_be_compared_is_one_sentence(
 
 def test_the_command_prints_the_table_and_where_everything_lies(records, tmp_path, capsys) -> None:
     place = ["--records", str(records), "--output", str(tmp_path / "out")]
-    assert main(["across", "two", *place]) == 0
+    assert main(["render", "across", "--experiments", "two", *place]) == 0
     out = capsys.readouterr().out
     assert "two<br>IID" in out and str(tmp_path / "out" / "regret.png") in out

@@ -180,10 +180,10 @@ def test_wrong_files_are_named(tmp_path):
 
 
 def test_the_command_prints_the_table_and_names_what_is_missing(measured, tmp_path, capsys):
-    given = ["--table", str(tmp_path / "k"), "--figure", str(tmp_path / "r")]
-    assert main(["kernels", "--measured", str(measured), *given]) == 0
+    given = ["--output", str(tmp_path / "k")]
+    assert main(["render", "kernels", "--measured", str(measured), *given]) == 0
     assert "M = 10, d = 1,000,000" in capsys.readouterr().out
-    assert main(["kernels", "--measured", str(tmp_path / "none.json"), *given]) == 2
+    assert main(["render", "kernels", "--measured", str(tmp_path / "none.json"), *given]) == 2
     assert "none.json is not there; make it with: make bench" in capsys.readouterr().err
 
 
@@ -259,9 +259,9 @@ def test_aims_bars_and_notes(of_rounds, tmp_path):
 
 
 def test_the_command_prints_the_rounds_and_names_a_file_without_rounds(of_rounds, tmp_path, capsys):
-    given = ["--table", str(tmp_path / "table")]
-    assert main(["throughput", "--measured", str(of_rounds), *given]) == 0
+    given = ["--output", str(tmp_path / "table")]
+    assert main(["render", "throughput", "--measured", str(of_rounds), *given]) == 0
     assert "Flower's simulation" in capsys.readouterr().out
     write_json(of_rounds, parts_of_rounds() | {"rounds": []})
-    assert main(["throughput", "--measured", str(of_rounds), *given]) == 2
+    assert main(["render", "throughput", "--measured", str(of_rounds), *given]) == 2
     assert "rounds.json holds no rounds of federations" in capsys.readouterr().err

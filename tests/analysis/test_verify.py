@@ -200,12 +200,12 @@ def test_the_sample_cannot_be_negative(copy, capsys):
 
 def test_an_origin_that_was_changed_after_its_run_is_named(copy, capsys):
     changed(copy, "claims.yaml", "origin: specification", "origin: hypothesis")
-    assert main(["ledger", "--freeze"]) == 0
+    assert main(["render", "ledger", "--freeze"]) == 0
     assert "1 of their origins frozen" in capsys.readouterr().out
     assert main(["verify", "--sample", "0"]) == 0
     capsys.readouterr()
     changed(copy, "claims.yaml", "origin: hypothesis", "origin: specification")
-    assert main(["ledger"]) == 0
+    assert main(["render", "ledger"]) == 0
     assert main(["verify", "--sample", "0"]) == 1
     named = capsys.readouterr().err
     assert "claims.yaml, weights-follow-noise: claim weights-follow-noise: its origin was" in named

@@ -26,8 +26,8 @@ Every sentence of the specifications that a run can test, with its verdict, and 
 project. Behind each claim stands its origin: *specification*; *hypothesis*, written before its
 runs; or *post hoc*, where its quantity could be read before it was written. The claims stand in
 [claims.yaml](../claims.yaml), each with the measure, the threshold and the experiment that decide
-it; `fedsdg ledger` looks up the numbers in [results/reference/](../results/reference) and writes
-this page.
+it; `fedsdg render ledger` looks up the numbers in [results/reference/](../results/reference) and
+writes this page.
 
 A claim is *supported* if a two-sided t-test over seeds puts the mean on the side that is claimed,
 *refuted* if on the other side, and *undecided* otherwise: p below 0.05 after the adjustment of

@@ -414,7 +414,7 @@ def test_a_record_that_cannot_be_read_is_named_in_one_sentence(
     folder = _copied(reference, tmp_path)
     damage(folder)
     output = tmp_path / "report" / "index.html"
-    assert main(["page", "--records", str(folder.parent), "--output", str(output)]) == 2
+    assert main(["render", "page", "--records", str(folder.parent), "--output", str(output)]) == 2
     error = capsys.readouterr().err
     assert re.fullmatch(rf"fedsdg: error: .*{said}.*\n", error), error
     assert not list(output.parent.iterdir())
@@ -424,9 +424,9 @@ def test_a_page_without_runs_and_a_name_without_a_record_say_so(reference, tmp_p
     (tmp_path / "empty").mkdir()
     output = tmp_path / "index.html"
     options = ["--output", str(output), "--records"]
-    assert main(["page", *options, str(tmp_path / "empty")]) == 2
+    assert main(["render", "page", *options, str(tmp_path / "empty")]) == 2
     assert "has no runs of label-skew, needs, views" in capsys.readouterr().err
-    assert main(["page", *options, str(reference), "--experiments", "neads"]) == 2
+    assert main(["render", "page", *options, str(reference), "--experiments", "neads"]) == 2
     assert "did you mean 'needs'?" in capsys.readouterr().err
     assert not output.exists()
 
@@ -441,7 +441,7 @@ def test_a_place_that_cannot_be_written_is_named_before_anything_is_computed(
         (tmp_path / "locked").mkdir(mode=0o555)
         wrong.append(tmp_path / "locked" / "index.html")
     for output in wrong:
-        assert main(["page", "--records", str(reference), "--output", str(output)]) == 2
+        assert main(["render", "page", "--records", str(reference), "--output", str(output)]) == 2
         assert re.match(rf"fedsdg: error: {output} .*--output\n", capsys.readouterr().err)
 
 
@@ -449,7 +449,7 @@ def test_the_command_prints_the_path_and_makes_the_same_bytes_in_every_process(
     reference, tmp_path, capsys
 ):
     output, again = tmp_path / "index.html", tmp_path / "again.html"
-    options = ["page", "--records", str(reference), "--experiments", "views"]
+    options = ["render", "page", "--records", str(reference), "--experiments", "views"]
     options += ["--reference", str(tmp_path), "--configs", str(tmp_path), "--output"]
     assert main([*options, str(output)]) == 0
     assert capsys.readouterr().out == f"{output}\n"

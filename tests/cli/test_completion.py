@@ -53,8 +53,8 @@ def completions(script, *words) -> set[str]:
         (["run", "--dataset", "cifar"], {"cifar10", "cifar100"}),
         (["run", "--config", "config/nee"], {"config/needs.yaml", "config/needs-controls.yaml"}),
         (["run", "--grid", "config/config.yaml", "config/vi"], {"config/views.yaml"}),
-        (["table", "--table", "worst"], {"worst_decile"}),
-        (["figure", "--figure", "gate"], {"gates", "gate_dynamics"}),
+        (["render", "worst"], {"worst_decile"}),
+        (["render", "main", "gate"], {"gates", "gate_dynamics"}),
         (["aggregate", "--rule", "multi"], {"multikrum"}),
         (["aggregate", "--on-nonfinite", ""], {"raise", "drop"}),
         (["completion", "z"], {"zsh"}),
@@ -72,7 +72,7 @@ def test_zsh_is_told_the_same_names(capsys):
     assert main(["completion", "zsh"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("#compdef fedsdg")
-    assert f"_fedsdg_methods() {{ compadd -- {' '.join(names('methods')['methods'])} }}" in text
-    assert ":_fedsdg_tables" in text and ":_files" in text
+    assert f"_fedsdg_METHOD() {{ compadd -- {' '.join(names('methods')['methods'])} }}" in text
+    assert ":_fedsdg_NAME" in text and ":_files" in text
     if zsh := shutil.which("zsh"):
         subprocess.run([zsh, "-n"], input=text, text=True, check=True)
