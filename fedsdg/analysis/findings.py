@@ -3,7 +3,8 @@
 In a text ``{gates-follow-need}`` stands for what the ledger, or a primary comparison, says under
 that id: effect, interval, verdict, horizon where it was not steady, and a link. Between
 ``<!-- findings: NAME -->`` and ``<!-- /findings -->`` a document shows the findings whose
-``blocks`` hold that name; ``fedsdg render ledger`` renders them, and nobody writes a number there by hand.
+``blocks`` hold that name; ``fedsdg render ledger`` renders them, and nobody writes a number there
+by hand.
 """
 
 from __future__ import annotations
