@@ -1,4 +1,4 @@
-"""The federations whose rounds are timed, built as `fedsdg train` builds a run from its config.
+"""The federations whose rounds are timed, built as `fedsdg run` builds a run from its config.
 
 Backbones have random weights and ViT-Tiny random images: no arithmetic depends on their values.
 """

@@ -23,8 +23,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedsdg.analysis.read_back import read_summary
-from fedsdg.analysis.summarise import Gathered, find_runs
+from fedsdg.analysis.summarise import Run, find_runs, read_summary
 from fedsdg.experiment.replay import ROUNDS
 from fedsdg.files import provenance, read_json, write_json
 from fedsdg.files.places import ARENAS, BACKBONE, RECORDS, RUNS, filled
@@ -52,7 +51,7 @@ def do_again(arena: str, seeds: Sequence[int], work: Path, jobs: int) -> None:
     )
 
 
-def moved(there: Gathered, here: Path) -> dict[str, Any]:
+def moved(there: Run, here: Path) -> dict[str, Any]:
     """One run: differences of the metrics in points, and of losses in the first rounds in nats."""
     result = read_json(here / "result.json")["quarter"]
     row = {"method": there.row["method"], "seed": there.row["seed"]}
@@ -62,7 +61,7 @@ def moved(there: Gathered, here: Path) -> dict[str, Any]:
             row[metric] = 100 * (result[metric] - known)
     losses = [
         table.set_index(["round", "client"])["train_loss"]
-        for table in (there.clients.to_pandas(), pd.read_parquet(here / "clients.parquet"))
+        for table in (there.table("clients").to_pandas(), pd.read_parquet(here / "clients.parquet"))
     ]
     gaps = (losses[0] - losses[1]).abs()
     rounds = gaps.index.get_level_values("round")
@@ -101,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         do_again(arena, given.seeds, work, given.jobs)
         record = {run.folder: run for run in read_summary(shipped(f"{RECORDS}/{arena}"))}
         runs = work / filled(RUNS, experiment=arena)
-        found = [one.folder for one in find_runs(runs)]
+        found = [runs / run.folder for run in find_runs(runs)]
         pairs = [(record[str(one.relative_to(runs))], one) for one in found]
         rows = [moved(there, here) for there, here in pairs if there.row["status"] == "ok"]
         arenas[arena] = summary(rows)

@@ -46,7 +46,8 @@ class Part:
         if not self.seeds:
             return f"{experiment}, search"
         first, last = self.seeds[0], self.seeds[-1]
-        return f"{experiment}, " + (f"seed {first}" if first == last else f"seeds {first} to {last}")
+        seeds = f"seed {first}" if first == last else f"seeds {first} to {last}"
+        return f"{experiment}, {seeds}"
 
 
 def cell(*configs: str) -> tuple[Part, Part]:

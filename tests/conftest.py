@@ -17,8 +17,8 @@ import torch  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
 # The same examples each time; HYPOTHESIS_PROFILE=explore looks for new ones.
-settings.register_profile("same", derandomize=True, print_blob=True)
-settings.register_profile("explore", print_blob=True)
+settings.register_profile("same", derandomize=True, print_blob=True, deadline=None)
+settings.register_profile("explore", print_blob=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 # Without a GPU triton interprets kernels on the CPU. It looks when it is imported, and others may.

@@ -3,54 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedsdg.analysis.comparisons import LATER, Comparison, comparisons, later
+from fedsdg.analysis.comparisons import Comparison, comparisons
 from fedsdg.analysis.formatting import points
-from fedsdg.analysis.inference import Interval
+from fedsdg.analysis.inference import SHOWN_FROM, Interval
 from fedsdg.analysis.summary import Summary
 from fedsdg.files import hint
 
 AGREES, DIFFERS, NO_TELLING = "they agree", "they do not agree", "too little to tell"
 
 
-def compared(
-    experiment: str, results: Path = Path("results")
-) -> list[tuple[Comparison, Comparison | None]]:
-    """Each primary comparison as it comes out here, and as it stands in the record, if it does.
-
-    What is compared was named by the config that the runs here were made with. Raises
-    ``FileNotFoundError`` where the experiment was not computed here.
-    """
-    folder = results / "summary" / experiment
-    if not folder.is_dir():
-        known = sorted(place.name for place in folder.parent.glob("*") if place.is_dir())
-        meant = hint(experiment, known) if known else "; run the experiment first"
-        raise FileNotFoundError(
-            f"{experiment!r} was not computed here: there is no {folder}{meant}"
-        )
-    here = comparisons(Summary(folder))
-    record = results / "reference" / experiment
-    recorded = (record / "runs.parquet").is_file()
-    there = {one.named.id: one for one in comparisons(Summary(record))} if recorded else {}
-    return [(one, there.get(one.named.id)) for one in here]
-
-
 def agreement(experiment: str, results: Path = Path("results")) -> Iterator[str]:
-    """One line for each primary comparison: its difference here, the record's, and agreement."""
-    pairs = compared(experiment, results)
-    declared = later(Summary(results / "summary" / experiment))
-    if not pairs and not declared:
+    """Yield a line for each primary comparison: its difference here, the record's, and agreement.
+
+    Args:
+        experiment: As its config names it.
+        results: The folder of summaries and records.
+    """
+    judged = facts(experiment, results)
+    if not judged:
         yield f"{experiment}: its config names no primary comparisons"
-    for here, record in pairs:
-        yield f"{experiment}, {here.named.id}: {line(here, record)}"
-    for one in declared:
-        yield f"{experiment}, {one.id}: {LATER}"
+    for comparison in judged:
+        yield f"{experiment}, {comparison['id']}: {comparison['says']}"
 
 
 def facts(experiment: str, results: Path = Path("results")) -> list[dict[str, Any]]:
-    """The same in JSON's types; differences are shares, not points, and ``says`` is the line."""
+    """Return each primary comparison as it comes out here and in the record, in JSON's types.
+
+    The comparisons are those that the config of the runs here named. Differences are shares, and
+    ``says`` is the line of ``agreement``.
+
+    Args:
+        experiment: As its config names it.
+        results: The folder of summaries and records.
+
+    Raises:
+        FileNotFoundError: The experiment was not computed here.
+    """
+    folder, record = (results / name / experiment for name in ("summary", "reference"))
+    if not folder.is_dir():
+        summaries = sorted(file.name for file in folder.parent.glob("*") if file.is_dir())
+        meant = hint(experiment, summaries) if summaries else "; run the experiment first"
+        raise FileNotFoundError(
+            f"{experiment!r} was not computed here: there is no {folder}{meant}"
+        )
+    recorded = comparisons(Summary(record)) if (record / "runs.parquet").is_file() else []
+    there = {comparison.named.id: comparison for comparison in recorded}
     return [
         {
             "experiment": experiment,
@@ -61,40 +62,48 @@ def facts(experiment: str, results: Path = Path("results")) -> list[dict[str, An
             "dataset": here.named.cell.setting.dataset,
             "skew": here.named.cell.skew,
             "here": _facts(here),
-            "record": None if record is None else _facts(record),
-            "says": line(here, record),
+            "record": _facts(there.get(here.named.id)),
+            "says": line(here, there.get(here.named.id)),
         }
-        for here, record in compared(experiment, results)
+        for here in comparisons(Summary(folder))
     ]
 
 
-def _facts(one: Comparison) -> dict[str, Any]:
-    interval = one.decisive.interval
+def _facts(comparison: Comparison | None) -> dict[str, Any] | None:
+    if comparison is None:
+        return None
+    interval = comparison.decisive.interval
     ends = {key: getattr(interval, key, None) for key in ("mean", "low", "high")}
-    return {**ends, "n": one.n, "verdict": str(one.verdict)}
+    return {**ends, "n": comparison.n, "verdict": str(comparison.verdict)}
 
 
 def line(here: Comparison, record: Comparison | None) -> str:
-    """ "here +1.2 points (n = 5), the record +1.4 (n = 10): higher; they agree"."""
-    own = f"here {_difference(here)}"
+    """Return "here +1.2 points (n = 5), the record +1.4 (n = 10): higher; they agree".
+
+    Args:
+        here: The comparison of the runs computed here.
+        record: The record's of the same id; None where it has none.
+    """
+    computed = f"here {_difference(here)}"
     if record is None:
-        return f"{own}; the record does not have it"
-    if (here.named.subject, here.named.rivals, here.named.metric.key, here.named.cell) != (
-        record.named.subject,
-        record.named.rivals,
-        record.named.metric.key,
-        record.named.cell,
-    ):
-        return f"{own}; the record compares something else under this name"
+        return f"{computed}; the record does not have it"
+    if replace(here.named, id="") != replace(record.named, id=""):
+        return f"{computed}; the record compares something else under this name"
     outcome = agrees(here.decisive.interval, record.decisive.interval)
-    return f"{own}, the record {_difference(record)}: {record.verdict}; {outcome}"
+    if here.n < SHOWN_FROM:
+        outcome += f"; fewer than {SHOWN_FROM} seeds give no verdict"
+    return f"{computed}, the record {_difference(record)}: {record.verdict}; {outcome}"
 
 
 def agrees(here: Interval | None, record: Interval | None) -> str:
-    """Whether two means of the same comparison tell the same.
+    """Say whether two means of the same comparison are compatible.
 
-    They agree where their 95 % intervals overlap, so also where the one holds the mean of the
-    other. One seed here has no interval: it agrees where it has the record's sign.
+    They are where their 95 % intervals overlap. One seed has no interval: then the signs are
+    compared.
+
+    Args:
+        here: The difference computed here; None where there is none.
+        record: The record's.
     """
     if here is None or record is None:
         return NO_TELLING
@@ -104,7 +113,7 @@ def agrees(here: Interval | None, record: Interval | None) -> str:
     return AGREES if here.low <= record.high and record.low <= here.high else DIFFERS
 
 
-def _difference(one: Comparison) -> str:
-    interval = one.decisive.interval
+def _difference(comparison: Comparison) -> str:
+    interval = comparison.decisive.interval
     mean = "no difference" if interval is None else f"{points(interval.mean)} points"
-    return f"{mean} (n = {one.n})"
+    return f"{mean} (n = {comparison.n})"

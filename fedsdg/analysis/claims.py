@@ -11,20 +11,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from fedsdg.analysis.comparisons import (
-    LATER,
-    SEEDS,
-    Comparison,
-    Difference,
-    comparisons,
-    facts,
-    later,
-)
+from fedsdg.analysis.comparisons import SEEDS, Comparison, Difference, comparisons, facts
 from fedsdg.analysis.formatting import p_value, points
 from fedsdg.analysis.horizon import horizon_label
 from fedsdg.analysis.inference import SHOWN_FROM
 from fedsdg.analysis.names import method_title, skew_title
 from fedsdg.analysis.summary import Cell, Setting, Summary
+from fedsdg.analysis.tables.primary import remarks
 from fedsdg.files import atomic_path, markdown_escape, write_json
 
 _PREAMBLE = (
@@ -87,15 +80,10 @@ def _markdown(summary: Summary, primary: list[Comparison], others: list[dict[str
     if label := horizon_label(summary):
         lines += [f"{label[0].upper()}{label[1:]}.", ""]
     lines += ["## Primary comparisons", ""]
-    declared = [
-        f"- **{one.id}: {LATER}**. {_shown(one.subject)} and "
-        f"{', '.join(map(_shown, one.rivals))} in {one.metric.title} at {one.where}: {one.claim}."
-        for one in later(summary)
-    ]
-    if not primary and not declared:
+    if not primary:
         lines += ["This experiment names none, so it has no verdicts.", ""]
     else:
-        lines += [*(f"- {sentence(summary, one)}" for one in primary), *declared, ""]
+        lines += [*(f"- {sentence(summary, one)}" for one in primary), ""]
     lines += ["## Described", ""]
     if not others:
         subject = summary.roles.subject
@@ -126,11 +114,11 @@ def sentence(summary: Summary, one: Comparison) -> str:
         if one.decisive.visible is not None:
             tests.append(f"{100 * one.decisive.visible:.1f} points would have been seen")
     tail = f" ({'; '.join(tests)})" if tests else ""
-    label = horizon_label(summary, named.cell, (named.subject, *named.rivals))
-    early = f"; {label}" if label else ""
+    asides = "".join(f"; {text}" for text in remarks(summary, one))
+    where = named.where or summary.cell_name(named.cell)
     return (
         f"**{named.id}: {one.verdict}**. {_shown(named.subject)} minus {against} in "
-        f"{named.metric.title} at {summary.cell_name(named.cell)}, n = {one.n}{tail}{early}."
+        f"{named.metric.title} at {where}, n = {one.n}{tail}{asides}."
     )
 
 

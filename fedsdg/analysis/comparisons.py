@@ -1,55 +1,69 @@
-"""Primary comparisons: paired over seeds, tested for difference and equivalence, with a verdict.
+"""Primary comparisons: named in a config before its runs, paired over seeds, with a verdict.
 
-Every other difference is described (``differences``) and not tested.
+Every other difference is described and not tested.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fedsdg.analysis.horizon import BEFORE, reported_values
 from fedsdg.analysis.inference import (
     Interval,
     equivalence,
     holm,
     paired_difference,
     smallest_visible,
+    two_sided,
 )
+from fedsdg.analysis.judge import LEVEL
 from fedsdg.analysis.names import Metric, metric_named
 from fedsdg.analysis.summary import Cell, Setting, Summary
 
 #: Differences below this, in shares of 1, are as good as none.
 MARGIN = 0.01
-LEVEL = 0.05
 #: Seeds from which on there is a verdict.
 SEEDS = 10
 
 HIGHER, LOWER, UNDECIDED = "higher", "lower", "undecided"
 EQUIVALENT = "equivalent within ±1 point"
-#: In place of the verdict of a comparison that is declared and not judged yet.
-LATER = "declared, judged later"
 HIGHER_WITHIN, LOWER_WITHIN = "higher, within the margin", "lower, within the margin"
 
 
 @dataclass(frozen=True)
 class Named:
-    """A comparison as the config named it: the subject minus each rival, in a metric and cell."""
+    """A comparison as the config named it: the subject minus each rival, in a metric.
+
+    ``kind`` is "compare", "above", "not-below" (by no more than ``margin``, a share of 1) or
+    "regret" (the sum over ``cells``, as experiment and skew, in place of ``cell``). ``seeds`` are
+    those that count; none named: all.
+    """
 
     id: str
     subject: str
     rivals: tuple[str, ...]
     metric: Metric
     cell: Cell
+    kind: str = "compare"
+    margin: float = 0.0
+    cells: tuple[tuple[str, str], ...] = ()
+    seeds: frozenset[int] = frozenset()
+
+    @property
+    def where(self) -> str:
+        """The cells of a regret: "needs:iid@half, views:iid@invert"; "" otherwise."""
+        return ", ".join(map(":".join, self.cells))
 
 
 @dataclass(frozen=True)
 class Difference:
     """Subject minus one rival over the seeds that both have; None where they share none.
 
-    ``p`` is that of the two-sided paired t-test, ``p_equivalent`` that of two one-sided tests
-    against ±``MARGIN``, ``visible`` the smallest difference that would have been seen with 80 %
-    power; all three are None for one seed.
+    ``p`` is that of the two-sided paired t-test (of a comparison "not-below": against −margin),
+    ``p_equivalent`` that of two one-sided tests against ±``MARGIN``, ``visible`` the smallest
+    difference that would have been seen with 80 % power; all three are None for one seed.
     """
 
     rival: str
@@ -60,6 +74,7 @@ class Difference:
 
     @property
     def n(self) -> int:
+        """The number of common seeds."""
         return 0 if self.interval is None else self.interval.n
 
 
@@ -68,6 +83,7 @@ class Comparison:
     """A primary comparison with its tests; p-values are those before and after Holm.
 
     ``decisive`` is the difference that decides: of several rivals the smallest. See ``compare``.
+    ``aside``: the same comparison by the last quarter of the rounds and by the quarter before it.
     """
 
     named: Named
@@ -78,6 +94,7 @@ class Comparison:
     p_equivalent: float | None
     p_holm: float | None = None
     p_equivalent_holm: float | None = None
+    aside: Mapping[str, Comparison] = field(default_factory=dict)
 
     @property
     def verdict(self) -> str:
@@ -85,11 +102,32 @@ class Comparison:
         return self.decided()
 
     def decided(self, least: int = SEEDS) -> str:
-        """What ``least`` seeds or more decide; with fewer "n seeds, no verdict"."""
+        """What ``least`` seeds or more decide; with fewer "n seeds, no verdict".
+
+        A word that differs between the reported round and the last quarter is shown with both, and
+        is undecided.
+        """
+        mine = self.word(least)
+        for at, other in self.aside.items():
+            if at != BEFORE and other.word(least) != mine:
+                return f"{UNDECIDED} (selected round: {mine}; last quarter: {other.word(least)})"
+        return mine
+
+    @property
+    def remark(self) -> str:
+        """The word of the quarter before the last where only that is undecided; else ""."""
+        before = self.aside.get(BEFORE)
+        weaker = before is not None and before.word() == UNDECIDED != self.word()
+        return f"in the quarter before the last: {UNDECIDED}" if weaker else ""
+
+    def word(self, least: int = SEEDS) -> str:
+        """The verdict by the reported round alone."""
         interval = self.decisive.interval
         if self.n < least or interval is None:
             return f"{self.n} seed{'s' * (self.n != 1)}, no verdict"
         differs = self.p_holm is not None and self.p_holm < LEVEL
+        if self.named.kind in ("not-below", "regret"):
+            return self._one_sided(interval.mean > -self.named.margin) if differs else UNDECIDED
         equivalent = self.p_equivalent_holm is not None and self.p_equivalent_holm < LEVEL
         if differs and equivalent:
             return HIGHER_WITHIN if interval.mean > 0 else LOWER_WITHIN
@@ -97,78 +135,107 @@ class Comparison:
             return HIGHER if interval.mean > 0 else LOWER
         return EQUIVALENT if equivalent else UNDECIDED
 
+    def _one_sided(self, holds: bool) -> str:
+        if self.named.kind == "regret":
+            return "lower regret" if holds else "higher regret"
+        margin = 100 * self.named.margin
+        points = f"by {margin:g} point{'s' * (margin != 1)}"
+        return f"not below {points}" if holds else f"below {points}"
+
 
 def named(summary: Summary) -> list[Named]:
-    """Comparisons named beforehand, as ``fedsdg summarise`` kept them, without those of ``later``.
+    """Comparisons named beforehand, as ``fedsdg summarise`` kept them; an older record has none."""
+    return [_named(one, summary) for one in summary.primary()]
 
-    An older record has none.
-    """
-    found = []
-    for one in summary.primary():
-        if _judged_later(one):
-            continue
+
+def _named(one: Mapping[str, Any], summary: Summary) -> Named:
+    pairs = (cell.partition(":") for cell in one.get("cells", ()))
+    cells = tuple((experiment, skew) for experiment, _, skew in pairs)
+    # A regret names cells of its own; where it is declared is as good a place as any.
+    cell = summary.cells()[0]
+    if not cells:
         cell = Cell(Setting(one["dataset"], one["clients"]), one["skew"])
-        metric = metric_named(one["metric"], summary.metrics)
-        found.append(Named(one["id"], one["subject"], tuple(one["rivals"]), metric, cell))
-    return found
-
-
-def _judged_later(one: Mapping[str, Any]) -> bool:
-    return any(key in one for key in ("kind", "margin", "cells", "seeds"))
-
-
-@dataclass(frozen=True)
-class Later:
-    """A comparison that was named beforehand and is not judged yet, in print.
-
-    ``claim``: "not below by 3 points, seeds 3–12"; ``where``: a cell, or the cells of a regret.
-    """
-
-    id: str
-    subject: str
-    rivals: tuple[str, ...]
-    metric: Metric
-    where: str
-    claim: str
-
-
-def later(summary: Summary) -> list[Later]:
-    """Comparisons named beforehand whose judgement is left to a later version."""
-    found = []
-    for one in filter(_judged_later, summary.primary()):
-        where = ", ".join(one.get("cells", ()))
-        if not where:
-            where = summary.cell_name(Cell(Setting(one["dataset"], one["clients"]), one["skew"]))
-        metric = metric_named(one["metric"], summary.metrics)
-        rivals = tuple(one["rivals"])
-        found.append(Later(one["id"], one["subject"], rivals, metric, where, _claim(one)))
-    return found
-
-
-def _claim(one: Mapping[str, Any]) -> str:
-    """What is claimed of the subject, and on which seeds."""
-    words = {"above": "above", "not-below": "not below", "regret": "lower regret"}
-    claim = words.get(one.get("kind", ""), "compared")
-    if "margin" in one:
-        claim += f" by {one['margin']:g} point{'s' * (one['margin'] != 1)}"
-    seeds = sorted(one.get("seeds", ()))
-    if len(seeds) > 2 and seeds == [*range(seeds[0], seeds[-1] + 1)]:
-        return f"{claim}, seeds {seeds[0]}–{seeds[-1]}"
-    return f"{claim}, seeds {', '.join(map(str, seeds))}" if seeds else claim
+    return Named(
+        one["id"],
+        one["subject"],
+        tuple(one["rivals"]),
+        metric_named(one["metric"], summary.metrics),
+        cell,
+        one.get("kind", "compare"),
+        one.get("margin", 0.0) / 100,
+        cells,
+        frozenset(one.get("seeds", ())),
+    )
 
 
 def comparisons(summary: Summary) -> list[Comparison]:
-    """The primary comparisons of an experiment, adjusted for one another.
+    """The primary comparisons of an experiment, judged as one family."""
+    return family(summary, named(summary))
 
-    Holm's correction runs over all that were named, over the tests of difference and those of
-    equivalence each; a comparison that cannot be tested yet counts as one with p = 1, so that
-    completing a grid never makes a former verdict weaker.
+
+def family(summary: Summary, members: Sequence[Named]) -> list[Comparison]:
+    """Comparisons that are adjusted for one another.
+
+    Holm's correction runs over all members, over the tests of difference and those of equivalence
+    each; a comparison that cannot be tested yet counts as one with p = 1, so that completing a grid
+    never makes a former verdict weaker.
+
+    Args:
+        summary: The runs.
+        members: What is compared.
+
+    Returns:
+        The comparisons by the reported round, each with the same one by the last quarter of the
+        rounds and by the quarter before it aside.
     """
-    found = []
-    for one in named(summary):
-        values = summary.values(one.cell, f"{summary.reported}_{one.metric.key}")
-        found.append(compare(one, values))
-    return adjusted(found)
+    by_round = {
+        at: adjusted([compare(one, _values(summary, one, at)) for one in members])
+        for at in (*summary.rounds, BEFORE)
+    }
+    first, *others = by_round
+    return [
+        replace(one, aside={at: by_round[at][i] for at in others if by_round[at][i].n})
+        for i, one in enumerate(by_round[first])
+    ]
+
+
+def _values(summary: Summary, one: Named, at: str) -> dict[str, dict[int, float]]:
+    """Method → seed → value of what is compared, of the seeds that count."""
+    if not one.cells:
+        values = reported_values(summary, one.cell, one.metric.key, at)
+    else:
+        values = _sums(summary, one, at)
+    if not one.seeds:
+        return values
+    return {
+        method: {seed: value for seed, value in own.items() if seed in one.seeds}
+        for method, own in values.items()
+    }
+
+
+def _sums(summary: Summary, one: Named, at: str) -> dict[str, dict[int, float]]:
+    """Method → seed → sum over the cells of a regret, of seeds that all cells have.
+
+    Regret is the best row minus this one; the best is the same for both sides of the difference, so
+    that the sum of accuracies is what is compared.
+    """
+    parts = []
+    for experiment, skew in one.cells:
+        folder = summary.folder.parent / experiment
+        if experiment == summary.experiment:
+            there = summary
+        elif (folder / "runs.parquet").is_file():
+            there = Summary(folder)
+        else:
+            return {}
+        cells = [cell for cell in there.cells() if cell.skew == skew]
+        parts.append(reported_values(there, cells[0], one.metric.key, at) if cells else {})
+    methods = set.intersection(*map(set, parts))
+    sums = {}
+    for method in methods:
+        seeds = set.intersection(*(set(part[method]) for part in parts))
+        sums[method] = {seed: sum(part[method][seed] for part in parts) for seed in seeds}
+    return sums
 
 
 def adjusted(found: Sequence[Comparison]) -> list[Comparison]:
@@ -202,27 +269,32 @@ def compare(named: Named, values: Mapping[str, Mapping[int, float]]) -> Comparis
     is no test.
     """
     ours = values.get(named.subject, {})
-    differences = tuple(_difference(ours, values.get(rival, {}), rival) for rival in named.rivals)
+    differences = tuple(
+        _difference(ours, values.get(rival, {}), rival, named.margin) for rival in named.rivals
+    )
     known = [(one.interval.mean, one) for one in differences if one.interval is not None]
     decisive = min(known, key=lambda pair: pair[0])[1] if known else differences[0]
     p = p_equivalent = None
     if all(one.p is not None for one in differences):
         p = max(one.p for one in differences if one.p is not None)
-        if decisive.interval is not None and decisive.interval.mean <= 0:
+        if decisive.interval is not None and decisive.interval.mean <= -named.margin:
             p = min(1.0, len(differences) * (decisive.p or 0.0))
         p_equivalent = max(one.p_equivalent or 0.0 for one in differences)
     n = min(one.n for one in differences)
     return Comparison(named, differences, decisive, n, p, p_equivalent)
 
 
-def _difference(ours: Mapping[int, float], theirs: Mapping[int, float], rival: str) -> Difference:
-    found = paired_difference(ours, theirs)
-    if found is None:
+def _difference(
+    ours: Mapping[int, float], theirs: Mapping[int, float], rival: str, margin: float
+) -> Difference:
+    paired = paired_difference(ours, theirs)
+    if paired is None:
         return Difference(rival, None, None, None, None)
-    interval = found.interval
-    return Difference(
-        rival, interval, found.p, equivalence(interval, MARGIN), smallest_visible(interval)
-    )
+    interval = paired.interval
+    p = paired.p
+    if margin and p is not None:
+        p = two_sided(interval.p_above(-margin), interval.p_below(-margin))
+    return Difference(rival, interval, p, equivalence(interval, MARGIN), smallest_visible(interval))
 
 
 def facts(one: Comparison) -> dict[str, Any]:
@@ -244,11 +316,16 @@ def facts(one: Comparison) -> dict[str, Any]:
         }
 
     cell = one.named.cell
-    return {
-        "id": one.named.id,
+    place: dict[str, Any] = {
         "dataset": cell.setting.dataset,
         "clients": cell.setting.clients,
         "skew": cell.skew,
+    }
+    if one.named.cells:
+        place = {"cells": one.named.where}
+    return {
+        "id": one.named.id,
+        **place,
         "metric": one.named.metric.key,
         "subject": one.named.subject,
         "differences": [of(difference) for difference in one.differences],
@@ -259,6 +336,7 @@ def facts(one: Comparison) -> dict[str, Any]:
         "p_equivalent": one.p_equivalent,
         "p_equivalent_holm": one.p_equivalent_holm,
         "verdict": one.verdict,
+        "remark": one.remark,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import pyarrow as pa
@@ -10,94 +11,66 @@ import pyarrow as pa
 from fedsdg.analysis.inference import holm, paired_difference
 from fedsdg.analysis.names import method_order, reported_metrics, reported_rounds
 
-#: ``mean``, ``low``, ``high``, ``half_width`` and the means are shares of 1; ``rival_method`` is
-#: the method compared with (it differs from ``rival`` for the better FedAvg of older records).
+_CELL = ("experiment", "dataset", "clients", "skew")
+#: The numbers of a paired difference, all shares of 1 except p.
+_NUMBERS = ("subject_mean", "rival_mean", "mean", "half_width", "low", "high", "p")
+
+#: Columns of differences.parquet. ``rival_method`` is the method compared with; it differs from
+#: ``rival`` only in records whose rival was the better FedAvg.
 DIFFERENCES_SCHEMA = pa.schema(
     [
-        ("experiment", pa.string()),
-        ("dataset", pa.string()),
-        ("clients", pa.int64()),
-        ("skew", pa.string()),
-        ("metric", pa.string()),
-        ("at", pa.string()),
-        ("subject", pa.string()),
-        ("rival", pa.string()),
-        ("rival_method", pa.string()),
+        *((name, pa.int64() if name == "clients" else pa.string()) for name in _CELL),
+        *((name, pa.string()) for name in ("metric", "at", "subject", "rival", "rival_method")),
         ("n", pa.int64()),
-        ("subject_mean", pa.float64()),
-        ("rival_mean", pa.float64()),
-        ("mean", pa.float64()),
-        ("half_width", pa.float64()),
-        ("low", pa.float64()),
-        ("high", pa.float64()),
-        ("p", pa.float64()),
-        ("p_holm", pa.float64()),
+        *((name, pa.float64()) for name in (*_NUMBERS, "p_holm")),
     ]
 )
 
-_CELL = ("experiment", "dataset", "clients", "skew")
-
 
 def differences(runs: Sequence[Mapping[str, Any]], subject: str) -> list[dict[str, Any]]:
-    """Rows of ``DIFFERENCES_SCHEMA`` from rows of runs.parquet (any order within a cell).
+    """Compare the subject with every rival, per cell, metric and reported round.
 
-    Per cell, metric and reported round: subject − rival over the seeds at which both are ok, as
-    mean, Student-t 95 % interval and two-sided p; Holm's correction runs over the rivals of that
-    family. Metrics and reported rounds are those that the runs have. A cell without the subject
-    yields no row.
+    A difference is subject − rival over the seeds at which both are ok, with a Student-t 95 %
+    interval and a two-sided p; Holm's correction runs over the rivals of one cell, metric and
+    round. A cell without the subject yields no row.
+
+    Args:
+        runs: Rows of runs.parquet, in any order within a cell.
+        subject: The label of the method that is compared with the others.
+
+    Returns:
+        Rows of ``DIFFERENCES_SCHEMA``.
     """
     cells: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for run in runs:
         cells.setdefault(tuple(run[name] for name in _CELL), []).append(run)
     rows: list[dict[str, Any]] = []
-    metrics, rounds = reported_metrics(runs), reported_rounds(runs)
-    for cell, members in cells.items():
-        for metric in metrics:
-            for at in rounds:
-                family = _family(by_seed(members, f"{at}_{metric.key}"), subject)
-                place = {**dict(zip(_CELL, cell, strict=True)), "metric": metric.key, "at": at}
-                rows += [place | row for row in family]
+    families = product(cells.items(), reported_metrics(runs), reported_rounds(runs))
+    for (cell, members), metric, at in families:
+        values = by_seed(members, f"{at}_{metric.key}")
+        names = dict(zip(_CELL, cell, strict=True))
+        names |= {"metric": metric.key, "at": at, "subject": subject}
+        family = []
+        for rival in sorted(values.keys() - {subject}, key=method_order):
+            difference = paired_difference(values.get(subject, {}), values[rival])
+            if difference is not None:
+                facts = {**vars(difference.interval), **vars(difference)}
+                numbers = {name: facts[name] for name in ("n", *_NUMBERS)}
+                family.append({**names, "rival": rival, "rival_method": rival, **numbers})
+        for row, adjusted in zip(family, holm([row["p"] for row in family]), strict=True):
+            rows.append({**row, "p_holm": adjusted})
     return rows
 
 
 def by_seed(runs: Sequence[Mapping[str, Any]], column: str) -> dict[str, dict[int, float]]:
-    """Method → seed → value of the runs that are ok and have a value."""
+    """Return method → seed → value, for the runs that are ok and have a value.
+
+    Args:
+        runs: Rows of runs.parquet.
+        column: A column of it.
+    """
     values: dict[str, dict[int, float]] = {}
     for run in runs:
         if run["status"] == "ok" and (value := run.get(column)) is not None:
             values.setdefault(run["method"], {})[run["seed"]] = value
     return values
-
-
-def _family(values: Mapping[str, Mapping[int, float]], subject: str) -> list[dict[str, Any]]:
-    if subject not in values:
-        return []
-    rows = []
-    for rival in sorted(values, key=method_order):
-        if rival != subject and (row := _compare(values, subject, rival)):
-            rows.append(row)
-    for row, adjusted in zip(rows, holm([row["p"] for row in rows]), strict=True):
-        row["p_holm"] = adjusted
-    return rows
-
-
-def _compare(
-    values: Mapping[str, Mapping[int, float]], subject: str, rival: str
-) -> dict[str, Any] | None:
-    difference = paired_difference(values[subject], values[rival])
-    if difference is None:
-        return None
-    interval = difference.interval
-    return {
-        "subject": subject,
-        "rival": rival,
-        "rival_method": rival,
-        "n": interval.n,
-        "subject_mean": difference.subject_mean,
-        "rival_mean": difference.rival_mean,
-        "mean": interval.mean,
-        "half_width": interval.half_width,
-        "low": interval.low,
-        "high": interval.high,
-        "p": difference.p,
-    }

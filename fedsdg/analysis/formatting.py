@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import floor, log10
 
 #: Stands where there is no number; the notes of the table say why.
 MISSING = "–"
@@ -26,6 +27,10 @@ def percent(mean: float, half_width: float | None) -> str:
     """A share and the half-width of its interval in percent: 0.9123, 0.008 → "91.2 ± 0.8".
 
     An interval that would leave 0–100 % is cut: 0.99, 0.02 → "99.0 [97.0, 100.0]".
+
+    Args:
+        mean: A share of 1.
+        half_width: A share of 1; None where no interval is shown.
     """
     text = f"{100 * mean:.1f}"
     if half_width is None:
@@ -42,7 +47,12 @@ def is_cut(text: str) -> bool:
 
 
 def few_seeds(counts: Iterable[int], least: int) -> tuple[str, ...]:
-    """The note of a table whose means rest on fewer seeds than an interval is shown for."""
+    """The note of a table whose means rest on fewer seeds than an interval is shown for.
+
+    Args:
+        counts: The numbers of seeds that means were taken over.
+        least: Seeds from which on an interval is shown.
+    """
     few = sorted({n for n in counts if 0 < n < least})
     if not few:
         return ()
@@ -63,10 +73,17 @@ def p_value(p: float) -> str:
 
 
 def amount(value: float, unit: float) -> str:
-    """A quantity in its unit, to three significant digits or more: 123456, 1e3 → "123"."""
+    """A quantity in its unit, to three digits or decimals: 123456, 1e3 → "123"; 0.02, 1 → "0.020".
+
+    Args:
+        value: A quantity ≥ 0.
+        unit: How much of it is one in print.
+    """
     scaled = value / unit
     if scaled == 0:
         return "0"
+    if scaled < 0.0005:  # which would print as zero
+        return f"{scaled:.2e}" if scaled < 1e-6 else f"{scaled:.{2 - floor(log10(scaled))}f}"
     decimals = 0 if scaled >= 100 else 1 if scaled >= 10 else 2 if scaled >= 1 else 3
     return f"{scaled:,.{decimals}f}"
 

@@ -16,6 +16,10 @@ from fedsdg.files.places import split_setting
 
 #: Where runs are compared; ``skew`` is without the scenario here.
 PLACE = ["dataset", "clients", "skew"]
+#: Where a method was run, as the records say it: ``skew`` holds the scenario as well.
+CASE = [*PLACE, "method"]
+#: Columns of a mean over seeds.
+MEAN = ["n", "mean", "low", "high"]
 #: What names a run in a frame whose scenarios were split off.
 RUN = [*PLACE, "scenario", "method", "seed"]
 
@@ -30,10 +34,13 @@ def split_scenario(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def finished(summary: Summary) -> pd.DataFrame:
-    """The runs that are ok, one a row: ``RUN``, ``type``, ``settings``, and the reported values
-    of the metrics by their own names. ``settings`` maps dotted keys of the run's config to values.
+    """The runs that are ok, each in a row.
+
+    Returns:
+        ``RUN``, ``type``, ``settings`` (a mapping of dotted keys of the run's config to their
+        values), and the reported values of the metrics by the metrics' keys.
     """
-    columns = ["dataset", "clients", "skew", "method", "seed", "type"]
+    columns = [*CASE, "seed", "type"]
     rows = [
         {name: run[name] for name in columns}
         | {"settings": flat(json.loads(run["config"]))}
@@ -48,7 +55,12 @@ def finished(summary: Summary) -> pd.DataFrame:
 
 
 def flat(tree: Mapping[str, Any], place: str = "") -> dict[str, Any]:
-    """Dotted keys of a tree of JSON: {"a": {"b": 1}} → {"a.b": 1}."""
+    """Dotted keys of a tree of JSON: {"a": {"b": 1}} → {"a.b": 1}.
+
+    Args:
+        tree: Nested mappings.
+        place: The dotted key of the tree itself.
+    """
     leaves: dict[str, Any] = {}
     for key, value in tree.items():
         inner = f"{place}.{key}" if place else key
@@ -61,21 +73,33 @@ def groups(frame: pd.DataFrame, *by: str) -> Iterator[tuple[Any, pd.DataFrame]]:
     return iter(frame.groupby(list(by) if len(by) > 1 else by[0], sort=False, dropna=False))
 
 
-def over_seeds(frame: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
+def over_seeds(
+    frame: pd.DataFrame, by: Sequence[str], value: str, spread: bool = False
+) -> pd.DataFrame:
     """Mean and 95 % Student-t interval of a column over the runs that agree in ``by``.
 
-    Columns: ``by``, ``n``, ``mean``, ``low``, ``high``; without an interval (one seed) these are
-    the mean. Rows without a value are left out; the others stay in the order they first appear.
+    Args:
+        frame: One row for each run; those without a value are left out.
+        by: The identity columns of the result.
+        value: The column that is averaged.
+        spread: Whether the standard deviation is wanted as well.
+
+    Returns:
+        A row for each group in the order of first appearance: ``by``, ``n``, ``mean``, ``low``,
+        ``high``, and with ``spread`` also ``std`` and ``half``, the half-width of the interval. One
+        seed allows no interval: ``low`` and ``high`` are then the mean, ``std`` and ``half`` NaN.
     """
-    known = frame.dropna(subset=[value])
     rows = []
-    for key, group in groups(known, *by):
+    for key, group in groups(frame.dropna(subset=[value]), *by):
         interval = mean_interval(group[value].to_numpy(dtype=float))
         low = interval.mean if interval.low is None else interval.low
         high = interval.mean if interval.high is None else interval.high
-        names = dict(zip(by, key, strict=True))
-        rows.append(names | {"n": interval.n, "mean": interval.mean, "low": low, "high": high})
-    return pd.DataFrame(rows, columns=[*by, "n", "mean", "low", "high"])
+        row: dict[str, Any] = {"n": interval.n, "mean": interval.mean, "low": low, "high": high}
+        if spread:
+            row |= {"std": interval.std, "half": interval.half_width}
+        rows.append(dict(zip(by, key, strict=True)) | row)
+    columns = [*by, *MEAN, *(("std", "half") if spread else ())]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def places(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:

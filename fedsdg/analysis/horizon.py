@@ -1,236 +1,286 @@
-"""Whether training had settled when it ended: only then is a comparison a result.
+"""Where training stood when it ended: steady, rising, past its best, or not to be told.
 
 The last quarter of the rounds (round > 3R/4) is compared with the quarter before it
-(R/2 < round ≤ 3R/4), each by the mean of its evaluations.
+(R/2 < round ≤ 3R/4), each by the mean of its evaluations, paired by seed, for every metric that is
+reported: the headline, and the clients that agree (A) and that differ (B) apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
 
-from fedsdg.analysis.frames import groups
-from fedsdg.analysis.names import method_title
+from fedsdg.analysis.inference import Interval, mean_interval
+from fedsdg.analysis.names import AGREEING, DIFFERING, method_title
 from fedsdg.analysis.summary import Cell, Summary
 
 #: Evaluations that either quarter must hold.
 EVALUATIONS = 3
-#: Below this, accuracies (shares of 1) and gates count as settled.
-ACCURACY, GATES = 0.01, 0.02
+#: A change whose whole interval lies within ± this share of 1 is none.
+MARGIN = 0.01
 
-SETTLED = "settled"
-BEFORE = "before convergence"
-UNJUDGED = "cannot be judged"
+STEADY, RISING, PAST, CANNOT_TELL = "steady", "rising", "past its best", "cannot tell"
+#: What titles and captions say of a row; nothing where it is steady.
+PHRASES = {
+    STEADY: "",
+    RISING: "still rising at round {}",
+    PAST: "past its best at round {}",
+    CANNOT_TELL: "not known to be steady at round {}",
+}
+#: Below this, η_m × the local steps of a median client, gates cannot have moved: Adam moves a logit
+#: by about η_m a step.
+GATES_MOVE = 3.0
+#: What is said of a row whose gates could not move.
+FIXED_BY_TUNING = "gates fixed by tuning"
+#: The quarter before the last, as a reported value beside those of runs.parquet.
+BEFORE = "before"
 
-_RUN = ["dataset", "clients", "skew", "method", "seed"]
-_ACCURACIES = ("val_accuracy", "global_val_accuracy")
-_NAMED = 3  # methods that a label names; of more it says how many they are
+RUN = ["dataset", "clients", "skew", "method", "seed"]
+_ROW = RUN[:-1]
+_NAMED = 3  # methods that a label names; of more it says how many there are
 
 
-@dataclass(frozen=True)
-class Horizon:
-    """How far a method of one cell was from where it stood a quarter of the rounds before.
+def word(change: Interval | None) -> str:
+    """The horizon word of a change over seeds [shares of 1]; None where there is no change.
 
-    ``val_accuracy`` (personal, shares of 1), ``global_val_accuracy`` (θ_g alone) and ``gates``
-    (mean |Δm| over clients and gates) are absolute changes of means over ``seeds``; None where the
-    records or the method have no such number. ``evaluations`` is the smaller number of the two
-    quarters.
+    Steady is tested first: an interval within ±1 point. Otherwise its sign is shown, if it has one.
     """
+    if change is None or change.low is None or change.high is None:
+        return CANNOT_TELL
+    if change.low > -MARGIN and change.high < MARGIN:
+        return STEADY
+    if change.low > 0:
+        return RISING
+    return PAST if change.high < 0 else CANNOT_TELL
 
-    cell: Cell
-    method: str
-    rounds: int
-    seeds: int
-    evaluations: int
-    val_accuracy: float | None
-    global_val_accuracy: float | None
-    gates: float | None
 
-    @property
-    def verdict(self) -> str:
-        """``SETTLED``, ``BEFORE`` or ``UNJUDGED`` (too few evaluations, or none on validation)."""
-        if self.evaluations < EVALUATIONS or self.val_accuracy is None:
-            return UNJUDGED
-        changes = (
-            (self.val_accuracy, ACCURACY),
-            (self.global_val_accuracy, ACCURACY),
-            (self.gates, GATES),
-        )
-        moved = any(change is not None and not change < most for change, most in changes)
-        return BEFORE if moved else SETTLED
+@lru_cache(maxsize=16)
+def quarters(summary: Summary, metric: str) -> pd.DataFrame:
+    """The means of a metric in the last quarter of each run and in the quarter before.
 
-    @property
-    def phrase(self) -> str:
-        """What titles and captions say; nothing of what has settled."""
-        phrases = {
-            SETTLED: "",
-            BEFORE: f"before convergence, round {self.rounds}",
-            UNJUDGED: f"before convergence or not judged, round {self.rounds}",
-        }
-        return phrases[self.verdict]
+    Args:
+        summary: The runs.
+        metric: A column of the records of rounds.
+
+    Returns:
+        A row per finished run: the columns of ``RUN``, ``rounds`` (the run's length), ``before``
+        and ``last`` (shares of 1, NaN without an evaluation there), and ``evaluations``, the
+        smaller number of the two quarters.
+    """
+    columns = ["round", "evaluated"]
+    frame = summary.frame("rounds", [*RUN, *columns], [metric], pc.field("evaluated"))
+    lengths = pd.DataFrame(
+        [
+            [*(run[name] for name in RUN), run["rounds"]]
+            for run in summary.runs
+            if run["status"] == "ok" and run["rounds"]
+        ],
+        columns=[*RUN, "rounds"],
+    )
+    frame = frame.merge(lengths, on=RUN)
+    last = 4 * frame["round"] > 3 * frame["rounds"]
+    before = ~last & (2 * frame["round"] > frame["rounds"])
+    values = frame[metric].astype(float)
+    parts = frame.assign(
+        last=values.where(last), before=values.where(before), lasts=last, befores=before
+    ).groupby(RUN, sort=False)
+    means = parts[["before", "last"]].mean()
+    counts = parts[["lasts", "befores"]].sum().min(axis=1)
+    return means.assign(evaluations=counts, rounds=parts["rounds"].first()).reset_index()
 
 
 @lru_cache(maxsize=8)
-def horizons(summary: Summary) -> tuple[Horizon, ...]:
-    """One ``Horizon`` for each cell and method with a run that is ok, in the summary's order."""
-    rounds = summary.frame(
-        "rounds", [*_RUN, "round", "evaluated"], list(_ACCURACIES), pc.field("evaluated")
-    )
-    lengths = {
-        tuple(run[name] for name in _RUN): run["rounds"]
-        for run in summary.runs
-        if run["status"] == "ok" and run["rounds"]
+def horizons(summary: Summary) -> pd.DataFrame:
+    """The horizon of every row, in the headline and, where clients differ, in A and B.
+
+    Returns:
+        Columns dataset, clients, skew, method, metric, ``rounds``, ``evaluations``, ``seeds``,
+        ``change``, ``low``, ``high`` (last quarter minus the one before, shares of 1; NaN where
+        there is none) and ``word``. Rows stand in the summary's order, of methods with a finished
+        run.
+    """
+    metrics = [summary.personal, *(m for m in (AGREEING, DIFFERING) if m in summary.metrics)]
+    rows = []
+    for metric in metrics:
+        for key, runs in quarters(summary, metric.key).groupby(_ROW, sort=False):
+            changes = (runs["last"] - runs["before"]).dropna().to_numpy()
+            evaluations = int(runs["evaluations"].min())
+            enough = len(changes) and evaluations >= EVALUATIONS
+            change = mean_interval(changes) if len(changes) else None
+            rows.append(
+                {
+                    **dict(zip(_ROW, key, strict=True)),
+                    "metric": metric.key,
+                    "rounds": int(runs["rounds"].max()),
+                    "evaluations": evaluations,
+                    "seeds": len(runs),
+                    "change": np.nan if change is None else change.mean,
+                    "low": np.nan if change is None else change.low,
+                    "high": np.nan if change is None else change.high,
+                    "word": word(change if enough else None),
+                }
+            )
+    order: dict[tuple[Any, ...], int] = {
+        (cell.setting.dataset, cell.setting.clients, cell.skew, method): number
+        for number, (cell, method) in enumerate(
+            (cell, method) for cell in summary.cells() for method in summary.methods(cell.setting)
+        )
     }
-    # Of very many runs the gates of all rounds would not fit into the memory.
-    late = pc.field("round") > min(lengths.values(), default=0) // 2
-    gates = summary.frame(
-        "clients",
-        [*_RUN, "round", "client", "gates"],
-        where=late & pc.field("gates").is_valid(),
-    )
-    of_gates = dict(groups(gates, *_RUN))
-    judged: dict[tuple[str, int, str, str], list[_Run]] = {}
-    for key, part in groups(rounds, *_RUN):
-        if key in lengths:
-            run = _run(part, of_gates.get(key), lengths[key])
-            judged.setdefault(key[:4], []).append(run)
-    return tuple(
-        _horizon(cell, method, judged[place])
-        for cell in summary.cells()
-        for method in summary.methods(cell.setting)
-        if (place := (cell.setting.dataset, cell.setting.clients, cell.skew, method)) in judged
-    )
+    rows.sort(key=lambda row: order[tuple(row[name] for name in _ROW)])
+    names = [*_ROW, "metric", "rounds", "evaluations", "seeds", "change", "low", "high", "word"]
+    frame = pd.DataFrame(rows, columns=names)
+    return frame.astype(dict.fromkeys(("change", "low", "high"), float))
 
 
-@dataclass(frozen=True)
-class _Run:
-    """Changes of one run; None where it has no number in one of the quarters."""
-
-    rounds: int
-    evaluations: int
-    val_accuracy: float | None
-    global_val_accuracy: float | None
-    gates: float | None
+def horizon_of(summary: Summary, cell: Cell, method: str, metric: str | None = None) -> str:
+    """The word of one row in one metric, the headline by default; "" where nothing was run."""
+    frame = horizons(summary)
+    here = frame[cell.matches(frame) & (frame["method"] == method)]
+    words = here.loc[here["metric"] == (metric or summary.personal.key), "word"]
+    return str(words.iloc[0]) if len(words) else ""
 
 
-def quarters(rounds: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Masks of the rounds in the last quarter of ``length`` rounds and in the one before it."""
-    last = 4 * rounds > 3 * length
-    return last, ~last & (2 * rounds > length)
-
-
-def _run(evaluated: pd.DataFrame, gates: pd.DataFrame | None, length: int) -> _Run:
-    rounds = evaluated["round"].to_numpy()
-    last, before = quarters(rounds, length)
-    changes = {}
-    for name in _ACCURACIES:
-        values = evaluated[name].to_numpy(dtype=float)
-        end, start = _mean(values[last]), _mean(values[before])
-        changes[name] = None if end is None or start is None else end - start
-    if gates is not None:
-        gates = gates[gates["round"].isin(rounds)]
-    return _Run(
-        length,
-        int(min(last.sum(), before.sum())),
-        changes["val_accuracy"],
-        changes["global_val_accuracy"],
-        None if gates is None else _gates(gates, length),
-    )
-
-
-def _mean(values: np.ndarray) -> float | None:
-    """Over the values that are numbers; None where there are none."""
-    known = ~np.isnan(values)
-    return float(np.where(known, values, 0).sum() / known.sum()) if known.any() else None
-
-
-def _gates(gates: pd.DataFrame, length: int) -> float | None:
-    """Mean over clients and their gates of |mean of the last quarter − mean of that before|."""
-    # Columns by themselves: a frame for each client takes ten times as long.
-    clients, values = gates["client"].to_numpy(), gates["gates"].to_numpy()
-    last, before = quarters(gates["round"].to_numpy(), length)
-    moved = []
-    for client in dict.fromkeys(clients.tolist()):
-        parts = [(clients == client) & part for part in (last, before)]
-        if all(part.any() for part in parts):
-            ends = [np.stack(values[part]).mean(axis=0) for part in parts]
-            moved.append(np.abs(ends[0] - ends[1]).mean())
-    return float(np.mean(moved)) if moved else None
-
-
-def _horizon(cell: Cell, method: str, runs: Sequence[_Run]) -> Horizon:
-    return Horizon(
-        cell=cell,
-        method=method,
-        rounds=max(run.rounds for run in runs),
-        seeds=len(runs),
-        evaluations=min(run.evaluations for run in runs),
-        val_accuracy=_over_seeds(run.val_accuracy for run in runs),
-        global_val_accuracy=_over_seeds(run.global_val_accuracy for run in runs),
-        gates=_over_seeds(run.gates for run in runs),
-    )
-
-
-def _over_seeds(changes: Iterable[float | None]) -> float | None:
-    known = [change for change in changes if change is not None]
-    return abs(float(np.mean(known))) if known else None
+def phrase(row: Mapping[str, object]) -> str:
+    """What a title says of a row of ``horizons``: "still rising at round 60"; "" where steady."""
+    return PHRASES[str(row["word"])].format(row["rounds"])
 
 
 def horizon_label(
     summary: Summary, cell: Cell | None = None, methods: Iterable[str] | None = None
 ) -> str:
-    """What the title of a figure or table must say; empty where all that it shows has settled.
+    """What the title of a figure or table must say; empty where all that it shows is steady.
 
-    "before convergence, round 20" where none of the methods shown has settled, in a cell or in
-    all cells; where some have, the others are named, or counted where they are many:
-    "before convergence, round 60: Krum, FedSGD". "before convergence or not judged" stands where
-    there are too few evaluations to tell.
+    "still rising at round 20" where that holds for all methods shown, in a cell or in all cells;
+    otherwise those for which it holds are named, or counted where there are many: "past its best
+    at round 60: Krum, FedSGD".
     """
-    shown = None if methods is None else set(methods)
-    everyone = [
-        one
-        for one in horizons(summary)
-        if (cell is None or one.cell == cell) and (shown is None or one.method in shown)
-    ]
+    frame = horizons(summary)
+    frame = frame[frame["metric"] == summary.personal.key]
+    if cell is not None:
+        frame = frame[cell.matches(frame)]
+    if methods is not None:
+        frame = frame[frame["method"].isin(set(methods))]
     parts = []
-    by_phrase: dict[str, list[Horizon]] = {}
-    for one in everyone:
-        by_phrase.setdefault(one.phrase, []).append(one)
-    for phrase, found in by_phrase.items():
-        if not phrase:
-            continue
-        if len(found) == len(everyone):
-            return phrase
-        names = list(dict.fromkeys(one.method for one in found))
-        of_all = len({one.method for one in everyone})
+    for text, rows in _by_phrase(frame):
+        if len(rows) == len(frame):
+            return text
+        names = list(dict.fromkeys(rows["method"]))
         if len(names) <= _NAMED:
-            parts.append(f"{phrase}: {', '.join(map(method_title, names))}")
+            parts.append(f"{text}: {', '.join(map(method_title, names))}")
         else:
-            parts.append(f"{phrase}: {len(names)} of {of_all} methods")
+            parts.append(f"{text}: {len(names)} of {frame['method'].nunique()} methods")
     return "; ".join(parts)
 
 
 def horizon_notes(summary: Summary) -> tuple[str, ...]:
-    """The notes of a table: which methods are shown before convergence, and where."""
-    everyone = horizons(summary)
+    """The notes of a table: which methods were not steady when training ended, and where."""
+    frame = horizons(summary)
+    frame = frame[frame["metric"] == summary.personal.key]
     notes = []
-    for phrase in dict.fromkeys(one.phrase for one in everyone if one.phrase):
-        found = [one for one in everyone if one.phrase == phrase]
-        text = phrase[0].upper() + phrase[1:]
-        if len(found) == len(everyone):
-            notes.append(f"{text}: all methods.")
+    for text, rows in _by_phrase(frame):
+        sentence = text[0].upper() + text[1:]
+        if len(rows) == len(frame):
+            notes.append(f"{sentence}: all methods.")
             continue
         alike: dict[str, list[str]] = {}
-        for method in dict.fromkeys(one.method for one in found):
-            cells = [one.cell for one in found if one.method == method]
-            everywhere = len(cells) == sum(one.method == method for one in everyone)
+        for method, own in rows.groupby("method", sort=False):
+            cells = [cell for cell in summary.cells() if cell.matches(own).any()]
+            everywhere = len(own) == int((frame["method"] == method).sum())
             where = "" if everywhere else f" ({'; '.join(map(summary.cell_name, cells))})"
-            alike.setdefault(where, []).append(method_title(method))
+            alike.setdefault(where, []).append(method_title(str(method)))
         listed = "; ".join(f"{', '.join(names)}{where}" for where, names in alike.items())
-        notes.append(f"{text}: {listed}.")
+        notes.append(f"{sentence}: {listed}.")
     return tuple(notes)
+
+
+def _by_phrase(frame: pd.DataFrame) -> Iterable[tuple[str, pd.DataFrame]]:
+    """(phrase, rows) of what is not steady, as the phrases first appear."""
+    phrases = frame.apply(phrase, axis=1) if len(frame) else pd.Series(dtype=str)
+    return ((text, frame[phrases == text]) for text in dict.fromkeys(phrases) if text)
+
+
+def reported_values(
+    summary: Summary, cell: Cell, metric: str, at: str
+) -> dict[str, dict[int, float]]:
+    """Method → seed → a metric as reported [shares of 1].
+
+    Args:
+        summary: The runs.
+        cell: Where.
+        metric: The key of a metric.
+        at: A reported round of ``summary.rounds``, or ``BEFORE``: the mean of the quarter before
+            the last.
+
+    Returns:
+        The values of runs that are ok and have one.
+    """
+    if at != BEFORE:
+        return summary.values(cell, f"{at}_{metric}")
+    frame = quarters(summary, metric)
+    here = frame[cell.matches(frame)].dropna(subset=["before"])
+    values: dict[str, dict[int, float]] = {}
+    for method, seed, value in zip(here["method"], here["seed"], here["before"], strict=True):
+        values.setdefault(method, {})[int(seed)] = float(value)
+    return values
+
+
+@lru_cache(maxsize=8)
+def gate_moves(summary: Summary) -> pd.DataFrame:
+    """How far gates could have moved and where they ended, for every row that learns them.
+
+    Returns:
+        Columns dataset, clients, skew, method, ``travel`` (η_m × the local steps of a median
+        client), ``gates_a`` and ``gates_b`` (means over the clients that agree, all where none
+        differs, and over those that differ, in the last evaluation); means over seeds, NaN where
+        there is no value. Records that lack these columns of runs.parquet are read client by
+        client.
+    """
+    runs = [run for run in summary.runs if run["status"] == "ok"]
+    names = ("travel", "gates_a", "gates_b")
+    if any(run.get("gate_travel") is not None for run in runs):
+        values = [[run.get(f"gate_{n}" if n == "travel" else n) for n in names] for run in runs]
+        identities = [[run[name] for name in RUN] for run in runs]
+        frame = pd.DataFrame(
+            [[*one, *own] for one, own in zip(identities, values, strict=True)],
+            columns=[*RUN, *names],
+        ).astype(dict.fromkeys(names, float))
+        frame = frame.dropna(subset=["travel"])
+    else:
+        frame = _gate_moves_of_clients(summary, runs)
+    return frame.groupby(_ROW, sort=False)[list(names)].mean().reset_index()
+
+
+def _gate_moves_of_clients(summary: Summary, runs: list[dict[str, Any]]) -> pd.DataFrame:
+    columns = [*RUN, "round", "client", "local_steps", "gates", "val_accuracy"]
+    clients = summary.frame("clients", columns, ["conflicts"])
+    facts = pd.DataFrame(
+        [[*(run[name] for name in RUN), _gate_rate(run)] for run in runs if run["config"]],
+        columns=[*RUN, "rate"],
+    )
+    steps = clients.groupby([*RUN, "client"], sort=False)["local_steps"].sum()
+    travel = steps.groupby(RUN, sort=False).median().rename("steps").reset_index()
+    evaluated = clients[clients["val_accuracy"].notna()]
+    last = evaluated.groupby(RUN, sort=False)["round"].max().rename("round").reset_index()
+    late = evaluated.dropna(subset=["gates"]).merge(last, on=[*RUN, "round"])
+    late = late.merge(facts, on=RUN).dropna(subset=["rate"])
+    late = late.assign(gate=[float(np.mean(gates)) for gates in late["gates"]])
+    by_client = late.groupby([*RUN, "rate", "client", late["conflicts"].eq(True)], sort=False)
+    means = by_client["gate"].mean().groupby([*RUN, "rate", "conflicts"], sort=False).mean()
+    table = means.unstack("conflicts").rename(columns={False: "gates_a", True: "gates_b"})
+    table = table.reindex(columns=["gates_a", "gates_b"]).reset_index().merge(travel, on=RUN)
+    return table.assign(travel=table["rate"] * table["steps"])
+
+
+def _gate_rate(run: Mapping[str, Any]) -> float | None:
+    """η_m of a run; None where its gates are fixed."""
+    config = json.loads(run["config"])
+    if config.get("parameters", {}).get("gate_fixed") is not None:
+        return None
+    rate = config.get("training", {}).get("eta_m")
+    return None if rate is None else float(rate)

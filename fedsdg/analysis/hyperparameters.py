@@ -50,18 +50,28 @@ _OWN = {
 _USUAL = {"loss": "cross-entropy", "server_rate": 1.0, "gamma": "0.9/0.7/0.5"}
 
 
+#: Last part of a key → its symbol, where it has one.
+_SYMBOLS = {
+    **{
+        place.rpartition(".")[2]: prefix.removesuffix(" = ")
+        for place, (prefix, _) in _SHARED.items()
+        if " = " in prefix
+    },
+    **_OWN,
+    **{"epsilon": "ε", "temperature": "τ", "beta": "β"},
+}
+
+
 def symbol(key: str) -> str:
     """A dotted key of a run's config in print: parameters.lambda1 → "λ₁"; unknown ones by name."""
     name = key.rpartition(".")[2]
-    shared = {place.rpartition(".")[2]: prefix for place, (prefix, _) in _SHARED.items()}
-    short = {name: prefix.removesuffix(" = ") for name, prefix in shared.items() if " = " in prefix}
-    others = {"epsilon": "ε", "temperature": "τ", "beta": "β"}
-    return {**short, **_OWN, **others}.get(name, name.replace("_", " "))
+    return _SYMBOLS.get(name, name.replace("_", " "))
 
 
 def hyperparameters(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Describe rows of runs.parquet: "20 rounds; 5 clients per round; … Seeds 0–4. Backbone ab12."
+    """Describe rows of runs.parquet in sentences.
 
+    As in "20 rounds; 5 clients per round; e = 2 local epochs. Seeds 0–4 (n = 5). Backbone ab12."
     Where methods differ in a shared hyper-parameter, the commonest value stands first and the
     others follow with their methods; of a sweep, with very many methods, they stay unnamed, as do
     their own parameters. What a config does not name is left out, and so are the seeds of which
@@ -89,25 +99,19 @@ def _shared(place: str, configs: Mapping[str, Sequence[Mapping[str, Any]]]) -> s
     prefix, suffix = _SHARED[place]
     group, name = place.split(".")
     # A method may run under several scenarios, each with a value of its own.
-    pairs = dict.fromkeys(
-        (method, _plain(config.get(group, {}).get(name)))
-        for method, several in configs.items()
-        for config in several
-    )
-    counts = Counter(value for _, value in pairs if value is not None)
+    values = {method: _values(several, group, name) for method, several in configs.items()}
+    counts = Counter(value for several in values.values() for value in several)
     if not counts or set(counts) == {_USUAL.get(name)}:
         return None
-    values = {method: [v for m, v in pairs if m == method] for method, _ in pairs}
-    first, *rest = (set(own) for own in values.values())
-    if len(first) > 1 and all(own == first for own in rest):  # what scenarios set for all alike
-        swept = dict.fromkeys(value for _, value in pairs if value is not None)
-        return f"{prefix}{'/'.join(map(_number, swept))}{suffix}"
+    if len(counts) > 1 and all(set(several) == set(counts) for several in values.values()):
+        return f"{prefix}{'/'.join(map(_number, counts))}{suffix}"  # set by scenarios for all alike
     common = min(counts, key=lambda value: (-counts[value], str(value)))
-    text = f"{prefix}{_number(common)}{suffix}"
     others: dict[Any, list[str]] = {}
-    for method, value in pairs:
-        if value is not None and value != common:
-            others.setdefault(value, []).append(method_title(method))
+    for method, several in values.items():
+        for value in several:
+            if value != common:
+                others.setdefault(value, []).append(method_title(method))
+    text = f"{prefix}{_number(common)}{suffix}"
     if others and len(configs) > _MANY:
         text += f" (also {', '.join(map(_number, others))})"
     elif others:
@@ -116,14 +120,23 @@ def _shared(place: str, configs: Mapping[str, Sequence[Mapping[str, Any]]]) -> s
     return text
 
 
+def _values(
+    configs: Sequence[Mapping[str, Any]], group: str, name: str, usual: Any = None
+) -> list[Any]:
+    """The values of a key in a method's configs, none of them twice; none if all are ``usual``."""
+    every = dict.fromkeys(_plain(config.get(group, {}).get(name)) for config in configs)
+    return [value for value in every if value is not None and list(every) != [usual]]
+
+
 def _own(method: str, configs: Sequence[Mapping[str, Any]]) -> str | None:
-    listed = []
-    for name, symbol in _OWN.items():
-        # Several where scenarios set it, such as f for more attackers: "f = 0/4/8".
-        values = dict.fromkeys(_plain(config.get("parameters", {}).get(name)) for config in configs)
-        shown = [_number(value) for value in values if value is not None]
-        if shown and list(values) != [_USUAL.get(name)]:
-            listed.append(f"{symbol} = {'/'.join(shown)}")
+    # Several values where scenarios set them, such as f for more attackers: "f = 0/4/8".
+    values = {
+        symbol: _values(configs, "parameters", name, _USUAL.get(name))
+        for name, symbol in _OWN.items()
+    }
+    listed = [
+        f"{name} = {'/'.join(map(_number, shown))}" for name, shown in values.items() if shown
+    ]
     return f"{method_title(method)}: {', '.join(listed)}" if listed else None
 
 

@@ -1,4 +1,4 @@
-"""What is said of a handful of seeds: means with Student-t intervals, paired differences, Holm."""
+"""Statistics of a handful of seeds: Student-t intervals, paired differences, adjusted p-values."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class Interval:
     """A mean over ``n`` seeds with its confidence interval, all in the unit of the values.
 
     ``std`` (ddof = 1), ``half_width``, ``low`` and ``high`` are None where one seed allows none.
+    ``error`` is the standard error of the mean and ``freedom`` its degrees of freedom.
     """
 
     n: int
@@ -29,6 +30,27 @@ class Interval:
     half_width: float | None
     low: float | None
     high: float | None
+    error: float | None = None
+    freedom: float | None = None
+
+    def p_above(self, bound: float) -> float:
+        """One-sided p of "the true mean is above ``bound``": P(T ≥ (mean − bound) / error).
+
+        1 where one seed allows no test. Without any spread it is 0 or 1, the limits of the test.
+        """
+        if self.error is None or self.freedom is None:
+            return 1.0
+        if self.error == 0.0:
+            return 0.0 if self.mean > bound else 1.0
+        return float(stdtr(self.freedom, (bound - self.mean) / self.error))
+
+    def p_below(self, bound: float) -> float:
+        """One-sided p of "the true mean is below ``bound``"; see ``p_above``."""
+        if self.error is None or self.freedom is None:
+            return 1.0
+        if self.error == 0.0:
+            return 0.0 if self.mean < bound else 1.0
+        return float(stdtr(self.freedom, (self.mean - bound) / self.error))
 
 
 @dataclass(frozen=True)
@@ -61,9 +83,58 @@ def mean_interval(values: Sequence[float] | np.ndarray, confidence: float = CONF
     if x.size == 1:
         return Interval(1, mean, None, None, None, None)
     std = float(x.std(ddof=1))
-    quantile = float(stdtrit(x.size - 1, 0.5 + confidence / 2))
-    half_width = quantile * std / math.sqrt(x.size)
-    return Interval(int(x.size), mean, std, half_width, mean - half_width, mean + half_width)
+    return _interval(x.size, mean, std, std / math.sqrt(x.size), x.size - 1, confidence)
+
+
+def _interval(
+    n: int, mean: float, std: float, error: float, freedom: float, confidence: float
+) -> Interval:
+    half = float(stdtrit(freedom, 0.5 + confidence / 2)) * error
+    return Interval(int(n), mean, std, half, mean - half, mean + half, error, freedom)
+
+
+def crossed_interval(
+    levels: Sequence[float] | np.ndarray, images: np.ndarray, confidence: float = CONFIDENCE
+) -> Interval:
+    """Interval of a level that would hold for other seeds and other test images.
+
+    Seeds and images are crossed random factors: every seed is tested on the same images. The
+    variance of the mean is s²/S + max(0, MS_I − MS_E) / (S · I): the spread of the levels over S
+    seeds, which holds the interaction as well, and the component of the I images, estimated by the
+    mean squares of a two-way layout. Degrees of freedom are Satterthwaite's.
+
+    Args:
+        levels: A level for each seed [S], shares of 1.
+        images: The share of clients that are right, by seed and image [S, I].
+        confidence: Between 0 and 1.
+
+    Returns:
+        The interval around the mean of the levels; that of ``mean_interval`` where one seed or one
+        image allows no second component.
+
+    Raises:
+        ValueError: The two have different numbers of seeds, or values that are not finite.
+    """
+    plain = mean_interval(levels, confidence)
+    x = np.asarray(images, dtype=np.float64)
+    if x.ndim != 2 or len(x) != plain.n or not np.isfinite(x).all():
+        raise ValueError(f"{plain.n} levels need finite images [{plain.n}, I], got {x.shape}")
+    seeds, count = x.shape
+    if plain.std is None or plain.error is None or count < 2:
+        return plain
+    by_image = x.mean(axis=0)
+    rest = x - by_image - x.mean(axis=1, keepdims=True) + x.mean()
+    squares = seeds * float(by_image.var(ddof=1))
+    residual = float((rest**2).sum()) / ((seeds - 1) * (count - 1))
+    component = max(0.0, squares - residual) / (seeds * count)
+    variance = plain.error**2 + component
+    if variance == 0.0:
+        return plain
+    parts = plain.error**4 / (seeds - 1) + (squares / (seeds * count)) ** 2 / (count - 1)
+    parts += (residual / (seeds * count)) ** 2 / ((seeds - 1) * (count - 1))
+    freedom = max(variance**2 / parts, seeds - 1.0)
+    error = math.sqrt(variance)
+    return _interval(plain.n, plain.mean, plain.std, error, freedom, confidence)
 
 
 def paired_difference(
@@ -82,13 +153,7 @@ def paired_difference(
     ours = np.array([subject[seed] for seed in seeds], dtype=np.float64)
     theirs = np.array([rival[seed] for seed in seeds], dtype=np.float64)
     interval = mean_interval(ours - theirs, confidence)
-    if interval.std is None:
-        p = None
-    elif interval.std == 0.0:
-        p = 1.0 if interval.mean == 0.0 else 0.0
-    else:
-        statistic = interval.mean / (interval.std / math.sqrt(interval.n))
-        p = float(2.0 * stdtr(interval.n - 1, -abs(statistic)))
+    p = None if interval.std is None else two_sided(interval.p_above(0.0), interval.p_below(0.0))
     return PairedDifference(interval, p, float(ours.mean()), float(theirs.mean()))
 
 
@@ -102,7 +167,7 @@ def shown_half_width(interval: Interval) -> float | None:
 
 
 def equivalence(interval: Interval, margin: float) -> float | None:
-    """p of two one-sided t-tests that a mean difference lies within ±``margin``.
+    """Return p of two one-sided t-tests that a mean difference lies within ±``margin``.
 
     The larger of P(T ≥ (x̄ + δ)/se) and P(T ≤ (x̄ − δ)/se), T of n − 1 degrees of freedom
     (Schuirmann 1987, J. Pharmacokinet. Biopharm. 15). ``margin`` has the unit of the values and
@@ -112,12 +177,12 @@ def equivalence(interval: Interval, margin: float) -> float | None:
         raise ValueError(f"the margin of an equivalence is {margin}, but must be greater than 0")
     if interval.std is None:
         return None
-    if interval.std == 0.0:
-        return 0.0 if abs(interval.mean) < margin else 1.0
-    error = interval.std / math.sqrt(interval.n)
-    below = stdtr(interval.n - 1, -(interval.mean + margin) / error)
-    above = stdtr(interval.n - 1, (interval.mean - margin) / error)
-    return float(max(below, above))
+    return max(interval.p_above(-margin), interval.p_below(margin))
+
+
+def two_sided(*one_sided: float) -> float:
+    """The two-sided p of two one-sided tests in opposite directions: min(1, 2 · the smaller)."""
+    return min(1.0, 2.0 * min(one_sided))
 
 
 def smallest_visible(interval: Interval, power: float = 0.8) -> float | None:
@@ -128,10 +193,10 @@ def smallest_visible(interval: Interval, power: float = 0.8) -> float | None:
     is that of one test: of several that are adjusted for one another it is a lower bound. None for
     one seed.
     """
-    if interval.std is None:
+    if interval.error is None or interval.freedom is None:
         return None
-    quantiles = stdtrit(interval.n - 1, 0.5 + CONFIDENCE / 2) + stdtrit(interval.n - 1, power)
-    return float(quantiles * interval.std / math.sqrt(interval.n))
+    ends = stdtrit(interval.freedom, [0.5 + CONFIDENCE / 2, power])
+    return float(ends.sum() * interval.error)
 
 
 def correlation_interval(
@@ -144,25 +209,16 @@ def correlation_interval(
     ``std`` and ``half_width`` are None. |ρ| is clipped at 1 − 1e-6, where z would be infinite.
     Raises ``ValueError`` as ``mean_interval``, and for a ρ outside [−1, 1].
     """
-    rho = np.asarray(correlations, dtype=np.float64)
-    if (np.abs(rho) > 1).any():
-        raise ValueError(f"correlations lie between -1 and 1, got {rho.tolist()}")
-    z = mean_interval(np.arctanh(np.clip(rho, -_LARGEST, _LARGEST)), confidence)
+    z = mean_interval([fisher_z(rho) for rho in correlations], confidence)
     low, high = (None if end is None else math.tanh(end) for end in (z.low, z.high))
     return Interval(z.n, math.tanh(z.mean), None, None, low, high)
 
 
-def worst_decile(values: Sequence[float] | np.ndarray) -> float:
-    """Mean of the ⌈K/10⌉ lowest of K clients' values.
-
-    Raises ``ValueError`` for no clients and for values that are not finite.
-    """
-    x = np.asarray(values, dtype=np.float64)
-    if x.ndim != 1 or x.size == 0:
-        raise ValueError(f"worst decile needs at least one client, got shape {x.shape}")
-    if not np.isfinite(x).all():
-        raise ValueError("worst decile needs a finite value for every client")
-    return float(np.sort(x)[: math.ceil(x.size / 10)].mean())
+def fisher_z(rho: float) -> float:
+    """Fisher's z: artanh ρ, |ρ| clipped at 1 − 1e-6; ``ValueError`` for a ρ outside [−1, 1]."""
+    if abs(rho) > 1:
+        raise ValueError(f"correlations lie between -1 and 1, got {rho}")
+    return math.atanh(min(max(rho, -_LARGEST), _LARGEST))
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
@@ -179,6 +235,24 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
             raise ValueError(f"p-value {p} at position {index} is not between 0 and 1")
         running = max(running, min(1.0, (len(tested) - rank) * p))
         adjusted[index] = running
+    return adjusted
+
+
+def benjamini_hochberg(p_values: Sequence[float | None]) -> list[float | None]:
+    """Adjusted p: p̃_(i) = min_{j ≥ i} min(1, m · p_(j) / j), m tests.
+
+    Calling everything with p̃ < q true keeps the expected share of errors among the calls below q
+    (Benjamini and Hochberg 1995, J. R. Statist. Soc. B 57). Entries that are None stay None and do
+    not count into m.
+    """
+    from scipy.stats import false_discovery_control  # half a second, needed by few commands
+
+    where = [index for index, p in enumerate(p_values) if p is not None]
+    adjusted: list[float | None] = [None] * len(p_values)
+    if where:
+        values = false_discovery_control([p_values[index] for index in where])
+        for index, value in zip(where, values, strict=True):
+            adjusted[index] = float(value)
     return adjusted
 
 

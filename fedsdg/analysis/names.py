@@ -32,39 +32,82 @@ DATASETS = {
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of the tables: its name in the records and in print; all are shares of 1."""
+    """A metric of the tables: its name in the records and in print; all are shares of 1.
+
+    ``definition`` stands in the captions of the tables of one metric.
+    """
 
     key: str
     title: str
     short: str
+    definition: str = ""
 
 
 #: On the whole global test set as each client sees it: its labels, its view, its class shares.
-EXPECTED = Metric("expected_accuracy", "personal accuracy", "personal")
+EXPECTED = Metric(
+    "expected_accuracy",
+    "personal accuracy",
+    "personal",
+    "Personal accuracy (%): every client with its own model on the whole global test set as the "
+    "client sees it (its labels, its view of the images, weighted by its class shares), mean over "
+    "clients",
+)
 AGREEING = Metric("expected_accuracy_a", "accuracy of clients that agree (A)", "A")
 DIFFERING = Metric("expected_accuracy_b", "accuracy of clients that differ (B)", "B")
 NEW = Metric("expected_accuracy_new", "accuracy of clients that never trained", "new clients")
-EXPECTED_WORST = Metric("expected_worst_decile", "worst-decile accuracy", "worst decile")
+EXPECTED_WORST = Metric(
+    "expected_worst_decile",
+    "worst-decile accuracy",
+    "worst decile",
+    "Worst-decile accuracy (%): mean personal accuracy of the tenth of the clients that were ever "
+    "drawn it is lowest for",
+)
 #: On each client's own test shard; the only personal accuracy of records from before.
-PERSONAL = Metric("personal_accuracy", "personal accuracy", "personal")
-WORST = Metric("personal_worst_decile", "worst-decile accuracy", "worst decile")
+PERSONAL = Metric(
+    "personal_accuracy",
+    "personal accuracy",
+    "personal",
+    "Personal accuracy (%): every client on its own test data with its own model, mean over "
+    "clients",
+)
+WORST = Metric(
+    "personal_worst_decile",
+    "worst-decile accuracy",
+    "worst decile",
+    "Worst-decile accuracy (%): mean personal accuracy of the ⌈K/10⌉ clients it is lowest for",
+)
 #: The same two beside the expected accuracy.
-OWN = Metric(PERSONAL.key, "personal accuracy (own shard)", "own shard")
-OWN_WORST = Metric(WORST.key, "worst-decile accuracy (own shard)", "worst decile, own shard")
-GLOBAL = Metric("global_accuracy", "global accuracy", "global")
+OWN = Metric(
+    PERSONAL.key,
+    "personal accuracy (own shard)",
+    "own shard",
+    "On the own shard: every client on its own test data with its own model",
+)
+OWN_WORST = Metric(
+    WORST.key,
+    "worst-decile accuracy (own shard)",
+    "worst decile, own shard",
+    "On the own shard: of the accuracy on each client's own test data",
+)
+GLOBAL = Metric(
+    "global_accuracy",
+    "global accuracy",
+    "global",
+    "Global accuracy (%): the shared parameters alone on the global test set",
+)
 
 _METRICS = (EXPECTED, AGREEING, DIFFERING, NEW, EXPECTED_WORST, OWN, OWN_WORST, GLOBAL)
 _FORMER_METRICS = (PERSONAL, WORST, GLOBAL)
 #: The keys of all metrics that tables may show.
 METRIC_KEYS = tuple(metric.key for metric in _METRICS)
 
-#: What is reported: the mean of the evaluations in the last quarter of the rounds, and the round
-#: picked on validation data; of records that have no such mean, the last round.
+#: What is reported: the round picked on validation data, and beside it the mean of the evaluations
+#: in the last quarter of the rounds; of records that have no such mean, the last round.
 ROUNDS = {
-    "quarter": "mean of the last quarter of the rounds",
     "selected": "round selected on validation data",
+    "quarter": "mean of the last quarter of the rounds",
 }
-FORMER_ROUNDS = {"last": "last round", "selected": ROUNDS["selected"]}
+FORMER_ROUNDS = {"selected": ROUNDS["selected"], "last": "last round"}
 
 
 def reported_rounds(runs: Iterable[Mapping[str, Any]]) -> Mapping[str, str]:
@@ -87,6 +130,11 @@ def reported_metrics(runs: Sequence[Mapping[str, Any]]) -> tuple[Metric, ...]:
     return tuple(metric for metric in _METRICS if metric.key in there or metric == GLOBAL)
 
 
+def headline(keys: Iterable[str]) -> Metric:
+    """The personal accuracy among metrics: the expected one, or that on the own shard."""
+    return EXPECTED if EXPECTED.key in set(keys) else PERSONAL
+
+
 def metric_named(key: str, shown: Sequence[Metric] = ()) -> Metric:
     """The metric with this key, by its title among those ``shown``; others by their own name."""
     known = {metric.key: metric for metric in (*_METRICS, *shown)}
@@ -94,17 +142,16 @@ def metric_named(key: str, shown: Sequence[Metric] = ()) -> Metric:
     return known.get(key, Metric(key, plain, plain))
 
 
-#: Titles of what is from plugins: the runs themselves say how it is called.
+#: Titles of what is from plugins, by type: the runs of every summary that was opened say them.
 _LEARNED: dict[str, dict[str, str]] = {"method": {}, "attack": {}}
 
 
 def learn_titles(runs: Iterable[Mapping[str, Any]]) -> None:
-    """Take from rows of runs.parquet how their methods and attacks are called, and from no others.
+    """Take from rows of runs.parquet how their methods and attacks are called.
 
-    A method of the table keeps its title. A title is one line, however a plugin writes it.
+    What other rows said before stays known: several records may be open at once. A method of the
+    table keeps its title. A title is one line, however a plugin writes it.
     """
-    for learned in _LEARNED.values():
-        learned.clear()
     for run in runs:
         result = run.get("result") or ""
         facts = json.loads(result) if "title" in result else {}

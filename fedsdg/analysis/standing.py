@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from fedsdg.analysis.comparisons import Comparison, Named, adjusted, compare
-from fedsdg.analysis.horizon import BEFORE, horizons
+from fedsdg.analysis.comparisons import Comparison, Named, family
+from fedsdg.analysis.horizon import STEADY, horizon_of
 from fedsdg.analysis.inference import SHOWN_FROM, Interval, mean_interval
 from fedsdg.analysis.names import AGREEING, DIFFERING, GLOBAL, Metric
-from fedsdg.analysis.roles import usual_roles
-from fedsdg.analysis.summary import Cell, Summary
-from fedsdg.analysis.tuning import searched
+from fedsdg.analysis.summary import Cell, Roles, Summary
+from fedsdg.analysis.views.sweeps import searched
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Line:
 
     ``place`` counts from 1 by the mean of the headline among the methods that have all these seeds,
     None for one that lacks some. ``megabytes`` both ways and ``seconds`` are means a run; seconds
-    are of the machine of that run. ``settled`` is False for training that ended before convergence.
+    are of the machine of that run. ``steady``: training had come to rest, by the headline.
     """
 
     method: str
@@ -33,7 +32,7 @@ class Line:
     accuracies: dict[Metric, Interval]
     megabytes: float | None
     seconds: float | None
-    settled: bool
+    steady: bool
 
 
 @dataclass(frozen=True)
@@ -68,15 +67,14 @@ class Standing:
     @cached_property
     def comparisons(self) -> tuple[Comparison, ...]:
         """The newcomer minus each rival, in each metric and cell, adjusted for one another."""
-        found = []
-        for cell in self.cells:
-            for metric in self.metrics:
-                values = self.summary.reported_values(cell, metric.key)
-                for rival in self.rivals:
-                    if rival in values:
-                        one = Named(rival, self.newcomer, (rival,), metric, cell)
-                        found.append(compare(one, values))
-        return tuple(adjusted(found))
+        members = [
+            Named(rival, self.newcomer, (rival,), metric, cell)
+            for cell in self.cells
+            for metric in self.metrics
+            for rival in self.rivals
+            if rival in self.summary.reported_values(cell, metric.key)
+        ]
+        return tuple(family(self.summary, members))
 
     def verdict(self, one: Comparison) -> str:
         """What five seeds or more decide: higher, lower, equivalent, undecided."""
@@ -88,9 +86,6 @@ class Standing:
         values = {
             metric: self.summary.reported_values(cell, metric.key)
             for metric in dict.fromkeys(self.shown)
-        }
-        settled = {
-            one.method: one.verdict != BEFORE for one in horizons(self.summary) if one.cell == cell
         }
         wall = self._seconds(cell)
         headline = values[self.metrics[0]]
@@ -117,7 +112,7 @@ class Standing:
                 },
                 mean_interval(megabytes).mean if megabytes else None,
                 mean_interval(times).mean if times else None,
-                settled.get(method, False),
+                horizon_of(self.summary, cell, method) == STEADY,
             )
 
         lines = [line(method) for method in methods if seeds & headline[method].keys()]
@@ -141,6 +136,6 @@ class Standing:
         return dict(zip(keys, frame["wall_seconds"], strict=True))
 
 
-def rivals_of(methods: Sequence[str]) -> tuple[str, ...]:
-    """Those of a record that take part in a ranking."""
-    return tuple(method for method in methods if not usual_roles().is_ceiling(method))
+def rivals_of(methods: Sequence[str], roles: Roles) -> tuple[str, ...]:
+    """The methods of a record that take part in a ranking: all but its ceiling."""
+    return tuple(method for method in methods if not roles.is_ceiling(method))

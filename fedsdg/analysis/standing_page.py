@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedsdg.analysis.names import learn_titles, method_title
+from fedsdg.analysis.names import method_title
 from fedsdg.analysis.plots import save_figure, write_figure
 from fedsdg.analysis.plots.style import styled
 from fedsdg.analysis.standing import Standing
@@ -43,7 +43,6 @@ def write_page(folder: Path, standings: Sequence[Standing], pairing: str | None)
     """
     parts = [f"<p>{_text(pairing or 'All rows were run on this machine.')}</p>"]
     for standing in standings:
-        learn_titles(standing.summary.runs)
         title = method_title(standing.newcomer)
         table = standing_table(standing)
         stem = folder / f"standing-{standing.newcomer}"

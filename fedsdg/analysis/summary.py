@@ -1,10 +1,10 @@
-"""Read a summary folder: what was run, in which order it is shown, and which files were read."""
+"""Read a summary folder: its runs and roles, the order of what is shown, and the files read."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +13,51 @@ import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from fedsdg.analysis import names
 from fedsdg.analysis.differences import by_seed
-from fedsdg.analysis.names import (
-    EXPECTED_WORST,
-    GLOBAL,
-    NOT_RUN,
-    WORST,
-    Metric,
-    dataset_title,
-    learn_titles,
-    method_order,
-    reported_metrics,
-    reported_rounds,
-    skew_order,
-    skew_title,
-)
-from fedsdg.analysis.roles import Roles, roles_of, usual_roles
+from fedsdg.analysis.names import Metric, method_order, skew_order, skew_title
 from fedsdg.files import read_json
+from fedsdg.files.declarations import declarations
 from fedsdg.files.places import NAMED, ROLES
 from fedsdg.files.records import read_parquet
+
+#: Personal methods are compared with these as well: what a client reaches without its federation,
+#: and what it makes of the federation's model on its own.
+REFERENCES = ("fine-tune", "local-only")
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The roles of some methods in tables, figures and claims."""
+
+    subject: str
+    """The method whose lead over the others is examined."""
+    baselines: tuple[str, ...]
+    """"Ahead of the baselines" means ahead of each."""
+    ceiling: str | None
+    """A line to measure by that takes no part in a ranking, or None."""
+
+    @property
+    def described(self) -> tuple[str, ...]:
+        """The rivals of the subject in sentences; the table of differences has all."""
+        rivals = dict.fromkeys((*self.baselines, *REFERENCES))
+        return tuple(rival for rival in rivals if rival != self.subject)
+
+    def is_ceiling(self, label: str) -> bool:
+        """Whether a label stands for the ceiling or a variant of it."""
+        ceiling = self.ceiling
+        return ceiling is not None and (label == ceiling or label.startswith(f"{ceiling}-"))
+
+
+def roles_of(facts: Mapping[str, Any]) -> Roles:
+    """The roles as a config or a summary states them."""
+    return Roles(facts["subject"], tuple(facts["baselines"]), facts["ceiling"])
+
+
+@cache
+def usual_roles() -> Roles:
+    """The roles where a config or a record states none."""
+    return roles_of(declarations()["usual_roles"])
 
 
 @dataclass(frozen=True, order=True)
@@ -43,29 +69,27 @@ class Setting:
 
     @property
     def title(self) -> str:
-        return f"{dataset_title(self.dataset)}, {self.clients} clients"
+        return f"{names.dataset_title(self.dataset)}, {self.clients} clients"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A setting under one skew: the place where methods are compared, one panel of a figure."""
+    """A setting under one skew, in which methods are compared; one panel of a figure."""
 
     setting: Setting
     skew: str
 
     def matches(self, frame: pd.DataFrame) -> pd.Series:
         """Boolean mask of a frame's rows that belong to this cell."""
-        return (
-            (frame["dataset"] == self.setting.dataset)
-            & (frame["clients"] == self.setting.clients)
-            & (frame["skew"] == self.skew)
-        )
+        cell = [self.setting.dataset, self.setting.clients, self.skew]
+        return (frame[["dataset", "clients", "skew"]] == cell).all(axis=1)
 
 
 class Summary:
-    """The parquet files of ``results/summary/{experiment}``, read when asked for.
+    """A folder ``results/summary/{experiment}`` or a record; its files are read when needed.
 
-    ``inputs`` lists the files read so far: what a figure made from this object depends on.
+    ``runs`` are the rows of runs.parquet. ``inputs`` lists the files read so far, on which a figure
+    made from this object depends.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -74,32 +98,37 @@ class Summary:
         self.runs = self.rows("runs")
         if not self.runs:
             raise ValueError(f"{self.folder / 'runs.parquet'} holds no run; summarise again")
-        learn_titles(self.runs)
+        names.learn_titles(self.runs)
 
     def primary(self) -> list[dict[str, Any]]:
-        """The definitions in ``NAMED``; none where the folder has no such file."""
+        """The comparisons that the config named beforehand; none without such a file."""
         named: list[dict[str, Any]] = self._facts(NAMED) or []
         return named
 
+    def search(self) -> dict[str, Any] | None:
+        """The result of ``fedsdg search``; None where no search was made."""
+        result: dict[str, Any] | None = self._facts("search.json")
+        return result
+
     @cached_property
     def roles(self) -> Roles:
-        """Who is who: see ``roles``; records from before lack the file, and have the usual."""
-        said = self._facts(ROLES)
-        return usual_roles() if said is None else roles_of(said)
+        """The roles of the methods; the usual ones in older records, which lack the file."""
+        facts = self._facts(ROLES)
+        return usual_roles() if facts is None else roles_of(facts)
 
     def _facts(self, name: str) -> Any:
         """A JSON file of the folder; None where there is none."""
-        path = self.folder / name
-        if not path.is_file():
-            return None
-        if path not in self.inputs:
-            self.inputs.append(path)
-        return read_json(path)
+        return read_json(self._input(name)) if (self.folder / name).is_file() else None
 
-    def _file(self, name: str) -> Path:
-        path = self.folder / f"{name}.parquet"
+    def _file(self, table: str) -> Path:
+        path = self.folder / f"{table}.parquet"
         if not path.exists():
             raise FileNotFoundError(f"{path} is missing; run 'fedsdg summarise' first")
+        return self._input(path.name)
+
+    def _input(self, name: str) -> Path:
+        """A file of the folder, listed among the inputs."""
+        path = self.folder / name
         if path not in self.inputs:
             self.inputs.append(path)
         return path
@@ -111,26 +140,24 @@ class Summary:
         optional: Sequence[str] = (),
         where: pc.Expression | None = None,
     ) -> pd.DataFrame:
-        """One file (``rounds``, ``clients``, ``timings``, ``differences``) as a frame.
+        """Read one file as a frame.
 
-        ``optional`` columns are those that only runs under some condition record: where the file
-        has none of that name, the frame has one without a value. ``where``: the rows that are
-        wanted, as they are read; all without it.
+        Args:
+            name: ``rounds``, ``clients``, ``timings`` or ``differences``.
+            columns: The columns to read; all by default.
+            optional: Columns that runs record under some condition only. They are NaN where the
+                file lacks them.
+            where: The rows to read; all by default. The others take no memory.
         """
         file = self._file(name)
-        there = pq.read_schema(file).names
-        wanted = None if columns is None else [*columns, *(c for c in optional if c in there)]
+        present = pq.read_schema(file).names
+        wanted = None if columns is None else [*columns, *(c for c in optional if c in present)]
         frame: pd.DataFrame = read_parquet(file, wanted, where).to_pandas()
-        return frame.assign(**{name: np.nan for name in optional if name not in there})
+        return frame.assign(**{name: np.nan for name in optional if name not in present})
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """One file as rows of plain values, None where there is none: for the small files."""
+        """One of the small files as rows of plain values, None where there is no value."""
         return read_parquet(self._file(name)).to_pylist()
-
-    def search(self) -> dict[str, Any] | None:
-        """What ``fedsdg search`` found of hyper-parameters; None where no search was made."""
-        found: dict[str, Any] | None = self._facts("search.json")
-        return found
 
     @property
     def experiment(self) -> str:
@@ -138,33 +165,33 @@ class Summary:
 
     @cached_property
     def rounds(self) -> Mapping[str, str]:
-        """What is reported → its title: see ``names.reported_rounds``; the first is preferred."""
-        return reported_rounds(self.runs)
+        """Reported round → its title (``names.reported_rounds``); the first is preferred."""
+        return names.reported_rounds(self.runs)
 
     @property
     def reported(self) -> str:
-        """What tables and figures report: "quarter", or "last" of records from before."""
+        """The round that tables and figures report: "quarter", or "last" in older records."""
         return next(iter(self.rounds))
 
     @cached_property
     def metrics(self) -> tuple[Metric, ...]:
-        """The metrics that the runs have, the headline first: see ``names.reported_metrics``."""
-        return reported_metrics(self.runs)
+        """The metrics of the runs, the headline first (``names.reported_metrics``)."""
+        return names.reported_metrics(self.runs)
 
     @property
     def personal(self) -> Metric:
-        """The headline: expected accuracy, or that on the own shard in records from before."""
+        """The headline: expected accuracy, or accuracy on the own shard in older records."""
         return self.metrics[0]
 
     @property
     def worst(self) -> Metric:
         """The worst decile of the headline."""
-        return EXPECTED_WORST if EXPECTED_WORST in self.metrics else WORST
+        return names.EXPECTED_WORST if names.EXPECTED_WORST in self.metrics else names.WORST
 
     @property
     def headlines(self) -> tuple[Metric, ...]:
-        """What the main table shows: personal, worst decile, global."""
-        return (self.personal, self.worst, GLOBAL)
+        """The metrics of the main table: personal, worst decile, global."""
+        return (self.personal, self.worst, names.GLOBAL)
 
     def settings(self) -> list[Setting]:
         return sorted({Setting(run["dataset"], run["clients"]) for run in self.runs})
@@ -176,24 +203,28 @@ class Summary:
         return [Cell(setting, skew) for setting in self.settings() for skew in self.skews(setting)]
 
     def cell_title(self, cell: Cell) -> str:
-        """The skew; the setting stands in front where the experiment has more than one."""
+        """The skew, after the setting where the experiment has more than one."""
         skew = skew_title(cell.skew)
         return skew if len(self.settings()) == 1 else f"{cell.setting.title}\n{skew}"
 
     def cell_name(self, cell: Cell) -> str:
-        """The skew in short, for notes; the setting stands in front where there are several."""
+        """The skew in short, for notes, after the setting where there are several."""
         skew = skew_title(cell.skew, short=True)
         return skew if len(self.settings()) == 1 else f"{cell.setting.title}, {skew}"
 
     def grid(self) -> tuple[int, int, list[tuple[int, int, Cell]]]:
-        """Cells laid out for panels: rows (settings), columns (skews), and (row, column, cell)."""
+        """Lay the cells out as panels.
+
+        Returns:
+            The number of rows (settings), of columns (skews), and (row, column, cell) of each.
+        """
         settings = self.settings()
-        places = [
+        panels = [
             (row, column, Cell(setting, skew))
             for row, setting in enumerate(settings)
             for column, skew in enumerate(self.skews(setting))
         ]
-        return len(settings), 1 + max(column for _, column, _ in places), places
+        return len(settings), 1 + max(column for _, column, _ in panels), panels
 
     def of(self, setting: Setting) -> list[dict[str, Any]]:
         """The runs of one setting."""
@@ -209,20 +240,30 @@ class Summary:
         return sorted({run["method"] for run in runs}, key=method_order)
 
     def run_methods(self) -> list[str]:
-        """The methods of which something was run: what figures show."""
-        runs = [run for run in self.runs if run["status"] != NOT_RUN]
+        """The methods that figures show, of which something was run."""
+        runs = [run for run in self.runs if run["status"] != names.NOT_RUN]
         return sorted({run["method"] for run in runs}, key=method_order)
 
     def subject(self) -> str | None:
-        """The subject, or the first of its variants where an ablation runs only those."""
+        """The subject, or its first variant where an ablation runs variants only."""
         subject = self.roles.subject
         variants = {run["method"] for run in self.runs if subject in (run["type"], run["method"])}
         return min(variants, key=method_order, default=None)
 
     def values(self, cell: Cell, column: str) -> dict[str, dict[int, float]]:
-        """Method → seed → value of runs.parquet, over runs that are ok and have one."""
+        """Return method → seed → value, for the runs that are ok and have one.
+
+        Args:
+            cell: The cell whose runs are meant.
+            column: A column of runs.parquet.
+        """
         return by_seed(self.at(cell), column)
 
     def reported_values(self, cell: Cell, key: str) -> dict[str, dict[int, float]]:
-        """Method → seed → what is reported of the metric ``key``: see ``reported``."""
+        """Return method → seed → reported value, for the runs that are ok and have one.
+
+        Args:
+            cell: The cell whose runs are meant.
+            key: The key of a metric.
+        """
         return self.values(cell, f"{self.reported}_{key}")

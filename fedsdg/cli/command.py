@@ -1,62 +1,97 @@
-"""What a command is, how its help and its errors read, and how it may fail."""
+"""A command is a function: its signature gives the options, its docstring the help.
+
+Parameters before the ``*`` are arguments, those after it options. A type hint says what is read:
+``Sequence`` takes several words, ``bool`` is a switch, ``Annotated[int, "N", 1]`` has a name in the
+help and a least value, ``ConfigFiles`` stands for the options that describe a config.
+"""
 
 from __future__ import annotations
 
 import argparse
+import inspect
+import re
 import shutil
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    NoReturn,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+if TYPE_CHECKING:
+    from fedsdg.experiment.config import Config
 
 #: What bad input or a failing run raises; anything else is a defect and keeps its traceback.
 FORESEEN = (ValueError, FloatingPointError, OSError)
 
-#: The groups of the help, in its order. A module of commands says its own as ``GROUP`` (else its
-#: commands judge), and a command may say another.
-RUN = "run"
-LOOK = "look at what there is"
-DATA = "data and backbones"
-JUDGE = "judge what was run"
-MODELS = "models"
-WORKFLOW = "for the workflow"
-TITLES = (RUN, LOOK, DATA, JUDGE, MODELS, WORKFLOW)
+#: What the second part of an annotation says in the help, and to a shell that completes.
+File = Annotated[str, "FILE"]
+Folder = Annotated[str, "FOLDER"]
+Method = Annotated[str, "METHOD"]
+DataSet = Annotated[str, "DATASET"]
+Rule = Annotated[str, "RULE"]
+Page = Annotated[str, "NAME"]
+Count = Annotated[int, "N", 1]
+Seed = Annotated[int, "N", 0]
 
 
-class Command(NamedTuple):
-    """A subcommand: its function's name is its name, and the function's docstring its help.
+class ConfigFiles(NamedTuple):
+    """The options that describe a config: files, single settings and plugins."""
 
-    The docstring's first line stands in the list of commands.
-    """
+    config: Sequence[File]
+    set: Sequence[Annotated[str, "KEY=VALUE"]]
+    plugin: Sequence[File]
 
-    #: From the arguments that were given to the exit code.
-    function: Callable[[argparse.Namespace], int]
-    #: Declares its arguments to its own parser.
-    add_options: Callable[[argparse.ArgumentParser], None]
-    #: Of what its help names all that the package has: see ``fedsdg.files.declarations``.
-    tells: tuple[str, ...] = ()
-    #: Lines with which its help ends; they work in any folder, but for those on the record.
-    example: str = ""
-    #: One of ``TITLES``; where it is empty, its module's.
-    group: str = ""
+    def load(self, more: Sequence[str] = ()) -> Config:
+        """Return the config, with further files laid over those of ``--config``."""
+        from fedsdg.experiment.config_files import load_config
 
-    @property
-    def name(self) -> str:
-        """What it is called by."""
-        return self.function.__name__
+        return load_config([*self.config, *more], self.set, self.plugin)
 
-    @property
-    def help(self) -> str:
-        """All that its help says of it."""
-        return textwrap.dedent(f"    {(self.function.__doc__ or '').strip()}")
+
+_CONFIG_HELP = {
+    "config": "laid over the default config, in order: files, or names of configs that ship",
+    "set": "laid over the config, such as training.device=cuda",
+    "plugin": "files that define further METHODS, or names of installed plugins",
+}
+
+
+class Description(NamedTuple):
+    """The parts of a command's docstring."""
+
+    summary: str
+    text: str
+    arguments: dict[str, str]
+    example: str
+
+
+def describe(function: Callable[..., int]) -> Description:
+    """Read a command's docstring."""
+    doc = inspect.getdoc(function) or ""
+    text, *parts = re.split(r"^(Args|Example):\n", doc, flags=re.MULTILINE)
+    sections = dict(zip(parts[::2], map(textwrap.dedent, parts[1::2]), strict=True))
+    entries = re.findall(r"^(\w+): (.*(?:\n .*)*)", sections.get("Args", ""), re.MULTILINE)
+    arguments = {name: " ".join(meaning.split()) for name, meaning in entries}
+    summary = text.partition("\n")[0].rstrip(".")
+    return Description(summary, text.strip(), arguments, sections.get("Example", "").strip())
 
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one sentence, and whose help ends with an example.
 
-    Below its options the help has names that the parts declare, read when help is asked for.
+    Below its options the help lists names that the package declares (``tables``).
     """
 
-    tells: tuple[str, ...] = ()
+    tables: Sequence[str] = ()
     example: str = ""
 
     def error(self, message: str) -> NoReturn:
@@ -65,7 +100,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"fedsdg: error: {message}{more}\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """A value that is none of the choices: what was meant."""
+        """Reject an invalid choice and suggest the closest."""
         if action.choices is None or value in action.choices:
             return
         from fedsdg.files import hint
@@ -75,59 +110,135 @@ class Parser(argparse.ArgumentParser):
             self.error(f"there is no command {word}")
         self.error(f"{'/'.join(action.option_strings) or action.dest} cannot be {word}")
 
-    def unknown(self, words: Sequence[str]) -> NoReturn:
-        """End because of words that no option or argument takes."""
+    def reject(self, words: Sequence[str]) -> NoReturn:
+        """End because no option or argument takes these words."""
         from fedsdg.files import hint
 
         for word in words:
             if word.startswith("-"):
                 option = word.partition("=")[0]
-                self.error(
-                    f"there is no option {option!r}{hint(option, self._option_string_actions)}"
-                )
+                known = self._option_string_actions
+                self.error(f"there is no option {option!r}{hint(option, known)}")
         self.error(f"nothing takes {words[0]!r}")
 
     def format_help(self) -> str:
-        """The usual help, and below it names and an example."""
-        text = super().format_help()
-        lines = []
-        if self.tells:
+        """Return the usual help, followed by declared names and an example."""
+        parts = [super().format_help()]
+        width = shutil.get_terminal_size().columns - 2
+        if self.tables:
             from fedsdg.files.declarations import names
 
-            wrapper = textwrap.TextWrapper(
-                shutil.get_terminal_size().columns - 2,
-                subsequent_indent="  ",
-                break_on_hyphens=False,
-            )
-            lines += [
-                wrapper.fill(f"{what}: {', '.join(known)}")
-                for table in self.tells
-                for what, known in names(table).items()
+            parts += [
+                textwrap.fill(
+                    f"{kind}: {', '.join(listed)}",
+                    width,
+                    subsequent_indent="  ",
+                    break_on_hyphens=False,
+                )
+                for table in self.tables
+                for kind, listed in names(table).items()
             ]
         if self.example:
-            said = textwrap.indent(self.example, "  ")
-            lines += [*([""] if lines else []), "example:", said]
-        return "\n".join([text, *lines, ""]) if lines else text
+            gap = [""] if self.tables else []
+            parts += [*gap, "example:", textwrap.indent(self.example, "  ")]
+        return "\n".join([*parts, ""])
 
 
-class GroupedParser(Parser):
-    """The parser of all commands: its help lists them in their groups."""
+def add_command(
+    commands: Any, function: Callable[..., int], tables: Sequence[str] = ()
+) -> argparse.ArgumentParser:
+    """Add a command to the command line.
 
-    #: The lines of each group: names and what they do.
-    groups: dict[str, list[tuple[str, str]]]
+    Args:
+        commands: what ``add_subparsers`` returned.
+        function: the command; it returns the exit code.
+        tables: of ``fedsdg.files.declarations``, whose names the help lists.
 
-    def format_help(self) -> str:
-        """Usage, what it is, the commands in groups, the options."""
-        formatter = self._get_formatter()
-        formatter.start_section("options")
-        formatter.add_arguments(self._optionals._group_actions)
-        formatter.end_section()
-        wide = max(len(name) for known in self.groups.values() for name, _ in known)
-        listed = [
-            "\n".join([f"{title}:", *(f"  {name:{wide}}  {text}" for name, text in known)])
-            for title, known in self.groups.items()
-        ]
-        usage = f"usage: {self.prog} [options] command …"
-        ask = f"'{self.prog} command --help' says more, with an example."
-        options = formatter.format_help().strip()
-        return "\n\n".join([usage, str(self.description), *listed, options, ask, ""])
+    Returns:
+        The command's parser, which sets ``function`` and ``parser``.
+    """
+    about = describe(function)
+    width = shutil.get_terminal_size().columns - 2
+    sub: Parser = commands.add_parser(
+        function.__name__,
+        help=about.summary,
+        description="\n\n".join(textwrap.fill(part, width) for part in about.text.split("\n\n")),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    sub.tables, sub.example = tables, about.example
+    sub.set_defaults(function=function, parser=sub)
+    hints = get_type_hints(function, include_extras=True)
+    for parameter in inspect.signature(function).parameters.values():
+        hint = hints[parameter.name]
+        if hint is ConfigFiles:
+            for name, kind in get_type_hints(ConfigFiles, include_extras=True).items():
+                option = {**_keywords(kind), "default": []}
+                sub.add_argument(f"--{name}", help=_CONFIG_HELP[name], **option)
+        else:
+            _add_argument(sub, parameter, hint, about.arguments[parameter.name])
+    return sub
+
+
+def _add_argument(
+    sub: argparse.ArgumentParser, parameter: inspect.Parameter, hint: Any, meaning: str
+) -> None:
+    option, default = _keywords(hint), parameter.default
+    needed = default is parameter.empty
+    meaning = meaning.replace("%", "%%")
+    if isinstance(default, str | int) and not isinstance(default, bool):
+        meaning += " (default: %(default)s)"
+    if option.get("action") == "extend" and default == ():
+        default = []
+    if parameter.kind is parameter.KEYWORD_ONLY:
+        name = f"--{parameter.name.strip('_').replace('_', '-')}"
+        option |= {"required": True} if needed else {"default": default}
+        sub.add_argument(name, dest=parameter.name, help=meaning, **option)
+    else:
+        option |= {} if needed else {"default": default, "nargs": "*"}
+        sub.add_argument(parameter.name, help=meaning, **option)
+
+
+def _keywords(hint: Any) -> dict[str, Any]:
+    """Return what ``add_argument`` is given for a type hint."""
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        found = _keywords(inside[0])
+        # Several words or nothing: the option alone means an empty list.
+        return {**found, "nargs": "*"} if "nargs" in found else found
+    if origin is Annotated:
+        several = {"nargs": len(inside[1])} if isinstance(inside[1], tuple) else {}
+        return {**_keywords(inside[0]), "metavar": inside[1], **several}
+    if origin is Literal:
+        return {"choices": inside}
+    if inside:  # a sequence
+        return {"nargs": "+", "action": "extend", **_keywords(inside[0])}
+    return {"action": "store_true"} if hint is bool else {"type": hint}
+
+
+def call(arguments: argparse.Namespace) -> int:
+    """Call the command that was parsed; return its exit code."""
+    function = arguments.function
+    given: dict[str, Any] = {}
+    for name, hint in get_type_hints(function, include_extras=True).items():
+        if hint is ConfigFiles:
+            given[name] = ConfigFiles(arguments.config, arguments.set, arguments.plugin)
+        elif name != "return":
+            given[name] = getattr(arguments, name)
+            _require_least(name, hint, given[name])
+    return int(function(**given))
+
+
+def _require_least(name: str, hint: Any, value: Any) -> None:
+    """Reject a number below the least that its hint allows."""
+    least = _least(hint)
+    for number in value if isinstance(value, list) else [value]:
+        if least is not None and number is not None and number < least:
+            option = name.replace("_", "-")
+            raise ValueError(f"--{option} is {number}, but must be at least {least}")
+
+
+def _least(hint: Any) -> int | None:
+    inside = get_args(hint)
+    if get_origin(hint) is Annotated:
+        return inside[2] if len(inside) > 2 else None
+    return _least(inside[0]) if inside else None

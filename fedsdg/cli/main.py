@@ -1,83 +1,138 @@
 """The parser of all commands, and what becomes of their errors.
 
-Every subcommand validates the whole config first. Whatever goes wrong in a foreseeable way is one
+Every command validates the whole config first. Whatever goes wrong in a foreseeable way is one
 sentence on stderr and exit code 2; ``--traceback`` shows where it came from.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import errno
 import os
 import select
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
 
 from fedsdg import __version__
-from fedsdg.cli import (
-    across,
-    aggregation,
-    analysis,
-    checking,
-    comparing,
-    completing,
-    configs,
-    data,
-    models,
-    pages,
-    pipeline,
-    provenance,
-    showing,
-    training,
-)
-from fedsdg.cli.command import FORESEEN, JUDGE, TITLES, Command, GroupedParser, Parser
+from fedsdg.cli.aggregation import aggregate
+from fedsdg.cli.checking import check
+from fedsdg.cli.command import FORESEEN, Parser, add_command, call, describe
+from fedsdg.cli.models import evaluate, export, partition, pretrain
+from fedsdg.cli.records import agree, record, summarise, trace, verify
+from fedsdg.cli.rendering import render
+from fedsdg.cli.showing import arenas, data, methods
+from fedsdg.cli.training import compare, reproduce, run, search
 from fedsdg.files.spent import note_spent
 
-#: The modules of commands, in the order of the help within each of its groups.
-GROUPS = (
-    training,
-    pipeline,
-    comparing,
-    checking,
-    configs,
-    showing,
-    data,
-    analysis,
-    across,
-    provenance,
-    pages,
-    models,
-    aggregation,
-    completing,
-)
+
+def completion(shell: Literal["bash", "zsh"]) -> int:
+    """Print what makes a shell complete this command.
+
+    Args:
+        shell: bash or zsh
+
+    Example:
+        eval "$(fedsdg completion bash)"
+    """
+    import shtab
+
+    whole, words = parser(), _words()
+    completions: dict[Any, Any] = {name: {shell: f"_fedsdg_{name}"} for name in words}
+    completions |= {"FILE": shtab.FILE, "FOLDER": shtab.DIR}
+    for argument in _arguments(whole):
+        if argument.metavar in completions:
+            argument.complete = completions[argument.metavar]  # type: ignore[attr-defined]
+    form = {
+        "bash": '_fedsdg_{name}() {{ compgen -W "{words}" -- "$1"; }}',
+        "zsh": "_fedsdg_{name}() {{ compadd -- {words} }}",
+    }[shell]
+    functions = [form.format(name=name, words=" ".join(known)) for name, known in words.items()]
+    preamble: Any = {shell: "\n".join(functions)}
+    print(shtab.complete(whole, shell, preamble=preamble))
+    return 0
 
 
-def commands() -> Iterator[tuple[str, Command]]:
-    """Every command with the title of its group."""
-    for module in GROUPS:
-        for command in module.COMMANDS:
-            yield command.group or getattr(module, "GROUP", JUDGE), command
+def _words() -> dict[str, list[str]]:
+    """Return the words that complete an argument, by what the help calls it."""
+    from fedsdg.cli.rendering import OTHERS
+    from fedsdg.data.datasets import DATASETS
+    from fedsdg.files.declarations import names
+
+    pages = {*names("tables")["tables"], *names("figures")["figures"], *OTHERS}
+    return {
+        "METHOD": [*names("methods")["methods"]],
+        "DATASET": [*DATASETS],
+        "RULE": [*names("rules")["rules"]],
+        "NAME": sorted(pages),
+    }
 
 
-def parser() -> Parser:
-    """The parser of the whole command line."""
-    whole = GroupedParser(
-        prog="fedsdg", description="Benchmark and reproduce federated fine-tuning."
-    )
+def _arguments(whole: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Yield every option and argument of every command."""
+    for action in whole._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for sub in action.choices.values():
+                yield from _arguments(sub)
+        else:
+            yield action
+
+
+#: The commands by group, in the order of the help.
+COMMANDS: dict[str, Sequence[Callable[..., int]]] = {
+    "run": (run, search, reproduce, compare),
+    "look at what there is": (check, methods, data, arenas, completion),
+    "data and backbones": (partition, pretrain),
+    "judge what was run": (render, summarise, agree, record, trace, verify),
+    "models": (export, evaluate, aggregate),
+}
+#: The tables of ``fedsdg.files.declarations`` whose names a command's help lists.
+TABLES: dict[Callable[..., int], Sequence[str]] = {
+    run: ("methods",),
+    search: ("methods",),
+    reproduce: ("keys",),
+    check: ("methods", "optimisers", "losses", "attacks", "keys", "tables", "figures"),
+    render: ("tables", "figures"),
+    aggregate: ("rules",),
+}
+
+
+class WholeParser(Parser):
+    """The parser of all commands: its help lists them in their groups, with an example each."""
+
+    def format_help(self) -> str:
+        """Return usage, what it is, the commands in groups, and the options."""
+        formatter = self._get_formatter()
+        formatter.start_section("options")
+        formatter.add_arguments(self._optionals._group_actions)
+        formatter.end_section()
+        groups = [
+            "\n".join(
+                [
+                    f"{title}:",
+                    *(f"  {one.__name__:12}{describe(one).summary}" for one in functions),
+                ]
+            )
+            for title, functions in COMMANDS.items()
+        ]
+        usage = f"usage: {self.prog} [options] command …"
+        more = f"'{self.prog} command --help' says more, with an example."
+        options = formatter.format_help().strip()
+        return "\n\n".join([usage, str(self.description), *groups, options, more, ""])
+
+
+def parser() -> WholeParser:
+    """Return the parser of the whole command line."""
+    whole = WholeParser(prog="fedsdg", description="Benchmark and reproduce federated fine-tuning.")
     whole.add_argument("--version", action="version", version=f"fedsdg {__version__}")
     whole.add_argument("--traceback", action="store_true", help="show where an error came from")
-    known = whole.add_subparsers(
+    commands = whole.add_subparsers(
         dest="command", required=True, metavar="command", parser_class=Parser
     )
-    whole.groups = {title: [] for title in TITLES}
-    for title, command in commands():
-        text = command.help
-        line = text.partition("\n")[0]
-        whole.groups[title].append((command.name, line.rstrip(".")))
-        sub = known.add_parser(command.name, help=line, description=text)
-        sub.tells, sub.example = command.tells, command.example
-        sub.set_defaults(function=command.function, parser=sub)
-        command.add_options(sub)
+    for functions in COMMANDS.values():
+        for function in functions:
+            add_command(commands, function, TABLES.get(function, ()))
     return whole
 
 
@@ -90,7 +145,7 @@ def _end_output() -> None:
 
 
 def _reader_has_gone() -> bool:
-    """Whether standard output or error is a pipe that nobody reads any more."""
+    """Return whether standard output or error is a pipe that nobody reads any more."""
     watch = select.poll()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # A stream without a file.
@@ -99,14 +154,12 @@ def _reader_has_gone() -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
-    whole = parser()
-    arguments, rest = whole.parse_known_args(argv)
+    """Run the command line; return the exit code."""
+    arguments, rest = parser().parse_known_args(argv)
     if rest:
-        arguments.parser.unknown(rest)
-    arguments.command_line = whole
+        arguments.parser.reject(rest)
     try:
-        code = int(arguments.function(arguments))
+        code = call(arguments)
         sys.stdout.flush()
         return code
     except FORESEEN as error:
@@ -128,8 +181,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt as stop:
         # A signal's number alone, or nothing, where the work had not come to what it keeps.
-        said = str(stop) if len(stop.args) > 1 else _INTERRUPTED
-        print(f"fedsdg: {said}", file=sys.stderr)
+        sentence = str(stop) if len(stop.args) > 1 else _INTERRUPTED
+        print(f"fedsdg: {sentence}", file=sys.stderr)
         return int(getattr(stop, "exit_code", 130))
     finally:
         note_spent(arguments.command)

@@ -1,41 +1,165 @@
-"""Commands that take a run's models out of the benchmark and evaluate them."""
+"""Commands that make what training begins with, and that take its models out of the benchmark."""
 
 from __future__ import annotations
 
-import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from fedsdg.cli.command import MODELS, Command
-from fedsdg.cli.options import add_config_options, add_json_option, load, say_json
+from fedsdg.cli.command import ConfigFiles, Count, DataSet, File, Folder, Seed
+from fedsdg.cli.options import print_json, require_writable
+from fedsdg.files import hint
 
 if TYPE_CHECKING:
     from fedsdg.experiment.loading import Source
 
 
-def export(arguments: argparse.Namespace) -> int:
+def partition(
+    laid: ConfigFiles,
+    *,
+    dataset: DataSet,
+    skew: str,
+    output: Sequence[File],
+    clients: Count | None = None,
+    seed: Sequence[Seed] = (),
+) -> int:
+    """Divide a data set among clients, once for each seed.
+
+    Args:
+        laid: the config that the options describe
+        dataset: of the config, or any that the benchmark knows
+        skew: such as dirichlet~0.05, classes~2, iid
+        output: one file a seed, in their order
+        clients: default: the config's
+        seed: default: the config's
+
+    Example:
+        fedsdg partition --dataset digits --skew dirichlet~0.1 --seed 0 --output shares.parquet
+    """
+    config = laid.load()
+    seeds = seed or config.seeds
+    if len(output) != len(seeds):
+        raise ValueError(
+            f"--output names {len(output)} file(s), but there are {len(seeds)} seeds; "
+            "name one file a seed, in their order"
+        )
+    require_writable(*output)
+    from fedsdg.data.partition_files import write_partition
+    from fedsdg.data.splits import listed
+    from fedsdg.experiment.loading import load_images
+    from fedsdg.experiment.material import make_partition
+
+    images = load_images(config.source(dataset))
+    for one_seed, file in zip(seeds, output, strict=True):
+        number = clients or config.federation.clients
+        made = make_partition(images, skew, one_seed, number, config.partition)
+        write_partition(made, file)
+        sizes = made.sizes().sum(1)
+        print(
+            f"{file}: {made.num_clients} clients with {sizes.min()} to {sizes.max()} "
+            f"samples after {made.attempts} draw(s)"
+        )
+    if "left_out" in images.facts:
+        print(f"left out, since in no split: {listed(images.facts['left_out'])}")
+    duplicates = images.facts.get("duplicates")
+    if duplicates is not None:
+        pairs = "".join(f", {test} is {train}" for test, train in duplicates["pairs"])
+        print(f"test images that are training images too: {duplicates['images']}{pairs}")
+    if made.natural is not None:
+        left = made.natural
+        print(
+            f"left out: {left.too_small} clients with fewer than {config.partition.min_samples} "
+            f"samples and {left.not_drawn} that were not drawn, {left.samples_left_out} samples"
+        )
+    return 0
+
+
+def pretrain(
+    laid: ConfigFiles, *, output: File, backbone: str | None = None, recorded: bool = False
+) -> int:
+    """Make a backbone as the config describes it.
+
+    Args:
+        laid: the config that the options describe
+        output: where it goes; facts on it lie beside it as JSON
+        backbone: default: the config's
+        recorded: take the record's where it has this one, unless FEDSDG_PRETRAIN=1
+
+    Example:
+        fedsdg pretrain --config smoke --output small.safetensors
+    """
+    config = laid.load()
+    name = backbone or config.backbone
+    if name not in config.backbones:
+        raise ValueError(
+            f"backbone {name!r} is not described under backbones{hint(name, config.backbones)}"
+        )
+    require_writable(output)
+    from fedsdg.experiment.backbones.made import take_recorded
+    from fedsdg.experiment.store import store_folder
+
+    options = config.backbones[name]
+    if recorded and take_recorded(name, options, output):
+        return 0
+    from fedsdg.experiment.backbones import pretraining
+
+    pretraining.pretrain(
+        options,
+        Path(output),
+        checkpoints=store_folder().parent / "checkpoints",
+        checkpoint_seconds=config.checkpoint_seconds,
+    )
+    return 0
+
+
+def export(
+    run: Folder,
+    *,
+    tensorboard: Folder | None = None,
+    output: Folder | None = None,
+    client: Sequence[Annotated[int, "K"]] = (),
+    backbone: File | None = None,
+) -> int:
     """Write a run's models for peft and timm, or its metrics.
 
     Each model has a card. With --tensorboard no models are written, but every recorded metric, as
     a file of events that TensorBoard shows.
+
+    Args:
+        run: folder of a run; for models one that kept them: training.save
+        tensorboard: write events with all recorded metrics here
+        output: default: models, in the run's folder
+        client: these alone (default: all there are)
+        backbone: default: results/backbones/<backbone>.safetensors
+
+    Example:
+        fedsdg run --method fedsdg --skew dirichlet~1.0 --set training.save=last --output mine
+        fedsdg export mine
+        fedsdg export mine --tensorboard events
     """
-    if arguments.tensorboard:
+    if not Path(run).is_dir():
+        raise FileNotFoundError(
+            f"there is no folder {run}; name that of a run, as 'fedsdg run' prints it"
+        )
+    if tensorboard:
+        for option, value in (("output", output), ("client", client), ("backbone", backbone)):
+            if value:
+                raise ValueError(f"--{option} is for models; --tensorboard writes none")
+        require_writable(tensorboard, remedy="name another place with --tensorboard")
         from fedsdg.analysis.events import write_events
 
-        for option in ("output", "client", "backbone"):
-            if getattr(arguments, option) is not None:
-                raise ValueError(f"--{option} is for models; --tensorboard writes none")
-        print(write_events(Path(arguments.run), Path(arguments.tensorboard)))
+        print(write_events(Path(run), Path(tensorboard)))
         return 0
+    require_writable(output or run)
     from fedsdg.experiment.exports.export import export_run
 
     done = export_run(
-        Path(arguments.run),
-        Path(arguments.output) if arguments.output else None,
-        arguments.client,
-        Path(arguments.backbone) if arguments.backbone else None,
+        Path(run),
+        Path(output) if output else None,
+        client or None,
+        Path(backbone) if backbone else None,
     )
     for remark in done.remarks:
         print(f"fedsdg: {remark}", file=sys.stderr)
@@ -43,92 +167,67 @@ def export(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _export_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("run", help="folder of a run; for models one that kept them: training.save")
-    sub.add_argument(
-        "--tensorboard", metavar="FOLDER", help="write events with all recorded metrics here"
-    )
-    sub.add_argument("--output", metavar="FOLDER", help="default: models, in the run's folder")
-    sub.add_argument(
-        "--client", nargs="+", type=int, metavar="K", help="these alone (default: all there are)"
-    )
-    sub.add_argument(
-        "--backbone", metavar="FILE", help="default: results/backbones/<backbone>.safetensors"
-    )
+def evaluate(
+    model: Folder,
+    *,
+    laid: ConfigFiles,
+    data: Sequence[DataSet] = (),
+    partition: File | None = None,
+    backbone: File | None = None,
+    json: bool = False,
+) -> int:
+    """Say how well an exported model does on data sets.
 
+    Args:
+        laid: the config that the options describe
+        model: folder of a model that `fedsdg export` wrote
+        data: data sets, of the benchmark or of --config (default: all of --config)
+        partition: only images that no client of this partition holds
+        backbone: of adapters: results/backbones/<backbone>.safetensors
+        json: print JSON
 
-def evaluate(arguments: argparse.Namespace) -> int:
-    """Say how well an exported model does on data sets."""
+    Example:
+        fedsdg run --method fedsdg --skew dirichlet~1.0 --set training.save=last --output mine
+        fedsdg export mine
+        fedsdg evaluate mine/models/global --data digits
+    """
+    sources = _sources(laid, data)
+    if not Path(model).is_dir():
+        raise FileNotFoundError(f"there is no folder {model}; name one that 'fedsdg export' wrote")
     from fedsdg.experiment.exports.evaluate import evaluate_model
     from fedsdg.experiment.loading import load_images
 
-    found = evaluate_model(
-        Path(arguments.model),
-        map(load_images, _sources_to_evaluate(arguments)),
-        Path(arguments.backbone) if arguments.backbone else None,
-        Path(arguments.partition) if arguments.partition else None,
+    results = evaluate_model(
+        Path(model),
+        map(load_images, sources),
+        Path(backbone) if backbone else None,
+        Path(partition) if partition else None,
     )
-    if arguments.json:
-        say_json([asdict(one) for one in found])
+    if json:
+        print_json([asdict(result) for result in results])
         return 0
-    for one in found:
+    for result in results:
         print(
-            f"{one.dataset}: accuracy {one.accuracy:.4f}, loss {one.loss:.4f} on {one.images} "
-            f"images ({one.samples}){f'; {one.chance}' if one.chance else ''}"
+            f"{result.dataset}: accuracy {result.accuracy:.4f}, loss {result.loss:.4f} on "
+            f"{result.images} images ({result.samples})"
+            f"{f'; {result.chance}' if result.chance else ''}"
         )
     return 0
 
 
-def _evaluate_options(sub: argparse.ArgumentParser) -> None:
-    add_config_options(sub)
-    sub.add_argument("model", help="folder of a model that `fedsdg export` wrote")
-    sub.add_argument(
-        "--data",
-        nargs="+",
-        metavar="NAME",
-        help="data sets, of the benchmark or of --config (default: all of --config)",
-    )
-    sub.add_argument(
-        "--partition", metavar="FILE", help="only images that no client of this partition holds"
-    )
-    sub.add_argument(
-        "--backbone", metavar="FILE", help="of adapters: results/backbones/<backbone>.safetensors"
-    )
-    add_json_option(sub)
-
-
-def _sources_to_evaluate(arguments: argparse.Namespace) -> list[Source]:
-    """Data sets by name; one's own, which a config describes, and by default all of a config."""
-    from fedsdg.files import hint
-    from fedsdg.methods.plugins import offered_datasets
-
-    if not (arguments.config or arguments.plugin):
-        if not arguments.data:
+def _sources(laid: ConfigFiles, names: Sequence[str]) -> list[Source]:
+    """Return the data sets of these names; a config describes further ones, by default all."""
+    if not (laid.config or laid.plugin):
+        if not names:
             raise ValueError(
                 "name data sets with --data, or a config that describes yours with --config"
             )
-        return list(arguments.data)
-    config = load(arguments)
-    names = arguments.data or config.datasets
+        return list(names)
+    from fedsdg.methods.plugins import offered_datasets
+
+    config = laid.load()
     known = (*config.own, *offered_datasets(config.plugins))
     for name in names:
         if name not in known:
             raise ValueError(f"unknown data set {name!r}{hint(name, known)}")
-    return [config.source(name) for name in names]
-
-
-_KEPT = "fedsdg run --method fedsdg --skew dirichlet~1.0 --set training.save=last --output mine"
-_EXPORT = f"""\
-{_KEPT}
-fedsdg export mine
-fedsdg export mine --tensorboard events"""
-_EVALUATE = f"""\
-{_KEPT}
-fedsdg export mine
-fedsdg evaluate mine/models/global --data digits"""
-
-GROUP = MODELS
-COMMANDS = (
-    Command(export, _export_options, (), _EXPORT),
-    Command(evaluate, _evaluate_options, (), _EVALUATE),
-)
+    return [config.source(name) for name in names or config.datasets]

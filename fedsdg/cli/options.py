@@ -1,70 +1,80 @@
-"""Options that several commands share, and what they give: above all a config."""
+"""What several commands share: what they print, and the check of places that they write to."""
 
 from __future__ import annotations
 
-import argparse
+import errno
 import json
 import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from fedsdg.files.places import CLAIMS, FIGURE, SUMMARY, TABLE
 
 if TYPE_CHECKING:
     from fedsdg.experiment.config import Config
 
 
-def add_config_options(sub: argparse.ArgumentParser) -> None:
-    """Let a command take a config: files, single settings and plugins."""
-    sub.add_argument(
-        "--config", nargs="+", metavar="FILE", help="laid over the default config, in order"
-    )
-    sub.add_argument(
-        "--set",
-        nargs="+",
-        metavar="KEY=VALUE",
-        help="laid over the config, such as training.device=cuda",
-    )
-    add_plugin_option(sub)
-
-
-def add_plugin_option(sub: argparse.ArgumentParser) -> None:
-    """Let a command take plugins."""
-    sub.add_argument(
-        "--plugin",
-        nargs="+",
-        metavar="FILE",
-        help="files that define further METHODS, or names of installed plugins",
-    )
-
-
-def add_json_option(sub: argparse.ArgumentParser) -> None:
-    """Let a command answer a script."""
-    sub.add_argument("--json", action="store_true", help="print JSON")
-
-
-def say_json(content: Any) -> None:
-    """JSON on standard output, where it stands alone; remarks go to standard error."""
+def print_json(content: Any) -> None:
+    """Print JSON on standard output, where it stands alone; remarks go to standard error."""
     print(json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False))
 
 
-def load(arguments: argparse.Namespace) -> Config:
-    """The config that the options ask for; a ValueError says what is wrong with it."""
-    from fedsdg.experiment.config_files import load_config
-
-    return load_config(arguments.config or (), arguments.set or (), arguments.plugin or ())
-
-
-def say_remarks(config: Config) -> None:
-    """Say on standard error what is left out of one's own data, and how it suits the backbone."""
+def print_remarks(config: Config) -> None:
+    """Say on standard error what is left out of a user's data, and how it suits the backbone."""
     from fedsdg.experiment.declared_data import left_out, remarks
 
-    for remark in left_out(config.own):
-        print(f"fedsdg: {remark}", file=sys.stderr)
+    lines = list(left_out(config.own))
     if config.trainable == "adapters":
-        for remark in remarks(config.own, config.backbone, config.backbones[config.backbone]):
-            print(f"fedsdg: {remark}", file=sys.stderr)
+        lines += remarks(config.own, config.backbone, config.backbones[config.backbone])
+    for line in lines:
+        print(f"fedsdg: {line}", file=sys.stderr)
 
 
-def whole_number(text: str) -> int:
-    """A seed as it is typed: a whole number from 0."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
-    return int(text)
+def print_failures(failed: Sequence[object], remedy: str) -> None:
+    """Name the runs that failed on standard error, and what to do about them."""
+    print(f"fedsdg: error: {len(failed)} run(s) failed:", file=sys.stderr)
+    for entry in failed:
+        print(f"  {entry}", file=sys.stderr)
+    print(remedy, file=sys.stderr)
+
+
+def require_writable(*places: str | Path, remedy: str = "name another place with --output") -> None:
+    """Refuse places that cannot be written to, before anything is imported or computed.
+
+    Args:
+        places: files or folders; of those that do not exist the nearest folder above is tried.
+        remedy: what names another place.
+
+    Raises:
+        OSError: one sentence with the reason and the remedy.
+    """
+    for place in places:
+        folder = Path(place).absolute()
+        while not folder.exists():
+            folder = folder.parent
+        folder = folder.parent if folder == Path(place).absolute() and folder.is_file() else folder
+        try:
+            with tempfile.TemporaryFile(dir=folder) as file:
+                file.write(bytes(4096))
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            first = "make room in" if full else "change the permissions of"
+            raise OSError(
+                f"{place} cannot be written ({error.strerror}): {first} {folder}, or {remedy}"
+            ) from error
+
+
+def where_next(config: Config) -> Iterator[str]:
+    """Yield lines that lead to a table, a figure, the claims and the page of an experiment."""
+    from fedsdg.files.declarations import declarations
+
+    usual, name = declarations()["usual_pages"], config.experiment
+    for table in (usual["tables"] if config.tables is None else config.tables)[:1]:
+        yield f"a table:  {TABLE.format(experiment=name, table=table)}.md"
+    for figure in (usual["figures"] if config.figures is None else config.figures)[:1]:
+        yield f"a figure: {FIGURE.format(experiment=name, figure=figure)}.svg"
+    yield f"claims:   {CLAIMS.format(experiment=name)}.md"
+    summaries = Path(SUMMARY.format(experiment=name)).parent
+    yield f"the page: fedsdg render page --records {summaries} --experiments {name}"

@@ -2,146 +2,150 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fedsdg.cli.command import LOOK, Command
-from fedsdg.cli.options import (
-    add_config_options,
-    add_json_option,
-    add_plugin_option,
-    load,
-    say_json,
-)
+from fedsdg.cli.command import ConfigFiles, File, Folder, Method
+from fedsdg.cli.options import print_json
+from fedsdg.files import hint
 
-GROUP = LOOK
+if TYPE_CHECKING:
+    from fedsdg.methods.declared import Row
 
 
-def methods(arguments: argparse.Namespace) -> int:
-    """Print the table of methods, or all about one.
+def methods(
+    name: Sequence[Method] = (),
+    *,
+    plugin: Sequence[File] = (),
+    markdown: bool = False,
+    json: bool = False,
+) -> int:
+    """List the methods by family, or print all about one.
 
     Of one method: formula, what is sent and kept, parameters, cost and source. `fedsdg methods
     scaffold` is short for `fedsdg methods show scaffold`.
+
+    Args:
+        name: [show] and a method
+        plugin: files that define further METHODS, or names of installed plugins
+        markdown: the whole page, docs/methods.md
+        json: print JSON
+
+    Example:
+        fedsdg methods show scaffold
     """
-    from fedsdg.files import hint
     from fedsdg.methods.plugins import find_plugin, find_row, offered
     from fedsdg.methods.showing import facts, lines
 
-    plugins = [find_plugin(place) for place in arguments.plugin or ()]
-    known = offered(plugins)
-    if arguments.name:
-        words = arguments.name[1:] if arguments.name[0] == "show" else arguments.name
-        for name in words:
-            if name not in known:
-                raise ValueError(f"there is no method {name!r}{hint(name, ['show', *known])}")
+    known = offered([find_plugin(place) for place in plugin])
+    wide = shutil.get_terminal_size().columns
+    if name:
+        words = name[1:] if name[0] == "show" else name
+        for word in words:
+            if word not in known:
+                raise ValueError(f"there is no method {word!r}{hint(word, ['show', *known])}")
         if len(words) != 1:
             raise ValueError("name one method, as in 'fedsdg methods show scaffold'")
-        (name,) = words
-        row = find_row(name, known[name])
-        if arguments.json:
-            say_json(facts(name, row))
+        row = find_row(words[0], known[words[0]])
+        if json:
+            print_json(facts(words[0], row))
         else:
-            print("\n".join(lines(name, row, shutil.get_terminal_size().columns)))
+            print("\n".join(lines(words[0], row, wide)))
         return 0
-    table = {name: find_row(name, plugin) for name, plugin in known.items()}
-    if arguments.markdown:
+    table = {method: find_row(method, place) for method, place in known.items()}
+    if markdown:
         from fedsdg.methods.page import method_page
 
         print(method_page(table), end="")
-        return 0
-    if arguments.json:
-        say_json([facts(name, row) for name, row in table.items()])
-        return 0
-    rows = [("method", "rule", "objective", "personalisation", "optimiser", "parameters")]
-    for name, row in table.items():
-        terms = " + ".join(["cross-entropy", *row.terms])
-        parameters = ", ".join(f"{k}={p.default}" for k, p in row.parameters.items())
-        optimiser = row.optimiser or "adam"
-        rows.append((name, row.rule, terms, row.personalisation, optimiser, parameters))
-    _print_columns(rows)
+    elif json:
+        print_json([facts(method, row) for method, row in table.items()])
+    else:
+        print("\n".join(_listed(table, wide)))
     return 0
 
 
-def _methods_options(sub: argparse.ArgumentParser) -> None:
-    add_plugin_option(sub)
-    sub.add_argument("--markdown", action="store_true", help="the whole page, docs/methods.md")
-    add_json_option(sub)
-    sub.add_argument("name", nargs="*", metavar="[show] METHOD", help="print all about one method")
+def _listed(table: Mapping[str, Row], wide: int) -> Iterator[str]:
+    """Yield a heading for each family and below it a line for each method, cut to ``wide``."""
+    names = max(map(len, table))
+    titles = max(len(row.title) for row in table.values())
+    for family in dict.fromkeys(row.family for row in table.values()):
+        yield f"{family or 'Others'}:"[:wide]
+        for name, row in table.items():
+            if row.family != family:
+                continue
+            parts = [" + ".join([row.rule, *row.terms])]
+            parts += [row.personalisation] if row.personalisation not in ("", "none") else []
+            parts += [row.optimiser] if row.optimiser else []
+            parts += [f"{key}={one.default}" for key, one in row.parameters.items()]
+            line = f"  {name:{names}}  {row.title:{titles}}  {', '.join(parts)}".rstrip()
+            yield line if len(line) <= wide else f"{line[: wide - 1].rstrip()}…"
 
 
-def data(arguments: argparse.Namespace) -> int:
+def data(laid: ConfigFiles, *, json: bool = False) -> int:
     """Say what data sets there are, and whether they are here.
 
     With --config or --plugin also those that the config describes.
+
+    Args:
+        laid: the config that the options describe
+        json: print JSON
+
+    Example:
+        fedsdg data
     """
+    config = laid.load() if any(laid) else None
     from fedsdg.experiment.offered_data import offered_data
 
-    config = load(arguments) if arguments.config or arguments.set or arguments.plugin else None
-    found = list(offered_data(config))
-    if arguments.json:
-        say_json([asdict(one) for one in found])
+    sets = list(offered_data(config))
+    if json:
+        print_json([asdict(one) for one in sets])
         return 0
     rows: list[tuple[str, ...]] = [("data set", "classes", "images", "pixels", "here", "from")]
-    for one in found:
+    for one in sets:
         pixels = f"{one.size}×{one.size}" if one.size else "—"
         pixels += {1: " grey", 3: " colour"}.get(one.channels or 0, "")
         note = f" ({one.note})" if one.note else ""
         counts = ["—" if n is None else f"{n:,}" for n in (one.classes, one.images)]
         here = "yes" if one.here else "no"
         rows.append((one.name, *counts, pixels, here, f"{one.place}{note}"))
-    _print_columns(rows)
-    return 0
-
-
-def _data_options(sub: argparse.ArgumentParser) -> None:
-    add_config_options(sub)
-    add_json_option(sub)
-
-
-def arenas(arguments: argparse.Namespace) -> int:
-    """List the experiments that ship, with a sentence on each."""
-    from fedsdg.experiment.arenas import CONFIGS, arenas
-
-    folder = Path(arguments.configs) if arguments.configs else CONFIGS
-    found = list(arenas(folder))
-    if arguments.json:
-        say_json([asdict(one) for one in found])
-        return 0
-    wide = shutil.get_terminal_size().columns - 1
-    for one in found:
-        data = ", ".join(one.datasets)
-        files = [folder / name for name in (*one.over, one.file)]
-        if folder == CONFIGS:  # These go by their names in any folder.
-            files = [file.relative_to(folder).with_suffix("") for file in files]
-        shown = " ".join(map(str, files))
-        size = f"{one.methods} methods, {one.rounds} rounds, {one.seeds} seeds, {one.runs} runs"
-        record = "with a committed record" if one.recorded else "no committed record"
-        print(f"{one.name}: {data}, {one.clients} clients")
-        print(textwrap.fill(one.about, wide, initial_indent="  ", subsequent_indent="  "))
-        print(f"  {size}; {record}\n  fedsdg run --grid {shown}\n")
-    return 0
-
-
-def _arenas_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--configs", metavar="FOLDER", help="default: config, of the checkout")
-    add_json_option(sub)
-
-
-def _print_columns(rows: Sequence[Sequence[str]]) -> None:
-    """Rows in columns that are as wide as what they hold; the last one is left as it is."""
     last = len(rows[0]) - 1
     widths = [max(len(row[i]) for row in rows) for i in range(last)]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
         print("  ".join([*cells, row[last]]).rstrip())
+    return 0
 
 
-COMMANDS = (
-    Command(methods, _methods_options, example="fedsdg methods show scaffold"),
-    Command(data, _data_options, example="fedsdg data"),
-    Command(arenas, _arenas_options, example="fedsdg arenas"),
-)
+def arenas(*, configs: Folder | None = None, json: bool = False) -> int:
+    """List the experiments that ship, with a sentence on each.
+
+    Args:
+        configs: default: config, of the checkout
+        json: print JSON
+
+    Example:
+        fedsdg arenas
+    """
+    from fedsdg.experiment.arenas import CONFIGS
+    from fedsdg.experiment.arenas import arenas as listed
+
+    folder = Path(configs) if configs else CONFIGS
+    experiments = list(listed(folder))
+    if json:
+        print_json([asdict(one) for one in experiments])
+        return 0
+    wide = shutil.get_terminal_size().columns - 1
+    for one in experiments:
+        files = [folder / name for name in (*one.over, one.file)]
+        if folder == CONFIGS:  # These go by their names in any folder.
+            files = [file.relative_to(folder).with_suffix("") for file in files]
+        size = f"{one.methods} methods, {one.rounds} rounds, {one.seeds} seeds, {one.runs} runs"
+        record = "with a committed record" if one.recorded else "no committed record"
+        print(f"{one.name}: {', '.join(one.datasets)}, {one.clients} clients")
+        print(textwrap.fill(one.about, wide, initial_indent="  ", subsequent_indent="  "))
+        print(f"  {size}; {record}\n  fedsdg run --grid {' '.join(map(str, files))}\n")
+    return 0

@@ -1,113 +1,117 @@
-"""Commands that train: a cell of the grid, one run, a whole grid, a search."""
+"""Commands that train: a run, a cell or a whole grid, a search, an experiment by the workflow."""
 
 from __future__ import annotations
 
-import argparse
+import logging
+import os
+import shlex
 import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from fedsdg.cli.command import FORESEEN, RUN, WORKFLOW, Command
-from fedsdg.cli.options import add_config_options, load, say_remarks, whole_number
+from fedsdg.cli.command import FORESEEN, ConfigFiles, Count, DataSet, File, Folder, Method, Seed
+from fedsdg.cli.options import print_failures, print_remarks, require_writable, where_next
 from fedsdg.experiment.store import store_folder
+from fedsdg.files.places import RECORD, SEARCH, filled
+
+if TYPE_CHECKING:
+    from fedsdg.experiment.config import Config
+
+#: Where the workflow's jobs find the command: in the folder of the experiment, which the nodes of
+#: a cluster see too. They use the interpreter and the package of the process that starts them,
+#: whatever is on the search path, for the workflow's hashes are those of its code.
+JOBS_CALL = Path(".fedsdg/bin/fedsdg")
 
 
-def train(arguments: argparse.Namespace) -> int:
-    """Train all seeds of one cell of a grid in one process; a failed seed is a row."""
-    from fedsdg.data.partition_files import read_partition
-    from fedsdg.experiment.continuing import is_asked_for, take_from_record
-    from fedsdg.experiment.loading import load_images
-    from fedsdg.experiment.machine.progress import round_progress
-    from fedsdg.experiment.material import prepare_material
-    from fedsdg.experiment.possible import require_possible
-    from fedsdg.experiment.run_files import address
-    from fedsdg.experiment.runs import execute, record_failure
-    from fedsdg.models.backbones import load_backbone
-
-    config = load(arguments)
-    method = config.method(arguments.method)
-    require_possible(config, method.label)
-    if len(arguments.partitions) != len(config.seeds):
-        raise ValueError(
-            f"--partitions names {len(arguments.partitions)} files, but the config has "
-            f"{len(config.seeds)} seeds; name one file a seed, in the config's order"
-        )
-    runs = [config.run(arguments.dataset, arguments.skew, method, seed) for seed in config.seeds]
-    identities = [
-        config.identity(arguments.dataset, arguments.skew, method, seed) for seed in config.seeds
-    ]
-    folders = [Path(arguments.output) / f"seed~{seed}" for seed in config.seeds]
-    try:
-        backbone = load_backbone(arguments.backbone) if arguments.backbone else None
-        images = load_images(config.source(arguments.dataset))
-        material = prepare_material(images, backbone, config.training.device)
-    except FORESEEN as error:
-        for one, folder, identity in zip(runs, folders, identities, strict=True):
-            failure = record_failure(one, error, folder, identity)
-        print(f"fedsdg: error: all seeds failed: {failure}", file=sys.stderr)
-        return 0
-    for one, folder, identity, path in zip(
-        runs, folders, identities, arguments.partitions, strict=True
-    ):
-        title = f"{arguments.dataset} {arguments.skew} {method.label} seed {one.seed}"
-        with round_progress(title, config.federation.rounds) as progress:
-            try:
-                shares = read_partition(path)
-            except FORESEEN as error:
-                outcome: str | None = record_failure(one, error, folder, identity)
-            else:
-                if is_asked_for():
-                    wanted = address(one, material, shares)
-                    take_from_record(config.experiment, [wanted], store_folder())
-                outcome = execute(
-                    one,
-                    material,
-                    shares,
-                    folder,
-                    store=store_folder(),
-                    identity=identity,
-                    progress=progress,
-                    checkpoint_seconds=config.checkpoint_seconds,
-                )
-        print(f"{title}: {outcome or 'ok'}", file=sys.stderr, flush=True)
-    return 0
-
-
-def _train_options(sub: argparse.ArgumentParser) -> None:
-    add_config_options(sub)
-    sub.add_argument("--dataset", required=True)
-    sub.add_argument("--skew", required=True)
-    sub.add_argument("--method", required=True)
-    sub.add_argument("--backbone", help="not with trainable: full")
-    sub.add_argument("--partitions", nargs="+", required=True)
-    sub.add_argument("--output", required=True)
-
-
-def run(arguments: argparse.Namespace) -> int:
+def run(
+    laid: ConfigFiles,
+    *,
+    method: Method | None = None,
+    dataset: DataSet | None = None,
+    skew: str | None = None,
+    seed: Seed | None = None,
+    output: Folder | None = None,
+    partitions: Sequence[File] = (),
+    backbone: File | None = None,
+    grid: Sequence[File] | None = None,
+    jobs: Count = 1,
+    seeds_together: Count = 1,
+    only: Sequence[Method] = (),
+    continue_record: bool = False,
+    minutes: float | None = None,
+    runs_only: bool = False,
+) -> int:
     """Run one method, or a whole grid.
 
     Partitions and the backbone that are lacking are made.
+
+    Args:
+        laid: the config that the options describe
+        method: a label of the config, or any method of `fedsdg methods`
+        dataset: of the config, or any that the benchmark knows
+        skew: of the config, or any: dirichlet~0.05, classes~2, iid
+        seed: default: the config's first
+        output: default: where the grid would have it
+        partitions: a cell, as a job of the workflow: a file for each seed of the config, all of
+            them in one process; a failed seed is a row
+        backbone: of a cell; not with trainable: full
+        grid: a whole grid with summary, tables, figures and claims; files laid over the config
+        jobs: of a grid: runs side by side
+        seeds_together: of a grid: seeds of a cell trained in one pass, meant for a GPU
+        only: of a grid: data sets, skews, methods, seed~N; others wait
+        continue_record: of a grid: take runs of the committed record that are the very ones (or
+            FEDSDG_CONTINUE=1)
+        minutes: of a grid: start no run after so many; 0: tables of what is there
+        runs_only: of a grid: stop when the runs are done, failed ones included: no summary, tables
+            or figures
+
+    Example:
+        fedsdg run --method fedsdg --skew dirichlet~0.1
+        fedsdg run --grid smoke --jobs 2
     """
-    if arguments.grid is not None:
-        return _run_grid(arguments)
-    config = load(arguments)
-    if arguments.method is None:
+    config = laid.load(grid or ())
+    single = {"method": method, "dataset": dataset, "skew": skew, "seed": seed, "output": output}
+    given = [name for name, value in single.items() if value is not None]
+    if grid is not None and given:
+        raise ValueError(f"--{given[0]} is for one run; choose runs of a grid with --only")
+    if grid is None and method is None:
         raise ValueError("name a method with --method, or a whole grid with --grid")
+    require_writable(store_folder(), remedy="name another place with FEDSDG_STORE")
+    require_writable(output or "results")
+    if grid is not None:
+        from fedsdg.experiment.continuing import is_asked_for
+
+        options = {"jobs": jobs, "only": only, "minutes": minutes, "runs_only": runs_only}
+        options |= {"seeds_together": seeds_together}
+        options |= {"continue_record": continue_record or is_asked_for()}
+        return _run_grid(config, options)
+    if partitions:
+        lacking = [name for name in ("dataset", "skew", "output") if single[name] is None]
+        if lacking:
+            raise ValueError(f"a cell needs --{lacking[0]} beside --partitions")
+        return _run_cell(config, single, partitions, backbone)
+    return _run_one(config, single)
+
+
+def _run_one(config: Config, wanted: dict[str, Any]) -> int:
     from fedsdg.experiment.chance import ON_THE_GLOBAL_TEST, chance_of_run
     from fedsdg.experiment.machine.progress import round_progress
     from fedsdg.experiment.single import do, single
     from fedsdg.files import read_json
 
-    grid = [one.label for one in config.methods]
-    one = single(config, arguments.method, arguments.dataset, arguments.skew, arguments.seed)
-    if one.method.label not in grid:
+    names = [wanted[name] for name in ("method", "dataset", "skew", "seed")]
+    one = single(config, *names)
+    if one.method.label not in [method.label for method in config.methods]:
         values = ", ".join(f"{key}={value}" for key, value in one.method.parameters.items())
         print(
             f"fedsdg: {one.method.label} is not in the config: it runs with its defaults"
             f"{f' ({values})' if values else ''} and the rates of the config",
             file=sys.stderr,
         )
-    say_remarks(one.config)
-    output = Path(arguments.output) if arguments.output else one.folder
+    print_remarks(one.config)
+    output = Path(wanted["output"] or one.folder)
     failure = do(one, store_folder(), output, round_progress)
     if failure:
         print(f"fedsdg: error: {one.title} failed: {failure}", file=sys.stderr)
@@ -121,156 +125,269 @@ def run(arguments: argparse.Namespace) -> int:
         text = value if name == "round" else f"{value:.4f}"
         print(f"{name:28s}{text}{f'  {remark}' if remark else ''}")
     print(f"records in {output}")
+    print(f"its curves: fedsdg export {output} --tensorboard events")
+    print("tables and figures of a whole experiment: fedsdg run --grid smoke")
     return 0
 
 
-def _run_options(sub: argparse.ArgumentParser) -> None:
-    add_config_options(sub)
-    one = sub.add_argument_group("one run")
-    one.add_argument("--method", help="a label of the config, or any method of `fedsdg methods`")
-    one.add_argument("--dataset", help="of the config, or any that the benchmark knows")
-    one.add_argument("--skew", help="of the config, or any: dirichlet~0.05, classes~2, iid")
-    one.add_argument("--seed", type=whole_number, help="default: the config's first")
-    one.add_argument("--output", help="default: where the grid would have it")
-    many = sub.add_argument_group("a whole grid, with summary, tables, figures and claims")
-    many.add_argument("--grid", nargs="*", metavar="FILE", help="files laid over the config")
-    many.add_argument("--jobs", type=int, default=1, help="runs side by side (default: 1)")
-    many.add_argument(
-        "--seeds-together",
-        type=int,
-        default=1,
-        metavar="N",
-        help="seeds of a cell trained in one pass, meant for a GPU (default: 1)",
-    )
-    many.add_argument(
-        "--only", nargs="+", metavar="NAME", help="data sets, skews, methods, seed~N; others wait"
-    )
-    many.add_argument(
-        "--continue-record",
-        action="store_true",
-        help="take runs of the committed record that are the very ones (or FEDSDG_CONTINUE=1)",
-    )
-    many.add_argument(
-        "--minutes", type=float, help="start no run after so many; 0: tables of what is there"
-    )
-    many.add_argument(
-        "--runs-only",
-        action="store_true",
-        help="stop when the runs are done, failed ones included: no summary, tables or figures",
-    )
+def _run_cell(
+    config: Config, wanted: dict[str, Any], partitions: Sequence[str], backbone: str | None
+) -> int:
+    """Train all seeds of one cell; a failed seed is a row."""
+    from fedsdg.data.partition_files import read_partition
+    from fedsdg.experiment.continuing import is_asked_for, take_from_record
+    from fedsdg.experiment.loading import load_images
+    from fedsdg.experiment.machine.progress import round_progress
+    from fedsdg.experiment.material import prepare_material
+    from fedsdg.experiment.possible import require_possible
+    from fedsdg.experiment.run_files import address
+    from fedsdg.experiment.runs import execute, record_failure
+    from fedsdg.models.backbones import load_backbone
+
+    dataset, skew, store = wanted["dataset"], wanted["skew"], store_folder()
+    method = config.method(wanted["method"])
+    require_possible(config, method.label)
+    if len(partitions) != len(config.seeds):
+        raise ValueError(
+            f"--partitions names {len(partitions)} files, but the config has "
+            f"{len(config.seeds)} seeds; name one file a seed, in the config's order"
+        )
+    runs = [
+        (
+            config.run(dataset, skew, method, seed),
+            Path(wanted["output"], f"seed~{seed}"),
+            config.identity(dataset, skew, method, seed),
+        )
+        for seed in config.seeds
+    ]
+    try:
+        images = load_images(config.source(dataset))
+        weights = load_backbone(backbone) if backbone else None
+        material = prepare_material(images, weights, config.training.device)
+    except FORESEEN as error:
+        for entry in runs:
+            failure = record_failure(entry[0], error, *entry[1:])
+        print(f"fedsdg: error: all seeds failed: {failure}", file=sys.stderr)
+        return 0
+    for (one, folder, identity), path in zip(runs, partitions, strict=True):
+        title = f"{dataset} {skew} {method.label} seed {one.seed}"
+        with round_progress(title, config.federation.rounds) as progress:
+            try:
+                shares = read_partition(path)
+            except FORESEEN as error:
+                outcome: str | None = record_failure(one, error, folder, identity)
+            else:
+                if is_asked_for():
+                    wanted_runs = [address(one, material, shares)]
+                    take_from_record(config.experiment, wanted_runs, store)
+                outcome = execute(
+                    one,
+                    material,
+                    shares,
+                    folder,
+                    store=store,
+                    identity=identity,
+                    progress=progress,
+                    checkpoint_seconds=config.checkpoint_seconds,
+                )
+        print(f"{title}: {outcome or 'ok'}", file=sys.stderr, flush=True)
+    return 0
 
 
-def _run_grid(arguments: argparse.Namespace) -> int:
-    from fedsdg.experiment.config_files import load_config
-    from fedsdg.experiment.continuing import is_asked_for
+def _run_grid(config: Config, options: dict[str, Any]) -> int:
     from fedsdg.experiment.grid import run_grid
     from fedsdg.experiment.possible import require_possible
 
-    files = [*(arguments.config or ()), *arguments.grid]
-    config = load_config(files, arguments.set or (), arguments.plugin or ())
-    for option in ("method", "dataset", "skew", "seed", "output"):
-        if getattr(arguments, option) is not None:
-            raise ValueError(f"--{option} is for one run; choose runs of a grid with --only")
-    if arguments.jobs < 1:
-        raise ValueError(f"--jobs is {arguments.jobs}, but must be at least 1")
-    if arguments.seeds_together < 1:
-        raise ValueError(f"--seeds-together is {arguments.seeds_together}, but must be at least 1")
     require_possible(config)
-    say_remarks(config)
-    failed = run_grid(
-        config,
-        store_folder(),
-        jobs=arguments.jobs,
-        only=arguments.only or (),
-        minutes=arguments.minutes,
-        seeds_together=arguments.seeds_together,
-        continue_record=arguments.continue_record or is_asked_for(),
-        runs_only=arguments.runs_only,
-    )
+    print_remarks(config)
+    failed = run_grid(config, store_folder(), **options)
     if failed:
-        print(f"fedsdg: error: {len(failed)} run(s) failed:", file=sys.stderr)
-        for entry in failed:
-            print(f"  {entry}", file=sys.stderr)
-        print("mend the cause, and give the same command again", file=sys.stderr)
+        print_failures(failed, "mend the cause, and give the same command again")
         return 1
+    if not options["runs_only"]:
+        print("\n".join(where_next(config)))
     return 0
 
 
-def search(arguments: argparse.Namespace) -> int:
+def search(
+    laid: ConfigFiles,
+    *,
+    backbone: File | None = None,
+    output: File | None = None,
+    jobs: Count | None = None,
+    only: Sequence[Method] = (),
+    minutes: float | None = None,
+    continue_record: bool = False,
+    show: bool = False,
+    found: File | None = None,
+) -> int:
     """Search hyper-parameters, equally long for every method.
 
     On seeds outside the grid, by validation accuracy.
+
+    Args:
+        laid: the config that the options describe
+        backbone: default: results/backbones/<backbone>.safetensors
+        output: default: results/search/<experiment>.json
+        jobs: runs side by side (default: a device or a processor each)
+        only: labels; others wait
+        minutes: start no run after so many
+        continue_record: in two stages: trials of the committed search count too (or
+            FEDSDG_CONTINUE=1)
+        show: run nothing: show the values that have been found
+        found: run nothing: print the values in FILE as methods entries
+
+    Example:
+        fedsdg pretrain --output results/backbones/letters.safetensors
+        fedsdg search --config needs --only fedavg --minutes 10
     """
+    if found:
+        from fedsdg.experiment.search import found_entries, read_found
+
+        print(found_entries(read_found(Path(found))))
+        return 0
+    config = laid.load()
+    target = Path(output or filled(SEARCH, experiment=config.experiment))
+    if not show:
+        require_writable(target)
+        require_writable(store_folder(), remedy="name another place with FEDSDG_STORE")
     from fedsdg.experiment import search as searching
     from fedsdg.experiment.continuing import is_asked_for
     from fedsdg.experiment.grid import backbone_file
     from fedsdg.experiment.possible import require_possible
-    from fedsdg.files.places import RECORD, SEARCH, filled
 
-    if arguments.found:
-        print(searching.found_entries(searching.read_found(Path(arguments.found))))
-        return 0
-    config = load(arguments)
-    output = Path(arguments.output or filled(SEARCH, experiment=config.experiment))
-    if arguments.show:
-        found = searching.read_found(output)
+    if show:
+        results = searching.read_found(target)
     else:
-        if arguments.jobs is not None and arguments.jobs < 1:
-            raise ValueError(f"--jobs is {arguments.jobs}, but must be at least 1")
         require_possible(config)
-        backbone = Path(arguments.backbone) if arguments.backbone else backbone_file(config)
-        record = filled(RECORD, experiment=config.experiment)
-        continuing = arguments.continue_record or is_asked_for()
-        found = searching.search(
+        record = filled(RECORD, experiment=config.experiment) / "search.json"
+        results = searching.search(
             config,
             store_folder(),
-            backbone,
-            output,
-            jobs=arguments.jobs,
-            only=arguments.only or (),
-            minutes=arguments.minutes,
-            record=record / "search.json" if continuing else None,
+            Path(backbone) if backbone else backbone_file(config),
+            target,
+            jobs=jobs,
+            only=only,
+            minutes=minutes,
+            record=record if continue_record or is_asked_for() else None,
         )
-    print("\n".join(searching.summary_lines(found)))
+    print("\n".join(searching.summary_lines(results)))
     return 0
 
 
-def _search_options(sub: argparse.ArgumentParser) -> None:
-    add_config_options(sub)
-    sub.add_argument("--backbone", help="default: results/backbones/<backbone>.safetensors")
-    sub.add_argument("--output", help="default: results/search/<experiment>.json")
-    sub.add_argument(
-        "--jobs", type=int, help="runs side by side (default: a device or a processor each)"
+def reproduce(snakemake: Sequence[str] = (), *, laid: ConfigFiles, cores: str = "all") -> int:
+    """Make every table, figure and claim of an experiment from nothing, by the workflow.
+
+    Args:
+        laid: the config that the options describe
+        snakemake: after `--`, passed on: -- --dry-run, -- runs, -- --report report.html
+        cores: how many jobs side by side
+
+    Example:
+        fedsdg reproduce --config needs --cores 2
+    """
+    from fedsdg.experiment.config import parse_config
+    from fedsdg.experiment.config_files import kept_whole, merged_config
+    from fedsdg.files.shipped import shipped
+
+    if find_spec("snakemake") is None:
+        raise ValueError(
+            "fedsdg reproduce needs snakemake, which is not installed; `fedsdg run --grid` makes "
+            "the same without it"
+        )
+    merged = merged_config(laid.config, laid.set, laid.plugin)
+    config = parse_config(merged)
+    require_writable("results", ".fedsdg", remedy="call it in another folder")
+    command = ["--snakefile", str(shipped("workflow/Snakefile"))]
+    command += ["--workflow-profile", str(shipped("profiles/default"))]
+    command += ["--configfile", str(kept_whole(merged)), "--cores", cores]
+    if not snakemake:
+        command += ["--quiet", "host", "reason", "progress"]
+        logging.getLogger("snakemake.logging").addFilter(_tells_something)
+    _write_jobs_call()
+    path = [str(JOBS_CALL.parent.absolute()), os.environ.get("PATH", os.defpath)]
+    os.environ["PATH"] = os.pathsep.join(path)
+    from snakemake.cli import main
+
+    try:
+        main([*command, *snakemake])
+    except SystemExit as end:
+        if end.code or snakemake:  # Options may ask for less than everything.
+            return int(end.code or 0)
+    print("\n".join(where_next(config)))
+    return 0
+
+
+def _tells_something(line: logging.LogRecord) -> bool:
+    """Return whether a line of Snakemake's log says more than that it chooses jobs."""
+    return not line.getMessage().startswith(("Select jobs to execute", "Execute "))
+
+
+def _write_jobs_call() -> None:
+    from fedsdg.files import PACKAGE, write_bytes
+
+    folder = repr(str(PACKAGE.parent))
+    start = (
+        f"import sys; {folder} in sys.path or sys.path.insert(0, {folder}); "
+        "from fedsdg.cli import main; sys.exit(main())"
     )
-    sub.add_argument("--only", nargs="+", metavar="METHOD", help="labels; others wait")
-    sub.add_argument("--minutes", type=float, help="start no run after so many")
-    sub.add_argument(
-        "--continue-record",
-        action="store_true",
-        help="in two stages: trials of the committed search count too (or FEDSDG_CONTINUE=1)",
+    text = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -c {shlex.quote(start)} "$@"\n'
+    if not (JOBS_CALL.is_file() and JOBS_CALL.read_text(encoding="utf-8") == text):
+        write_bytes(JOBS_CALL, text.encode())
+    JOBS_CALL.chmod(0o755)
+
+
+def compare(
+    file: Sequence[File],
+    *,
+    arena: str = "needs",
+    seeds: int = 5,
+    against: Sequence[Method] = (),
+    tune: bool = False,
+    baselines_here: bool = False,
+    jobs: Count | None = None,
+    output: Folder | None = None,
+    json: bool = False,
+) -> int:
+    """Set methods of your own beside the published rows of an arena.
+
+    Args:
+        file: my_method.py, which defines METHODS; or a config file with plugins and methods
+        arena: needs, label-skew or views
+        seeds: how many of the record's
+        against: rows of the record (default: all)
+        tune: search for values first, as the rows' were found
+        baselines_here: run the record's rows here too, where runs cannot be paired with it
+        jobs: side by side (default: a processor each)
+        output: default: compare/<arena>-<file>
+        json: print JSON
+
+    Example:
+        fedsdg compare my_method.py --against ditto fedrep
+    """
+    require_writable(output or "compare")
+    from itertools import chain
+
+    from fedsdg.analysis.tables.render import to_text
+    from fedsdg.analysis.tables.standing import differences, places, standing_table
+    from fedsdg.cli.options import print_json
+    from fedsdg.experiment import comparing
+    from fedsdg.files import read_json
+
+    request = comparing.Request(tuple(file), arena, seeds, tuple(against), tune, baselines_here)
+    folder = Path(output) if output else None
+    outcome = comparing.compare(
+        request, store_folder(), jobs=jobs or os.cpu_count() or 1, output=folder
     )
-    sub.add_argument("--show", action="store_true", help="run nothing: show what is known")
-    sub.add_argument(
-        "--found", metavar="FILE", help="run nothing: print the values in FILE as methods entries"
-    )
-
-
-GROUP = RUN
-
-_RUN = """\
-fedsdg run --method fedsdg --skew dirichlet~0.1
-fedsdg run --grid smoke --jobs 2"""
-_SEARCH = """\
-fedsdg pretrain --output results/backbones/letters.safetensors
-fedsdg search --config needs --only fedavg --minutes 10"""
-_TRAIN = """\
-fedsdg partition --dataset digits --skew iid --seed 0 --output shares.parquet
-fedsdg pretrain --output letters.safetensors
-fedsdg train --dataset digits --skew iid --method fedavg --set seeds=[0] \\
-  --backbone letters.safetensors --partitions shares.parquet --output cell"""
-
-COMMANDS = (
-    Command(run, _run_options, ("methods",), _RUN),
-    Command(search, _search_options, ("methods",), _SEARCH),
-    Command(train, _train_options, ("methods",), _TRAIN, WORKFLOW),
-)
+    page = outcome.folder / comparing.PAGE
+    if json:
+        facts = read_json(outcome.folder / "comparison.json")
+        rows = [*chain(*(differences(standing) for standing in outcome.standings))]
+        print_json({"paired": facts["paired"], "page": page.as_posix(), "differences": rows})
+        return 0
+    for standing in outcome.standings:
+        print(to_text(standing_table(standing)))
+        for sentence in places(standing):
+            print(sentence)
+    print(f"the page: {page}", file=sys.stderr)
+    return 0

@@ -237,8 +237,9 @@ class Config:
         """The run of one cell of the grid and one seed; ``ValueError`` for an untuned row."""
         if method.label in self.untuned:
             raise ValueError(
-                f"methods: {method.label!r} has no tuned values in {self.tuned[-1]}; make them with "
-                f"'fedsdg search --only {method.label}' and this config, or set eta_g in its entry"
+                f"methods: {method.label!r} has no tuned values in {self.tuned[-1]}; make them "
+                f"with 'fedsdg search --only {method.label}' and this config, or set eta_g in its "
+                "entry"
             )
         case = self.scenario(setting)
         training = {**asdict(case.training), **method.row.training}

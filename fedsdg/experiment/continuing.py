@@ -19,9 +19,8 @@ from typing import Any
 import pyarrow as pa
 
 from fedsdg import files
-from fedsdg.analysis.origins import read_origins, read_stamps
-from fedsdg.analysis.read_back import read_summary
-from fedsdg.analysis.summarise import Gathered
+from fedsdg.analysis.record import read_origins, read_stamps
+from fedsdg.analysis.summarise import Run, read_summary
 from fedsdg.experiment.store import Address, keep_or_reuse, together_key
 from fedsdg.files.places import RECORD, filled
 from fedsdg.files.records import (
@@ -65,7 +64,7 @@ def take_from_record(experiment: str, wanted: Iterable[Address], store: Path) ->
     return taken
 
 
-def _addresses_of(run: Gathered, later: Iterable[Mapping[str, Any]]) -> Iterator[Address]:
+def _addresses_of(run: Run, later: Iterable[Mapping[str, Any]]) -> Iterator[Address]:
     """The address that a run was recorded under, and those that it was given later."""
     recorded = Address(*(run.row[name] for name in _ADDRESS))
     yield recorded
@@ -76,12 +75,12 @@ def _addresses_of(run: Gathered, later: Iterable[Mapping[str, Any]]) -> Iterator
 
 
 @lru_cache(maxsize=1)
-def _runs_of(record: Path, _: int) -> list[Gathered]:
+def _runs_of(record: Path, _: int) -> list[Run]:
     """The runs of a record, read once for all seeds of a cell; the time tells versions apart."""
     return read_summary(record)
 
 
-def _is_whole(run: Gathered) -> bool:
+def _is_whole(run: Run) -> bool:
     """Whether the record holds all files of a run: a trace and models it never holds."""
     if run.row["status"] != "ok" or run.row["result"] is None:
         return False
@@ -90,19 +89,19 @@ def _is_whole(run: Gathered) -> bool:
 
 
 def _put_back(
-    run: Gathered, origin: Mapping[str, Any], record: Path, store: Path, address: Address
+    run: Run, origin: Mapping[str, Any], record: Path, store: Path, address: Address
 ) -> None:
     seeds = origin.get("seeds_together", [run.row["seed"]])
     facts = {name: value for name, value in origin.items() if name not in ("runs", "first", "last")}
     for name in ("wall_seconds", "peak_rss_mb"):
-        facts[name] = run.timings[name][0].as_py() if len(run.timings) else None
+        facts[name] = run.table("timings")[name][0].as_py() if len(run.table("timings")) else None
 
     def write(place: Path) -> None:
         for name, schema, others in (
             ("rounds", ROUNDS_SCHEMA, more("rounds")),
             ("clients", CLIENTS_SCHEMA, more("clients")),
         ):
-            rows = getattr(run, name).to_pylist()
+            rows = run.table(name).to_pylist()
             write_parquet(place / f"{name}.parquet", rows, schema, others)
         write_parquet(place / "timings.parquet", _timings(run), TIMINGS_SCHEMA)
         files.write_json(place / "result.json", _outcome(run))
@@ -112,13 +111,13 @@ def _put_back(
     keep_or_reuse(store, together_key(address.key, seeds), write)
 
 
-def _timings(run: Gathered) -> list[dict[str, Any]]:
+def _timings(run: Run) -> list[dict[str, Any]]:
     names: list[str] = TIMINGS_SCHEMA.names
-    table: pa.Table = run.timings.select(names)
+    table: pa.Table = run.table("timings").select(names)
     return [row for row in table.to_pylist() if row["round"] is not None]
 
 
-def _outcome(run: Gathered) -> dict[str, Any]:
+def _outcome(run: Run) -> dict[str, Any]:
     said = json.loads(run.row["result"])
     aside = {*_NAMES, *_ADDRESS, "status", "error"}
     return {name: value for name, value in said.items() if name not in aside}

@@ -1,12 +1,14 @@
 """All documents that are generated from the parts, so that nothing they declare is written twice.
 
-``make documents`` writes them; a test, and ``fedsdg documents --check``, say which of them is
-stale. Imports every part, and torch.
+``make documents`` writes them; a test, and ``python -m fedsdg.experiment.documents --check``, say
+which of them is stale. Imports every part, and torch.
 """
 
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -73,3 +75,26 @@ def stale(folder: Path = ROOT, made: dict[str, str] | None = None) -> list[str]:
 
 def _holds(file: Path, text: str) -> bool:
     return file.is_file() and file.read_bytes() == text.encode()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the documents of this checkout, or with ``--check`` name those that are stale."""
+    if not (ROOT / "pyproject.toml").is_file():
+        print(f"fedsdg: error: {ROOT} is no checkout of the sources", file=sys.stderr)
+        return 2
+    if "--check" not in arguments:
+        for path in write_documents(ROOT):
+            print(path)
+        return 0
+    due = stale(ROOT)
+    if due:
+        named = ", ".join(due)
+        print(
+            f"fedsdg: error: not what the parts say: {named}; give `make documents`",
+            file=sys.stderr,
+        )
+    return 2 if due else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -108,7 +108,8 @@ def with_tuned(
     Raises:
         ValueError: A file holds something else, or a value that a parameter does not allow.
     """
-    laid, tuned = list(methods), {}
+    laid: list[MethodConfig] = list(methods)
+    tuned: Mapping[str, Any] = {}
     for file in files:
         place = next((p for p in (Path(file), root() / file) if p.is_file()), None)
         read = {} if place is None else read_yaml(place) or {}

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fedsdg.analysis.read_back import read_summary
-from fedsdg.analysis.summarise import Gathered
+from fedsdg.analysis.summarise import Run, read_summary
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.loading import load_images
@@ -17,7 +16,7 @@ from fedsdg.files.places import ARENAS, RECORDS
 from fedsdg.models.backbones import load_backbone
 
 
-def sampled(runs: Sequence[Gathered], number: int, salt: str) -> list[Gathered]:
+def sampled(runs: Sequence[Run], number: int, salt: str) -> list[Run]:
     """So many of the runs: those whose folders, hashed together with ``salt``, come first.
 
     ``salt``, the hash of a commit, decides: nobody can choose, and every commit tries others.
@@ -41,7 +40,7 @@ def rechecked(root: Path, number: int | None, salt: str) -> Iterator[tuple[str, 
             yield arena, _again(root, config, run)
 
 
-def _again(root: Path, config: Config, recorded: Gathered) -> Agreement:
+def _again(root: Path, config: Config, recorded: Run) -> Agreement:
     row = recorded.row
     try:
         method = config.method(row["method"])

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import torch
 
-from fedsdg.analysis.summarise import Gathered
+from fedsdg.analysis.summarise import Run
 from fedsdg.data.partition_record import Partition
 from fedsdg.data.partition_spec import PartitionSettings
 from fedsdg.experiment.building import build
@@ -91,7 +91,7 @@ class Agreement:
 
 def replay(
     run: RunConfig,
-    recorded: Gathered,
+    recorded: Run,
     material: Material,
     partition: Partition,
     rounds: int = ROUNDS,
@@ -170,7 +170,7 @@ def material_differences(
 
 
 def compared(
-    recorded: Gathered,
+    recorded: Run,
     rounds_here: Iterable[Mapping[str, Any]],
     clients_here: Iterable[Mapping[str, Any]],
     rounds: int,
@@ -183,8 +183,8 @@ def compared(
     exactly, largest, later = True, 0.0, 0.0
     found: list[str] = []
     tables = (
-        ("rounds.parquet", recorded.rounds, list(rounds_here), ("round",)),
-        ("clients.parquet", recorded.clients, list(clients_here), ("round", "client")),
+        ("rounds.parquet", recorded.table("rounds"), list(rounds_here), ("round",)),
+        ("clients.parquet", recorded.table("clients"), list(clients_here), ("round", "client")),
     )
     for name, table, here, key in tables:
         mine = {tuple(row[k] for k in key): row for row in here}

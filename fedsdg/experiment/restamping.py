@@ -16,9 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedsdg.analysis.origins import STAMPS, read_origins, read_stamps
-from fedsdg.analysis.read_back import read_summary
-from fedsdg.analysis.record import write_record_hashes
+from fedsdg.analysis.record import STAMPS, read_origins, read_stamps, write_record_hashes
+from fedsdg.analysis.summarise import read_summary
 from fedsdg.experiment.conditions import parse_conditions
 from fedsdg.experiment.reach import code_hash
 from fedsdg.experiment.sections import TrainingConfig

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -19,24 +20,20 @@ SPENT = "FEDSDG_SPENT"
 PARTS = {
     "training": ("training",),
     "evaluation": ("evaluation",),
-    "starting the processes that train": ("run", "train"),
+    "starting the processes that train": ("run",),
     "backbone": ("pretrain",),
     "partitions": ("partition",),
     "tables, figures and claims": (
         "summarise",
-        "table",
-        "figure",
-        "claims",
-        "succeeded",
+        "render",
         "agree",
-        "page",
     ),
-    "checks": ("check", "kernels"),
+    "checks": ("check",),
     "reports": ("report",),
     "Snakemake and the measurement of speed": ("snakemake",),
 }
-#: Commands that Snakemake does not call.
-APART = ("snakemake", "report", "agree", "page")
+#: Commands that Snakemake does not call; ``reproduce`` is the process of Snakemake itself.
+APART = ("snakemake", "report", "agree", "reproduce")
 
 
 def note_spent(name: str, seconds: float | None = None) -> None:
@@ -92,3 +89,7 @@ def spent_sentence(file: str | Path, installed: str | Path | None = None) -> str
         minutes = sum(int(m) + float(s.replace(",", ".")) / 60 for m, s in last)
         sentence += f"; the installation took {minutes:.1f} before"
     return sentence
+
+
+if __name__ == "__main__":
+    print(spent_sentence(*sys.argv[1:]))

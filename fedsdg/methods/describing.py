@@ -1,6 +1,6 @@
 """From rows of real parts to what is said of them without parts; imports all of them, and torch.
 
-``fedsdg documents`` writes it down; a plugin's rows are described when it is imported.
+``make documents`` writes it down; a plugin's rows are described when it is imported.
 """
 
 from __future__ import annotations

@@ -358,7 +358,11 @@ def _partition(plan: Plan, dataset: str, skew: str, seed: int, classes: int) -> 
 
 @dataclass
 class Run:
-    """A run whose records a test writes row by row, in a scenario where it names one."""
+    """A run whose records a test writes row by row, in a scenario where it names one.
+
+    What it has in the round ``selected`` on validation data is, where nothing else is given, what
+    it has in the last quarter, or else in the last round.
+    """
 
     method: str
     seed: int = 0
@@ -371,6 +375,7 @@ class Run:
     result: dict = field(default_factory=dict)
     last: dict = field(default_factory=dict)
     quarter: dict | None = None
+    selected: dict | None = None
     rounds: list[dict] = field(default_factory=list)
     rows: list[dict] = field(default_factory=list)
     aggregate_seconds: float | None = None
@@ -395,7 +400,7 @@ def write_run(runs: Path, run: Run) -> None:
         "config": config,
         "config_hash": sha256_json(config),
         "last": last,
-        "selected": last,
+        "selected": run.selected or run.quarter or last,
         **({"quarter": run.quarter} if run.quarter is not None else {}),
         "communicated_parameters": 100,
         "rounds": len(run.rounds),

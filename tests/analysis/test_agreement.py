@@ -52,6 +52,15 @@ def test_intervals_that_overlap_agree(results, capsys, here, outcome) -> None:
     assert capsys.readouterr().out.endswith(f"; {outcome}\n")
 
 
+def test_few_seeds_are_compared_without_a_verdict(results, capsys) -> None:
+    results(here=0.052, seeds=4)
+    assert main(["agree", "needs"]) == 0
+    assert capsys.readouterr().out.endswith("; they agree; fewer than 5 seeds give no verdict\n")
+    results(here=0.2, seeds=4)
+    assert main(["agree", "needs"]) == 0
+    assert "; they do not agree; fewer than 5 seeds give" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("here", "sign"), [(0.01, "the same sign"), (-0.01, "another sign")])
 def test_one_seed_has_a_sign(results, capsys, here, sign) -> None:
     results(here=here, seeds=1)

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from fedsdg.analysis.plots.cast import IN_COLOUR, always, cast, leads
 from fedsdg.analysis.plots.style import GREY, YARDSTICK, fences, looks, styled, ticks_within
-from fedsdg.analysis.roles import Roles
+from fedsdg.analysis.summary import Roles
 from fedsdg.files.declarations import titles
 
 CEILING = "centralised"

@@ -8,9 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedsdg.analysis.claims import described, write_claims
-from fedsdg.analysis.roles import usual_roles
 from fedsdg.analysis.summarise import summarise
-from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.summary import Summary, usual_roles
 
 from .conftest import Run
 from .test_comparisons import named, of, runs, spread
@@ -26,7 +25,7 @@ def test_described_are_the_rows_of_the_differences(summary_dir) -> None:
         for row in pq.read_table(summary_dir / "differences.parquet").to_pylist()
     }
     found = described(Summary(summary_dir))
-    assert {row["at"] for row in found} == {"last"}
+    assert {row["at"] for row in found} == {"selected"}
     assert {row["rival"] for row in found} == {"fedavg", "fedavg-uniform", "local-only"}
     assert len(found) == 2 * (2 * 3 + 2)  # local only has no global accuracy
     for one in found:
@@ -41,12 +40,12 @@ def test_what_is_described_has_no_word_of_judgement(summary_dir, tmp_path) -> No
     assert "This experiment names none, so it has no verdicts." in text
     assert VERDICTS.findall(text.partition("## Primary comparisons")[2]) == []
     assert "FedSDG minus FedAvg (uniform) in personal accuracy: +" in text
-    assert "Before convergence or not judged, round 6." in text
+    assert "Not known to be steady at round 6." in text
 
 
 def test_every_fedavg_is_described_and_none_is_chosen(quarters_dir, tmp_path) -> None:
     found = described(Summary(quarters_dir))
-    assert {row["at"] for row in found} == {"quarter"}
+    assert {row["at"] for row in found} == {"selected"}
     rivals = ["fedavg", "fedavg-uniform", "fedavg-sgd", "local-only"]
     assert list(dict.fromkeys(row["rival"] for row in found)) == rivals
     assert {row["metric"] for row in found} >= {"expected_accuracy_a", "expected_accuracy_b"}

@@ -1,18 +1,16 @@
 """Primary comparisons: SciPy's paired tests, Holm over all that were named, and verdicts."""
 
-import json
-
 import numpy as np
 import pytest
 from scipy import stats
 
-from fedsdg.analysis.claims import write_claims
-from fedsdg.analysis.comparisons import comparisons
+from fedsdg.analysis.comparisons import comparisons, facts
 from fedsdg.analysis.inference import holm
+from fedsdg.analysis.summarise import summarise
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables import write_table
 
-from .conftest import Run
+from .conftest import Run, write_run
 
 SEEDS = range(10)
 
@@ -28,7 +26,8 @@ def runs(values):
         for seed in range(len(next(iter(metrics.values())))):
             quarter = {metric: float(own[seed]) for metric, own in metrics.items()}
             quarter |= {"expected_accuracy": 0.5, "evaluations": 3}
-            yield Run(method, seed, skew="iid", quarter=quarter, last={"personal_accuracy": 0.1})
+            at = {"selected": quarter, "quarter": quarter}
+            yield Run(method, seed, skew="iid", last={"personal_accuracy": 0.1}, **at)
 
 
 def spread(mean, scale, n=10, key=0):
@@ -187,29 +186,88 @@ def test_few_seeds_have_points_alone(summary_of, tmp_path) -> None:
     assert cells[4:] == ["4", "+5.0", "–", "–", "–", "4 seeds, no verdict"]
 
 
-def test_what_is_judged_later_is_shown_without_a_verdict_and_weakens_none(
-    summary_of, tmp_path
-) -> None:
-    folder = summary_of(
-        runs(of({"ditto": spread(0.03, 0.02), "krum": spread(0.05, 0.01)})),
-        [
-            named("now", ["ditto"]),
-            named("above", ["krum"]) | {"kind": "above", "seeds": [*range(3, 13)]},
-            named("near", ["krum"]) | {"kind": "not-below", "margin": 3.0},
-            {"id": "regret", "subject": "fedsdg", "rivals": ["krum"], "metric": "expected_accuracy"}
-            | {"kind": "regret", "cells": ["needs:iid@half", "cross-views:iid"]},
-        ],
-    )
-    (one,) = comparisons(Summary(folder))
-    assert one.named.id == "now" and one.p_holm == one.p
-    _, markdown, _ = write_table(folder, "primary", tmp_path / "primary")
-    shown = [line for line in markdown.read_text("utf-8").splitlines() if "judged later" in line]
-    for line, claim in zip(
-        shown, ("above, seeds 3–12", "not below by 3 points", "lower regret"), strict=True
-    ):
-        assert line.split("|")[-2].strip() == f"declared, judged later: {claim}"
-    assert "needs:iid@half, cross-views:iid" in shown[2]
-    page, facts = (write_claims(folder, tmp_path / "claims")[i] for i in (1, 0))
-    text = page.read_text("utf-8")
-    assert text.count(": declared, judged later**") == 3 and "**now: higher**" in text
-    assert [one["id"] for one in json.loads(facts.read_text())["primary"]] == ["now"]
+def test_a_claim_not_to_be_below_is_tested_against_its_margin(compared) -> None:
+    """Two points behind are not below by three, and clearly below by one."""
+    behind = spread(-0.02, 0.01)
+    for margin, verdict in ((3.0, "not below by 3 points"), (1.0, "below by 1 point")):
+        claim = named("one", ["ditto"]) | {"kind": "not-below", "margin": margin}
+        one = compared({"ditto": behind}, claim)["one"]
+        assert one.verdict == verdict
+        assert one.p == pytest.approx(stats.ttest_1samp(behind, -margin / 100).pvalue)
+    wide = compared({"ditto": spread(-0.02, 0.05)}, claim)["one"]
+    assert wide.verdict == "undecided"
+
+
+def test_seeds_that_were_named_alone_count(compared) -> None:
+    differences = np.concatenate([spread(0.05, 0.01, 10), [-0.9, -0.9]])
+    claim = named("one", ["ditto"]) | {"kind": "above", "seeds": [*range(10)]}
+    one = compared({"ditto": differences}, claim)["one"]
+    assert (one.n, one.verdict) == (10, "higher")
+
+
+def test_a_regret_is_the_sum_over_its_cells_in_several_records(tmp_path) -> None:
+    """The best row cancels: what is left is the difference of sums, seed by seed."""
+    first, second = spread(0.04, 0.01, key=1), spread(-0.01, 0.01, key=2)
+    claim = {
+        "id": "regret",
+        "subject": "fedsdg",
+        "rivals": ["krum"],
+        "metric": "expected_accuracy",
+        "kind": "regret",
+        "cells": ["one:iid", "two:iid"],
+    }
+    for name, gaps in (("one", first), ("two", second)):
+        for seed, gap in enumerate(gaps):
+            for method, value in (("fedsdg", 0.8), ("krum", 0.8 - gap)):
+                last = {"expected_accuracy": float(value)}
+                quarter = last | {"evaluations": 3}
+                run = Run(method, seed, skew="iid", last=last, quarter=quarter)
+                write_run(tmp_path / "runs" / name, run)
+        summarise(tmp_path / "runs" / name, tmp_path / name, primary=[claim])
+        (one,) = comparisons(Summary(tmp_path / name))
+        if name == "one":
+            assert one.verdict == "0 seeds, no verdict", "the other record is not there yet"
+    sums = first + second
+    assert one.decisive.interval.mean == pytest.approx(sums.mean())
+    assert one.p == pytest.approx(stats.ttest_1samp(sums, 0).pvalue)
+    assert one.verdict == "lower regret"
+    assert facts(one)["cells"] == "one:iid, two:iid"
+    _, markdown, _ = write_table(tmp_path / "two", "primary", tmp_path / "primary")
+    assert "| one:iid, two:iid |" in " ".join(markdown.read_text("utf-8").split())
+
+
+def by_round(summary_of, selected, quarter, before=None):
+    """One comparison with ditto whose differences are these in each of the reported rounds."""
+    ours = spread(0.6, 0.05, key=9)
+    both = []
+    for seed in SEEDS:
+        for method in ("fedsdg", "ditto"):
+            off = method == "ditto"
+            at = {
+                name: {"expected_accuracy_b": float(ours[seed] - off * values[seed])}
+                for name, values in (("selected", selected), ("quarter", quarter))
+            }
+            at["quarter"] |= {"evaluations": 3, "expected_accuracy": 0.5}
+            rounds = []
+            if before is not None:
+                value = float(ours[seed] - off * before[seed])
+                rounds = [{"round": r, "evaluated": True, "expected_accuracy_b": value}
+                          for r in range(1, 17)]  # fmt: skip
+            both.append(Run(method, seed, skew="iid", rounds=rounds, last={}, **at))
+    summary = Summary(summary_of(both, [named("one", ["ditto"])]))
+    return comparisons(summary)[0]
+
+
+def test_a_verdict_that_the_last_quarter_does_not_share_is_undecided(summary_of) -> None:
+    clear, none = spread(0.05, 0.01), spread(0.0, 0.03, key=4)
+    one = by_round(summary_of, clear, none)
+    assert one.word() == "higher"
+    assert one.verdict == "undecided (selected round: higher; last quarter: undecided)"
+    assert by_round(summary_of, clear, spread(0.04, 0.01, key=5)).verdict == "higher"
+
+
+def test_a_weaker_word_in_the_quarter_before_is_said(summary_of, tmp_path) -> None:
+    clear = spread(0.05, 0.01)
+    one = by_round(summary_of, clear, clear, before=spread(0.0, 0.03, key=4))
+    assert (one.verdict, one.remark) == ("higher", "in the quarter before the last: undecided")
+    assert by_round(summary_of, clear, clear, before=clear).remark == ""

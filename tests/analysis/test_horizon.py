@@ -1,15 +1,25 @@
-"""Whether training had settled: closed forms of straight lines, thresholds, and what is said."""
+"""Where training stood: closed forms of straight lines, words by intervals, and what is said."""
+
+import math
 
 import numpy as np
+import pandas as pd
 import pytest
+from scipy import stats
 
 from fedsdg.analysis.horizon import (
     BEFORE,
-    SETTLED,
-    UNJUDGED,
+    CANNOT_TELL,
+    PAST,
+    RISING,
+    STEADY,
+    gate_moves,
     horizon_label,
     horizon_notes,
+    horizon_of,
     horizons,
+    quarters,
+    reported_values,
 )
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables import write_table
@@ -17,137 +27,179 @@ from fedsdg.analysis.tables import write_table
 from .conftest import Run
 
 ROUNDS = 16
+SEEDS = range(5)
+METRIC = "personal_accuracy"
 
 
-def run(method="fedsdg", seed=0, every=1, rounds=ROUNDS, gates=None, skew="iid", **slopes):
-    """Metrics climb by a slope a round, from a half; ``gates``: slopes of a client's gates."""
-    evaluated = [r for r in range(1, rounds + 1) if r % every == 0]
+def run(method="fedsdg", seed=0, every=1, rounds=ROUNDS, skew="iid", **slopes):
+    """Accuracies climb by a slope a round, from a half; personal accuracy has the headline's."""
+    slopes = slopes or {METRIC: 0.0}
     rows = [
-        {"round": r, "evaluated": r in evaluated}
-        | {name: 0.5 + slope * r for name, slope in slopes.items() if r in evaluated}
+        {"round": r, "evaluated": r % every == 0}
+        | {name: 0.5 + slope * r for name, slope in slopes.items() if r % every == 0}
         for r in range(1, rounds + 1)
     ]
-    clients = [
-        {"round": r, "client": client, "participated": True}
-        | {"gates": None if own is None else [0.5 + slope * r for slope in own]}
-        for r in range(1, rounds + 1)
-        for client, own in enumerate(gates or [])
-    ]
-    return Run(method, seed, skew=skew, rounds=rows, rows=clients)
+    return Run(method, seed, skew=skew, rounds=rows, last=dict.fromkeys(slopes, 0.5))
 
 
-def judged(summary_of, *runs):
-    return {one.method: one for one in horizons(Summary(summary_of(runs)))}
+def runs(changes, **given):
+    """One run per change [shares of 1] of the headline from quarter to quarter."""
+    for seed, change in enumerate(changes):
+        rounds = given.get("rounds", ROUNDS)
+        yield run(seed=seed, **given, **{METRIC: 4 * change / rounds})
+
+
+def row(summary_of, made):
+    (found,) = horizons(Summary(summary_of(made))).to_dict("records")
+    return found
 
 
 @pytest.mark.parametrize("every", [1, 2])
 def test_the_change_of_a_straight_line_is_its_slope_times_a_quarter(summary_of, every) -> None:
-    rounds = 32
-    slopes = {"val_accuracy": 0.001, "global_val_accuracy": -0.0005}
-    one = judged(summary_of, run(every=every, rounds=rounds, **slopes))["fedsdg"]
-    assert one.val_accuracy == pytest.approx(0.001 * rounds / 4)
-    assert one.global_val_accuracy == pytest.approx(0.0005 * rounds / 4)
-    assert (one.rounds, one.seeds, one.evaluations) == (rounds, 1, 8 // every)
+    one = row(summary_of, [run(every=every, rounds=32, **{METRIC: 0.001})])
+    assert one["change"] == pytest.approx(0.001 * 32 / 4)
+    assert (one["rounds"], one["seeds"], one["evaluations"]) == (32, 1, 8 // every)
+    assert math.isnan(one["low"]) and one["word"] == CANNOT_TELL, "one seed has no interval"
 
 
 @pytest.mark.parametrize(
-    ("changes", "verdict"),
+    ("changes", "word"),
     [
-        ({"val_accuracy": 0.0099, "global_val_accuracy": -0.0099}, SETTLED),
-        ({"val_accuracy": -0.0101, "global_val_accuracy": 0.0}, BEFORE),
-        ({"val_accuracy": 0.0, "global_val_accuracy": 0.0101}, BEFORE),
-        ({"val_accuracy": 0.0099}, SETTLED),
-        ({"global_val_accuracy": 0.0}, UNJUDGED),
+        ([0.004, 0.005, 0.006, 0.005, 0.005], STEADY),  # above 0, and within a point all the same
+        ([-0.004, -0.005, -0.006, -0.005, -0.005], STEADY),
+        ([0.02, 0.021, 0.019, 0.02, 0.022], RISING),
+        ([-0.02, -0.021, -0.019, -0.02, -0.022], PAST),
+        ([0.03, -0.03, 0.02, -0.02, 0.01], CANNOT_TELL),
     ],
 )
-def test_accuracies_settle_below_a_point(summary_of, changes, verdict) -> None:
-    slopes = {name: 4 * change / ROUNDS for name, change in changes.items()}
-    assert judged(summary_of, run(**slopes))["fedsdg"].verdict == verdict
+def test_the_word_is_that_of_scipys_interval(summary_of, changes, word) -> None:
+    one = row(summary_of, runs(changes))
+    ends = stats.ttest_1samp(changes, 0).confidence_interval()
+    assert (one["low"], one["high"]) == (pytest.approx(ends.low), pytest.approx(ends.high))
+    assert one["word"] == word
 
 
-@pytest.mark.parametrize(("mean", "verdict"), [(0.0199, SETTLED), (0.0201, BEFORE)])
-def test_gates_settle_below_a_fiftieth_on_average_over_clients(summary_of, mean, verdict) -> None:
-    """Opposite movements of gates do not cancel; clients without gates do not count."""
-    a, b = 4 * 0.5 * mean / ROUNDS, 4 * 1.5 * mean / ROUNDS
-    gates = [[a, -a], [-b, b], None]
-    one = judged(summary_of, run(gates=gates, val_accuracy=0.0))["fedsdg"]
-    assert one.gates == pytest.approx(mean)
-    assert one.verdict == verdict
+def test_a_falling_accuracy_is_not_taken_for_a_rising_one(summary_of) -> None:
+    """Signed changes of seeds that cancel are no movement, and one that falls has its sign."""
+    fall = row(summary_of, runs([-0.05, -0.06, -0.055, -0.05, -0.06]))
+    assert fall["word"] == PAST and fall["change"] < 0
 
 
-def test_gates_are_read_at_evaluations_alone(summary_of) -> None:
-    slope = 0.002
-    one = judged(summary_of, run(every=3, rounds=24, gates=[[slope]], val_accuracy=0.0))["fedsdg"]
-    # Evaluations at 21, 24 and at 15, 18.
-    assert one.gates == pytest.approx(slope * 6)
-
-
-def test_seeds_are_averaged_before_the_change_is_judged(summary_of) -> None:
-    up, down = 4 * 0.03 / ROUNDS, -4 * 0.025 / ROUNDS
-    one = judged(
-        summary_of,
-        run(seed=0, val_accuracy=up, gates=[[0.0]]),
-        run(seed=1, val_accuracy=down, gates=[[0.04 / ROUNDS]]),
-    )["fedsdg"]
-    assert one.val_accuracy == pytest.approx(0.0025)
-    assert one.gates == pytest.approx((0 + 0.01) / 2)
-    assert (one.seeds, one.verdict) == (2, SETTLED)
-
-
-@pytest.mark.parametrize(("every", "verdict"), [(4, SETTLED), (5, UNJUDGED)])
-def test_either_quarter_needs_three_evaluations(summary_of, every, verdict) -> None:
-    assert judged(summary_of, run(every=every, rounds=48, val_accuracy=0.0))["fedsdg"].verdict == (
-        verdict
-    )
+@pytest.mark.parametrize(("every", "word"), [(4, STEADY), (5, CANNOT_TELL)])
+def test_either_quarter_needs_three_evaluations(summary_of, every, word) -> None:
+    assert row(summary_of, runs([0.0] * 5, every=every, rounds=48))["word"] == word
 
 
 def test_the_arenas_of_sixty_rounds_have_three_evaluations_in_either_quarter(summary_of) -> None:
-    one = judged(summary_of, run(every=5, rounds=60, val_accuracy=0.0))["fedsdg"]
-    assert (one.evaluations, one.verdict) == (3, SETTLED)
+    one = row(summary_of, runs([0.0] * 5, every=5, rounds=60))
+    assert (one["evaluations"], one["word"]) == (3, STEADY)
 
 
 def test_a_round_belongs_to_one_quarter_at_most(summary_of) -> None:
     """A step between rounds 3R/4 and the next is seen whole, for any number of rounds."""
+    made = []
     for rounds in (12, 13, 14, 15, 18):
         first = int(np.floor(3 * rounds / 4)) + 1
         rows = [
-            {"round": r, "evaluated": True, "val_accuracy": 0.25 if r >= first else 0.0}
+            {"round": r, "evaluated": True, METRIC: 0.25 if r >= first else 0.0}
             for r in range(1, rounds + 1)
         ]
-        made = Run("krum", rounds, skew="iid", scenario=f"r{rounds}", rounds=rows)
-        (one,) = horizons(Summary(summary_of([made])))[-1:]
-        assert one.val_accuracy == 0.25
+        made.append(Run("krum", rounds, skew="iid", scenario=f"r{rounds}", rounds=rows))
+    frame = quarters(Summary(summary_of(made)), METRIC)
+    assert len(frame) == 5 and ((frame["last"] - frame["before"]) == 0.25).all()
 
 
-def test_labels_and_notes_say_what_has_not_settled(summary_of, tmp_path) -> None:
-    moving = 4 * 0.02 / ROUNDS
-    folder = summary_of(
-        [
-            run("fedsdg", val_accuracy=0.0),
-            run("fedavg", val_accuracy=moving),
-            run("krum", val_accuracy=0.0),
-            run("fedsdg", skew="classes~2", val_accuracy=moving),
-            run("fedavg", skew="classes~2", val_accuracy=moving),
-        ]
-    )
-    summary = Summary(folder)
+def test_clients_that_agree_and_that_differ_are_judged_apart(summary_of) -> None:
+    made = [
+        run(seed=seed, expected_accuracy=0.0, expected_accuracy_a=0.01, expected_accuracy_b=-0.01)
+        for seed in SEEDS
+    ]
+    for one in made:
+        one.quarter = one.last | {"evaluations": 4}
+    summary = Summary(summary_of(made))
+    (cell,) = summary.cells()
+    words = {
+        m: horizon_of(summary, cell, "fedsdg", f"expected_accuracy{m}") for m in ("", "_a", "_b")
+    }
+    assert words == {"": STEADY, "_a": RISING, "_b": PAST}
+    assert horizon_of(summary, cell, "krum") == ""
+
+
+def test_the_quarter_before_the_last_can_be_read_like_a_reported_round(summary_of) -> None:
+    summary = Summary(summary_of(runs([0.04, 0.08])))
+    (cell,) = summary.cells()
+    values = reported_values(summary, cell, METRIC, BEFORE)["fedsdg"]
+    # Rounds 9 to 12 of 16: their mean is at 10.5.
+    assert values == {s: pytest.approx(0.5 + 4 * c / 16 * 10.5) for s, c in enumerate((0.04, 0.08))}
+    assert reported_values(summary, cell, METRIC, "selected")["fedsdg"] == {0: 0.5, 1: 0.5}
+
+
+def test_labels_and_notes_say_what_was_not_steady(summary_of, tmp_path) -> None:
+    moving = {METRIC: 4 * 0.02 / ROUNDS}
+    made = []
+    for seed in SEEDS:
+        made += [run("fedsdg", seed), run("fedavg", seed, **moving), run("krum", seed)]
+        made += [run(m, seed, skew="classes~2", **moving) for m in ("fedsdg", "fedavg")]
+    summary = Summary(folder := summary_of(made))
     two_classes, iid = summary.cells()
-    phrase = f"before convergence, round {ROUNDS}"
+    phrase = f"still rising at round {ROUNDS}"
     assert horizon_label(summary, two_classes) == phrase
     assert horizon_label(summary, iid) == f"{phrase}: FedAvg (samples)"
     assert horizon_label(summary, iid, ["fedsdg", "krum"]) == ""
     assert horizon_label(summary) == f"{phrase}: FedSDG, FedAvg (samples)"
     assert horizon_notes(summary) == (
-        f"Before convergence, round {ROUNDS}: FedSDG (2 classes); FedAvg (samples).",
+        f"Still rising at round {ROUNDS}: FedSDG (2 classes); FedAvg (samples).",
     )
     csv, markdown, _ = write_table(folder, "horizon", tmp_path / "horizon")
     text = markdown.read_text("utf-8")
-    assert text.count("before convergence") == 3 and text.count("settled") >= 2
+    assert text.count(" rising |") == 3 and text.count(" steady |") == 2
     assert len(csv.read_text("utf-8").splitlines()) == 1 + 5
 
 
 def test_one_phrase_stands_for_what_cannot_be_told(summary_of) -> None:
-    summary = Summary(summary_of([run(every=8, val_accuracy=0.0)]))
-    phrase = f"before convergence or not judged, round {ROUNDS}"
-    assert horizon_label(summary) == phrase
-    assert horizon_notes(summary) == (f"{phrase.capitalize()}: all methods.",)
+    summary = Summary(summary_of([run(every=8)]))
+    assert horizon_label(summary) == f"not known to be steady at round {ROUNDS}"
+
+
+def test_a_run_without_an_evaluation_has_no_horizon(summary_of) -> None:
+    rows = [{"round": r, "evaluated": False} for r in range(1, 9)]
+    summary = Summary(summary_of([Run("krum", skew="iid", rounds=rows)]))
+    assert horizons(summary).empty and horizon_label(summary) == "" and not horizon_notes(summary)
+
+
+def gated(seed, rate, method="fedsdg", **parameters):
+    """Two of four clients differ; each trains 2 + client steps in each of eight rounds."""
+    rounds = [{"round": r, "evaluated": True, METRIC: 0.5} for r in range(1, 9)]
+    clients = [
+        {"round": r, "client": k, "participated": True, "local_steps": 2 + k, "val_accuracy": 0.5}
+        | {"conflicts": k > 1, "gates": [0.1 * k + 0.01 * r, 0.1 * k + 0.01 * r]}
+        for r in range(1, 9)
+        for k in range(4)
+    ]
+    config = {"training": {"eta_m": rate}, "parameters": parameters}
+    return Run(method, seed, skew="iid", rounds=rounds, rows=clients, config=config)
+
+
+def test_gates_move_by_the_rate_times_the_steps_of_a_median_client(summary_of, tmp_path) -> None:
+    made = [gated(0, 0.1), gated(1, 0.1), gated(0, 0.1, "fedsdg-fixed", gate_fixed=0.5)]
+    folder = summary_of(made)
+    (one,) = gate_moves(Summary(folder)).to_dict("records")
+    assert one["method"] == "fedsdg"
+    assert one["travel"] == pytest.approx(0.1 * 8 * 3.5)  # 2, 3, 4, 5 steps a round
+    assert one["gates_a"] == pytest.approx(0.05 + 0.08)
+    assert one["gates_b"] == pytest.approx(0.25 + 0.08)
+    csv, markdown, _ = write_table(folder, "horizon", tmp_path / "horizon")
+    assert "2.8 (gates fixed by tuning)" in markdown.read_text("utf-8")
+    assert pd.read_csv(csv).set_index("method").loc["fedsdg", "η_m × steps"] == pytest.approx(2.8)
+
+
+def test_newer_records_say_themselves_how_far_gates_could_move(summary_of) -> None:
+    one = gated(0, 0.1)
+    one.result = {"gate_travel": 7.0, "gates_a": 0.25, "gates_b": 0.75}
+    (row,) = gate_moves(Summary(summary_of([one, run("krum")]))).to_dict("records")
+    assert (row["method"], row["travel"], row["gates_a"], row["gates_b"]) == (
+        "fedsdg",
+        7.0,
+        0.25,
+        0.75,
+    )

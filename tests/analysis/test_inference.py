@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedsdg.analysis.inference import (
+    benjamini_hochberg,
     correlation_interval,
+    crossed_interval,
     equivalence,
     holm,
     mean_interval,
     paired_difference,
     smallest_visible,
-    worst_decile,
 )
 
 
@@ -78,24 +79,6 @@ def test_paired_difference_at_its_limits() -> None:
     assert same is not None and same.p == 1.0
     shifted = paired_difference({0: 0.5, 1: 0.25}, {0: 0.25, 1: 0.0})
     assert shifted is not None and shifted.p == 0.0
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=23))
-def test_worst_decile_is_the_lowest_mean_of_that_many_clients(values: list[float]) -> None:
-    count = math.ceil(len(values) / 10)
-    brute = min(math.fsum(chosen) / count for chosen in combinations(values, count))
-    assert worst_decile(values) == pytest.approx(brute, abs=1e-12)
-
-
-@pytest.mark.parametrize(("clients", "count"), [(1, 1), (10, 1), (11, 2), (20, 2), (21, 3)])
-def test_worst_decile_rounds_the_number_of_clients_up(clients: int, count: int) -> None:
-    values = np.arange(clients, dtype=float)
-    assert worst_decile(values[::-1]) == np.arange(count).mean()
-
-
-def test_worst_decile_refuses_clients_without_a_value() -> None:
-    with pytest.raises(ValueError, match="finite"):
-        worst_decile([0.1, math.nan])
 
 
 def test_holm_by_hand() -> None:
@@ -198,3 +181,53 @@ def test_the_interval_of_correlations_stays_within_one(rho: list[float]) -> None
 def test_a_correlation_beyond_one_is_refused() -> None:
     with pytest.raises(ValueError, match="between -1 and 1"):
         correlation_interval([0.5, 1.1])
+
+
+def test_benjamini_and_hochberg_by_hand() -> None:
+    # Sorted: 0.005·4/1, 0.01·4/2, 0.03·4/3, 0.04·4/4, each lowered to its successor.
+    given = [0.01, None, 0.04, 0.03, 0.005]
+    assert benjamini_hochberg(given) == pytest.approx([0.02, None, 0.04, 0.04, 0.02])
+    assert benjamini_hochberg([None]) == [None]
+
+
+def test_calls_by_benjamini_and_hochberg_are_rarely_false() -> None:
+    """Of calls among 20 tests, 15 of them of nothing, the expected share of errors is below 5 %."""
+    rng = np.random.default_rng(5)
+    shares = []
+    for _ in range(400):
+        z = rng.normal(size=20) + np.repeat([3.0, 0.0], [5, 15])
+        p = benjamini_hochberg((2 * stats.norm.sf(np.abs(z))).tolist())
+        calls = [i for i, one in enumerate(p) if one is not None and one < 0.05]
+        shares.append(sum(i >= 5 for i in calls) / max(len(calls), 1))
+    assert np.mean(shares) < 0.055
+
+
+def crossed(rng, seeds=5, images=60, spread_of_seeds=0.02, spread_of_images=0.25):
+    """Shares of clients that are right, by seed and image, whose true mean is 0.7."""
+    by_seed = rng.normal(0, spread_of_seeds, (seeds, 1))
+    by_image = rng.normal(0, spread_of_images, (1, images))
+    return 0.7 + by_seed + by_image + rng.normal(0, 0.1, (seeds, images))
+
+
+def test_a_crossed_interval_covers_the_mean_of_other_seeds_and_images() -> None:
+    """Nineteen times in twenty; the interval over seeds alone is far too narrow."""
+    rng = np.random.default_rng(7)
+    covered, alone = [], []
+    for _ in range(600):
+        x = crossed(rng)
+        for hits, one in (
+            (covered, crossed_interval(x.mean(axis=1), x)),
+            (alone, mean_interval(x.mean(axis=1))),
+        ):
+            hits.append(one.low < 0.7 < one.high)
+    assert np.mean(covered) == pytest.approx(0.95, abs=0.03)
+    assert np.mean(alone) < 0.7
+
+
+def test_equal_images_leave_the_interval_over_seeds() -> None:
+    levels = np.array([0.7, 0.72, 0.69, 0.71, 0.7])
+    images = np.repeat(levels[:, None], 30, axis=1)
+    one, plain = crossed_interval(levels, images), mean_interval(levels)
+    assert (one.low, one.high) == (pytest.approx(plain.low), pytest.approx(plain.high))
+    with pytest.raises(ValueError, match="5 levels need finite images"):
+        crossed_interval(levels, images[:4])

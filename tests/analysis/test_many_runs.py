@@ -39,10 +39,10 @@ def test_many_runs_are_analysed_in_little_time_and_memory(size, tmp_path) -> Non
     summary = f"{tmp_path}/records/large"
     commands = [["summarise", "summarise", "--runs", f"{tmp_path}/runs/large", "--output", summary]]
     for table in ("main", "differences", "horizon", "rounds_to_target"):
-        output = ["--table", table, "--output", f"{tmp_path}/tables/{table}"]
-        commands.append([table, "table", "--summary", summary, *output])
+        output = ["--summary", summary, "--output", f"{tmp_path}/tables"]
+        commands.append([table, "render", f"table:{table}", *output])
     places = ["--records", f"{tmp_path}/records", "--output", f"{tmp_path}/across"]
-    commands.append(["across", "across", "large", *places])
+    commands.append(["across", "render", "across", "--experiments", "large", *places])
     done = subprocess.run(
         [sys.executable, "-c", _MEASURE],
         input=json.dumps(commands),

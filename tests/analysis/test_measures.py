@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fedsdg.analysis.measures import MEASURES
-from fedsdg.analysis.measures.records import Case, LackingError, Record
+from fedsdg.analysis.measures import MEASURES, Case, LackingError, Record
 from fedsdg.analysis.summary import Summary
 from fedsdg.files import write_json
 

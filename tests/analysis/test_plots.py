@@ -12,7 +12,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from fedsdg.analysis import plots
-from fedsdg.analysis.names import learn_titles, method_title
+from fedsdg.analysis.names import method_title
 from fedsdg.analysis.plots import FIGURES, style, write_figure
 from fedsdg.analysis.plots.partition import read_shares
 from fedsdg.analysis.plots.style import looks, styled
@@ -170,7 +170,7 @@ def test_a_rival_far_off_is_an_arrow_with_its_number(make_runs, tmp_path) -> Non
         low, high = axes.get_xlim()
         assert low <= 0 < high < 71
         means = [
-            100 * row["mean"] for row in rows if (row["metric"], row["at"]) == (metric, "last")
+            100 * row["mean"] for row in rows if (row["metric"], row["at"]) == (metric, "selected")
         ]
         outside = sorted(round(mean, 1) for mean in means if not low <= mean <= high)
         assert 71.0 in outside
@@ -284,23 +284,22 @@ def test_entropy_counts_the_clients_that_matter() -> None:
 
 
 @pytest.mark.parametrize("rise", [0.2, 0.0])
-def test_what_had_not_settled_is_said_above_the_panels_and_in_the_caption(
+def test_what_still_rose_is_said_above_the_panels_and_in_the_caption(
     summary_of, tmp_path, rise
 ) -> None:
-    """Validation accuracy rises by 20 points in the last quarter, or by nothing."""
+    """Accuracy rises by 20 points in the last quarter, or by nothing."""
     rounds = [
         {
             "round": number,
             "evaluated": True,
-            "personal_accuracy": 0.5,
-            "val_accuracy": 0.5 + (rise if number > 15 else 0.0),
+            "personal_accuracy": 0.5 + (rise if number > 15 else 0.0),
         }
         for number in range(1, 21)
     ]
     folder = summary_of([Run("fedavg", seed, rounds=rounds) for seed in (0, 1)])
     paths = write_figure(folder, "convergence", tmp_path / "figure")
     caption = json.loads(paths[3].read_text("utf-8"))["caption"]
-    assert ("before convergence, round 20" in caption) == (rise > 0)
+    assert ("still rising at round 20" in caption) == (rise > 0)
 
 
 _TITLE = "Costs $\\foo$ $5 [x](javascript:alert(1))\n|`<b>"
@@ -319,7 +318,6 @@ def test_titles_of_plugins_are_plain_text_in_figures(summary_of, tmp_path, as_sv
     for name in ("convergence", "accuracy_vs_alpha", "weights"):
         write_figure(folder, name, tmp_path / name)
     with styled():
-        learn_titles(Summary(folder).runs)
         figure, axes = style.panels(1, 1, panel_height=1.5)
         axes[0][0].set_title(method_title("mine"))
         axes[0][0].set_xscale("log")

@@ -104,10 +104,11 @@ def test_what_lacks_or_failed_is_one_sentence_and_the_record_stays(computed, cap
     assert main(["record", "tride"]) == 2
     assert "there is no summary of 'tride'" in capsys.readouterr().err
     main(["record", "tried"])
-    claims = computed / "claims/tried.md"
-    claims.rename(claims.with_suffix(".lost"))
+    backbone = computed / "backbones/letters.json"
+    backbone.rename(backbone.with_suffix(".lost"))
     assert main(["record", "tried"]) == 2
-    assert "claims/tried.md" in capsys.readouterr().err
+    assert "backbones/letters.json" in capsys.readouterr().err
+    backbone.with_suffix(".lost").rename(backbone)
     result = next((computed / "runs/tried").rglob("fedavg/seed~1/result.json"))
     write_json(result, json.loads(result.read_text()) | {"status": "failed", "error": "it fell"})
     summarise(computed / "runs/tried", computed / "summary/tried")
@@ -119,13 +120,15 @@ def test_what_lacks_or_failed_is_one_sentence_and_the_record_stays(computed, cap
 
 def test_a_record_keeps_the_search_made_here_or_the_one_that_it_had(computed):
     made, tuned = computed / "search/tried.json", computed / "search/tried.tuned.yaml"
-    write_json(made, {"methods": {}})
+    search = {"criterion": "accuracy", "seeds": [100], "skews": ["iid"], "methods": {}}
+    write_json(made, search)
     tuned.write_text("fedavg: {eta_g: 0.1}\n")
     assert main(["record", "tried"]) == 0
     kept = computed / "reference/tried/search.json"
     assert kept.read_bytes() == made.read_bytes()
+    assert "Seeds 100; skews iid" in kept.with_name("tuning.md").read_text()
     made.unlink()
     tuned.unlink()
     assert main(["record", "tried"]) == 0
-    assert json.loads(kept.read_text()) == {"methods": {}}
+    assert json.loads(kept.read_text()) == search
     assert kept.with_name("tuned.yaml").read_text() == "fedavg: {eta_g: 0.1}\n"

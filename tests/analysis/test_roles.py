@@ -11,9 +11,8 @@ import pytest
 from fedsdg.analysis import plots
 from fedsdg.analysis.claims import write_claims
 from fedsdg.analysis.plots import write_figure
-from fedsdg.analysis.roles import usual_roles
 from fedsdg.analysis.summarise import summarise
-from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.summary import Summary, usual_roles
 from fedsdg.analysis.tables import write_table
 from fedsdg.cli import main
 

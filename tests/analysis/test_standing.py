@@ -8,9 +8,9 @@ from scipy import stats
 
 from fedsdg.analysis.names import DIFFERING, EXPECTED
 from fedsdg.analysis.standing import Standing, rivals_of
-from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.summary import Roles, Summary
+from fedsdg.analysis.tables.render import to_text
 from fedsdg.analysis.tables.standing import places, standing_table
-from fedsdg.analysis.tables.text import to_text
 
 from .conftest import first_seeds_alone
 
@@ -39,7 +39,7 @@ def test_places_are_the_ranks_of_the_means_over_the_newcomers_seeds(standing, ru
     cell = standing.cells[0]
     seeds = set(runs[runs["method"] == "ditto"]["seed"])
     own = runs[runs["method"].isin(["ditto", *RIVALS]) & runs["seed"].isin(seeds)]
-    means = own.groupby("method")["quarter_expected_accuracy"].mean()
+    means = own.groupby("method")["selected_expected_accuracy"].mean()
     whole = own.groupby("method")["seed"].nunique() == len(seeds)
     ranks = means[whole].rank(ascending=False)
     lines = {line.method: line for line in standing.lines(cell)}
@@ -61,30 +61,30 @@ def test_a_rival_that_lacks_a_seed_has_no_place_and_stands_last(standing, runs):
         ("fedavg", 2),
         ("ditto", None),
     ]
-    own = runs[runs["method"] == "ditto"]["quarter_expected_accuracy"].mean()
+    own = runs[runs["method"] == "ditto"]["selected_expected_accuracy"].mean()
     assert lines[-1].accuracies[EXPECTED].mean == pytest.approx(own, abs=1e-12)
 
 
-def test_who_had_not_settled_is_marked(standing):
-    """The last quarter of rounds against the one before it, on validation data, by hand."""
+def test_rows_that_were_not_steady_are_marked(standing):
+    """The last quarter of the rounds minus the one before, paired over seeds, by SciPy."""
     rounds = pd.read_parquet(NEEDS / "rounds.parquet")
     rounds = rounds[rounds["evaluated"]]
-    length = rounds["round"].max()
-    rounds["quarter"] = (4 * (rounds["round"] - 1)) // length
-    names = ["val_accuracy", "global_val_accuracy"]
-    means = rounds.groupby(["method", "quarter", "seed"])[names].mean().groupby(level=[0, 1]).mean()
-    changes = (means.xs(3, level=1) - means.xs(2, level=1)).abs().max(axis=1)
+    rounds["quarter"] = (4 * (rounds["round"] - 1)) // rounds["round"].max()
+    means = rounds.groupby(["method", "seed", "quarter"])["expected_accuracy"].mean().unstack()
     among = Standing(standing.summary, "fedavg", ("fine-tune", "fedper", "feddpa", "fedsdg-closed"))
-    found = {line.method: line.settled for line in among.lines(among.cells[0])}
-    assert found == {method: bool(changes[method] < 0.01) for method in found}
-    assert set(found.values()) == {True, False}
+    steady = {line.method: line.steady for line in among.lines(among.cells[0])}
+    for method, mark in steady.items():
+        changes = (means[3] - means[2])[method]
+        ends = stats.ttest_1samp(changes, 0).confidence_interval()
+        assert mark == (ends.low > -0.01 and ends.high < 0.01)
+    assert set(steady.values()) == {True, False}
 
 
 def test_differences_are_paired_and_adjusted_over_all_rows_and_metrics(standing, runs):
     """Against SciPy's paired t-test, and Holm's procedure written as it is defined."""
     tests = {}
     for metric in standing.metrics:
-        table = runs.pivot(index="seed", columns="method", values=f"quarter_{metric.key}")
+        table = runs.pivot(index="seed", columns="method", values=f"selected_{metric.key}")
         for rival in RIVALS:
             pair = table[["ditto", rival]].dropna()
             found = stats.ttest_rel(pair["ditto"], pair[rival])
@@ -102,7 +102,7 @@ def test_differences_are_paired_and_adjusted_over_all_rows_and_metrics(standing,
         interval = one.decisive.interval
         assert (interval.mean, interval.low, interval.high) == pytest.approx(tests[key][:3])
         assert one.p_holm == pytest.approx(adjusted[key])
-        verdict = standing.verdict(one)
+        verdict = one.word(5)
         if adjusted[key] < 0.05:
             assert verdict.startswith("higher" if tests[key][0] > 0 else "lower")
         else:
@@ -133,4 +133,6 @@ def test_the_table_says_who_is_not_tuned_and_marks_the_newcomer(standing):
 
 
 def test_a_ceiling_is_no_rival():
-    assert rivals_of(["fedsdg", "centralised", "centralised-long"]) == ("fedsdg",)
+    methods = ["fedsdg", "centralised", "centralised-long"]
+    assert rivals_of(methods, Roles("fedsdg", (), "centralised")) == ("fedsdg",)
+    assert rivals_of(methods, Roles("fedsdg", (), None)) == tuple(methods)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsdg.analysis.kernels import write_kernels
-from fedsdg.analysis.measurements import Measurements
+from fedsdg.analysis.speed import Measurements, write_kernels
 
 ROOT = Path(__file__).parents[2]
 SUITES = [f"benchmarks/bench_{name}.py" for name in ("accuracy", "aggregation", "growth")]

@@ -14,7 +14,7 @@ from benchmarks.arithmetic import SIDES, operations, product
 from benchmarks.bench_bars import TRAINING
 from benchmarks.federations import MEASURED, federation
 from benchmarks.gate import ATTEMPTS, TrainingBar, Verdict
-from fedsdg.analysis.tables.throughput import CODES, MODELS
+from fedsdg.analysis.speed import MODELS, ROUND_CODES
 from fedsdg.files.declarations import titles
 
 ROOT = Path(__file__).parents[2]
@@ -82,7 +82,7 @@ def test_more_is_asked_of_processors_with_tiles(monkeypatch):
 
 def test_names_of_benchmarks_and_table_are_the_same():
     assert set(MODELS) == set(MEASURED)
-    assert {aim.code for aim in round_aims.round_aims()} <= set(CODES)
+    assert {aim.code for aim in round_aims.round_aims()} <= set(ROUND_CODES)
     for bar in TRAINING:
         assert bar.method in titles("methods") and bar.model in MEASURED
         assert bar.least > 1

@@ -126,9 +126,10 @@ def test_what_is_wrong_is_one_sentence(arguments, rule, sentence, federation, ca
 
 
 def test_arguments_that_are_none(federation, capsys):
-    for arguments in (["--upload", "control"], ["--on-nonfinite", "skip"], ["--clients"]):
+    for arguments in (["--on-nonfinite", "skip"], ["--clients"]):
         with pytest.raises(SystemExit, match="2"):
             command(*arguments)
+    assert command("--upload", "control") == 2
     assert "is not of the form NAME=FOLDER" in capsys.readouterr().err
 
 

@@ -46,6 +46,13 @@ def test_trace_as_json_has_all_of_it(runs, capsys):
     assert facts["again"]["needs"]["differs"] == []
 
 
+def test_one_command_makes_the_runs_of_both_sides_of_a_claim_again(runs, capsys):
+    assert main(["trace", "docs/claims.md", "--row", "private-head-suffices"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    again = [line[12:] for line in lines if line.startswith("again")]
+    assert again == ["fedsdg run --grid config/needs.yaml --only fedper fedsdg"]
+
+
 def test_trace_says_what_has_changed_since_a_run(runs, capsys):
     table = "results/reference/label-noise/main.csv"
     asked = ["trace", table, "--row", "cgsv, global_accuracy", "--column", "last round mean"]

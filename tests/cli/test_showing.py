@@ -58,6 +58,15 @@ def test_a_method_is_shown_by_its_name_alone(capsys):
 @pytest.mark.parametrize("columns", ["60", "200"])
 def test_lines_are_as_wide_as_the_terminal(columns, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", columns)
+    assert main(["methods"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert max(map(len, listed)) <= int(columns)
+    headings = [line.rstrip(":") for line in listed if not line.startswith(" ")]
+    assert headings == [*dict.fromkeys(row.family for row in methods().values())]
+    assert [line.split()[0] for line in listed if line.startswith(" ")] == sorted(
+        methods(), key=lambda name: headings.index(methods()[name].family)
+    )
+    assert f"  {'fedavg':{max(map(len, methods()))}}  FedAvg (samples)" in "\n".join(listed)
     for name in methods():
         assert main(["methods", "show", name]) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= int(columns)

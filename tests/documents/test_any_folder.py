@@ -87,12 +87,11 @@ def test_under_scenarios_a_skew_names_one_of_them():
 
 @pytest.mark.parametrize(
     "command",
-    ["ledger", "agree needs", "record needs", "succeeded --summary x", "verify",
-     "trace x.md --row a --column b", "claims --summary x --output y",
-     "table --summary x --table main --output y", "search --show", "run --grid no.yaml",
-     "figure --summary x --figure convergence --output y",
-     "kernels --measured x --table y --figure z", "summarise --runs x --output y",
-     "throughput --measured x --table y", "run"],
+    ["render ledger", "agree needs", "record needs", "summarise --succeeded x --output y", "verify",
+     "trace x.md --row a --column b", "render claims --summary x --output y", "render page",
+     "render main convergence --summary x --output y", "search --show", "run --grid no.yaml",
+     "render kernels --measured x --output y", "summarise --runs x --output y",
+     "render throughput --measured x --output y", "run"],
 )  # fmt: skip
 def test_what_is_not_in_this_folder_is_one_sentence(folder, capsys, command):
     assert main(command.split()) == 2

@@ -7,7 +7,6 @@ from typing import Annotated
 import pytest
 from jsonschema import Draft202012Validator
 
-from fedsdg.cli import main
 from fedsdg.experiment import documents as generated
 from fedsdg.methods import describing
 from fedsdg.methods.choice import Choice
@@ -37,19 +36,23 @@ def test_a_document_is_what_the_parts_say(made, place):
 
 def test_what_is_stale_is_named_and_written_again(made, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(generated, "documents", lambda: made)
-    assert main(["documents", "--output", str(tmp_path)]) == 0
+    monkeypatch.setattr(generated, "ROOT", tmp_path)
+    assert generated.main([]) == 2
+    assert "is no checkout of the sources" in capsys.readouterr().err
+    (tmp_path / "pyproject.toml").touch()
+    assert generated.main([]) == 0
     assert capsys.readouterr().out.split() == [str(tmp_path / place) for place in PLACES]
-    assert main(["documents", "--check", "--output", str(tmp_path)]) == 0
+    assert generated.main(["--check"]) == 0
     (tmp_path / "docs/config.md").unlink()
     with (tmp_path / "docs/methods.md").open("a") as file:
         file.write("edited\n")
-    assert main(["documents", "--check", "--output", str(tmp_path)]) == 2
+    assert generated.main(["--check"]) == 2
     assert capsys.readouterr().err == (
         "fedsdg: error: not what the parts say: docs/methods.md, docs/config.md; "
         "give `make documents`\n"
     )
     assert not (tmp_path / "docs/config.md").exists(), "a check writes nothing"
-    assert main(["documents", "--output", str(tmp_path)]) == 0
+    assert generated.main([]) == 0
     assert generated.stale(tmp_path) == []
 
 

@@ -88,8 +88,6 @@ def computed(tmp_path_factory):
         made.execute(number, place / "results/runs/tried" / folder, place / "store/runs")
     summarise(place / "results/runs/tried", place / "results/summary/tried")
     write_json(place / "results/backbones/letters.json", {})
-    (place / "results/claims").mkdir()
-    (place / "results/claims/tried.md").touch()
     keep_record("tried", place / "results")
     return place, made, folders
 
@@ -237,7 +235,7 @@ def test_a_grid_goes_on_where_the_record_ends_if_it_is_asked_to(tmp_path, monkey
     assert main(["record", "full", "--merge"]) == 0
     rows = pq.read_table("results/reference/full/runs.parquet").to_pylist()
     assert {row["method"] for row in rows} == {"fedavg", "local-only"}
-    train = ["train", "--config", str(ROOT / "config/config.yaml"), *FILES]
+    train = ["run", "--config", str(ROOT / "config/config.yaml"), *FILES]
     train += ["--dataset", "digits", "--skew", "iid", "--method", "fedavg", "--output", str(cell)]
     train += ["--partitions", "results/partitions/digits/clients~8/iid/seed~0.parquet"]
     for asked, answer in (("0", False), ("1", True)):

@@ -8,8 +8,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from fedsdg.analysis.read_back import read_summary
 from fedsdg.analysis.record import write_record_hashes
+from fedsdg.analysis.summarise import read_summary
 from fedsdg.experiment.rechecking import rechecked, sampled
 
 ROOT = Path(__file__).parents[2]

@@ -5,10 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
-from fedsdg.analysis.read_back import read_summary
+from fedsdg.analysis.summarise import Run, read_summary
 from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.loading import load_images
 from fedsdg.experiment.material import make_partition, prepare_material
@@ -112,45 +111,45 @@ def test_a_run_without_a_result_cannot_be_done_again(published, wanted, material
         replay(wanted, left, material, division(wanted))
 
 
-def rows(table: pa.Table, rounds: int = 2) -> list[dict]:
-    return [row for row in table.to_pylist() if row["round"] <= rounds]
+def rows(run: Run, name: str, rounds: int = 2) -> list[dict]:
+    return [row for row in run.table(name).to_pylist() if row["round"] <= rounds]
 
 
 def test_rows_that_are_the_same_are_paired_exactly(published):
-    found = compared(published, rows(published.rounds), rows(published.clients), 2)
+    found = compared(published, rows(published, "rounds"), rows(published, "clients"), 2)
     assert found.paired == "exactly" and found.largest == 0
 
 
 def test_a_loss_rounded_otherwise_is_paired_by_federation(published):
-    clients = rows(published.clients)
+    clients = rows(published, "clients")
     one = next(row for row in clients if row["participated"] and row["round"] == 1)
     one["train_loss"] = float(np.nextafter(one["train_loss"], 9))
-    found = compared(published, rows(published.rounds), clients, 2)
+    found = compared(published, rows(published, "rounds"), clients, 2)
     assert found.paired == "by federation" and 0 < found.largest < 1e-12
     one["train_loss"] += 2 * SAME_LOSS
-    found = compared(published, rows(published.rounds), clients, 2)
+    found = compared(published, rows(published, "rounds"), clients, 2)
     assert found.paired is None and "training losses differ by 2.0e-04" in found.sentence
 
 
 def test_what_training_amplifies_after_the_first_round_is_said_and_no_obstacle(published):
-    clients = rows(published.clients)
+    clients = rows(published, "clients")
     one = next(row for row in clients if row["participated"] and row["round"] == 2)
     one["train_loss"] += 0.1
-    found = compared(published, rows(published.rounds), clients, 2)
+    found = compared(published, rows(published, "rounds"), clients, 2)
     assert found.paired == "by federation" and found.largest == 0
     assert found.later == pytest.approx(0.1)
 
 
 def test_another_cohort_is_named_with_its_client(published):
-    clients = rows(published.clients)
+    clients = rows(published, "clients")
     one = next(row for row in clients if row["participated"])
     one["participated"] = False
-    found = compared(published, rows(published.rounds), clients, 2)
+    found = compared(published, rows(published, "rounds"), clients, 2)
     assert found.paired is None
     place = f"clients.parquet, round {one['round']}, client {one['client']}: participated is True"
     assert found.differs[0].startswith(place)
 
 
 def test_a_missing_round_is_named(published):
-    found = compared(published, rows(published.rounds, 1), rows(published.clients), 2)
+    found = compared(published, rows(published, "rounds", 1), rows(published, "clients"), 2)
     assert "2 rows in the record, 1 here" in found.sentence

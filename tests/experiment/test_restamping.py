@@ -7,8 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from fedsdg.analysis.origins import STAMPS
-from fedsdg.analysis.record import write_record_hashes
+from fedsdg.analysis.record import STAMPS, write_record_hashes
 from fedsdg.cli import main
 from fedsdg.experiment.continuing import take_from_record
 from fedsdg.experiment.restamping import Kind, commits, kind_of, lacking, restamp

@@ -13,10 +13,10 @@ LINES = """\
 training 60
 evaluation 12
 run 84
-table 6
+render 6
 snakemake 120
 report 21
-page 3
+agree 3
 """
 
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 import yaml
 
-from fedsdg.analysis import tables
+from fedsdg.analysis import names, tables
 from fedsdg.analysis.names import learn_titles, method_title
 from fedsdg.analysis.summarise import summarise
 from fedsdg.cli import main
@@ -219,15 +219,16 @@ def test_method_attack_and_data_of_a_plugin_run_and_are_called_by_their_titles(p
     assert attack["plugin"]["name"] == "fltrust.py" and attack["scale"] == 2
 
 
-def test_titles_are_those_of_the_runs_at_hand():
+def test_titles_are_those_of_the_runs_of_all_summaries_that_are_open(monkeypatch):
+    monkeypatch.setattr(names, "_LEARNED", {"method": {}, "attack": {}})
     own = {"result": json.dumps({"method": "mine", "title": "Mine, of course"}), "config": "{}"}
     learn_titles([own])
     assert method_title("mine") == "Mine, of course"
     assert method_title("mine-softly") == "Mine, of course (softly)"
     assert method_title("krum") == "Krum"
     learn_titles([{"result": json.dumps({"method": "krum", "title": "Not Krum"})}])
-    assert method_title("krum") == "Krum" and method_title("mine") == "mine"
-    learn_titles([])
+    assert method_title("krum") == "Krum", "a method of the table keeps its title"
+    assert method_title("mine") == "Mine, of course", "another record takes nothing away"
 
 
 def test_siblings_belong_to_the_plugin_and_to_nobody_else(place):

@@ -74,7 +74,6 @@ def test_make_help_lists_every_target_that_can_be_called():
 @pytest.mark.parametrize(
     ("goals", "begin"),
     [
-        (["smoke"], "smoke: tables in results/tables/smoke/, "),
         (["reproduce"], "All arenas: tables in results/tables/, "),
         (
             ["reproduce", "CONFIG=config/views.yaml"],
@@ -82,11 +81,17 @@ def test_make_help_lists_every_target_that_can_be_called():
         ),
     ],
 )
-def test_make_ends_with_where_the_results_are(goals, begin):
+def test_make_reproduce_ends_with_where_the_results_are(goals, begin):
     echoed = re.findall(r'^echo "(.*)"$', make("--dry-run", *goals), re.MULTILINE)
     # A checkout without an environment says in each call of make that it installs one.
     told = [line for line in echoed if not line.startswith("Installing")]
     assert told[-1].startswith(begin) and "figures in results/figures/" in told[-1]
+
+
+def test_make_smoke_is_the_command_that_ends_with_where_the_results_are():
+    """tests/packaging/test_wheel.py reads its last lines."""
+    *_, last = make("--dry-run", "smoke").splitlines()
+    assert last.endswith("/fedsdg reproduce --cores all --config smoke")
 
 
 def test_make_builds_both_and_checks_them():

@@ -169,9 +169,12 @@ def test_it_reproduces_and_another_release_redoes_what_it_changed(own_installati
     command = ["reproduce", "--config", "smoke", "tried.yaml", "--cores", "2"]
     done = fedsdg(*command, cwd=empty)
     assert done.returncode == 0, done.stderr
+    assert len([*done.stdout.splitlines(), *done.stderr.splitlines()]) < 40
     assert done.stdout.endswith(
-        "tried: tables in results/tables/tried/, figures in results/figures/tried/, "
-        "claims in results/claims/tried.md\n"
+        "a table:  results/tables/tried/main.md\n"
+        "a figure: results/figures/tried/convergence.svg\n"
+        "claims:   results/claims/tried.md\n"
+        "the page: fedsdg render page --records results/summary --experiments tried\n"
     )
     for file in ("tables/tried/main.md", "figures/tried/convergence.svg", "claims/tried.md"):
         assert (empty / "results" / file).stat().st_size
@@ -191,13 +194,11 @@ def test_it_reproduces_and_another_release_redoes_what_it_changed(own_installati
         rule.write("\nassert True\n")
     assert fedsdg("--version", cwd=empty).stdout == "fedsdg 99.0.0\n"
     again = planned(done := fedsdg(*command, "--", "--dry-run", cwd=empty))
-    assert "tables in" not in done.stdout
+    assert "the page" not in done.stdout
     assert again == {
         "train_grid": 1,
         "summarise_runs": 1,
-        "render_tables": 1,
-        "plot_figures": 1,
-        "write_claims": 1,
+        "render": 1,
         "verify_runs": 1,
     }
     run = ["run", "--config", "smoke", "tried.yaml", "--method"]

@@ -1,5 +1,6 @@
 """A copy of the workflow in a folder of its own, and Snakemake as a reader would call it."""
 
+import contextlib
 import functools
 import json
 import os
@@ -38,12 +39,15 @@ call["config"] = pathlib.Path(os.environ["FEDSDG_CONFIG"]).read_text()
 call["environment"] = {{k: v for k, v in os.environ.items() if k.startswith(("OMP_", "MALLOC_"))}}
 with open("calls.jsonl", "a") as calls:
     calls.write(json.dumps(call) + "\\n")
-if os.environ.get("FAILING") == command:
+if os.environ.get("FAILING") == command and "succeeded" in given:
     sys.exit("error: 1 run(s) failed: fedavg, seed 0")
 outputs = given.get("output", [])
 output = (outputs or [""])[0]
-folders = []
-if command == "run":  # The whole grid: which runs it has, the config says.
+folders = [
+    f"{{output}}/seed~{{re.search('seed~([0-9]+)', partition)[1]}}"
+    for partition in given.get("partitions", [])
+]
+if command == "run" and "grid" in given:  # Which runs the whole grid has, the config says.
     sys.path[:0] = [os.getcwd(), {site!r}]
     from fedsdg.experiment.config_files import load_config
     config = load_config()
@@ -53,26 +57,20 @@ files = {{
     "partition": outputs,
     "run": [f"{{folder}}/{{record}}" for folder in folders for record in {records}],
     "pretrain": [stem + ".safetensors", stem + ".json"],
-    "train": [
-        f"{{output}}/seed~{{re.search('seed~([0-9]+)', partition)[1]}}/{{record}}"
-        for partition in given.get("partitions", [])
-        for record in {records}
-    ],
-    "summarise": [f"{{output}}/{{name}}" for name in {summary}],
-    "table": [f"{{one}}.{{suffix}}" for one in outputs for suffix in ("csv", "md", "tex")],
-    "figure": [
-        f"{{one}}.{{suffix}}" for one in outputs for suffix in ("pdf", "svg", "png", "json")
-    ],
+    "summarise": [output] if "succeeded" in given else [f"{{output}}/{{n}}" for n in {summary}],
     "measure": given.get("measured", []),
-    "kernels": [
-        f"{{stem}}.{{suffix}}"
-        for part, suffixes in (("table", "csv md tex"), ("figure", "pdf svg png json"))
-        for stem in given.get(part, [])
-        for suffix in suffixes.split()
-    ],
-    "claims": [f"{{output}}.{{suffix}}" for suffix in ("md", "json")],
-    "succeeded": [output],
+    "render": [],
 }}
+figures = given.get("figures", outputs)
+for name in given[""] if command == "render" else []:
+    kind, _, page = name.rpartition(":")
+    tables = {{"table": [f"{{output}}/{{page}}"], "": [f"{{output}}/{{page}}"]}}.get(kind, [])
+    drawn = {{"figure": [f"{{figures[0]}}/{{page}}"], "": [f"{{output}}/roofline"]}}.get(kind, [])
+    if name == "claims":
+        tables, drawn = [], []
+        files["render"] += [f"{{given['claims'][0]}}.{{suffix}}" for suffix in ("md", "json")]
+    for stems, suffixes in ((tables, "csv md tex"), (drawn, "pdf svg png json")):
+        files["render"] += [f"{{s}}.{{suffix}}" for s in stems for suffix in suffixes.split()]
 for file in map(pathlib.Path, files[command]):
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(command)
@@ -163,6 +161,11 @@ def copy_workflow(folder: Path, commands: Path) -> Project:
     for part in ("workflow", "config", "profiles", "fedsdg", "benchmarks"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / part, folder / part, ignore=ignored)
+    # What the code behind the rules was read as, which takes seconds; its name is the code's hash.
+    (folder / "fedsdg/__pycache__").mkdir()
+    for kept in (ROOT / "fedsdg/__pycache__").glob("reach-*.json"):
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copy(kept, folder / "fedsdg/__pycache__")
     shutil.copy(ROOT / "Snakefile", folder)
     return Project(folder, commands)
 

@@ -1,7 +1,7 @@
 """A rule, a term, an attack and a condition join the package by two edited files each.
 
 In a copy of it: the part's file and its row (of a condition: its declaration and what it does).
-Then `fedsdg documents`, and everybody knows them: the command, the config and its schema, the
+Then `make documents`, and everybody knows them: the command, the config and its schema, the
 documents, `aggregate`, runs, tables and figures.
 """
 
@@ -166,7 +166,7 @@ def copy(tmp_path_factory):
             assert text.count(there) == 1, f"{name} has {there!r} {text.count(there)} times"
             text = text.replace(there, put + there)
         file.write_text(text, encoding="utf-8")
-    run(place, "documents")
+    python(place, "-m", "fedsdg.experiment.documents")
     return place
 
 
@@ -193,10 +193,11 @@ def test_two_files_each():
     assert len(ROWS) == 3 and len(EDITS) == 5
 
 
-def test_command_documents_and_schema_show_them(copy):
+def test_command_documents_and_schema_show_them(copy, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     lines = {line.split()[0]: line for line in run(copy, "methods").splitlines()}
     assert "CutMean" in lines["cut-mean"] and "length=2.0" in lines["cut-mean"]
-    assert "cross-entropy + Ridge" in lines["ridge"] and "rho=0.5" in lines["ridge"]
+    assert "Mean + Ridge, " in lines["ridge"] and "rho=0.5" in lines["ridge"]
     page = (copy / "docs/methods.md").read_text(encoding="utf-8")
     assert "c, the greatest length of an update" in page and "Ridge (`ridge`)" in page
     keys = (copy / "docs/config.md").read_text(encoding="utf-8")

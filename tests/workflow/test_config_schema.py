@@ -114,7 +114,7 @@ def test_reproducing_runs_every_method_and_every_kind_of_condition():
         ("search.space.fedsdg", {"mu": []}, "[] should be non-empty"),
         ("search.trials", 0, "0 is less than the minimum"),
         ("search.trials", "two", "'two-stage' was expected"),
-        ("tuned", 3, "3 is not of type 'string', 'null'"),
+        ("tuned", 3, "3 is not of type 'string', 'array', 'null'"),
         ("experiment", "../elsewhere", "'../elsewhere' does not match"),
     ],
 )
@@ -166,7 +166,7 @@ def test_snakemake_refuses_before_it_plans_anything(project):
     (project.folder / "wrong.yaml").write_text("methods: [fedsdgg]\n")
     refused = project.snakemake("--cores", "1", "--configfile", "wrong.yaml")
     assert refused.returncode != 0
-    assert "'fedsdgg' is not one of" in refused.stdout
+    assert "unknown method 'fedsdgg'; did you mean 'fedsdg'?" in refused.stdout
     assert not (project.folder / "results").exists()
     assert not (project.folder / ".fedsdg").exists()
 

@@ -24,9 +24,7 @@ def test_default_grid_is_a_job_per_skew_and_one_for_all_runs(project):
         "pretrain_backbone": 1,
         "train_grid": 1,
         "summarise_runs": 1,
-        "render_tables": 1,
-        "plot_figures": 1,
-        "write_claims": 1,
+        "render": 1,
         "verify_runs": 1,
     }
     (config,) = (project.folder / ".fedsdg/config").iterdir()
@@ -48,7 +46,7 @@ def test_where_all_parameters_are_trained_no_backbone_is_made(project):
     full = ("--configfile", "config/extended/full.yaml")
     dry = project.snakemake("-n", "-p", "--cores", "1", *CELLS, *full)
     assert dry.returncode == 0, dry.stdout
-    assert "fedsdg train --dataset digits" in dry.stdout
+    assert "fedsdg run --dataset digits" in dry.stdout
     assert "pretrain_backbone" not in dry.stdout and "--backbone" not in dry.stdout
 
 
@@ -139,7 +137,7 @@ def test_threads_are_the_configs_whatever_cores_there_are(project):
     done = project.snakemake(cell, "--cores", "1", *CELLS, "--configfile", "threads.yaml")
     assert done.returncode == 0, done.stdout
     (pretrain,) = project.calls("pretrain")
-    (train,) = project.calls("train")
+    (train,) = project.calls("run")
     assert pretrain["environment"]["OMP_NUM_THREADS"] == "2"
     assert train["environment"]["OMP_NUM_THREADS"] == "1"
     assert train["environment"]["MALLOC_MMAP_MAX_"] == "0"
@@ -152,7 +150,7 @@ def test_the_grid_trains_in_as_many_processes_as_there_are_cores(finished):
 
 
 def test_a_cell_gets_its_partitions_in_the_order_of_the_seeds(finished_cells):
-    calls = finished_cells.calls("train")
+    calls = finished_cells.calls("run")
     assert len(calls) == 3 * METHODS
     for call in calls:
         given = call["given"]
@@ -165,7 +163,7 @@ def test_a_cell_gets_its_partitions_in_the_order_of_the_seeds(finished_cells):
 
 
 def test_the_dearest_cells_train_first(finished_cells):
-    methods = [call["given"]["method"][0] for call in finished_cells.calls("train")]
+    methods = [call["given"]["method"][0] for call in finished_cells.calls("run")]
     # Two run side by side, so that the fourth may note its call before the third.
     assert methods[:4].count("fine-tune") == 3
 
@@ -173,7 +171,7 @@ def test_the_dearest_cells_train_first(finished_cells):
 @pytest.mark.slow
 def test_a_failed_run_fails_the_workflow_after_all_tables_and_figures(project):
     failed = project.snakemake(
-        "--cores", "2", "--configfile", "config/smoke.yaml", FAILING="succeeded"
+        "--cores", "2", "--configfile", "config/smoke.yaml", FAILING="summarise"
     )
     assert failed.returncode != 0
     assert "fedavg, seed 0" in failed.stdout, "the log of the failed job is shown"

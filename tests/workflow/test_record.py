@@ -13,10 +13,11 @@ import matplotlib
 import pytest
 
 from fedsdg.analysis import plots
-from fedsdg.analysis.across import write_across
 from fedsdg.analysis.plots import USUAL_FIGURES
-from fedsdg.analysis.recomputing.pages import Record
+from fedsdg.analysis.regret import write_across
+from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables import USUAL_TABLES
+from fedsdg.analysis.verify import record_faults
 from fedsdg.files import HASHES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +37,7 @@ def pages(kind: str, usual: tuple[str, ...]) -> list[tuple[str, str]]:
 FIGURES = pages("figures", USUAL_FIGURES)
 TABLES = pages("tables", USUAL_TABLES)
 ARENAS = ("label-skew", "needs", "views")
-AGAIN = {"redraw_figure": len(FIGURES), "rerender_table": len(TABLES), "compare_arenas": 1}
+AGAIN = {**{f"render_record_{experiment}": 1 for experiment in RECORDED}, "compare_arenas": 1}
 
 
 def tracked() -> list[str]:
@@ -82,10 +83,7 @@ def test_figures_and_tables_of_a_clone_need_no_training(clone):
     for name in published(clone.folder):
         os.utime(clone.folder / name)
     assert clone.planned("figures", "tables") == AGAIN
-    assert clone.planned("figures", "--configfile", "config/ablation.yaml") == {
-        "redraw_figure": AGAIN["redraw_figure"],
-        "compare_arenas": 1,
-    }
+    assert clone.planned("figures", "--configfile", "config/ablation.yaml") == AGAIN
 
 
 def test_what_is_computed_here_comes_from_here(clone):
@@ -93,7 +91,7 @@ def test_what_is_computed_here_comes_from_here(clone):
     everything = clone.planned()
     assert everything["train_grid"] == 1 and not set(everything) & set(AGAIN)
     smoke = clone.planned("figures", "--configfile", "config/smoke.yaml")
-    assert smoke["train_grid"] == 1 and "redraw_figure" not in smoke
+    assert smoke["train_grid"] == 1 and not set(smoke) & set(AGAIN)
 
 
 def draw(experiment: str, name: str, folder: Path) -> None:
@@ -182,14 +180,14 @@ def test_the_workflow_draws_what_is_committed(clone):
         for name in files_of(*page):
             (clone.folder / name).unlink()
     planned = clone.planned("figures", "tables")
-    assert planned == {"rerender_table": 3, "redraw_figure": 2}
+    assert planned == {"render_record_label-skew": 1, "render_record_needs": 1}
     done = clone.snakemake("figures", "tables", "--cores", "2")
     assert done.returncode == 0, done.stdout
     assert_drawn_as_committed([page[1:] for page in drawn if page[0] == "figures"], clone.folder)
     for experiment in {page[1] for page in drawn}:
-        again = Record(clone.folder, experiment)
-        assert [fault for _, faults in again.tables() for fault in faults] == []
-        assert [fault for _, faults in again.sidecars() for fault in faults] == []
+        kept = Summary(clone.folder / "results/reference" / experiment)
+        pages = [faults for kind, faults in record_faults(clone.folder, kept) if kind != "claims"]
+        assert [fault for faults in pages for fault in faults] == []
     for kind, experiment, name in drawn:
         if kind == "figures":
             assert (clone.folder / f"paper_figures/{experiment}/{name}.svg").is_file()
@@ -245,7 +243,7 @@ def test_every_committed_figure_was_drawn_from_committed_files():
     """`fedsdg verify` compares their hashes."""
     names = tracked()
     sidecars = [name for name in names if name.startswith("paper_figures/") and ".json" in name]
-    assert len(sidecars) == AGAIN["redraw_figure"] + AGAIN["compare_arenas"]
+    assert len(sidecars) == len(FIGURES) + AGAIN["compare_arenas"]
     for name in sidecars:
         for file in json.loads((ROOT / name).read_text())["inputs"]:
             assert file in names, f"{name} was drawn from {file}, which is not committed"

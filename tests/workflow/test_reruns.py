@@ -10,9 +10,7 @@ from .conftest import CELLS, jobs_of
 
 AFTER_TRAINING = {
     "summarise_runs": 1,
-    "render_tables": 1,
-    "plot_figures": 1,
-    "write_claims": 1,
+    "render": 1,
     "verify_runs": 1,
 }
 #: The job of the grid takes from the store what has not changed (tests/experiment/test_grid.py).
@@ -25,7 +23,7 @@ METHODS = {"clipped": TABLE["fedavg"]}
 """
 
 LESS_LIKELY = [
-    ("analysis/tables/render.py", {"render_tables": 1, "verify_runs": 1}),
+    ("analysis/tables/render.py", {"render": 1, "verify_runs": 1}),
     ("analysis/summarise.py", AFTER_TRAINING),
     ("data/skew.py", {"partition_clients": 3, **GRID}),
     ("experiment/backbones/pretraining.py", {"pretrain_backbone": 1, **GRID}),
@@ -45,7 +43,7 @@ def test_a_second_run_has_nothing_to_do_and_says_so_at_once(finished):
 @pytest.mark.parametrize(
     ("file", "expected"),
     [
-        ("analysis/plots/style.py", {"plot_figures": 1, "verify_runs": 1}),
+        ("analysis/plots/style.py", {"render": 1, "verify_runs": 1}),
         *(pytest.param(*case, marks=pytest.mark.slow) for case in LESS_LIKELY),
         ("aggregation/rules/krum.py", GRID),
     ],
@@ -200,7 +198,7 @@ def test_a_method_less_trains_nothing(finished_cells):
 @pytest.mark.slow
 def test_a_lost_table_comes_back(finished):
     (finished.folder / "results/tables/label-skew/main.tex").unlink()
-    assert finished.planned() == {"render_tables": 1, "verify_runs": 1}
+    assert finished.planned() == {"render": 1, "verify_runs": 1}
 
 
 @pytest.mark.slow

@@ -4,14 +4,21 @@ Apart from the experiment and its target `all`: what a clock measured is not the
 stands in results/performance alone.
 """
 
+# The suites that the pipeline runs, and all sources of benchmarks, from the working directory.
+SUITES = [
+    os.path.relpath(ROOT / f"benchmarks/bench_{name}.py")
+    for name in ("accuracy", "aggregation", "growth")
+]
+SOURCES = [os.path.relpath(file) for file in sorted((ROOT / "benchmarks").glob("*.py"))]
+
 
 rule measure_kernels:
     """Time the aggregation rules, with all cores to itself so that no other job disturbs it."""
     input:
         # The suites are no part of the installed package, and pytest-benchmark is their clock:
         # so this one job calls pytest where all others call fedsdg.
-        suites=suites(),
-        benchmarks=benchmark_sources(),
+        suites=SUITES,
+        benchmarks=SOURCES,
     output:
         "results/performance/short/aggregation.json",
     log:
@@ -61,14 +68,12 @@ rule report_kernels:
         mem_mb=1024,
         runtime=10,
     params:
-        table=subpath(output.table, strip_suffix=".csv"),
-        figure=subpath(output.figure, strip_suffix=".svg"),
+        folder=subpath(output.table, parent=True),
         code=CODE["kernels"],
     message:
         "Draw what was measured of the aggregation kernels"
     shell:
-        "fedsdg kernels --measured {input.measured} --table {params.table}"
-        " --figure {params.figure} &> {log}"
+        "fedsdg render kernels --measured {input.measured} --output {params.folder} &> {log}"
 
 
 localrules:

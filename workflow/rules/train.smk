@@ -1,5 +1,19 @@
 """Federated training: a small grid in one job, else a job per cell (data set, skew, method)."""
 
+from fedsdg.experiment.starts import FILES as START_FILES
+
+# None where all parameters of a small CNN are trained.
+BACKBONES = expand(
+    places.BACKBONE, backbone=CONFIG.backbone if CONFIG.trainable == "adapters" else []
+)
+# The files of the checkpoint that training starts from, which may be made anew in their place.
+START = [
+    f"{folder}/{name}"
+    for folder in [(config.get("adapters") or {}).get("start")]
+    if folder
+    for name in START_FILES
+]
+
 if TOGETHER:
 
     rule train_grid:
@@ -10,11 +24,11 @@ if TOGETHER:
         """
         input:
             partitions=grid(places.PARTITION),
-            backbone=BACKBONES_OF_RUNS,
-            facts=[file.replace(".safetensors", ".json") for file in BACKBONES_OF_RUNS],
+            backbone=BACKBONES,
+            facts=[file.replace(".safetensors", ".json") for file in BACKBONES],
             start=START,
         output:
-            run_records(),
+            grid(f"{places.RUN}/{{record}}"),
         log:
             f"results/logs/train_grid/{EXPERIMENT}.log",
         benchmark:
@@ -26,7 +40,7 @@ if TOGETHER:
             runtime=480,
         params:
             jobs=lambda wildcards, threads: max(1, threads // config["training"].get("threads", 1)),
-            settings=grid_settings,
+            settings=settings_and_code_of_grid,
         message:
             f"Train all runs of {EXPERIMENT}"
         shell:
@@ -39,8 +53,8 @@ else:
         """Train one method on one partitioned data set, for every seed in one process."""
         input:
             partitions=partitions_of_cell,
-            backbone=BACKBONES_OF_RUNS,
-            facts=[file.replace(".safetensors", ".json") for file in BACKBONES_OF_RUNS],
+            backbone=BACKBONES,
+            facts=[file.replace(".safetensors", ".json") for file in BACKBONES],
             start=START,
         output:
             expand(
@@ -63,11 +77,10 @@ else:
             gpu=GPU,
         params:
             cell=subpath(output[0], ancestor=2),
-            backbone=[f"--backbone {file}" for file in BACKBONES_OF_RUNS],
-            settings=run_settings,
-            code=code,
+            backbone=[f"--backbone {file}" for file in BACKBONES],
+            settings=settings_and_code,
         message:
             "Train {wildcards.method} on {wildcards.dataset}, {wildcards.setting}, all seeds"
         shell:
-            "fedsdg train --dataset {wildcards.dataset} --skew {wildcards.setting} --method {wildcards.method}"
+            "fedsdg run --dataset {wildcards.dataset} --skew {wildcards.setting} --method {wildcards.method}"
             " {params.backbone} --partitions {input.partitions} --output {params.cell} &> {log}"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from fedsdg.analysis.grids import published_grids
 from fedsdg.analysis.ledger.claims import Claim, read_claims
-from fedsdg.analysis.ledger.entries import VERDICTS, Entry, entry_of
+from fedsdg.analysis.ledger.entries import VERDICTS, Entry, judged_entries
 from fedsdg.analysis.ledger.page import write_page
-from fedsdg.analysis.measures.records import Record
+from fedsdg.analysis.measures import Record
 from fedsdg.analysis.summary import Summary
 from fedsdg.files import read_json, write_json
 
@@ -44,7 +44,7 @@ def judge_claims(
         folder = Path(records) / experiment
         there = (folder / "runs.parquet").is_file()
         opened[experiment] = Record(read(folder)) if there else None
-    return [entry_of(claim, opened) for claim in claims]
+    return judged_entries(claims, opened)
 
 
 def write_ledger(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsdg.analysis.grids import Grid
-from fedsdg.analysis.judgement import REFUTED, SUPPORTED, Threshold
+from fedsdg.analysis.judge import REFUTED, SUPPORTED, Threshold
 from fedsdg.analysis.measures import MEASURES
 from fedsdg.files import hint
 from fedsdg.files.strict_yaml import read_yaml
@@ -111,6 +111,8 @@ def read_claims(file: str | Path, grids: Mapping[str, Grid]) -> tuple[Claim, ...
     if not path.is_file():
         raise FileNotFoundError(f"there is no {path}; name the file of the claims with --claims")
     content = read_yaml(path)
+    if isinstance(content, Mapping):
+        content = content.get("claims")
     if not isinstance(content, list) or not content:
         raise ValueError(f"{path} holds no list of claims")
     claims = tuple(_claim(given, number, grids) for number, given in enumerate(content, start=1))

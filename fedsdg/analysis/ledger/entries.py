@@ -3,19 +3,45 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from fedsdg.analysis.horizon import SETTLED, horizons
-from fedsdg.analysis.judgement import OPEN, REFUTED, SUPPORTED, UNDECIDED, judge
-from fedsdg.analysis.ledger.claims import HYPOTHESIS, Claim
-from fedsdg.analysis.measures import MEASURES
-from fedsdg.analysis.measures.records import Case, LackingError, Record, Values
+from fedsdg.analysis.horizon import (
+    BEFORE,
+    FIXED_BY_TUNING,
+    GATES_MOVE,
+    gate_moves,
+    horizon_of,
+)
+from fedsdg.analysis.inference import benjamini_hochberg, crossed_interval
+from fedsdg.analysis.judge import (
+    OPEN,
+    REFUTED,
+    SUPPORTED,
+    UNDECIDED,
+    Judgement,
+    adjust,
+    against_the_best,
+    judge,
+)
+from fedsdg.analysis.ledger.claims import HYPOTHESIS, POST_HOC, Claim
+from fedsdg.analysis.measures import (
+    MEASURES,
+    Case,
+    LackingError,
+    Record,
+    Values,
+    answers_by_image,
+)
 from fedsdg.files.places import split_setting
 
+#: Of post hoc claims: an interval and no verdict.
+NO_VERDICT = "no verdict"
 #: In the order of the page: what is refuted is not to be looked for.
-VERDICTS = (REFUTED, SUPPORTED, UNDECIDED, OPEN)
+VERDICTS = (REFUTED, SUPPORTED, UNDECIDED, NO_VERDICT, OPEN)
+#: Fields that stand in the ledger's file only where they say something.
+_OPTIONAL = ("origin", "seen_in", "p", "quarter", "remark")
 
 
 @dataclass(frozen=True)
@@ -23,7 +49,9 @@ class Entry:
     """A judged claim. Numbers are in ``unit``, None where there are none.
 
     ``means`` are those of the two sides of a difference or ratio, by the name of the side;
-    ``setting`` are facts of the runs that a sentence about them may state.
+    ``setting`` are facts of the runs that a sentence about them may state. ``p`` is two-sided and
+    adjusted within the claim's family. ``quarter`` is the verdict by the last quarter of the
+    rounds, and ``remark`` what the quarter before says, where they differ from the selected round.
     """
 
     id: str
@@ -50,34 +78,17 @@ class Entry:
     note: str
     origin: str = ""
     seen_in: str = ""
+    p: float | None = None
+    quarter: str = ""
+    remark: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what the ledger's file holds of it; an origin only where there is one."""
-        found = asdict(self)
+        """Return what the ledger's file holds of it."""
         return {
             name: value
-            for name, value in found.items()
-            if value or name not in ("origin", "seen_in")
+            for name, value in asdict(self).items()
+            if name not in _OPTIONAL or value not in ("", None)
         }
-
-
-def entry_of(claim: Claim, opened: Mapping[str, Record | None]) -> Entry:
-    """A claim judged by its record, of all that are ``opened``; None stands for one not there."""
-    if claim.proof is not None:
-        assert claim.verdict is not None
-        return _without_number(claim, claim.verdict, f"by the test {claim.proof}")
-    if claim.experiment is None:
-        return _without_number(claim, OPEN, f"needs {claim.needs}")
-    record, other = opened[claim.experiment], opened[claim.other_experiment]
-    if record is None or other is None:
-        if claim.origin == HYPOTHESIS:
-            return _without_number(claim, OPEN, "declared, not yet run")
-        lacking = claim.experiment if record is None else claim.other_experiment
-        return _without_number(claim, OPEN, f"there is no record of {lacking} yet")
-    try:
-        return _measured(claim, record, other)
-    except LackingError as error:
-        return _without_number(claim, OPEN, str(error.args[0]))
 
 
 @dataclass(frozen=True)
@@ -85,95 +96,255 @@ class Sides:
     """What a claim is decided by: a number for each seed, and the two that it is made of.
 
     It is the difference or ratio of ``own`` and ``theirs``. ``rival`` is the row on the other side;
-    "" where there is none, and ``theirs`` is empty.
+    "" where there is none, and ``theirs`` is empty. ``others`` are the numbers against each rival,
+    where there are several and ``rival`` is the best of them.
     """
 
     values: Values
     own: Values
     rival: str
     theirs: Values
+    others: tuple[Values, ...] = ()
 
 
-def sides(claim: Claim, record: Record, other: Record) -> Sides:
-    """Look up the numbers of a measured claim; raises ``LackingError`` where a record has none."""
+@dataclass(frozen=True)
+class _Draft:
+    """A claim with what decides it, before the claims of its family are adjusted for one another.
+
+    ``judged`` are the judgements by the reported round and those aside; an entry that needs no
+    number has none.
+    """
+
+    entry: Entry
+    family: str = ""
+    judged: Mapping[str, Judgement] = field(default_factory=dict)
+
+
+def judged_entries(claims: Sequence[Claim], opened: Mapping[str, Record | None]) -> list[Entry]:
+    """Judge claims by their records, in the order given.
+
+    Args:
+        claims: What is claimed. A family is a specification, or a study (a section of the source
+            "study"): its specified and hypothesised claims that have a test are adjusted for one
+            another.
+        opened: The records of all experiments that are named; None stands for one that is not
+            there.
+
+    Returns:
+        An entry for each claim.
+    """
+    drafts = [_draft(claim, opened) for claim in claims]
+    adjusted: dict[tuple[int, str], Judgement] = {}
+    for family in dict.fromkeys(draft.family for draft in drafts if draft.family):
+        members = [i for i, draft in enumerate(drafts) if draft.family == family]
+        rounds = dict.fromkeys(at for i in members for at in drafts[i].judged)
+        for at in rounds:
+            found = [drafts[i].judged.get(at) or _first(drafts[i]) for i in members]
+            for i, judgement in zip(members, adjust(found, benjamini_hochberg), strict=True):
+                adjusted[i, at] = judgement
+    return [
+        _finished(draft, {at: adjusted.get((i, at), one) for at, one in draft.judged.items()})
+        for i, draft in enumerate(drafts)
+    ]
+
+
+def entry_of(claim: Claim, opened: Mapping[str, Record | None]) -> Entry:
+    """A claim judged by itself, as if it were the only one of its family."""
+    return judged_entries([claim], opened)[0]
+
+
+def _first(draft: _Draft) -> Judgement:
+    return next(iter(draft.judged.values()))
+
+
+def _finished(draft: _Draft, judged: Mapping[str, Judgement]) -> Entry:
+    """The entry with its verdict, from the adjusted judgements."""
+    entry = draft.entry
+    if not judged:
+        return entry
+    mine, *others = judged.items()
+    verdict, reason = mine[1].verdict, ""
+    words = {at: one.verdict for at, one in others}
+    quarter = next((word for at, word in words.items() if at != BEFORE), verdict)
+    if entry.verdict == NO_VERDICT:
+        return entry
+    if entry.reason:  # gates that cannot have moved
+        return replace(entry, verdict=UNDECIDED)
+    if verdict == UNDECIDED:
+        few = mine[1].low is None
+        reason = "too few seeds" if few else "the interval straddles the threshold"
+        if not few and mine[1].p is not None and not _straddles(mine[1]):
+            reason = "not after the adjustment for the other claims of its family"
+    remark = ""
+    if quarter != verdict:
+        reason = f"selected round: {verdict}; last quarter: {quarter}"
+    elif words.get(BEFORE, verdict) == UNDECIDED != verdict:
+        remark = f"in the quarter before the last: {UNDECIDED}"
+    return replace(
+        entry,
+        verdict=verdict if quarter == verdict else UNDECIDED,
+        reason=reason,
+        p=_round(mine[1].p),
+        quarter=quarter if quarter != verdict else "",
+        remark=remark,
+    )
+
+
+def _straddles(one: Judgement) -> bool:
+    """Whether the interval alone, at the level of one test, decides nothing."""
+    return one.support is None or one.against is None or min(one.support, one.against) >= 0.025
+
+
+def _draft(claim: Claim, opened: Mapping[str, Record | None]) -> _Draft:
+    if claim.proof is not None:
+        assert claim.verdict is not None
+        return _Draft(_without_number(claim, claim.verdict, f"by the test {claim.proof}"))
+    if claim.experiment is None:
+        return _Draft(_without_number(claim, OPEN, f"needs {claim.needs}"))
+    record, other = opened[claim.experiment], opened[claim.other_experiment]
+    if record is None or other is None:
+        if claim.origin == HYPOTHESIS:
+            return _Draft(_without_number(claim, OPEN, "declared, not yet run"))
+        lacking = claim.experiment if record is None else claim.other_experiment
+        return _Draft(_without_number(claim, OPEN, f"there is no record of {lacking} yet"))
+    try:
+        return _measured(claim, record, other)
+    except LackingError as error:
+        return _Draft(_without_number(claim, OPEN, str(error.args[0])))
+
+
+def sides(claim: Claim, record: Record, other: Record, at: str = "") -> Sides:
+    """Look up the numbers of a measured claim.
+
+    Args:
+        claim: A claim with an experiment.
+        record: The record of that experiment.
+        other: The record of the other side; the same where another argument changes.
+        at: A reported round; "": the first.
+
+    Returns:
+        The numbers by seed. Of several rivals the one with the smallest mean difference counts.
+
+    Raises:
+        LackingError: A record has no such number.
+    """
     measure = MEASURES[claim.measure]
-    own = measure.function(record, Case(claim.cell, claim.method, claim.arguments, claim.dataset))
+    case = Case(claim.cell, claim.method, claim.arguments, claim.dataset, at=at)
+    own = measure.function(record, case)
     if claim.other is None:
         return Sides(own, own, "", {})
-    rival, theirs = _rival(claim, other)
+    options = {**claim.arguments, **claim.changes}
+    cell, dataset = claim.other_cell, claim.other_dataset
+    theirs = {
+        name: measure.function(other, Case(cell, name, options, dataset, at=at))
+        for name in claim.others
+    }
+    values = {name: _paired(claim, own, numbers) for name, numbers in theirs.items()}
+    if lacking := [name for name, numbers in values.items() if not numbers]:
+        raise LackingError(f"{claim.method} and {lacking[0]} share no seed yet")
+    best = min(values, key=lambda name: _mean(values[name].values()))
+    others = tuple(values.values()) if len(values) > 1 else ()
+    return Sides(values[best], own, best, theirs[best], others)
+
+
+def _paired(claim: Claim, own: Values, theirs: Values) -> Values:
+    """Difference or ratio over the seeds that both have."""
     seeds = sorted(set(own) & set(theirs))
-    if not seeds:
-        raise LackingError(f"{claim.method} and {rival} share no seed yet")
-    join = _difference if claim.minus is not None else _ratio
-    values = {seed: join(own[seed], theirs[seed]) for seed in seeds}
-    return Sides(values, own, rival, theirs)
+    if claim.minus is not None:
+        return {seed: own[seed] - theirs[seed] for seed in seeds}
+    return {seed: own[seed] / theirs[seed] for seed in seeds}
 
 
-def _measured(claim: Claim, record: Record, other: Record) -> Entry:
+def _measured(claim: Claim, record: Record, other: Record) -> _Draft:
+    assert claim.threshold is not None
     measure = MEASURES[claim.measure]
-    found = sides(claim, record, other)
-    values, rival, means = found.values, found.rival, {}
+    rounds = [record.summary.reported]
+    if measure.rounds and claim.arguments.get("metric") not in (
+        "val_accuracy",
+        "global_val_accuracy",
+    ):
+        rounds = [*record.summary.rounds, BEFORE]
+    judged: dict[str, Judgement] = {}
+    for at in rounds:
+        try:
+            judged[at] = _judged(claim, record, other, at)
+        except LackingError:
+            if at == rounds[0]:
+                raise
+    found = sides(claim, record, other, rounds[0])
+    values, means = found.values, {}
     if claim.other is not None:
         means = {
             "subject": _mean([found.own[seed] for seed in values]),
             "compared": _mean([found.theirs[seed] for seed in values]),
         }
-    assert claim.threshold is not None
-    judged = judge(
-        list(values.values()),
-        claim.threshold,
-        exact=measure.exact,
-        correlation=measure.correlation and claim.other is None,
-        bounds=measure.bounds if claim.other is None else None,
-    )
-    reason = ""
-    if judged.verdict == UNDECIDED:
-        reason = "too few seeds" if judged.low is None else "the interval straddles the threshold"
+    mine = judged[rounds[0]]
     rounded: dict[str, Any] = {
-        name: _round(value)
-        for name, value in asdict(judged).items()
-        if name in ("effect", "low", "high", "visible")
+        name: _round(getattr(mine, name)) for name in ("effect", "low", "high", "visible")
     }
-    return Entry(
+    decided = claim.origin != POST_HOC
+    entry = Entry(
         **_texts(claim),
-        verdict=judged.verdict,
-        reason=reason,
+        verdict=mine.verdict if decided else NO_VERDICT,
+        reason=_fixed_gates(claim, record) if decided else "",
         experiment=claim.experiment,
         cell=claim.cell,
         measure=_described(claim),
-        compared=_compared(claim, rival),
+        compared=_compared(claim, found.rival),
         threshold=_threshold(claim),
         bounds=claim.threshold.numbers,
         unit=claim.unit,
-        n=judged.n,
+        n=mine.n,
         **rounded,
         means={name: float(_round(value) or 0.0) for name, value in means.items()},
-        horizon=_horizon(claim, record, other, rival),
+        horizon=_horizon(claim, record, other, found.rival),
         setting=_setting(claim, record),
     )
+    family = claim.source if claim.source != "study" else f"study: {claim.section}"
+    return _Draft(entry, family if decided and not entry.reason else "", judged)
 
 
-def _rival(claim: Claim, record: Record) -> tuple[str, Values]:
-    """The other side of the comparison: of several methods the one with the highest mean."""
-    options = {**claim.arguments, **claim.changes}
-    function = MEASURES[claim.measure].function
-    cell, dataset = claim.other_cell, claim.other_dataset
-    found = {name: function(record, Case(cell, name, options, dataset)) for name in claim.others}
-    best = max(found, key=lambda name: _mean(found[name].values()))
-    return best, found[best]
+def _judged(claim: Claim, record: Record, other: Record, at: str) -> Judgement:
+    """A claim judged by one of the reported rounds."""
+    assert claim.threshold is not None
+    measure = MEASURES[claim.measure]
+    found = sides(claim, record, other, at)
+    alone = claim.other is None
+    interval = None
+    if alone and measure.rounds and at == "selected":
+        case = Case(claim.cell, claim.method, claim.arguments, claim.dataset)
+        images = answers_by_image(record, case, list(found.values))
+        if images is not None:
+            interval = crossed_interval([*found.values.values()], 100 * images)
+    several = [
+        judge(
+            list(values.values()),
+            claim.threshold,
+            exact=measure.exact,
+            correlation=measure.correlation and alone,
+            bounds=measure.bounds if alone else None,
+            interval=interval,
+        )
+        for values in found.others or (found.values,)
+    ]
+    return against_the_best(several, claim.threshold)
+
+
+def _fixed_gates(claim: Claim, record: Record) -> str:
+    """Why a claim about gates is not decided; "" where it is, or is about something else."""
+    if not MEASURES[claim.measure].gates:
+        return ""
+    cell = record.place(Case(claim.cell, claim.method, {}, claim.dataset))
+    moves = gate_moves(record.summary)
+    here = moves[cell.matches(moves) & (moves["method"] == claim.method)]["travel"].dropna()
+    if here.empty or here.iloc[0] >= GATES_MOVE:
+        return ""
+    return f"{FIXED_BY_TUNING}: η_m × steps is {here.iloc[0]:.1f}, below {GATES_MOVE:g}"
 
 
 def _mean(values: Iterable[float]) -> float:
-    known = list(values)
-    return math.fsum(known) / len(known)
-
-
-def _difference(own: float, theirs: float) -> float:
-    return own - theirs
-
-
-def _ratio(own: float, theirs: float) -> float:
-    return own / theirs
+    numbers = list(values)
+    return math.fsum(numbers) / len(numbers)
 
 
 def _round(value: float | None) -> float | None:
@@ -240,32 +411,38 @@ def _plain(value: float | None) -> str:
 
 
 def _horizon(claim: Claim, record: Record, other: Record, rival: str) -> str:
-    """How far training had come on both sides; empty where it does not matter to the number."""
+    """Where training stood on both sides; empty where it does not matter to the number."""
     if not MEASURES[claim.measure].learned:
         return ""
-    sides = [(record, claim.cell, claim.method, claim.dataset)]
+    cases = [(record, Case(claim.cell, claim.method, {}, claim.dataset))]
     if claim.other is not None:
-        sides.append((other, claim.other_cell, rival, claim.other_dataset))
-    found = [
-        one
-        for there, cell, method, dataset in sides
-        for one in horizons(there.summary)
-        if (one.cell.skew, one.method) == (cell, method)
-        and dataset in (None, one.cell.setting.dataset)
-    ]
-    phrases = dict.fromkeys(one.phrase for one in found if one.phrase)
-    return "; ".join(phrases) if phrases else SETTLED if found else "not judged"
+        cases.append((other, Case(claim.other_cell, rival, {}, claim.other_dataset)))
+    metric = claim.arguments.get("metric")
+    words = []
+    for there, case in cases:
+        cell = there.place(case)
+        words.append(
+            horizon_of(there.summary, cell, case.method, metric)
+            or horizon_of(there.summary, cell, case.method)
+        )
+    known = dict.fromkeys(word for word in words if word)
+    if not known:
+        return "not judged"
+    return words[0] if len(known) == 1 else " − ".join(word or "not judged" for word in words)
 
 
 def _setting(claim: Claim, record: Record) -> dict[str, float]:
     """Facts of the runs: clients, cohort, rounds, epochs, and the number in the skew's name."""
     settings = record.settings(Case(claim.cell, claim.method, {}, claim.dataset))
-    federation = settings["federation"]
+    federation, training = settings.get("federation", {}), settings.get("training", {})
     facts = {
-        "clients": federation["clients"],
-        "clients_per_round": federation["clients_per_round"],
-        "rounds": federation["rounds"],
-        "epochs": settings["training"]["epochs"],
+        name: section[name]
+        for section, names in (
+            (federation, ("clients", "clients_per_round", "rounds")),
+            (training, ("epochs",)),
+        )
+        for name in names
+        if name in section
     }
     number = split_setting(claim.cell)[0].partition("~")[2]
-    return facts | ({"skew": float(number)} if number else {})
+    return facts | ({"skew": float(number)} if number.replace(".", "", 1).isdigit() else {})

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from fedsdg.analysis.formatting import MISSING
-from fedsdg.analysis.judgement import LEAST_SEEDS
+from fedsdg.analysis.formatting import MISSING, p_value
+from fedsdg.analysis.judge import LEAST_SEEDS
 from fedsdg.analysis.ledger.entries import VERDICTS, Entry
 from fedsdg.files import atomic_path
 
@@ -26,21 +26,28 @@ Every sentence of the specifications that a run can test, with its verdict, and 
 project. Behind each claim stands its origin: *specification*; *hypothesis*, written before its
 runs; or *post hoc*, where its quantity could be read before it was written. The claims stand in
 [claims.yaml](../claims.yaml), each with the measure, the threshold and the experiment that decide
-it; `fedsdg ledger` looks up the numbers in [results/reference/](../results/reference) and writes
-this page.
+it; `fedsdg render ledger` looks up the numbers in [results/reference/](../results/reference) and
+writes this page.
 
-A claim is *supported* if the whole 95 % Student-t interval of the mean over seeds lies on the side
-that is claimed, *refuted* if it lies wholly on the other side, and *undecided* otherwise. From
-fewer than {LEAST_SEEDS} seeds only the mean is shown and nothing is decided, unless the number is
-counted and not measured (bytes, parameters): then any number of seeds decides. *Open* is what
-needs something that is not built, not affordable, or not yet in the record. Some claims are
+A claim is *supported* if a two-sided t-test over seeds puts the mean on the side that is claimed,
+*refuted* if on the other side, and *undecided* otherwise: p below 0.05 after the adjustment of
+Benjamini and Hochberg over all claims of the same specification, or of the same study. Without the
+adjustment that is the whole 95 % interval on one side. Against the best of several rivals, the p of
+what was picked by its result counts times their number. Post hoc claims have an interval and *no
+verdict*. From fewer than {LEAST_SEEDS} seeds only the mean is shown and nothing is decided, unless
+the number is counted and not measured (bytes, parameters): then any number of seeds decides. *Open*
+is what needs something that is not built, not affordable, or not yet in the record. Some claims are
 decided by arithmetic: then the test that does it is named.
 
-Differences are paired over seeds; intervals of correlations are those of Fisher's z; intervals of
-shares are cut at 0 and 100 %. *Visible* is the smallest distance from the threshold that these
-seeds would have decided with a chance of 80 %. Where a specification names no number, the
-threshold is this project's. *Horizon* says whether training had settled; what ended before it did
-says nothing of longer training. Within a table what is refuted comes first."""
+Accuracies are those of the round that validation selects; where the last quarter of the rounds says
+otherwise, both words are shown and the claim is undecided. Differences are paired over seeds;
+intervals of correlations are those of Fisher's z; intervals of shares are cut at 0 and 100 %; a
+level of accuracy has an interval over seeds and test images where a record holds the answers per
+image. *Visible* is the smallest distance from the threshold that these seeds would have decided
+with a chance of 80 %. Where a specification names no number, the threshold is this project's.
+*Horizon* says where training stood at its end, for the row and what it is compared with: steady,
+rising, past its best, or that it cannot be told. Gates that cannot have moved (η_m × steps below 3)
+decide no claim about gates. Within a table what is refuted comes first."""
 
 _HEADS = (
     "claim",
@@ -48,6 +55,7 @@ _HEADS = (
     "effect",
     "threshold",
     "n",
+    "p",
     "visible",
     "measured as",
     "where",
@@ -91,8 +99,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
     said += f", seen in {entry.seen_in}" if entry.seen_in else ""
     name = f'<a id="{entry.id}"></a>`{entry.id}`<br>{entry.sentence} *({said})*'
     verdict = f"**{entry.verdict}**"
-    if entry.reason:
-        verdict += f"<br>{entry.reason}"
+    verdict += "".join(f"<br>{text}" for text in (entry.reason, entry.remark) if text)
     where = f"{entry.experiment}, `{entry.cell}`" if entry.experiment else MISSING
     how = f"{entry.measure}: {entry.compared}" if entry.measure else MISSING
     if entry.note:
@@ -100,9 +107,10 @@ def _row(entry: Entry) -> tuple[str, ...]:
     return (
         name.replace("|", "\\|"),
         verdict.replace("|", "\\|"),
-        _effect(entry),
+        f"{effect_text(entry)}{_means(entry)}",
         f"{entry.threshold} {entry.unit}".strip() if entry.threshold else MISSING,
         str(entry.n) if entry.n else MISSING,
+        MISSING if entry.p is None else p_value(entry.p).removeprefix("p = ").removeprefix("p "),
         MISSING
         if entry.visible is None
         else shown(entry.visible, "%" if entry.unit == "points" else entry.unit),
@@ -112,23 +120,30 @@ def _row(entry: Entry) -> tuple[str, ...]:
     )
 
 
-def _effect(entry: Entry) -> str:
+def effect_text(entry: Entry) -> str:
+    """The effect with its unit and interval: "+3.4 points [+2.7, +4.1]"."""
     if entry.effect is None:
         return MISSING
     text = f"{shown(entry.effect, entry.unit)} {entry.unit}".strip()
     if entry.low is not None and entry.high is not None and entry.low != entry.high:
         text += f" [{shown(entry.low, entry.unit)}, {shown(entry.high, entry.unit)}]"
-    if entry.means:
-        unit = "%" if entry.unit == "points" else ""
-        both = [shown(entry.means[side], unit) for side in ("subject", "compared")]
-        text += f"<br>({both[0]} and {both[1]})"
     return text
+
+
+def _means(entry: Entry) -> str:
+    """The two sides of a difference or ratio."""
+    if not entry.means:
+        return ""
+    unit = "%" if entry.unit == "points" else ""
+    both = [shown(entry.means[side], unit) for side in ("subject", "compared")]
+    return f"<br>({both[0]} and {both[1]})"
 
 
 def shown(value: float, unit: str) -> str:
     """A number as the page prints it: shares and points to one decimal, else three digits."""
     if unit in ("%", "points"):
-        text = f"{round(value, 1) + 0.0:{'+' if unit == 'points' else ''}.1f}"
+        rounded = round(value, 1) + 0.0
+        text = f"{rounded:{'+' if unit == 'points' and rounded else ''}.1f}"
     else:
         text = f"{value:.1f}" if abs(value) >= 100 else f"{value:.3g}"
     return text.replace("-", "−")

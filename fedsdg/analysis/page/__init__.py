@@ -15,7 +15,6 @@ from typing import Any
 from fedsdg.analysis.grids import Grid, published_grids
 from fedsdg.analysis.ledger import read_ledger
 from fedsdg.analysis.ledger.entries import VERDICTS
-from fedsdg.analysis.measurements import Measurements
 from fedsdg.analysis.names import Metric
 from fedsdg.analysis.page import convergence, gates, rivals, robustness, roofline, tuning
 from fedsdg.analysis.page.arenas import Arena, arenas_of, cast_of, found_experiments, opened
@@ -23,8 +22,9 @@ from fedsdg.analysis.page.document import document
 from fedsdg.analysis.page.leaderboard import Board, board, metrics_of, steps_of, values_of
 from fedsdg.analysis.page.ledger import claims
 from fedsdg.analysis.page.runs import commands, origins_in, runs_behind, said
-from fedsdg.analysis.progress import COSTS, progress
+from fedsdg.analysis.speed import Measurements
 from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.views.costs import COSTS, progress
 from fedsdg.files import atomic_path, sha256_file
 
 #: Measurements of the aggregation, below the folder of results, as they are made here; the record

@@ -12,7 +12,7 @@ from fedsdg.analysis.formatting import printed
 from fedsdg.analysis.page.arenas import Arena
 from fedsdg.analysis.page.charts import chart, colour, dash, shape
 from fedsdg.analysis.plots.style import BAND_SEEDS
-from fedsdg.analysis.progress import COSTS
+from fedsdg.analysis.views.costs import COSTS
 
 _COLUMNS = ("method", "round", "steps", "bytes", "mean", "low", "high")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from fedsdg.analysis.formatting import MISSING, amount, percent, printed
-from fedsdg.analysis.horizon import SETTLED, horizons
+from fedsdg.analysis.horizon import STEADY, horizon_of
 from fedsdg.analysis.hyperparameters import hyperparameters
 from fedsdg.analysis.inference import mean_interval, shown_half_width
 from fedsdg.analysis.names import (
@@ -21,11 +21,9 @@ from fedsdg.analysis.names import (
     method_title,
 )
 from fedsdg.analysis.page.arenas import Arena, family
-from fedsdg.analysis.roles import Roles
-from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.summary import Roles, Summary
 from fedsdg.analysis.tables.accuracy import reasons
-from fedsdg.analysis.tables.horizon import verdict_text
-from fedsdg.analysis.tables.layout import mark_best
+from fedsdg.analysis.tables.layout import Entry, mark_best
 
 #: Costs: column, heading, what it is, and how many of the counted are one in print.
 COSTS = (
@@ -55,7 +53,7 @@ class Row:
     ok: int
     tally: str
     numbers: tuple[Number, ...]
-    settled: bool
+    steady: bool
     horizon: str
 
 
@@ -127,11 +125,10 @@ def board(arena: Arena, values: Mapping[str, Mapping[str, Any]]) -> Board:
         columns.append([_cost(name, unit, values[method][name]) for method in arena.methods])
     marked = [_best(column, arena.methods, summary.roles) for column in columns[: len(metrics)]]
     marked += columns[len(metrics) :]
-    told = {one.method: one for one in horizons(summary) if one.cell == arena.cell}
     rows = []
     for i, method in enumerate(arena.methods):
         runs = [run for run in summary.at(arena.cell) if run["method"] == method]
-        ok, end = len(values[method]["seeds"]), told.get(method)
+        ok, word = len(values[method]["seeds"]), horizon_of(summary, arena.cell, method)
         rows.append(
             Row(
                 method,
@@ -140,8 +137,8 @@ def board(arena: Arena, values: Mapping[str, Mapping[str, Any]]) -> Board:
                 ok,
                 str(ok) if ok == len(runs) else f"{ok} of {len(runs)}",
                 tuple(column[i] for column in marked),
-                end is not None and end.verdict == SETTLED,
-                MISSING if end is None else verdict_text(end),
+                word == STEADY,
+                word or MISSING,
             )
         )
     rows.sort(key=lambda row: -_of(row.numbers[0], float("-inf")))
@@ -181,8 +178,8 @@ def _cost(name: str, unit: float, by_seed: list[float | None]) -> Number:
 def _best(column: list[Number], methods: Sequence[str], who: Roles) -> list[Number]:
     """The column with its highest number marked; a ceiling takes no part in that."""
     ranked = [
-        (number.text, None if who.is_ceiling(method) else number.value)
+        None if who.is_ceiling(method) else number.value
         for number, method in zip(column, methods, strict=True)
     ]
-    (marked,) = mark_best([ranked])
+    marked = mark_best([Entry(number.text) for number in column], ranked)
     return [replace(number, best=entry.bold) for number, entry in zip(column, marked, strict=True)]

@@ -13,8 +13,8 @@ from fedsdg.analysis.names import method_order, method_title
 from fedsdg.analysis.page.charts import chart, colour, dash, drawn, shape
 from fedsdg.analysis.plots.cast import leads
 from fedsdg.analysis.plots.style import looks
-from fedsdg.analysis.robustness import accuracy_by_share
 from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.views.attacks import accuracy_by_share
 
 #: The experiments whose records have attacks by their share.
 EXPERIMENTS = ("byzantine", "breakdown")

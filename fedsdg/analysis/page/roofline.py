@@ -8,11 +8,11 @@ from typing import Any
 import altair as alt
 
 from fedsdg.analysis.formatting import printed
-from fedsdg.analysis.measurements import CODES, Measurements, Row, rule_title
 from fedsdg.analysis.names import method_order
 from fedsdg.analysis.page.charts import chart, colour, dash, drawn, shape
 from fedsdg.analysis.plots.roofline import MARKS, OURS
 from fedsdg.analysis.plots.style import Look, looks
+from fedsdg.analysis.speed import CODES, Measurements, Row, rule_title
 
 
 def speeds(measured: Measurements) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedsdg.analysis.grids import Grid
-from fedsdg.analysis.origins import FILE, Origin, origins_of, read_origins
 from fedsdg.analysis.page.arenas import Arena
+from fedsdg.analysis.record import ORIGINS, Origin, origins_of, read_origins
 from fedsdg.analysis.summary import Summary
 from fedsdg.files.places import run_below
 
@@ -27,7 +27,7 @@ def origins_in(summary: Summary) -> list[Origin]:
     Empty where neither is there.
     """
     runs = [run_below(run) for run in summary.runs if run["status"] == "ok"]
-    file = summary.folder / FILE
+    file = summary.folder / ORIGINS
     if file.is_file():
         summary.inputs.append(file)
         return read_origins(summary.folder, runs)

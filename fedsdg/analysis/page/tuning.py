@@ -12,14 +12,14 @@ from fedsdg.analysis.page.charts import ROWS, colour, drawn
 from fedsdg.analysis.plots.style import looks
 from fedsdg.analysis.plots.tuning import limits
 from fedsdg.analysis.summary import Summary
-from fedsdg.analysis.tuning import curves
+from fedsdg.analysis.views.sweeps import search_curves
 
 
 def tuned(summary: Summary) -> list[dict[str, Any]]:
     """A row for each method and trial in the order of drawing: the trial's validation accuracy and
     the expected best of so many trials, in %. A trial far below all lines has no accuracy here, and
     the method's title counts those. Empty where no search was made."""
-    frame = curves(summary)
+    frame = search_curves(summary)
     if frame.empty:
         return []
     low, _ = limits(frame)

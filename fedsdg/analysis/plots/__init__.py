@@ -17,22 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedsdg import __version__
-from fedsdg.analysis import (
-    contributions,
-    gate_dynamics,
-    group_accuracy,
-    personal_and_global,
-    progress,
-    robustness,
-    simulated_time,
-    sweeps,
-    trajectories,
-    tuning,
-)
 from fedsdg.analysis.formatting import printed
 from fedsdg.analysis.hyperparameters import hyperparameters
 from fedsdg.analysis.names import method_title
 from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.views import accuracy, attacks, clients, costs, sweeps
 from fedsdg.files import atomic_path, hint, sha256_file, source_hash, write_json
 
 if TYPE_CHECKING:
@@ -47,7 +36,7 @@ class Plot:
     ``draw`` takes the summary, with the files of partitions where it needs them; or, with
     ``numbers``, the frame that this function of fedsdg.analysis makes of the summary. The
     sidecar then holds the frame's rows: the very numbers that are drawn. What is ``of_training``
-    says above its panels where training had not settled. In the caption ``{subject}`` stands for
+    says above its panels which training was not steady. In the caption ``{subject}`` stands for
     the subject's title, ``{coloured}`` for whoever is in colour wherever it was run.
     """
 
@@ -62,7 +51,7 @@ class Plot:
         return None if self.numbers is None else self.numbers(summary)
 
     def label(self, summary: Summary) -> str:
-        """What stands above the panels: which training had not settled, where it matters."""
+        """What stands above the panels: which training was not steady, where it matters."""
         from fedsdg.analysis.horizon import horizon_label
 
         return horizon_label(summary) if self.of_training else ""
@@ -94,18 +83,17 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
         ),
         "accuracy_vs_alpha": Plot(
             "accuracy_vs_alpha",
-            "Personal and global accuracy for each Dirichlet α (mean over the last quarter's "
-            "evaluations; the last round in records without them): mean over seeds; bars are 95 "
-            "% Student-t intervals, from five seeds on and cut at 0 and 100 %. At most five "
-            "methods are in colour. An arrow stands for a value far below all others, which is "
-            "written there.",
+            "Personal and global accuracy for each Dirichlet α (round selected on validation "
+            "data): mean over seeds; bars are 95 % Student-t intervals, from five seeds on and "
+            "cut at 0 and 100 %. At most five methods are in colour. An arrow stands for a value "
+            "far below all others, which is written there.",
         ),
         "differences": Plot(
             "differences",
-            "{subject} minus each other method, paired by seed (mean over the last quarter's "
-            "evaluations; the last round in records without them), a panel for each metric: "
-            "mean, and 95 % Student-t interval from five seeds on. Right of zero {subject} is "
-            "better. An arrow stands for a difference beyond the axis, which is written there.",
+            "{subject} minus each other method, paired by seed (round selected on validation "
+            "data), a panel for each metric: mean, and 95 % Student-t interval from five seeds "
+            "on. Right of zero {subject} is better. An arrow stands for a difference beyond the "
+            "axis, which is written there.",
         ),
         "gates": Plot(
             "gates",
@@ -132,20 +120,21 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
         ),
         "byzantine": Plot(
             "byzantine",
-            "Global accuracy in the last round against the share of attackers, a panel for each "
-            "attack: mean over seeds; share 0 is the same run in every panel. The table of the "
-            "same name has the intervals.",
-            numbers=robustness.accuracy_by_share,
+            "Global accuracy in the round selected on validation data against the share of "
+            "attackers, a panel for each attack: mean over seeds; share 0 is the same run in "
+            "every panel. The table of the same name has the intervals.",
+            numbers=attacks.accuracy_by_share,
         ),
         "robustness": Plot(
             "robustness",
             "The trade-off of robust means over the share of attackers. Top: distance from the "
             "aggregated step to the mean of the honest clients' updates (median over rounds), "
-            "global accuracy in the last round, and the time of one aggregation (median over "
-            "rounds; it depends on the machine), each for the attack in the middle. Bottom: "
-            "distance and accuracy under the attack that is worst for the rule at that share, "
-            "and that accuracy against the time at the smallest share. Means over seeds.",
-            numbers=robustness.trade_off,
+            "global accuracy in the round selected on validation data, and the time of one "
+            "aggregation (median over rounds; it depends on the machine), each for the attack in "
+            "the middle. Bottom: distance and accuracy under the attack that is worst for the "
+            "rule at that share, and that accuracy against the time at the smallest share. Means "
+            "over seeds.",
+            numbers=attacks.trade_off,
         ),
         "stragglers": Plot(
             "stragglers",
@@ -153,7 +142,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "column for each method and a line for each way of dealing with slow clients: mean "
             "over seeds of the last evaluation until then. Lines go to the end of their longest "
             "run; a seed that is over by then keeps its last accuracy.",
-            numbers=simulated_time.accuracy_over_time,
+            numbers=costs.accuracy_over_time,
         ),
         "label_noise": Plot(
             "label_noise",
@@ -163,7 +152,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "where it was computed: both against the exact Shapley value in the last round. ρ is "
             "Spearman's correlation within a run, mean over seeds; there is none where all "
             "clients are alike.",
-            numbers=contributions.measures,
+            numbers=clients.credits,
         ),
         "sensitivity": Plot(
             "sensitivity",
@@ -181,7 +170,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "accuracy, with the diagonal where both are equal; methods far outside are named "
             "with both values. The dashed vertical lines are training on pooled data, where it "
             "was run.",
-            numbers=personal_and_global.personal_and_global,
+            numbers=accuracy.headlines,
         ),
         "drift": Plot(
             "drift",
@@ -190,7 +179,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "all its models; the title says how much of their variance lies in it. Thin lines "
             "are local training, dots where a client ends, diamonds the server's model after "
             "each round, crosses where clients begin.",
-            numbers=trajectories.trajectories,
+            numbers=clients.trajectories,
             of_training=False,
         ),
         "tuning": Plot(
@@ -199,16 +188,16 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "in, their score the personal validation accuracy over search seeds and skews; the "
             "line is the expected best of so many of them, drawn without replacement. Grey: the "
             "other methods. Trials below the panel are counted in its corner.",
-            numbers=tuning.curves,
+            numbers=sweeps.search_curves,
             of_training=False,
         ),
         "progress": Plot(
             "progress",
-            "Personal accuracy against rounds, local steps (of all clients together) and bytes "
-            "(up and down), a row for each place: mean over seeds, with the 95 % Student-t band "
-            "from three seeds on. At most five methods are in colour. A marker is where a method "
-            "ends.",
-            numbers=progress.progress,
+            "Personal accuracy against rounds, local steps (of all clients together, without the "
+            "fine-tuning before an evaluation) and bytes (up and down), a row for each place: mean "
+            "over seeds, with the 95 % Student-t band from three seeds on. At most five methods "
+            "are in colour. A marker is where a method ends.",
+            numbers=costs.progress,
         ),
         "gate_dynamics": Plot(
             "gate_dynamics",
@@ -219,7 +208,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "gate with its local steps: near 1 a gate only counts steps. Bands are 95 % "
             "Student-t over seeds, cut at the values seen; of fewer than three seeds each is a "
             "thin line.",
-            numbers=gate_dynamics.gate_dynamics,
+            numbers=clients.gate_dynamics,
         ),
         "groups": Plot(
             "groups",
@@ -227,7 +216,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "clients that agree (A) and of those that do not (B), the best for B on top: means "
             "over seeds; thick bars are 95 % Student-t intervals, from five seeds on and cut at 0 "
             "and 100 %.",
-            numbers=group_accuracy.group_accuracy,
+            numbers=accuracy.group_accuracy,
         ),
     }
 )

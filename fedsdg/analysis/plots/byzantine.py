@@ -14,7 +14,7 @@ _COLUMNS = 4
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """``robustness.accuracy_by_share``, four panels to a row on one scale."""
+    """``attacks.accuracy_by_share``, four panels to a row on one scale."""
     parts = [
         (where, attack, part)
         for where, here in places(rows)

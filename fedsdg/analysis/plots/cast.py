@@ -9,8 +9,7 @@ import pandas as pd
 
 from fedsdg.analysis.names import method_order, method_title
 from fedsdg.analysis.plots.style import GREY, Look, looks, roles
-from fedsdg.analysis.roles import REFERENCES, Roles
-from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.summary import REFERENCES, Roles, Summary
 
 #: The baseline in colour, where it is one; else it is the first of them.
 _BASELINE = "fedavg-uniform"

@@ -15,7 +15,7 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """``trajectories.trajectories``: a panel for each case, axes of equal scale."""
+    """``clients.trajectories``: a panel for each case, axes of equal scale."""
     cases = [
         (where, scenario, method, part)
         for where, here in places(rows)

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fedsdg.analysis.frames import groups
-from fedsdg.analysis.gate_dynamics import CORRELATION, MEASURES
 from fedsdg.analysis.inference import Interval, mean_interval
 from fedsdg.analysis.names import dataset_title, skew_order, skew_title
 from fedsdg.analysis.plots.style import (
@@ -28,6 +27,7 @@ from fedsdg.analysis.plots.style import (
     shared_legend,
     ticks_within,
 )
+from fedsdg.analysis.views.clients import CORRELATION, GATE_MEASURES
 
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)))
 #: Panels from top to bottom: label, measures (a dash each), logarithmic, limits.
@@ -44,7 +44,7 @@ _NAMES = {"": "all clients", "A": "A: clients that agree", "B": "B: clients that
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """``gate_dynamics.gate_dynamics``: a column for each cell, a row for each measure there is."""
+    """``clients.gate_dynamics``: a column for each cell, a row for each measure there is."""
     cells = sorted(
         rows[["dataset", "clients", "skew"]].drop_duplicates().itertuples(index=False, name=None),
         key=lambda cell: (cell[0], cell[1], skew_order(cell[2])),
@@ -124,7 +124,7 @@ def _legend(figure: Figure, rows: pd.DataFrame, shown: Sequence[Sequence[str]]) 
     present = [group for group in _NAMES if (rows["group"] == group).any()]
     handles = [Line2D([], [], color=_COLOURS[g], linewidth=1.5, label=_NAMES[g]) for g in present]
     for dash, dashes in enumerate(_DASHES):
-        named = [MEASURES[m[dash]] for m in shown if len(m) > max(dash, 1)]
+        named = [GATE_MEASURES[m[dash]] for m in shown if len(m) > max(dash, 1)]
         if named:
             handles.append(Line2D([], [], color=MUTED, linestyle=dashes, label="; ".join(named)))
     shared_legend(figure, handles, columns=4)

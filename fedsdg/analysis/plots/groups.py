@@ -27,7 +27,7 @@ _COLUMNS = 3
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """``group_accuracy.group_accuracy``: a panel for each place, methods on one scale of names."""
+    """``accuracy.group_accuracy``: a panel for each place, methods on one scale of names."""
     shown = [
         (where, scenario, part)
         for where, here in places(rows)

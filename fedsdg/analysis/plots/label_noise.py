@@ -6,10 +6,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedsdg.analysis.contributions import MEASURES, YARDSTICKS, correlations
 from fedsdg.analysis.frames import groups, places
 from fedsdg.analysis.names import method_order, method_title
 from fedsdg.analysis.plots.style import GRID, INK, hide_unused, looks, panels, say
+from fedsdg.analysis.views.clients import CREDITS, YARDSTICKS, correlations
 
 #: Rows of the figure from top to bottom: what is drawn up, and against what.
 _ROWS = (
@@ -21,7 +21,7 @@ _ROWS = (
 
 
 def draw(clients: pd.DataFrame) -> Figure:
-    """``contributions.measures``: a column for each place, scenario and method."""
+    """``clients.credits``: a column for each place, scenario and method."""
     columns = [
         (where, scenario, method, own)
         for where, here in places(clients)
@@ -48,7 +48,7 @@ def draw(clients: pd.DataFrame) -> Figure:
             if measure == "weight":
                 panel.set_ylim(min(0.0, 1.05 * low), 1.05 * high)
             if column == 0 or measure != "weight":
-                panel.set_ylabel(MEASURES[measure] if measure else "")
+                panel.set_ylabel(CREDITS[measure] if measure else "")
             if row == 0:
                 place = ", ".join(text for text in (where, scenario) if text)
                 title = method_title(method)

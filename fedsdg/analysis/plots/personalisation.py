@@ -41,7 +41,7 @@ _LINE, _BELOW = 0.165, 2.1
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """``personal_and_global.personal_and_global``: a column for each place, on one page.
+    """``accuracy.headlines``: a column for each place, on one page.
 
     Above, methods on one scale of names, the best mean over all places first; below, personal
     against global accuracy. One legend serves both.

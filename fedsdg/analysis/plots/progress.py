@@ -26,11 +26,11 @@ from fedsdg.analysis.plots.style import (
     say,
     ticks_within,
 )
-from fedsdg.analysis.progress import COSTS
+from fedsdg.analysis.views.costs import COSTS
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """``progress.progress``: a row of three panels for each cell."""
+    """``costs.progress``: a row of three panels for each cell."""
     cells = sorted(
         rows[["dataset", "clients", "skew"]].drop_duplicates().itertuples(index=False, name=None),
         key=lambda cell: (cell[0], cell[1], skew_order(cell[2])),

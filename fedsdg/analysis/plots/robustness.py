@@ -20,13 +20,13 @@ from fedsdg.analysis.plots.style import (
     panels,
     say,
 )
-from fedsdg.analysis.robustness import over_attacks
+from fedsdg.analysis.views.attacks import over_attacks
 
 _DISTANCE, _TIME = "distance to the honest mean", "milliseconds of an aggregation"
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """``robustness.trade_off``: two rows of three panels for each place."""
+    """``attacks.trade_off``: two rows of three panels for each place."""
     shown = list(places(over_attacks(rows)))
     figure, axes = panels(2 * max(len(shown), 1), 3, panel_height=2.5)
     if not shown:

@@ -10,9 +10,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogFormatterSciNotation, NullLocator
 
 from fedsdg.analysis.formatting import amount
-from fedsdg.analysis.measurements import CODES, Measurements, Row, rule_title
 from fedsdg.analysis.names import method_order
 from fedsdg.analysis.plots.style import ABSENT, INK, MUTED, looks, panels, say, shared_legend
+from fedsdg.analysis.speed import CODES, Measurements, Row, rule_title
 
 CAPTION = (
     "Top: the share of the memory's speed at which each rule aggregates. At 100 % it takes as long "

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from fedsdg.analysis.frames import groups
 from fedsdg.analysis.hyperparameters import symbol
-from fedsdg.analysis.names import GLOBAL, PERSONAL, method_order, method_title
+from fedsdg.analysis.names import GLOBAL, headline, method_order, method_title
 from fedsdg.analysis.plots.style import (
     INTERVAL_SEEDS,
     accuracy_axis,
@@ -21,7 +21,7 @@ from fedsdg.analysis.plots.style import (
     panels,
     say,
 )
-from fedsdg.analysis.sweeps import panels as sweep_panels
+from fedsdg.analysis.views.sweeps import panels as sweep_panels
 
 _COLUMNS = 4
 
@@ -47,7 +47,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     several = len({where for where, *_ in parts}) > 1
     for i, (where, key, part) in enumerate(parts):
         block, column = divmod(i, columns)
-        for k, metric in enumerate((PERSONAL, GLOBAL)):
+        for k, metric in enumerate((headline(rows["metric"]), GLOBAL)):
             panel = axes[2 * block + k][column]
             _lines(panel, part[part["metric"] == metric.key], list(dict.fromkeys(part["value"])))
             if column == 0:

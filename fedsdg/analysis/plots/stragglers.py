@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fedsdg.analysis.frames import places
-from fedsdg.analysis.names import GLOBAL, PERSONAL, method_order, method_title, natural_order
+from fedsdg.analysis.names import GLOBAL, headline, method_order, method_title, natural_order
 from fedsdg.analysis.plots.style import Look, hide_unused, note, panels, say, shared_legend
 
 #: Scenarios are no methods: each has a colour, a line and a marker by its place in the order.
@@ -15,7 +15,7 @@ _COLOURS = ("#222222", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """``simulated_time.accuracy_over_time``: global above, personal below, one scale for all."""
+    """``costs.accuracy_over_time``: global above, personal below, one scale for all."""
     shown = list(places(rows))
     methods = sorted(rows["method"].unique(), key=method_order)
     figure, axes = panels(
@@ -32,7 +32,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     scenarios = sorted(rows["scenario"].unique(), key=natural_order)
     look = _looks(scenarios)
     for i, (where, part) in enumerate(shown):
-        for k, metric in enumerate((GLOBAL, PERSONAL)):
+        for k, metric in enumerate((GLOBAL, headline(rows["metric"]))):
             for panel, method in zip(axes[2 * i + k], methods, strict=True):
                 own = part[(part["method"] == method) & (part["metric"] == metric.key)]
                 for scenario in scenarios:

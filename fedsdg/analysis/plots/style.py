@@ -21,7 +21,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogFormatter, MaxNLocator, NullLocator
 
 from fedsdg.analysis.names import method_order, method_title
-from fedsdg.analysis.roles import Roles, usual_roles
+from fedsdg.analysis.summary import Roles, usual_roles
 from fedsdg.files.declarations import families
 
 #: Width of a figure in inches: a page's text block; heights follow from the panels.

@@ -17,7 +17,7 @@ _LOW_SHARE = 0.25
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """``tuning.curves``: dots are trials, the line the expected best; grey: all other methods."""
+    """``sweeps.search_curves``: dots are trials, the line the expected best; grey: the others."""
     methods = sorted(rows["method"].unique(), key=method_order)
     figure, axes = flow(len(methods), _COLUMNS, panel_height=1.65)
     if not methods:

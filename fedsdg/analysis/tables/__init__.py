@@ -12,24 +12,20 @@ from types import MappingProxyType
 
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables.accuracy import (
+    differences,
     global_accuracy,
     groups,
     main,
     personal_accuracy,
     worst_decile,
 )
-from fedsdg.analysis.tables.byzantine import byzantine, detection
-from fedsdg.analysis.tables.cost import bytes_sent, seconds
-from fedsdg.analysis.tables.differences import differences
+from fedsdg.analysis.tables.attacks import byzantine, detection, label_noise
+from fedsdg.analysis.tables.costs import bytes_sent, rounds_to_target, seconds, stragglers
 from fedsdg.analysis.tables.horizon import horizon
-from fedsdg.analysis.tables.label_noise import label_noise
 from fedsdg.analysis.tables.layout import Table
 from fedsdg.analysis.tables.primary import primary
-from fedsdg.analysis.tables.progress import rounds_to_target
 from fedsdg.analysis.tables.render import to_csv, to_latex, to_markdown
-from fedsdg.analysis.tables.sensitivity import sensitivity
-from fedsdg.analysis.tables.stragglers import stragglers
-from fedsdg.analysis.tables.tuning import tuning
+from fedsdg.analysis.tables.sweeps import sensitivity, tuning
 from fedsdg.analysis.tables.verification import verification
 from fedsdg.files import atomic_path, hint
 
@@ -69,9 +65,18 @@ USUAL_TABLES = (
 
 
 def write_table(summary_dir: str | Path, name: str, output_stem: str | Path) -> list[Path]:
-    """Write ``{output_stem}.csv``, ``.md`` and ``.tex`` of one table and return their paths.
+    """Write one table of an experiment as CSV, Markdown and LaTeX.
 
-    Raises ``ValueError`` for a name that is not in ``TABLES``.
+    Args:
+        summary_dir: The folder of the summary.
+        name: One of ``TABLES``.
+        output_stem: The path of the files without ``.csv``, ``.md`` and ``.tex``.
+
+    Returns:
+        The paths of the files.
+
+    Raises:
+        ValueError: There is no such table.
     """
     return save_table(known_table(name)(Summary(summary_dir)), output_stem)
 
@@ -84,7 +89,15 @@ def known_table(name: str) -> Callable[[Summary], Table]:
 
 
 def save_table(table: Table, output_stem: str | Path) -> list[Path]:
-    """Write a table in its three formats and return their paths."""
+    """Write a table as CSV, Markdown and LaTeX.
+
+    Args:
+        table: Any table.
+        output_stem: The path of the files without ``.csv``, ``.md`` and ``.tex``.
+
+    Returns:
+        The paths of the files.
+    """
     written = []
     for suffix, render in ((".csv", to_csv), (".md", to_markdown), (".tex", to_latex)):
         path = Path(f"{output_stem}{suffix}")

@@ -1,49 +1,42 @@
-"""Accuracy by method and skew: the README's table, groups of clients, and metrics one by one."""
+"""Accuracy by method and skew: the README's table, groups, single metrics, and differences."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import pandas as pd
 
-from fedsdg.analysis.formatting import CUT, MISSING, few_seeds, is_cut, percent
-from fedsdg.analysis.horizon import horizon_notes
-from fedsdg.analysis.hyperparameters import hyperparameters, ranges
-from fedsdg.analysis.inference import SHOWN_FROM, mean_interval, shown_half_width
+from fedsdg.analysis.formatting import MISSING, percent, points
+from fedsdg.analysis.frames import CASE
+from fedsdg.analysis.hyperparameters import ranges
+from fedsdg.analysis.inference import SHOWN_FROM
 from fedsdg.analysis.names import (
     AGREEING,
+    BETTER_BASELINE,
     DIFFERING,
-    EXPECTED,
-    EXPECTED_WORST,
     GLOBAL,
     NEW,
     NOT_RUN,
     OWN,
     OWN_WORST,
-    PERSONAL,
-    WORST,
     Metric,
     method_title,
     skew_title,
 )
-from fedsdg.analysis.summary import Cell, Setting, Summary
-from fedsdg.analysis.tables.layout import Block, Entry, Table, block, mark_best
+from fedsdg.analysis.summary import Setting, Summary
+from fedsdg.analysis.tables.layout import (
+    Column,
+    Row,
+    Table,
+    interval_notes,
+    pivot,
+    ranked,
+    table_of_views,
+)
+from fedsdg.analysis.views.accuracy import accuracy
 
-_DEFINITIONS = {
-    EXPECTED: "Personal accuracy (%): every client with its own model on the whole global test set "
-    "as the client sees it (its labels, its view of the images, weighted by its class shares), "
-    "mean over clients",
-    EXPECTED_WORST: "Worst-decile accuracy (%): mean personal accuracy of the tenth of the clients "
-    "that were ever drawn it is lowest for",
-    PERSONAL: "Personal accuracy (%): every client on its own test data with its own model, mean "
-    "over clients",
-    OWN: "On the own shard: every client on its own test data with its own model",
-    WORST: "Worst-decile accuracy (%): mean personal accuracy of the ⌈K/10⌉ clients it is lowest "
-    "for",
-    OWN_WORST: "On the own shard: of the accuracy on each client's own test data",
-    GLOBAL: "Global accuracy (%): the shared parameters alone on the global test set",
-}
 _INTERVAL = (
     "mean ± half-width of the 95 % Student-t interval over seeds; bold: highest mean of a column"
 )
@@ -52,8 +45,22 @@ _GROUPS = (
     "those that differ (B), and of clients that never trained, each on the whole global test set "
     "as it sees it"
 )
-#: What a column of the raw numbers calls a reported value.
-_RAW_NAMES = {"quarter": "last quarter", "selected": "selected round", "last": "last round"}
+_DIFFERENCES = (
+    " each other method in percentage points: mean of the paired differences over "
+    "seeds [95 % Student-t interval]. These differences are described, not tested: verdicts are "
+    "for the primary comparisons that were named beforehand"
+)
+_BETTER_NOTE = (
+    f"{method_title(BETTER_BASELINE)}: whichever weighting of FedAvg has the higher mean there; "
+    "it is chosen after the fact, in the rival's favour, and is no further test."
+)
+#: What a column of the raw numbers calls a reported value, and the numbers of a view.
+_REPORTED = {"quarter": "last quarter", "selected": "selected round", "last": "last round"}
+_NUMBERS = {
+    "mean": "mean",
+    "half": "half-width of 95 % interval",
+    "std": "standard deviation",
+}
 
 
 def personal_accuracy(summary: Summary) -> Table:
@@ -73,182 +80,122 @@ def global_accuracy(summary: Summary) -> Table:
 
 def main(summary: Summary) -> Table:
     """Personal, worst-decile and global accuracy at every skew, one row per method."""
-    caption = (
-        "Personal, worst-decile and global accuracy (%), "
-        f"{summary.rounds[summary.reported]}: {_INTERVAL}. {hyperparameters(summary.runs)}"
-    )
-    return _side_by_side(summary, "main", caption, summary.headlines)
+    what = "Personal, worst-decile and global accuracy (%), "
+    caption = f"{what}{summary.rounds[summary.reported]}: {_INTERVAL}"
+    metrics = summary.headlines
+    return _table(summary, "main", caption, metrics, [("", summary.reported, metrics)])
 
 
 def groups(summary: Summary) -> Table:
-    """A and B apart: clients that agree and clients that differ, and new clients where any."""
-    shown = [m for m in (AGREEING, DIFFERING, NEW) if m in summary.metrics]
-    caption = f"{_GROUPS}; {summary.rounds[summary.reported]}: {_INTERVAL}. "
-    caption += hyperparameters(summary.runs)
-    if not shown:
+    """Clients that agree (A), clients that differ (B) and new clients, where there are such."""
+    metrics = [m for m in (AGREEING, DIFFERING, NEW) if m in summary.metrics]
+    caption = f"{_GROUPS}; {summary.rounds[summary.reported]}: {_INTERVAL}"
+    if not metrics:
         note = "No client of this experiment differs from the others, and none is held out."
-        return Table("groups", caption, (block("", ["Method"], []),), (note,), _raw(summary, []))
-    return _side_by_side(summary, "groups", caption, shown)
-
-
-def _side_by_side(summary: Summary, name: str, caption: str, metrics: Sequence[Metric]) -> Table:
-    """The metrics beside one another at every skew, as reported."""
-    blocks = []
-    for setting in summary.settings():
-        columns = [
-            (Cell(setting, skew), metric, summary.reported, skew_title(skew), metric.short)
-            for skew in summary.skews(setting)
-            for metric in metrics
-        ]
-        blocks.append(_block(summary, setting, columns, setting.title))
-    notes = _notes(summary, metrics, blocks)
-    return Table(name, caption, tuple(blocks), notes, _raw(summary, metrics))
+        return table_of_views(summary, "groups", caption, (), pd.DataFrame(), without=note)
+    return _table(summary, "groups", caption, metrics, [("", summary.reported, metrics)])
 
 
 def _by_skew(summary: Summary, name: str, wanted: Sequence[Metric]) -> Table:
     """A block for each metric that there is and each reported round, one column per skew."""
     metrics = [metric for metric in wanted if metric in summary.metrics]
-    defined = ". ".join(_DEFINITIONS[metric] for metric in metrics)
-    caption = f"{defined}; {_INTERVAL}. {hyperparameters(summary.runs)}"
-    blocks = []
-    for setting in summary.settings():
-        for metric in metrics:
-            for at, round_title in summary.rounds.items():
-                columns = [
-                    (Cell(setting, skew), metric, at, "", skew_title(skew))
-                    for skew in summary.skews(setting)
-                ]
-                named = f"{metric.title}, {round_title}" if len(metrics) > 1 else round_title
-                blocks.append(_block(summary, setting, columns, f"{setting.title}, {named}"))
-    notes = _notes(summary, metrics, blocks)
-    return Table(name, caption, tuple(blocks), notes, _raw(summary, metrics))
-
-
-def _block(
-    summary: Summary,
-    setting: Setting,
-    columns: Sequence[tuple[Cell, Metric, str, str, str]],
-    title: str,
-) -> Block:
-    methods = summary.methods(setting)
-    filled = mark_best(
-        [
-            [_ranked(summary, cell, metric, at, method) for method in methods]
-            for cell, metric, at, _, _ in columns
-        ]
-    )
-    rows = [
-        (
-            Entry(method_title(method)),
-            *(
-                column[i].of(_raw_name(at, "mean"), _place(cell, method, metric))
-                for column, (cell, metric, at, _, _) in zip(filled, columns, strict=True)
-            ),
-        )
-        for i, method in enumerate(methods)
+    parts = [
+        (f"{metric.title}, {title}" if len(metrics) > 1 else title, at, [metric])
+        for metric, (at, title) in product(metrics, summary.rounds.items())
     ]
-    heads = [("", "Method"), *((group, heading) for _, _, _, group, heading in columns)]
-    return Block(title, tuple(heads), tuple(rows))
+    caption = f"{'. '.join(metric.definition for metric in metrics)}; {_INTERVAL}"
+    return _table(summary, name, caption, metrics, parts)
 
 
-def _ranked(
-    summary: Summary, cell: Cell, metric: Metric, at: str, method: str
-) -> tuple[str, float | None]:
-    """An entry; the ceiling stands in the table without being the best of it."""
-    text, value = _entry(summary, cell, metric, at, method)
-    return text, None if summary.roles.is_ceiling(method) else value
+def _table(
+    summary: Summary,
+    name: str,
+    caption: str,
+    metrics: Sequence[Metric],
+    parts: Sequence[tuple[str, str, Sequence[Metric]]],
+) -> Table:
+    """A block for each setting and part: its name, what is reported, and the metrics in it.
+
+    A part without a name has its metrics beside one another below each skew.
+    """
+    view = accuracy(summary, metrics, [*summary.rounds])
+    blocks = []
+    for setting, (named, at, shown) in product(summary.settings(), parts):
+        columns = [
+            Column(
+                skew_title(skew) if named else metric.short,
+                _accuracy,
+                _raw_name(at, "mean"),
+                {"skew": skew, "metric": metric.key},
+                "" if named else skew_title(skew),
+            )
+            for skew in summary.skews(setting)
+            for metric in shown
+        ]
+        rows = _of(view, setting)
+        # The raw numbers have columns, and not rows, for what is reported.
+        rows = rows[rows["at"] == at].drop(columns="at")
+        title = ", ".join(filter(None, (setting.title, named)))
+        blocks.append(pivot(title, rows, {"method": "Method"}, columns, ranked(summary)))
+    notes = _missing(summary, metrics)
+    notes += interval_notes(summary, view.drop_duplicates(CASE)["ok"], blocks)
+    return table_of_views(summary, name, caption, blocks, _raw(summary, view), notes)
 
 
-def _entry(
-    summary: Summary, cell: Cell, metric: Metric, at: str, method: str
-) -> tuple[str, float | None]:
-    """What stands in a cell and the mean it stands for; "(4/5 ok)" where runs are missing."""
-    runs = [run for run in summary.at(cell) if run["method"] == method]
-    if all(run["status"] == NOT_RUN for run in runs):
-        return f"{MISSING} ({NOT_RUN})", None
-    ok = sum(run["status"] == "ok" for run in runs)
-    values = summary.values(cell, f"{at}_{metric.key}").get(method)
-    tally = f" ({ok}/{len(runs)} ok)" if ok < len(runs) else ""
-    if not values:
-        return MISSING + tally, None
-    interval = mean_interval(list(values.values()))
-    return percent(interval.mean, shown_half_width(interval)) + tally, interval.mean
+def _raw(summary: Summary, view: pd.DataFrame) -> pd.DataFrame:
+    """A row for each method and metric, with all that is reported of it."""
+    raw = view[view["at"] == summary.reported][[*CASE, "metric", "runs", "ok"]]
+    raw = raw.rename(columns={"ok": "runs ok"}).reset_index(drop=True)
+    for at in summary.rounds:
+        rows = view[view["at"] == at].reset_index(drop=True)
+        rows["half"] = rows["half"].where(rows["n"] >= SHOWN_FROM)
+        raw = raw.assign(**{_raw_name(at, number): 100 * rows[number] for number in _NUMBERS})
+    return raw
 
 
-def _raw(summary: Summary, metrics: Sequence[Metric]) -> pd.DataFrame:
-    rows = []
+def _of(view: pd.DataFrame, setting: Setting) -> pd.DataFrame:
+    return view[(view["dataset"] == setting.dataset) & (view["clients"] == setting.clients)]
+
+
+def _accuracy(row: Row) -> str:
+    """The mean with its interval; "(4/5 ok)" where runs are missing."""
+    if not row["started"]:
+        return f"{MISSING} ({NOT_RUN})"
+    tally = f" ({row['ok']}/{row['runs']} ok)" if row["ok"] < row["runs"] else ""
+    if not row["n"]:
+        return MISSING + tally
+    return percent(row["mean"], row["half"] if row["n"] >= SHOWN_FROM else None) + tally
+
+
+def _raw_name(at: str, number: str) -> str:
+    return f"{_REPORTED[at]} {_NUMBERS[number]} (%)"
+
+
+def _missing(summary: Summary, metrics: Sequence[Metric]) -> list[str]:
+    """Why numbers are missing, and in which cells."""
+    cells: dict[str, list[str]] = {}
     for cell in summary.cells():
         for method in summary.methods(cell.setting):
             runs = [run for run in summary.at(cell) if run["method"] == method]
-            for metric in metrics:
-                row: dict[str, Any] = {
-                    **_place(cell, method, metric),
-                    "runs": len(runs),
-                    "runs ok": sum(run["status"] == "ok" for run in runs),
-                }
-                for at in summary.rounds:
-                    values = summary.values(cell, f"{at}_{metric.key}").get(method, {})
-                    row |= _numbers(at, values)
-                rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def _place(cell: Cell, method: str, metric: Metric) -> dict[str, Any]:
-    """What tells a row of the raw numbers."""
-    return {
-        "dataset": cell.setting.dataset,
-        "clients": cell.setting.clients,
-        "skew": cell.skew,
-        "method": method,
-        "metric": metric.key,
-    }
-
-
-def _raw_name(at: str, name: str) -> str:
-    return f"{_RAW_NAMES[at]} {name} (%)"
-
-
-def _numbers(at: str, values: Mapping[int, float]) -> dict[str, float | None]:
-    interval = mean_interval(list(values.values())) if values else None
-    parts = {
-        "mean": interval.mean if interval else None,
-        "half-width of 95 % interval": shown_half_width(interval) if interval else None,
-        "standard deviation": interval.std if interval else None,
-    }
-    return {
-        _raw_name(at, name): None if value is None else 100 * value for name, value in parts.items()
-    }
-
-
-def _notes(summary: Summary, metrics: Sequence[Metric], blocks: Sequence[Block]) -> tuple[str, ...]:
-    """Why a number is missing or has no interval, what is cut, and what had not settled."""
-    places: dict[str, list[str]] = {}
-    counts: list[int] = []
-    for cell in summary.cells():
-        where = summary.cell_name(cell)
-        for method in summary.methods(cell.setting):
-            runs = [run for run in summary.at(cell) if run["method"] == method]
-            counts.append(sum(run["status"] == "ok" for run in runs))
             for reason in reasons(runs, metrics, summary.reported):
-                places.setdefault(f"{method_title(method)}: {reason}", []).append(where)
-    cells = len(summary.cells())
-    missing = tuple(
-        f"{note}." if len(where) == cells else f"{note} ({'; '.join(where)})."
-        for note, where in places.items()
-    )
-    cut = any(is_cut(entry.text) for one in blocks for row in one.rows for entry in row[1:])
-    return (
-        *missing,
-        *few_seeds(counts, SHOWN_FROM),
-        *((CUT,) if cut else ()),
-        *horizon_notes(summary),
-    )
+                note = f"{method_title(method)}: {reason}"
+                cells.setdefault(note, []).append(summary.cell_name(cell))
+    return [
+        f"{note}." if len(where) == len(summary.cells()) else f"{note} ({'; '.join(where)})."
+        for note, where in cells.items()
+    ]
 
 
 def reasons(
     runs: Sequence[Mapping[str, Any]], metrics: Sequence[Metric], reported: str
 ) -> list[str]:
-    """Why numbers of a method's runs are missing, or rest on fewer runs than were asked for."""
+    """Why numbers of a method are missing, or rest on fewer runs than were asked for.
+
+    Args:
+        runs: The method's rows of runs.parquet in one cell.
+        metrics: The metrics that are shown.
+        reported: Which of ``Summary.rounds`` is shown.
+    """
     if all(run["status"] == NOT_RUN for run in runs):
         return []  # the cell itself says so
     failed = [run for run in runs if run["status"] not in ("ok", NOT_RUN)]
@@ -272,3 +219,37 @@ def _first_line(error: str | None, length: int = 160) -> str:
     """Enough of an error to recognise it; result.json has the rest."""
     line = (error or "no error was recorded").strip().partition("\n")[0]
     return line if len(line) <= length else f"{line[: length - 1]}…"
+
+
+def differences(summary: Summary) -> Table:
+    """Blocks by metric; the CSV has the validation-selected round as well, and no test."""
+    view = summary.frame("differences").drop(columns=["experiment", "p", "p_holm"])
+    subject = summary.roles.subject
+    minus = f"{method_title(subject)} minus"
+    rows = view[view["at"] == summary.reported]
+    blocks = []
+    for setting in summary.settings():
+        columns = [
+            Column(skew_title(skew), _difference, "mean (percentage points)", {"skew": skew})
+            for skew in summary.skews(setting)
+        ]
+        here = _of(rows, setting)
+        for metric in summary.metrics:
+            title = f"{setting.title}, {metric.title}, {summary.rounds[summary.reported]}"
+            part = here[here["metric"] == metric.key]
+            blocks.append(pivot(title, part, {"rival": minus}, columns))
+    notes = [_BETTER_NOTE] if (rows["rival"] == BETTER_BASELINE).any() else []
+    if view.empty:
+        notes.append(f"No rows: the experiment has no finished run of '{subject}' beside others.")
+    notes += interval_notes(summary, rows["n"], ())
+    shares = ["subject_mean", "rival_mean", "mean", "half_width", "low", "high"]
+    raw = view.assign(**{name: 100 * view[name] for name in shares})
+    raw = raw.rename(columns={name: f"{name} (percentage points)" for name in shares})
+    return table_of_views(summary, "differences", f"{minus}{_DIFFERENCES}", blocks, raw, notes)
+
+
+def _difference(row: Row) -> str:
+    mean = points(row["mean"])
+    if row["low"] is None or row["n"] < SHOWN_FROM:
+        return f"{mean} (n = {row['n']})"
+    return f"{mean} [{points(max(row['low'], -1.0))}, {points(min(row['high'], 1.0))}]"

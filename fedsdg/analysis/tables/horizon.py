@@ -1,95 +1,92 @@
-"""Whether training had settled, method by method: what makes a comparison a result."""
+"""Where training stood when it ended, row by row: what makes a comparison a result."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 
-from fedsdg.analysis.formatting import MISSING
+from fedsdg.analysis.formatting import MISSING, points
 from fedsdg.analysis.horizon import (
-    ACCURACY,
-    BEFORE,
     EVALUATIONS,
-    GATES,
-    SETTLED,
-    UNJUDGED,
-    Horizon,
+    FIXED_BY_TUNING,
+    GATES_MOVE,
+    MARGIN,
+    gate_moves,
     horizons,
 )
 from fedsdg.analysis.hyperparameters import hyperparameters
-from fedsdg.analysis.names import method_title
+from fedsdg.analysis.names import method_title, metric_named
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables.layout import Entry, Table, block
 
 _CAPTION = (
-    "Change from the quarter of the rounds before the last to the last one, means of their "
-    "evaluations and over seeds: personal validation accuracy, the shared parameters alone on the "
-    "pooled validation data (percentage points, both without sign), and mean |change| of the gates "
-    f"over clients. Settled: below {100 * ACCURACY:.0f} point and below {GATES}; with fewer than "
-    f"{EVALUATIONS} evaluations in a quarter it cannot be judged"
+    "Change of accuracy from the quarter of the rounds before the last to the last one, means of "
+    "their evaluations, in percentage points over seeds [95 % Student-t interval]: steady, the "
+    f"whole interval within ±{100 * MARGIN:.0f} point; rising or past its best, all of it above or "
+    f"below 0; cannot tell, neither, or fewer than {EVALUATIONS} evaluations in a quarter. Where "
+    "gates are learned: η_m × the local steps of a median client, and the mean gates of clients "
+    f"that agree (A) and differ (B) in the end; below {GATES_MOVE:g} gates cannot have moved"
 )
-#: Columns of the raw numbers.
-_NAMES = ("personal validation accuracy", "shared validation accuracy")
-_GATES = "mean change of gates"
-_HEADS = ["Method", "rounds", "evaluations", "personal", "shared", "gates", "verdict"]
+_KEYS = ("dataset", "clients", "skew", "method", "metric")
+#: Columns of the raw numbers, in percentage points.
+_POINTS = {name: f"{name} (percentage points)" for name in ("change", "low", "high")}
+_GATES = {"travel": "η_m × steps", "gates_a": "gates A", "gates_b": "gates B"}
 
 
 def horizon(summary: Summary) -> Table:
-    """A block for each cell: a row for each method."""
-    found = horizons(summary)
+    """A block for each cell: a row for each method, a change and a word for each metric."""
+    found, moves = horizons(summary), gate_moves(summary)
+    metrics = [metric_named(key, summary.metrics) for key in found["metric"].unique()]
+    gated = len(moves) > 0
+    heads = [("", "Method"), ("", "rounds"), ("", "evaluations")]
+    heads += [(metric.short, name) for metric in metrics for name in ("change", "horizon")]
+    heads += [("gates", name.removeprefix("gates ")) for name in _GATES.values()] if gated else []
     blocks = []
     for cell in summary.cells():
-        lines = [_line(one) for one in found if one.cell == cell]
+        here = found[cell.matches(found)]
+        lines = []
+        for method, rows in here.groupby("method", sort=False):
+            first = rows.iloc[0]
+            line: list[str | Entry] = [method_title(str(method)), str(first["rounds"])]
+            line.append(str(first["evaluations"]))
+            by_metric = {row["metric"]: row for row in rows.to_dict("records")}
+            for metric in metrics:
+                line += _change(by_metric[metric.key])
+            if gated:
+                line += _gates(moves[cell.matches(moves) & (moves["method"] == method)])
+            lines.append(line)
         if lines:
             title = summary.cell_title(cell).replace("\n", ", ")
-            blocks.append(block(title, _HEADS, lines))
+            made = block(title, [name for _, name in heads], lines)
+            blocks.append(type(made)(title, tuple(heads), made.rows))
     notes = () if blocks else ("No finished run of this experiment was evaluated.",)
+    raw = found.merge(moves, on=list(_KEYS[:-1]), how="left")
+    raw = raw.assign(**{name: 100 * raw[name] for name in _POINTS})
+    raw = raw.rename(columns={**_POINTS, **_GATES})
+    if not gated:
+        raw = raw.drop(columns=[*_GATES.values()])
     caption = f"{_CAPTION}. {hyperparameters(summary.runs)}"
-    raw = pd.DataFrame([_raw(one) for one in found])
-    return Table("horizon", caption, tuple(blocks) or (block("", _HEADS, []),), notes, raw)
+    return Table("horizon", caption, tuple(blocks) or (block("", ["Method"], []),), notes, raw)
 
 
-def _line(one: Horizon) -> list[str | Entry]:
-    accuracies = (one.val_accuracy, one.global_val_accuracy)
-    texts = [MISSING if change is None else f"{100 * change:.2f}" for change in accuracies]
-    place = _place(one)
-    changes = [
-        Entry(text).of(name, place) for text, name in zip(texts, map(_change, _NAMES), strict=True)
-    ]
-    gates = Entry(MISSING if one.gates is None else f"{one.gates:.3f}").of(_GATES, place)
-    counts = [str(one.rounds), str(one.evaluations)]
-    return [method_title(one.method), *counts, *changes, gates, verdict_text(one)]
+def _change(row: Mapping[Any, Any]) -> list[str | Entry]:
+    """The change with its interval, and the word."""
+    keys = {name: row[name] for name in _KEYS}
+    text = MISSING if pd.isna(row["change"]) else points(row["change"])
+    if not pd.isna(row["low"]):
+        text += f" [{points(row['low'])}, {points(row['high'])}]"
+    return [Entry(text).of(_POINTS["change"], keys), Entry(row["word"]).of("word", keys)]
 
 
-def verdict_text(one: Horizon) -> str:
-    """The verdict as the table has it: "settled", or "before convergence, round 60"."""
-    return {SETTLED: SETTLED, BEFORE: one.phrase, UNJUDGED: UNJUDGED}[one.verdict]
-
-
-def _place(one: Horizon) -> dict[str, object]:
-    """What tells a row of the raw numbers."""
-    return {
-        "dataset": one.cell.setting.dataset,
-        "clients": one.cell.setting.clients,
-        "skew": one.cell.skew,
-        "method": one.method,
-    }
-
-
-def _change(name: str) -> str:
-    return f"change of {name} (percentage points)"
-
-
-def _raw(one: Horizon) -> dict[str, object]:
-    accuracies = dict(zip(_NAMES, (one.val_accuracy, one.global_val_accuracy), strict=True))
-    return {
-        **_place(one),
-        "rounds": one.rounds,
-        "seeds": one.seeds,
-        "evaluations": one.evaluations,
-        **{
-            _change(name): None if value is None else 100 * value
-            for name, value in accuracies.items()
-        },
-        _GATES: one.gates,
-        "verdict": one.verdict,
-    }
+def _gates(rows: pd.DataFrame) -> list[str | Entry]:
+    """η_m × steps and the mean gates; a row that learns none has none."""
+    if rows.empty:
+        return [MISSING] * len(_GATES)
+    row = rows.iloc[0]
+    travel = f"{row['travel']:.1f}"
+    if row["travel"] < GATES_MOVE:
+        travel += f" ({FIXED_BY_TUNING})"
+    shares = [MISSING if pd.isna(row[n]) else f"{row[n]:.2f}" for n in ("gates_a", "gates_b")]
+    return [travel, *shares]

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import pandas as pd
 
-from fedsdg.analysis.comparisons import (
-    LATER,
-    LEVEL,
-    SEEDS,
-    Comparison,
-    Difference,
-    comparisons,
-    facts,
-    later,
-)
+from fedsdg.analysis.comparisons import SEEDS, Comparison, Difference, comparisons, facts
 from fedsdg.analysis.formatting import MISSING, few_seeds, p_value, points
 from fedsdg.analysis.horizon import horizon_label
 from fedsdg.analysis.hyperparameters import hyperparameters
 from fedsdg.analysis.inference import SHOWN_FROM
+from fedsdg.analysis.judge import LEVEL
 from fedsdg.analysis.names import method_title
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables.layout import Entry, Table, block
@@ -29,7 +21,9 @@ _CAPTION = (
     "are named; the smallest difference that one such test would have seen with 80 % power. "
     f"Verdicts at the {100 * LEVEL:.0f} % level, from {SEEDS} common seeds on. Of several rivals "
     "the smallest difference decides: higher means higher than each (largest p), lower means lower "
-    "than at least one (p times their number). Verdicts are for these comparisons alone"
+    "than at least one (p times their number). A regret is compared as the sum over its cells. A "
+    "verdict that the last quarter of the rounds does not share is undecided, and both words are "
+    "shown. Verdicts are for these comparisons alone"
 )
 _HEADS = ["Comparison", "Metric", "Where", "Minus", "n", "Difference"]
 _HEADS += ["p (Holm)", "p of equivalence (Holm)", "Visible", "Verdict"]
@@ -49,27 +43,11 @@ def primary(summary: Summary) -> Table:
     """A row for each comparison; below one with several rivals a row for each of them."""
     found = comparisons(summary)
     lines = [line for one in found for line in _lines(summary, one)]
-    declared = later(summary)
-    lines += [
-        [
-            f"{one.id}: {method_title(one.subject)}",
-            one.metric.title,
-            one.where,
-            ", ".join(map(method_title, one.rivals)),
-            *[MISSING] * 5,
-            f"{LATER}: {one.claim}",
-        ]
-        for one in declared
-    ]
     notes: tuple[str, ...] = ("This experiment names no primary comparisons.",)
-    if declared:
-        notes = ()
     if found:
         notes = few_seeds((d.n for one in found for d in one.differences), SHOWN_FROM)
         for one in found:
-            methods = (one.named.subject, *one.named.rivals)
-            if label := horizon_label(summary, one.named.cell, methods):
-                notes += (f"{one.named.id}: {label}.",)
+            notes += tuple(f"{one.named.id}: {text}." for text in remarks(summary, one))
     caption = f"{_CAPTION}; {summary.rounds[summary.reported]}. {hyperparameters(summary.runs)}"
     raw = pd.DataFrame(
         [
@@ -77,12 +55,15 @@ def primary(summary: Summary) -> Table:
             for whole in map(facts, found)
             for part in _parts(whole)
         ]
-        + [
-            {"id": one.id, "metric": one.metric.key, "subject": one.subject, "verdict": LATER}
-            for one in declared
-        ]
     )
     return Table("primary", caption, (block("", _HEADS, lines),), notes, raw)
+
+
+def remarks(summary: Summary, one: Comparison) -> list[str]:
+    """What stands beside a verdict: the horizon of its rows, and a weaker word a quarter before."""
+    methods = (one.named.subject, *one.named.rivals)
+    label = "" if one.named.cells else horizon_label(summary, one.named.cell, methods)
+    return [text for text in (label, one.remark) if text]
 
 
 def _parts(whole: dict[str, object]) -> list[dict[str, object]]:
@@ -100,7 +81,7 @@ def _lines(summary: Summary, one: Comparison) -> list[list[str | Entry]]:
     head: list[str | Entry] = [
         f"{one.named.id}: {subject}",
         one.named.metric.title,
-        summary.cell_name(one.named.cell),
+        one.named.where or summary.cell_name(one.named.cell),
         rival,
         str(one.n),
         _entry(one, one.decisive),

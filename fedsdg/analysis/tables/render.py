@@ -1,77 +1,32 @@
-"""A table as GitHub Markdown, LaTeX (booktabs, plain ASCII) and CSV."""
+"""A table as CSV, GitHub Markdown, LaTeX (booktabs, UTF-8), and as plain text for a terminal."""
 
 from __future__ import annotations
 
-import re
-from itertools import groupby
+import textwrap
+from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from fedsdg.analysis.formatting import printed
 from fedsdg.analysis.tables.layout import Block, Entry, Table
 from fedsdg.files import markdown_escape
 
-#: Characters of captions and cells that pdflatex does not take as they are.
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "–": "--",
-    "−": "$-$",
-    "·": r"$\cdot$",
-    "×": r"$\times$",
-    "≥": r"$\geq$",
-    "≤": r"$\leq$",
-    "‖": r"$\Vert$",
-    "→": r"$\to$",
-    "“": "``",
-    "”": "''",
-    "’": "'",
-    "…": r"\ldots{}",
-    "⌈": r"$\lceil$",
-    "⌉": r"$\rceil$",
-    "α": r"$\alpha$",
-    "η": r"$\eta$",
-    "γ": r"$\gamma$",
-    "λ": r"$\lambda$",
-    "μ": r"$\mu$",
-    "β": r"$\beta$",
-    "ε": r"$\varepsilon$",
-    "ρ": r"$\rho$",
-    "τ": r"$\tau$",
-    "θ": r"$\theta$",
-    "₀": r"$_0$",
-    "₁": r"$_1$",
-    "₂": r"$_2$",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-}
-_SUBSCRIPT = {letter: f"$\\eta_{letter}$" for letter in "gpm"}
+if TYPE_CHECKING:
+    from pandas.io.formats.style import Styler
+
+#: LaTeX's special characters; all others stand as they are, in UTF-8.
+_LATEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+)
+
+#: Around a table, which shrinks to the width of the text if it is wider.
+_NO_WIDER = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%" + "\n"
 
 
 def latex_escape(text: str) -> str:
-    """Text for LaTeX in plain ASCII; a character without a spelling becomes a question mark.
-
-    That can only happen in the text of an error, which should not cost the table it explains.
-    """
-    text = re.sub(r"\s*[\n\r]\s*", " ", text)
-    text = re.sub(r"η_([gpm])", lambda match: f"\0{match[1]}", text)
-    parts = []
-    symbol = False
-    for character in text:
-        if symbol:
-            parts.append(_SUBSCRIPT[character])
-        elif character != "\0":
-            spelling = _LATEX.get(character, character)
-            parts.append(spelling if spelling.isascii() else "?")
-        symbol = character == "\0"
-    return "".join(parts)
+    """One line of text for LaTeX."""
+    return " ".join(filter(None, text.splitlines())).translate(_LATEX)
 
 
 def to_csv(table: Table) -> str:
@@ -118,55 +73,66 @@ def _markdown_entry(entry: Entry) -> str:
 
 def to_latex(table: Table) -> str:
     """One ``table`` environment per block: caption and label on the first, notes on the last."""
-    lines = [r"% needs \usepackage{booktabs} and \usepackage{graphicx}"]
+    parts = [r"% UTF-8, for LuaLaTeX or XeLaTeX; needs unicode-math, booktabs and graphicx"]
     for number, block in enumerate(table.blocks):
-        lines += [r"\begin{table}[htbp]", r"  \centering"]
-        title = latex_escape(block.title)
+        caption = latex_escape(block.title)
+        label = f"tab:{table.name.replace('_', '-')}" if number == 0 else None
         if number == 0:
-            caption = latex_escape(table.caption)
-            lines += [
-                rf"  \caption{{{caption}{f' {title}.' if title else ''}}}",
-                rf"  \label{{tab:{table.name.replace('_', '-')}}}",
-            ]
-        else:
-            lines.append(rf"  \caption{{{title}.}}")
-        lines += _latex_block(block)
-        if number == len(table.blocks) - 1 and table.notes:
-            notes = " ".join(latex_escape(note) for note in table.notes)
-            lines.append(rf"  \par\smallskip\parbox{{\linewidth}}{{\footnotesize {notes}}}")
-        lines += [r"\end{table}", ""]
-    return "\n".join(lines).rstrip("\n") + "\n"
+            caption = f"{latex_escape(table.caption)} {caption}".strip()
+        text = _latex_block(block).to_latex(
+            column_format="l" + "r" * (len(block.columns) - 1),
+            position="htbp",
+            position_float="centering",
+            hrules=True,
+            caption=caption if caption.endswith(".") else f"{caption}.",
+            label=label,
+            multicol_align="c",
+        )
+        text = text.replace(r"\begin{tabular}", rf"{_NO_WIDER}\begin{{tabular}}")
+        parts.append(text.replace(r"\end{tabular}", r"\end{tabular}}"))
+    if table.notes and table.blocks:
+        notes = latex_escape(" ".join(table.notes))
+        below = rf"\par\smallskip\parbox{{\linewidth}}{{\footnotesize {notes}}}"
+        parts[-1] = parts[-1].replace(r"\end{table}", f"{below}\n\\end{{table}}")
+    return "\n".join(parts)
 
 
-def _latex_block(block: Block) -> list[str]:
-    lines = [
-        r"  \resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
-        rf"  \begin{{tabular}}{{l{'r' * (len(block.columns) - 1)}}}",
-        r"    \toprule",
-    ]
-    groups = [
-        (group, len(list(members))) for group, members in groupby(c[0] for c in block.columns)
-    ]
-    if any(group for group, _ in groups):
-        cells, rules, position = [], [], 1
-        for group, span in groups:
-            name = latex_escape(group)
-            cells.append(rf"\multicolumn{{{span}}}{{c}}{{{name}}}" if group else " &" * (span - 1))
-            if group:
-                rules.append(rf"\cmidrule(lr){{{position}-{position + span - 1}}}")
-            position += span
-        lines += [f"    {' & '.join(cells)} \\\\", f"    {' '.join(rules)}"]
-    lines += [
-        f"    {' & '.join(latex_escape(heading) for _, heading in block.columns)} \\\\",
-        r"    \midrule",
-    ]
-    for row in block.rows:
-        line = " & ".join(_latex_entry(entry) for entry in row)
-        # After a line's end a bracket would be an argument.
-        lines.append(f"    {'{}' * line.startswith('[')}{line} \\\\")
-    return [*lines, r"    \bottomrule", r"  \end{tabular}}"]
+def _latex_block(block: Block) -> Styler:
+    heads = [tuple(map(latex_escape, column)) for column in block.columns]
+    grouped = any(group for group, _ in heads)
+    columns = pd.MultiIndex.from_tuples(heads) if grouped else [heading for _, heading in heads]
+    rows = [[_latex_entry(entry) for entry in row] for row in block.rows]
+    return pd.DataFrame(rows, columns=columns).style.hide(axis="index")
 
 
 def _latex_entry(entry: Entry) -> str:
     text = latex_escape(entry.text)
+    # After the end of a line a bracket would be an argument.
+    text = f"{{}}{text}" if text.startswith("[") else text
     return rf"\textbf{{{text}}}" if entry.bold else text
+
+
+def to_text(table: Table, width: int = 100) -> str:
+    """Blocks in aligned columns, a star before bold rows; the notes below.
+
+    Args:
+        table: A table without groups of columns.
+        width: Where notes are wrapped, in characters.
+    """
+    parts = [_text_block(block) for block in table.blocks]
+    parts += [textwrap.fill(note, width) for note in table.notes]
+    return "\n\n".join(parts) + "\n"
+
+
+def _text_block(block: Block) -> str:
+    lines = [["", *(head for _, head in block.columns)]]
+    lines += [
+        ["*" if any(cell.bold for cell in row) else "", *(cell.text for cell in row)]
+        for row in block.rows
+    ]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    shown = [
+        "  ".join(cell.ljust(wide) for cell, wide in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
+    return "\n".join([block.title, *shown])

@@ -29,7 +29,7 @@ _FAMILY = (
     "undecided though its own interval leaves out 0. Fewer, named beforehand with --against, see "
     "more."
 )
-_UNSETTLED = "†: training had not settled when the rounds ended."
+_UNSETTLED = "†: not steady, or not known to be, when the rounds ended."
 _SECONDS = "Seconds are those of the machine that made the run."
 _UNPAIRED = "Without a place: a row that lacks one of the newcomer's seeds."
 
@@ -41,7 +41,7 @@ def standing_table(standing: Standing) -> Table:
     unsettled = unpaired = False
     for cell in standing.cells:
         lines = standing.lines(cell)
-        unsettled |= any(not one.settled for one in lines)
+        unsettled |= any(not one.steady for one in lines)
         unpaired |= any(one.place is None for one in lines)
         blocks.append(_ranking(standing, cell, lines))
         blocks.append(_differences(standing, cell, [one.method for one in lines]))
@@ -92,7 +92,7 @@ def _ranking(standing: Standing, cell: Cell, lines: list[Line]) -> Block:
         bold = one.method == standing.newcomer
         cells = [
             MISSING if one.place is None else str(one.place),
-            method_title(one.method) + " †" * (not one.settled),
+            method_title(one.method) + " †" * (not one.steady),
             *(_accuracy(one, metric) for metric in shown),
             MISSING if one.megabytes is None else amount(one.megabytes, 1),
             MISSING if one.seconds is None else amount(one.seconds, 1),

@@ -11,9 +11,8 @@ import pandas as pd
 
 from fedsdg.analysis.formatting import MISSING
 from fedsdg.analysis.hyperparameters import hyperparameters
-from fedsdg.analysis.judgement import LEAST_SEEDS, Judgement, Threshold, judge
-from fedsdg.analysis.measures import MEASURES
-from fedsdg.analysis.measures.records import Case, LackingError, Record, Values
+from fedsdg.analysis.judge import LEAST_SEEDS, Judgement, Threshold, judge
+from fedsdg.analysis.measures import MEASURES, Case, LackingError, Record, Values
 from fedsdg.analysis.names import method_title, skew_title
 from fedsdg.analysis.summary import Cell, Setting, Summary
 from fedsdg.analysis.tables.layout import Block, Entry, Table, block

@@ -12,12 +12,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from fedsdg.analysis.read_back import read_summary
-from fedsdg.analysis.roles import usual_roles
 from fedsdg.analysis.standing import Standing, rivals_of
 from fedsdg.analysis.standing_page import PAGE, write_page
-from fedsdg.analysis.summarise import write_summary
-from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.summarise import read_summary, write_summary
+from fedsdg.analysis.summary import Summary, usual_roles
 from fedsdg.experiment.comparing.folder import RECORDS, write_facts, write_methods
 from fedsdg.experiment.comparing.newcomers import Newcomers, read_newcomers, settle
 from fedsdg.experiment.comparing.pairing import Record, bring_backbone, paired, read_record
@@ -85,7 +83,8 @@ def compare(
     folder = output or Path("compare") / f"{arena}-{Path(request.places[0]).stem}"
     folder.mkdir(parents=True, exist_ok=True)
     newcomers = settle(newcomers, folder)
-    rivals = rivals_of([m for m in record.methods if m in (request.against or record.methods)])
+    wanted = [m for m in record.methods if m in (request.against or record.methods)]
+    rivals = rivals_of(wanted, Summary(record.folder).roles)
     published = replace(load_config([shipped(ARENAS[arena])]), root=folder)
     config = _config(folder, arena, newcomers, seeds)
     require_possible(config)

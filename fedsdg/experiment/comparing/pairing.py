@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsdg.analysis.read_back import read_summary
-from fedsdg.analysis.summarise import Gathered
+from fedsdg.analysis.summarise import Run, read_summary
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.grid import backbone_file, division_of, kept_or_made
 from fedsdg.experiment.grid.loaded import loaded_images, loaded_material
@@ -24,7 +23,7 @@ class Record:
     """The published runs of an arena that went well, in the record's order."""
 
     folder: Path
-    runs: tuple[Gathered, ...]
+    runs: tuple[Run, ...]
 
     @property
     def methods(self) -> tuple[str, ...]:

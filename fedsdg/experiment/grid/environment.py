@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.machine.devices import WORKSPACE
 
-#: As in workflow/rules/common.smk, which says why; threads are those of a process.
+#: As in workflow/rules/jobs.smk, which says why; threads are those of a process.
 ALLOCATOR = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": "4294967296",

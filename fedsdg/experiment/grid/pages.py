@@ -71,14 +71,14 @@ def write_pages(config: Config, workers: Workers, progress: GridProgress) -> lis
     for page, outcome in workers.map(_page, pages):
         needed(outcome, f"{page.kind} {page.name}")
     missing = failed_runs(summary)
-    failed = [run for run in missing if run.error != NOT_RUN]
+    failed = [f"{run}: {error}" for run, error in missing.items() if error != NOT_RUN]
     if not missing:
         with files.atomic_path(verified) as temporary:
             temporary.write_text("all runs succeeded\n")
     progress.say(f"tables in {tables_in.as_posix()}, figures in {figures_in.as_posix()}")
     if len(missing) > len(failed):
         progress.say(f"{len(missing) - len(failed)} runs of the grid were not run")
-    return [str(run) for run in failed]
+    return failed
 
 
 def _page(page: Page, note: Note) -> None:

@@ -160,10 +160,7 @@ def _at_once(
     wanted = {run.key for run in planned}
     earlier = [read_found(file) for file in (record, output) if file and file.is_file()]
     outcomes = {
-        key: one
-        for found in earlier
-        for key, one in known_outcomes(found).items()
-        if key in wanted
+        key: one for found in earlier for key, one in known_outcomes(found).items() if key in wanted
     }
     # Where the config names a file of tuned values, the outcomes in the files count as done.
     taken = set(outcomes) if config.tuned else set()

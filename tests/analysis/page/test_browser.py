@@ -158,7 +158,7 @@ def test_a_number_opens_its_runs_with_their_provenance_by_pointer_and_by_keyboar
     cell.focus()
     tab.keyboard.press("Enter")
     assert tab.is_visible("#runs")
-    for value in mine["quarter_expected_accuracy_b"]:
+    for value in mine["selected_expected_accuracy_b"]:
         assert f"{100 * value:.2f}" in tab.inner_text("#runs table")
     tab.click("#runs summary")
     assert mine["config_hash"].iloc[0] in tab.inner_text("#runs")
@@ -173,7 +173,7 @@ def test_two_methods_differ_by_the_paired_interval_over_their_common_seeds(
 ):
     runs = pd.read_parquet(reference / "needs" / "runs.parquet")
     table = runs[runs["status"] == "ok"].pivot(
-        index="seed", columns="method", values="quarter_expected_accuracy_b"
+        index="seed", columns="method", values="selected_expected_accuracy_b"
     )
     gaps = 100 * (table[one] - table[other]).dropna()
     assert len(gaps) == 10

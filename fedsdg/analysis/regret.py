@@ -1,0 +1,270 @@
+"""Regret: how many points a method is below the best row of a cell, over all cells of the arenas.
+
+The best row of a cell is chosen on half of the seeds and measured on the other half, both ways, so
+that nobody profits from being chosen by luck. Oracles, which are told the groups or have all data
+in one place, are never the best, and rows that are equal seed by seed count once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedsdg.analysis.formatting import MISSING, few_seeds
+from fedsdg.analysis.frames import records as plain_records
+from fedsdg.analysis.horizon import horizon_label
+from fedsdg.analysis.inference import SHOWN_FROM, holm, mean_interval, paired_difference
+from fedsdg.analysis.judge import LEVEL
+from fedsdg.analysis.names import (
+    EXPECTED,
+    METRIC_KEYS,
+    method_order,
+    method_title,
+    metric_named,
+)
+from fedsdg.analysis.summary import Cell, Summary
+from fedsdg.analysis.tables import save_table
+from fedsdg.analysis.tables.layout import Block, Entry, Table
+from fedsdg.files import hint
+
+_CAPTION = (
+    "Regret: percentage points of {metric} below the best row of a cell, {at}, mean [95 % "
+    "Student-t interval] over seeds; the best is chosen on half of the seeds and measured on the "
+    "other half, both ways. Bold: rows that cannot be told from the best (paired t-tests, Holm "
+    "over the rows of the cell, 5 %). Oracles (†) are told the groups or have all data in one "
+    "place: they are never the best. Sorted by the number of cells and by the largest regret; – a "
+    "row that does not stand in the cell"
+)
+_KEYS = ("experiment", "dataset", "clients", "skew", "method")
+_COLUMNS = (*_KEYS, "metric", "n", "regret", "low", "high", "tied", "oracle")
+
+
+def regret(summary: Summary, cell: Cell, metric: str = EXPECTED.key) -> pd.DataFrame:
+    """The regret of every row of a cell.
+
+    Args:
+        summary: The runs of an experiment.
+        cell: One of its cells.
+        metric: The key of a metric.
+
+    Returns:
+        A row per method with at least one value: experiment, dataset, clients, skew, method,
+        ``metric``, ``n`` (seeds), ``regret``, ``low``, ``high`` (shares of 1; the ends NaN for one
+        seed), ``tied`` (cannot be told from the best) and ``oracle``.
+    """
+    values = summary.reported_values(cell, metric)
+    oracles = _oracles(summary, cell)
+    eligible = {method: own for method, own in values.items() if method not in oracles}
+    distinct: dict[tuple[Any, ...], str] = {}
+    for method in sorted(eligible, key=method_order):
+        distinct.setdefault(tuple(sorted(eligible[method].items())), method)
+    most = max((len(own) for own in eligible.values()), default=0)
+    # A row that lacks seeds is compared, and is not chosen.
+    whole = [method for method in distinct.values() if len(eligible[method]) == most]
+    if not whole:
+        return pd.DataFrame(columns=list(_COLUMNS))
+    seeds = sorted(set.intersection(*(set(eligible[method]) for method in whole)))
+    rival = best_by_seed({method: eligible[method] for method in whole}, seeds)
+    tied = _tied({method: eligible[method] for method in distinct.values()}, whole, seeds)
+    same = {method: distinct[tuple(sorted(own.items()))] for method, own in eligible.items()}
+    rows = []
+    for method in sorted(values, key=method_order):
+        gaps = [rival[seed] - values[method][seed] for seed in seeds if seed in values[method]]
+        if not gaps:
+            continue
+        interval = mean_interval(gaps)
+        rows.append(
+            {
+                "experiment": summary.experiment,
+                "dataset": cell.setting.dataset,
+                "clients": cell.setting.clients,
+                "skew": cell.skew,
+                "method": method,
+                "metric": metric,
+                "n": interval.n,
+                "regret": interval.mean,
+                "low": np.nan if interval.low is None else interval.low,
+                "high": np.nan if interval.high is None else interval.high,
+                "tied": method not in oracles and same[method] in tied,
+                "oracle": method in oracles,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _oracles(summary: Summary, cell: Cell) -> set[str]:
+    """The ceiling of the experiment, and methods that are told which clients belong together."""
+    oracles = set()
+    for run in summary.at(cell):
+        parameters = json.loads(run["config"] or "{}").get("parameters", {})
+        if summary.roles.is_ceiling(run["method"]) or parameters.get("assignment") == "known":
+            oracles.add(run["method"])
+    return oracles
+
+
+def best_by_seed(
+    values: Mapping[str, Mapping[int, float]], seeds: Sequence[int]
+) -> dict[int, float]:
+    """Seed → the value there of the row that is best on the other half of the seeds."""
+    halves = (seeds[: len(seeds) // 2], seeds[len(seeds) // 2 :])
+    best: dict[int, float] = {}
+    for mine, other in (halves, halves[::-1]):
+        chosen_on = other or mine
+        top = max(values, key=lambda method: sum(values[method][seed] for seed in chosen_on))
+        best |= {seed: values[top][seed] for seed in mine}
+    return best
+
+
+def _tied(
+    values: Mapping[str, Mapping[int, float]], whole: Sequence[str], seeds: Sequence[int]
+) -> set[str]:
+    """The rows that a test does not put below the row with the highest mean over all seeds."""
+    top = max(whole, key=lambda method: sum(values[method][seed] for seed in seeds))
+    others = [method for method in values if method != top]
+    p = []
+    for method in others:
+        paired = paired_difference(values[top], values[method])
+        p.append(None if paired is None or paired.p is None else paired.interval.p_above(0.0))
+    adjusted = dict(zip(others, holm(p), strict=True))
+    return {top} | {m for m, one in adjusted.items() if one is None or one >= LEVEL}
+
+
+def read_arenas(records: str | Path, names: Sequence[str], metric: str) -> list[Summary]:
+    """The summaries of arenas, each named once.
+
+    Args:
+        records: The folder of the records.
+        names: Experiments.
+        metric: A metric that some cell must have.
+
+    Returns:
+        A summary for each name, in order.
+
+    Raises:
+        ValueError: The metric or an arena is unknown, or one is named twice.
+    """
+    if metric not in METRIC_KEYS:
+        raise ValueError(f"there is no metric {metric!r}{hint(metric, METRIC_KEYS)}")
+    if twice := [name for name in names if list(names).count(name) > 1]:
+        raise ValueError(f"the arena {twice[0]!r} is named twice; name each once")
+    for name in names:
+        if not (Path(records) / name / "runs.parquet").is_file():
+            known = sorted(file.parent.name for file in Path(records).glob("*/runs.parquet"))
+            raise ValueError(f"there is no record of {name!r} in {records}{hint(name, known)}")
+    return [Summary(Path(records) / name) for name in names]
+
+
+def regrets(summaries: Sequence[Summary], metric: str = EXPECTED.key) -> pd.DataFrame:
+    """The regret of every row in every cell of these experiments; see ``regret``.
+
+    Raises:
+        ValueError: No cell has the metric.
+    """
+    parts = [regret(summary, cell, metric) for summary in summaries for cell in summary.cells()]
+    rows = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+    if rows.empty:
+        names = ", ".join(summary.experiment for summary in summaries)
+        raise ValueError(f"no cell of {names} has a value of {metric!r}")
+    return rows
+
+
+def regret_table(summaries: Sequence[Summary], metric: str = EXPECTED.key) -> Table:
+    """Methods by cells, and the largest regret of each method over the cells in which it stands."""
+    rows = regrets(summaries, metric)
+    cells = [(s, cell) for s in summaries for cell in s.cells() if _has(rows, s, cell)]
+    largest = rows.groupby("method")["regret"].max()
+    standing = rows.groupby("method").size()
+    order = sorted(largest.index, key=lambda m: (-standing[m], largest[m], method_order(m)))
+    table = {tuple(row[name] for name in _KEYS): row for row in plain_records(rows)}
+    lines = []
+    for method in order:
+        oracle = bool(rows.loc[rows["method"] == method, "oracle"].any())
+        line = [Entry(method_title(method) + " †" * oracle)]
+        for summary, cell in cells:
+            setting = cell.setting
+            key = (summary.experiment, setting.dataset, setting.clients, cell.skew, method)
+            line.append(_entry(table.get(key)))
+        line.append(Entry(_tenths(largest[method])))
+        lines.append(tuple(line))
+    heads = [("", "Method"), *((s.experiment, s.cell_name(cell)) for s, cell in cells)]
+    title = metric_named(metric, summaries[0].metrics).title
+    caption = _CAPTION.format(metric=title, at=summaries[0].rounds[summaries[0].reported])
+    notes = [f"{s.experiment}: {label}." for s in summaries if (label := horizon_label(s))]
+    notes = [*few_seeds(rows["n"], SHOWN_FROM), *notes]
+    block = Block("", (*heads, ("", "largest")), tuple(lines))
+    points = {name: f"{name} (percentage points)" for name in ("regret", "low", "high")}
+    shares = {name: 100 * rows[name] for name in points}
+    raw = rows.assign(**shares).rename(columns=points)
+    return Table("regret", f"{caption}.", (block,), tuple(notes), raw)
+
+
+def _has(rows: pd.DataFrame, summary: Summary, cell: Cell) -> bool:
+    return bool((cell.matches(rows) & (rows["experiment"] == summary.experiment)).any())
+
+
+def _entry(row: Mapping[str, Any] | None) -> Entry:
+    if row is None:
+        return Entry(MISSING)
+    text = _tenths(row["regret"])
+    if row["n"] >= SHOWN_FROM and row["low"] is not None:
+        text += f" [{_tenths(row['low'])}, {_tenths(row['high'])}]"
+    entry = Entry(text, bold=bool(row["tied"]))
+    return entry.of("regret (percentage points)", {name: row[name] for name in _KEYS})
+
+
+def _tenths(share: float) -> str:
+    """A share in points to one decimal: 0.0123 → "1.2"; never "−0.0"."""
+    return f"{round(100 * share, 1) + 0.0:.1f}".replace("-", "−")
+
+
+def write_across(
+    names: Sequence[str],
+    records: str | Path,
+    output: str | Path,
+    figures: str | Path | None = None,
+    metric: str = EXPECTED.key,
+) -> list[Path]:
+    """Write the table ``regret`` (.csv, .md, .tex) and the figure of the same name.
+
+    Args:
+        names: The arenas, folders below ``records``.
+        records: The folder of the records.
+        output: The folder of the table.
+        figures: The folder of the figure (.pdf, .svg, .png, .json); None: that of the table.
+        metric: The key of a metric.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        ValueError: As ``read_arenas`` and ``regrets``, before anything is written.
+    """
+    summaries = read_arenas(records, names, metric)
+    table = regret_table(summaries, metric)
+    from fedsdg.analysis.plots import save_figure
+    from fedsdg.analysis.plots.regret import draw
+    from fedsdg.analysis.plots.style import styled
+
+    with styled(summaries[0].roles):
+        figure = draw(table)
+        facts = across_facts(summaries, metric)
+        inputs = [file for summary in summaries for file in summary.inputs]
+        written = save_table(table, Path(output) / table.name)
+        return written + save_figure(figure, Path(figures or output) / table.name, facts, inputs)
+
+
+def across_facts(summaries: Sequence[Summary], metric: str) -> dict[str, Any]:
+    """What the sidecar of the figure says of what is drawn."""
+    table = regret_table(summaries, metric)
+    return {
+        "figure": "regret",
+        "caption": " ".join([table.caption, *table.notes]),
+        "arenas": [summary.experiment for summary in summaries],
+        "metric": metric,
+        "numbers": plain_records(table.raw),
+    }

@@ -1,0 +1,84 @@
+"""Accuracy of every method: means over seeds with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+import pandas as pd
+
+from fedsdg.analysis.frames import CASE, MEAN, PLACE, over_seeds, split_scenario
+from fedsdg.analysis.names import AGREEING, DIFFERING, NOT_RUN, Metric
+from fedsdg.analysis.summary import Summary
+
+
+def accuracy(summary: Summary, metrics: Sequence[Metric], reported: Sequence[str]) -> pd.DataFrame:
+    """Accuracy for each cell, method, metric and reported round, also where nothing was run.
+
+    Args:
+        summary: The experiment.
+        metrics: Which metrics, in the order of the rows of a method.
+        reported: Which of ``Summary.rounds``.
+
+    Returns:
+        ``CASE``, ``metric``, ``at``; the number of ``runs``, how many of them were ``started`` and
+        are ``ok``; ``n`` seeds with a value, their ``mean``, ``low``, ``high``, ``std`` and
+        ``half``. Shares of 1, NaN where there is no value.
+    """
+    runs = pd.DataFrame(summary.runs)
+    status = runs["status"]
+    runs = runs.assign(started=status != NOT_RUN, ok=status == "ok")
+    counts = runs.groupby(CASE)[["started", "ok"]].sum().assign(runs=runs.groupby(CASE).size())
+    means = [
+        over_seeds(_ok(runs, f"{at}_{metric.key}"), CASE, f"{at}_{metric.key}", spread=True).assign(
+            metric=metric.key, at=at
+        )
+        for metric, at in product(metrics, reported)
+    ]
+    keys = [metric.key for metric in metrics]
+    rows = pd.DataFrame(
+        [
+            (cell.setting.dataset, cell.setting.clients, cell.skew, method, key, at)
+            for cell in summary.cells()
+            for method in summary.methods(cell.setting)
+            for key in keys
+            for at in reported
+        ],
+        columns=[*CASE, "metric", "at"],
+    )
+    rows = rows.merge(counts.reset_index(), how="left", on=CASE)
+    rows = rows.merge(pd.concat(means), how="left", on=[*CASE, "metric", "at"])
+    whole = ["runs", "started", "ok", "n"]
+    return rows.assign(**{name: rows[name].fillna(0).astype(int) for name in whole})
+
+
+def _ok(runs: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """The runs that went well, with these columns also where no run has them."""
+    return runs.loc[runs["ok"]].reindex(columns=[*CASE, *columns])
+
+
+def headlines(summary: Summary) -> pd.DataFrame:
+    """The reported personal, worst-decile and global accuracy: see ``reported_accuracy``."""
+    return reported_accuracy(summary, summary.headlines)
+
+
+def group_accuracy(summary: Summary) -> pd.DataFrame:
+    """The reported accuracy of clients that agree (A) and that differ (B), if there are such."""
+    return reported_accuracy(summary, (AGREEING, DIFFERING))
+
+
+def reported_accuracy(summary: Summary, metrics: Sequence[Metric]) -> pd.DataFrame:
+    """What is reported of some metrics, where there is anything.
+
+    Args:
+        summary: The experiment.
+        metrics: The metrics, in the order of the rows.
+
+    Returns:
+        ``PLACE``, scenario, method, metric, n, mean, low, high.
+    """
+    rows = accuracy(summary, metrics, [summary.reported])
+    rows = split_scenario(rows[rows["n"] > 0])
+    order = [metric.key for metric in metrics]
+    rows = rows.sort_values("metric", key=lambda keys: keys.map(order.index), kind="stable")
+    return rows[[*PLACE, "scenario", "method", "metric", *MEAN]].reset_index(drop=True)

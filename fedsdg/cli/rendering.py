@@ -1,0 +1,183 @@
+"""The command that renders tables, figures, claims and pages: files in, files out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fedsdg.cli.command import File, Folder, Page
+from fedsdg.cli.options import require_writable
+from fedsdg.files import hint
+from fedsdg.files.declarations import names as declared
+from fedsdg.files.places import ARENAS
+
+#: What can be rendered besides the tables and figures of an experiment.
+CLAIMS, ACROSS, KERNELS, THROUGHPUT = "claims", "across", "kernels", "throughput"
+PAGE, LEDGER = "page", "ledger"
+OTHERS = (CLAIMS, ACROSS, KERNELS, THROUGHPUT, PAGE, LEDGER)
+#: Where the two documents go unless ``--output`` names another file.
+DOCUMENTS = {PAGE: "results/report/index.html", LEDGER: "docs/claims.md"}
+
+
+def render(
+    name: Sequence[Page],
+    *,
+    summary: Folder | None = None,
+    output: Folder | None = None,
+    figures: Folder | None = None,
+    claims: File | None = None,
+    partitions: Sequence[File] = (),
+    measured: File = "results/reference/performance/measured.json",
+    records: Folder = "results/reference",
+    experiments: Sequence[str] = (),
+    reference: Folder = "results/reference",
+    configs: Folder = "config",
+    metric: str = "expected_accuracy",
+    freeze: bool = False,
+) -> int:
+    """Render tables, figures, claims or pages from what has been recorded.
+
+    A name is a table or a figure (both, where both have it; table:NAME or figure:NAME is one of
+    them) or `claims`: the primary comparisons of an experiment with their verdicts. `across`
+    compares the methods of several arenas; `kernels` and `throughput` show what `make bench`
+    measured; `page` is the results page, one file for a browser; `ledger` judges claims.yaml.
+
+    Args:
+        name: what to render
+        summary: of tables, figures and claims: a record or the summary of an experiment
+        output: folder (default: rendered); of page and ledger a file (default:
+            results/report/index.html, docs/claims.md)
+        figures: folder of figures (default: the tables')
+        claims: file of the claims, without suffix (default: OUTPUT/claims)
+        partitions: of the figure partition (default: those of the record)
+        measured: of kernels and throughput
+        records: of across, page and ledger: folder with a record or summary of each experiment
+        experiments: of across and page: folders of the records (default: label-skew, needs and
+            views, as far as they are there)
+        reference: of page: the record, for ledger, attacks and speed
+        configs: of page and ledger: folder of the configs
+        metric: of across: as runs.parquet calls it, without what is reported of it
+        freeze: of ledger: keep the origin and the substance of every claim that has an origin in
+            RECORDS/origins.json; after its run 'fedsdg verify' names a change
+
+    Example:
+        fedsdg render main convergence --summary results/reference/needs --output needs
+        fedsdg render page
+    """
+    pages = [page for one in name for page in _pages(one)]
+    folder = output or "rendered"
+    drawn = figures or folder
+    single = [kind for kind, _ in pages if kind in DOCUMENTS]
+    targets = [output or DOCUMENTS[kind] for kind in single]
+    require_writable(*(targets or [folder, drawn]))
+    written: list[Path] = []
+    for kind, page in pages:
+        if kind in ("table", "figure", CLAIMS):
+            stem = Path(drawn if kind == "figure" else folder, page)
+            source = _summary_folder(summary, page)
+            stem = Path(claims) if kind == CLAIMS and claims else stem
+            written += _write_page(kind, page, source, stem, partitions)
+        elif kind == ACROSS:
+            from fedsdg.analysis.regret import write_across
+
+            arenas = list(experiments or ARENAS)
+            written += write_across(arenas, records, folder, drawn, metric)
+        elif kind == KERNELS:
+            from fedsdg.analysis.speed import write_kernels
+
+            written += write_kernels(measured, Path(folder, kind), Path(drawn, "roofline"))
+        elif kind == THROUGHPUT:
+            from fedsdg.analysis.speed import write_throughput
+
+            written += write_throughput(measured, Path(folder, kind))
+        elif kind == PAGE:
+            from fedsdg.analysis.page import write_page
+
+            written.append(
+                write_page(
+                    records,
+                    output or DOCUMENTS[kind],
+                    experiments=experiments,
+                    reference=reference,
+                    configs=configs,
+                )
+            )
+        else:
+            written.append(_write_ledger(configs, records, output or DOCUMENTS[kind], freeze))
+    for path in written:
+        if path.name in ("regret.md", "kernels.md", "throughput.md"):
+            print(path.read_text(encoding="utf-8"))
+    print("\n".join(map(str, written)))
+    return 0
+
+
+def _pages(name: str) -> Iterator[tuple[str, str]]:
+    """Yield the kind and the name of what a word stands for."""
+    kinds = {kind: set(declared(f"{kind}s")[f"{kind}s"]) for kind in ("table", "figure")}
+    wanted, _, page = name.rpartition(":")
+    there = [kind for kind in kinds if page in kinds[kind] and wanted in ("", kind)]
+    if not there and name not in OTHERS:
+        known = sorted({*kinds["table"], *kinds["figure"], *OTHERS})
+        raise ValueError(f"there is no table, figure or page {name!r}{hint(page, known)}")
+    yield from [(kind, page) for kind in there] or [(name, name)]
+
+
+def _summary_folder(summary: str | None, page: str) -> Path:
+    if summary is None:
+        raise ValueError(
+            f"name the record or summary that {page} is made from, such as "
+            "--summary results/reference/needs"
+        )
+    if not Path(summary).is_dir():
+        raise FileNotFoundError(
+            f"there is no folder {summary}; name a record or a summary with --summary, such as "
+            "results/reference/needs"
+        )
+    return Path(summary)
+
+
+def _write_page(
+    kind: str, name: str, summary: Path, stem: Path, partitions: Sequence[str]
+) -> list[Path]:
+    """Write a table, a figure or the claims of an experiment."""
+    if kind == "table":
+        from fedsdg.analysis.tables import write_table
+
+        return write_table(summary, name, stem)
+    if kind == "figure":
+        from fedsdg.analysis.plots import write_figure
+
+        files = [Path(file) for file in partitions]
+        files = files or sorted((summary / "partitions").rglob("*.parquet"))
+        return write_figure(summary, name, stem, partitions=files)
+    from fedsdg.analysis.claims import write_claims
+
+    return write_claims(summary, stem)
+
+
+def _write_ledger(configs: str, records: str, output: str, freeze: bool) -> Path:
+    """Judge every claim of the specifications by the record, and render the findings."""
+    from fedsdg.analysis.findings import (
+        primary_comparisons,
+        read_findings,
+        statements,
+        write_findings,
+    )
+    from fedsdg.analysis.ledger import VERDICTS, read_claims, write_ledger
+
+    findings = read_findings("claims.yaml")
+    entries = write_ledger("claims.yaml", configs, records, output)
+    known = statements(entries, primary_comparisons(records))
+    for path in write_findings(Path(), findings, known):
+        print(f"{path}: findings rendered")
+    counts = {v: sum(entry.verdict == v for entry in entries) for v in VERDICTS}
+    print(f"{len(entries)} claims: {', '.join(f'{n} {v}' for v, n in counts.items())}")
+    if freeze:
+        from fedsdg.analysis.grids import published_grids
+        from fedsdg.analysis.ledger.frozen import FROZEN
+        from fedsdg.analysis.ledger.frozen import freeze as freeze_origins
+
+        claims = read_claims("claims.yaml", published_grids(configs))
+        number = freeze_origins(claims, Path(records))
+        print(f"{number} of their origins frozen in {Path(records, FROZEN)}")
+    return Path(output)

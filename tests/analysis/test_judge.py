@@ -1,0 +1,106 @@
+"""Verdicts from closed forms, and what a handful of seeds could see from drawn ones."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fedsdg.analysis.inference import mean_interval
+from fedsdg.analysis.judge import (
+    REFUTED,
+    SUPPORTED,
+    UNDECIDED,
+    Threshold,
+    judge,
+)
+
+#: Mean 3, s = √2.5, t_{.975, 4} = 2.7764: the interval is 3 ± 1.9632.
+FIVE = [1.0, 2.0, 3.0, 4.0, 5.0]
+HALF = 2.7764451052 * math.sqrt(2.5 / 5)
+
+
+@pytest.mark.parametrize(
+    ("given", "verdict"),
+    [
+        ({"above": 1.03}, SUPPORTED),
+        ({"above": 1.04}, UNDECIDED),
+        ({"above": 4.95}, UNDECIDED),
+        ({"above": 4.97}, REFUTED),
+        ({"below": 4.97}, SUPPORTED),
+        ({"below": 4.95}, UNDECIDED),
+        ({"below": 1.03}, REFUTED),
+        ({"between": [1.03, 4.97]}, SUPPORTED),
+        ({"between": [1.04, 4.97]}, UNDECIDED),
+        ({"between": [4.97, 9]}, REFUTED),
+        ({"between": [-9, 1.03]}, REFUTED),
+        ({"equal": 3, "within": 1.97}, SUPPORTED),
+        ({"equal": 3, "within": 1.96}, UNDECIDED),
+    ],
+)
+def test_the_whole_interval_decides(given, verdict):
+    judged = judge(FIVE, Threshold.read(given, "here"))
+    assert judged.verdict == verdict
+    assert (judged.n, judged.effect) == (5, 3.0)
+    assert judged.low == pytest.approx(3 - HALF)
+    assert judged.high == pytest.approx(3 + HALF)
+
+
+def test_four_seeds_decide_nothing_however_alike():
+    judged = judge([7.0, 7.001, 7.0, 7.001], Threshold(0.0, None))
+    assert judged.verdict == UNDECIDED
+    assert (judged.n, judged.low, judged.high, judged.visible) == (4, None, None, None)
+    assert judged.effect == pytest.approx(7.0005)
+
+
+def test_equal_values_on_the_boundary_decide_nothing():
+    for threshold in (Threshold(0.0, None), Threshold(None, 0.0)):
+        assert judge([0.0] * 5, threshold).verdict == UNDECIDED
+
+
+def test_what_is_counted_is_decided_by_one_seed():
+    exactly = Threshold.read({"equal": 1, "within": 0}, "here")
+    assert judge([1.0], exactly, exact=True).verdict == SUPPORTED
+    assert judge([1.0, 1.01], exactly, exact=True).verdict == UNDECIDED
+    assert judge([1.01, 1.02], exactly, exact=True).verdict == REFUTED
+    assert judge([9.0], Threshold(None, 10.0), exact=True).verdict == SUPPORTED
+
+
+def test_intervals_of_shares_are_cut_where_shares_end():
+    values = [100.0, 100.0, 100.0, 100.0, 90.0]
+    uncut = mean_interval(values)
+    judged = judge(values, Threshold(50.0, None), bounds=(0.0, 100.0))
+    assert uncut.high is not None and uncut.high > 100
+    assert (judged.low, judged.high) == (pytest.approx(uncut.low), 100.0)
+    # What is cut is shown, not judged: beyond the end there is still doubt of the mean.
+    assert judge(values, Threshold(None, 101.0), bounds=(0.0, 100.0)).verdict == UNDECIDED
+
+
+def test_correlations_are_judged_as_fishers_z():
+    values = [0.9, 0.8, 0.95, 0.7, 0.85]
+    judged = judge(values, Threshold(0.5, None), correlation=True)
+    z = mean_interval(np.arctanh(values))
+    assert judged.effect == pytest.approx(math.tanh(z.mean))
+    assert judged.low == pytest.approx(math.tanh(float(z.low or 0)))
+    assert judged.high == pytest.approx(math.tanh(float(z.high or 0)))
+    assert judged.high is not None and judged.high < 1
+    assert judged.verdict == SUPPORTED
+    assert judge([1.0] * 5, Threshold(0.5, None), correlation=True).verdict == SUPPORTED
+
+
+def test_the_smallest_visible_difference_is_seen_four_times_in_five():
+    """Drawn with the true standard deviation 1 at the visible distance, five seeds a time."""
+    rng = np.random.default_rng(1)
+    unit = [-1.0, -1.0, 0.0, 1.0, 1.0]  # s = 1
+    visible = judge(unit, Threshold(0.0, None)).visible
+    assert visible is not None
+    drawn = rng.normal(visible, 1.0, (4000, 5))
+    seen = [judge(row.tolist(), Threshold(0.0, None)).verdict == SUPPORTED for row in drawn]
+    assert np.mean(seen) == pytest.approx(0.8, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    "given", [None, 3, {}, {"above": "a"}, {"above": 1, "below": 2}, {"between": [3, 1]}]
+)
+def test_a_threshold_of_another_form_is_refused(given):
+    with pytest.raises(ValueError, match="claim x: the threshold is .*write"):
+        Threshold.read(given, "claim x: the threshold")

@@ -1,0 +1,267 @@
+"""From a number to its runs: the runs that are named are those that give it."""
+
+import json
+import shutil
+import statistics
+from pathlib import Path
+
+import pytest
+
+from fedsdg.analysis.frames import records
+from fedsdg.analysis.plots import FIGURES, write_figure
+from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.tables import TABLES, write_table
+from fedsdg.analysis.trace import runs_behind, trace
+from fedsdg.files import read_json, write_json
+
+ROOT = Path(__file__).parents[2]
+RECORDS = ROOT / "results/reference"
+
+
+def reported(summary, run, key, scale=1.0):
+    return scale * run[f"{summary.reported}_{key}"]
+
+
+#: Of pages of the record: a column, and what a run gives for it, of which it is the mean.
+MEANS = {
+    ("every-method", "main", "last quarter mean (%)"): lambda s, row, run: reported(
+        s, run, row["metric"], 100
+    ),
+    ("every-method", "bytes", "bytes up per run (bytes)"): lambda s, row, run: run["bytes_up"],
+    ("byzantine", "byzantine", "mean (share)"): lambda s, row, run: reported(
+        s, run, "global_accuracy"
+    ),
+    ("sensitivity", "sensitivity", "mean (share)"): lambda s, row, run: reported(
+        s, run, row["metric"]
+    ),
+    ("stragglers", "stragglers", "global_accuracy"): lambda s, row, run: reported(
+        s, run, "global_accuracy"
+    ),
+}
+
+
+@pytest.mark.parametrize(("experiment", "table", "column"), MEANS)
+def test_a_number_is_the_mean_of_what_its_runs_give(experiment, table, column):
+    summary = Summary(RECORDS / experiment)
+    of_run = MEANS[experiment, table, column]
+    rows = [row for row in records(TABLES[table](summary).raw) if row[column] is not None]
+    assert len(rows) > 3
+    for row in rows[:: max(1, len(rows) // 5)]:
+        values = [of_run(summary, row, run) for run in runs_behind(summary, row)]
+        assert statistics.fmean(values) == pytest.approx(row[column], rel=1e-9), row
+
+
+@pytest.mark.parametrize(("experiment", "seeds"), [("needs", 10), ("views", 5)])
+def test_a_difference_stands_on_both_methods_at_the_seeds_that_they_share(experiment, seeds):
+    summary = Summary(RECORDS / experiment)
+    rows = records(TABLES["differences"](summary).raw)
+    assert {row["n"] for row in rows} == {seeds}
+    for row in rows[:: len(rows) // 8]:
+        runs = runs_behind(summary, row)
+        column = f"{row['at']}_{row['metric']}"
+        means = {
+            name: statistics.fmean(run[column] for run in runs if run["method"] == name)
+            for name in ("fedsdg", row["rival"])
+        }
+        assert len(runs) == 2 * row["n"]
+        assert 100 * (means["fedsdg"] - means[row["rival"]]) == pytest.approx(
+            row["mean (percentage points)"], abs=1e-9
+        )
+
+
+@pytest.mark.parametrize(
+    ("experiment", "table", "count"),
+    [("label-noise", "label_noise", "runs"), ("verification-skew", "verification", "n")],
+)
+def test_runs_are_as_many_as_the_row_says(experiment, table, count):
+    summary = Summary(RECORDS / experiment)
+    for row in records(TABLES[table](summary).raw):
+        assert len(runs_behind(summary, row)) == row[count], row
+
+
+def test_a_row_of_one_run_names_that_run():
+    summary = Summary(RECORDS / "byzantine")
+    for row in records(TABLES["detection"](summary).raw):
+        (run,) = runs_behind(summary, row)
+        assert run["skew"] == f"{row['skew']}@{row['scenario']}"
+        assert (run["method"], run["seed"]) == (row["method"], row["seed"])
+
+
+def test_what_took_so_long_to_a_target_stands_on_the_yardstick_too(quarters_dir):
+    summary = Summary(quarters_dir)
+    row = records(TABLES["rounds_to_target"](summary).raw)[0]
+    assert {run["method"] for run in runs_behind(summary, row)} == {"fedsdg", "fedavg-uniform"}
+
+
+def test_trials_of_a_search_are_no_runs():
+    summary = Summary(RECORDS / "needs")
+    assert runs_behind(summary, records(TABLES["tuning"](summary).raw)[0]) == []
+    assert runs_behind(summary, records(FIGURES["tuning"].frame(summary))[0]) == []
+
+
+@pytest.fixture(scope="module")
+def pages(quarters_dir, tmp_path_factory):
+    """Tables in every format and sidecars of figures, with the summary that they are made from."""
+    folder = tmp_path_factory.mktemp("pages") / "results" / "reference" / "quarters"
+    folder.mkdir(parents=True)
+    for file in quarters_dir.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    for name in ("main", "groups", "personal_accuracy", "tuning"):
+        write_table(folder, name, folder / name)
+    figures = folder.parents[2] / "paper_figures" / "quarters"
+    for name in ("groups", "convergence"):
+        write_figure(folder, name, figures / name)
+    return folder
+
+
+@pytest.mark.parametrize("suffix", ["md", "tex"])
+def test_a_printed_number_is_found_by_what_people_call_it(pages, with_quarters, suffix):
+    """Its seeds are what was put into the runs."""
+    found = trace(pages / f"groups.{suffix}", "FedSDG", "IID, B")
+    assert found == trace(pages / f"groups.{suffix}", "fedsdg", "iid, expected_accuracy_b")
+    line = int(found["line"].removeprefix("line "))
+    assert "FedSDG" in (pages / f"groups.{suffix}").read_text().splitlines()[line - 1]
+    assert found == trace(f"{pages / f'groups.{suffix}'}:{line}", column="IID, B")
+    truth = with_quarters.values("iid", "fedsdg", "expected_accuracy_b", "selected")
+    assert [*found["seeds"].values()] == pytest.approx(list(100 * truth))
+    assert found["unrounded"] == pytest.approx(100 * truth.mean())
+    assert found["committed"] == found["recomputed"]
+    assert found["committed"].startswith(f"{100 * truth.mean():.1f}")
+    seeds = [run["seed"] for run in found["runs"]]
+    assert seeds == [*found["seeds"]] == list(with_quarters.plan.seeds)
+
+
+def test_a_number_of_a_csv_or_a_sidecar_is_found_by_its_names(pages, with_quarters):
+    truth = with_quarters.values("iid", "fedavg", "expected_accuracy_a", "selected")
+    found = trace(pages / "groups.csv", "fedavg, expected_accuracy_a", "selected round mean")
+    assert float(found["committed"]) == pytest.approx(100 * truth.mean(), rel=1e-5)
+    assert [*found["seeds"].values()] == pytest.approx(list(100 * truth))
+    sidecar = pages.parents[2] / "paper_figures/quarters/groups.json"
+    drawn = trace(sidecar, "fedavg, expected_accuracy_a", "mean")
+    assert drawn["unrounded"] == pytest.approx(truth.mean())
+    assert [*drawn["seeds"].values()] == pytest.approx(list(truth))
+    assert [run["run"] for run in drawn["runs"]] == [run["run"] for run in found["runs"]]
+    place = int(drawn["line"].removeprefix("numbers[").removesuffix("]"))
+    assert read_json(sidecar)["numbers"][place]["method"] == "fedavg"
+
+
+def test_a_committed_number_that_is_another_one_is_shown_with_its_line(pages):
+    before = (pages / "groups.md").read_text()
+    line = next(line for line in before.splitlines() if line.startswith("| FedSDG"))
+    number = line.split("|")[2].split()[0]
+    (pages / "groups.md").write_text(before.replace(line, line.replace(number, "1.0")))
+    found = trace(pages / "groups.md", "FedSDG", "IID, A")
+    (pages / "groups.md").write_text(before)
+    assert "1.0" in found["committed"] != found["recomputed"]
+
+
+def test_what_is_known_of_a_run_is_what_its_record_says(pages):
+    (first, *_) = trace(pages / "main.md", "fedsdg", "personal")["runs"]
+    row = next(r for r in Summary(pages).runs if (r["method"], r["seed"]) == ("fedsdg", 0))
+    assert first["run"] == "results/runs/quarters/digits/clients~12/iid/fedsdg/seed~0"
+    for name in ("config_hash", "partition_hash", "backbone_hash", "source_hash"):
+        assert first[name] == row[name]
+    assert first["config"] == json.loads(row["config"])
+    needs = trace(RECORDS / "needs/groups.md", "fedsdg", "needs, B")["runs"]
+    stated = read_json(RECORDS / "needs/provenance.json")
+    for run in needs:
+        below = run["run"].removeprefix("results/runs/needs/")
+        (entry,) = [entry for entry in stated if below in entry["runs"]]
+        assert run["made"]["commit"] == entry["commit"] and "runs" not in run["made"]
+        assert run["data_hash"].startswith("efaf81ffb1c4")
+
+
+def test_of_a_summary_made_here_data_and_origin_come_from_beside_it(pages, tmp_path):
+    """Runs in their folders, the others from the record that they were joined with."""
+    summary = tmp_path / "results/summary/quarters"
+    shutil.copytree(pages, summary)
+    table = tmp_path / "results/tables/quarters/groups.md"
+    table.parent.mkdir(parents=True)
+    shutil.copy(pages / "groups.md", table)
+    below = "digits/clients~12/iid/fedsdg"
+    origin = {"commit": "c0ffee", "runs": [f"{below}/seed~0"]}
+    write_json(tmp_path / "results/reference/quarters/provenance.json", [origin])
+    write_json(
+        tmp_path / f"results/runs/quarters/{below}/seed~1/provenance.json", {"commit": "decade"}
+    )
+    partition = "partitions/digits/clients~10/dirichlet~1.0/seed~0.parquet"
+    (tmp_path / "results" / partition).parent.mkdir(parents=True)
+    shutil.copy(RECORDS / "label-noise" / partition, tmp_path / "results" / partition)
+    runs = {run["seed"]: run for run in trace(table, "FedSDG", "IID, B")["runs"]}
+    assert [runs[seed]["made"]["commit"] for seed in (0, 1)] == ["c0ffee", "decade"]
+    assert runs[0]["data_hash"].startswith("efaf81ffb1c4")
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "column", "said"),
+    [
+        ("main.md", "fedsgd", "personal", "no number called 'fedsgd'; did you mean 'fedsdg'"),
+        ("main.md", "fedsdg", "persnal", "no number called 'persnal'; did you mean 'personal'"),
+        ("personal_accuracy.md", "fedsdg", "IID", "4 numbers are called .*add a word"),
+        ("main.md", "local-only", "global", "no number stands there, but '–"),
+        ("main.md", "fedsdg", "Method", "no number called 'method'"),
+        ("runs.parquet", "a", "b", "no run stands behind .*name a table of a record"),
+        ("mian.md", "a", "b", "there is no .*mian.md: name a table"),
+        ("other.md", "a", "b", "a record has no such page; "),
+        ("convergence.json", "a", "b", "holds no numbers, for the figure is drawn"),
+    ],
+)
+def test_what_cannot_be_traced_is_one_sentence(pages, name, row, column, said):
+    (pages / "other.md").write_text("| a |\n")
+    place = pages.parents[2] / "paper_figures/quarters" if name.endswith("json") else pages
+    with pytest.raises((ValueError, FileNotFoundError), match=said):
+        trace(place / name, row, column)
+
+
+def test_no_run_stands_behind_trials_and_measurements():
+    with pytest.raises(ValueError, match="no run stands behind '91.0'; the trials of a search"):
+        trace(RECORDS / "needs/tuning.md", "fedsdg", "Validation (%)")
+    with pytest.raises(ValueError, match="no run stands behind .*kernels.md"):
+        trace(RECORDS / "performance/kernels.md", "Krum", "ms")
+
+
+def test_a_page_that_has_lost_a_row_is_sent_to_be_verified(pages):
+    lines = (pages / "main.md").read_text().splitlines()
+    broken = pages / "worst_decile.md"
+    broken.write_text("\n".join(lines[:-3]))
+    with pytest.raises(ValueError, match="other rows or columns .* run fedsdg verify"):
+        trace(broken, "fedsdg", "IID")
+    broken.unlink()
+
+
+def test_a_claim_leads_to_the_runs_of_both_sides_and_so_does_a_sentence_that_cites_it():
+    found = trace(ROOT / "docs/claims.md", "private-head-suffices")
+    values = {
+        name: {
+            run["seed"]: 100 * run["selected_expected_accuracy_b"]
+            for run in Summary(RECORDS / "needs").runs
+            if run["method"] == name and run["status"] == "ok"
+        }
+        for name in ("fedper", "fedsdg")
+    }
+    for seed, value in found["seeds"].items():
+        difference = values["fedper"][seed] - values["fedsdg"][seed]
+        assert value == pytest.approx(difference, rel=1e-4)
+    assert found["committed"] == found["recomputed"]
+    assert len(found["runs"]) == 2 * len(found["seeds"]) == 20
+
+
+def test_a_number_of_a_sentence_is_that_of_the_claim_which_its_line_links_to(tmp_path):
+    page = (ROOT / "README.md").read_text().splitlines()
+    found = trace(ROOT / "README.md", "fedavg-b")
+    assert found["where"] == {"id": "fedavg-b", "rival": "fedavg"}
+    assert found["line"] in (f"line {n}" for n in range(2, 99)) and len(found["seeds"]) == 10
+    assert {run["method"] for run in found["runs"]} == {"fedsdg", "fedavg"}
+    (both,) = [n for n, text in enumerate(page, start=1) if "#fedavg-b)" in text]
+    with pytest.raises(ValueError, match="fedavg-b, fine-tune-b stands there; name one"):
+        trace(f"{ROOT / 'README.md'}:{both}")
+    with pytest.raises(ValueError, match="no claim stands there"):
+        trace(ROOT / "README.md", "line 1")
+
+
+def test_a_claim_that_no_run_decides_or_that_is_not_there_is_one_sentence():
+    with pytest.raises(ValueError, match="no claim 'private-head-sufices'; did you mean"):
+        trace(ROOT / "docs/claims.md", "private-head-sufices")
+    proofs = [e["id"] for e in read_json(RECORDS / "ledger.json") if "by the test" in e["reason"]]
+    with pytest.raises(ValueError, match="no run stands behind .*by the test"):
+        trace(RECORDS / "ledger.json", proofs[0], "effect")

@@ -1,0 +1,288 @@
+"""What is committed is what the records give, or the place is named: in every kind of file."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fedsdg.analysis.ledger import write_ledger
+from fedsdg.analysis.record import write_record_hashes
+from fedsdg.analysis.tables import write_table
+from fedsdg.analysis.verify import across_faults, json_faults, text_faults, verify
+from fedsdg.cli import main
+
+ROOT = Path(__file__).parents[2]
+NAME = "label-noise"
+RECORD = f"results/reference/{NAME}"
+SIDECAR = f"paper_figures/{NAME}/label_noise.json"
+
+CLAIMS = """
+- id: weights-follow-noise
+  source: "000"
+  origin: specification
+  section: Summary
+  sentence: A client weighs less the more of its labels are wrong.
+  experiment: label-noise
+  cell: dirichlet~1.0
+  method: fedsdg
+  measure: credit
+  arguments: {of: weight, against: noise_rate}
+  threshold: {below: -0.3}
+"""
+SAID = """<!-- results -->
+- Weights follow the noise by −0.605 on 3 seeds
+  ([weights-follow-noise](claims.md#weights-follow-noise)).
+<!-- /results -->
+"""
+
+#: Of each kind of file a digit, by what stands around it, and what is said of its place.
+DIGITS = {
+    f"{RECORD}/main.md": ("70.1", "70.3", r"line 7: '70.3' .* '70.1'"),
+    f"{RECORD}/main.csv": (
+        "94.0798",
+        "94.0796",
+        r"line \d+, column '.*round mean \(%\)': '94.0796'",
+    ),
+    f"{RECORD}/main.tex": ("70.1", "71.1", r"line \d+: '71.1' .* '70.1'"),
+    f"{RECORD}/claims.md": ("−39.1", "−39.3", r"line 16: '−39.3' .* '−39.1'"),
+    SIDECAR: ("0.305396", "0.305399", r"numbers\[14\].alignment: 0.305399 .* 0.305396"),
+    "results/reference/ledger.json": (
+        "-0.60489",
+        "-0.60498",
+        r"weights-follow-noise.effect: -0.60498 .* -0.60489",
+    ),
+    "docs/claims.md": ("−0.605", "−0.607", r"line \d+: '−0.607' .* '−0.605'"),
+    "README.md": ("−0.605 on", "−0.615 on", r"the paragraph from line \d+ on .* −0.615 stands in"),
+    "docs/findings.md": ("3 seeds", "4 seeds", r"the paragraph from line 4 on .* 4 stands in none"),
+}
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory) -> Path:
+    """Everything in it is what its record gives; copy it before you change it."""
+    root = tmp_path_factory.mktemp("repository")
+    shutil.copytree(ROOT / RECORD, root / RECORD)
+    for file in (SIDECAR, "config/config.yaml", f"config/extended/{NAME}.yaml"):
+        (root / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / file, root / file)
+    (root / "claims.yaml").write_text(CLAIMS)
+    write_table(root / RECORD, "main", root / RECORD / "main")  # In LaTeX, too.
+    records = root / "results/reference"
+    write_ledger(root / "claims.yaml", root / "config", records, root / "docs/claims.md")
+    (root / "README.md").write_text(f"# A title\n\n{SAID}")
+    (root / "docs/findings.md").write_text(f"# Findings\n\n{SAID}")
+    return root
+
+
+@pytest.fixture
+def copy(repository, tmp_path, monkeypatch):
+    """One that may be changed, as the working folder."""
+    root = tmp_path / "repository"
+    shutil.copytree(repository, root)
+    monkeypatch.chdir(root)
+    return root
+
+
+def changed(root, name, old, new):
+    text = (root / name).read_text()
+    assert old in text, (name, old)
+    (root / name).write_text(text.replace(old, new, 1))
+
+
+def test_what_is_as_the_record_gives_it_passes(copy, capsys):
+    assert main(["verify", "--sample", "0"]) == 0
+    said = capsys.readouterr().out
+    assert "2 tables, 1 pages of claims, 1 sidecars of figures, 1 verdicts, 4 numbers" in said
+    assert main(["verify", "--sample", "0", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["faults"] == []
+
+
+@pytest.mark.parametrize("name", DIGITS)
+def test_one_changed_digit_is_named_with_its_place(copy, capsys, name):
+    old, new, place = DIGITS[name]
+    changed(copy, name, old, new)
+    assert main(["verify", "--sample", "0"]) == 1
+    errors = [e for e in capsys.readouterr().err.splitlines() if "error: " in e]
+    assert len(errors) == 2, "the place, and how many there are"
+    assert re.search(rf"error: {re.escape(name)}, {place}", errors[0]), errors[0]
+
+
+def test_a_record_that_is_another_one_is_named(copy):
+    """Its bytes are not those that the figure was drawn from, whatever it says now."""
+    shutil.copyfile(copy / RECORD / "clients.parquet", copy / RECORD / "spare.parquet")
+    facts = json.loads((copy / SIDECAR).read_text())
+    facts["inputs"][f"{RECORD}/spare.parquet"] = "0" * 64
+    facts["inputs"][f"{RECORD}/gone.parquet"] = "0" * 64
+    (copy / SIDECAR).write_text(json.dumps(facts))
+    found = [str(fault) for fault in verify(copy)[1]]
+    assert len(found) == 2
+    assert any("gone.parquet: 0000" in f and "no such file" in f for f in found)
+    assert any("spare.parquet: 0000" in fault for fault in found)
+
+
+def test_a_date_of_provenance_that_was_edited_is_named(copy, capsys):
+    name = f"{RECORD}/provenance.json"
+    changed(copy, name, "2026-11-21T21:37:45", "2026-11-22T21:37:45")
+    assert main(["verify", "--sample", "0"]) == 2
+    assert f"{name} is damaged or was edited" in capsys.readouterr().err
+
+
+def test_pages_that_are_named_but_not_there_are_faults(copy):
+    for name in (SIDECAR, f"{RECORD}/claims.md", "docs/claims.md"):
+        (copy / name).unlink()
+    for suffix in ("csv", "md"):
+        (copy / RECORD / f"label_noise.{suffix}").unlink()
+    (copy / RECORD / "unheard_of.csv").write_text("a,b\n1,2\n")
+    files = {fault.file for fault in verify(copy)[1]}
+    assert files == {
+        SIDECAR,
+        f"{RECORD}/claims.md",
+        f"{RECORD}/label_noise.csv",
+        f"{RECORD}/unheard_of",
+        "docs/claims.md",
+    }
+
+
+def test_what_is_kept_beside_the_tables_must_be_of_the_runs(copy):
+    backbone, origins = f"{RECORD}/backbones/letters.json", f"{RECORD}/provenance.json"
+    digest = json.loads((copy / backbone).read_text())["sha256"]
+    changed(copy, backbone, digest, "0" * 64)
+    (copy / origins).write_text("[]")
+    write_record_hashes(copy / RECORD)
+    found = {fault.file: str(fault) for fault in verify(copy)[1]}
+    assert found.keys() == {backbone, origins}
+    assert "sha256: 0000" in found[backbone] and digest in found[backbone]
+    assert "does not say where 12 runs were made" in found[origins]
+
+
+def test_a_partition_that_is_kept_must_be_that_of_the_runs(copy):
+    """Another experiment's division of as many clients, by another skew."""
+    other = "contribution/partitions/digits/clients~10/dirichlet~0.1/seed~0.parquet"
+    place = f"{RECORD}/partitions/digits/clients~10/dirichlet~1.0/seed~0.parquet"
+    shutil.copyfile(ROOT / "results/reference" / other, copy / place)
+    (fault,) = verify(copy)[1]
+    assert (fault.file, fault.place) == (place, "sha256")
+
+
+def test_a_flipped_bit_of_a_record_is_named(copy, capsys):
+    """Even where no page would print it: the last digits of one client in one round."""
+    file = copy / RECORD / "clients.parquet"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    assert main(["verify", "--sample", "0"]) == 2
+    assert f"{RECORD}/clients.parquet is damaged or was edited" in capsys.readouterr().err
+
+
+def test_a_record_without_hashes_is_named_and_can_be_read(copy):
+    (copy / RECORD / "SHA256SUMS").unlink()
+    (fault,) = verify(copy)[1]
+    assert str(fault).endswith("has no SHA256SUMS")
+
+
+def test_lines_that_are_too_many_or_too_few_are_named(copy):
+    changed(copy, f"{RECORD}/main.csv", "fedavg,", "fedavg,1\nfedavg,")
+    (fault,) = verify(copy)[1]
+    assert re.match(r"from line \d+ on", fault.place) and "lines, but the records" in fault.because
+
+
+def test_without_records_there_is_nothing_to_compare_with(tmp_path):
+    with pytest.raises(FileNotFoundError, match="call this in the root of the repository"):
+        verify(tmp_path)
+
+
+def test_the_sample_cannot_be_negative(copy, capsys):
+    assert main(["verify", "--sample", "-1"]) == 2
+    assert "--sample is -1" in capsys.readouterr().err
+
+
+def test_an_origin_that_was_changed_after_its_run_is_named(copy, capsys):
+    changed(copy, "claims.yaml", "origin: specification", "origin: hypothesis")
+    assert main(["render", "ledger", "--freeze"]) == 0
+    assert "1 of their origins frozen" in capsys.readouterr().out
+    assert main(["verify", "--sample", "0"]) == 0
+    capsys.readouterr()
+    changed(copy, "claims.yaml", "origin: hypothesis", "origin: specification")
+    assert main(["render", "ledger"]) == 0
+    assert main(["verify", "--sample", "0"]) == 1
+    named = capsys.readouterr().err
+    assert "claims.yaml, weights-follow-noise: claim weights-follow-noise: its origin was" in named
+    assert "from 'hypothesis' to 'specification'" in named and "1 places" in named
+
+
+def test_of_words_and_whole_numbers_each_counts_and_of_fractions_all_but_the_last_digit():
+    row = "| fedsdg | 12 | 91.2 ± 0.8 | −1.25 | 9f86d081 | dirichlet~0.1 | 1,234 | 2.13.0 |"
+    wide = "| fedsdg  |  12 |  91.2 ± 0.8 | −1.25 |  9f86d081 | dirichlet~0.1 | 1,234 | 2.13.0 |"
+    assert text_faults("x.md", wide, row) == []
+    for given, near in (("91.2", "91.3"), ("0.8", "0.7"), ("−1.25", "−1.26")):
+        assert text_faults("x.md", row.replace(given, near), row) == []
+    for given, wrong in (
+        ("12 |", "13 |"),
+        ("91.2", "91.4"),
+        ("−1.25", "1.25"),
+        ("−1.25", "−1.27"),
+        ("9f86d081", "9f86d082"),
+        ("0.8", "0.6"),
+        ("fedsdg", "fedavg"),
+        ("~0.1", "~0.2"),
+        ("1,234", "1,235"),
+        ("2.13.0", "2.14.0"),
+    ):
+        (fault,) = text_faults("x.md", row.replace(given, wrong), row)
+        word = wrong.split()[0] if wrong[0] != "~" else "dirichlet~0.2"
+        assert fault.place == "line 1" and fault.committed == repr(word)
+
+
+def test_a_number_on_the_border_of_rounding_may_be_either():
+    """9.995 is printed as 9.99 or as 10.0, and around zero the sign may be another."""
+    for one, other in (("9.99", "10.0"), ("+0.1", "0.0"), ("0.0", "−0.1"), ("0.0999", "0.1")):
+        assert text_faults("x.md", one, other) == text_faults("x.md", other, one) == []
+    for one, other in (("0.5", "0.500001"), ("123456.0", "123457.0"), ("1.00001", "1.0")):
+        assert text_faults("x.csv", one, other) == []
+        assert json_faults("x.json", float(one), float(other)) == []
+    for one, other in (("0.5", "0.6"), ("0.5", "0.500002"), ("12345.6", "12345.8"), ("10", "11")):
+        assert text_faults("x.csv", one, other)
+        assert json_faults("x.json", json.loads(one), json.loads(other))
+
+
+@pytest.mark.parametrize(
+    ("tree", "places"),
+    [
+        ({"a": {"b": 1, "c": [1, 2]}, "d": None}, []),
+        ({"a": {"b": True, "c": [1, 2]}, "d": None}, ["a.b"]),
+        ({"a": {"b": 1, "c": [1]}, "d": None}, ["a.c[1]"]),
+        ({"a": {"b": 1, "c": [1, 3]}, "d": None}, ["a.c[1]"]),
+        ({"a": {"b": 1, "c": [1, 2]}, "d": 0.0}, ["d"]),
+        ({"a": {"b": 1, "c": [1, 2]}}, ["d"]),
+        ({"a": 1, "d": None}, ["a", "a.b", "a.c[0]", "a.c[1]"]),
+    ],
+)
+def test_a_value_of_a_tree_is_named_by_its_keys(tree, places):
+    faults = json_faults("x.json", tree, {"a": {"b": 1, "c": [1, 2]}, "d": None})
+    assert [fault.place for fault in faults] == places
+
+
+def test_what_spans_arenas_is_compared_with_their_records(tmp_path):
+    """Only the pages of the arenas together are there, and the records that they are made from."""
+    tables, sidecar = "results/reference/across", "paper_figures/across/across.json"
+    for folder in (tables, "paper_figures/across"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    for arena in ("label-skew", "needs", "views"):
+        (tmp_path / "results/reference" / arena).symlink_to(ROOT / "results/reference" / arena)
+    changed(tmp_path, sidecar, '"seeds": 5', '"seeds": 6')
+    changed(tmp_path, f"{tables}/across.md", "93.8 ", "93.5 ")
+    changed(tmp_path, f"{tables}/to_target.csv", ",92.4779,", ",92.4879,")
+    named = [str(fault) for _, faults in across_faults(tmp_path) for fault in faults]
+    for (name, place), number in zip(
+        [
+            (sidecar, "seeds"),
+            (f"{tables}/across.md", "line 5"),
+            (f"{tables}/to_target.csv", "line 2"),
+        ],
+        ["6 is", "'93.5' is", "'92.4879' is"],
+        strict=True,
+    ):
+        assert named.pop(0).startswith(f"{name}, {place}"), number
+    assert named == []

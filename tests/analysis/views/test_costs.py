@@ -1,0 +1,216 @@
+"""Accuracy against its costs, against sums and loops written out by hand."""
+
+import numpy as np
+import pytest
+
+from fedsdg.analysis.plots import FIGURES
+from fedsdg.analysis.plots.style import styled
+from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.tables import write_table
+from fedsdg.analysis.views.costs import (
+    SHARES,
+    accuracy_over_time,
+    costs_of_waiting,
+    progress,
+    rounds_to_target,
+    smoothed,
+)
+
+from ..conftest import Run
+
+
+def run(method, seed, accuracies, step=10, column="personal_accuracy"):
+    """Every second round is evaluated; a round has ``step`` local steps and 3 MB."""
+    rounds = [
+        {
+            "round": i + 1,
+            "evaluated": i % 2 == 1,
+            "local_steps": step,
+            "bytes_up": 1_000_000,
+            "bytes_down": 2_000_000,
+            "personal_accuracy": 0.0,
+        }
+        | ({column: accuracies[i // 2]} if i % 2 else {"personal_accuracy": None})
+        for i in range(2 * len(accuracies))
+    ]
+    return Run(method, seed, rounds=rounds, last={column: accuracies[-1]})
+
+
+@pytest.fixture
+def summary(summary_of):
+    return summary_of(
+        [
+            run("fedavg-uniform", 0, [0.2, 0.5, 0.8, 0.8]),
+            run("fedavg-uniform", 1, [0.4, 0.7, 0.8, 0.8]),
+            run("krum", 0, [0.1, 0.1, 0.1, 0.1]),
+            run("ditto", 0, [0.9, 0.9, 0.9, 0.9], step=25),
+        ]
+    )
+
+
+def test_costs_add_up_to_each_evaluation(summary) -> None:
+    rows = progress(Summary(summary))
+    own = rows[rows["method"] == "fedavg-uniform"].sort_values("round")
+    assert own["round"].tolist() == [2, 4, 6, 8]
+    assert own["steps"].tolist() == [20, 40, 60, 80]
+    assert own["bytes"].tolist() == [6e6, 12e6, 18e6, 24e6]
+    assert own["mean"].tolist() == pytest.approx([0.3, 0.6, 0.8, 0.8])
+    # Two seeds, 0.2 and 0.4: t(0.975, 1) · s / √2 = 12.706 · 0.1.
+    assert own["high"].iloc[0] - own["mean"].iloc[0] == pytest.approx(1.2706, abs=1e-3)
+    assert set(rows["metric"]) == {"personal_accuracy"}
+
+
+def test_smoothing_is_the_mean_of_up_to_three_evaluations() -> None:
+    assert smoothed([3.0, 0.0, 0.0, 6.0, 3.0]) == pytest.approx([3.0, 1.5, 1.0, 2.0, 3.0])
+
+
+def test_a_target_is_reached_by_the_smoothed_mean_or_never(summary, tmp_path) -> None:
+    rows = rounds_to_target(Summary(summary)).set_index(["method", "share"])
+    assert set(rows.index.get_level_values("share")) == set(SHARES)
+    # The yardstick ends at 0.8, so 90 % are 0.72; its smoothed curve is 0.3, 0.45, 0.567, 0.733.
+    own = rows.loc[("fedavg-uniform", 0.90)]
+    assert own["target"] == pytest.approx(0.72)
+    assert (own["round"], own["steps"], own["bytes"]) == (8, 80, 24e6)
+    assert np.isnan(rows.loc[("fedavg-uniform", 0.99), "round"])
+    assert rows.loc[("ditto", 0.99)][["round", "steps"]].tolist() == [2, 50]
+    assert rows.loc["krum"]["round"].isna().all()
+    _, markdown, _ = write_table(summary, "rounds_to_target", tmp_path / "t")
+    text = markdown.read_text("utf-8")
+    assert "to 72.0 %" in text
+    line = next(line for line in text.splitlines() if line.startswith("| Krum"))
+    assert line.count("–") == 3 * len(SHARES)
+
+
+def test_expected_accuracy_stands_first_where_it_was_recorded(summary_of) -> None:
+    rows = progress(Summary(summary_of([run("ditto", 0, [0.3, 0.4], column="expected_accuracy")])))
+    assert rows["metric"].tolist() == ["expected_accuracy"] * 2
+    assert rows["mean"].tolist() == [0.3, 0.4]
+
+
+def test_without_the_yardstick_the_table_says_so(summary_of, tmp_path) -> None:
+    folder = summary_of([run("krum", 0, [0.1, 0.2])])
+    _, markdown, _ = write_table(folder, "rounds_to_target", tmp_path / "t")
+    assert "FedAvg (uniform) to measure by" in markdown.read_text("utf-8")
+
+
+def test_fine_tuning_before_an_evaluation_is_counted_where_recorded(summary_of, tmp_path) -> None:
+    """Fine-tuning trains 7 more steps in the rounds that are evaluated: the second and fourth."""
+    plain, tuned = run("fedavg-uniform", 0, [0.2, 0.8]), run("fine-tune", 0, [0.2, 0.8])
+    for each, steps in ((plain, 0), (tuned, 7)):
+        for row in each.rounds:
+            row["personal_steps"] = steps if row["evaluated"] else 0
+    folder = summary_of([plain, tuned])
+    rows = progress(Summary(folder))
+    tuned_rows = rows[rows["method"] == "fine-tune"]
+    assert tuned_rows["steps"].tolist() == [20, 40], "local steps alone, as for any method"
+    assert tuned_rows["personal_steps"].tolist() == [7, 14]
+    _, markdown, _ = write_table(folder, "rounds_to_target", tmp_path / "with")
+    assert "personal steps (k)" in markdown.read_text("utf-8")
+
+
+def test_a_record_without_steps_of_fine_tuning_says_that_they_are_not_counted(summary, tmp_path):
+    assert "personal_steps" not in progress(Summary(summary))
+    _, markdown, _ = write_table(summary, "rounds_to_target", tmp_path / "without")
+    text = markdown.read_text("utf-8")
+    assert "personal steps (k)" not in text
+    assert "Steps of fine-tuning before an evaluation are not counted" in text
+
+
+def timed(seed, scenario, seconds, **counts):
+    """Rounds that end at these seconds; the second and every later one is evaluated."""
+    rounds = [
+        {
+            "round": i + 1,
+            "evaluated": i > 0,
+            "simulated_seconds": at,
+            "global_accuracy": 0.1 * (i + 1) + 0.01 * seed if i > 0 else None,
+            "personal_accuracy": 0.5 if i > 0 else None,
+            "idle_seconds": 2.0 * (i + 1),
+        }
+        | {name: values[i] for name, values in counts.items()}
+        for i, at in enumerate(seconds)
+    ]
+    last = {"global_accuracy": rounds[-1]["global_accuracy"], "personal_accuracy": 0.5}
+    return Run("fedavg", seed, scenario, rounds=rounds, last=last)
+
+
+COUNTS = {"arrived": [5, 4, 3, 2], "late": [0, 1, 2, 0], "discarded": [0, 0, 1, 2]}
+
+
+@pytest.fixture
+def clocked(summary_of):
+    plain = Run("krum", 0, "deadline", rounds=[{"round": 1, "evaluated": True}])
+    return summary_of(
+        [
+            timed(0, "deadline", [1.0, 2.0, 4.0, 7.0], **COUNTS),
+            timed(1, "deadline", [2.0, 3.0, 4.5, 6.0], **COUNTS),
+            timed(0, "wait", [10.0, 20.0]),
+            plain,
+        ]
+    )
+
+
+def test_the_mean_curve_steps_with_every_seed(clocked) -> None:
+    rows = accuracy_over_time(Summary(clocked))
+    own = rows[(rows["scenario"] == "deadline") & (rows["metric"] == "global_accuracy")]
+    # Seed 0 is evaluated at 2, 4, 7 and seed 1 at 3, 4.5, 6: both from 3 on. Seed 1 is over at 6
+    # and keeps its last accuracy to the end of the longer run.
+    assert own["seconds"].tolist() == [3.0, 4.0, 4.5, 6.0, 7.0]
+    first, second = [0.2, 0.3, 0.3, 0.3, 0.4], [0.21, 0.21, 0.31, 0.41, 0.41]
+    assert own["mean"].to_numpy() == pytest.approx(np.mean([first, second], axis=0))
+    assert set(own["n"]) == {2}
+    alone = rows[(rows["scenario"] == "wait") & (rows["metric"] == "global_accuracy")]
+    assert (alone["seconds"].tolist(), alone["mean"].tolist()) == ([20.0], [0.2])
+    assert "krum" not in set(rows["method"]), "a run without a clock is not drawn"
+
+
+def test_costs_are_sums_over_rounds_and_means_over_seeds(clocked, tmp_path) -> None:
+    rows = costs_of_waiting(Summary(clocked)).set_index("scenario")
+    row = rows.loc["deadline"]
+    assert row["n"] == 2
+    assert row["simulated_seconds"] == pytest.approx((7.0 + 6.0) / 2)
+    assert row["idle_seconds"] == 2.0 * (1 + 2 + 3 + 4)
+    assert (row["arrived"], row["late"], row["discarded"]) == (14, 3, 3)
+    assert row["discarded_share"] == pytest.approx(3 / 17)
+    assert row["global_accuracy"] == pytest.approx(0.405)
+    assert np.isnan(rows.loc["wait", "arrived"])
+    _, markdown, _ = write_table(clocked, "stragglers", tmp_path / "stragglers")
+    text = markdown.read_text("utf-8")
+    assert "| deadline |" in text and "17.6" in text and "40.5" in text
+
+
+def test_clients_out_of_time_are_counted_where_there_are_any(clocked, summary_of, tmp_path):
+    _, plain, _ = write_table(clocked, "stragglers", tmp_path / "plain")
+    assert "out of time" not in plain.read_text("utf-8")
+    # A round without such clients says nothing, and so does a seed; both count 0.
+    some = summary_of(
+        [
+            timed(0, "short", [1.0, 2.0], **{**COUNTS, "out_of_time": [None, 3]}),
+            timed(1, "short", [1.0, 2.0], **COUNTS),
+        ]
+    )
+    rows = costs_of_waiting(Summary(some)).set_index("scenario")
+    assert rows.loc["short", "out_of_time"] == 1.5
+    _, markdown, _ = write_table(some, "stragglers", tmp_path / "some")
+    assert "| out of time |" in markdown.read_text("utf-8")
+
+
+def test_without_a_clock_the_table_says_so(summary_dir, tmp_path) -> None:
+    _, markdown, _ = write_table(summary_dir, "stragglers", tmp_path / "stragglers")
+    assert "kept simulated time" in markdown.read_text("utf-8")
+
+
+def test_personal_accuracy_is_the_expected_one_where_the_record_has_it(summary_of) -> None:
+    """The accuracy on the own shard has the same title, and may be far from it."""
+    expected = timed(0, "deadline", [1.0, 2.0])
+    for row in expected.rounds:
+        row["expected_accuracy"] = 0.9 if row["evaluated"] else None
+    expected.last["expected_accuracy"] = 0.9
+    shown = Summary(summary_of([expected]))
+    rows = accuracy_over_time(shown).set_index("metric")
+    assert set(rows.index) == {"expected_accuracy", "global_accuracy"}
+    assert rows.loc["expected_accuracy", "mean"] == 0.9
+    with styled():
+        figure = FIGURES["stragglers"](shown)
+    personal = figure.axes[1].lines[0].get_ydata()
+    assert personal.tolist() == [90.0]
