@@ -78,7 +78,8 @@ def keep_record(
     summary = results / "summary" / experiment
     _require_finished(experiment, summary)
     target = results / "reference" / experiment
-    merging = merge and target.is_dir()
+    # A search may have left its values in the folder before the first runs are recorded.
+    merging = merge and (target / "runs.parquet").is_file()
     here = read_summary(summary)
     recorded = read_summary(target) if merging else []
     stamps = read_stamps(target, [run.folder for run in recorded])

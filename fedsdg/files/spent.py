@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import resource
-import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -89,7 +88,3 @@ def spent_sentence(file: str | Path, installed: str | Path | None = None) -> str
         minutes = sum(int(m) + float(s.replace(",", ".")) / 60 for m, s in last)
         sentence += f"; the installation took {minutes:.1f} before"
     return sentence
-
-
-if __name__ == "__main__":
-    print(spent_sentence(*sys.argv[1:]))

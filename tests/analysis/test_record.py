@@ -132,3 +132,15 @@ def test_a_record_keeps_the_search_made_here_or_the_one_that_it_had(computed):
     assert main(["record", "tried"]) == 0
     assert json.loads(kept.read_text()) == search
     assert kept.with_name("tuned.yaml").read_text() == "fedavg: {eta_g: 0.1}\n"
+
+
+def test_values_of_a_search_may_be_there_before_the_first_record(computed) -> None:
+    """A search is committed before its runs: what it left is kept, and nothing is merged."""
+    target = computed / "reference/tried"
+    target.mkdir(parents=True)
+    (target / "tuned.yaml").write_text("fedsdg: {eta_g: 0.001}\n")
+    search = {"criterion": "accuracy", "seeds": [100], "skews": ["iid"], "methods": {}}
+    write_json(target / "search.json", search)
+    assert main(["record", "tried", "--merge"]) == 0
+    assert (target / "runs.parquet").is_file()
+    assert (target / "tuned.yaml").is_file()

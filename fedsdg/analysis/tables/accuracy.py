@@ -172,17 +172,22 @@ def _raw_name(at: str, number: str) -> str:
 
 
 def _missing(summary: Summary, metrics: Sequence[Metric]) -> list[str]:
-    """Why numbers are missing, and in which cells."""
-    cells: dict[str, list[str]] = {}
+    """Why numbers are missing, of which methods and in which cells."""
+    cells: dict[tuple[str, str], list[str]] = {}
     for cell in summary.cells():
         for method in summary.methods(cell.setting):
             runs = [run for run in summary.at(cell) if run["method"] == method]
             for reason in reasons(runs, metrics, summary.reported):
-                note = f"{method_title(method)}: {reason}"
-                cells.setdefault(note, []).append(summary.cell_name(cell))
+                cells.setdefault((method, reason), []).append(summary.cell_name(cell))
+    methods: dict[str, list[str]] = {}
+    for (method, reason), where in cells.items():
+        everywhere = len(where) == len(summary.cells())
+        note = reason + ("" if everywhere else f" ({'; '.join(where)})")
+        methods.setdefault(note, []).append(method_title(method))
+    everyone = len(summary.methods())
     return [
-        f"{note}." if len(where) == len(summary.cells()) else f"{note} ({'; '.join(where)})."
-        for note, where in cells.items()
+        f"{'All methods' if len(names) == everyone > 1 else ', '.join(names)}: {note}."
+        for note, names in methods.items()
     ]
 
 
