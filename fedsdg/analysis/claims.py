@@ -60,7 +60,12 @@ def _place(cell: Cell) -> tuple[str, int, str]:
 
 
 def write_claims(summary_dir: str | Path, output_stem: str | Path) -> list[Path]:
-    """Write ``{output_stem}.json`` (differences in points) and ``.md``, and return both paths."""
+    """Write ``{output_stem}.json`` (differences in points) and ``.md``, and return both paths.
+
+    Args:
+        summary_dir: The folder of a summary or of a record.
+        output_stem: The path of both files without their endings.
+    """
     summary = Summary(summary_dir)
     primary, others = comparisons(summary), described(summary)
     json_path, markdown_path = (Path(f"{output_stem}{suffix}") for suffix in (".json", ".md"))
@@ -103,7 +108,16 @@ def _shown(method: str) -> str:
 
 
 def sentence(summary: Summary, one: Comparison) -> str:
-    """A primary comparison in one sentence, which begins with its verdict."""
+    """A primary comparison in one sentence, which begins with its verdict.
+
+    Args:
+        summary: The summary that the comparison is from.
+        one: A comparison after Holm.
+
+    Returns:
+        Markdown: the verdict, the difference from each rival with its interval, the metric, the
+        cell and n; p-values only from ``SEEDS`` common seeds on.
+    """
     named = one.named
     several = len(one.differences) > 1
     listed = [f"{_shown(difference.rival)} {_ends(difference)}" for difference in one.differences]

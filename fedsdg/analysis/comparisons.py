@@ -267,6 +267,14 @@ def compare(named: Named, values: Mapping[str, Mapping[int, float]]) -> Comparis
 
     ``n`` is the smallest number of common seeds. Without a common seed with one of the rivals there
     is no test.
+
+    Args:
+        named: The subject, the rivals and the margin m, a share of 1; d is compared with −m, which
+            is 0 unless the config allows a margin.
+        values: Method → seed → value, shares of 1. Methods without values may be absent.
+
+    Returns:
+        The comparison, without p-values after Holm and without those by other rounds.
     """
     ours = values.get(named.subject, {})
     differences = tuple(

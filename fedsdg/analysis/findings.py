@@ -63,7 +63,13 @@ class Statement:
     horizon: str = ""
 
     def shown(self, name: str, document: str) -> str:
-        """As a document shows it: +9.1 points [+7.9, +10.3] ([supported](claims.md#id); rising)."""
+        """As a document shows it: +9.1 points [+7.9, +10.3] ([supported](claims.md#id); rising).
+
+        Args:
+            name: The id of the statement, which is the anchor of the link.
+            document: The document, relative to the root of the repository; the link starts from its
+                folder.
+        """
         link = os.path.relpath(self.file, Path(document).parent).replace(os.sep, "/")
         verdict, _, more = self.verdict.removesuffix(")").partition(" (")
         notes = "".join(f"; {text}" for text in (more, self.horizon) if text)
@@ -150,7 +156,12 @@ def _of_comparison(one: Comparison) -> str:
 def faults(
     findings: Sequence[Finding], known: Mapping[str, Statement]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (id, sentence) of findings that cite an unknown id or presume another verdict."""
+    """Yield (id, sentence) of findings that cite an unknown id or presume another verdict.
+
+    Args:
+        findings: The findings of claims.yaml.
+        known: The statements of the ledger and of the primary comparisons, by id.
+    """
     for one in findings:
         for name in (*one.cited, *one.presumes):
             if name not in known:
@@ -170,7 +181,17 @@ def faults(
 def block(
     name: str, findings: Sequence[Finding], known: Mapping[str, Statement], document: str
 ) -> str:
-    """The list of findings that a block shows, in Markdown, for a document at this place."""
+    """The list of findings that a block shows, in Markdown, for a document at this place.
+
+    Args:
+        name: The name of the block.
+        findings: All findings; the block shows those whose ``blocks`` hold its name, in this order.
+        known: The statements by id; every id that a finding cites must be there.
+        document: The document, relative to the root of the repository; links start from its folder.
+
+    Returns:
+        One item per finding; "" where the block shows none.
+    """
     lines = [
         "- " + _ID.sub(lambda match: known[match[1]].shown(match[1], document), one.text)
         for one in findings
@@ -182,7 +203,14 @@ def block(
 def rendered(
     text: str, findings: Sequence[Finding], known: Mapping[str, Statement], document: str
 ) -> str:
-    """A document with all of its blocks rendered."""
+    """A document with all of its blocks rendered.
+
+    Args:
+        text: The document in Markdown; what stands between the markers of a block is replaced.
+        findings: All findings.
+        known: The statements by id; every id that a finding cites must be there.
+        document: The document, relative to the root of the repository; links start from its folder.
+    """
     return _BLOCK.sub(
         lambda match: (
             f"<!-- findings: {match[1]} -->\n{block(match[1], findings, known, document)}"
@@ -196,6 +224,11 @@ def write_findings(
     root: Path, findings: Sequence[Finding], known: Mapping[str, Statement]
 ) -> list[Path]:
     """Render the blocks of all documents below ``root``, and return the files that changed.
+
+    Args:
+        root: The root of the repository; those of ``DOCUMENTS`` that are missing are skipped.
+        findings: The findings of claims.yaml.
+        known: The statements of the ledger and of the primary comparisons, by id.
 
     Raises:
         ValueError: A finding cites an unknown id, or presumes a verdict that is another one.
@@ -217,7 +250,16 @@ def write_findings(
 
 
 def facts(findings: Sequence[Finding], known: Mapping[str, Statement]) -> list[dict[str, Any]]:
-    """The findings as the results page shows them: their texts with what the ledger says."""
+    """The findings as the results page shows them: their texts with what the ledger says.
+
+    Args:
+        findings: The findings of claims.yaml.
+        known: The statements by id; every id that a finding cites must be there.
+
+    Returns:
+        For each finding ``id``, ``text`` with ids in braces, and ``cites``: cited id → the fields
+        of its statement.
+    """
     return [
         {"id": one.id, "text": one.text, "cites": {n: vars(known[n]) for n in one.cited}}
         for one in findings

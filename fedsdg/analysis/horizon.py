@@ -139,7 +139,18 @@ def horizons(summary: Summary) -> pd.DataFrame:
 
 
 def horizon_of(summary: Summary, cell: Cell, method: str, metric: str | None = None) -> str:
-    """The word of one row in one metric, the headline by default; "" where nothing was run."""
+    """The word of one row in one metric, the headline by default; "" where nothing was run.
+
+    Args:
+        summary: The runs.
+        cell: One of its cells.
+        method: The label of the row.
+        metric: The key of the headline, or of the accuracy of the clients that agree or that
+            differ; None: the headline.
+
+    Returns:
+        A key of ``PHRASES``, or "" where ``horizons`` has no such row.
+    """
     frame = horizons(summary)
     here = frame[cell.matches(frame) & (frame["method"] == method)]
     words = here.loc[here["metric"] == (metric or summary.personal.key), "word"]
@@ -159,6 +170,11 @@ def horizon_label(
     "still rising at round 20" where that holds for all methods shown, in a cell or in all cells;
     otherwise those for which it holds are named, or counted where there are many: "past its best
     at round 60: Krum, FedSGD".
+
+    Args:
+        summary: The runs; only their headline counts.
+        cell: The cell that is shown; None: all cells.
+        methods: The labels of the rows that are shown; None: all rows.
     """
     frame = horizons(summary)
     frame = frame[frame["metric"] == summary.personal.key]

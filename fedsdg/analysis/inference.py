@@ -69,8 +69,17 @@ class PairedDifference:
 def mean_interval(values: Sequence[float] | np.ndarray, confidence: float = CONFIDENCE) -> Interval:
     """Student-t interval of a mean: x̄ ± t_{(1+c)/2, n−1} · s/√n, with s of ddof = 1.
 
-    With n = 1 there is a mean and no interval. Raises ``ValueError`` for no values, and for
-    values that are not finite: a run that failed has to be left out by name, not by accident.
+    Args:
+        values: One value per seed [n], all finite: a run that failed has to be left out by name,
+            not by accident.
+        confidence: c, between 0 and 1.
+
+    Returns:
+        The interval in the unit of the values; with n = 1 there is a mean and no interval.
+
+    Raises:
+        ValueError: There are no values, they have several dimensions or are not finite, or the
+            confidence is not between 0 and 1.
     """
     x = np.asarray(values, dtype=np.float64)
     if x.ndim != 1 or x.size == 0:
@@ -144,8 +153,15 @@ def paired_difference(
 
     The same seed means the same partition, cohorts and initial values, which is why the
     difference of two methods varies far less than either of them.
-    Returns None where the two share no seed. p is None for one seed; for differences that are
-    all equal it is 0, or 1 if they are all zero (the limits of the test).
+
+    Args:
+        subject: Seed → value of the subject.
+        rival: Seed → value of the rival, in the same unit.
+        confidence: Of the interval, between 0 and 1.
+
+    Returns:
+        The difference, or None where the two share no seed. p is None for one seed; for differences
+        that are all equal it is 0, or 1 if they are all zero (the limits of the test).
     """
     seeds = sorted(set(subject) & set(rival))
     if not seeds:
@@ -170,8 +186,18 @@ def equivalence(interval: Interval, margin: float) -> float | None:
     """Return p of two one-sided t-tests that a mean difference lies within ±``margin``.
 
     The larger of P(T ≥ (x̄ + δ)/se) and P(T ≤ (x̄ − δ)/se), T of n − 1 degrees of freedom
-    (Schuirmann 1987, J. Pharmacokinet. Biopharm. 15). ``margin`` has the unit of the values and
-    must be positive. None for one seed; for values that are all equal 0 within the margin, else 1.
+    (Schuirmann 1987, J. Pharmacokinet. Biopharm. 15).
+
+    Args:
+        interval: The mean difference x̄ with its standard error se.
+        margin: δ, positive, in the unit of the values.
+
+    Returns:
+        The p-value, or None for one seed; for values that are all equal 0 within the margin,
+        else 1.
+
+    Raises:
+        ValueError: The margin is not positive.
     """
     if not margin > 0:
         raise ValueError(f"the margin of an equivalence is {margin}, but must be greater than 0")
@@ -190,8 +216,14 @@ def smallest_visible(interval: Interval, power: float = 0.8) -> float | None:
 
     (t_{.975} + t_{power}) · s/√n with n − 1 degrees of freedom: the usual formula for the 5 % level
     and 80 % power, with t for the normal quantiles and the observed s for the true one. The level
-    is that of one test: of several that are adjusted for one another it is a lower bound. None for
-    one seed.
+    is that of one test: of several that are adjusted for one another it is a lower bound.
+
+    Args:
+        interval: The observed mean, with its standard error s/√n and degrees of freedom.
+        power: The probability of seeing the difference, between 0 and 1.
+
+    Returns:
+        The difference in the unit of the values, or None for one seed.
     """
     if interval.error is None or interval.freedom is None:
         return None
@@ -205,9 +237,16 @@ def correlation_interval(
     """Mean of correlations over seeds: of Fisher's z = artanh ρ, brought back by tanh.
 
     The t interval is that of the z (``mean_interval``), whose distribution is near normal while
-    that of ρ is skewed and bounded; so it never leaves (−1, 1) and has no single half-width:
-    ``std`` and ``half_width`` are None. |ρ| is clipped at 1 − 1e-6, where z would be infinite.
-    Raises ``ValueError`` as ``mean_interval``, and for a ρ outside [−1, 1].
+    that of ρ is skewed and bounded; so it never leaves (−1, 1) and has no single half-width.
+    |ρ| is clipped at 1 − 1e-6, where z would be infinite.
+
+    Args:
+        correlations: One ρ per seed [n]; ``ValueError`` for none, and for a ρ that is not finite or
+            outside [−1, 1].
+        confidence: Of the interval, between 0 and 1.
+
+    Returns:
+        The interval of ρ; its ``std``, ``half_width``, ``error`` and ``freedom`` are None.
     """
     z = mean_interval([fisher_z(rho) for rho in correlations], confidence)
     low, high = (None if end is None else math.tanh(end) for end in (z.low, z.high))
@@ -259,7 +298,12 @@ def benjamini_hochberg(p_values: Sequence[float | None]) -> list[float | None]:
 def pearson(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> float | None:
     """Pearson's correlation of the pairs in which both numbers are finite.
 
-    None for fewer than three pairs, and where one side does not vary.
+    Args:
+        x: The first number of each pair [n].
+        y: The second number of each pair [n].
+
+    Returns:
+        The correlation; None for fewer than three pairs, and where one side does not vary.
     """
     a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     both = np.isfinite(a) & np.isfinite(b)
@@ -273,7 +317,12 @@ def pearson(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) ->
 def spearman(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> float | None:
     """Spearman's rank correlation: Pearson's of the ranks, equal numbers sharing their mean rank.
 
-    None as for ``pearson``.
+    Args:
+        x: The first number of each pair [n]; pairs that are not finite are left out.
+        y: The second number of each pair [n].
+
+    Returns:
+        The correlation; None as for ``pearson``.
     """
     a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     both = np.isfinite(a) & np.isfinite(b)

@@ -51,7 +51,12 @@ class Threshold:
     def read(cls, given: Any, where: str) -> Threshold:
         """From ``{above: x}``, ``{below: x}``, ``{between: [x, y]}`` or ``{equal: x, within: y}``.
 
-        Raises ``ValueError`` naming ``where`` for anything else.
+        Args:
+            given: The threshold as a claim states it, in the unit of its effect.
+            where: The entry and the key, with which the error message begins.
+
+        Raises:
+            ValueError: It has none of these forms.
         """
         match given:
             case {"above": int() | float() as low, **rest} if not rest:
@@ -98,14 +103,24 @@ class Threshold:
         return max(above[0], below[1]), min(below[0], above[1])
 
     def holds(self, low: float, high: float) -> bool:
-        """Whether all of [low, high] is on the claimed side."""
+        """Whether all of [low, high] is on the claimed side.
+
+        Args:
+            low: The low end, in the unit of the threshold.
+            high: The high end.
+        """
         inside = self.low is None or low > self.low or (self.is_range and low == self.low)
         return inside and (
             self.high is None or high < self.high or (self.is_range and high == self.high)
         )
 
     def fails(self, low: float, high: float) -> bool:
-        """Whether none of [low, high] is on the claimed side."""
+        """Whether none of [low, high] is on the claimed side.
+
+        Args:
+            low: The low end, in the unit of the threshold.
+            high: The high end.
+        """
         below = self.low is not None and high < self.low
         return below or (self.high is not None and low > self.high)
 

@@ -113,6 +113,14 @@ class Record:
     def per_seed(self, case: Case, frame: pd.DataFrame, *columns: str) -> dict[int, pd.DataFrame]:
         """Seed → the rows of ``frame`` of these runs; each of ``columns`` has a value in some.
 
+        Args:
+            case: The cell and the row whose finished runs are meant.
+            frame: ``rounds``, ``clients`` or ``timings`` of this record.
+            *columns: Columns that the measure needs.
+
+        Returns:
+            A frame per seed; seeds without a row in ``frame`` are left out.
+
         Raises:
             LackingError: A column has no value in any of them.
         """
@@ -125,7 +133,15 @@ class Record:
 
 
 def after(rows: pd.DataFrame, share: float) -> pd.Series:
-    """Which rows belong to the rounds after this share of the run."""
+    """Which rows belong to the rounds after this share of the run.
+
+    Args:
+        rows: Rows of one run with its column ``round``; the largest round is the run's length.
+        share: Of that length, between 0 and 1.
+
+    Returns:
+        A boolean mask of ``rows``.
+    """
     return rows["round"] > share * rows["round"].max()
 
 

@@ -136,7 +136,15 @@ def headline(keys: Iterable[str]) -> Metric:
 
 
 def metric_named(key: str, shown: Sequence[Metric] = ()) -> Metric:
-    """The metric with this key, by its title among those ``shown``; others by their own name."""
+    """The metric with this key, by its title among those ``shown``; others by their own name.
+
+    Args:
+        key: The metric's name in the records.
+        shown: Metrics whose titles replace the usual ones, as ``reported_metrics`` returns them.
+
+    Returns:
+        The metric; for an unknown key one whose titles are the key with spaces for underscores.
+    """
     known = {metric.key: metric for metric in (*_METRICS, *shown)}
     plain = key.replace("_", " ")
     return known.get(key, Metric(key, plain, plain))
@@ -212,6 +220,13 @@ def skew_title(skew: str, short: bool = False) -> str:
     """A skew in print: ``dirichlet~0.1`` → "Dirichlet α = 0.1", or "α = 0.1" when short.
 
     Its scenario follows: ``iid@late`` → "IID, late".
+
+    Args:
+        skew: A skew as the records name it, with or without a scenario.
+        short: Whether the short form is wanted.
+
+    Returns:
+        The title; a skew of an unknown kind keeps its name.
     """
     plain, scenario = split_setting(skew)
     kind, _, value = plain.partition("~")

@@ -110,7 +110,13 @@ def _oracles(summary: Summary, cell: Cell) -> set[str]:
 def best_by_seed(
     values: Mapping[str, Mapping[int, float]], seeds: Sequence[int]
 ) -> dict[int, float]:
-    """Seed → the value there of the row that is best on the other half of the seeds."""
+    """Seed → the value there of the row that is best on the other half of the seeds.
+
+    Args:
+        values: Method → seed → value, with a value for each of ``seeds``.
+        seeds: The seeds, which are halved in this order; with a single seed the best row is chosen
+            on that seed itself.
+    """
     halves = (seeds[: len(seeds) // 2], seeds[len(seeds) // 2 :])
     best: dict[int, float] = {}
     for mine, other in (halves, halves[::-1]):
@@ -162,6 +168,13 @@ def read_arenas(records: str | Path, names: Sequence[str], metric: str) -> list[
 def regrets(summaries: Sequence[Summary], metric: str = EXPECTED.key) -> pd.DataFrame:
     """The regret of every row in every cell of these experiments; see ``regret``.
 
+    Args:
+        summaries: The runs of each experiment, at least one.
+        metric: The key of a metric.
+
+    Returns:
+        The rows of ``regret``, one cell after another.
+
     Raises:
         ValueError: No cell has the metric.
     """
@@ -174,7 +187,15 @@ def regrets(summaries: Sequence[Summary], metric: str = EXPECTED.key) -> pd.Data
 
 
 def regret_table(summaries: Sequence[Summary], metric: str = EXPECTED.key) -> Table:
-    """Methods by cells, and the largest regret of each method over the cells in which it stands."""
+    """Methods by cells, and the largest regret of each method over the cells in which it stands.
+
+    Args:
+        summaries: The runs of each experiment, at least one; their order is that of the columns.
+        metric: The key of a metric.
+
+    Returns:
+        The table, in percentage points; its ``raw`` holds the rows of ``regrets`` in that unit.
+    """
     rows = regrets(summaries, metric)
     cells = [(s, cell) for s in summaries for cell in s.cells() if _has(rows, s, cell)]
     largest = rows.groupby("method")["regret"].max()
@@ -259,7 +280,16 @@ def write_across(
 
 
 def across_facts(summaries: Sequence[Summary], metric: str) -> dict[str, Any]:
-    """What the sidecar of the figure says of what is drawn."""
+    """What the sidecar of the figure says of what is drawn.
+
+    Args:
+        summaries: The runs of each arena, at least one.
+        metric: The key of a metric.
+
+    Returns:
+        ``figure``, ``caption`` with its notes, ``arenas``, ``metric``, and ``numbers``: the rows of
+        ``regret_table``, in percentage points.
+    """
     table = regret_table(summaries, metric)
     return {
         "figure": "regret",

@@ -137,5 +137,10 @@ class Standing:
 
 
 def rivals_of(methods: Sequence[str], roles: Roles) -> tuple[str, ...]:
-    """The methods of a record that take part in a ranking: all but its ceiling."""
+    """The methods of a record that take part in a ranking: all but its ceiling.
+
+    Args:
+        methods: Labels of rows; their order is kept.
+        roles: The roles of the record; variants of its ceiling are left out as well.
+    """
     return tuple(method for method in methods if not roles.is_ceiling(method))

@@ -39,7 +39,14 @@ figcaption, .note { font-size: 13px; }
 def write_page(folder: Path, standings: Sequence[Standing], pairing: str | None) -> Path:
     """Write ``index.html``, and beside it each table and figure in files of their own.
 
-    ``pairing`` says how the runs are paired with the record, None where all were run here.
+    Args:
+        folder: The folder of the page.
+        standings: One per newcomer, at least one; all have the summary folder of the first.
+        pairing: A sentence that says how the runs are paired with the record; None where all were
+            run here.
+
+    Returns:
+        The path of the page.
     """
     parts = [f"<p>{_text(pairing or 'All rows were run on this machine.')}</p>"]
     for standing in standings:

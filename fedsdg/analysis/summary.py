@@ -69,6 +69,7 @@ class Setting:
 
     @property
     def title(self) -> str:
+        """The data set and the number of clients in print."""
         return f"{names.dataset_title(self.dataset)}, {self.clients} clients"
 
 
@@ -90,6 +91,13 @@ class Summary:
 
     ``runs`` are the rows of runs.parquet. ``inputs`` lists the files read so far, on which a figure
     made from this object depends.
+
+    Args:
+        folder: The folder, with a runs.parquet.
+
+    Raises:
+        FileNotFoundError: The folder has no runs.parquet.
+        ValueError: runs.parquet has no row.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -161,6 +169,7 @@ class Summary:
 
     @property
     def experiment(self) -> str:
+        """The name of the experiment."""
         return str(self.runs[0]["experiment"])
 
     @cached_property
@@ -194,12 +203,15 @@ class Summary:
         return (self.personal, self.worst, names.GLOBAL)
 
     def settings(self) -> list[Setting]:
+        """The settings of the runs, by data set and number of clients."""
         return sorted({Setting(run["dataset"], run["clients"]) for run in self.runs})
 
     def skews(self, setting: Setting) -> list[str]:
+        """The skews of the runs of a setting, ordered by ``skew_order``."""
         return sorted({run["skew"] for run in self.of(setting)}, key=skew_order)
 
     def cells(self) -> list[Cell]:
+        """All cells, ordered by setting and then by skew."""
         return [Cell(setting, skew) for setting in self.settings() for skew in self.skews(setting)]
 
     def cell_title(self, cell: Cell) -> str:
@@ -236,6 +248,7 @@ class Summary:
         return [run for run in self.of(cell.setting) if run["skew"] == cell.skew]
 
     def methods(self, setting: Setting | None = None) -> list[str]:
+        """The labels of the rows, of one setting or of all, ordered by ``method_order``."""
         runs = self.runs if setting is None else self.of(setting)
         return sorted({run["method"] for run in runs}, key=method_order)
 

@@ -74,6 +74,7 @@ class Fault:
     """A sentence, where it is not a value that differs."""
 
     def __str__(self) -> str:
+        """One line: the file, the place in it, and what is wrong."""
         where = f"{self.file}, {self.place}: " if self.place else f"{self.file}: "
         if self.because:
             return f"{where}{self.because}"

@@ -30,7 +30,7 @@ def aggregate(
     state_out: File | None = None,
     round: Annotated[int, "N"] = 1,
 ) -> int:
-    """Aggregate clients' safetensors files into one, in little memory.
+    r"""Aggregate clients' safetensors files into one, in little memory.
 
     Args:
         rule: a name (fedsdg, fedavg, krum, …) or a row of a config: '{type: krum, f: 2}'
@@ -53,7 +53,7 @@ def aggregate(
         round: the number of this round
 
     Example:
-        fedsdg aggregate --rule fedavg --global global.safetensors \\
+        fedsdg aggregate --rule fedavg --global global.safetensors \
           --clients clients/*.safetensors --out new.safetensors
     """
     from fedsdg.aggregation.engines.files.inputs import check_no_input

@@ -33,7 +33,12 @@ def print_remarks(config: Config) -> None:
 
 
 def print_failures(failed: Sequence[object], remedy: str) -> None:
-    """Name the runs that failed on standard error, and what to do about them."""
+    """Name the runs that failed on standard error, and what to do about them.
+
+    Args:
+        failed: The runs, each printed by ``str`` on its own line.
+        remedy: What to do, as the last line.
+    """
     print(f"fedsdg: error: {len(failed)} run(s) failed:", file=sys.stderr)
     for entry in failed:
         print(f"  {entry}", file=sys.stderr)

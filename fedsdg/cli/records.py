@@ -143,7 +143,7 @@ def agree(experiment: Sequence[str], *, json: bool = False) -> int:
 def trace(
     file: File, *, row: str = "", column: str = "", configs: Folder = "config", json: bool = False
 ) -> int:
-    """From a committed number to its runs, their hashes, and how to make them again.
+    r"""From a committed number to its runs, their hashes, and how to make them again.
 
     Args:
         file: a table of a record (.md, .csv, .tex), the sidecar of a figure (.json), the ledger,
@@ -154,7 +154,7 @@ def trace(
         json: print JSON
 
     Example:
-        fedsdg trace results/reference/needs/groups.md \\
+        fedsdg trace results/reference/needs/groups.md \
           --row fedsdg --column "needs, B"
     """
     from fedsdg.analysis.trace import trace as traced

@@ -35,7 +35,13 @@ def judge_claims(
 ) -> list[Entry]:
     """Judge every claim by the records in ``records/{experiment}``, in the order given.
 
-    ``read`` opens the summary in a folder.
+    Args:
+        claims: Claims as ``read_claims`` returns them.
+        records: The folder of the records; an experiment without runs.parquet has no record yet.
+        read: Opens the summary in a folder.
+
+    Returns:
+        One entry per claim.
     """
     opened: dict[str, Record | None] = {}
     measured = [claim for claim in claims if claim.experiment]
@@ -50,7 +56,14 @@ def judge_claims(
 def write_ledger(
     claims_file: str | Path, configs: str | Path, records: str | Path, page: str | Path
 ) -> list[Entry]:
-    """Judge the claims and write ``{records}/ledger.json`` and the page; returns the entries."""
+    """Judge the claims and write ``{records}/ledger.json`` and the page; returns the entries.
+
+    Args:
+        claims_file: The path of ``claims.yaml``.
+        configs: The folder of the published configs, against which the claims are checked.
+        records: The folder of the records.
+        page: The path of the Markdown page.
+    """
     entries = judge_claims(read_claims(claims_file, published_grids(configs)), records)
     write_json(Path(records) / "ledger.json", [entry.to_dict() for entry in entries])
     write_page(entries, page)

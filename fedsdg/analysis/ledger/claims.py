@@ -105,7 +105,17 @@ class Claim:
 def read_claims(file: str | Path, grids: Mapping[str, Grid]) -> tuple[Claim, ...]:
     """The entries of ``claims.yaml``, checked against the published grids.
 
-    Raises ``ValueError`` with one sentence that names the entry and the remedy.
+    Args:
+        file: A YAML file with the list of entries, at the top or under ``claims``.
+        grids: Experiment → its grid, as ``published_grids`` returns them.
+
+    Returns:
+        The claims in the order of the file.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: There is no list of claims, an entry is wrong, or two have the same id. The
+            message is one sentence that names the entry and the remedy.
     """
     path = Path(file)
     if not path.is_file():

@@ -149,7 +149,13 @@ def judged_entries(claims: Sequence[Claim], opened: Mapping[str, Record | None])
 
 
 def entry_of(claim: Claim, opened: Mapping[str, Record | None]) -> Entry:
-    """A claim judged by itself, as if it were the only one of its family."""
+    """A claim judged by itself, as if it were the only one of its family.
+
+    Args:
+        claim: What is claimed.
+        opened: The records of the experiments that the claim names; None stands for one that is not
+            there.
+    """
     return judged_entries([claim], opened)[0]
 
 

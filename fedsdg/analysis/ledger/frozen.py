@@ -56,7 +56,13 @@ def read_frozen(records: Path) -> dict[str, dict[str, Any]]:
 
 
 def changed_origins(claims: Sequence[Claim], records: Path) -> Iterator[tuple[str, str]]:
-    """Yield the id of every entry that has changed since it was frozen and run, and a sentence."""
+    """Yield the id of every entry that has changed since it was frozen and run, and a sentence.
+
+    Args:
+        claims: All entries of ``claims.yaml``; a frozen entry that is not among them was removed.
+        records: The folder of the records, with ``origins.json``. An entry has been run where one
+            of its experiments has a record.
+    """
     now = {claim.id: claim for claim in claims}
     for name, frozen in read_frozen(records).items():
         claim = now.get(name)

@@ -64,7 +64,12 @@ _HEADS = (
 
 
 def write_page(entries: Sequence[Entry], file: str | Path) -> None:
-    """Write the page of these entries."""
+    """Write the page of these entries.
+
+    Args:
+        entries: The judged claims.
+        file: The path of the Markdown file; one that exists is replaced.
+    """
     with atomic_path(file) as temporary:
         temporary.write_text(page(entries), encoding="utf-8")
 
@@ -140,7 +145,16 @@ def _means(entry: Entry) -> str:
 
 
 def shown(value: float, unit: str) -> str:
-    """A number as the page prints it: shares and points to one decimal, else three digits."""
+    """A number as the page prints it: shares and points to one decimal, else three digits.
+
+    Args:
+        value: The number, in ``unit``.
+        unit: "%", "points" or any other unit, "" for none.
+
+    Returns:
+        The number without its unit, with U+2212 as minus sign. Points have a plus sign as well;
+        numbers of another unit from 100 on have one decimal.
+    """
     if unit in ("%", "points"):
         rounded = round(value, 1) + 0.0
         text = f"{rounded:{'+' if unit == 'points' and rounded else ''}.1f}"

@@ -60,7 +60,15 @@ def primary(summary: Summary) -> Table:
 
 
 def remarks(summary: Summary, one: Comparison) -> list[str]:
-    """What stands beside a verdict: the horizon of its rows, and a weaker word a quarter before."""
+    """What stands beside a verdict: the horizon of its rows, and a weaker word a quarter before.
+
+    Args:
+        summary: The summary that the comparison is from.
+        one: A comparison; a regret, which has several cells, gets no horizon.
+
+    Returns:
+        Up to two texts.
+    """
     methods = (one.named.subject, *one.named.rivals)
     label = "" if one.named.cells else horizon_label(summary, one.named.cell, methods)
     return [text for text in (label, one.remark) if text]

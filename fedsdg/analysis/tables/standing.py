@@ -80,7 +80,12 @@ def places(standing: Standing) -> list[str]:
 
 
 def summary_cell(standing: Standing, cell: Cell) -> str:
-    """The cell in words, on one line."""
+    """The cell in words, on one line.
+
+    Args:
+        standing: A newcomer, whose summary decides whether the setting is named too.
+        cell: A cell of that summary.
+    """
     return standing.summary.cell_title(cell).replace("\n", ", ")
 
 
