@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -142,7 +143,7 @@ def _several(
         middles = _strips(panel, [last for _, last in strips], width=1.0)
         panel.set_xticks(middles, [_short(cell.skew) for cell, _ in strips])
         panel.tick_params(axis="x", length=0, labelsize=6.0)
-        title = method_title(method)
+        title = textwrap.fill(method_title(method), 72 // columns)
         panel.set_title(f"{setting.title}\n{title}" if several else title)
         panel.set_yticks([])
         if i % columns == 0:

@@ -301,18 +301,23 @@ def shared_legend(
 ) -> Legend:
     """A legend below all panels, where it covers nothing; from its fourth row on they make room.
 
-    ``formulas``: the labels that hold formulas between dollar signs.
+    It has ``columns`` columns, or as many as fit the figure's width. ``formulas``: the labels that
+    hold formulas between dollar signs.
     """
-    rows = -(-len(handles) // columns)
+    for count in range(min(columns, len(handles)), 0, -1):
+        legend = figure.legend(
+            handles=list(handles),
+            loc="outside lower center",
+            ncols=count,
+            handlelength=2.8,
+            columnspacing=1.6,
+        )
+        if count == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            break
+        legend.remove()
+    rows = -(-len(handles) // count)
     # Else a legend of many methods leaves the panels no height.
     figure.set_figheight(figure.get_figheight() + 0.2 * max(0, rows - 3))
-    legend = figure.legend(
-        handles=list(handles),
-        loc="outside lower center",
-        ncols=min(columns, len(handles)),
-        handlelength=2.8,
-        columnspacing=1.6,
-    )
     for text in legend.get_texts():
         text.set_parse_math(text.get_text() in formulas)
     return legend
