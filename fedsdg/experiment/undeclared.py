@@ -91,12 +91,13 @@ PRIMARY = closed(
 )
 
 _AXES: Schema = {"type": "object", "minProperties": 1}
-_AXES |= {"additionalProperties": {"type": "array", "minItems": 1}}
+# Null takes an axis away that a file before this one gave.
+_AXES |= {"additionalProperties": or_null({"type": "array", "minItems": 1})}
 SEARCH = closed(
     {
         "seeds": SEEDS,
         "trials": text_or({"const": TWO_STAGE}, {"type": ["integer", "null"], "minimum": 1}),
-        "skews": {"type": "array", "uniqueItems": True, "items": {"type": "string"}},
+        "skews": or_null({"type": "array", "uniqueItems": True, "items": {"type": "string"}}),
         # Labels of methods; `fedsdg check` knows them, and what parameters they have.
         "space": named(NAME, _AXES),
     }

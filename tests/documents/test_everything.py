@@ -20,6 +20,7 @@ def experiments() -> set[str]:
     told = subprocess.run(
         ["make", "--dry-run", "everything"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
+    told = told.replace("\\\n", " ")
     files = set(re.findall(r"config/[\w/-]+\.yaml", told))
     for names, loop in re.findall(r"for name in ([^;]*); do(.*?)done", told, re.DOTALL):
         for pattern in re.findall(r"config/\S*\$name\.yaml", loop):
