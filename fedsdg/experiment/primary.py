@@ -1,6 +1,7 @@
 """Primary comparisons: named in the config before anything is run, and alone in having verdicts.
 
-Entries with a ``kind`` or ``seeds`` are declared and kept with the record; they are not judged yet.
+An entry may also ask whether the subject is not below its rival by a margin, or whether its regret
+over cells of several experiments is lower (``fedsdg.analysis.comparisons`` judges both).
 """
 
 from __future__ import annotations
