@@ -71,7 +71,7 @@ report: $(INSTALLED) ## the workflow's report of CONFIG, with the lineage of eve
 everything: $(INSTALLED) ## every published table and figure from nothing: many hours
 	FEDSDG_TESTS=everything $(PYTEST) tests/bad_inputs/test_bad_inputs.py tests/experiment/test_resuming.py \
 	  tests/aggregation/engines/test_distributed.py tests/analysis/test_many_runs.py -k "test_files or generated or kills or many_runs"
-	set -e; for name in config $(ARENAS) needs-controls verification ablation $(SMALL) studies/restarting \
+	set -e; for name in config $(ARENAS) cross-needs needs-controls verification ablation $(SMALL) studies/restarting \
 	  $(addprefix claims/,$(CLAIMS)); do $(GRID) config/$$name.yaml; done
 	$(MAKE) extended cifar100 cifar100-plan cifar100-pilot bench
 

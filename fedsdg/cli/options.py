@@ -64,7 +64,7 @@ def require_writable(*places: str | Path, remedy: str = "name another place with
             with tempfile.TemporaryFile(dir=folder) as file:
                 file.write(bytes(4096))
         except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
             first = "make room in" if full else "change the permissions of"
             raise OSError(
                 f"{place} cannot be written ({error.strerror}): {first} {folder}, or {remedy}"

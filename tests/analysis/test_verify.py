@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fedsdg.analysis.findings import read_findings, statements, write_findings
 from fedsdg.analysis.ledger import write_ledger
 from fedsdg.analysis.record import write_record_hashes
 from fedsdg.analysis.tables import write_table
@@ -19,6 +20,7 @@ RECORD = f"results/reference/{NAME}"
 SIDECAR = f"paper_figures/{NAME}/label_noise.json"
 
 CLAIMS = """
+claims:
 - id: weights-follow-noise
   source: "000"
   origin: specification
@@ -30,23 +32,24 @@ CLAIMS = """
   measure: credit
   arguments: {of: weight, against: noise_rate}
   threshold: {below: -0.3}
+
+findings:
+- id: noise
+  blocks: [noise]
+  text: Weights follow the noise by {weights-follow-noise}, on 3 seeds.
 """
-SAID = """<!-- results -->
-- Weights follow the noise by −0.605 on 3 seeds
-  ([weights-follow-noise](claims.md#weights-follow-noise)).
-<!-- /results -->
-"""
+SAID = "<!-- findings: noise -->\n<!-- /findings -->\n"
 
 #: Of each kind of file a digit, by what stands around it, and what is said of its place.
 DIGITS = {
-    f"{RECORD}/main.md": ("70.1", "70.3", r"line 7: '70.3' .* '70.1'"),
+    f"{RECORD}/main.md": ("82.3", "82.5", r"line 7: '82.5' .* '82.3'"),
     f"{RECORD}/main.csv": (
         "94.0798",
         "94.0796",
         r"line \d+, column '.*round mean \(%\)': '94.0796'",
     ),
-    f"{RECORD}/main.tex": ("70.1", "71.1", r"line \d+: '71.1' .* '70.1'"),
-    f"{RECORD}/claims.md": ("−39.1", "−39.3", r"line 16: '−39.3' .* '−39.1'"),
+    f"{RECORD}/main.tex": ("82.3", "83.3", r"line \d+: '83.3' .* '82.3'"),
+    f"{RECORD}/claims.md": ("−10.9", "−11.1", r"line 15: '−11.1' .* '−10.9'"),
     SIDECAR: ("0.305396", "0.305399", r"numbers\[14\].alignment: 0.305399 .* 0.305396"),
     "results/reference/ledger.json": (
         "-0.60489",
@@ -54,8 +57,8 @@ DIGITS = {
         r"weights-follow-noise.effect: -0.60498 .* -0.60489",
     ),
     "docs/claims.md": ("−0.605", "−0.607", r"line \d+: '−0.607' .* '−0.605'"),
-    "README.md": ("−0.605 on", "−0.615 on", r"the paragraph from line \d+ on .* −0.615 stands in"),
-    "docs/findings.md": ("3 seeds", "4 seeds", r"the paragraph from line 4 on .* 4 stands in none"),
+    "README.md": ("by −0.605", "by −0.615", r"line 4: '−0.615' .* '−0.605'"),
+    "docs/findings.md": ("3 seeds", "4 seeds", r"line 4: '4' .* '3'"),
 }
 
 
@@ -70,9 +73,10 @@ def repository(tmp_path_factory) -> Path:
     (root / "claims.yaml").write_text(CLAIMS)
     write_table(root / RECORD, "main", root / RECORD / "main")  # In LaTeX, too.
     records = root / "results/reference"
-    write_ledger(root / "claims.yaml", root / "config", records, root / "docs/claims.md")
+    entries = write_ledger(root / "claims.yaml", root / "config", records, root / "docs/claims.md")
     (root / "README.md").write_text(f"# A title\n\n{SAID}")
     (root / "docs/findings.md").write_text(f"# Findings\n\n{SAID}")
+    write_findings(root, read_findings(root / "claims.yaml"), statements(entries, {}))
     return root
 
 
@@ -94,7 +98,8 @@ def changed(root, name, old, new):
 def test_what_is_as_the_record_gives_it_passes(copy, capsys):
     assert main(["verify", "--sample", "0"]) == 0
     said = capsys.readouterr().out
-    assert "2 tables, 1 pages of claims, 1 sidecars of figures, 1 verdicts, 4 numbers" in said
+    assert "2 tables, 1 pages of claims, 1 sidecars of figures, 1 verdicts, "
+    assert "2 documents with findings" in said
     assert main(["verify", "--sample", "0", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["faults"] == []
 
@@ -266,22 +271,22 @@ def test_a_value_of_a_tree_is_named_by_its_keys(tree, places):
 
 def test_what_spans_arenas_is_compared_with_their_records(tmp_path):
     """Only the pages of the arenas together are there, and the records that they are made from."""
-    tables, sidecar = "results/reference/across", "paper_figures/across/across.json"
+    tables, sidecar = "results/reference/across", "paper_figures/across/regret.json"
     for folder in (tables, "paper_figures/across"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     for arena in ("label-skew", "needs", "views"):
         (tmp_path / "results/reference" / arena).symlink_to(ROOT / "results/reference" / arena)
-    changed(tmp_path, sidecar, '"seeds": 5', '"seeds": 6')
-    changed(tmp_path, f"{tables}/across.md", "93.8 ", "93.5 ")
-    changed(tmp_path, f"{tables}/to_target.csv", ",92.4779,", ",92.4879,")
+    changed(tmp_path, sidecar, "1.426966229929152", "1.436966229929152")
+    changed(tmp_path, f"{tables}/regret.md", "8.7 [8.0", "8.3 [8.0")
+    changed(tmp_path, f"{tables}/regret.csv", ",1.42697,", ",1.42797,")
     named = [str(fault) for _, faults in across_faults(tmp_path) for fault in faults]
     for (name, place), number in zip(
         [
-            (sidecar, "seeds"),
-            (f"{tables}/across.md", "line 5"),
-            (f"{tables}/to_target.csv", "line 2"),
+            (sidecar, "numbers[0].regret (percentage points)"),
+            (f"{tables}/regret.md", "line 6"),
+            (f"{tables}/regret.csv", "line 2"),
         ],
-        ["6 is", "'93.5' is", "'92.4879' is"],
+        ["1.436966229929152 is", "'8.3' is", "'1.42797' is"],
         strict=True,
     ):
         assert named.pop(0).startswith(f"{name}, {place}"), number

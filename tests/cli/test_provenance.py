@@ -26,11 +26,11 @@ def test_trace_prints_value_runs_hashes_machine_and_command(runs, capsys):
     assert main(ASKED) == 0
     lines = capsys.readouterr().out.splitlines()
     said = {line[:12].strip(): line[12:] for line in lines}
-    mean = sum(run["quarter_expected_accuracy_b"] for run in runs) / len(runs)
+    mean = sum(run["selected_expected_accuracy_b"] for run in runs) / len(runs)
     assert said["number"].startswith(f"{100 * mean:.1f} ±")
     assert f"{100 * mean:.4f}" in said["is"] and said["recomputed"].endswith(": the same")
     for run in runs:
-        assert f"{run['seed']}: {100 * run['quarter_expected_accuracy_b']:.6g}" in said["by seed"]
+        assert f"{run['seed']}: {100 * run['selected_expected_accuracy_b']:.6g}" in said["by seed"]
         assert f"{run['seed']}: {run['config_hash'][:12]}" in said["config"]
         assert f"{run['seed']}: {run['partition_hash'][:12]}" in said["partition"]
     assert said["backbone"] == f"letters {runs[0]['backbone_hash'][:12]}"

@@ -47,5 +47,5 @@ def test_a_command_that_finds_no_room_says_for_which_file(tmp_path, monkeypatch,
     with no_room():
         assert main([*command, "--output", "shares.parquet"]) == 2
     (sentence,) = capsys.readouterr().err.splitlines()
-    assert "shares.parquet cannot be written (File too large); make room" in sentence
+    assert "shares.parquet cannot be written (File too large): make room in" in sentence
     assert not list(tmp_path.iterdir())

@@ -104,11 +104,10 @@ def draw(experiment: str, name: str, folder: Path) -> None:
 def files_of(kind: str, experiment: str, name: str) -> list[str]:
     """The files that git keeps of a page."""
     if kind == "arenas":
-        tables = [
-            *files_of("tables", experiment, "across"),
-            *files_of("tables", experiment, "to_target"),
+        return [
+            *files_of("tables", experiment, "regret"),
+            *files_of("figures", experiment, "regret"),
         ]
-        return [*tables, *files_of("figures", experiment, "across")]
     if kind == "tables":
         return [f"results/reference/{experiment}/{name}.{suffix}" for suffix in ("csv", "md")]
     return [f"paper_figures/{experiment}/{name}.{suffix}" for suffix in ("pdf", "png", "json")]

@@ -246,8 +246,8 @@ def test_the_ledger_is_filtered_by_verdict_source_and_words(tab, reference):
     entries = json.loads((reference / "ledger.json").read_text())
     rows = tab.locator("#claims tbody tr:not([hidden])")
     assert rows.count() == len(entries)
-    for verdict in ("supported", "undecided", "open"):
-        tab.uncheck(f"#verdicts input[value={verdict}]")
+    for verdict in ("supported", "undecided", "no verdict", "open"):
+        tab.uncheck(f"#verdicts input[value='{verdict}']")
     refuted = [entry for entry in entries if entry["verdict"] == "refuted"]
     assert rows.count() == len(refuted)
     tab.select_option("#source", index=2)
