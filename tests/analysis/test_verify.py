@@ -283,10 +283,10 @@ def test_what_spans_arenas_is_compared_with_their_records(tmp_path):
     for (name, place), number in zip(
         [
             (sidecar, "numbers[0].regret (percentage points)"),
-            (f"{tables}/regret.md", "line 6"),
             (f"{tables}/regret.csv", "line 2"),
+            (f"{tables}/regret.md", "line 6"),
         ],
-        ["1.436966229929152 is", "'8.3' is", "'1.42797' is"],
+        ["1.436966229929152 is", "'1.42797' is", "'8.3' is"],
         strict=True,
     ):
         assert named.pop(0).startswith(f"{name}, {place}"), number
