@@ -85,6 +85,10 @@ def describe(function: Callable[..., int]) -> Description:
     return Description(summary, text.strip(), arguments, sections.get("Example", "").strip())
 
 
+#: Commands of version 0.1 that ``render`` took in.
+_RENDERED = ("table", "figure", "claims", "kernels", "throughput", "across", "page", "ledger")
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one sentence, and whose help ends with an example.
 
@@ -107,6 +111,8 @@ class Parser(argparse.ArgumentParser):
 
         word = f"{value!r}{hint(str(value), action.choices)}"
         if isinstance(action, argparse._SubParsersAction):
+            if value in _RENDERED:
+                self.error(f"there is no command {value!r}; 'fedsdg render' does it now")
             self.error(f"there is no command {word}")
         self.error(f"{'/'.join(action.option_strings) or action.dest} cannot be {word}")
 
