@@ -82,7 +82,8 @@ def lacking(part: Part, config: Config) -> list[str]:
     record = ROOT / filled(RECORD, experiment=config.experiment)
     if not part.seeds:
         file = record / "tuned.yaml"
-        known = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        # A search that has begun leaves a file without values.
+        known = (yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else None) or {}
         labels = [one.label for one in config.methods if one.label in config.search.space]
         return [label for label in labels if label not in known]
     runs = grid_runs(config, ROOT, [f"seed~{seed}" for seed in part.seeds])

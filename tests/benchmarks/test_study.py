@@ -94,7 +94,7 @@ def test_every_part_names_configs_that_are_there_and_searches_come_before_runs()
         else:
             searched.add(config.experiment)
             file = study.ROOT / f"results/reference/{config.experiment}/tuned.yaml"
-            known = yaml.safe_load(file.read_text()) if file.is_file() else {}
+            known = (yaml.safe_load(file.read_text()) if file.is_file() else None) or {}
             assert set(lacking(part, config)) == set(config.search.space) - set(known)
             assert {method.label for method in config.methods} == set(config.search.space)
 

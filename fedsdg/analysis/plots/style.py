@@ -304,7 +304,7 @@ def shared_legend(
     It has ``columns`` columns, or as many as fit the figure's width. ``formulas``: the labels that
     hold formulas between dollar signs.
     """
-    for count in range(min(columns, len(handles)), 0, -1):
+    for count in range(max(1, min(columns, len(handles))), 0, -1):
         legend = figure.legend(
             handles=list(handles),
             loc="outside lower center",
