@@ -173,7 +173,7 @@ def test_in_parts_again_and_whole_it_ends_with_the_same_files(place, capsys):
     assert {key[2]: value for key, value in statuses(place).items()} == {0: "ok", 1: "not run"}
     assert not (place / "results/summary/tiny/verified.txt").exists()
     table = (place / "results/tables/tiny/main.md").read_text()
-    assert "FedSDG: not run: seed 1." in table and "(1/2 ok)" in table
+    assert ": not run: seed 1." in table and "(1/2 ok)" in table
     assert "Seeds 0 (n = 1)" in table
     first = records(place)
 
