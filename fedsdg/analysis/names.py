@@ -108,6 +108,8 @@ ROUNDS = {
     "quarter": "mean of the last quarter of the rounds",
 }
 FORMER_ROUNDS = {"selected": ROUNDS["selected"], "last": "last round"}
+#: What stands beside the selected round, in a few words.
+BESIDE = {"quarter": "last quarter", "last": "last round"}
 
 
 def reported_rounds(runs: Iterable[Mapping[str, Any]]) -> Mapping[str, str]:

@@ -14,8 +14,9 @@ from fedsdg.analysis.horizon import (
     gate_moves,
     horizon_of,
 )
-from fedsdg.analysis.inference import benjamini_hochberg, crossed_interval
+from fedsdg.analysis.inference import benjamini_hochberg, crossed_interval, two_sided
 from fedsdg.analysis.judge import (
+    LEVEL,
     OPEN,
     REFUTED,
     SUPPORTED,
@@ -34,6 +35,7 @@ from fedsdg.analysis.measures import (
     Values,
     answers_by_image,
 )
+from fedsdg.analysis.names import BESIDE
 from fedsdg.files.places import split_setting
 
 #: Of post hoc claims: an interval and no verdict.
@@ -171,7 +173,7 @@ def _finished(draft: _Draft, judged: Mapping[str, Judgement]) -> Entry:
     mine, *others = judged.items()
     verdict, reason = mine[1].verdict, ""
     words = {at: one.verdict for at, one in others}
-    quarter = next((word for at, word in words.items() if at != BEFORE), verdict)
+    beside, quarter = next(((at, w) for at, w in words.items() if at != BEFORE), ("", verdict))
     if entry.verdict == NO_VERDICT:
         return entry
     if entry.reason:  # gates that cannot have moved
@@ -183,9 +185,9 @@ def _finished(draft: _Draft, judged: Mapping[str, Judgement]) -> Entry:
             reason = "not after the adjustment for the other claims of its family"
     remark = ""
     if quarter != verdict:
-        reason = f"selected round: {verdict}; last quarter: {quarter}"
-    elif words.get(BEFORE, verdict) == UNDECIDED != verdict:
-        remark = f"in the quarter before the last: {UNDECIDED}"
+        reason = f"selected round: {verdict}; {BESIDE[beside]}: {quarter}"
+    elif words.get(BEFORE, verdict) != verdict != UNDECIDED:
+        remark = f"in the quarter before the last: {words[BEFORE]}"
     return replace(
         entry,
         verdict=verdict if quarter == verdict else UNDECIDED,
@@ -198,7 +200,9 @@ def _finished(draft: _Draft, judged: Mapping[str, Judgement]) -> Entry:
 
 def _straddles(one: Judgement) -> bool:
     """Whether the interval alone, at the level of one test, decides nothing."""
-    return one.support is None or one.against is None or min(one.support, one.against) >= 0.025
+    return (
+        one.support is None or one.against is None or two_sided(one.support, one.against) >= LEVEL
+    )
 
 
 def _draft(claim: Claim, opened: Mapping[str, Record | None]) -> _Draft:
@@ -292,7 +296,7 @@ def _measured(claim: Claim, record: Record, other: Record) -> _Draft:
     entry = Entry(
         **_texts(claim),
         verdict=mine.verdict if decided else NO_VERDICT,
-        reason=_fixed_gates(claim, record) if decided else "",
+        reason=_fixed_gates(claim, record, other) if decided else "",
         experiment=claim.experiment,
         cell=claim.cell,
         measure=_described(claim),
@@ -336,16 +340,24 @@ def _judged(claim: Claim, record: Record, other: Record, at: str) -> Judgement:
     return against_the_best(several, claim.threshold)
 
 
-def _fixed_gates(claim: Claim, record: Record) -> str:
-    """Why a claim about gates is not decided; "" where it is, or is about something else."""
+def _fixed_gates(claim: Claim, record: Record, other: Record) -> str:
+    """Why a claim about gates is not decided: those of a row that it names cannot have moved.
+
+    "" where it can be decided, or is about something else.
+    """
     if not MEASURES[claim.measure].gates:
         return ""
-    cell = record.place(Case(claim.cell, claim.method, {}, claim.dataset))
-    moves = gate_moves(record.summary)
-    here = moves[cell.matches(moves) & (moves["method"] == claim.method)]["travel"].dropna()
-    if here.empty or here.iloc[0] >= GATES_MOVE:
-        return ""
-    return f"{FIXED_BY_TUNING}: η_m × steps is {here.iloc[0]:.1f}, below {GATES_MOVE:g}"
+    cases = [(record, Case(claim.cell, claim.method, {}, claim.dataset))]
+    if claim.other is not None:
+        names = claim.others
+        cases += [(other, Case(claim.other_cell, n, {}, claim.other_dataset)) for n in names]
+    for there, case in cases:
+        moves = gate_moves(there.summary)
+        here = moves[there.place(case).matches(moves) & (moves["method"] == case.method)]
+        travel = here["travel"].dropna()
+        if len(travel) and travel.iloc[0] < GATES_MOVE:
+            return f"{FIXED_BY_TUNING}: η_m × steps is {travel.iloc[0]:.1f}, below {GATES_MOVE:g}"
+    return ""
 
 
 def _mean(values: Iterable[float]) -> float:
