@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 import numpy as np
@@ -63,11 +64,12 @@ def regret(summary: Summary, cell: Cell, metric: str = EXPECTED.key) -> pd.DataF
     distinct: dict[tuple[Any, ...], str] = {}
     for method in sorted(eligible, key=method_order):
         distinct.setdefault(tuple(sorted(eligible[method].items())), method)
-    most = max((len(own) for own in eligible.values()), default=0)
-    # A row that lacks seeds is compared, and is not chosen.
-    whole = [method for method in distinct.values() if len(eligible[method]) == most]
-    if not whole:
+    if not distinct:
         return pd.DataFrame(columns=list(_COLUMNS))
+    # A row that has fewer seeds than others is compared, and is not chosen. More seeds than others
+    # do not make a row the only one to choose from.
+    usual = median_low(len(eligible[method]) for method in distinct.values())
+    whole = [method for method in distinct.values() if len(eligible[method]) >= usual]
     seeds = sorted(set.intersection(*(set(eligible[method]) for method in whole)))
     rival = best_by_seed({method: eligible[method] for method in whole}, seeds)
     tied = _tied({method: eligible[method] for method in distinct.values()}, whole, seeds)

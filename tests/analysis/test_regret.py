@@ -104,6 +104,13 @@ def test_a_row_that_lacks_a_seed_is_compared_and_not_chosen(tmp_path) -> None:
     assert (rows.loc["ditto", "n"], rows.loc["ditto", "regret"]) == (2, pytest.approx(-0.19))
 
 
+def test_a_row_with_more_seeds_than_others_is_not_the_only_one_to_choose_from(tmp_path) -> None:
+    values = {"fedsdg": [0.8] * 3, "ditto": [0.75] * 3, "krum": [0.7] * 6}
+    rows = of(write_arena(tmp_path, "one", {"iid": values}))
+    assert rows["regret"].to_dict() == pytest.approx({"fedsdg": 0.0, "ditto": 0.05, "krum": 0.1})
+    assert set(rows["n"]) == {3}
+
+
 @pytest.fixture(scope="module")
 def records(tmp_path_factory) -> Path:
     """Two arenas, of three cells in all; Krum stands in two of them."""
