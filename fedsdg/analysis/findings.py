@@ -90,6 +90,8 @@ def read_findings(file: str | Path) -> tuple[Finding, ...]:
         for key in ("id", "text", "blocks"):
             if not one.get(key):
                 raise ValueError(f"{where} lacks {key!r}; add it")
+        if not isinstance(one["blocks"], list):
+            raise ValueError(f"{where}: 'blocks' is {one['blocks']!r}; write a list of names")
         keys = ("id", "text", "blocks", "presumes")
         if unknown := [key for key in one if key not in keys]:
             raise ValueError(f"{where} has an unknown key {unknown[0]!r}{hint(unknown[0], keys)}")

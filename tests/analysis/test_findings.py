@@ -91,6 +91,7 @@ def test_an_unknown_id_is_named_with_what_was_meant(findings) -> None:
     [
         ({"id": "x", "blocks": ["needs"]}, "finding x lacks 'text'"),
         ({"text": "A.", "blocks": ["needs"]}, "finding 1 lacks 'id'"),
+        ({"id": "x", "text": "A.", "blocks": "needs"}, "'blocks' is 'needs'; write a list"),
         ({"id": "x", "text": "A.", "blocks": ["n"], "presume": {}}, "did you mean 'presumes'"),
     ],
 )
