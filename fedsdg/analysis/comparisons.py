@@ -98,11 +98,11 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """What ten seeds or more decide; with fewer "n seeds, no verdict"."""
+        """The verdict of ten seeds or more; of fewer "n seeds, no verdict"."""
         return self.decided()
 
     def decided(self, least: int = SEEDS) -> str:
-        """What ``least`` seeds or more decide; with fewer "n seeds, no verdict".
+        """Return the verdict of ``least`` seeds or more; of fewer "n seeds, no verdict".
 
         Where the words of the selected round and of the last quarter differ, the verdict is
         undecided and shows both.

@@ -85,7 +85,7 @@ class Threshold:
 
     @property
     def is_range(self) -> bool:
-        """Whether both sides are closed."""
+        """Return whether both sides are closed."""
         return len(self.numbers) == 2
 
     def tests(self, interval: Interval) -> tuple[float, float]:
@@ -103,7 +103,7 @@ class Threshold:
         return max(above[0], below[1]), min(below[0], above[1])
 
     def holds(self, low: float, high: float) -> bool:
-        """Whether all of [low, high] is on the claimed side.
+        """Return whether all of [low, high] is on the claimed side.
 
         Args:
             low: The low end, in the unit of the threshold.
@@ -115,7 +115,7 @@ class Threshold:
         )
 
     def fails(self, low: float, high: float) -> bool:
-        """Whether none of [low, high] is on the claimed side.
+        """Return whether none of [low, high] is on the claimed side.
 
         Args:
             low: The low end, in the unit of the threshold.
@@ -127,7 +127,7 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What seeds say about a threshold, in the unit of the values.
+    """The verdict of seeds on a threshold, in the unit of the values.
 
     ``low`` and ``high`` are None below five seeds. ``support`` and ``against`` are the one-sided
     p-values for and against the claim, None where nothing is tested: below five seeds, and for what

@@ -1,8 +1,8 @@
 """Regret: how many points a method is below the best row of a cell, over all cells of the arenas.
 
 The best row of a cell is chosen on half of the seeds and measured on the other half, both ways, so
-that nobody profits from being chosen by luck. Oracles, which are told the groups or have all data
-in one place, are never the best, and rows that are equal seed by seed count once.
+that no row profits from being chosen by luck. Oracles, which know the groups or have all data in
+one place, are never the best, and rows that are equal seed by seed count once.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def regret(summary: Summary, cell: Cell, metric: str = EXPECTED.key) -> pd.DataF
 
 
 def _oracles(summary: Summary, cell: Cell) -> set[str]:
-    """The ceiling of the experiment, and methods that are told which clients belong together."""
+    """The ceiling of the experiment, and methods that know which clients belong together."""
     oracles = set()
     for run in summary.at(cell):
         parameters = json.loads(run["config"] or "{}").get("parameters", {})
@@ -282,7 +282,7 @@ def write_across(
 
 
 def across_facts(summaries: Sequence[Summary], metric: str) -> dict[str, Any]:
-    """What the sidecar of the figure says of what is drawn.
+    """Return the content of the figure's sidecar.
 
     Args:
         summaries: The runs of each arena, at least one.

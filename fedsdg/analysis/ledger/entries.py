@@ -38,9 +38,9 @@ from fedsdg.analysis.measures import (
 from fedsdg.analysis.names import BESIDE
 from fedsdg.files.places import split_setting
 
-#: Of post hoc claims: an interval and no verdict.
+#: Post hoc claims have an interval and no verdict.
 NO_VERDICT = "no verdict"
-#: In the order of the page: what is refuted is not to be looked for.
+#: In the order of the page: refuted claims come first.
 VERDICTS = (REFUTED, SUPPORTED, UNDECIDED, NO_VERDICT, OPEN)
 #: Fields that stand in the ledger's file only where they say something.
 _OPTIONAL = ("origin", "seen_in", "p", "quarter", "remark")
@@ -95,7 +95,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Sides:
-    """What a claim is decided by: a number for each seed, and the two that it is made of.
+    """The numbers that decide a claim: one for each seed, and the two sides it is made of.
 
     It is the difference or ratio of ``own`` and ``theirs``. ``rival`` is the row on the other side;
     "" where there is none, and ``theirs`` is empty. ``others`` are the numbers against each rival,
@@ -199,7 +199,7 @@ def _finished(draft: _Draft, judged: Mapping[str, Judgement]) -> Entry:
 
 
 def _straddles(one: Judgement) -> bool:
-    """Whether the interval alone, at the level of one test, decides nothing."""
+    """Return whether the interval alone, at the level of one test, decides nothing."""
     return (
         one.support is None or one.against is None or two_sided(one.support, one.against) >= LEVEL
     )
@@ -341,9 +341,9 @@ def _judged(claim: Claim, record: Record, other: Record, at: str) -> Judgement:
 
 
 def _fixed_gates(claim: Claim, record: Record, other: Record) -> str:
-    """Why a claim about gates is not decided: those of a row that it names cannot have moved.
+    """Return why a claim about gates is undecided: gates of a row it names cannot have moved.
 
-    "" where it can be decided, or is about something else.
+    Returns "" for a claim that can be decided or is about something else.
     """
     if not MEASURES[claim.measure].gates:
         return ""
@@ -429,7 +429,7 @@ def _plain(value: float | None) -> str:
 
 
 def _horizon(claim: Claim, record: Record, other: Record, rival: str) -> str:
-    """Where training stood on both sides; empty where it does not matter to the number."""
+    """The horizon words of both sides; empty for numbers that do not depend on training."""
     if not MEASURES[claim.measure].learned:
         return ""
     cases = [(record, Case(claim.cell, claim.method, {}, claim.dataset))]
