@@ -158,7 +158,7 @@ def horizon_of(summary: Summary, cell: Cell, method: str, metric: str | None = N
 
 
 def phrase(row: Mapping[str, object]) -> str:
-    """Return a title's phrase for a row of ``horizons``, "still rising at round 60"; "" if steady."""
+    """Return a title's phrase for a row of ``horizons``: "still rising at round 60", or ""."""
     return PHRASES[str(row["word"])].format(row["rounds"])
 
 
