@@ -242,6 +242,19 @@ def test_a_claim_that_only_the_adjustment_leaves_undecided_says_so(place):
     assert entries[1].reason == "the interval straddles the threshold"
 
 
+def test_the_words_of_the_last_quarter_are_adjusted_as_well(place):
+    """p = 0.046 there alone, twice that in a family of two whose other claim is undecided there."""
+    clear = [0.05, 0.06, 0.05, 0.055, 0.05]
+    at_rounds(place, clear, [0.03, 0.03, 0.04, 0.03, 0.04], clear)
+    keys = {"arguments": {"metric": "expected_accuracy"}, "minus": {"method": "krum"}}
+    first = changed(id="first", threshold={"above": 2.7}, **keys)
+    second = changed(id="second", threshold={"above": 3.3}, **keys)
+    assert judged(place, first)[0].verdict == "supported"
+    entry = judged(place, first, second)[0]
+    assert entry.verdict == "undecided"
+    assert entry.reason == "selected round: supported; last quarter: undecided"
+
+
 def with_gates(place, **rates):
     """Method → η_m; eight rounds of two steps each, so that η_m × steps is 16 · η_m."""
     for seed, (method, rate) in product(range(5), rates.items()):
