@@ -1,4 +1,4 @@
-"""Whether the primary comparisons come out here as they stand in the committed record."""
+"""Agreement of primary comparisons computed here with those of the committed record."""
 
 from __future__ import annotations
 

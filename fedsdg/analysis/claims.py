@@ -1,4 +1,4 @@
-"""What an experiment says in sentences: its primary comparisons, and what is merely described.
+"""Sentences about an experiment: its primary comparisons, and differences that are described.
 
 Verdicts are for the comparisons that were named beforehand. Every other difference stands with its
 interval and without a word of judgement.
@@ -76,7 +76,7 @@ def write_claims(summary_dir: str | Path, output_stem: str | Path) -> list[Path]
 
 
 def claims_page(summary: Summary) -> str:
-    """What ``write_claims`` writes as Markdown."""
+    """Return the Markdown page of ``write_claims``."""
     return _markdown(summary, comparisons(summary), described(summary))
 
 

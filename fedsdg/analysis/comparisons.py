@@ -19,7 +19,7 @@ from fedsdg.analysis.inference import (
     two_sided,
 )
 from fedsdg.analysis.judge import LEVEL
-from fedsdg.analysis.names import Metric, metric_named
+from fedsdg.analysis.names import BESIDE, Metric, metric_named
 from fedsdg.analysis.summary import Cell, Setting, Summary
 
 #: Differences below this, in shares of 1, are as good as none.
@@ -98,27 +98,31 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """What ten seeds or more decide; with fewer "n seeds, no verdict"."""
+        """The verdict of ten seeds or more; of fewer "n seeds, no verdict"."""
         return self.decided()
 
     def decided(self, least: int = SEEDS) -> str:
-        """What ``least`` seeds or more decide; with fewer "n seeds, no verdict".
+        """Return the verdict of ``least`` seeds or more; of fewer "n seeds, no verdict".
 
-        A word that differs between the reported round and the last quarter is shown with both, and
-        is undecided.
+        Where the words of the selected round and of the last quarter differ, the verdict is
+        undecided and shows both.
         """
         mine = self.word(least)
         for at, other in self.aside.items():
             if at != BEFORE and other.word(least) != mine:
-                return f"{UNDECIDED} (selected round: {mine}; last quarter: {other.word(least)})"
+                return f"{UNDECIDED} (selected round: {mine}; {BESIDE[at]}: {other.word(least)})"
         return mine
 
     @property
     def remark(self) -> str:
-        """The word of the quarter before the last where only that is undecided; else ""."""
-        before = self.aside.get(BEFORE)
-        weaker = before is not None and before.word() == UNDECIDED != self.word()
-        return f"in the quarter before the last: {UNDECIDED}" if weaker else ""
+        """The word of the quarter before the last where it is not that of the selected round.
+
+        Else "", and where the selected round decides nothing that another word could weaken.
+        """
+        before, mine = self.aside.get(BEFORE), self.word()
+        if before is None or self.n < SEEDS or mine == UNDECIDED or before.word() == mine:
+            return ""
+        return f"in the quarter before the last: {before.word()}"
 
     def word(self, least: int = SEEDS) -> str:
         """The verdict by the reported round alone."""

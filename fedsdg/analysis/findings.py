@@ -55,7 +55,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Statement:
-    """What is said under an id: its verdict, what is rendered of it, and where it stands."""
+    """A judged id: its verdict, its rendered text, the file that holds it, and its horizon."""
 
     verdict: str
     text: str
@@ -63,7 +63,7 @@ class Statement:
     horizon: str = ""
 
     def shown(self, name: str, document: str) -> str:
-        """As a document shows it: +9.1 points [+7.9, +10.3] ([supported](claims.md#id); rising).
+        """Render for a document: +9.1 points [+7.9, +10.3] ([supported](claims.md#id); rising).
 
         Args:
             name: The id of the statement, which is the anchor of the link.
@@ -90,6 +90,8 @@ def read_findings(file: str | Path) -> tuple[Finding, ...]:
         for key in ("id", "text", "blocks"):
             if not one.get(key):
                 raise ValueError(f"{where} lacks {key!r}; add it")
+        if not isinstance(one["blocks"], list):
+            raise ValueError(f"{where}: 'blocks' is {one['blocks']!r}; write a list of names")
         keys = ("id", "text", "blocks", "presumes")
         if unknown := [key for key in one if key not in keys]:
             raise ValueError(f"{where} has an unknown key {unknown[0]!r}{hint(unknown[0], keys)}")
@@ -103,7 +105,7 @@ def read_findings(file: str | Path) -> tuple[Finding, ...]:
 def statements(
     entries: Sequence[Entry], primary: Mapping[str, Sequence[Comparison]]
 ) -> dict[str, Statement]:
-    """What the ledger and the primary comparisons say, by id.
+    """Collect the statements of the ledger and of the primary comparisons, by id.
 
     Args:
         entries: The judged claims.
@@ -136,7 +138,7 @@ def primary_comparisons(records: str | Path) -> dict[str, list[Comparison]]:
 
 
 def _horizon(entry: Entry) -> str:
-    """Where training stood, unless it was steady, and the words of rounds that disagree."""
+    """The horizon, unless it is steady, and the words of rounds that disagree."""
     parts = [entry.reason] if entry.quarter else []
     if entry.horizon and set(entry.horizon.split(" − ")) != {STEADY}:
         parts.append(f"training: {entry.horizon.replace(' − ', ', ')}")
@@ -174,7 +176,7 @@ def faults(
                 yield (
                     one.id,
                     f"finding {one.id} presumes that {name} is {verdict!r}, but it is "
-                    f"{known[name].verdict!r}; write what is so",
+                    f"{known[name].verdict!r}; correct the finding",
                 )
 
 

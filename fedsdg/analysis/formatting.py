@@ -1,4 +1,4 @@
-"""How numbers are printed, in tables, captions and claims alike."""
+"""Printed forms of numbers, shared by tables, captions and claims."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def printed(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-#: What a table with intervals says of the cells in which one would leave 0–100 %.
+#: The note of a table with intervals that would leave 0–100 %.
 CUT = "Intervals beyond 0–100 % are cut there and shown as [low, high]."
 
 

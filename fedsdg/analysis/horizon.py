@@ -1,4 +1,4 @@
-"""Where training stood when it ended: steady, rising, past its best, or not to be told.
+"""State of training at its end: steady, rising, past its best, or impossible to tell.
 
 The last quarter of the rounds (round > 3R/4) is compared with the quarter before it
 (R/2 < round ≤ 3R/4), each by the mean of its evaluations, paired by seed, for every metric that is
@@ -26,7 +26,7 @@ EVALUATIONS = 3
 MARGIN = 0.01
 
 STEADY, RISING, PAST, CANNOT_TELL = "steady", "rising", "past its best", "cannot tell"
-#: What titles and captions say of a row; nothing where it is steady.
+#: The phrase of titles and captions about a row; empty where the row is steady.
 PHRASES = {
     STEADY: "",
     RISING: "still rising at round {}",
@@ -36,7 +36,7 @@ PHRASES = {
 #: Below this, η_m × the local steps of a median client, gates cannot have moved: Adam moves a logit
 #: by about η_m a step.
 GATES_MOVE = 3.0
-#: What is said of a row whose gates could not move.
+#: The note on a row whose gates cannot have moved.
 FIXED_BY_TUNING = "gates fixed by tuning"
 #: The quarter before the last, as a reported value beside those of runs.parquet.
 BEFORE = "before"
@@ -158,14 +158,14 @@ def horizon_of(summary: Summary, cell: Cell, method: str, metric: str | None = N
 
 
 def phrase(row: Mapping[str, object]) -> str:
-    """What a title says of a row of ``horizons``: "still rising at round 60"; "" where steady."""
+    """Return a title's phrase for a row of ``horizons``: "still rising at round 60", or ""."""
     return PHRASES[str(row["word"])].format(row["rounds"])
 
 
 def horizon_label(
     summary: Summary, cell: Cell | None = None, methods: Iterable[str] | None = None
 ) -> str:
-    """What the title of a figure or table must say; empty where all that it shows is steady.
+    """Return the horizon that a title must state; empty where all rows shown are steady.
 
     "still rising at round 20" where that holds for all methods shown, in a cell or in all cells;
     otherwise those for which it holds are named, or counted where there are many: "past its best
@@ -248,7 +248,7 @@ def reported_values(
 
 @lru_cache(maxsize=8)
 def gate_moves(summary: Summary) -> pd.DataFrame:
-    """How far gates could have moved and where they ended, for every row that learns them.
+    """Measure how far gates can have moved and where they ended, for every row that learns them.
 
     Returns:
         Columns dataset, clients, skew, method, ``travel`` (η_m × the local steps of a median

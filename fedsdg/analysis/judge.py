@@ -85,7 +85,7 @@ class Threshold:
 
     @property
     def is_range(self) -> bool:
-        """Whether both sides are closed."""
+        """Return whether both sides are closed."""
         return len(self.numbers) == 2
 
     def tests(self, interval: Interval) -> tuple[float, float]:
@@ -103,7 +103,7 @@ class Threshold:
         return max(above[0], below[1]), min(below[0], above[1])
 
     def holds(self, low: float, high: float) -> bool:
-        """Whether all of [low, high] is on the claimed side.
+        """Return whether all of [low, high] is on the claimed side.
 
         Args:
             low: The low end, in the unit of the threshold.
@@ -115,7 +115,7 @@ class Threshold:
         )
 
     def fails(self, low: float, high: float) -> bool:
-        """Whether none of [low, high] is on the claimed side.
+        """Return whether none of [low, high] is on the claimed side.
 
         Args:
             low: The low end, in the unit of the threshold.
@@ -127,7 +127,7 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What seeds say about a threshold, in the unit of the values.
+    """The verdict of seeds on a threshold, in the unit of the values.
 
     ``low`` and ``high`` are None below five seeds. ``support`` and ``against`` are the one-sided
     p-values for and against the claim, None where nothing is tested: below five seeds, and for what
@@ -212,7 +212,8 @@ def against_the_best(judged: Sequence[Judgement], threshold: Threshold) -> Judge
     The smallest difference decides, that from the rival which turned out best. To be above the best
     is to be above each of them, for which the largest p stands without correction
     (intersection-union test; Berger 1982, Technometrics 24). That the best is not matched is read
-    off the rival that was picked by its result, so its p counts times the number of rivals.
+    off the rival that was picked by its result, so its p counts times the number of rivals. A rival
+    with fewer than five common seeds leaves the claim undecided, whichever rival is the best.
 
     Args:
         judged: The judgements of the differences, at least one.
@@ -222,9 +223,12 @@ def against_the_best(judged: Sequence[Judgement], threshold: Threshold) -> Judge
         The decisive judgement, with the p-values of the whole.
     """
     decisive = min(judged, key=lambda one: one.effect)
+    fewest = min(judged, key=lambda one: one.n)
+    if fewest.low is None:
+        return replace(fewest, effect=decisive.effect)
     supports = [one.support for one in judged if one.support is not None]
     againsts = [one.against for one in judged if one.against is not None]
-    if len(judged) == 1 or len(supports) < len(judged):
+    if len(judged) == 1 or not supports:
         return decisive
     picked = [min(1.0, len(judged) * p) for p in (decisive.support or 0.0, decisive.against or 0.0)]
     support = max(supports) if threshold.high is None else picked[0]

@@ -1,4 +1,4 @@
-"""What the ledger can ask of a record: one number per seed, for one row in one cell.
+"""The measures of the ledger: one number per seed, for one row in one cell of a record.
 
 Every measure is a function of a record and a case (cell, row, options); ``MEASURES`` maps names to
 them. A record from before a column was written cannot answer, and says so (``LackingError``).
@@ -33,7 +33,7 @@ class LackingError(LookupError):
 
 @dataclass(frozen=True)
 class Case:
-    """Where a measure looks: a cell, a row, and the measure's own options.
+    """The place of a measurement: a cell, a row, and the options of the measure.
 
     A record of several data sets, or numbers of clients, needs their names as well. ``at`` is a
     reported round of the summary, or the quarter before the last; "": the first reported one.
@@ -52,7 +52,7 @@ class Case:
 
 
 class Record:
-    """What measures read of one experiment: its summary, whole tables at a time."""
+    """The record of one experiment as measures read it: whole tables, read once."""
 
     def __init__(self, summary: Summary) -> None:
         """Read nothing yet; tables are read when asked for, and kept."""

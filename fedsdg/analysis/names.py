@@ -1,4 +1,4 @@
-"""How methods, skews, metrics and rounds are called and ordered wherever people read them."""
+"""Printed names and order of methods, skews, metrics and rounds."""
 
 from __future__ import annotations
 
@@ -101,13 +101,15 @@ _FORMER_METRICS = (PERSONAL, WORST, GLOBAL)
 #: The keys of all metrics that tables may show.
 METRIC_KEYS = tuple(metric.key for metric in _METRICS)
 
-#: What is reported: the round picked on validation data, and beside it the mean of the evaluations
-#: in the last quarter of the rounds; of records that have no such mean, the last round.
+#: The reported rounds: the one selected on validation data, and beside it the mean of the
+#: evaluations in the last quarter of the rounds; in records without that mean, the last round.
 ROUNDS = {
     "selected": "round selected on validation data",
     "quarter": "mean of the last quarter of the rounds",
 }
 FORMER_ROUNDS = {"selected": ROUNDS["selected"], "last": "last round"}
+#: Short names of what stands beside the selected round.
+BESIDE = {"quarter": "last quarter", "last": "last round"}
 
 
 def reported_rounds(runs: Iterable[Mapping[str, Any]]) -> Mapping[str, str]:
@@ -150,15 +152,15 @@ def metric_named(key: str, shown: Sequence[Metric] = ()) -> Metric:
     return known.get(key, Metric(key, plain, plain))
 
 
-#: Titles of what is from plugins, by type: the runs of every summary that was opened say them.
+#: Titles of methods and attacks of plugins, as the runs of opened summaries state them.
 _LEARNED: dict[str, dict[str, str]] = {"method": {}, "attack": {}}
 
 
 def learn_titles(runs: Iterable[Mapping[str, Any]]) -> None:
-    """Take from rows of runs.parquet how their methods and attacks are called.
+    """Take the titles of methods and attacks from rows of runs.parquet.
 
-    What other rows said before stays known: several records may be open at once. A method of the
-    table keeps its title. A title is one line, however a plugin writes it.
+    Titles from other rows are kept: several records may be open at once. A method of the table
+    keeps its title. A title is one line, however a plugin writes it.
     """
     for run in runs:
         result = run.get("result") or ""

@@ -1,8 +1,8 @@
 """Regret: how many points a method is below the best row of a cell, over all cells of the arenas.
 
 The best row of a cell is chosen on half of the seeds and measured on the other half, both ways, so
-that nobody profits from being chosen by luck. Oracles, which are told the groups or have all data
-in one place, are never the best, and rows that are equal seed by seed count once.
+that no row profits from being chosen by luck. Oracles, which know the groups or have all data in
+one place, are never the best, and rows that are equal seed by seed count once.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 import numpy as np
@@ -63,11 +64,12 @@ def regret(summary: Summary, cell: Cell, metric: str = EXPECTED.key) -> pd.DataF
     distinct: dict[tuple[Any, ...], str] = {}
     for method in sorted(eligible, key=method_order):
         distinct.setdefault(tuple(sorted(eligible[method].items())), method)
-    most = max((len(own) for own in eligible.values()), default=0)
-    # A row that lacks seeds is compared, and is not chosen.
-    whole = [method for method in distinct.values() if len(eligible[method]) == most]
-    if not whole:
+    if not distinct:
         return pd.DataFrame(columns=list(_COLUMNS))
+    # A row that has fewer seeds than others is compared, and is not chosen. More seeds than others
+    # do not make a row the only one to choose from.
+    usual = median_low(len(eligible[method]) for method in distinct.values())
+    whole = [method for method in distinct.values() if len(eligible[method]) >= usual]
     seeds = sorted(set.intersection(*(set(eligible[method]) for method in whole)))
     rival = best_by_seed({method: eligible[method] for method in whole}, seeds)
     tied = _tied({method: eligible[method] for method in distinct.values()}, whole, seeds)
@@ -98,7 +100,7 @@ def regret(summary: Summary, cell: Cell, metric: str = EXPECTED.key) -> pd.DataF
 
 
 def _oracles(summary: Summary, cell: Cell) -> set[str]:
-    """The ceiling of the experiment, and methods that are told which clients belong together."""
+    """The ceiling of the experiment, and methods that know which clients belong together."""
     oracles = set()
     for run in summary.at(cell):
         parameters = json.loads(run["config"] or "{}").get("parameters", {})
@@ -280,7 +282,7 @@ def write_across(
 
 
 def across_facts(summaries: Sequence[Summary], metric: str) -> dict[str, Any]:
-    """What the sidecar of the figure says of what is drawn.
+    """Return the content of the figure's sidecar.
 
     Args:
         summaries: The runs of each arena, at least one.

@@ -1,4 +1,4 @@
-"""Where a method of one's own stands among the rows of a record, paired over the seeds of both.
+"""Rank of a new method among the rows of a record, paired over the seeds of both.
 
 Its comparisons with all rivals, in all metrics and cells, are one family: Holm's correction runs
 over them, for the tests of difference and of equivalence each.
@@ -45,18 +45,18 @@ class Standing:
 
     @cached_property
     def metrics(self) -> tuple[Metric, ...]:
-        """What is compared: the headline, and the clients that agree and that differ apart."""
+        """The metrics compared: the headline, and those of clients that agree and that differ."""
         groups = [m for m in (AGREEING, DIFFERING) if m in self.summary.metrics]
         return (self.summary.personal, *groups)
 
     @cached_property
     def shown(self) -> tuple[Metric, ...]:
-        """What is shown and not compared: the worst decile, the shared model."""
+        """The metrics shown: those compared, the worst decile and the shared model."""
         return (*self.metrics, self.summary.worst, GLOBAL)
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
-        """Where the newcomer was run."""
+        """The cells in which the newcomer was run."""
         ran = [cell for cell in self.summary.cells() if self._of(cell, self.metrics[0])]
         return tuple(ran)
 
@@ -77,7 +77,7 @@ class Standing:
         return tuple(family(self.summary, members))
 
     def verdict(self, one: Comparison) -> str:
-        """What five seeds or more decide: higher, lower, equivalent, undecided."""
+        """Return the verdict of five seeds or more: higher, lower, equivalent, undecided."""
         return one.decided(SHOWN_FROM)
 
     def lines(self, cell: Cell) -> list[Line]:
@@ -121,7 +121,7 @@ class Standing:
 
     @cached_property
     def tuned(self) -> bool:
-        """Whether a search found the newcomer's hyper-parameters, as those of the record's rows."""
+        """Whether the newcomer's hyper-parameters come from a search, as those of the record do."""
         return self.newcomer in dict(searched(self.summary))
 
     def _of(self, cell: Cell, metric: Metric) -> dict[int, float]:

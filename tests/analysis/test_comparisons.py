@@ -1,13 +1,16 @@
 """Primary comparisons: SciPy's paired tests, Holm over all that were named, and verdicts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from fedsdg.analysis.comparisons import comparisons, facts
+from fedsdg.analysis.comparisons import Named, adjusted, compare, comparisons, facts
 from fedsdg.analysis.inference import holm
+from fedsdg.analysis.names import metric_named
 from fedsdg.analysis.summarise import summarise
-from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.summary import Cell, Setting, Summary
 from fedsdg.analysis.tables import write_table
 
 from .conftest import Run, write_run
@@ -271,3 +274,48 @@ def test_a_weaker_word_in_the_quarter_before_is_said(summary_of, tmp_path) -> No
     one = by_round(summary_of, clear, clear, before=spread(0.0, 0.03, key=4))
     assert (one.verdict, one.remark) == ("higher", "in the quarter before the last: undecided")
     assert by_round(summary_of, clear, clear, before=clear).remark == ""
+
+
+def test_an_opposite_word_in_the_quarter_before_is_said(summary_of) -> None:
+    clear = spread(0.05, 0.01)
+    one = by_round(summary_of, clear, clear, before=spread(-0.05, 0.01, key=4))
+    assert (one.verdict, one.remark) == ("higher", "in the quarter before the last: lower")
+    none = spread(0.0, 0.03, key=4)
+    undecided = by_round(summary_of, none, none, before=clear)
+    assert (undecided.verdict, undecided.remark) == ("undecided", ""), "it is the weakest word"
+
+
+def test_records_without_a_last_quarter_have_the_last_round_beside() -> None:
+    def one(difference):
+        values = {"fedsdg": dict.fromkeys(SEEDS, 0.6)}
+        values["ditto"] = {seed: 0.6 - difference[seed] for seed in SEEDS}
+        metric = metric_named("personal_accuracy")
+        name = Named("one", "fedsdg", ("ditto",), metric, Cell(Setting("digits", 10), "iid"))
+        return adjusted([compare(name, values)])[0]
+
+    clear, none = one(spread(0.05, 0.01)), one(spread(0.0, 0.03, key=4))
+    both = replace(clear, aside={"last": none})
+    assert both.verdict == "undecided (selected round: higher; last round: undecided)"
+
+
+def test_not_below_each_of_several_by_a_margin_takes_the_largest_p(compared) -> None:
+    """A point behind one of two: above −3 is above it for each, so no correction is needed."""
+    differences = {"ditto": spread(-0.01, 0.02, key=1), "fedrep": spread(0.03, 0.09, key=2)}
+    claim = named("one", list(differences)) | {"kind": "not-below", "margin": 3.0}
+    one = compared(differences, claim)["one"]
+    p = [stats.ttest_1samp(d, -0.03).pvalue for d in differences.values()]
+    assert one.decisive.rival == "ditto" and p[1] > 2 * p[0]
+    assert one.p == pytest.approx(p[1])
+
+
+def test_equivalent_to_each_is_as_sure_as_the_least_sure(compared) -> None:
+    differences = {"ditto": spread(0.0, 0.004, key=1), "fedrep": spread(0.002, 0.05, key=2)}
+    one = compared(differences)["one"]
+    p = []
+    for d in differences.values():
+        above = stats.ttest_1samp(d, -0.01, alternative="greater").pvalue
+        below = stats.ttest_1samp(d, 0.01, alternative="less").pvalue
+        p.append(max(above, below))
+    assert p[0] < 0.05 < p[1]
+    assert one.p_equivalent == pytest.approx(p[1])
+    assert one.verdict == "undecided", "equivalent to one of two is not equivalent to each"

@@ -1,5 +1,6 @@
 """Findings: rendered from the ledger, refused where they cite or presume what is not so."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,7 @@ def test_an_unknown_id_is_named_with_what_was_meant(findings) -> None:
     [
         ({"id": "x", "blocks": ["needs"]}, "finding x lacks 'text'"),
         ({"text": "A.", "blocks": ["needs"]}, "finding 1 lacks 'id'"),
+        ({"id": "x", "text": "A.", "blocks": "needs"}, "'blocks' is 'needs'; write a list"),
         ({"id": "x", "text": "A.", "blocks": ["n"], "presume": {}}, "did you mean 'presumes'"),
     ],
 )
@@ -118,3 +120,20 @@ def test_statements_are_those_of_the_committed_ledger() -> None:
         assert known[entry.id].verdict == entry.verdict
         if entry.effect is None:
             assert known[entry.id].text == entry.reason
+
+
+@pytest.mark.parametrize(
+    ("horizon", "quarter", "shown"),
+    [
+        ("steady", "", ""),
+        ("steady − steady", "", ""),
+        ("", "", ""),
+        ("rising − steady", "", "training: rising, steady"),
+        ("rising", "supported", "both words; training: rising"),
+        ("steady", "supported", "both words"),
+    ],
+)
+def test_a_statement_has_the_horizon_unless_it_is_steady(horizon, quarter, shown) -> None:
+    entry = next(one for one in read_ledger(ROOT / "results/reference/ledger.json") if one.n)
+    changed = replace(entry, horizon=horizon, quarter=quarter, reason="both words")
+    assert statements([changed], {})[entry.id].horizon == shown

@@ -231,3 +231,23 @@ def test_equal_images_leave_the_interval_over_seeds() -> None:
     assert (one.low, one.high) == (pytest.approx(plain.low), pytest.approx(plain.high))
     with pytest.raises(ValueError, match="5 levels need finite images"):
         crossed_interval(levels, images[:4])
+
+
+def test_images_that_differ_by_chance_alone_leave_the_interval_over_seeds() -> None:
+    """Every image is right as often as any other, though each seed errs on images of its own."""
+    levels = np.array([0.4, 0.6, 0.5, 0.4, 0.6])
+    own = 0.1 * np.kron(np.array([1, -1, 0, 1, -1])[:, None], np.array([1.0, -1.0] * 10))
+    images = levels[:, None] + own - own.mean(axis=0)
+    one, plain = crossed_interval(levels, images), mean_interval(levels)
+    assert (one.low, one.high) == (pytest.approx(plain.low), pytest.approx(plain.high))
+
+
+def test_the_part_of_the_images_in_a_crossed_interval_is_their_variance() -> None:
+    """On average σ²/I, with σ that of the images; the noise of single answers adds nothing."""
+    rng = np.random.default_rng(11)
+    parts = []
+    for _ in range(800):
+        x = crossed(rng, images=40) + rng.normal(0, 0.4, (5, 40))
+        one, plain = crossed_interval(x.mean(axis=1), x), mean_interval(x.mean(axis=1))
+        parts.append(one.error**2 - plain.error**2)
+    assert np.mean(parts) == pytest.approx(0.25**2 / 40, rel=0.05)

@@ -11,6 +11,7 @@ from fedsdg.analysis.judge import (
     SUPPORTED,
     UNDECIDED,
     Threshold,
+    against_the_best,
     judge,
 )
 
@@ -104,3 +105,33 @@ def test_the_smallest_visible_difference_is_seen_four_times_in_five():
 def test_a_threshold_of_another_form_is_refused(given):
     with pytest.raises(ValueError, match="claim x: the threshold is .*write"):
         Threshold.read(given, "claim x: the threshold")
+
+
+def test_a_rival_of_few_seeds_leaves_the_best_of_several_undecided():
+    """Above both rivals, but the worse of them shares only four seeds."""
+    threshold = Threshold(0.0, None)
+    near, far = judge(FIVE, threshold), judge([9.0, 9.1, 9.0, 9.1], threshold)
+    assert near.verdict == SUPPORTED and near.effect < far.effect
+    both = against_the_best([near, far], threshold)
+    assert (both.verdict, both.n, both.effect) == (UNDECIDED, 4, near.effect)
+    assert both.low is both.high is both.p is None
+    assert against_the_best([near, near], threshold).verdict == SUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("given", "rivals"),
+    [
+        ({"above": 1.0}, 1),  # above each
+        ({"above": 6.0}, 2),  # not above the one that was picked
+        ({"below": 4.0}, 2),
+        ({"below": 2.0}, 1),
+        ({"between": [2.0, 5.0]}, 2),
+    ],
+)
+def test_the_best_of_two_costs_its_correction_on_the_side_it_was_picked_for(given, rivals):
+    """Of two alike rivals the p of one stands, or twice it where a pick could have decided."""
+    threshold = Threshold.read(given, "here")
+    alone = judge(FIVE, threshold)
+    both = against_the_best([alone, alone], threshold)
+    smaller = min(alone.support, alone.against)
+    assert both.p == pytest.approx(min(1.0, rivals * 2 * smaller))

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -206,12 +207,57 @@ def test_a_verdict_that_the_last_quarter_does_not_share_is_undecided(place):
     assert weaker.verdict == "supported"
     assert weaker.remark == "in the quarter before the last: undecided"
     assert "in the quarter before the last" in page([weaker])
+    opposite = at_rounds(place, clear, clear, [-value for value in clear])
+    assert (opposite.verdict, opposite.remark) == (
+        "supported",
+        "in the quarter before the last: refuted",
+    )
 
 
-@pytest.mark.parametrize(("rate", "verdict"), [(0.1, "undecided"), (0.5, "supported")])
-def test_gates_that_cannot_have_moved_decide_no_claim_about_gates(place, rate, verdict):
-    """Eight rounds of two steps: η_m × steps is 1.6, or 8."""
-    for seed in range(5):
+def test_each_study_is_a_family_of_its_own(place):
+    """By its section: claims of one study are adjusted for one another, two studies are not."""
+    first = changed(id="a", source="study", section="One", minus={"method": "krum"})
+    second = first | {"id": "b", "threshold": {"above": 2.9}}
+    (alone,) = judged(place, second)
+    same = {entry.id: entry for entry in judged(place, first, second)}
+    apart = {entry.id: entry for entry in judged(place, first, second | {"section": "Two"})}
+    differences = [3.0, 3.0, 4.0, 3.0, 4.0]
+    p = {k: stats.ttest_1samp(differences, t).pvalue for k, t in (("a", 0.0), ("b", 2.9))}
+    assert p["a"] < p["b"] / 2
+    assert same["a"].p == pytest.approx(2 * p["a"], rel=1e-3)
+    assert apart["a"].p == pytest.approx(p["a"], rel=1e-3)
+    assert apart["b"].p == alone.p == pytest.approx(p["b"], rel=1e-3)
+
+
+def test_a_claim_that_only_the_adjustment_leaves_undecided_says_so(place):
+    """Its own interval is above the threshold, p = 0.046; that of the other holds it."""
+    krum = {"minus": {"method": "krum"}}
+    alone = changed(id="alone", threshold={"above": 2.7}, **krum)
+    wide = changed(id="wide", threshold={"above": 3.3}, **krum)
+    assert judged(place, alone)[0].verdict == "supported"
+    entries = judged(place, alone, wide)
+    assert [entry.verdict for entry in entries] == ["undecided", "undecided"]
+    assert entries[0].low > 2.7 and entries[1].low < 3.3 < entries[1].high
+    assert entries[0].reason == "not after the adjustment for the other claims of its family"
+    assert entries[1].reason == "the interval straddles the threshold"
+
+
+def test_the_words_of_the_last_quarter_are_adjusted_as_well(place):
+    """p = 0.046 there alone, twice that in a family of two whose other claim is undecided there."""
+    clear = [0.05, 0.06, 0.05, 0.055, 0.05]
+    at_rounds(place, clear, [0.03, 0.03, 0.04, 0.03, 0.04], clear)
+    keys = {"arguments": {"metric": "expected_accuracy"}, "minus": {"method": "krum"}}
+    first = changed(id="first", threshold={"above": 2.7}, **keys)
+    second = changed(id="second", threshold={"above": 3.3}, **keys)
+    assert judged(place, first)[0].verdict == "supported"
+    entry = judged(place, first, second)[0]
+    assert entry.verdict == "undecided"
+    assert entry.reason == "selected round: supported; last quarter: undecided"
+
+
+def with_gates(place, **rates):
+    """Method → η_m; eight rounds of two steps each, so that η_m × steps is 16 · η_m."""
+    for seed, (method, rate) in product(range(5), rates.items()):
         rows = [
             {"round": r, "client": k, "participated": True, "local_steps": 2, "val_accuracy": 0.5}
             | {"gates": [0.01, 0.02]}
@@ -220,15 +266,39 @@ def test_gates_that_cannot_have_moved_decide_no_claim_about_gates(place, rate, v
         ]
         rounds = [{"round": r, "evaluated": True} for r in range(1, 9)]
         config = SETTING | {"training": {"epochs": 1, "eta_m": rate}}
-        one = Run("fedsdg", seed, skew="iid", rounds=rounds, rows=rows, config=config)
+        one = Run(method, seed, skew="iid", rounds=rounds, rows=rows, config=config)
         write_run(place / "runs" / "arena", one)
     summarise(place / "runs" / "arena", place / "records" / "arena")
-    claim = changed(measure="gate share", arguments={"below": 0.1}, minus="gone",
-                    threshold={"above": 90})  # fmt: skip
-    (entry,) = judged(place, claim)
+
+
+GATES = changed(id="gates", measure="gate share", arguments={"below": 0.1}, minus="gone",
+                threshold={"above": 90})  # fmt: skip
+
+
+@pytest.mark.parametrize(("rate", "verdict"), [(0.1, "undecided"), (0.5, "supported")])
+def test_gates_that_cannot_have_moved_decide_no_claim_about_gates(place, rate, verdict):
+    with_gates(place, fedsdg=rate)
+    (entry,) = judged(place, GATES)
     assert (entry.verdict, entry.effect) == (verdict, 100.0)
     if verdict == "undecided":
         assert entry.reason == "gates fixed by tuning: η_m × steps is 1.6, below 3"
+
+
+def test_gates_of_the_row_compared_with_must_have_moved_as_well(place):
+    with_gates(place, fedsdg=0.5, fedavg=0.1)
+    claim = GATES | {"minus": {"method": "fedavg"}, "threshold": {"below": 1}}
+    (entry,) = judged(place, claim)
+    assert (entry.verdict, entry.effect) == ("undecided", 0.0)
+    assert entry.reason == "gates fixed by tuning: η_m × steps is 1.6, below 3"
+    with_gates(place, fedavg=0.5)
+    assert judged(place, claim)[0].verdict == "supported"
+
+
+def test_what_fixed_gates_leave_undecided_costs_other_claims_nothing(place):
+    with_gates(place, fedsdg=0.1)
+    other = changed(method="krum", minus={"method": "fedavg"}, threshold={"above": 5})
+    alone, beside = judged(place, other)[0], judged(place, GATES, other)[1]
+    assert beside.p == alone.p is not None
 
 
 def test_a_level_has_an_interval_over_seeds_and_images(place):

@@ -1,11 +1,12 @@
 """Measures of the ledger on records written row by row, where the answer is known."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from fedsdg.analysis.measures import MEASURES, Case, LackingError, Record
+from fedsdg.analysis.measures import MEASURES, Case, LackingError, Record, answers_by_image
 from fedsdg.analysis.summary import Summary
 from fedsdg.files import write_json
 
@@ -224,3 +225,28 @@ def test_a_record_without_groups_cannot_tell_them_apart(summary_of):
     record = Record(Summary(summary_of([one])))
     with pytest.raises(LackingError, match="no conflicts of fedsdg"):
         MEASURES["gate"].function(record, Case(CELL, "fedsdg", {"clients": "agree"}))
+
+
+def test_answers_are_shared_among_the_clients_of_a_group(summary_of):
+    """Ten images; clients that agree err on the fourth, the others on all but the last."""
+    agree, differ = np.arange(10) != 3, np.arange(10) == 9
+    made = [run(0), run(1)]
+    made += [replace(one, skew="dirichlet~0.1") for one in made]
+    for one in made:
+        for row in one.rows:
+            if row["round"] == 8:
+                right = differ if row["client"] > 1 else agree
+                row["answers"] = np.packbits(right).tobytes()
+    record = Record(Summary(summary_of(made)))
+
+    def shares(metric, cell=CELL):
+        return answers_by_image(record, Case(cell, "fedsdg", {"metric": metric}), [0, 1])
+
+    for metric, expected in (
+        ("expected_accuracy_a", agree),
+        ("expected_accuracy_b", differ),
+        ("expected_accuracy", (agree + 1.0 * differ) / 2),
+    ):
+        np.testing.assert_array_equal(shares(metric), [expected, expected])
+    assert shares("personal_accuracy") is None, "it has other images for each client"
+    assert shares("expected_accuracy", "dirichlet~0.1@half") is None, "not every image counts"

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from fedsdg.analysis.regret import best_by_seed, regret, regrets, write_across
 from fedsdg.analysis.summarise import summarise
@@ -13,6 +14,7 @@ from fedsdg.analysis.summary import Summary
 from fedsdg.cli.main import main
 
 from .conftest import Run, write_run
+from .test_comparisons import spread
 
 METRIC = "expected_accuracy"
 
@@ -97,11 +99,35 @@ def test_a_row_that_cannot_be_told_from_the_best_is_marked(tmp_path) -> None:
     assert rows["tied"].to_dict() == {"fedsdg": True, "ditto": True, "krum": False}
 
 
+def test_rows_are_told_from_the_best_by_holms_one_sided_tests(tmp_path) -> None:
+    """One row with p = 0.03 is below the best; of two with that p neither is, at 5 %."""
+    t = stats.t.isf(0.03, 4)
+    best = np.array([0.8, 0.82, 0.78, 0.81, 0.79])
+    below = [best - spread(t * 0.01 / 5**0.5, 0.01, 5, key=key) for key in (1, 2)]
+    assert stats.ttest_rel(best, below[1], alternative="greater").pvalue == pytest.approx(0.03)
+    two = {"fedsdg": best, "krum": below[0]}
+    for name, values, tied in (
+        ("two", two, {"fedsdg"}),
+        ("copy", two | {"krum-again": below[0]}, {"fedsdg"}),  # counts once
+        ("three", two | {"ditto": below[1]}, {"fedsdg", "krum", "ditto"}),
+    ):
+        listed = {method: own.tolist() for method, own in values.items()}
+        rows = of(write_arena(tmp_path, name, {"iid": listed}))
+        assert set(rows.index[rows["tied"]]) == tied, name
+
+
 def test_a_row_that_lacks_a_seed_is_compared_and_not_chosen(tmp_path) -> None:
     values = {"fedsdg": [0.8, 0.8, 0.8], "ditto": [0.99, 0.99], "krum": [0.7, 0.7, 0.7]}
     rows = of(write_arena(tmp_path, "one", {"iid": values}))
     assert rows.loc["krum", "regret"] == pytest.approx(0.1)
     assert (rows.loc["ditto", "n"], rows.loc["ditto", "regret"]) == (2, pytest.approx(-0.19))
+
+
+def test_a_row_with_more_seeds_than_others_is_not_the_only_one_to_choose_from(tmp_path) -> None:
+    values = {"fedsdg": [0.8] * 3, "ditto": [0.75] * 3, "krum": [0.7] * 6}
+    rows = of(write_arena(tmp_path, "one", {"iid": values}))
+    assert rows["regret"].to_dict() == pytest.approx({"fedsdg": 0.0, "ditto": 0.05, "krum": 0.1})
+    assert set(rows["n"]) == {3}
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The ledger: what the specifications claim, and what the record says of it.
+"""The ledger: the claims of the specifications, judged by the record.
 
 ``claims.yaml`` holds the claims, one entry each; nothing in it is measured. The ledger looks up the
 numbers of every entry in the committed records and judges them.

@@ -1,4 +1,4 @@
-"""The claims of ``claims.yaml``: what an entry may say, checked against the published grids."""
+"""The claims of ``claims.yaml``, checked against the published grids."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fedsdg.files.strict_yaml import read_yaml
 #: Required of every entry.
 _TEXTS = ("id", "source", "origin", "section", "sentence")
 SPECIFICATION, HYPOTHESIS, POST_HOC = "specification", "hypothesis", "post hoc"
-#: Where a claim is from: a specification; ours, written before its runs; or after its quantity
-#: could be read somewhere.
+#: Origins of claims: a specification; a hypothesis of ours, written before its runs; post hoc,
+#: written after its quantity could be read somewhere.
 ORIGINS = (SPECIFICATION, HYPOTHESIS, POST_HOC)
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
 _MEASURED = ("experiment", "cell", "method", "measure", "threshold")
@@ -62,7 +62,7 @@ class Claim:
 
     @property
     def other(self) -> Mapping[str, Any] | None:
-        """What the number is compared with, as changes to its own arguments."""
+        """The other side of the comparison, as changes to the claim's own arguments."""
         return self.minus if self.minus is not None else self.over
 
     @property
@@ -95,7 +95,7 @@ class Claim:
 
     @property
     def unit(self) -> str:
-        """What stands behind the effect in print."""
+        """The unit printed behind the effect."""
         unit = MEASURES[self.measure].unit
         if self.over is not None:
             return "times"
@@ -201,7 +201,7 @@ def _remedy(kind: str, key: str) -> str:
 
 
 def _check(claim: Claim, where: str, grids: Mapping[str, Grid]) -> None:
-    """That the experiment, the cells, the rows, the measure and its options exist."""
+    """Raise unless the experiment, the cells, the rows, the measure and its options exist."""
     if claim.minus is not None and claim.over is not None:
         raise ValueError(f"{where} has both 'minus' and 'over'; remove one")
     for experiment in (str(claim.experiment), claim.other_experiment):
@@ -242,7 +242,7 @@ def _check(claim: Claim, where: str, grids: Mapping[str, Grid]) -> None:
 def _check_place(
     where: str, grid: Grid, cell: str, methods: Sequence[str], dataset: str | None
 ) -> None:
-    """That the experiment has this cell, these rows and this data set, or no other than one."""
+    """Raise unless the experiment has this cell, these rows and this data set."""
     if dataset is None and len(grid.datasets) > 1:
         raise ValueError(
             f"{where}: {grid.experiment} has the data sets {', '.join(grid.datasets)}; name one "

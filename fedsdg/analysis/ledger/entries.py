@@ -14,8 +14,9 @@ from fedsdg.analysis.horizon import (
     gate_moves,
     horizon_of,
 )
-from fedsdg.analysis.inference import benjamini_hochberg, crossed_interval
+from fedsdg.analysis.inference import benjamini_hochberg, crossed_interval, two_sided
 from fedsdg.analysis.judge import (
+    LEVEL,
     OPEN,
     REFUTED,
     SUPPORTED,
@@ -34,11 +35,12 @@ from fedsdg.analysis.measures import (
     Values,
     answers_by_image,
 )
+from fedsdg.analysis.names import BESIDE
 from fedsdg.files.places import split_setting
 
-#: Of post hoc claims: an interval and no verdict.
+#: Post hoc claims have an interval and no verdict.
 NO_VERDICT = "no verdict"
-#: In the order of the page: what is refuted is not to be looked for.
+#: In the order of the page: refuted claims come first.
 VERDICTS = (REFUTED, SUPPORTED, UNDECIDED, NO_VERDICT, OPEN)
 #: Fields that stand in the ledger's file only where they say something.
 _OPTIONAL = ("origin", "seen_in", "p", "quarter", "remark")
@@ -93,7 +95,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Sides:
-    """What a claim is decided by: a number for each seed, and the two that it is made of.
+    """The numbers that decide a claim: one for each seed, and the two sides it is made of.
 
     It is the difference or ratio of ``own`` and ``theirs``. ``rival`` is the row on the other side;
     "" where there is none, and ``theirs`` is empty. ``others`` are the numbers against each rival,
@@ -171,7 +173,7 @@ def _finished(draft: _Draft, judged: Mapping[str, Judgement]) -> Entry:
     mine, *others = judged.items()
     verdict, reason = mine[1].verdict, ""
     words = {at: one.verdict for at, one in others}
-    quarter = next((word for at, word in words.items() if at != BEFORE), verdict)
+    beside, quarter = next(((at, w) for at, w in words.items() if at != BEFORE), ("", verdict))
     if entry.verdict == NO_VERDICT:
         return entry
     if entry.reason:  # gates that cannot have moved
@@ -183,9 +185,9 @@ def _finished(draft: _Draft, judged: Mapping[str, Judgement]) -> Entry:
             reason = "not after the adjustment for the other claims of its family"
     remark = ""
     if quarter != verdict:
-        reason = f"selected round: {verdict}; last quarter: {quarter}"
-    elif words.get(BEFORE, verdict) == UNDECIDED != verdict:
-        remark = f"in the quarter before the last: {UNDECIDED}"
+        reason = f"selected round: {verdict}; {BESIDE[beside]}: {quarter}"
+    elif words.get(BEFORE, verdict) != verdict != UNDECIDED:
+        remark = f"in the quarter before the last: {words[BEFORE]}"
     return replace(
         entry,
         verdict=verdict if quarter == verdict else UNDECIDED,
@@ -197,8 +199,10 @@ def _finished(draft: _Draft, judged: Mapping[str, Judgement]) -> Entry:
 
 
 def _straddles(one: Judgement) -> bool:
-    """Whether the interval alone, at the level of one test, decides nothing."""
-    return one.support is None or one.against is None or min(one.support, one.against) >= 0.025
+    """Return whether the interval alone, at the level of one test, decides nothing."""
+    return (
+        one.support is None or one.against is None or two_sided(one.support, one.against) >= LEVEL
+    )
 
 
 def _draft(claim: Claim, opened: Mapping[str, Record | None]) -> _Draft:
@@ -292,7 +296,7 @@ def _measured(claim: Claim, record: Record, other: Record) -> _Draft:
     entry = Entry(
         **_texts(claim),
         verdict=mine.verdict if decided else NO_VERDICT,
-        reason=_fixed_gates(claim, record) if decided else "",
+        reason=_fixed_gates(claim, record, other) if decided else "",
         experiment=claim.experiment,
         cell=claim.cell,
         measure=_described(claim),
@@ -336,16 +340,24 @@ def _judged(claim: Claim, record: Record, other: Record, at: str) -> Judgement:
     return against_the_best(several, claim.threshold)
 
 
-def _fixed_gates(claim: Claim, record: Record) -> str:
-    """Why a claim about gates is not decided; "" where it is, or is about something else."""
+def _fixed_gates(claim: Claim, record: Record, other: Record) -> str:
+    """Return why a claim about gates is undecided: gates of a row it names cannot have moved.
+
+    Returns "" for a claim that can be decided or is about something else.
+    """
     if not MEASURES[claim.measure].gates:
         return ""
-    cell = record.place(Case(claim.cell, claim.method, {}, claim.dataset))
-    moves = gate_moves(record.summary)
-    here = moves[cell.matches(moves) & (moves["method"] == claim.method)]["travel"].dropna()
-    if here.empty or here.iloc[0] >= GATES_MOVE:
-        return ""
-    return f"{FIXED_BY_TUNING}: η_m × steps is {here.iloc[0]:.1f}, below {GATES_MOVE:g}"
+    cases = [(record, Case(claim.cell, claim.method, {}, claim.dataset))]
+    if claim.other is not None:
+        names = claim.others
+        cases += [(other, Case(claim.other_cell, n, {}, claim.other_dataset)) for n in names]
+    for there, case in cases:
+        moves = gate_moves(there.summary)
+        here = moves[there.place(case).matches(moves) & (moves["method"] == case.method)]
+        travel = here["travel"].dropna()
+        if len(travel) and travel.iloc[0] < GATES_MOVE:
+            return f"{FIXED_BY_TUNING}: η_m × steps is {travel.iloc[0]:.1f}, below {GATES_MOVE:g}"
+    return ""
 
 
 def _mean(values: Iterable[float]) -> float:
@@ -417,7 +429,7 @@ def _plain(value: float | None) -> str:
 
 
 def _horizon(claim: Claim, record: Record, other: Record, rival: str) -> str:
-    """Where training stood on both sides; empty where it does not matter to the number."""
+    """The horizon words of both sides; empty for numbers that do not depend on training."""
     if not MEASURES[claim.measure].learned:
         return ""
     cases = [(record, Case(claim.cell, claim.method, {}, claim.dataset))]

@@ -94,7 +94,7 @@ def changed_origins(claims: Sequence[Claim], records: Path) -> Iterator[tuple[st
 
 
 def _declared(claim: Claim) -> dict[str, Any]:
-    """What is frozen of an entry; its substance is a hash of the fields that are set."""
+    """The frozen form of an entry; its substance is a hash of the fields that are set."""
     given = {name: value for name, value in asdict(claim).items() if name not in _APART and value}
     given["sentence"] = " ".join(claim.sentence.split())
     seen = {"seen_in": claim.seen_in} if claim.seen_in else {}

@@ -60,7 +60,7 @@ def primary(summary: Summary) -> Table:
 
 
 def remarks(summary: Summary, one: Comparison) -> list[str]:
-    """What stands beside a verdict: the horizon of its rows, and a weaker word a quarter before.
+    """Return what stands beside a verdict: its rows' horizon, another word a quarter before.
 
     Args:
         summary: The summary that the comparison is from.
