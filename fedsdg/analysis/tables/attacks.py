@@ -10,11 +10,11 @@ from fedsdg.analysis.tables.layout import (
     Column,
     Row,
     Table,
-    interval_notes,
     number,
     pivot,
     ranked,
     share,
+    table_of_means,
     table_of_views,
 )
 from fedsdg.analysis.views.attacks import accuracy_by_share, detections
@@ -51,15 +51,8 @@ def byzantine(summary: Summary) -> Table:
             ]
             title = f"{where}, {attack}"
             blocks.append(pivot(title, part, {"method": "Method"}, columns, ranked(summary)))
-    return table_of_views(
-        summary,
-        "byzantine",
-        _BYZANTINE.format(round=summary.rounds[summary.reported]),
-        blocks,
-        view.rename(columns={name: f"{name} (share)" for name in ("mean", "low", "high")}),
-        interval_notes(summary, view["n"], blocks),
-        without="No run of this experiment was attacked.",
-    )
+    none = "No run of this experiment was attacked."
+    return table_of_means(summary, "byzantine", _BYZANTINE, blocks, view, none)
 
 
 def detection(summary: Summary) -> Table:

@@ -259,6 +259,30 @@ def table_of_views(
     return Table(name, caption, tuple(blocks), tuple(notes), raw)
 
 
+def table_of_means(
+    summary: Summary,
+    name: str,
+    caption: str,
+    blocks: Sequence[Block],
+    view: pd.DataFrame,
+    without: str,
+) -> Table:
+    """A table of reported accuracies, with the notes on their intervals.
+
+    Args:
+        summary: The experiment.
+        name: The name of the table.
+        caption: Its caption; ``{round}`` stands for the title of the reported round.
+        blocks: Its blocks.
+        view: Its means over seeds with the ends of their intervals, shares of 1.
+        without: The only note of a table without blocks.
+    """
+    caption = caption.format(round=summary.rounds[summary.reported])
+    raw = view.rename(columns={name: f"{name} (share)" for name in ("mean", "low", "high")})
+    notes = interval_notes(summary, view["n"], blocks)
+    return table_of_views(summary, name, caption, blocks, raw, notes, without)
+
+
 def interval_notes(
     summary: Summary, counts: Sequence[int] | pd.Series, blocks: Sequence[Block]
 ) -> list[str]:
