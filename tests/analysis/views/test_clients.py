@@ -78,6 +78,16 @@ def test_measures_are_taken_within_clients_first(summary_of) -> None:
             assert value == pytest.approx(rho.statistic)
 
 
+def test_a_gate_on_a_border_is_neither_closed_nor_open_but_in_the_middle(summary_of) -> None:
+    run = parted(0)
+    for row in run.rows:
+        if "gates" in row:
+            row["gates"] = [0.1, 0.4, 0.6, 0.9]
+    rows = gate_dynamics(Summary(summary_of([run])))
+    means = rows.groupby("measure")["value"].unique()
+    assert [means[name].tolist() for name in ("closed", "middle", "open")] == [[0.0], [0.5], [0.0]]
+
+
 def test_steps_of_old_records_are_counted(summary_of) -> None:
     """Of old records the steps of the rounds in which a client took part add up."""
     run = parted(0, parted=False)
