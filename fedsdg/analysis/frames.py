@@ -20,8 +20,10 @@ PLACE = ["dataset", "clients", "skew"]
 CASE = [*PLACE, "method"]
 #: Columns of a mean over seeds.
 MEAN = ["n", "mean", "low", "high"]
+#: ``CASE`` with the scenario in a column of its own: the runs that are averaged over their seeds.
+ROW = [*PLACE, "scenario", "method"]
 #: What names a run in a frame whose scenarios were split off.
-RUN = [*PLACE, "scenario", "method", "seed"]
+RUN = [*ROW, "seed"]
 
 
 def split_scenario(frame: pd.DataFrame) -> pd.DataFrame:

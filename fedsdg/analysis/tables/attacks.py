@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedsdg.analysis.formatting import few_seeds
-from fedsdg.analysis.frames import PLACE, groups, places
+from fedsdg.analysis.frames import ROW, groups, places
 from fedsdg.analysis.inference import SHOWN_FROM
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables.layout import (
@@ -65,7 +65,7 @@ def detection(summary: Summary) -> Table:
         number("delay", "delay (rounds)", "{:.1f}".format),
     ]
     runs = detections(summary)
-    by_method = runs.groupby([*PLACE, "scenario", "method"], sort=False)
+    by_method = runs.groupby(ROW, sort=False)
     numbers = [column.raw for column in columns if column.raw]
     view = by_method[numbers].mean().assign(runs=by_method.size()).reset_index()
     lines = {"scenario": "Scenario", "method": "Method"}

@@ -7,7 +7,7 @@ from itertools import product
 
 import pandas as pd
 
-from fedsdg.analysis.frames import CASE, MEAN, PLACE, over_seeds, split_scenario
+from fedsdg.analysis.frames import CASE, MEAN, ROW, over_seeds, split_scenario
 from fedsdg.analysis.names import AGREEING, DIFFERING, NOT_RUN, Metric
 from fedsdg.analysis.summary import Summary
 
@@ -81,4 +81,4 @@ def reported_accuracy(summary: Summary, metrics: Sequence[Metric]) -> pd.DataFra
     rows = split_scenario(rows[rows["n"] > 0])
     order = [metric.key for metric in metrics]
     rows = rows.sort_values("metric", key=lambda keys: keys.map(order.index), kind="stable")
-    return rows[[*PLACE, "scenario", "method", "metric", *MEAN]].reset_index(drop=True)
+    return rows[[*ROW, "metric", *MEAN]].reset_index(drop=True)

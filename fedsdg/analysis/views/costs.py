@@ -10,7 +10,7 @@ import pandas as pd
 from fedsdg.analysis.frames import (
     CASE,
     MEAN,
-    PLACE,
+    ROW,
     RUN,
     finished,
     groups,
@@ -35,7 +35,6 @@ COUNTS = ["idle_seconds", "arrived", "late", "discarded", "passed_over", "droppe
 #: Clients without time for an update: a column only of the rounds that have any.
 LACKING = "out_of_time"
 
-_LINE = [*PLACE, "scenario", "method"]
 #: What a whole run costs is compared over all skews of a data set.
 _METHOD = ["dataset", "clients", "method"]
 _PHASES = ["train_seconds", "aggregate_seconds", "evaluate_seconds"]
@@ -141,14 +140,14 @@ def accuracy_over_time(summary: Summary) -> pd.DataFrame:
     metrics = [summary.personal.key, GLOBAL.key]
     frame = summary.frame("rounds", [*CASE, "seed", "evaluated"], ["simulated_seconds", *metrics])
     frame = frame[frame["evaluated"].astype(bool) & frame["simulated_seconds"].notna()]
-    columns = [*_LINE, "metric", "seconds", "n", "mean"]
+    columns = [*ROW, "metric", "seconds", "n", "mean"]
     parts = []
-    for key, runs in groups(split_scenario(frame), *_LINE):
+    for key, runs in groups(split_scenario(frame), *ROW):
         for metric in metrics:
             # A column for each seed, which keeps its accuracy until its next evaluation.
             curves = runs.pivot_table(metric, "simulated_seconds", "seed", aggfunc="last").ffill()
             means = curves.dropna().mean(axis=1).rename("mean").rename_axis("seconds")
-            names = dict(zip(_LINE, key, strict=True)) | {"metric": metric, "n": curves.shape[1]}
+            names = dict(zip(ROW, key, strict=True)) | {"metric": metric, "n": curves.shape[1]}
             parts.append(means.reset_index().assign(**names))
     return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
 
@@ -173,7 +172,7 @@ def costs_of_waiting(summary: Summary) -> pd.DataFrame:
     totals["discarded_share"] = totals["discarded"] / uploads.where(uploads > 0)
     accuracies = finished(summary)[[*RUN, summary.personal.key, GLOBAL.key]]
     per_run = accuracies.merge(totals.reset_index(), on=RUN)
-    lines = per_run.groupby(_LINE, sort=False)
+    lines = per_run.groupby(ROW, sort=False)
     return lines[[n for n in per_run if n not in RUN]].mean().assign(n=lines.size()).reset_index()
 
 
