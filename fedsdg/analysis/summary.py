@@ -179,7 +179,7 @@ class Summary:
 
     @property
     def reported(self) -> str:
-        """The round that tables and figures report: "quarter", or "last" in older records."""
+        """The round that tables and figures report: "selected" by validation data."""
         return next(iter(self.rounds))
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Clients that attack or have wrong labels: what they cost, who is caught, and who gets weight."""
+"""Clients that attack or have wrong labels: loss of accuracy, detection, and weights."""
 
 from __future__ import annotations
 

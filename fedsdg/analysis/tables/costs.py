@@ -1,4 +1,4 @@
-"""What methods cost: bytes, seconds, simulated time, and what a stated accuracy takes."""
+"""Costs of methods: bytes, seconds, simulated time, and the cost of a target accuracy."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _long(value: float) -> str:
 
 
 def rounds_to_target(summary: Summary) -> Table:
-    """A block for each cell: a row for each method, what each target took beside it."""
+    """A block for each cell: a row for each method with the cost of each target."""
     named = {"target": "target (share)", "bytes": "bytes (bytes)"}
     view = costs.rounds_to_target(summary).rename(columns=named)
     thousands = partial(amount, unit=1e3)

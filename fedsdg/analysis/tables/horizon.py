@@ -1,4 +1,4 @@
-"""Where training stood when it ended, row by row: what makes a comparison a result."""
+"""State of training at its end, row by row: a comparison is a result if both were steady."""
 
 from __future__ import annotations
 

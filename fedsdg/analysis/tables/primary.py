@@ -62,7 +62,7 @@ def primary(summary: Summary) -> Table:
 
 
 def remarks(summary: Summary, one: Comparison) -> list[str]:
-    """What stands beside a verdict: the horizon of its rows, and a weaker word a quarter before.
+    """Return the remarks on a verdict: the horizon of its rows, and a verdict that disagrees.
 
     Args:
         summary: The summary that the comparison is from.

@@ -1,4 +1,4 @@
-"""Accuracy at every value of the settings that an experiment sweeps, and what a search gave."""
+"""Accuracy at every value of the settings that an experiment sweeps; results of a search."""
 
 from __future__ import annotations
 

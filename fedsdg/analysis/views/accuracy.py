@@ -53,7 +53,7 @@ def accuracy(summary: Summary, metrics: Sequence[Metric], reported: Sequence[str
 
 
 def _ok(runs: pd.DataFrame, *columns: str) -> pd.DataFrame:
-    """The runs that went well, with these columns also where no run has them."""
+    """The runs that are ok, with these columns even if no run has them."""
     return runs.loc[runs["ok"]].reindex(columns=[*CASE, *columns])
 
 
@@ -68,14 +68,14 @@ def group_accuracy(summary: Summary) -> pd.DataFrame:
 
 
 def reported_accuracy(summary: Summary, metrics: Sequence[Metric]) -> pd.DataFrame:
-    """What is reported of some metrics, where there is anything.
+    """Return the reported values of some metrics, without rows that have none.
 
     Args:
         summary: The experiment.
         metrics: The metrics, in the order of the rows.
 
     Returns:
-        ``PLACE``, scenario, method, metric, n, mean, low, high.
+        ``ROW``, metric, n, mean, low, high.
     """
     rows = accuracy(summary, metrics, [summary.reported])
     rows = split_scenario(rows[rows["n"] > 0])

@@ -25,7 +25,7 @@ GATE_MEASURES: Mapping[str, str] = {
 }
 #: Beside the measures: Spearman's ρ of a client's mean gate with its local steps so far.
 CORRELATION = "correlation"
-#: What a method may credit a client with, in the order shown.
+#: Credits that a method may give a client, in the order shown.
 CREDITS: Mapping[str, str] = {
     "weight": "weight (1 = equal)",
     "alignment": "alignment",
@@ -33,7 +33,7 @@ CREDITS: Mapping[str, str] = {
     "contribution": "contribution",
     "shapley_estimate": "Shapley value, estimated",
 }
-#: What credits are compared with.
+#: Yardsticks that credits are compared with.
 YARDSTICKS: Mapping[str, str] = {
     "noise_rate": "share of wrong labels",
     "shapley": "exact Shapley value",
@@ -139,7 +139,7 @@ def correlations(clients: pd.DataFrame) -> pd.DataFrame:
     does not vary between clients has no correlation, and no row.
 
     Returns:
-        ``PLACE``, scenario, method, measure, yardstick; the number of ``runs`` that allow a
+        ``ROW``, measure, yardstick; the number of ``runs`` that allow a
         correlation, ``spearman`` with the ends ``low`` and ``high`` of its 95 % interval (None for
         one run), and ``pearson``.
     """
@@ -164,7 +164,7 @@ def correlations(clients: pd.DataFrame) -> pd.DataFrame:
 
 
 def trajectories(summary: Summary) -> pd.DataFrame:
-    """The way of models through parameter space: clients in a round, and the aggregates.
+    """Paths of models through parameter space: clients within a round, and the aggregates.
 
     Returns:
         Rows of ``TRAJECTORY`` for the lowest seed. ``kind`` is "local" for a client's points,
