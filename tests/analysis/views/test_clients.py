@@ -199,6 +199,30 @@ def test_measures_are_means_over_the_rounds(noisy, numbers) -> None:
     assert own["shapley"].to_numpy() == pytest.approx(100 * of["shapley"])
 
 
+def test_a_printed_correlation_has_the_interval_of_fishers_z(summary_of, tmp_path) -> None:
+    """Credits of four clients follow their noise but for one swap (ρ = 0.8) or two (0.6)."""
+    orders = ([1, 0, 2, 3], [1, 0, 3, 2]) * 2 + ([1, 0, 2, 3],)
+    rhos = [0.8, 0.6, 0.8, 0.6, 0.8]
+    runs = [
+        Run(
+            "cgsv",
+            seed,
+            rows=[
+                {"round": 1, "client": client, "participated": True, "weight": 0.1 * (1 + place)}
+                | {"noise_rate": 0.1 * client}
+                for client, place in enumerate(order)
+            ],
+        )
+        for seed, order in enumerate(orders)
+    ]
+    z = np.arctanh(rhos)
+    half = stats.t.ppf(0.975, 4) * stats.sem(z)
+    low, mean, high = np.tanh([z.mean() - half, z.mean(), z.mean() + half])
+    _, markdown, _ = write_table(summary_of(runs), "label_noise", tmp_path / "label_noise")
+    # Ranks and values are both evenly spaced, so that Pearson's is Spearman's.
+    assert f"{mean:+.2f} [{low:+.2f}, {high:+.2f}] ({mean:+.2f})" in markdown.read_text("utf-8")
+
+
 def test_correlations_are_within_a_run_and_averaged(noisy, numbers, tmp_path) -> None:
     rows = correlations(credits(Summary(noisy)))
     table = rows.set_index(["method", "measure", "yardstick"])
