@@ -117,14 +117,19 @@ def test_seconds_are_means_over_the_runs_that_are_ok(summary_of) -> None:
     assert row["standard deviation of wall time (s)"] == pytest.approx(4 / 2**0.5)
 
 
-def test_traffic_is_a_mean_over_runs_and_rounds_in_either_direction(summary_of) -> None:
+def test_traffic_is_a_mean_over_runs_and_rounds_in_either_direction(summary_of, tmp_path) -> None:
     folder = summary_of([run("krum", seed, [0.1, 0.2]) for seed in range(2)])
     listed = pd.read_parquet(folder / "runs.parquet")
-    listed = listed.assign(bytes_up=[4000, 8000], bytes_down=[400, 1200], rounds=[4, 4])
+    listed = listed.assign(bytes_up=[4000000, 8000000], bytes_down=[400000, 1200000], rounds=[4, 4])
     rewrite(folder / "runs.parquet", listed)
     (row,) = traffic(Summary(folder)).to_dict("records")
-    assert (row["bytes up per run (bytes)"], row["bytes down per run (bytes)"]) == (6000, 800)
-    assert (row["bytes up per round (bytes)"], row["bytes down per round (bytes)"]) == (1500, 200)
+    assert (row["bytes up per run (bytes)"], row["bytes down per run (bytes)"]) == (6e6, 8e5)
+    assert (row["bytes up per round (bytes)"], row["bytes down per round (bytes)"]) == (1.5e6, 2e5)
+    _, markdown, _ = write_table(folder, "bytes", tmp_path / "bytes")
+    (line,) = [text for text in markdown.read_text("utf-8").splitlines() if "| Krum" in text]
+    # 1 kB = 1000 bytes, 1 MB = 1000 kB.
+    printed = [float(cell.replace(",", "")) for cell in line.split("|")[2:6]]
+    assert printed == [1500, 200, 6, 0.8]
 
 
 def test_expected_accuracy_stands_first_where_it_was_recorded(summary_of) -> None:
