@@ -14,14 +14,16 @@ from fedsdg.analysis.names import dataset_title, skew_order, skew_title
 from fedsdg.analysis.summary import Summary
 from fedsdg.files.places import split_setting
 
-#: Where runs are compared; ``skew`` is without the scenario here.
+#: A place where runs are compared; ``skew`` is without the scenario here.
 PLACE = ["dataset", "clients", "skew"]
-#: Where a method was run, as the records say it: ``skew`` holds the scenario as well.
+#: A method at a place, as in the records: ``skew`` holds the scenario as well.
 CASE = [*PLACE, "method"]
 #: Columns of a mean over seeds.
 MEAN = ["n", "mean", "low", "high"]
-#: What names a run in a frame whose scenarios were split off.
-RUN = [*PLACE, "scenario", "method", "seed"]
+#: ``CASE`` with the scenario in a column of its own: the runs that are averaged over their seeds.
+ROW = [*PLACE, "scenario", "method"]
+#: Identity of a run in a frame whose scenarios were split off.
+RUN = [*ROW, "seed"]
 
 
 def split_scenario(frame: pd.DataFrame) -> pd.DataFrame:

@@ -24,7 +24,7 @@ _SHARED = {
     "adapters.rank": ("LoRA rank ", ""),
 }
 
-#: More methods than this are a sweep: its axes say what they differ in, and a caption cannot.
+#: More methods than this are a sweep, whose axes name their differences better than a caption.
 _MANY = 20
 
 #: Parameters of one method → their symbols.
@@ -46,7 +46,7 @@ _OWN = {
 }
 
 
-#: What a caption does not name where all runs, or all of a method, have it.
+#: Values that a caption leaves out if all runs, or all runs of a method, have them.
 _USUAL = {"loss": "cross-entropy", "server_rate": 1.0, "gamma": "0.9/0.7/0.5"}
 
 

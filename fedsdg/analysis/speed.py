@@ -1,4 +1,4 @@
-"""What the benchmarks measured on one machine in print: kernels, training, and the roofline."""
+"""Tables of the benchmarks' measurements on one machine: kernels, training, and the roofline."""
 
 from __future__ import annotations
 

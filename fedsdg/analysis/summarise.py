@@ -69,7 +69,7 @@ LATER_SCHEMA = pa.schema(
     ]
 )
 
-#: What timings.parquet takes from the provenance of a run.
+#: Columns of timings.parquet that come from the provenance of a run.
 _MEASURED = ("wall_seconds", "peak_rss_mb")
 #: The other files with rows of every run. Rounds and clients may have more columns, which only
 #: some runs record.
@@ -93,7 +93,7 @@ class Run:
 
     @property
     def folder(self) -> str:
-        """Where its files lie below ``results/runs/{experiment}``."""
+        """Path of its files below ``results/runs/{experiment}``."""
         return run_below(self.row)
 
 

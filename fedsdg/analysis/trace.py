@@ -13,6 +13,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from os.path import normpath
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -33,6 +34,7 @@ from fedsdg.analysis.summarise import read_summary, write_summary
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables import TABLES, to_latex, to_markdown
 from fedsdg.analysis.tables.layout import Raw, Table
+from fedsdg.analysis.tables.primary import MEAN_DIFFERENCE, difference_text
 from fedsdg.analysis.views.attacks import ARENA, under_attack
 from fedsdg.analysis.views.costs import YARDSTICK
 from fedsdg.analysis.views.sweeps import LINE, swept_runs
@@ -58,6 +60,9 @@ _HASHES = ("config_hash", "partition_hash", "backbone_hash", "source_hash")
 _EXAMPLE = f"{RECORDS}/label-skew/main.md"
 #: A link of a rendered finding: the file and the id of what it says.
 _LINK = re.compile(r"\]\(([^)\s#]+)#([\w+.-]+)\)")
+#: The id of a claim on the line that states it: on the page of the ledger, or in a record.
+_CLAIM = re.compile(r'<a id="(?P<page>[^"]+)">|^- \*\*(?P<record>[^:*]+): ')
+_OTHER_SHAPE = "it has other rows or columns than its record gives; run fedsdg verify"
 
 #: A run and the summary that it is in.
 _Run = tuple[Summary, dict[str, Any]]
@@ -74,11 +79,11 @@ class _Cell(NamedTuple):
 
 
 def trace(file: str | Path, row: str = "", column: str = "") -> dict[str, Any]:
-    """Trace a number of a committed table, of a figure's sidecar, of the ledger, or of a sentence.
+    """Trace a number of a committed table, a figure's sidecar, the ledger, or a sentence.
 
     Args:
-        file: A table (.md, .csv, .tex), a sidecar (.json), the ledger or its page, README or
-            findings; "FILE:7" means the row "line 7".
+        file: A table (.md, .csv, .tex), a sidecar (.json), the ledger or its page, the claims of
+            a record, README or findings; "FILE:7" means the row "line 7".
         row: Words that name the row, joined by commas: labels, titles, "line 7"; the id of a claim.
         column: Words that name the column.
 
@@ -103,12 +108,11 @@ def trace(file: str | Path, row: str = "", column: str = "") -> dict[str, Any]:
     root = next((folder for folder in above if (folder / "results").is_dir()), Path())
     if path.name in {Path(page).name for page in DOCUMENTS}:
         row, target = _cited(path, asked)
-        path, asked = path.parent / target, [row]
-    if path.stem == "claims" and (path.parent / "primary.csv").is_file():
-        # Of several rivals one decides the comparison.
-        decisive = {each.named.id: each.decisive for each in comparisons(Summary(path.parent))}
-        rival = [decisive[row].rival, "mean"] if row in decisive else []
-        path, asked = path.with_name("primary.csv"), [row, *rival]
+        path, asked = Path(normpath(path.parent / target)), [row]
+    if path.stem == "claims":
+        row = _claim_in(path, asked) or row
+        if (path.parent / "runs.parquet").is_file():
+            return _trace_comparison(path, row)
     is_claim = path.name == "ledger.json" or path.stem == "claims"
     return _trace_claim(path, root, row) if is_claim else _trace_cell(path, root, asked)
 
@@ -121,11 +125,42 @@ def _cited(path: Path, asked: Sequence[str]) -> tuple[str, str]:
         cited |= {name: to for to, name in _LINK.findall(line) if here or name in asked}
     cited = {name: to for name, to in cited.items() if name in asked} or cited
     if len(cited) != 1:
+        where = ", ".join(filter(None, asked)) or "the whole page"
         raise ValueError(
-            f"{path}: {', '.join(cited) or 'no claim'} stands there; name one line or claim, "
-            "as --row 'line 40' or --row gates-help"
+            f"{path}, {where}: {', '.join(cited) or 'no claim'} cited; name one claim or a line "
+            "that cites one, as --row gates-help or --row 'line 40'"
         )
     return next(iter(cited.items()))
+
+
+def _claim_in(path: Path, asked: Sequence[str]) -> str:
+    """Return the id of the claim that the line of a page states; "" where no line is asked for."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if f"line {number}" in asked:
+            if stated := _CLAIM.search(line):
+                return stated["page"] or stated["record"]
+            raise ValueError(
+                f"{path}, line {number}: no claim stands there; name one by its id, as "
+                "--row gates-help"
+            )
+    return ""
+
+
+def _trace_comparison(path: Path, name: str) -> dict[str, Any]:
+    """Trace a primary comparison: of several rivals, the difference that decides it."""
+    summary = Summary(path.parent)
+    decisive = {each.named.id: each.decisive for each in comparisons(summary)}
+    if name not in decisive:
+        raise ValueError(f"{path} has no primary comparison {name!r}{hint(name, decisive)}")
+    lines = enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+    stated = [(number, line) for number, line in lines if line.startswith(f"- **{name}: ")]
+    if not stated:
+        raise ValueError(f"{path}: {_OTHER_SHAPE}")
+    (number, line), shown = stated[0], difference_text(decisive[name])
+    raw = Raw(MEAN_DIFFERENCE, {"id": name, "rival": decisive[name].rival})
+    committed = shown if shown in line else line
+    cell = _Cell(f"line {number}", committed, shown, frozenset(), raw)
+    return _traced(path, summary, TABLES["primary"], TABLES["primary"](summary), cell)
 
 
 def _trace_claim(file: Path, root: Path, name: str) -> dict[str, Any]:
@@ -142,11 +177,13 @@ def _trace_claim(file: Path, root: Path, name: str) -> dict[str, Any]:
     if claim.other is not None:
         other = (claim.other_experiment, claim.other_cell)
         sides += [(*other, rival, claim.other_dataset) for rival in claim.others]
-    runs: list[_Run] = []
+    both: dict[str, _Run] = {}  # Sides that differ in their clients alone have the same runs.
     for experiment, cell, method, dataset in sides:
         summary = Summary(root / RECORDS / str(experiment))
         row = {"skew": cell, "method": method, "dataset": dataset}
-        runs += [(summary, run) for run in runs_behind(summary, row)]
+        behind = runs_behind(summary, row)
+        both |= {f"{experiment}/{run_below(run)}": (summary, run) for run in behind}
+    runs = [*both.values()]
     (now,) = judge_claims([claim], root / RECORDS)
     seeds = _by_seed(runs, lambda folder: judge_claims([claim], folder)[0].effect)
     return {
@@ -181,9 +218,14 @@ def _trace_cell(path: Path, root: Path, asked: Sequence[str]) -> dict[str, Any]:
     try:
         cells = [*_cells(path, page)]
     except ValueError as error:
-        because = "it has other rows or columns than its record gives; run fedsdg verify"
-        raise ValueError(f"{path}: {because}") from error
-    cell = _chosen(cells, asked, path)
+        raise ValueError(f"{path}: {_OTHER_SHAPE}") from error
+    return _traced(path, summary, make, page, _chosen(cells, asked, path))
+
+
+def _traced(
+    path: Path, summary: Summary, make: Callable[[Summary], Any], page: Any, cell: _Cell
+) -> dict[str, Any]:
+    """Trace a number of a page that ``make`` makes from a summary."""
     rows = _rows(page, cell.raw)
     behind = {id(run): run for row in rows for run in runs_behind(summary, row)}
     runs = [(summary, run) for run in behind.values()]
@@ -233,8 +275,8 @@ def _folder(path: Path, root: Path) -> Path:
     folder = next((folder for folder in folders if (folder / "runs.parquet").is_file()), None)
     if folder is None or path.suffix not in (".md", ".csv", ".tex", ".json"):
         raise ValueError(
-            f"no run stands behind {path}; name a table of a record or the sidecar of a figure, "
-            f"as {_EXAMPLE}"
+            f"{path} is no table or figure's sidecar of a single record; name one of these, as "
+            f"{_EXAMPLE}"
         )
     pages = [*(FIGURES if path.suffix == ".json" else TABLES)]
     if path.stem not in pages:
@@ -335,7 +377,7 @@ def _chosen(cells: Sequence[_Cell], asked: Sequence[str], path: Path) -> _Cell:
     in_parts = [cell.names.union(*map(_parts, cell.names)) for cell in cells]
     if lacking := words.difference(*in_parts):
         word = min(lacking)
-        raise ValueError(f"{path} has no number called {word!r}{hint(word, whole)}")
+        raise ValueError(f"{path} has no number called {word!r}{hint(word, sorted(whole))}")
     meant = [cell for cell in cells if words <= cell.names] or [
         cell for cell, names in zip(cells, in_parts, strict=True) if words <= names
     ]

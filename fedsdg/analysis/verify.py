@@ -43,14 +43,14 @@ from fedsdg.files.places import DIVISION, PAPER_FIGURE, RECORDS, filled, run_bel
 
 CLAIMS, CONFIGS = "claims.yaml", "config"
 LEDGER, LEDGER_PAGE = f"{RECORDS}/ledger.json", "docs/claims.md"
-#: What is compared, in the order of the counts.
+#: Kinds of things compared, in the order of the counts.
 KINDS = ("tables", "claims", "sidecars", "verdicts", "documents")
 
 #: How a table is written, by the ending of its file.
 FORMATS: Mapping[str, Callable[[Table], str]] = MappingProxyType(
     {".csv": to_csv, ".md": to_markdown, ".tex": to_latex}
 )
-#: What a sidecar says of the day on which its figure was drawn.
+#: Keys of a sidecar that depend on the day on which its figure was drawn.
 _OF_THE_DAY = ("source_sha256", "version")
 #: A number in print, not part of a word such as a hash, a version or ``dirichlet~0.1``.
 _NUMBER = re.compile(r"(?:(?<![\w.~])[+−-])?(?<![\w.~])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?!\w|\.\d)")

@@ -200,7 +200,7 @@ def test_of_a_summary_made_here_data_and_origin_come_from_beside_it(pages, tmp_p
         ("personal_accuracy.md", "fedsdg", "IID", "4 numbers are called .*add a word"),
         ("main.md", "local-only", "global", "no number stands there, but '–"),
         ("main.md", "fedsdg", "Method", "no number called 'method'"),
-        ("runs.parquet", "a", "b", "no run stands behind .*name a table of a record"),
+        ("runs.parquet", "a", "b", "is no table or figure's sidecar of a single record"),
         ("mian.md", "a", "b", "there is no .*mian.md: name a table"),
         ("other.md", "a", "b", "a record has no such page; "),
         ("convergence.json", "a", "b", "holds no numbers, for the figure is drawn"),
@@ -216,8 +216,9 @@ def test_what_cannot_be_traced_is_one_sentence(pages, name, row, column, said):
 def test_no_run_stands_behind_trials_and_measurements():
     with pytest.raises(ValueError, match="no run stands behind '91.0'; the trials of a search"):
         trace(RECORDS / "needs/tuning.md", "fedsdg", "Validation (%)")
-    with pytest.raises(ValueError, match="no run stands behind .*kernels.md"):
-        trace(RECORDS / "performance/kernels.md", "Krum", "ms")
+    for page in ("performance/kernels.md", "across/regret.md"):
+        with pytest.raises(ValueError, match=f"{page} is no table .* of a single record"):
+            trace(RECORDS / page, "Krum", "ms")
 
 
 def test_a_page_that_has_lost_a_row_is_sent_to_be_verified(pages):
@@ -253,10 +254,36 @@ def test_a_number_of_a_sentence_is_that_of_the_claim_which_its_line_links_to(tmp
     assert found["line"] in (f"line {n}" for n in range(2, 99)) and len(found["seeds"]) == 10
     assert {run["method"] for run in found["runs"]} == {"fedsdg", "fedavg"}
     (both,) = [n for n, text in enumerate(page, start=1) if "#fedavg-b)" in text]
-    with pytest.raises(ValueError, match="fedavg-b, fine-tune-b stands there; name one"):
+    with pytest.raises(ValueError, match=f"line {both}: fedavg-b, fine-tune-b cited; name one"):
         trace(f"{ROOT / 'README.md'}:{both}")
-    with pytest.raises(ValueError, match="no claim stands there"):
+    with pytest.raises(ValueError, match="line 1: no claim cited"):
         trace(ROOT / "README.md", "line 1")
+
+
+def test_every_primary_comparison_that_a_document_cites_can_be_traced():
+    """Also those of a record without a table of them."""
+    for file, name in (("needs", "fedavg-b"), ("cross-needs", "gated-b")):
+        page = RECORDS / file / "claims.md"
+        lines = page.read_text().splitlines()
+        (line,) = [n for n, text in enumerate(lines, start=1) if text.startswith(f"- **{name}: ")]
+        found = trace(page, name)
+        assert found == trace(f"{page}:{line}")
+        assert found["committed"] == found["recomputed"] and found["committed"] in lines[line - 1]
+        assert statistics.fmean(found["seeds"].values()) == pytest.approx(found["unrounded"])
+    assert trace(ROOT / "docs/findings.md", "gated-b") == found
+    with pytest.raises(ValueError, match="no primary comparison 'gated-c'; did you mean 'gated-b'"):
+        trace(page, "gated-c")
+    with pytest.raises(ValueError, match="line 1: no claim stands there"):
+        trace(f"{page}:1")
+
+
+def test_a_claim_about_two_groups_of_clients_names_each_run_once():
+    page = ROOT / "docs/claims.md"
+    lines = page.read_text().splitlines()
+    (line,) = [n for n, text in enumerate(lines, start=1) if '"gates-follow-need"' in text]
+    found = trace(page, "gates-follow-need")
+    assert found == trace(f"{page}:{line}")
+    assert [run["seed"] for run in found["runs"]] == [*found["seeds"]] == [*range(10)]
 
 
 def test_a_claim_that_no_run_decides_or_that_is_not_there_is_one_sentence():

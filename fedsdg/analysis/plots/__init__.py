@@ -51,7 +51,7 @@ class Plot:
         return None if self.numbers is None else self.numbers(summary)
 
     def label(self, summary: Summary) -> str:
-        """What stands above the panels: which training was not steady, where it matters."""
+        """The line above the panels that names training that was not steady, where it matters."""
         from fedsdg.analysis.horizon import horizon_label
 
         return horizon_label(summary) if self.of_training else ""
@@ -268,7 +268,7 @@ def write_figure(
 
 
 def figure_facts(name: str, summary: Summary, frame: pd.DataFrame | None) -> dict[str, Any]:
-    """What the sidecar of a figure says of what is drawn, and what it can say without drawing it.
+    """Return the facts of a figure for its sidecar, as far as they need no drawing.
 
     ``frame``: what ``Plot.frame`` gave.
     """

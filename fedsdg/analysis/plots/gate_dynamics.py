@@ -1,4 +1,4 @@
-"""What gates do over the rounds, for clients that agree and clients that do not."""
+"""Gates over the rounds, for clients that agree and clients that do not."""
 
 from __future__ import annotations
 

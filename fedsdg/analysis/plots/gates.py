@@ -57,7 +57,7 @@ class _Last:
 
 
 def draw(summary: Summary) -> Figure:
-    """Of one method with gates its clients and rounds; of several a strip of clients for each."""
+    """Draw one method's clients and rounds; for several methods a strip of clients each."""
     frame = summary.frame("clients", _COLUMNS, optional=["conflicts"])
     kinds = _kinds(frame)
     frame = frame[frame["gates"].notna()]
@@ -154,7 +154,7 @@ def _several(
 
 
 def _short(skew: str) -> str:
-    """What a strip is called: the scenario alone where there is one."""
+    """Return the title of a strip: the scenario alone if there is one."""
     return split_setting(skew)[1] or skew_title(skew, short=True)
 
 
@@ -193,7 +193,7 @@ def _legend(colour: str, parted: bool) -> list[Artist]:
 
 
 def _unit(summary: Summary, method: str) -> str:
-    """What a gate belongs to, as the runs' config says: block, layer or client."""
+    """Return the unit that a gate belongs to by the runs' config: block, layer or client."""
     for run in summary.runs:
         if run["method"] == method and run["config"]:
             return str(json.loads(run["config"]).get("parameters", {}).get("gate", "block"))

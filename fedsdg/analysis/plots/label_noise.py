@@ -64,7 +64,7 @@ def _reach(values: pd.Series) -> tuple[float, float]:
 
 
 def _credit(own: pd.DataFrame) -> str | None:
-    """What the method says of a client beside its weight; None if nothing."""
+    """Return the measure of a client that a method gives beside its weight, or None."""
     other = [
         name for name in ("contribution", "credibility", "alignment") if own[name].notna().any()
     ]

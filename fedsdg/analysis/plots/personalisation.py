@@ -139,7 +139,7 @@ def _dots(panel: Axes, part: pd.DataFrame, look: Mapping[str, Look], order: Sequ
 
 
 def _ceiling(panel: Axes, at: float) -> None:
-    """What pooled data would give, as a line; a panel that ends before it grows to hold it."""
+    """Draw the accuracy of pooled data as a line and extend the axis to hold it."""
     low, high = panel.get_xlim()
     panel.set_xlim(min(low, at - 1), max(high, at + 1))
     panel.axvline(at, **YARDSTICK.line())

@@ -1,4 +1,4 @@
-"""What more trials of a method's hyper-parameters bring: a panel for each method."""
+"""Gain from more trials of a method's hyper-parameters: a panel for each method."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ _BETTER_NOTE = (
     f"{method_title(BETTER_BASELINE)}: whichever weighting of FedAvg has the higher mean there; "
     "it is chosen after the fact, in the rival's favour, and is no further test."
 )
-#: What a column of the raw numbers calls a reported value, and the numbers of a view.
+#: Reported rounds and numbers of a view -> their names in the columns of the raw numbers.
 _REPORTED = {"quarter": "last quarter", "selected": "selected round", "last": "last round"}
 _NUMBERS = {
     "mean": "mean",
@@ -97,7 +97,7 @@ def groups(summary: Summary) -> Table:
 
 
 def _by_skew(summary: Summary, name: str, wanted: Sequence[Metric]) -> Table:
-    """A block for each metric that there is and each reported round, one column per skew."""
+    """A block for each metric of the record and each reported round, one column per skew."""
     metrics = [metric for metric in wanted if metric in summary.metrics]
     parts = [
         (f"{metric.title}, {title}" if len(metrics) > 1 else title, at, [metric])

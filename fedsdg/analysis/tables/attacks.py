@@ -1,20 +1,20 @@
-"""Clients that attack or have wrong labels: what they cost, who is caught, and who gets weight."""
+"""Clients that attack or have wrong labels: loss of accuracy, detection, and weights."""
 
 from __future__ import annotations
 
 from fedsdg.analysis.formatting import few_seeds
-from fedsdg.analysis.frames import PLACE, groups, places
+from fedsdg.analysis.frames import ROW, groups, places
 from fedsdg.analysis.inference import SHOWN_FROM
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables.layout import (
     Column,
     Row,
     Table,
-    interval_notes,
     number,
     pivot,
     ranked,
     share,
+    table_of_means,
     table_of_views,
 )
 from fedsdg.analysis.views.attacks import accuracy_by_share, detections
@@ -51,15 +51,8 @@ def byzantine(summary: Summary) -> Table:
             ]
             title = f"{where}, {attack}"
             blocks.append(pivot(title, part, {"method": "Method"}, columns, ranked(summary)))
-    return table_of_views(
-        summary,
-        "byzantine",
-        _BYZANTINE.format(round=summary.rounds[summary.reported]),
-        blocks,
-        view.rename(columns={name: f"{name} (share)" for name in ("mean", "low", "high")}),
-        interval_notes(summary, view["n"], blocks),
-        without="No run of this experiment was attacked.",
-    )
+    none = "No run of this experiment was attacked."
+    return table_of_means(summary, "byzantine", _BYZANTINE, blocks, view, none)
 
 
 def detection(summary: Summary) -> Table:
@@ -72,7 +65,7 @@ def detection(summary: Summary) -> Table:
         number("delay", "delay (rounds)", "{:.1f}".format),
     ]
     runs = detections(summary)
-    by_method = runs.groupby([*PLACE, "scenario", "method"], sort=False)
+    by_method = runs.groupby(ROW, sort=False)
     numbers = [column.raw for column in columns if column.raw]
     view = by_method[numbers].mean().assign(runs=by_method.size()).reset_index()
     lines = {"scenario": "Scenario", "method": "Method"}

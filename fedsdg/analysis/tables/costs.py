@@ -1,4 +1,4 @@
-"""What methods cost: bytes, seconds, simulated time, and what a stated accuracy takes."""
+"""Costs of methods: bytes, seconds, simulated time, and the cost of a target accuracy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 import pandas as pd
 
 from fedsdg.analysis.formatting import amount
-from fedsdg.analysis.frames import CASE, groups, places
+from fedsdg.analysis.frames import PLACE, groups, places
 from fedsdg.analysis.horizon import horizon_notes
 from fedsdg.analysis.names import GLOBAL, dataset_title, method_title, skew_title
 from fedsdg.analysis.summary import Summary
@@ -134,7 +134,7 @@ def _long(value: float) -> str:
 
 
 def rounds_to_target(summary: Summary) -> Table:
-    """A block for each cell: a row for each method, what each target took beside it."""
+    """A block for each cell: a row for each method with the cost of each target."""
     named = {"target": "target (share)", "bytes": "bytes (bytes)"}
     view = costs.rounds_to_target(summary).rename(columns=named)
     thousands = partial(amount, unit=1e3)
@@ -147,7 +147,7 @@ def rounds_to_target(summary: Summary) -> Table:
     if counted:
         numbers.insert(2, number("personal_steps", "personal steps (k)", thousands))
     blocks = []
-    for (dataset, clients, skew), part in groups(view, *CASE[:-1]):
+    for (dataset, clients, skew), part in groups(view, *PLACE):
         columns = [
             replace(one, where={"share": of}, group=f"to {100 * target:.1f} %")
             for of, target in part.groupby("share")["target (share)"].first().items()

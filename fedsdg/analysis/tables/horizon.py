@@ -1,13 +1,15 @@
-"""Where training stood when it ended, row by row: what makes a comparison a result."""
+"""State of training at its end, row by row: a comparison is a result if both were steady."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
 from fedsdg.analysis.formatting import MISSING, points
+from fedsdg.analysis.frames import CASE
 from fedsdg.analysis.horizon import (
     EVALUATIONS,
     FIXED_BY_TUNING,
@@ -16,10 +18,9 @@ from fedsdg.analysis.horizon import (
     gate_moves,
     horizons,
 )
-from fedsdg.analysis.hyperparameters import hyperparameters
 from fedsdg.analysis.names import method_title, metric_named
 from fedsdg.analysis.summary import Summary
-from fedsdg.analysis.tables.layout import Entry, Table, block
+from fedsdg.analysis.tables.layout import Entry, Table, block, table_of_views
 
 _CAPTION = (
     "Change of accuracy from the quarter of the rounds before the last to the last one, means of "
@@ -29,7 +30,6 @@ _CAPTION = (
     "gates are learned: η_m × the local steps of a median client, and the mean gates of clients "
     f"that agree (A) and differ (B) in the end; below {GATES_MOVE:g} gates cannot have moved"
 )
-_KEYS = ("dataset", "clients", "skew", "method", "metric")
 #: Columns of the raw numbers, in percentage points.
 _POINTS = {name: f"{name} (percentage points)" for name in ("change", "low", "high")}
 _GATES = {"travel": "η_m × steps", "gates_a": "gates A", "gates_b": "gates B"}
@@ -60,20 +60,19 @@ def horizon(summary: Summary) -> Table:
         if lines:
             title = summary.cell_title(cell).replace("\n", ", ")
             made = block(title, [name for _, name in heads], lines)
-            blocks.append(type(made)(title, tuple(heads), made.rows))
-    notes = () if blocks else ("No finished run of this experiment was evaluated.",)
-    raw = found.merge(moves, on=list(_KEYS[:-1]), how="left")
+            blocks.append(replace(made, columns=tuple(heads)))
+    raw = found.merge(moves, on=CASE, how="left")
     raw = raw.assign(**{name: 100 * raw[name] for name in _POINTS})
     raw = raw.rename(columns={**_POINTS, **_GATES})
     if not gated:
         raw = raw.drop(columns=[*_GATES.values()])
-    caption = f"{_CAPTION}. {hyperparameters(summary.runs)}"
-    return Table("horizon", caption, tuple(blocks) or (block("", ["Method"], []),), notes, raw)
+    none = "No finished run of this experiment was evaluated."
+    return table_of_views(summary, "horizon", _CAPTION, blocks, raw, without=none)
 
 
 def _change(row: Mapping[Any, Any]) -> list[str | Entry]:
     """The change with its interval, and the word."""
-    keys = {name: row[name] for name in _KEYS}
+    keys = {name: row[name] for name in (*CASE, "metric")}
     text = MISSING if pd.isna(row["change"]) else points(row["change"])
     if not pd.isna(row["low"]):
         text += f" [{points(row['low'])}, {points(row['high'])}]"

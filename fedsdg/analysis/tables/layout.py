@@ -19,17 +19,17 @@ from fedsdg.analysis.views.clients import CREDITS
 
 Row = Mapping[str, Any]
 
-#: Columns of a view that tell its rows apart; all others are numbers.
+#: Columns of a view that identify its rows; all others hold numbers.
 IDENTITY = (
     *("dataset", "clients", "skew", "scenario", "attack", "share", "method", "rival"),
     *("key", "type", "others", "value", "metric", "at", "measure", "yardstick"),
 )
-#: Printed names of identity columns; those of others stand as they are.
+#: Column -> the printed form of its values; values of other columns are printed unchanged.
 _TITLES: Mapping[str, Callable[[str], str]] = {
     **dict.fromkeys(("method", "type", "rival"), method_title),
     "measure": lambda measure: CREDITS[measure].partition(" (")[0],
 }
-#: Sorting keys of the lines of a block; columns without one keep the order of their appearance.
+#: Column -> the sorting key of a block's lines; without one they keep the order of appearance.
 _ORDERS: Mapping[str, Callable[[str], Any]] = {
     **dict.fromkeys(("method", "type", "rival"), method_order),
     "scenario": natural_order,
@@ -40,9 +40,9 @@ _ORDERS: Mapping[str, Callable[[str], Any]] = {
 
 @dataclass(frozen=True)
 class Raw:
-    """Where a printed number stands unrounded: a column of ``Table.raw`` and what tells its rows.
+    """The unrounded source of a printed number: a column of ``Table.raw`` and some of its rows.
 
-    ``row`` are values of columns; the number is the mean over the rows that have them.
+    ``row`` maps columns to values; the number is the mean over the rows that have these values.
     """
 
     column: str
@@ -51,18 +51,18 @@ class Raw:
 
 @dataclass(frozen=True)
 class Entry:
-    """A cell as text, the best of a column in bold; ``raw`` says where a number is from."""
+    """A cell as text, the best of a column in bold; ``raw`` names the source of a number."""
 
     text: str
     bold: bool = False
     raw: Raw | None = field(default=None, compare=False, repr=False)
 
     def of(self, column: str, row: Mapping[str, Any]) -> Entry:
-        """The same cell with where its number stands unrounded.
+        """Return this cell with the source of its number.
 
         Args:
             column: A column of ``Table.raw``.
-            row: What tells its rows.
+            row: Columns and the values that select the rows.
         """
         return replace(self, raw=Raw(column, row))
 
@@ -103,8 +103,8 @@ class Table:
 class Column:
     """A column of a block that is made from a view: ``text`` prints a row of the view.
 
-    ``raw`` is the number's column in ``Table.raw``, None for text; ``where`` tells the rows of the
-    view that stand in this column from those in others.
+    ``raw`` is the number's column in ``Table.raw``, None for text; ``where`` selects the rows of
+    the view that this column shows.
     """
 
     heading: str
@@ -115,10 +115,10 @@ class Column:
 
 
 def number(name: str, heading: str, show: Callable[[float], str], group: str = "") -> Column:
-    """The column of a number of a view, whose name is that among the raw numbers.
+    """Return a column that prints a number of a view.
 
     Args:
-        name: The number's column of the view.
+        name: The number's column in the view and in ``Table.raw``.
         heading: The column's heading in print.
         show: Prints the number; a missing one is printed as such.
         group: A heading that the column shares with its neighbours.
@@ -136,7 +136,7 @@ def share(row: Row) -> str:
 
 
 def ranked(summary: Summary) -> Callable[[Row], float | None]:
-    """What decides the best of a column: the mean, but not that of a method that is a ceiling."""
+    """Return the function that ranks the rows of a column: by mean, ceilings left out."""
 
     def mean(row: Row) -> float | None:
         return None if summary.roles.is_ceiling(row["method"]) else row["mean"]
@@ -155,13 +155,13 @@ def pivot(
 
     Args:
         title: The title of the block.
-        view: One row for each cell or, where columns print several numbers of a row, each line.
-        lines: The identity columns that tell the lines, and their headings.
-        columns: The columns beside them.
-        best: The share of which the highest of each column is bold; None does not compete.
+        view: One row for each cell, or for each line where the columns print numbers of one row.
+        lines: The identity columns that distinguish the lines, and their headings.
+        columns: The columns to the right of them.
+        best: The share whose highest value in each column is bold; None does not compete.
 
     Returns:
-        A block whose cells carry the identity of their row as key of the raw number.
+        A block whose cells carry the identity of their row as the source of the number.
     """
     identity = [name for name in IDENTITY if name in view]
     by_line: dict[tuple[Any, ...], list[Row]] = {}
@@ -205,7 +205,7 @@ def _entry(row: Row | None, column: Column, identity: Sequence[str]) -> Entry:
 
 
 def mark_best(entries: Sequence[Entry], values: Sequence[float | None]) -> list[Entry]:
-    """The entries of a column, bold where the value prints as the highest one does.
+    """Return the entries of a column, bold where the value prints like the highest.
 
     Args:
         entries: The cells.
@@ -257,6 +257,30 @@ def table_of_views(
     if not blocks:
         blocks, notes = [block("", ["Method"], [])], [without]
     return Table(name, caption, tuple(blocks), tuple(notes), raw)
+
+
+def table_of_means(
+    summary: Summary,
+    name: str,
+    caption: str,
+    blocks: Sequence[Block],
+    view: pd.DataFrame,
+    without: str,
+) -> Table:
+    """A table of reported accuracies, with the notes on their intervals.
+
+    Args:
+        summary: The experiment.
+        name: The name of the table.
+        caption: Its caption; ``{round}`` stands for the title of the reported round.
+        blocks: Its blocks.
+        view: Its means over seeds with the ends of their intervals, shares of 1.
+        without: The only note of a table without blocks.
+    """
+    caption = caption.format(round=summary.rounds[summary.reported])
+    raw = view.rename(columns={name: f"{name} (share)" for name in ("mean", "low", "high")})
+    notes = interval_notes(summary, view["n"], blocks)
+    return table_of_views(summary, name, caption, blocks, raw, notes, without)
 
 
 def interval_notes(

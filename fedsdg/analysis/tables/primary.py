@@ -27,9 +27,11 @@ _CAPTION = (
 )
 _HEADS = ["Comparison", "Metric", "Where", "Minus", "n", "Difference"]
 _HEADS += ["p (Holm)", "p of equivalence (Holm)", "Visible", "Verdict"]
-#: What columns of a difference are called among the raw numbers.
+#: The column of the raw numbers that holds the mean difference.
+MEAN_DIFFERENCE = "mean (percentage points)"
+#: Names of a difference's facts as columns of the raw numbers.
 _RENAMED = {
-    "mean": "mean (percentage points)",
+    "mean": MEAN_DIFFERENCE,
     "low": "low (percentage points)",
     "high": "high (percentage points)",
     "smallest_visible": "smallest visible (percentage points)",
@@ -60,7 +62,7 @@ def primary(summary: Summary) -> Table:
 
 
 def remarks(summary: Summary, one: Comparison) -> list[str]:
-    """Return what stands beside a verdict: its rows' horizon, another word a quarter before.
+    """Return the remarks on a verdict: the horizon of its rows, and a verdict that disagrees.
 
     Args:
         summary: The summary that the comparison is from.
@@ -109,7 +111,7 @@ def _lines(summary: Summary, one: Comparison) -> list[list[str | Entry]]:
 
 def _entry(one: Comparison, difference: Difference) -> Entry:
     row = {"id": one.named.id, "rival": difference.rival}
-    return Entry(difference_text(difference)).of(_RENAMED["mean"], row)
+    return Entry(difference_text(difference)).of(MEAN_DIFFERENCE, row)
 
 
 def difference_text(difference: Difference) -> str:

@@ -1,4 +1,4 @@
-"""Accuracy at every value of the settings that an experiment sweeps, and what a search gave."""
+"""Accuracy at every value of the settings that an experiment sweeps; results of a search."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables.layout import (
     Column,
     Table,
-    interval_notes,
     number,
     pivot,
     share,
-    table_of_views,
+    table_of_means,
 )
 from fedsdg.analysis.views.sweeps import panels, searched, sweeps
 
@@ -40,15 +39,8 @@ def sensitivity(summary: Summary) -> Table:
     blocks = [
         pivot(f"{where}, {symbol(key)}", part, lines, columns) for where, key, part in panels(view)
     ]
-    return table_of_views(
-        summary,
-        "sensitivity",
-        _SENSITIVITY.format(round=summary.rounds[summary.reported]),
-        blocks,
-        view.rename(columns={name: f"{name} (share)" for name in ("mean", "low", "high")}),
-        interval_notes(summary, view["n"], blocks),
-        without="No setting varies in this experiment.",
-    )
+    none = "No setting varies in this experiment."
+    return table_of_means(summary, "sensitivity", _SENSITIVITY, blocks, view, none)
 
 
 def tuning(summary: Summary) -> Table:

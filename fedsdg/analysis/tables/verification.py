@@ -10,12 +10,11 @@ from typing import Any
 import pandas as pd
 
 from fedsdg.analysis.formatting import MISSING
-from fedsdg.analysis.hyperparameters import hyperparameters
 from fedsdg.analysis.judge import LEAST_SEEDS, Judgement, Threshold, judge
 from fedsdg.analysis.measures import MEASURES, Case, LackingError, Record, Values
 from fedsdg.analysis.names import method_title, skew_title
 from fedsdg.analysis.summary import Cell, Setting, Summary
-from fedsdg.analysis.tables.layout import Block, Entry, Table, block
+from fedsdg.analysis.tables.layout import Block, Entry, Table, block, table_of_views
 
 _CAPTION = (
     "The specification's run-time checks of FedSDG. Measured: mean over seeds with the 95 % "
@@ -116,12 +115,11 @@ def verification(summary: Summary) -> Table:
                 heads = ["Check", "Expected", "Measured", "Verdict"]
                 blocks.append(block(title, heads, [shown for _, shown in lines]))
                 rows += [row for row, _ in lines]
-    notes = () if blocks else ("No row of this experiment has learned gates.",)
+    notes: list[str] = []
     if any(row["n"] < LEAST_SEEDS for row in rows):
-        notes = (f"Fewer than {LEAST_SEEDS} seeds: means only, and nothing is decided.",)
-    caption = f"{_CAPTION}. {hyperparameters(summary.runs)}"
-    shown = tuple(blocks) or (block("", ["Check"], []),)
-    return Table("verification", caption, shown, notes, pd.DataFrame(rows, columns=columns))
+        notes = [f"Fewer than {LEAST_SEEDS} seeds: means only, and nothing is decided."]
+    raw, none = pd.DataFrame(rows, columns=columns), "No row of this experiment has learned gates."
+    return table_of_views(summary, "verification", _CAPTION, blocks, raw, notes, none)
 
 
 def _cell(run: Mapping[str, Any]) -> Cell:

@@ -7,7 +7,7 @@ from itertools import product
 
 import pandas as pd
 
-from fedsdg.analysis.frames import CASE, MEAN, PLACE, over_seeds, split_scenario
+from fedsdg.analysis.frames import CASE, MEAN, ROW, over_seeds, split_scenario
 from fedsdg.analysis.names import AGREEING, DIFFERING, NOT_RUN, Metric
 from fedsdg.analysis.summary import Summary
 
@@ -53,7 +53,7 @@ def accuracy(summary: Summary, metrics: Sequence[Metric], reported: Sequence[str
 
 
 def _ok(runs: pd.DataFrame, *columns: str) -> pd.DataFrame:
-    """The runs that went well, with these columns also where no run has them."""
+    """The runs that are ok, with these columns even if no run has them."""
     return runs.loc[runs["ok"]].reindex(columns=[*CASE, *columns])
 
 
@@ -68,17 +68,17 @@ def group_accuracy(summary: Summary) -> pd.DataFrame:
 
 
 def reported_accuracy(summary: Summary, metrics: Sequence[Metric]) -> pd.DataFrame:
-    """What is reported of some metrics, where there is anything.
+    """Return the reported values of some metrics, without rows that have none.
 
     Args:
         summary: The experiment.
         metrics: The metrics, in the order of the rows.
 
     Returns:
-        ``PLACE``, scenario, method, metric, n, mean, low, high.
+        ``ROW``, metric, n, mean, low, high.
     """
     rows = accuracy(summary, metrics, [summary.reported])
     rows = split_scenario(rows[rows["n"] > 0])
     order = [metric.key for metric in metrics]
     rows = rows.sort_values("metric", key=lambda keys: keys.map(order.index), kind="stable")
-    return rows[[*PLACE, "scenario", "method", "metric", *MEAN]].reset_index(drop=True)
+    return rows[[*ROW, "metric", *MEAN]].reset_index(drop=True)

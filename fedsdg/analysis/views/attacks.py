@@ -1,4 +1,4 @@
-"""What attacks do to each rule: accuracy over the share of attackers, and blocked clients."""
+"""Effect of attacks on each rule: accuracy over the share of attackers, and blocked clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedsdg.analysis.frames import CASE, PLACE, RUN, finished, groups, over_seed
 from fedsdg.analysis.names import GLOBAL, attack_title
 from fedsdg.analysis.summary import Summary
 
-#: Where a run's config says how it was attacked.
+#: Prefix of the keys of a run's config that describe its attack.
 _ATTACK = "conditions.attack."
 #: One line of a figure: a rule under one attack by one share of the clients.
 ARENA = [*PLACE, "attack", "share", "method"]
@@ -25,8 +25,8 @@ _Values = tuple[tuple[str, str], ...]
 def under_attack(summary: Summary) -> pd.DataFrame:
     """The finished runs with ``attack`` and ``share``; share 0 stands under every attack.
 
-    A run without attackers is the same whatever the attack, so that it is repeated for each that
-    is carried out under its other conditions.
+    A run without attackers is the same under every attack, so it is repeated for each attack that
+    other runs carry out under the same other conditions.
     """
     runs = finished(summary)
     shares, kinds, around = [], [], []
@@ -36,7 +36,7 @@ def under_attack(summary: Summary) -> pd.DataFrame:
         shares.append(float(parted.pop(f"{_ATTACK}share", None) or 0.0))
         kinds.append(_values(parted, _ATTACK))
         around.append(_values(others, "conditions.", "federation."))
-    # An attack that nobody carries out has a title only where there is no other.
+    # An attack that no client carries out has a title only if there is no other.
     carried_out = {kind for kind, share in zip(kinds, shares, strict=True) if share}
     titles = _titles(carried_out or {kind for kind in kinds if kind})
     runs = runs.assign(
@@ -53,7 +53,7 @@ def under_attack(summary: Summary) -> pd.DataFrame:
 
 
 def _values(settings: Mapping[str, Any], *below: str) -> _Values:
-    """The settings whose names begin so, without those beginnings and without what is None."""
+    """Settings whose names start with a prefix, without the attack's prefix and without None."""
     return tuple(
         sorted(
             (name.removeprefix(_ATTACK), setting(value))
@@ -64,7 +64,7 @@ def _values(settings: Mapping[str, Any], *below: str) -> _Values:
 
 
 def _titles(kinds: Collection[_Values]) -> dict[_Values, str]:
-    """A title for each attack: its type, and in what those of one type differ."""
+    """A title for each attack: its type, and the settings in which attacks of one type differ."""
     titles = {}
     for kind in kinds:
         alike = [dict(other) for other in kinds if dict(other)["type"] == dict(kind)["type"]]
@@ -113,12 +113,12 @@ def over_attacks(rows: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()
 
 
-#: What became of the attackers of a run: see ``detection``.
+#: Columns that describe the detection of a run's attackers: see ``detection``.
 DETECTION = ["precision", "recall", "delay", "blocked", "wrongly"]
 
 
 def detections(summary: Summary) -> pd.DataFrame:
-    """What became of the attackers of each run that blocked clients, or could have.
+    """Judge the detection of attackers in each run whose method can block clients.
 
     Returns:
         ``RUN``, the number of ``attackers`` that took part, and ``DETECTION``.

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from fedsdg.analysis.frames import CASE, PLACE, RUN, groups, split_scenario
+from fedsdg.analysis.frames import CASE, PLACE, ROW, RUN, groups, split_scenario
 from fedsdg.analysis.inference import correlation_interval, pearson, spearman
 from fedsdg.analysis.summary import Summary
 
@@ -25,7 +25,7 @@ GATE_MEASURES: Mapping[str, str] = {
 }
 #: Beside the measures: Spearman's ρ of a client's mean gate with its local steps so far.
 CORRELATION = "correlation"
-#: What a method may credit a client with, in the order shown.
+#: Credits that a method may give a client, in the order shown.
 CREDITS: Mapping[str, str] = {
     "weight": "weight (1 = equal)",
     "alignment": "alignment",
@@ -33,7 +33,7 @@ CREDITS: Mapping[str, str] = {
     "contribution": "contribution",
     "shapley_estimate": "Shapley value, estimated",
 }
-#: What credits are compared with.
+#: Yardsticks that credits are compared with.
 YARDSTICKS: Mapping[str, str] = {
     "noise_rate": "share of wrong labels",
     "shapley": "exact Shapley value",
@@ -139,13 +139,12 @@ def correlations(clients: pd.DataFrame) -> pd.DataFrame:
     does not vary between clients has no correlation, and no row.
 
     Returns:
-        ``PLACE``, scenario, method, measure, yardstick; the number of ``runs`` that allow a
+        ``ROW``, measure, yardstick; the number of ``runs`` that allow a
         correlation, ``spearman`` with the ends ``low`` and ``high`` of its 95 % interval (None for
         one run), and ``pearson``.
     """
-    line = [*PLACE, "scenario", "method"]
     rows = []
-    for key, runs in groups(clients, *line):
+    for key, runs in groups(clients, *ROW):
         seeds = [run for _, run in groups(runs, "seed")]
         for measure, yardstick in product(CREDITS, YARDSTICKS):
             pairs = [(run[measure].to_numpy(), run[yardstick].to_numpy()) for run in seeds]
@@ -155,17 +154,17 @@ def correlations(clients: pd.DataFrame) -> pd.DataFrame:
                 continue
             interval = correlation_interval(ranks)
             rows.append(
-                dict(zip(line, key, strict=True))
+                dict(zip(ROW, key, strict=True))
                 | {"measure": measure, "yardstick": yardstick, "runs": interval.n}
                 | {"spearman": interval.mean, "low": interval.low, "high": interval.high}
                 | {"pearson": correlation_interval(linear).mean}
             )
-    columns = [*line, "measure", "yardstick", "runs", "spearman", "low", "high", "pearson"]
+    columns = [*ROW, "measure", "yardstick", "runs", "spearman", "low", "high", "pearson"]
     return pd.DataFrame(rows, columns=columns)
 
 
 def trajectories(summary: Summary) -> pd.DataFrame:
-    """The way of models through parameter space: clients in a round, and the aggregates.
+    """Paths of models through parameter space: clients within a round, and the aggregates.
 
     Returns:
         Rows of ``TRAJECTORY`` for the lowest seed. ``kind`` is "local" for a client's points,
@@ -186,5 +185,5 @@ def trajectories(summary: Summary) -> pd.DataFrame:
     rows = split_scenario(pd.concat([part for part in (local, models) if len(part)] or [local]))
     numbers = ["x", "y", "client", "step", "plane_share"]
     rows = rows.reindex(columns=TRAJECTORY).astype(dict.fromkeys(numbers, float))
-    lowest = rows.groupby([*PLACE, "scenario", "method"])["seed"].transform("min")
+    lowest = rows.groupby(ROW)["seed"].transform("min")
     return rows[rows["seed"] == lowest].reset_index(drop=True)

@@ -10,7 +10,7 @@ import pandas as pd
 from fedsdg.analysis.frames import (
     CASE,
     MEAN,
-    PLACE,
+    ROW,
     RUN,
     finished,
     groups,
@@ -20,7 +20,7 @@ from fedsdg.analysis.frames import (
 from fedsdg.analysis.names import GLOBAL, Metric
 from fedsdg.analysis.summary import Summary
 
-#: What accuracy is shown against: column, its axis, and how many of the column are one there.
+#: Costs that accuracy is shown against: column, title of its axis, and unit of the axis.
 COSTS = (
     ("round", "round", 1.0),
     ("steps", "local steps of all clients (thousands)", 1e3),
@@ -35,8 +35,7 @@ COUNTS = ["idle_seconds", "arrived", "late", "discarded", "passed_over", "droppe
 #: Clients without time for an update: a column only of the rounds that have any.
 LACKING = "out_of_time"
 
-_LINE = [*PLACE, "scenario", "method"]
-#: What a whole run costs is compared over all skews of a data set.
+#: Costs of whole runs are compared over all skews of a data set.
 _METHOD = ["dataset", "clients", "method"]
 _PHASES = ["train_seconds", "aggregate_seconds", "evaluate_seconds"]
 
@@ -92,7 +91,7 @@ def evaluations(summary: Summary, metric: Metric | None = None) -> pd.DataFrame:
 
 
 def rounds_to_target(summary: Summary) -> pd.DataFrame:
-    """What each method took to a stated accuracy, per cell, method and target.
+    """Return the cost of reaching each target accuracy, per cell, method and target.
 
     The targets are ``SHARES`` of the reported personal accuracy of ``YARDSTICK`` in that cell;
     cells without it have none. A method is there at its first evaluation at which the mean over
@@ -136,19 +135,19 @@ def accuracy_over_time(summary: Summary) -> pd.DataFrame:
     any of them was.
 
     Returns:
-        ``PLACE``, scenario, method, metric, seconds, n, mean.
+        ``ROW``, metric, seconds, n, mean.
     """
     metrics = [summary.personal.key, GLOBAL.key]
     frame = summary.frame("rounds", [*CASE, "seed", "evaluated"], ["simulated_seconds", *metrics])
     frame = frame[frame["evaluated"].astype(bool) & frame["simulated_seconds"].notna()]
-    columns = [*_LINE, "metric", "seconds", "n", "mean"]
+    columns = [*ROW, "metric", "seconds", "n", "mean"]
     parts = []
-    for key, runs in groups(split_scenario(frame), *_LINE):
+    for key, runs in groups(split_scenario(frame), *ROW):
         for metric in metrics:
             # A column for each seed, which keeps its accuracy until its next evaluation.
             curves = runs.pivot_table(metric, "simulated_seconds", "seed", aggfunc="last").ffill()
             means = curves.dropna().mean(axis=1).rename("mean").rename_axis("seconds")
-            names = dict(zip(_LINE, key, strict=True)) | {"metric": metric, "n": curves.shape[1]}
+            names = dict(zip(ROW, key, strict=True)) | {"metric": metric, "n": curves.shape[1]}
             parts.append(means.reset_index().assign(**names))
     return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
 
@@ -157,9 +156,9 @@ def costs_of_waiting(summary: Summary) -> pd.DataFrame:
     """The clock and the counts of whole runs: means over seeds.
 
     Returns:
-        ``PLACE``, scenario, method, personal (the headline) and global accuracy, those of
-        ``COUNTS`` summed over the rounds, ``simulated_seconds``, ``LACKING`` where any client was,
-        the ``discarded_share`` of all uploads, and ``n``.
+        ``ROW``, personal (the headline) and global accuracy, ``COUNTS`` summed over the rounds,
+        ``simulated_seconds``, ``LACKING`` where any run counted such clients, the
+        ``discarded_share`` of all uploads, and ``n``.
     """
     identity = [*CASE, "seed"]
     frame = summary.frame("rounds", identity, ["simulated_seconds", *COUNTS, LACKING])
@@ -168,17 +167,17 @@ def costs_of_waiting(summary: Summary) -> pd.DataFrame:
     totals = runs[COUNTS].sum(min_count=1).join(runs["simulated_seconds"].max())
     if frame[LACKING].notna().any():
         totals[LACKING] = runs[LACKING].sum()
-    # Whatever is sent arrives in time, arrives late and is used, or is discarded in the end.
+    # Every upload arrives in time, arrives late and is used, or is discarded in the end.
     uploads = totals[["arrived", "discarded"]].sum(axis=1, min_count=1)
     totals["discarded_share"] = totals["discarded"] / uploads.where(uploads > 0)
     accuracies = finished(summary)[[*RUN, summary.personal.key, GLOBAL.key]]
     per_run = accuracies.merge(totals.reset_index(), on=RUN)
-    lines = per_run.groupby(_LINE, sort=False)
+    lines = per_run.groupby(ROW, sort=False)
     return lines[[n for n in per_run if n not in RUN]].mean().assign(n=lines.size()).reset_index()
 
 
 def traffic(summary: Summary) -> pd.DataFrame:
-    """What a method sends, keeps and trains, and the data it discloses.
+    """Return the bytes and parameters that a method sends and keeps, and the data it discloses.
 
     Returns:
         A row for each data set, number of clients and method: ``runs ok``, means over those runs
@@ -234,7 +233,7 @@ def seconds(summary: Summary) -> pd.DataFrame:
 
 
 def _of_all_methods(summary: Summary, means: pd.DataFrame) -> pd.DataFrame:
-    """The rows of every method of every setting, without numbers where no run went well."""
+    """The rows of every method of every setting, without numbers if no run is ok."""
     keys = [
         (setting.dataset, setting.clients, method)
         for setting in summary.settings()

@@ -158,6 +158,20 @@ def test_the_table_has_a_block_for_each_attack(summary, tmp_path) -> None:
     assert len(csv.read_text("utf-8").splitlines()) == 1 + 18
 
 
+@pytest.mark.parametrize(("seeds", "shown"), [(4, "65.0"), (5, "70.0 ± 19.6")])
+def test_a_printed_interval_is_that_of_students_t_from_five_seeds_on(
+    summary_of, tmp_path, seeds, shown
+) -> None:
+    """0.5, 0.6, …: of five s = √0.025, and t(0.975, 4) · s / √5 = 0.1963."""
+    runs = [
+        replace(run("krum", seed, "flip", "flip", 0.2), last={GLOBAL.key: 0.5 + 0.1 * seed})
+        for seed in range(seeds)
+    ]
+    _, markdown, _ = write_table(summary_of(runs), "byzantine", tmp_path / "byzantine")
+    (line,) = [text for text in markdown.read_text("utf-8").splitlines() if "| Krum" in text]
+    assert line.split("|")[2].strip() == f"**{shown}**"
+
+
 def screened(seed, blocks, attackers, clients=6, rounds=5, first=None):
     """``blocks`` maps a client to the rounds after which it is blocked."""
     rows = [

@@ -78,6 +78,16 @@ def test_measures_are_taken_within_clients_first(summary_of) -> None:
             assert value == pytest.approx(rho.statistic)
 
 
+def test_a_gate_on_a_border_is_neither_closed_nor_open_but_in_the_middle(summary_of) -> None:
+    run = parted(0)
+    for row in run.rows:
+        if "gates" in row:
+            row["gates"] = [0.1, 0.4, 0.6, 0.9]
+    rows = gate_dynamics(Summary(summary_of([run])))
+    means = rows.groupby("measure")["value"].unique()
+    assert [means[name].tolist() for name in ("closed", "middle", "open")] == [[0.0], [0.5], [0.0]]
+
+
 def test_steps_of_old_records_are_counted(summary_of) -> None:
     """Of old records the steps of the rounds in which a client took part add up."""
     run = parted(0, parted=False)
@@ -187,6 +197,30 @@ def test_measures_are_means_over_the_rounds(noisy, numbers) -> None:
     assert own["credibility"].to_numpy() == pytest.approx(of["credibility"].mean(axis=0))
     assert own["noise_rate"].to_numpy() == pytest.approx(of["noise_rate"])
     assert own["shapley"].to_numpy() == pytest.approx(100 * of["shapley"])
+
+
+def test_a_printed_correlation_has_the_interval_of_fishers_z(summary_of, tmp_path) -> None:
+    """Credits of four clients follow their noise but for one swap (ρ = 0.8) or two (0.6)."""
+    orders = ([1, 0, 2, 3], [1, 0, 3, 2]) * 2 + ([1, 0, 2, 3],)
+    rhos = [0.8, 0.6, 0.8, 0.6, 0.8]
+    runs = [
+        Run(
+            "cgsv",
+            seed,
+            rows=[
+                {"round": 1, "client": client, "participated": True, "weight": 0.1 * (1 + place)}
+                | {"noise_rate": 0.1 * client}
+                for client, place in enumerate(order)
+            ],
+        )
+        for seed, order in enumerate(orders)
+    ]
+    z = np.arctanh(rhos)
+    half = stats.t.ppf(0.975, 4) * stats.sem(z)
+    low, mean, high = np.tanh([z.mean() - half, z.mean(), z.mean() + half])
+    _, markdown, _ = write_table(summary_of(runs), "label_noise", tmp_path / "label_noise")
+    # Ranks and values are both evenly spaced, so that Pearson's is Spearman's.
+    assert f"{mean:+.2f} [{low:+.2f}, {high:+.2f}] ({mean:+.2f})" in markdown.read_text("utf-8")
 
 
 def test_correlations_are_within_a_run_and_averaged(noisy, numbers, tmp_path) -> None:

@@ -1,6 +1,9 @@
 """Accuracy against its costs, against sums and loops written out by hand."""
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fedsdg.analysis.plots import FIGURES
@@ -13,8 +16,11 @@ from fedsdg.analysis.views.costs import (
     costs_of_waiting,
     progress,
     rounds_to_target,
+    seconds,
     smoothed,
+    traffic,
 )
+from fedsdg.files.records import write_tables
 
 from ..conftest import Run
 
@@ -34,6 +40,11 @@ def run(method, seed, accuracies, step=10, column="personal_accuracy"):
         for i in range(2 * len(accuracies))
     ]
     return Run(method, seed, rounds=rounds, last={column: accuracies[-1]})
+
+
+def rewrite(file, frame):
+    schema = pq.read_schema(file).remove_metadata()
+    write_tables(file, [pa.Table.from_pandas(frame, schema, preserve_index=False)], schema)
 
 
 @pytest.fixture
@@ -79,6 +90,46 @@ def test_a_target_is_reached_by_the_smoothed_mean_or_never(summary, tmp_path) ->
     assert "to 72.0 %" in text
     line = next(line for line in text.splitlines() if line.startswith("| Krum"))
     assert line.count("–") == 3 * len(SHARES)
+
+
+def test_a_target_is_reached_where_it_is_met_exactly(summary_of) -> None:
+    """0.9 · 0.5 = 0.45, also in floating point."""
+    runs = [run("fedavg-uniform", 0, [0.5, 0.5]), run("krum", 0, [0.9 * 0.5, 0.0])]
+    rows = rounds_to_target(Summary(summary_of(runs))).set_index(["method", "share"])
+    assert rows.loc[("krum", 0.90), "round"] == 2
+
+
+def test_seconds_are_means_over_the_runs_that_are_ok(summary_of) -> None:
+    """Rounds of 1 and 3 seconds; a third run, which failed, took 100."""
+    runs = [run("krum", seed, [0.1, 0.2]) for seed in range(3)]
+    folder = summary_of(runs)
+    timings = pd.read_parquet(folder / "timings.parquet")
+    timings["train_seconds"] = timings["seed"].map({0: 1.0, 1: 3.0, 2: 100.0})
+    timings["wall_seconds"] = timings["seed"].map({0: 10.0, 1: 14.0, 2: 900.0})
+    rewrite(folder / "timings.parquet", timings)
+    listed = pd.read_parquet(folder / "runs.parquet")
+    listed.loc[listed["seed"] == 2, "status"] = "failed"
+    rewrite(folder / "runs.parquet", listed)
+    (row,) = seconds(Summary(folder)).to_dict("records")
+    assert row["train per round (s)"] == 2.0
+    assert row["wall time per run (s)"] == 12.0
+    # Of two values, s = |difference| / √2.
+    assert row["standard deviation of wall time (s)"] == pytest.approx(4 / 2**0.5)
+
+
+def test_traffic_is_a_mean_over_runs_and_rounds_in_either_direction(summary_of, tmp_path) -> None:
+    folder = summary_of([run("krum", seed, [0.1, 0.2]) for seed in range(2)])
+    listed = pd.read_parquet(folder / "runs.parquet")
+    listed = listed.assign(bytes_up=[4000000, 8000000], bytes_down=[400000, 1200000], rounds=[4, 4])
+    rewrite(folder / "runs.parquet", listed)
+    (row,) = traffic(Summary(folder)).to_dict("records")
+    assert (row["bytes up per run (bytes)"], row["bytes down per run (bytes)"]) == (6e6, 8e5)
+    assert (row["bytes up per round (bytes)"], row["bytes down per round (bytes)"]) == (1.5e6, 2e5)
+    _, markdown, _ = write_table(folder, "bytes", tmp_path / "bytes")
+    (line,) = [text for text in markdown.read_text("utf-8").splitlines() if "| Krum" in text]
+    # 1 kB = 1000 bytes, 1 MB = 1000 kB.
+    printed = [float(cell.replace(",", "")) for cell in line.split("|")[2:6]]
+    assert printed == [1500, 200, 6, 0.8]
 
 
 def test_expected_accuracy_stands_first_where_it_was_recorded(summary_of) -> None:
@@ -134,7 +185,7 @@ def timed(seed, scenario, seconds, **counts):
     return Run("fedavg", seed, scenario, rounds=rounds, last=last)
 
 
-COUNTS = {"arrived": [5, 4, 3, 2], "late": [0, 1, 2, 0], "discarded": [0, 0, 1, 2]}
+COUNTS = {"arrived": [5, 4, 3, 2], "late": [0, 2, 2, 0], "discarded": [0, 0, 1, 2]}
 
 
 @pytest.fixture
@@ -170,7 +221,7 @@ def test_costs_are_sums_over_rounds_and_means_over_seeds(clocked, tmp_path) -> N
     assert row["n"] == 2
     assert row["simulated_seconds"] == pytest.approx((7.0 + 6.0) / 2)
     assert row["idle_seconds"] == 2.0 * (1 + 2 + 3 + 4)
-    assert (row["arrived"], row["late"], row["discarded"]) == (14, 3, 3)
+    assert (row["arrived"], row["late"], row["discarded"]) == (14, 4, 3)
     assert row["discarded_share"] == pytest.approx(3 / 17)
     assert row["global_accuracy"] == pytest.approx(0.405)
     assert np.isnan(rows.loc["wait", "arrived"])
