@@ -153,6 +153,13 @@ def _reader_has_gone() -> bool:
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in watch.poll(0))
 
 
+def _sentence(error: Exception) -> str:
+    """Return the message; of the system's own the file and the reason, without its number."""
+    if isinstance(error, OSError) and error.filename is not None and str(error)[:1] == "[":
+        return f"{error.filename2 or error.filename}: {error.strerror}"
+    return str(error)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     arguments, rest = parser().parse_known_args(argv)
@@ -169,7 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 1
         if arguments.traceback:
             raise
-        sentence = str(error)
+        sentence = _sentence(error)
         try:
             # A full disk that no file is named for may be that of standard output.
             unnamed = isinstance(error, OSError) and error.errno == errno.ENOSPC

@@ -69,7 +69,10 @@ def render(
     drawn = figures or folder
     single = [kind for kind, _ in pages if kind in DOCUMENTS]
     targets = [output or DOCUMENTS[kind] for kind in single]
-    require_writable(*(targets or [folder, drawn]))
+    if targets:
+        require_writable(*targets, kind="file")
+    else:
+        require_writable(folder, drawn, kind="folder")
     written: list[Path] = []
     for kind, page in pages:
         if kind in ("table", "figure", CLAIMS):
@@ -165,6 +168,8 @@ def _write_ledger(configs: str, records: str, output: str, freeze: bool) -> Path
     )
     from fedsdg.analysis.ledger import VERDICTS, read_claims, write_ledger
 
+    if not Path("claims.yaml").is_file():
+        raise FileNotFoundError("there is no claims.yaml here; call this in the root of a checkout")
     findings = read_findings("claims.yaml")
     entries = write_ledger("claims.yaml", configs, records, output)
     known = statements(entries, primary_comparisons(records))

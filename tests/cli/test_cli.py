@@ -184,6 +184,18 @@ def test_nan_makes_run_alone_exit_with_one(small, tmp_path, monkeypatch, capsys)
     "arguments, message",
     [
         (["check", "--config", "none.yaml"], "there is no config file none.yaml"),
+        (["run", "--method", "fedsdg", "--jobs", "3"], "--jobs is for a whole grid: add --grid"),
+        (["run", "--method", "fedsdg", "--runs-only"], "--runs-only is for a whole grid"),
+        (["run", "--grid", "--partitions", "x"], "--partitions is for one cell, not for --grid"),
+        (["run", "--method", "fedsdg", "--backbone", "x"], "name its --partitions as well"),
+        (["pretrain", "--output", "."], ". is a folder, but a file is written"),
+        (["run", "--method", "fedsdg", "--output", __file__], "is a file, but a folder is needed"),
+        (
+            ["partition", "--dataset", "digits", "--skew", "iid", "--seed", "0", "1",
+             "--output", "x", "x"],
+            "--output names x twice; name one file a seed",
+        ),
+        (["render", "ledger"], "there is no claims.yaml here; call this in the root of a checkout"),
         (["run", "--method", "ditt", "--skew", "iid"], "unknown method 'ditt'; did you mean"),
         (["run", "--method", "fedsdg", "--dataset", "mnst"], "unknown data set 'mnst'; did you"),
         (["run", "--method", "fedsdg"], "name one skew with --skew: dirichlet~0.1, dirichlet~0.3"),
