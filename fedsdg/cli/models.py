@@ -1,4 +1,4 @@
-"""Commands that make what training begins with, and that take its models out of the benchmark."""
+"""Commands for partitions, backbones, and the models that a run kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several commands share: what they print, and the check of places that they write to."""
+"""Helpers of several commands: printing, and the check of the places that they write to."""
 
 from __future__ import annotations
 
