@@ -42,6 +42,7 @@ Rule = Annotated[str, "RULE"]
 Page = Annotated[str, "NAME"]
 Count = Annotated[int, "N", 1]
 Seed = Annotated[int, "N", 0]
+Minutes = Annotated[float, "N", 0]
 
 
 class ConfigFiles(NamedTuple):

@@ -11,7 +11,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsdg.cli.command import FORESEEN, ConfigFiles, Count, DataSet, File, Folder, Method, Seed
+from fedsdg.cli.command import (
+    FORESEEN,
+    ConfigFiles,
+    Count,
+    DataSet,
+    File,
+    Folder,
+    Method,
+    Minutes,
+    Seed,
+)
 from fedsdg.cli.options import print_failures, print_remarks, require_writable, where_next
 from fedsdg.experiment.store import store_folder
 from fedsdg.files.places import RECORD, SEARCH, filled
@@ -40,7 +50,7 @@ def run(
     seeds_together: Count = 1,
     only: Sequence[Method] = (),
     continue_record: bool = False,
-    minutes: float | None = None,
+    minutes: Minutes | None = None,
     runs_only: bool = False,
 ) -> int:
     """Run one method, or a whole grid.
@@ -226,7 +236,7 @@ def search(
     output: File | None = None,
     jobs: Count | None = None,
     only: Sequence[Method] = (),
-    minutes: float | None = None,
+    minutes: Minutes | None = None,
     continue_record: bool = False,
     show: bool = False,
     found: File | None = None,

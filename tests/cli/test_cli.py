@@ -186,6 +186,7 @@ def test_nan_makes_run_alone_exit_with_one(small, tmp_path, monkeypatch, capsys)
         (["check", "--config", "none.yaml"], "there is no config file none.yaml"),
         (["run", "--method", "fedsdg", "--jobs", "3"], "--jobs is for a whole grid: add --grid"),
         (["run", "--method", "fedsdg", "--runs-only"], "--runs-only is for a whole grid"),
+        (["run", "--grid", "--minutes", "-1"], "--minutes is -1.0, but must be at least 0"),
         (["run", "--grid", "--partitions", "x"], "--partitions is for one cell, not for --grid"),
         (["run", "--method", "fedsdg", "--backbone", "x"], "name its --partitions as well"),
         (["pretrain", "--output", "."], ". is a folder, but a file is written"),
