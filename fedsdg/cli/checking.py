@@ -1,4 +1,4 @@
-"""The command that says beforehand what is wrong: with a config, or with a user's methods."""
+"""The command that checks a config, or a user's methods, before anything runs."""
 
 from __future__ import annotations
 

@@ -42,6 +42,7 @@ Rule = Annotated[str, "RULE"]
 Page = Annotated[str, "NAME"]
 Count = Annotated[int, "N", 1]
 Seed = Annotated[int, "N", 0]
+Minutes = Annotated[float, "N", 0]
 
 
 class ConfigFiles(NamedTuple):
@@ -85,8 +86,17 @@ def describe(function: Callable[..., int]) -> Description:
     return Description(summary, text.strip(), arguments, sections.get("Example", "").strip())
 
 
-#: Commands of version 0.1 that ``render`` took in.
-_RENDERED = ("table", "figure", "claims", "kernels", "throughput", "across", "page", "ledger")
+#: Former commands, and what took their place.
+_REPLACED = {
+    **dict.fromkeys(
+        ("table", "figure", "claims", "kernels", "throughput", "across", "page", "ledger"),
+        "fedsdg render",
+    ),
+    "train": "fedsdg run --partitions",
+    "succeeded": "fedsdg summarise --succeeded",
+    "documents": "make documents",
+    "spent": "python -m fedsdg.files.spent",
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -111,8 +121,8 @@ class Parser(argparse.ArgumentParser):
 
         word = f"{value!r}{hint(str(value), action.choices)}"
         if isinstance(action, argparse._SubParsersAction):
-            if value in _RENDERED:
-                self.error(f"there is no command {value!r}; 'fedsdg render' does it now")
+            if value in _REPLACED:
+                self.error(f"there is no command {value!r}; '{_REPLACED[value]}' does it now")
             self.error(f"there is no command {word}")
         self.error(f"{'/'.join(action.option_strings) or action.dest} cannot be {word}")
 

@@ -1,7 +1,7 @@
-"""The parser of all commands, and what becomes of their errors.
+"""Parse the command line, and turn foreseeable errors into one sentence.
 
-Every command validates the whole config first. Whatever goes wrong in a foreseeable way is one
-sentence on stderr and exit code 2; ``--traceback`` shows where it came from.
+Every command validates the whole config first. A foreseeable error is one sentence on stderr and
+exit code 2; ``--traceback`` shows where it came from.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fedsdg.files.spent import note_spent
 
 
 def completion(shell: Literal["bash", "zsh"]) -> int:
-    """Print what makes a shell complete this command.
+    """Print the script by which a shell completes this command.
 
     Args:
         shell: bash or zsh
@@ -102,7 +102,7 @@ class WholeParser(Parser):
     """The parser of all commands: its help lists them in their groups, with an example each."""
 
     def format_help(self) -> str:
-        """Return usage, what it is, the commands in groups, and the options."""
+        """Return usage, description, the commands in groups, and the options."""
         formatter = self._get_formatter()
         formatter.start_section("options")
         formatter.add_arguments(self._optionals._group_actions)
@@ -153,6 +153,13 @@ def _reader_has_gone() -> bool:
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in watch.poll(0))
 
 
+def _sentence(error: Exception) -> str:
+    """Return the message; of the system's own the file and the reason, without its number."""
+    if isinstance(error, OSError) and error.filename is not None and str(error)[:1] == "[":
+        return f"{error.filename2 or error.filename}: {error.strerror}"
+    return str(error)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     arguments, rest = parser().parse_known_args(argv)
@@ -169,7 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 1
         if arguments.traceback:
             raise
-        sentence = str(error)
+        sentence = _sentence(error)
         try:
             # A full disk that no file is named for may be that of standard output.
             unnamed = isinstance(error, OSError) and error.errno == errno.ENOSPC

@@ -1,4 +1,4 @@
-"""Commands that make what training begins with, and that take its models out of the benchmark."""
+"""Commands for partitions, backbones, and the models that a run kept."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ def partition(
             f"--output names {len(output)} file(s), but there are {len(seeds)} seeds; "
             "name one file a seed, in their order"
         )
-    require_writable(*output)
+    twice = [file for file in output if output.count(file) > 1]
+    if twice:
+        raise ValueError(f"--output names {twice[0]} twice; name one file a seed")
+    require_writable(*output, kind="file")
     from fedsdg.data.partition_files import write_partition
     from fedsdg.data.splits import listed
     from fedsdg.experiment.loading import load_images
@@ -96,7 +99,7 @@ def pretrain(
         raise ValueError(
             f"backbone {name!r} is not described under backbones{hint(name, config.backbones)}"
         )
-    require_writable(output)
+    require_writable(output, kind="file")
     from fedsdg.experiment.backbones.made import take_recorded
     from fedsdg.experiment.store import store_folder
 
@@ -147,12 +150,12 @@ def export(
         for option, value in (("output", output), ("client", client), ("backbone", backbone)):
             if value:
                 raise ValueError(f"--{option} is for models; --tensorboard writes none")
-        require_writable(tensorboard, remedy="name another place with --tensorboard")
+        require_writable(tensorboard, remedy="name another place with --tensorboard", kind="folder")
         from fedsdg.analysis.events import write_events
 
         print(write_events(Path(run), Path(tensorboard)))
         return 0
-    require_writable(output or run)
+    require_writable(output or run, kind="folder")
     from fedsdg.experiment.exports.export import export_run
 
     done = export_run(

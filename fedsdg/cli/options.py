@@ -1,4 +1,4 @@
-"""What several commands share: what they print, and the check of places that they write to."""
+"""Helpers of several commands: printing, and the check of the places that they write to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedsdg.files.places import CLAIMS, FIGURE, SUMMARY, TABLE
 
@@ -45,17 +45,26 @@ def print_failures(failed: Sequence[object], remedy: str) -> None:
     print(remedy, file=sys.stderr)
 
 
-def require_writable(*places: str | Path, remedy: str = "name another place with --output") -> None:
+def require_writable(
+    *places: str | Path,
+    remedy: str = "name another place with --output",
+    kind: Literal["file", "folder"] | None = None,
+) -> None:
     """Refuse places that cannot be written to, before anything is imported or computed.
 
     Args:
         places: files or folders; of those that do not exist the nearest folder above is tried.
         remedy: what names another place.
+        kind: what all places have to be, where they exist; None: either.
 
     Raises:
         OSError: one sentence with the reason and the remedy.
     """
     for place in places:
+        if kind == "file" and Path(place).is_dir():
+            raise IsADirectoryError(f"{place} is a folder, but a file is written: {remedy}")
+        if kind == "folder" and Path(place).is_file():
+            raise NotADirectoryError(f"{place} is a file, but a folder is needed: {remedy}")
         folder = Path(place).absolute()
         while not folder.exists():
             folder = folder.parent

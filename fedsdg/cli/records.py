@@ -41,6 +41,7 @@ def summarise(
     """
     from fedsdg.analysis import summarise as analysis
 
+    require_writable(output, kind="file" if succeeded else "folder")
     if succeeded:
         return _require_success(Path(succeeded), Path(output))
     if runs is None:
@@ -51,7 +52,6 @@ def summarise(
         wanted = config.run_folders()
         primary = [comparison.to_dict() for comparison in config.primary]
         roles = asdict(config.roles)
-    require_writable(output)
     found = Path(search) if search else None
     analysis.summarise(Path(runs), Path(output), wanted, found, primary, roles)
     return 0

@@ -44,20 +44,20 @@ def render(
 
     Args:
         name: what to render
-        summary: of tables, figures and claims: a record or the summary of an experiment
-        output: folder (default: rendered); of page and ledger a file (default:
+        summary: a record or the summary of an experiment, for tables, figures and claims
+        output: folder (default: rendered); for page and ledger a file (default:
             results/report/index.html, docs/claims.md)
         figures: folder of figures (default: the tables')
         claims: file of the claims, without suffix (default: OUTPUT/claims)
-        partitions: of the figure partition (default: those of the record)
-        measured: of kernels and throughput
-        records: of across, page and ledger: folder with a record or summary of each experiment
-        experiments: of across and page: folders of the records (default: label-skew, needs and
-            views, as far as they are there)
-        reference: of page: the record, for ledger, attacks and speed
-        configs: of page and ledger: folder of the configs
-        metric: of across: as runs.parquet calls it, without what is reported of it
-        freeze: of ledger: keep the origin and the substance of every claim that has an origin in
+        partitions: files for the figure partition (default: those of the record)
+        measured: measurements for kernels and throughput
+        records: folder with a record or summary of each experiment, for across, page and ledger
+        experiments: folders of the records, for across and page (default: label-skew, needs and
+            views, as far as they exist)
+        reference: the record from which page takes ledger, attacks and speed
+        configs: folder of the configs, for page and ledger
+        metric: for across, a column of runs.parquet without its prefix (selected_, quarter_, last_)
+        freeze: for ledger: keep the origin and the substance of every claim that has an origin in
             RECORDS/origins.json; after its run 'fedsdg verify' names a change
 
     Example:
@@ -69,7 +69,10 @@ def render(
     drawn = figures or folder
     single = [kind for kind, _ in pages if kind in DOCUMENTS]
     targets = [output or DOCUMENTS[kind] for kind in single]
-    require_writable(*(targets or [folder, drawn]))
+    if targets:
+        require_writable(*targets, kind="file")
+    else:
+        require_writable(folder, drawn, kind="folder")
     written: list[Path] = []
     for kind, page in pages:
         if kind in ("table", "figure", CLAIMS):
@@ -112,7 +115,7 @@ def render(
 
 
 def _pages(name: str) -> Iterator[tuple[str, str]]:
-    """Yield the kind and the name of what a word stands for."""
+    """Yield the kind and the name of every page that a word stands for."""
     kinds = {kind: set(declared(f"{kind}s")[f"{kind}s"]) for kind in ("table", "figure")}
     wanted, _, page = name.rpartition(":")
     there = [kind for kind in kinds if page in kinds[kind] and wanted in ("", kind)]
@@ -165,6 +168,8 @@ def _write_ledger(configs: str, records: str, output: str, freeze: bool) -> Path
     )
     from fedsdg.analysis.ledger import VERDICTS, read_claims, write_ledger
 
+    if not Path("claims.yaml").is_file():
+        raise FileNotFoundError("there is no claims.yaml here; call this in the root of a checkout")
     findings = read_findings("claims.yaml")
     entries = write_ledger("claims.yaml", configs, records, output)
     known = statements(entries, primary_comparisons(records))

@@ -1,4 +1,4 @@
-"""Commands that show what there is: methods, data sets, arenas."""
+"""Commands that list methods, data sets and arenas."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def methods(
 ) -> int:
     """List the methods by family, or print all about one.
 
-    Of one method: formula, what is sent and kept, parameters, cost and source. `fedsdg methods
+    For one method: its formula, messages, kept state, parameters, cost and source. `fedsdg methods
     scaffold` is short for `fedsdg methods show scaffold`.
 
     Args:
@@ -86,7 +86,7 @@ def _listed(table: Mapping[str, Row], wide: int) -> Iterator[str]:
 
 
 def data(laid: ConfigFiles, *, json: bool = False) -> int:
-    """Say what data sets there are, and whether they are here.
+    """List the data sets, and whether they are on this machine.
 
     With --config or --plugin also those that the config describes.
 

@@ -11,7 +11,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsdg.cli.command import FORESEEN, ConfigFiles, Count, DataSet, File, Folder, Method, Seed
+from fedsdg.cli.command import (
+    FORESEEN,
+    ConfigFiles,
+    Count,
+    DataSet,
+    File,
+    Folder,
+    Method,
+    Minutes,
+    Seed,
+)
 from fedsdg.cli.options import print_failures, print_remarks, require_writable, where_next
 from fedsdg.experiment.store import store_folder
 from fedsdg.files.places import RECORD, SEARCH, filled
@@ -40,7 +50,7 @@ def run(
     seeds_together: Count = 1,
     only: Sequence[Method] = (),
     continue_record: bool = False,
-    minutes: float | None = None,
+    minutes: Minutes | None = None,
     runs_only: bool = False,
 ) -> int:
     """Run one method, or a whole grid.
@@ -78,8 +88,18 @@ def run(
         raise ValueError(f"--{given[0]} is for one run; choose runs of a grid with --only")
     if grid is None and method is None:
         raise ValueError("name a method with --method, or a whole grid with --grid")
+    cell = {"partitions": partitions, "backbone": backbone}
+    many = {"jobs": jobs > 1, "seeds-together": seeds_together > 1, "only": only}
+    many |= {"minutes": minutes is not None, "runs-only": runs_only}
+    many |= {"continue-record": continue_record}
+    for name, value in (cell if grid is not None else many).items():
+        if value:
+            meant = "one cell, not for --grid" if grid is not None else "a whole grid: add --grid"
+            raise ValueError(f"--{name} is for {meant}")
+    if backbone and not partitions:
+        raise ValueError("--backbone is for a cell: name its --partitions as well")
     require_writable(store_folder(), remedy="name another place with FEDSDG_STORE")
-    require_writable(output or "results")
+    require_writable(output or "results", kind="folder")
     if grid is not None:
         from fedsdg.experiment.continuing import is_asked_for
 
@@ -216,7 +236,7 @@ def search(
     output: File | None = None,
     jobs: Count | None = None,
     only: Sequence[Method] = (),
-    minutes: float | None = None,
+    minutes: Minutes | None = None,
     continue_record: bool = False,
     show: bool = False,
     found: File | None = None,
@@ -249,7 +269,7 @@ def search(
     config = laid.load()
     target = Path(output or filled(SEARCH, experiment=config.experiment))
     if not show:
-        require_writable(target)
+        require_writable(target, kind="file")
         require_writable(store_folder(), remedy="name another place with FEDSDG_STORE")
     from fedsdg.experiment import search as searching
     from fedsdg.experiment.continuing import is_asked_for
@@ -365,7 +385,7 @@ def compare(
     Example:
         fedsdg compare my_method.py --against ditto fedrep
     """
-    require_writable(output or "compare")
+    require_writable(output or "compare", kind="folder")
     from itertools import chain
 
     from fedsdg.analysis.tables.render import to_text

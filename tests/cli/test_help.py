@@ -113,6 +113,7 @@ def test_an_example_works_in_a_checkout(name, tmp_path, monkeypatch, capsys):
     ("arguments", "sentence"),
     [
         (["table", "main"], "there is no command 'table'; 'fedsdg render' does it now"),
+        (["train"], "there is no command 'train'; 'fedsdg run --partitions' does it now"),
         (["metods"], "there is no command 'metods'; did you mean 'methods'?"),
         (["methods", "shwo", "krum"], "there is no method 'shwo'; did you mean 'show'?"),
         (["methods", "--markdwon"], "there is no option '--markdwon'; did you mean '--markdown'?"),

@@ -65,3 +65,15 @@ def test_a_misspelt_row_is_one_sentence(runs, capsys):
     assert main(["trace", ASKED[1], "--row", "fedsgd"]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "did you mean 'fedsdg'?" in error
+
+
+def test_the_check_for_failed_runs_ends_with_one_where_there_are_any(tmp_path, monkeypatch, capsys):
+    """The workflow reads the exit code alone."""
+    monkeypatch.chdir(tmp_path)
+    failed = {"digits/iid/krum/seed~0": "not finite"}
+    monkeypatch.setattr("fedsdg.analysis.summarise.failed_runs", lambda summary: failed)
+    assert main(["summarise", "--succeeded", "summary", "--output", "flag"]) == 1
+    assert "krum/seed~0: not finite" in capsys.readouterr().err and not Path("flag").exists()
+    failed.clear()
+    assert main(["summarise", "--succeeded", "summary", "--output", "flag"]) == 0
+    assert Path("flag").read_text() == "all runs succeeded\n"

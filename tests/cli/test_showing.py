@@ -186,6 +186,8 @@ def test_the_command_that_is_shown_runs_that_experiment_in_any_folder(
     text = capsys.readouterr().out
     for block in text.strip().split("\n\n"):
         name = block.split(":")[0]
+        recorded = (ROOT / "results/reference" / name).is_dir()
+        assert ("with a committed record" if recorded else "no committed record") in block
         (command,) = [line for line in block.splitlines() if "fedsdg run --grid" in line]
         files = command.split()[3:]
         assert not [file for file in files if file.endswith(".yaml")]

@@ -1,4 +1,4 @@
-"""What the rules share: the checked config, the grid, and the code behind each rule.
+"""Shared by all rules: the checked config, the grid, and the code behind each rule.
 
 Kept light on purpose (no pandas, no torch): Snakemake reads it on every call.
 """
@@ -98,7 +98,7 @@ CODE = {
     "measure": ["fedsdg.aggregation.api", "fedsdg.aggregation.rule_table"],
     "kernels": ["fedsdg.analysis.speed", "fedsdg.analysis.plots.roofline"],
 }
-# Those read in a file what the parts declare: how things are called in print.
+# These stages take the printed names of methods and attacks from the declarations.
 READ = ("summarise", "render", "across", "kernels")
 CALLED = [dict(families()), dict(titles("methods")), dict(titles("attacks"))]
 CALLED = sha256_json([*CALLED, declarations()["usual_roles"]])[:12]

@@ -1,9 +1,9 @@
-"""What jobs ask for, and what they find in their environment."""
+"""Resources and environment of the jobs."""
 
 import shutil
 import subprocess
 
-# Of CIFAR-100 a training process took 4.5 GB; what is small takes less than 1 GB, most of it PyTorch.
+# A training process took 4.5 GB with CIFAR-100, and less than 1 GB with these, most of it PyTorch.
 SMALL = ("digits", "digits_domains", "letters")
 GPU = int(config["training"].get("device") == "cuda")
 # Whether one job trains the whole grid: where runs take seconds, a process for each cell would spend

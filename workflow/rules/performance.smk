@@ -25,7 +25,7 @@ rule measure_kernels:
         "results/logs/measure_kernels/short.log",
     benchmark:
         "results/benchmarks/measure_kernels/short.tsv"
-    # First of all: later it would wait until every core is free at once.
+    # Runs first: later it would wait until every core is free at once.
     priority: 200
     # More than a machine has: a job gets at most the cores that Snakemake was given.
     threads: 1024

@@ -1,4 +1,4 @@
-"""What training begins with: who holds which sample, and the frozen backbone of all methods."""
+"""Partitions (the samples of each client) and the frozen backbone of all methods."""
 
 
 rule partition_clients:
