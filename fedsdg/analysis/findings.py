@@ -1,7 +1,7 @@
 """Findings in sentences: texts of claims.yaml whose numbers and verdicts come from the ledger.
 
 In a text ``{gates-follow-need}`` stands for what the ledger, or a primary comparison, says under
-that id: effect, interval, verdict, horizon where it was not steady, and a link. Between
+that id: effect, interval, verdict, seeds, horizon where it was not steady, and a link. Between
 ``<!-- findings: NAME -->`` and ``<!-- /findings -->`` a document shows the findings whose
 ``blocks`` hold that name; ``fedsdg render ledger`` renders them, and nobody writes a number there
 by hand.
@@ -55,15 +55,19 @@ class Finding:
 
 @dataclass(frozen=True)
 class Statement:
-    """A judged id: its verdict, its rendered text, the file that holds it, and its horizon."""
+    """A judged id: its verdict, its rendered text, the file that holds it, seeds and horizon."""
 
     verdict: str
     text: str
     file: str
     horizon: str = ""
+    seeds: int = 0
 
     def shown(self, name: str, document: str) -> str:
-        """Render for a document: +9.1 points [+7.9, +10.3] ([supported](claims.md#id); rising).
+        """Render for a document: +9.1 points [+7.9, +10.3] ([supported](claims.md#id); 10 seeds).
+
+        The seeds are left out where the verdict names them ("2 seeds, no verdict") or there are
+        none; the horizon stands last.
 
         Args:
             name: The id of the statement, which is the anchor of the link.
@@ -72,7 +76,8 @@ class Statement:
         """
         link = os.path.relpath(self.file, Path(document).parent).replace(os.sep, "/")
         verdict, _, more = self.verdict.removesuffix(")").partition(" (")
-        notes = "".join(f"; {text}" for text in (more, self.horizon) if text)
+        seeds = f"{self.seeds} seeds" if self.seeds and "seed" not in verdict else ""
+        notes = "".join(f"; {text}" for text in (more, seeds, self.horizon) if text)
         return f"{self.text} ([{verdict}]({link}#{name}){notes})"
 
 
@@ -116,14 +121,19 @@ def statements(
     """
     known = {
         entry.id: Statement(
-            entry.verdict, effect_text(entry) if entry.n else entry.reason, _LEDGER, _horizon(entry)
+            entry.verdict,
+            effect_text(entry) if entry.n else entry.reason,
+            _LEDGER,
+            _horizon(entry),
+            entry.n,
         )
         for entry in entries
     }
     for experiment, compared in primary.items():
         file = f"results/reference/{experiment}/claims.md"
         known |= {
-            one.named.id: Statement(one.verdict, _of_comparison(one), file) for one in compared
+            one.named.id: Statement(one.verdict, _of_comparison(one), file, seeds=one.n)
+            for one in compared
         }
     return known
 

@@ -19,13 +19,16 @@ from fedsdg.analysis.ledger import read_ledger
 
 ROOT = Path(__file__).parents[2]
 KNOWN = {
-    "gates-help": Statement("supported", "+3.4 points [+2.7, +4.1]", "docs/claims.md"),
+    "gates-help": Statement("supported", "+3.4 points [+2.7, +4.1]", "docs/claims.md", seeds=10),
     "half-a": Statement(
         "undecided (selected round: undecided; last quarter: higher)",
         "+0.5 points [−0.7, +1.8]",
         "results/reference/needs/claims.md",
         "training: rising",
+        seeds=5,
     ),
+    "few": Statement("2 seeds, no verdict", "+1.0 points", "docs/claims.md", seeds=2),
+    "open": Statement("open", "not run yet", "docs/claims.md"),
 }
 FINDINGS = [
     {
@@ -48,16 +51,24 @@ def findings(tmp_path):
     return read
 
 
-def test_a_block_lists_its_findings_with_effect_verdict_link_and_horizon(findings) -> None:
+def test_a_block_lists_its_findings_with_effect_verdict_link_seeds_and_horizon(findings) -> None:
     text = "# A\n<!-- findings: needs -->\nwhat was here\n<!-- /findings -->\nB\n"
     assert rendered(text, findings(*FINDINGS), KNOWN, "docs/findings.md") == (
         "# A\n<!-- findings: needs -->\n"
-        "- **Gates** help by +3.4 points [+2.7, +4.1] ([supported](claims.md#gates-help)); those "
-        "that agree get +0.5 points [−0.7, +1.8] ([undecided](../results/reference/needs/claims.md"
-        "#half-a); selected round: undecided; last quarter: higher; training: rising).\n"
+        "- **Gates** help by +3.4 points [+2.7, +4.1] ([supported](claims.md#gates-help); 10 "
+        "seeds); those that agree get +0.5 points [−0.7, +1.8] ([undecided](../results/reference/"
+        "needs/claims.md#half-a); selected round: undecided; last quarter: higher; 5 seeds; training: "
+        "rising).\n"
         "- Nothing with a number.\n"
         "<!-- /findings -->\nB\n"
     )
+
+
+def test_seeds_are_said_once_and_only_where_there_are_some() -> None:
+    assert KNOWN["few"].shown("few", "docs/a.md") == (
+        "+1.0 points ([2 seeds, no verdict](claims.md#few))"
+    )
+    assert KNOWN["open"].shown("open", "docs/a.md") == "not run yet ([open](claims.md#open))"
 
 
 def test_links_are_relative_to_the_document(findings) -> None:
