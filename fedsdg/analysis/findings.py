@@ -14,7 +14,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from fedsdg.analysis.comparisons import Comparison, comparisons
 from fedsdg.analysis.formatting import points
@@ -31,7 +30,8 @@ from fedsdg.files.strict_yaml import read_yaml
 DOCUMENTS = ("README.md", "docs/findings.md", "docs/index.md")
 _BLOCK = re.compile(r"<!-- findings: ([\w-]+) -->\n(.*?)<!-- /findings -->", re.DOTALL)
 _ID = re.compile(r"\{([\w+.-]+)\}")
-_LEDGER = "docs/claims.md"
+#: The page of the ledger, relative to the root of the repository.
+LEDGER = "docs/claims.md"
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,15 @@ class Statement:
                 folder.
         """
         link = os.path.relpath(self.file, Path(document).parent).replace(os.sep, "/")
+        verdict, *notes = self.said
+        return f"{self.text} ([{verdict}]({link}#{name}){''.join(f'; {one}' for one in notes)})"
+
+    @property
+    def said(self) -> list[str]:
+        """What stands behind the text: the verdict first, then its remarks, seeds and horizon."""
         verdict, _, more = self.verdict.removesuffix(")").partition(" (")
         seeds = f"{self.seeds} seeds" if self.seeds and "seed" not in verdict else ""
-        notes = "".join(f"; {text}" for text in (more, seeds, self.horizon) if text)
-        return f"{self.text} ([{verdict}]({link}#{name}){notes})"
+        return [verdict, *(text for text in (more, seeds, self.horizon) if text)]
 
 
 def read_findings(file: str | Path) -> tuple[Finding, ...]:
@@ -123,7 +128,7 @@ def statements(
         entry.id: Statement(
             entry.verdict,
             effect_text(entry) if entry.n else entry.reason,
-            _LEDGER,
+            LEDGER,
             _horizon(entry),
             entry.n,
         )
@@ -259,20 +264,3 @@ def write_findings(
                 temporary.write_text(after, encoding="utf-8")
             changed.append(file)
     return changed
-
-
-def facts(findings: Sequence[Finding], known: Mapping[str, Statement]) -> list[dict[str, Any]]:
-    """The findings as the results page shows them: their texts with what the ledger says.
-
-    Args:
-        findings: The findings of claims.yaml.
-        known: The statements by id; every id that a finding cites must be there.
-
-    Returns:
-        For each finding ``id``, ``text`` with ids in braces, and ``cites``: cited id → the fields
-        of its statement.
-    """
-    return [
-        {"id": one.id, "text": one.text, "cites": {n: vars(known[n]) for n in one.cited}}
-        for one in findings
-    ]

@@ -1,4 +1,4 @@
-"""One line that says with which hyper-parameters the runs of a table or figure were made."""
+"""With which hyper-parameters the runs of a table or figure were made: a line, or a table."""
 
 from __future__ import annotations
 
@@ -93,6 +93,35 @@ def hyperparameters(runs: Sequence[Mapping[str, Any]]) -> str:
     if any(one.get("trainable") == "full" for several in configs.values() for one in several):
         sentences.append("All parameters of a small CNN are trained")
     return ". ".join(sentences) + "."
+
+
+def settings(runs: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """The hyper-parameters of rows of runs.parquet as a table.
+
+    Args:
+        runs: Rows of runs.parquet.
+
+    Returns:
+        What all runs have in common, symbol → value; and what differs, method → symbol → value,
+        several values of one method as "0/4/8".
+    """
+    configs: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        if run["config"]:
+            configs.setdefault(run["method"], []).append(json.loads(run["config"]))
+    common: dict[str, str] = {}
+    own: dict[str, dict[str, str]] = {method: {} for method in configs}
+    for place in (*_SHARED, *(f"parameters.{name}" for name in _OWN)):
+        group, name = place.split(".")
+        usual = None if place in _SHARED else _USUAL.get(name)
+        values = {m: _values(several, group, name, usual) for m, several in configs.items()}
+        said = {m: "/".join(map(_number, several)) for m, several in values.items() if several}
+        if len(said) == len(configs) and len(set(said.values())) == 1:
+            common[symbol(place)] = next(iter(said.values()))
+        else:
+            for method, text in said.items():
+                own[method][symbol(place)] = text
+    return common, own
 
 
 def _shared(place: str, configs: Mapping[str, Sequence[Mapping[str, Any]]]) -> str | None:

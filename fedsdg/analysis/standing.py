@@ -23,8 +23,8 @@ class Line:
     """A method in one cell: what it reached, over the seeds of the newcomer.
 
     ``place`` counts from 1 by the mean of the headline among the methods that have all these seeds,
-    None for one that lacks some. ``megabytes`` both ways and ``seconds`` are means a run; seconds
-    are of the machine of that run. ``steady``: training had come to rest, by the headline.
+    None for one that lacks some. ``megabytes`` both ways and ``seconds`` are means a run; there are
+    no seconds of another machine. ``steady``: training had come to rest, by the headline.
     """
 
     method: str
@@ -37,11 +37,15 @@ class Line:
 
 @dataclass(frozen=True)
 class Standing:
-    """A newcomer among ``rivals``; everything else follows from the summary of both."""
+    """A newcomer among ``rivals``; everything else follows from the summary of both.
+
+    ``elsewhere``: the runs of the rivals were made on another machine.
+    """
 
     summary: Summary
     newcomer: str
     rivals: tuple[str, ...]
+    elsewhere: bool = False
 
     @cached_property
     def metrics(self) -> tuple[Metric, ...]:
@@ -101,7 +105,8 @@ class Standing:
             shared = sorted(seeds & headline[method].keys())
             sent = [runs[method, seed] for seed in shared]
             megabytes = [(run["bytes_up"] + run["bytes_down"]) / 1e6 for run in sent]
-            times = [wall[method, seed] for seed in shared if (method, seed) in wall]
+            here = method == self.newcomer or not self.elsewhere
+            times = [wall[method, s] for s in shared if here and (method, s) in wall]
             return Line(
                 method,
                 places.get(method),

@@ -19,7 +19,7 @@ def test_variants_stand_after_their_method() -> None:
         ("krum", "Krum"),
         ("fedsdg-softmax", "FedSDG (softmax)"),
         ("fedavg-uniform-sgd", "FedAvg (uniform, sgd)"),
-        ("mine", "mine"),
+        ("unheard-of", "unheard-of"),
     ],
 )
 def test_titles(label: str, title: str) -> None:

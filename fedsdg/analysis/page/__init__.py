@@ -1,4 +1,4 @@
-"""The results page: leaderboards, comparisons, curves and their runs in one file without a network.
+"""The results page: findings, tables, charts and their runs in one file without a network.
 
 Files in, a file out: everything shown is computed here from summaries or committed records.
 """
@@ -8,21 +8,29 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedsdg.analysis.findings import primary_comparisons, read_findings, statements
 from fedsdg.analysis.grids import Grid, published_grids
 from fedsdg.analysis.ledger import read_ledger
-from fedsdg.analysis.ledger.entries import VERDICTS
-from fedsdg.analysis.names import Metric
-from fedsdg.analysis.page import convergence, gates, rivals, robustness, roofline, tuning
-from fedsdg.analysis.page.arenas import Arena, arenas_of, cast_of, found_experiments, opened
+from fedsdg.analysis.ledger.entries import VERDICTS, Entry
+from fedsdg.analysis.ledger.page import SOURCES, effect_text
+from fedsdg.analysis.page import sections
+from fedsdg.analysis.page.arenas import (
+    Arena,
+    about_methods,
+    arenas_of,
+    cast_of,
+    found_experiments,
+    opened,
+)
+from fedsdg.analysis.page.charts import specifications
 from fedsdg.analysis.page.document import document
 from fedsdg.analysis.page.leaderboard import Board, board, metrics_of, steps_of, values_of
-from fedsdg.analysis.page.ledger import claims
 from fedsdg.analysis.page.runs import commands, origins_in, runs_behind, said
 from fedsdg.analysis.speed import Measurements
+from fedsdg.analysis.standing import Standing
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.views.costs import COSTS, progress
 from fedsdg.files import atomic_path, sha256_file
@@ -30,16 +38,23 @@ from fedsdg.files import atomic_path, sha256_file
 #: Measurements of the aggregation, below the folder of results, as they are made here; the record
 #: has its own.
 _MEASURED = ("performance/full/measured.json", "performance/short/aggregation.json")
-
-
-@dataclass
-class _Parts:
-    """What was read so far: boards in the template, the rest in the data."""
-
-    boards: list[Board] = field(default_factory=list)
-    arenas: list[dict[str, Any]] = field(default_factory=list)
-    tuning: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    inputs: list[Path] = field(default_factory=list)
+#: The arena that is open at first, where it is shown.
+_FIRST = "needs"
+#: Section → its name in the bar. What has nothing to show is left out, and that is said below.
+_SECTIONS = {
+    "standing": "Standing",
+    "findings": "Findings",
+    "regret": "Regret",
+    "leaderboard": "Leaderboard",
+    "rivals": "Two methods",
+    "curves": "Curves",
+    "gates": "Gates",
+    "robustness": "Robustness",
+    "ledger": "Ledger",
+    "tuning": "Tuning",
+    "speed": "Speed",
+    "sources": "Sources",
+}
 
 
 def write_page(
@@ -49,17 +64,28 @@ def write_page(
     experiments: Sequence[str] = (),
     reference: str | Path = "results/reference",
     configs: str | Path = "config",
+    compared: Sequence[Standing] = (),
+    checked: str = "",
 ) -> Path:
-    """Write the page of the experiments below ``records`` to ``output`` and return its path.
+    """Write the page of experiments; the same files give the same bytes.
 
-    ``records`` holds a folder for each experiment, as results/reference and results/summary do;
-    without ``experiments`` the arenas that it has are shown. ``reference``: the record, where the
-    ledger, the attacks and the measurements of the aggregation are; sections of what is not there
-    say so. ``configs``: the folder of config files, for the commands that make runs again.
+    Args:
+        records: Holds a folder for each experiment, as results/reference and results/summary do.
+        output: The file.
+        experiments: Those to show; without any, the arenas that ``records`` has.
+        reference: The record, where the ledger, the attacks and the measurements of the aggregation
+            are; beside its results folder claims.yaml, which holds the findings.
+        configs: The folder of config files, for the commands that make runs again.
+        compared: Newcomers, of whom the page then says first where they stand.
+        checked: How their runs are paired with the record's, in a sentence.
 
-    The same files give the same bytes. Raises ``FileNotFoundError`` where there are no runs,
-    ``ValueError`` for a record that is damaged or of another schema, and ``OSError`` where
-    ``output`` cannot be written, before anything is computed.
+    Returns:
+        The path of the page.
+
+    Raises:
+        FileNotFoundError: There are no runs.
+        ValueError: A record is damaged or of another schema.
+        OSError: ``output`` cannot be written; before anything is computed.
     """
     records, output, reference = Path(records), Path(output), Path(reference)
     names = found_experiments(records, experiments)
@@ -72,77 +98,112 @@ def write_page(
             raise OSError(
                 f"{output} cannot be written ({error.strerror}); name another place with --output"
             ) from error
-        page = _page(records, names, output, reference, Path(configs))
+        summaries = [opened(records / name) for name in names]
+        page = _page(summaries, records, output, reference, Path(configs), compared, checked)
         temporary.write_text(page, encoding="utf-8")
     return output
 
 
-def _page(records: Path, names: Sequence[str], output: Path, reference: Path, configs: Path) -> str:
+def _page(
+    summaries: Sequence[Summary],
+    records: Path,
+    output: Path,
+    reference: Path,
+    configs: Path,
+    compared: Sequence[Standing],
+    checked: str,
+) -> str:
     grids = published_grids(configs) if (configs / "config.yaml").is_file() else {}
-    parts = _Parts()
-    for name in names:
-        # Each wholly before the next: a summary's titles are those of the last one opened.
-        _add(parts, opened(records / name), grids)
-    attacked = []
-    for name in robustness.EXPERIMENTS:
-        if (reference / name / "runs.parquet").is_file():
-            summary = opened(reference / name)
-            attacked += robustness.attacks(summary)
-            parts.inputs += summary.inputs
-    ledger = reference / "ledger.json"
-    entries = read_ledger(ledger) if ledger.is_file() else []
-    parts.inputs += [ledger] if entries else []
+    shown = [pair for summary in summaries for pair in _arenas(summary, grids)]
+    shown.sort(key=lambda pair: pair[1]["experiment"] != _FIRST)
+    boards, arenas = [one for one, _ in shown], [one for _, one in shown]
+    attacked = [
+        opened(reference / name)
+        for name in sections.ATTACKED
+        if (reference / name / "runs.parquet").is_file()
+    ]
+    entries, findings, ledger_files = _ledger(reference)
     measured = _measured(records, reference)
-    parts.inputs += [measured] if measured else []
-    most = max(len(m["values"]["seeds"]) for a in parts.arenas for m in a["methods"])
+    tuning = {summary.experiment: sections.tuned(summary) for summary in summaries}
+    standing = sections.standings(compared)
     data = {
-        "arenas": parts.arenas,
-        "attacks": attacked,
-        "tuning": parts.tuning,
-        "speeds": roofline.speeds(Measurements.read(measured)) if measured else None,
-        "constants": rivals.constants(most),
+        "arenas": arenas,
+        "standing": standing,
+        "tuning": tuning,
+        "speeds": sections.speeds(Measurements.read(measured)) if measured else None,
+        "constants": sections.constants(
+            max(len(m["values"]["seeds"]) for a in arenas for m in a["methods"])
+        ),
         "costs": {name: title for name, title, _ in COSTS},
-        "measures": gates.MEASURES,
-        "specs": _specs(),
+        "measures": sections.MEASURES,
+        "about": about_methods([m["label"] for a in arenas for m in a["methods"]]),
+        "specs": specifications(),
     }
+    read = [file for summary in (*summaries, *attacked) for file in summary.inputs]
+    inputs = dict.fromkeys([*read, *ledger_files, *filter(None, [measured])])
     facts = {
-        "boards": parts.boards,
-        "families": _families(parts.boards),
-        "claims": claims(entries),
+        "boards": boards,
+        "families": sorted({row.family for one in boards for row in one.rows}),
+        "checked": checked,
+        "standing": standing,
+        "findings": findings,
+        "regret": sections.regret_map(summaries) if len(arenas) > 1 else None,
+        "attacks": [one for summary in attacked for one in sections.attack_maps(summary)],
+        "claims": sorted(entries, key=lambda e: (VERDICTS.index(e.verdict), e.source, e.id)),
         "verdicts": VERDICTS,
-        "has_gates": any(arena["gates"] for arena in parts.arenas),
-        "has_tuning": any(parts.tuning.values()),
-        "has_attacks": bool(attacked),
-        "has_speeds": measured is not None,
+        "sources": SOURCES,
+        "effect_text": effect_text,
         "reports": _reports(output),
-        "inputs": [(file.as_posix(), sha256_file(file)) for file in dict.fromkeys(parts.inputs)],
+        "inputs": [(file.as_posix(), sha256_file(file)) for file in inputs],
     }
+    empty = {
+        "gates": not any(arena["gates"] for arena in arenas),
+        "tuning": not any(tuning.values()),
+        "speed": measured is None,
+        "robustness": not facts["attacks"],
+        "ledger": not entries,
+        **{name: not facts[name] for name in ("standing", "findings", "regret")},
+    }
+    facts["shown"] = {key: name for key, name in _SECTIONS.items() if not empty.get(key)}
+    facts["left_out"] = [
+        name for key, name in _SECTIONS.items() if empty.get(key) and key != "standing"
+    ]
     return document(facts, data)
 
 
-def _add(parts: _Parts, summary: Summary, grids: Mapping[str, Grid]) -> None:
-    """Everything of one summary."""
-    steps, origins, gated = steps_of(summary), origins_in(summary), gates.gated(summary)
+def _arenas(summary: Summary, grids: Mapping[str, Grid]) -> list[tuple[Board, dict[str, Any]]]:
+    """The board of every arena of a summary, and what the script shows of it."""
+    steps, origins, gated = steps_of(summary), origins_in(summary), sections.gated(summary)
     metrics = metrics_of(summary)
     over_time = {metric.key: progress(summary, metric) for metric in metrics}
+    found = []
     for arena in arenas_of(summary):
         values = values_of(arena, steps)
-        parts.boards.append(board(arena, values))
-        parts.arenas.append(
-            {
-                "id": arena.id,
-                "title": arena.title,
-                "experiment": summary.experiment,
-                "metrics": [_named(metric) for metric in metrics],
-                "methods": _methods(arena, values, runs_behind(arena, origins)),
-                "origins": [said(origin) for origin in origins],
-                "commands": commands(arena, grids),
-                "curves": convergence.curves(arena, over_time),
-                "gates": gates.heat_maps(arena, gated),
-            }
-        )
-    parts.tuning[summary.experiment] = tuning.tuned(summary)
-    parts.inputs += summary.inputs
+        shown = {
+            "id": arena.id,
+            "title": arena.title,
+            "experiment": summary.experiment,
+            "metrics": [{"key": m.key, "title": m.title, "short": m.short} for m in metrics],
+            "methods": _methods(arena, values, runs_behind(arena, origins)),
+            "origins": [said(origin) for origin in origins],
+            "commands": commands(arena, grids),
+            "curves": sections.curves(arena, over_time),
+            "gates": sections.gate_maps(arena, gated),
+        }
+        found.append((board(arena, values), shown))
+    return found
+
+
+def _ledger(reference: Path) -> tuple[list[Entry], list[Any], list[Path]]:
+    """The entries of the ledger, the findings that cite it, and the files of both."""
+    ledger, claims = reference / "ledger.json", reference.parent.parent / "claims.yaml"
+    if not ledger.is_file():
+        return [], [], []
+    entries = read_ledger(ledger)
+    if not claims.is_file():
+        return entries, [], [ledger]
+    known = statements(entries, primary_comparisons(reference))
+    return entries, sections.findings(read_findings(claims), known), [ledger, claims]
 
 
 def _measured(records: Path, reference: Path) -> Path | None:
@@ -154,10 +215,6 @@ def _measured(records: Path, reference: Path) -> Path | None:
     return next((file for file in places if file.is_file()), None)
 
 
-def _named(metric: Metric) -> dict[str, str]:
-    return {"key": metric.key, "title": metric.title, "short": metric.short}
-
-
 def _methods(
     arena: Arena, values: Mapping[str, Any], behind: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
@@ -165,17 +222,6 @@ def _methods(
         {**one, "values": values[one["label"]], "runs": behind[one["label"]]}
         for one in cast_of(arena)
     ]
-
-
-def _specs() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for section in (rivals, convergence, gates, robustness, tuning, roofline):
-        found |= section.specs()
-    return found
-
-
-def _families(boards: Sequence[Board]) -> list[str]:
-    return sorted({row.family for one in boards for row in one.rows})
 
 
 def _reports(output: Path) -> list[tuple[str, str]]:

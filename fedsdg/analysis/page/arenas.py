@@ -5,6 +5,7 @@ An arena is a federation in which methods are compared: data, who differs from w
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from fedsdg.analysis.plots.cast import leads, merit_of
 from fedsdg.analysis.plots.style import looks
 from fedsdg.analysis.summary import Cell, Summary
 from fedsdg.files import hint
-from fedsdg.files.declarations import families
+from fedsdg.files.declarations import declarations, families
 from fedsdg.files.places import ARENAS
 
 #: Columns without which a file is none of a summary.
@@ -46,6 +47,7 @@ class Arena:
 
     @property
     def title(self) -> str:
+        """Its name in print: "needs: IID, half"."""
         several = len(self.summary.settings()) > 1
         where = f"{self.cell.setting.title}, " if several else ""
         return f"{self.summary.experiment}: {where}{skew_title(self.cell.skew)}"
@@ -57,9 +59,14 @@ class Arena:
 
 
 def found_experiments(records: Path, names: Sequence[str] = ()) -> list[str]:
-    """The experiments to show: those named, else those of ``ARENAS`` that ``records`` holds.
+    """The experiments to show.
 
-    Raises ``FileNotFoundError`` for a name without a record, and where there is none at all.
+    Args:
+        records: A folder with a folder for each experiment.
+        names: Those wanted; without any, those of ``ARENAS`` that ``records`` holds.
+
+    Raises:
+        FileNotFoundError: A name has no record, or there is none at all.
     """
     there = sorted(file.parent.name for file in records.glob("*/runs.parquet"))
     for name in names:
@@ -116,9 +123,37 @@ def family(method: str) -> str:
     return families().get(base_method(method) or method, "Plugins")
 
 
+def about_methods(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What is declared of the methods of these labels, and of those that they vary.
+
+    Args:
+        labels: Labels of rows; what a plugin brought is not declared and left out.
+
+    Returns:
+        Name → title, family, formula, keeps, source, and parameters (name, default, meaning).
+    """
+    wanted = {base_method(label) or label for label in labels}
+    shown = ("title", "family", "formula", "keeps", "source")
+    return {
+        row["name"]: {key: row.get(key, "") for key in shown}
+        | {
+            "parameters": [
+                [one["name"], json.dumps(one.get("default")), one["meaning"]]
+                for one in row.get("parameters", ())
+            ]
+        }
+        for row in declarations()["methods"]
+        if row["name"] in wanted
+    }
+
+
 def cast_of(arena: Arena) -> list[dict[str, Any]]:
-    """Each method as the page shows it: label, title, family, colours, dash, shape, and whether
-    curves show it before anybody chooses."""
+    """Each method as the page shows it.
+
+    Returns:
+        Label, title, family, ``about`` (the declared method that it is or varies), colours, dash,
+        shape, and whether it leads: curves show it before anybody chooses.
+    """
     summary = arena.summary
     look = looks(summary.run_methods())
     shown = leads(arena.methods, merit_of(summary, summary.personal.key))
@@ -127,6 +162,7 @@ def cast_of(arena: Arena) -> list[dict[str, Any]]:
             "label": method,
             "title": method_title(method),
             "family": family(method),
+            "about": base_method(method) or method,
             "lead": method in shown,
             **drawn(look[method]),
         }

@@ -16,21 +16,20 @@ ASSETS = Path(__file__).parent / "assets"
 #: The script is these files, one after the other.
 SCRIPTS = (
     "core.js",
-    "board.js",
+    "tables.js",
+    "charts.js",
     "runs.js",
-    "rivals.js",
-    "convergence.js",
-    "gates.js",
-    "robustness.js",
-    "tuning.js",
-    "roofline.js",
-    "ledger.js",
     "start.js",
 )
 
 
 def document(facts: Mapping[str, Any], data: Mapping[str, Any]) -> str:
-    """The HTML of the page: ``facts`` go into the template, ``data`` is what the script reads."""
+    """The HTML of the page.
+
+    Args:
+        facts: What the template shows; texts are escaped.
+        data: What the script reads.
+    """
     room = jinja2.Environment(
         loader=jinja2.FileSystemLoader(ASSETS),
         autoescape=True,

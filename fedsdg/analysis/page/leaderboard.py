@@ -10,11 +10,9 @@ import pandas as pd
 
 from fedsdg.analysis.formatting import MISSING, amount, percent, printed
 from fedsdg.analysis.horizon import STEADY, horizon_of
-from fedsdg.analysis.hyperparameters import hyperparameters
+from fedsdg.analysis.hyperparameters import ranges, settings
 from fedsdg.analysis.inference import mean_interval, shown_half_width
 from fedsdg.analysis.names import (
-    AGREEING,
-    DIFFERING,
     OWN,
     OWN_WORST,
     Metric,
@@ -27,8 +25,8 @@ from fedsdg.analysis.tables.layout import Entry, mark_best
 
 #: Costs: column, heading, what it is, and how many of the counted are one in print.
 COSTS = (
-    ("bytes", "MB", "bytes sent, up and down, in a whole run (MB)", 1e6),
-    ("steps", "k steps", "local steps of all clients in a whole run (thousands)", 1e3),
+    ("bytes", "MB", "megabytes sent in a whole run, up and down", 1e6),
+    ("steps", "k steps", "thousands of local steps of all clients in a whole run", 1e3),
 )
 
 
@@ -65,12 +63,9 @@ class Board:
     heads: tuple[tuple[str, str, str], ...]  # column, heading, what it is
     rows: tuple[Row, ...]
     reported: str
-    setting: str
-
-    @property
-    def parted(self) -> bool:
-        """Whether it tells clients that agree from those that differ."""
-        return any(column in (AGREEING.key, DIFFERING.key) for column, _, _ in self.heads)
+    common: tuple[tuple[str, str], ...]  # what all runs have in common: symbol, value
+    own: tuple[tuple[str, tuple[str, ...]], ...]  # a method's title, and its values of ``symbols``
+    symbols: tuple[str, ...]
 
 
 def metrics_of(summary: Summary) -> list[Metric]:
@@ -88,9 +83,15 @@ def steps_of(summary: Summary) -> dict[tuple[Any, ...], float]:
 
 
 def values_of(arena: Arena, steps: Mapping[tuple[Any, ...], float]) -> dict[str, dict[str, Any]]:
-    """Method → column → its values by seed: shares of 1, bytes, steps; six digits of each.
+    """What each method reached and cost, seed by seed.
 
-    ``seeds`` are those of the runs that went well; None stands where a run has no such number.
+    Args:
+        arena: The cell.
+        steps: ``steps_of`` its summary.
+
+    Returns:
+        Method → column → its values by seed: shares of 1, bytes, steps; six digits of each.
+        ``seeds`` are those of the runs that went well; None stands where a run has no such number.
     """
     setting, found = arena.cell.setting, {}
     for method in arena.methods:
@@ -115,7 +116,12 @@ def _rounded(value: float | None) -> float | None:
 
 
 def board(arena: Arena, values: Mapping[str, Mapping[str, Any]]) -> Board:
-    """The table of an arena from its values by seed."""
+    """The table of an arena.
+
+    Args:
+        arena: The cell.
+        values: ``values_of`` it.
+    """
     summary, metrics = arena.summary, metrics_of(arena.summary)
     columns = [
         [_accuracy(arena, method, metric, values[method][metric.key]) for method in arena.methods]
@@ -142,14 +148,27 @@ def board(arena: Arena, values: Mapping[str, Mapping[str, Any]]) -> Board:
             )
         )
     rows.sort(key=lambda row: -_of(row.numbers[0], float("-inf")))
-    heads = [(metric.key, metric.short, metric.title) for metric in metrics]
+    # Of a definition "Name (%): what it is" the second half.
+    meant = {metric: metric.definition.partition(": ")[2] for metric in metrics}
+    heads = [(metric.key, metric.short, meant[metric] or metric.title) for metric in metrics]
     heads += [(name, heading, what) for name, heading, what, _ in COSTS]
+    common, own = settings(summary.at(arena.cell))
+    symbols = tuple(dict.fromkeys(symbol for said in own.values() for symbol in said))
+    seeds = sorted({run["seed"] for method in arena.methods for run in arena.runs(method)})
+    backbones = sorted({r["backbone_hash"][:8] for r in summary.runs if r["backbone_hash"]})
+    common |= {"seeds": ranges(seeds), "backbone": ", ".join(backbones)}
     return Board(
         arena,
         tuple(heads),
         tuple(rows),
         summary.rounds[summary.reported],
-        hyperparameters(summary.at(arena.cell)),
+        tuple((symbol, text) for symbol, text in common.items() if text),
+        tuple(
+            (method_title(method), tuple(own[method].get(symbol, MISSING) for symbol in symbols))
+            for method in arena.methods
+            if own.get(method)
+        ),
+        symbols,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedsdg.analysis.grids import Grid
 from fedsdg.analysis.page.arenas import Arena
@@ -22,7 +23,7 @@ HASHES = {
 
 
 def origins_in(summary: Summary) -> list[Origin]:
-    """Where the summary's runs were made: of a record as it says, else as each run's folder says.
+    """Where the summary's runs were made: as its record says, else as each run's folder says.
 
     Empty where neither is there.
     """
@@ -37,7 +38,7 @@ def origins_in(summary: Summary) -> list[Origin]:
 def said(origin: Origin) -> str:
     """An origin in one line: commit, machine, versions and days."""
     commit = origin.get("commit")
-    changed = " with changes" if origin.get("dirty") else ""
+    changed = " with changes that were not committed" if origin.get("dirty") else ""
     parts = [f"commit {commit}{changed}" if commit else "commit not recorded"]
     parts += [str(origin[name]) for name in ("processor", "platform") if origin.get(name)]
     if origin.get("cpu_count"):
@@ -53,9 +54,18 @@ def said(origin: Origin) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def runs_behind(arena: Arena, origins: Sequence[Origin]) -> dict[str, dict[str, list]]:
-    """Method → columns by seed, in the order of ``leaderboard.values_of``: the hashes, the index of
-    the origin (−1 where none is known), and the run's folder."""
+def runs_behind(arena: Arena, origins: Sequence[Origin]) -> dict[str, dict[str, Any]]:
+    """What is behind the numbers of each method.
+
+    Args:
+        arena: The cell.
+        origins: ``origins_in`` of its summary.
+
+    Returns:
+        Method → columns by seed, in the order of ``leaderboard.values_of``: the hashes, the index
+        of the origin (−1 where none is known), whether it was made with uncommitted ``changes``,
+        and the run's folder.
+    """
     place = {folder: i for i, origin in enumerate(origins) for folder in origin["runs"]}
     found = {}
     for method in arena.methods:
@@ -64,16 +74,24 @@ def runs_behind(arena: Arena, origins: Sequence[Origin]) -> dict[str, dict[str, 
         found[method] = {
             **{name: [run[column] for run in runs] for name, column in HASHES.items()},
             "origin": [place.get(folder, -1) for folder in folders],
+            "changes": any(
+                origins[place[folder]].get("dirty") for folder in folders if folder in place
+            ),
             "folder": folders,
         }
     return found
 
 
 def commands(arena: Arena, grids: Mapping[str, Grid]) -> dict[str, str]:
-    """``one`` and ``all``: how a run and all runs of a method are made again, with METHOD,
-    SEED (0) and SEEDS (seed~0 seed~1) to be filled in.
+    """How a run and all runs of a method are made again.
 
-    Empty where no config file of the experiment is known.
+    Args:
+        arena: The cell.
+        grids: The published grids, by experiment.
+
+    Returns:
+        ``one`` and ``all``, with METHOD, SEED (0) and SEEDS (seed~0 seed~1) to be filled in. Empty
+        where no config file of the experiment is known.
     """
     grid = grids.get(arena.summary.experiment)
     if grid is None:

@@ -30,7 +30,7 @@ _FAMILY = (
     "more."
 )
 _UNSETTLED = "†: not steady, or not known to be, when the rounds ended."
-_SECONDS = "Seconds are those of the machine that made the run."
+_SECONDS = "Seconds of the record's rows are of another machine, and are left out."
 _UNPAIRED = "Without a place: a row that lacks one of the newcomer's seeds."
 
 
@@ -48,7 +48,7 @@ def standing_table(standing: Standing) -> Table:
     notes = [] if standing.tuned else [UNTUNED.format(newcomer=newcomer)]
     if len(standing.comparisons) > 1:
         notes.append(_FAMILY.format(number=len(standing.comparisons)))
-    notes += [_UNSETTLED] * unsettled + [_UNPAIRED] * unpaired + [_SECONDS]
+    notes += [_UNSETTLED] * unsettled + [_UNPAIRED] * unpaired + [_SECONDS] * standing.elsewhere
     caption = _CAPTION.format(
         newcomer=newcomer, experiment=summary.experiment, at=summary.rounds[summary.reported]
     )

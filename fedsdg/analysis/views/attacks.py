@@ -80,6 +80,22 @@ def accuracy_by_share(summary: Summary) -> pd.DataFrame:
     return over_seeds(under_attack(summary), ARENA, GLOBAL.key)
 
 
+def losses(summary: Summary) -> pd.DataFrame:
+    """Points of global accuracy that attackers cost a rule, against the same rule without any.
+
+    Returns:
+        Rows of ``ARENA`` with a share above 0: ``n``, ``mean``, ``low``, ``high`` of the reported
+        accuracy minus that of the run with the same seed and no attacker (shares of 1, negative
+        where attackers do harm), paired by seed.
+    """
+    runs = under_attack(summary).dropna(subset=[GLOBAL.key])
+    keys = [*PLACE, "attack", "method", "seed"]
+    clean = runs[runs["share"] == 0].set_index(keys)[GLOBAL.key].rename("clean")
+    attacked = runs[runs["share"] > 0].join(clean, on=keys)
+    lost = attacked.assign(lost=attacked[GLOBAL.key] - attacked["clean"])
+    return over_seeds(lost, ARENA, "lost")
+
+
 def trade_off(summary: Summary) -> pd.DataFrame:
     """Rows of ``ARENA``: ``accuracy``, ``distance`` and ``seconds``, means over seeds.
 

@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from fedsdg.analysis.page import write_page
 from fedsdg.analysis.standing import Standing, rivals_of
-from fedsdg.analysis.standing_page import PAGE, write_page
 from fedsdg.analysis.summarise import read_summary, write_summary
 from fedsdg.analysis.summary import Summary, usual_roles
+from fedsdg.analysis.tables import save_table
+from fedsdg.analysis.tables.standing import standing_table
 from fedsdg.experiment.comparing.folder import RECORDS, write_facts, write_methods
 from fedsdg.experiment.comparing.newcomers import Newcomers, read_newcomers, settle
 from fedsdg.experiment.comparing.pairing import Record, bring_backbone, paired, read_record
@@ -32,6 +34,9 @@ from fedsdg.files.places import RECORDS as PUBLISHED
 from fedsdg.files.shipped import shipped
 
 __all__ = ["PAGE", "Compared", "Request", "compare"]
+
+#: The page of a comparison, in its folder.
+PAGE = "index.html"
 
 
 @dataclass(frozen=True)
@@ -100,9 +105,20 @@ def compare(
     _combine(record, grid, rivals)
     write_facts(record, config, agreement)
     standings = tuple(
-        Standing(Summary(folder / RECORDS), label, rivals) for label in newcomers.labels
+        Standing(Summary(folder / RECORDS), label, rivals, elsewhere=agreement is not None)
+        for label in newcomers.labels
     )
-    write_page(folder, standings, None if agreement is None else agreement.sentence)
+    for one in standings:
+        save_table(standing_table(one), folder / f"standing-{one.newcomer}")
+    write_page(
+        folder,
+        folder / PAGE,
+        experiments=[RECORDS],
+        reference=folder,
+        configs=folder,
+        compared=standings,
+        checked=_checked(agreement, record),
+    )
     return Compared(standings, agreement, folder)
 
 
@@ -149,6 +165,18 @@ def _require_pairs(published: Config, record: Record, seeds: Sequence[int]) -> A
         )
     print(f"fedsdg: {agreement.sentence}{_moved(agreement, record)}", file=sys.stderr)
     return agreement
+
+
+def _checked(agreement: Agreement | None, record: Record) -> str:
+    """The sentence on top of the page: whether runs made here are pairs of the record's."""
+    if agreement is None:
+        return "All rows were run on this machine."
+    if agreement.paired == "exactly":
+        return (
+            f"Checked: this machine reproduces the record exactly; {agreement.run} comes out bit "
+            "for bit."
+        )
+    return f"Checked: {agreement.sentence}{_moved(agreement, record)}."
 
 
 def _moved(agreement: Agreement, record: Record) -> str:

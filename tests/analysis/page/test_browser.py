@@ -8,13 +8,19 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from scipy.stats import t as student
 
 from fedsdg.analysis.page import write_page
+from fedsdg.analysis.summarise import summarise
 from fedsdg.files import write_json
-from fedsdg.files.declarations import families
+from fedsdg.files.declarations import declarations, families
+
+from ..conftest import Plan, write_runs
 
 REFERENCE = Path(__file__).parents[3] / "results" / "reference"
 ROUND_ARENA = "label-skew-digits-20-dirichlet~0.1"
@@ -62,7 +68,7 @@ def column(tab, heading: str) -> list[str]:
 
 
 def head(tab, name: str):
-    return tab.locator(f".board:not([hidden]) th[data-column={name}] button")
+    return tab.locator(f".board:not([hidden]) thead th[data-column={name}] button")
 
 
 def mean(text: str) -> float | None:
@@ -85,7 +91,7 @@ def test_it_is_ready_soon_asks_for_nothing_and_complains_of_nothing(browser, mad
         assert tab.get_attribute("#theme", "aria-pressed") == dark
         settle(tab)
     charts = tab.evaluate("[...document.querySelectorAll('.chart')].map((one) => one.id)")
-    assert len(charts) == 10
+    assert len(charts) == 8
     for chart in charts:
         assert tab.locator(f"#{chart} svg .mark-symbol, #{chart} svg .mark-rect").count(), chart
     assert tab.complaints == []
@@ -107,7 +113,7 @@ def test_columns_sort_by_number_and_what_is_missing_stands_last(tab):
     head(tab, "method").press("Enter")
     names = column(tab, "method")
     assert names == sorted(names, key=str.lower)
-    assert tab.get_attribute(".board:not([hidden]) th[data-column=method]", "aria-sort")
+    assert tab.get_attribute(".board:not([hidden]) thead th[data-column=method]", "aria-sort")
     assert tab.locator(".board:not([hidden]) th[aria-sort]").count() == 1
 
 
@@ -140,8 +146,8 @@ def test_a_number_opens_its_runs_with_their_provenance_by_pointer_and_by_keyboar
     origins = json.loads((reference / "needs" / "provenance.json").read_text())
     tab.select_option("#arena", NEEDS)
     cells = tab.locator(".board:not([hidden]) tr[data-method=ditto] .number")
-    assert cells.count() == 8  # five accuracies, bytes, steps, seeds
-    for number in range(cells.count()):
+    assert cells.count() == 9  # the name, five accuracies, bytes, steps, seeds
+    for number in range(1, cells.count()):
         cells.nth(number).click()
         said = tab.inner_text("#runs")
         assert "Ditto" in said and cells.nth(number).inner_text() in said
@@ -154,7 +160,7 @@ def test_a_number_opens_its_runs_with_their_provenance_by_pointer_and_by_keyboar
         assert "iid@half ditto seed~0 seed~1 seed~2 seed~3 seed~4" in said
         tab.keyboard.press("Escape")
         assert not tab.is_visible("#runs")
-    cell = cells.nth(2)  # clients that differ
+    cell = cells.nth(3)  # clients that differ
     cell.focus()
     tab.keyboard.press("Enter")
     assert tab.is_visible("#runs")
@@ -197,7 +203,7 @@ def test_two_methods_differ_by_the_paired_interval_over_their_common_seeds(
 
 def test_curves_are_switched_shown_against_any_cost_and_say_what_is_under_the_pointer(tab):
     tab.select_option("#arena", ROUND_ARENA)
-    lines = "#chart-convergence path[aria-roledescription='line mark']"
+    lines = "#chart-curves path[aria-roledescription='line mark']"
     settle(tab)
     before = tab.locator(lines).count()
     boxes = tab.locator("#curve-methods input")
@@ -211,8 +217,8 @@ def test_curves_are_switched_shown_against_any_cost_and_say_what_is_under_the_po
     for cost, title in (("steps", "local steps"), ("bytes", "MB sent"), ("round", "round")):
         tab.check(f"#cost input[value={cost}]")
         settle(tab)
-        assert title in tab.text_content("#chart-convergence svg")
-    point = tab.locator("#chart-convergence path[aria-roledescription=point]").last
+        assert title in tab.text_content("#chart-curves svg")
+    point = tab.locator("#chart-curves path[aria-roledescription=point]").last
     point.hover(force=True)
     tab.wait_for_selector("#vg-tooltip-element.visible")
     assert re.search(r"accuracy \(%\)\s*\d+\.\d \[", tab.inner_text("#vg-tooltip-element"))
@@ -221,7 +227,7 @@ def test_curves_are_switched_shown_against_any_cost_and_say_what_is_under_the_po
 def test_gates_of_any_round_seed_and_method_are_shown(tab):
     tab.select_option("#arena", NEEDS)
     settle(tab)
-    fields = "#chart-blocks path[aria-roledescription='rect mark']"
+    fields = "#chart-gates g.concat_0_group path[aria-roledescription='rect mark']"
     rounds = tab.evaluate("arena().gates[0].rounds")
     assert tab.inner_text("#gate-said") == str(rounds[-1])
 
@@ -235,6 +241,7 @@ def test_gates_of_any_round_seed_and_method_are_shown(tab):
     tab.locator("#gate-round").press("Home")
     settle(tab)
     assert tab.inner_text("#gate-said") == str(rounds[0]) and last() != shown
+    tab.locator("#gate-round").press("End")
     tab.select_option("#gate-seed", "3")
     tab.select_option("#gate-measure", "private_shares")
     settle(tab)
@@ -261,6 +268,118 @@ def test_the_ledger_is_filtered_by_verdict_source_and_words(tab, reference):
     assert tab.inner_text("#claims-shown") == f"{rows.count()} of {len(entries)}"
 
 
+def test_what_is_seen_of_the_gates_is_said_in_a_sentence(tab, reference):
+    clients = pd.read_parquet(reference / "needs" / "clients.parquet")
+    own = clients[(clients["method"] == "fedsdg") & (clients["seed"] == 0)]
+    of_b = own.dropna(subset=["conflicts"]).groupby("client")["conflicts"].last().astype(bool)
+    last = own[own["round"] == own["round"].max()].set_index("client")["gates"].dropna()
+    tab.select_option("#arena", NEEDS)
+    said = tab.inner_text("#gate-seen")
+    for kind, word in ((False, "A"), (True, "B")):
+        gates = np.stack([gates for client, gates in last.items() if of_b[client] == kind])
+        found = re.search(rf"of {word} ([\d.]+) on average, (\d+) % above one half", said)
+        assert found is not None, said
+        assert float(found[1]) == pytest.approx(gates.mean(), abs=0.011)
+        assert float(found[2]) == pytest.approx(100 * (gates > 0.5).mean(), abs=2)
+    gates = np.stack(list(last))
+    block = 1 + int(np.argmax((gates > 0.5).sum(axis=0)))
+    assert said.endswith(f"% lie in block {block}.")
+
+
+def test_a_method_leads_to_what_is_declared_of_it(tab):
+    tab.select_option("#arena", NEEDS)
+    tab.locator(".board:not([hidden]) tr[data-method=fedsdg-half] th .number").press("Enter")
+    said = tab.inner_text("#runs")
+    (declared,) = [one for one in declarations()["methods"] if one["name"] == "fedsdg"]
+    assert "A variant of FedSDG" in said and declared["formula"] in said
+    assert declared["source"] in said and "λ₁ of Eq. 5, weight of Σ_l |m_l|" in said
+
+
+def test_what_was_chosen_stands_in_the_address_and_survives_a_reload(browser, made):
+    tab = opened(browser, made)
+    assert tab.evaluate("arena().experiment") == "needs", "it opens there"
+    tab.select_option("#arena", ROUND_ARENA)
+    head(tab, "bytes").click()
+    tab.uncheck("#families input[value='FedSDG']")
+    tab.fill("#find", "fed")
+    tab.locator(".board:not([hidden]) tr[data-method=fedprox] .hide").click()
+    tab.check("#curve-methods input[value=krum]")
+    tab.check("#cost input[value=steps]")
+    tab.select_option("#one", "scaffold")
+    tab.uncheck("#verdicts input[value='open']")
+    before = column(tab, "method"), tab.inner_text("#gap"), tab.inner_text("#claims-shown")
+    tab.reload()
+    tab.wait_for_selector("html[data-ready=all]")
+    settle(tab)
+    after = column(tab, "method"), tab.inner_text("#gap"), tab.inner_text("#claims-shown")
+    assert before == after and tab.input_value("#find") == "fed"
+    assert tab.is_checked("#curve-methods input[value=krum]")
+    assert tab.is_checked("#cost input[value=steps]")
+    assert tab.inner_text("#restore") == "Show hidden rows (1)"
+    assert tab.complaints == []
+    tab.context.close()
+
+
+def test_the_back_button_takes_back_the_arena_the_dialog_and_the_section(tab):
+    first = tab.evaluate("arena().id")
+    tab.select_option("#arena", ROUND_ARENA)
+    tab.click(".bar nav a[href='#ledger']")
+    assert tab.evaluate("location.hash").startswith("#ledger?arena=")
+    assert tab.evaluate("byId('ledger').getBoundingClientRect().top") < 200
+    tab.locator(".board:not([hidden]) .number").nth(1).click()
+    assert tab.is_visible("#runs")
+    title = tab.inner_text("#runs-title")
+    tab.go_back()
+    assert not tab.is_visible("#runs")
+    tab.go_forward()
+    assert tab.is_visible("#runs") and tab.inner_text("#runs-title") == title
+    tab.keyboard.press("Escape")
+    assert not tab.is_visible("#runs")
+    for _ in range(4):
+        if tab.evaluate("arena().id") != first:
+            tab.go_back()
+    assert tab.evaluate("arena().id") == first and not tab.is_visible("#runs")
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["#nowhere", "#%?arena=%", "#?arena=none&sort=x&open=a b", "#?one=a&gate-round=x&hide="],
+)
+def test_an_address_that_means_nothing_shows_the_page_as_it_is_at_first(browser, made, address):
+    tab = opened(browser, made)
+    tab.goto(made.as_uri() + address)
+    tab.reload()
+    tab.wait_for_selector("html[data-ready=all]")
+    settle(tab)
+    assert tab.evaluate("arena().experiment") == "needs" and not tab.is_visible("#runs")
+    assert len(column(tab, "method")) == len(tab.evaluate("arena().methods"))
+    assert tab.complaints == []
+    tab.context.close()
+
+
+def test_all_can_be_done_by_the_keyboard(browser, made):
+    tab = opened(browser, made)
+    tab.keyboard.press("Tab")
+    assert tab.evaluate("document.activeElement.className") == "skip"
+    tab.keyboard.press("Enter")
+    assert tab.evaluate("document.activeElement.id") == "leaderboard"
+    for _ in range(40):
+        tab.keyboard.press("Tab")
+        if tab.evaluate("document.activeElement.className") == "number":
+            break
+    tab.keyboard.press("Enter")
+    assert tab.is_visible("#runs")
+    tab.keyboard.press("Escape")
+    assert tab.evaluate("document.activeElement.className") == "number"
+    box = tab.locator("#curve-methods input[value=ditto]")
+    box.focus()
+    tab.keyboard.press("Space")
+    settle(tab)
+    assert tab.evaluate("document.activeElement.value") == "ditto" and box.is_checked()
+    assert tab.complaints == []
+    tab.context.close()
+
+
 def test_on_a_phone_nothing_scrolls_sideways_but_tables_in_their_own_place(browser, made):
     size = {"width": 390, "height": 844}
     tab = opened(browser, made, viewport=size, has_touch=True)
@@ -268,7 +387,14 @@ def test_on_a_phone_nothing_scrolls_sideways_but_tables_in_their_own_place(brows
         tab.select_option("#arena", arena)
         settle(tab)
         assert tab.evaluate("document.documentElement.scrollWidth") == 390, arena
-    tab.locator(".board:not([hidden]) .number").first.tap()
+    tab.locator(".board:not([hidden]) td .number").first.tap()
+    verdict = tab.locator("#claims tbody tr").first.locator("td").first
+    assert verdict.locator(".verdict").count() and verdict.bounding_box()["x"] < 40
+    cards = tab.evaluate(
+        "[...document.querySelectorAll('#claims td, #claims th')].every("
+        "(one) => one.getBoundingClientRect().right <= 390)"
+    )
+    assert cards, "a claim has no part beside the screen"
     box = tab.locator("#runs").bounding_box()
     assert box["x"] >= 0 and box["x"] + box["width"] <= 390
     assert tab.complaints == []
@@ -305,7 +431,7 @@ def test_what_is_not_there_is_said_and_breaks_nothing(browser, summary_dir, bare
     for arena in tab.evaluate("data.arenas.map((one) => one.id)"):
         tab.select_option("#arena", arena)
         settle(tab)
-        tab.locator(".board:not([hidden]) .number").first.click()
+        tab.locator(".board:not([hidden]) td .number").first.click()
         assert "No config file" in tab.inner_text("#runs")
         assert "not recorded" in tab.inner_text("#runs-made")
         tab.keyboard.press("Escape")
@@ -314,4 +440,43 @@ def test_what_is_not_there_is_said_and_breaks_nothing(browser, summary_dir, bare
     )
     assert not tab.is_visible("#chart-speed-clients") and tab.is_visible("#chart-codes svg")
     assert tab.complaints == []
+    tab.context.close()
+
+
+def test_five_hundred_methods_with_hostile_titles_of_one_seed_are_shown_as_they_are(
+    browser, tmp_path
+):
+    """What plugins, configs and errors say is text: it is shown, and is never part of the page."""
+    hostile = "<img src=x onerror=alert(1)>{{ 7*7 }}</script>'\"&" + "long " * 31
+    methods = tuple(f"mine{i}" for i in range(500))
+    plan = Plan(methods=methods, skews=("iid",), seeds=(0,), clients=3, cohort=2, rounds=4)
+    summary = tmp_path / "records" / "mine"
+    summarise(write_runs(tmp_path / "runs", plan).runs, summary)
+    file = summary / "runs.parquet"
+    table = pq.read_table(file)
+    frame = table.to_pandas()
+    for at in (0, 499):
+        result = json.loads(frame.loc[at, "result"])
+        result |= {"title": f"{hostile}{at}", "method": frame.loc[at, "method"]}
+        frame.loc[at, "result"] = json.dumps(result)
+    pq.write_table(pa.Table.from_pandas(frame, schema=table.schema), file)
+    page = write_page(
+        summary.parent,
+        tmp_path / "report" / "index.html",
+        experiments=["mine"],
+        reference=tmp_path / "none",
+        configs=tmp_path,
+    )
+    tab = opened(browser, page)
+    assert tab.locator(".board tr[data-method]").count() == 500
+    assert tab.locator("img").count() == 0
+    name = frame.loc[0, "method"]
+    row = tab.locator(f".board tr[data-method={name}]")
+    assert row.locator("th .number").inner_text().strip() == f"{hostile}0"
+    tab.select_option("#one", name)
+    settle(tab)
+    assert tab.inner_text("#gap").startswith(hostile[:40]) or "Choose" in tab.inner_text("#gap")
+    row.locator("td .number").first.click()
+    assert hostile[:40] in tab.inner_text("#runs-title")
+    assert tab.locator("img").count() == 0 and tab.complaints == []
     tab.context.close()

@@ -20,10 +20,13 @@ import pytest
 from scipy.stats import t as student
 
 from fedsdg.analysis.frames import flat
+from fedsdg.analysis.names import method_title
 from fedsdg.analysis.page import write_page
 from fedsdg.analysis.page.charts import DARK_GROUND, contrast, drawn, on_dark
 from fedsdg.analysis.page.document import embedded, library
+from fedsdg.analysis.page.sections import attack_maps, regret_map
 from fedsdg.analysis.plots.style import looks
+from fedsdg.analysis.summary import Summary
 from fedsdg.cli import main
 from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.grid.runs import grid_runs
@@ -56,7 +59,7 @@ class Boards(HTMLParser):
             self.method = said.get("data-method", "")
         elif tag in ("td", "th"):
             words = said.get("class") == "words"
-            self.column = said.get("data-column") or ("horizon" if words else "row")
+            self.column = said.get("data-column") or ("horizon" if words else "")
 
     def handle_endtag(self, tag):
         if tag in ("td", "th"):
@@ -149,7 +152,7 @@ def test_rows_that_were_not_steady_are_marked_as_in_the_table_of_horizons(
     for _, one in table.iterrows():
         row = boards.found[f"{experiment}-digits-20-{one['skew']}"][one["method"]]
         assert row["horizon"] == one["word"]
-        assert ("†" in row["row"]) == (one["word"] != "steady")
+        assert ("†" in row["method"]) == (one["word"] != "steady")
     assert set(table["word"]) > {"steady"}
 
 
@@ -278,20 +281,51 @@ def test_heat_maps_hold_every_client_and_block_to_the_hundredth(data, reference,
                 assert shown[r, c] == pytest.approx(100 * np.asarray(value), abs=0.51)
 
 
-def test_attacks_tuning_and_speed_are_those_of_their_files(data, reference):
-    table = pd.read_csv(reference / "byzantine" / "byzantine.csv")
-    known = {(r["attack"], r["method"], r["share"]): r["mean (share)"] for _, r in table.iterrows()}
-    attacks = [one for one in data["attacks"] if one["experiment"] == "byzantine"]
+def test_robustness_is_the_loss_against_the_same_rule_without_attackers(reference):
+    """From the rows of the record, seed by seed."""
+    runs = pd.read_parquet(reference / "breakdown" / "runs.parquet")
+    runs["share"] = [json.loads(text)["conditions"]["attack"]["share"] for text in runs["config"]]
+    table = runs.pivot(index=["method", "seed"], columns="share", values="selected_global_accuracy")
+    (found,) = attack_maps(Summary(reference / "breakdown"))
+    assert found.groups == [("Sign flip", 3)]
+    assert [heading for _, heading in found.heads] == ["5 %", "45 %", "50 %"]
     compared = 0
-    for one in attacks:
-        assert "round 10" in one["pilot"] and "2 seeds" in one["pilot"]
-        attack = one["title"].removeprefix("byzantine: ").rpartition(" (")[0]
-        for row in one["rows"]:
-            mean = known[attack, row["method"], row["share"] / 100]
-            assert row["mean"] == pytest.approx(100 * mean, abs=0.006)
+    for title, fields in found.rows:
+        (method,) = [name for name in runs["method"].unique() if method_title(name) == title]
+        for one, share in zip(fields, (0.05, 0.45, 0.5), strict=True):
+            lost = 100 * (table.loc[method][share] - table.loc[method][0.0])
+            half = student.ppf(0.975, 4) * lost.std(ddof=1) / math.sqrt(5)
+            assert one.value == pytest.approx(lost.mean())
+            ends = re.search(r"\[(.+), (.+)\]", one.told.replace("−", "-"))
+            assert ends is not None
+            assert [float(end) for end in ends.groups()] == pytest.approx(
+                [lost.mean() - half, lost.mean() + half], abs=0.051
+            )
             compared += 1
-    assert compared == len(table)
+    assert compared == 12
 
+
+def test_regret_is_that_of_its_table(reference):
+    table = pd.read_csv(reference / "across" / "regret.csv")
+    found = regret_map([Summary(reference / name) for name in ARENAS])
+    shown = [
+        (experiment, title.removesuffix(" (oracle)"), one.value)
+        for title, fields in found.rows
+        for (experiment, _), one in zip(found.heads, fields, strict=True)
+        if one.value is not None
+    ]
+    known = zip(
+        table["experiment"],
+        table["method"].map(method_title),
+        table["regret (percentage points)"],
+        strict=True,
+    )
+    for (*here, value), (*there, expected) in zip(sorted(shown), sorted(known), strict=True):
+        assert here == there and value == pytest.approx(expected, abs=1e-4)
+    assert any(title.endswith(" (oracle)") for title, _ in found.rows)
+
+
+def test_tuning_and_speed_are_those_of_their_files(data, reference):
     search = json.loads((reference / "views" / "search.json").read_text())["methods"]
     for label, found in search.items():
         rows = [row for row in data["tuning"]["views"] if row["method"] == label]
@@ -363,9 +397,9 @@ def test_summaries_as_computed_are_shown_with_what_failed_and_what_was_not_run(
     arena = data["arenas"][0]
     (fedsdg,) = [one for one in arena["methods"] if one["label"] == "fedsdg"]
     assert arena["origins"][fedsdg["runs"]["origin"][2]].startswith("commit c0ffee; abacus")
-    assert arena["commands"] == {} and data["attacks"] == [] and data["speeds"] is None
+    assert arena["commands"] == {} and data["speeds"] is None
     text = page.read_text(encoding="utf-8")
-    assert "There is no ledger" in text and "no record of attacks" in text
+    assert "left out: Findings, Regret, Robustness, Ledger, Tuning, Speed." in text
     assert '<a href="../report-needs.html">report-needs.html</a>' in text
 
 

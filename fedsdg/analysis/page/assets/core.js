@@ -1,25 +1,8 @@
 "use strict";
-// What all sections share: the data, the arena that was chosen, the theme, and how a chart is drawn.
+// What all sections share: the data, what was chosen, the theme, and how a chart is drawn.
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
-// The id of a chart → how to draw it again, and the promise of its view.
-const PLOTS = new Map();
-const listeners = [];
-
-function arena() {
-  return data.arenas.find((one) => one.id === byId("arena").value) || data.arenas[0];
-}
-
-// Sections that follow the arena say here how they fill themselves anew.
-function onArena(fill) {
-  listeners.push(fill);
-}
-
-// And those that draw something beside their charts in a theme's colours.
-const themed = [];
-function onTheme(again) {
-  themed.push(again);
-}
+const arena = () => data.arenas.find((one) => one.id === byId("arena").value) || data.arenas[0];
 
 function node(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -30,17 +13,70 @@ function node(name, attributes = {}, ...children) {
   return made;
 }
 
-// Options of a select; the former choice stays where it is still there.
-function fill(select, options, preferred) {
-  const former = select.value;
+// --- What was chosen stands in the address: #section?arena=…&sort=…&open=… ---
+let state = new URLSearchParams();
+let place = "";
+
+function readAddress() {
+  const [before, after] = location.hash.slice(1).split("?");
+  place = /^[\w-]*$/.test(before) ? before : "";
+  state = new URLSearchParams(after);
+}
+
+// A step can be taken back by the browser's button; otherwise the address only keeps up.
+function writeAddress(step = false) {
+  const said = state.toString();
+  const hash = `#${place}${said && `?${said}`}`;
+  if (hash === (location.hash || "#")) return;
+  const url = hash === "#" ? location.pathname + location.search : hash;
+  history[step ? "pushState" : "replaceState"](null, "", url);
+}
+
+function remember(key, values, step = false) {
+  state.delete(key);
+  values.forEach((value) => state.append(key, value));
+  writeAddress(step);
+}
+
+const boxes = (fieldset) => [...fieldset.querySelectorAll("input")];
+
+// What a control says, or nothing where it says what it says at first.
+function chosenIn(control) {
+  if (control.tagName !== "FIELDSET") return control.value === (control.dataset.usual ?? "") ? [] : [control.value];
+  if (boxes(control).every((box) => box.checked === box.defaultChecked)) return [];
+  const on = boxes(control).filter((box) => box.checked).map((box) => box.value);
+  return on.length ? on : [""];
+}
+
+function restore(control) {
+  const values = state.getAll(control.dataset.state);
+  if (control.tagName === "FIELDSET") {
+    // Of another arena's methods some may not be here; of none of them is known what was meant.
+    const known = boxes(control).some((box) => values.includes(box.value)) || values[0] === "";
+    for (const box of boxes(control)) box.checked = known ? values.includes(box.value) : box.defaultChecked;
+  } else if (control.tagName === "SELECT") {
+    const options = [...control.options].map((option) => option.value);
+    control.value = options.includes(values[0]) ? values[0] : control.dataset.usual ?? options[0] ?? "";
+  } else {
+    control.value = values[0] ?? control.dataset.usual ?? "";
+  }
+}
+
+// The options of a select, of which one is usual; what was chosen before stays where it is there.
+function fill(select, options, usual) {
   select.replaceChildren(...options.map(([value, text]) => node("option", { value }, text)));
   const values = options.map(([value]) => String(value));
-  if (values.includes(former)) select.value = former;
-  else if (preferred !== undefined && values.includes(String(preferred))) select.value = preferred;
+  select.dataset.usual = values.includes(String(usual)) ? usual : values[0] ?? "";
+  restore(select);
 }
 
 const isDark = () => document.documentElement.dataset.theme === "dark";
 const shade = (look) => (isDark() ? look.dark : look.light);
+
+const signed = (value, digits) => {
+  const text = Math.abs(value).toFixed(digits);
+  return Number(text) === 0 ? text : (value > 0 ? "+" : "−") + text;
+};
 
 // A mean and, where there is one, its interval: "96.5 [95.0, 98.0]".
 function said({ mean, low, high }) {
@@ -49,7 +85,7 @@ function said({ mean, low, high }) {
   return mean.toFixed(1) + ends;
 }
 
-// Rows of columns, and the look of each row's method beside them.
+// Rows, and the look of each row's method beside them.
 function looked(rows, methods) {
   const known = new Map(methods.map((one) => [one.label, one]));
   return rows.map((row) => {
@@ -59,30 +95,30 @@ function looked(rows, methods) {
   });
 }
 
-function config() {
-  const axis = { labelFontSize: 12, titleFontSize: 12, titleFontWeight: "normal", gridOpacity: 0.6, titlePadding: 9 };
-  return {
-    background: null,
-    view: { stroke: null },
-    axis,
-    header: { labelFontSize: 12 },
-    legend: { labelFontSize: 11, gradientLength: 120 },
-    mark: { tooltip: true },
-  };
-}
+// --- Charts: the id of one → how to draw it again, and the promise of its view ---
+const PLOTS = new Map();
 
-// Draw a specification with these rows, and again when the theme changes. `change` may set up a copy
-// of the specification for the width that is there. One drawing follows the other, and what has
-// been asked for anew meanwhile is left out.
-function draw(id, name, rows, change) {
-  const place = byId(id);
+const CONFIG = {
+  background: null,
+  view: { stroke: null },
+  axis: { labelFontSize: 12, titleFontSize: 12, titleFontWeight: "normal", gridOpacity: 0.6, titlePadding: 9 },
+  header: { labelFontSize: 12 },
+  legend: { labelFontSize: 11, gradientLength: 120 },
+  mark: { tooltip: true },
+};
+
+// Draw a specification with these data, and again when the theme changes. `change` sets up a copy of
+// the specification for the width that is there. One drawing follows the other, and what has been
+// asked for anew meanwhile is left out.
+function draw(id, name, datasets, change) {
+  const here = byId(id);
   const embed = async (former) => {
     const spec = structuredClone(data.specs[name]);
-    spec.datasets = { ...spec.datasets, rows: rows() };
-    if (!spec.facet) spec.autosize = { type: "fit-x", contains: "padding" };
-    spec.config = config();
-    if (change) change(spec, place.clientWidth);
-    const made = await vegaEmbed(place, spec, { actions: false, renderer: "svg" });
+    spec.datasets = { ...spec.datasets, ...datasets() };
+    if (!spec.facet && !spec.hconcat) spec.autosize = { type: "fit-x", contains: "padding" };
+    spec.config = CONFIG;
+    if (change) change(spec, here.clientWidth);
+    const made = await vegaEmbed(here, spec, { actions: false, renderer: "svg" });
     if (former) former.finalize();
     return made.view;
   };
@@ -97,65 +133,24 @@ function draw(id, name, rows, change) {
   again();
 }
 
-function drawAllAgain() {
-  for (const plot of PLOTS.values()) plot.again();
-}
+// --- Checkboxes that are a legend as well; who is switched on, of those that lead at first ---
+const line = (look) => (!look.dash.length ? "solid" : look.dash[0] < 4 ? "dotted" : "dashed");
 
-const SHAPES = {
-  circle: "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0Z",
-  square: "M-3.5,-3.5H3.5V3.5H-3.5Z",
-  diamond: "M0,-4.5L4.5,0L0,4.5L-4.5,0Z",
-  "triangle-up": "M0,-4L4.5,3.5H-4.5Z",
-  "triangle-down": "M0,4L4.5,-3.5H-4.5Z",
-  "triangle-left": "M-4,0L3.5,-4.5V4.5Z",
-  "triangle-right": "M4,0L-3.5,-4.5V4.5Z",
-  cross: "M-4,-1.5H-1.5V-4H1.5V-1.5H4V1.5H1.5V4H-1.5V1.5H-4Z",
-};
-
-// The line and shape of a look, as a legend has them.
-function swatch(look, line = true) {
-  const drawing = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  drawing.setAttribute("viewBox", "-15 -6 30 12");
-  drawing.setAttribute("aria-hidden", "true");
-  const path = (d, attributes) => {
-    const made = document.createElementNS("http://www.w3.org/2000/svg", "path");
-    made.setAttribute("d", d);
-    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-    drawing.append(made);
-  };
-  if (line) {
-    const dashes = (look.dash || []).join(" ");
-    path("M-15,0H15", { stroke: shade(look), "stroke-width": 2, "stroke-dasharray": dashes });
-  }
-  const [outline, scale] = look.shape in SHAPES ? [SHAPES[look.shape], 1] : [look.shape, 4.5];
-  path(outline, { fill: shade(look), transform: `scale(${scale})` });
-  return drawing;
-}
-
-// Checkboxes that are a legend as well. Who was switched on stays so in the next arena; before
-// anybody chooses, those that lead are.
-function toggles(place, methods, chosen, changed) {
-  const boxes = methods.map((one) => {
-    const on = chosen.has(one.label) ? chosen.get(one.label) : one.lead;
-    const box = node("input", { type: "checkbox", value: one.label });
-    box.checked = on;
-    box.addEventListener("change", () => {
-      chosen.set(one.label, box.checked);
-      changed();
+// It is made anew only for other methods or colours, so that the box under the keyboard stays.
+function legend(fieldset, methods) {
+  const key = methods.map((one) => one.label + shade(one)).join();
+  if (fieldset.dataset.key !== key) {
+    const labels = methods.map((one) => {
+      const box = node("input", { type: "checkbox", value: one.label, checked: Boolean(one.lead) });
+      const mark = node("i", { class: "swatch", style: `border-top: 3px ${line(one)} ${shade(one)}` });
+      return node("label", {}, box, mark, one.title);
     });
-    return node("label", {}, box, swatch(one), one.title);
-  });
-  place.replaceChildren(place.querySelector("legend"), ...boxes);
+    fieldset.replaceChildren(fieldset.querySelector("legend"), ...labels);
+    fieldset.dataset.key = key;
+  }
+  restore(fieldset);
+  return new Set(boxes(fieldset).filter((box) => box.checked).map((box) => box.value));
 }
-
-function isOn(chosen, one) {
-  return chosen.has(one.label) ? chosen.get(one.label) : one.lead;
-}
-
-const signed = (value, digits) => {
-  const text = Math.abs(value).toFixed(digits);
-  return Number(text) === 0 ? text : (value > 0 ? "+" : "−") + text;
-};
 
 // Mean and 95 % Student-t interval; the interval is null where it is not shown.
 function interval(values) {

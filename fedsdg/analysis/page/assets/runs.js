@@ -1,8 +1,8 @@
-// The runs behind a number: a dialog that a click, Enter or Space opens, and Escape closes.
+// The runs behind a number, or what a method does: a dialog that a click, Enter or Space opens.
 const COUNTED = { bytes: ["MB sent", 1e6], steps: ["thousand local steps", 1e3] };
 
 function quoted(label) {
-  return /^[\w@%+=:,.\/-]+$/.test(label) ? label : `'${label}'`;
+  return /^[\w@%+=:,.\/-]+$/.test(label) ? label : `'${label.replaceAll("'", "'\\''")}'`;
 }
 
 function ofSeed(column, value) {
@@ -11,26 +11,35 @@ function ofSeed(column, value) {
   return (100 * value).toFixed(2);
 }
 
-function table(heads, rows) {
+function table(what, heads, rows) {
   const head = node("tr", {}, ...heads.map((text) => node("th", { scope: "col" }, text)));
-  const body = rows.map((row) =>
-    node("tr", {}, ...row.map((cell) => (cell instanceof Node ? node("td", {}, cell) : node("td", {}, cell)))),
-  );
+  const body = rows.map((row) => node("tr", {}, ...row.map((cell) => node("td", {}, cell))));
   const made = node("table", {}, node("thead", {}, head), node("tbody", {}, ...body));
-  return node("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Runs" }, made);
+  return node("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": what }, made);
 }
 
 function shortHash(hash) {
   return hash ? node("code", { title: hash }, hash.slice(0, 12)) : "–";
 }
 
-function showRuns(where, label, column, text) {
-  const method = where.methods.find((one) => one.label === label);
+// How the runs are made again, in a checkout of their commit.
+function again(where, label, { values, runs }) {
+  const { one, all } = where.commands;
+  if (!one) return [node("p", {}, `No config file of ${where.experiment} was at hand when this page was made.`)];
+  const named = (command) => command.replaceAll("METHOD", quoted(label));
+  const every = values.seeds.map((seed) => `seed~${seed}`).join(" ");
+  const lines = `${named(one).replace("SEED", values.seeds[0] ?? 0)}\n${named(all).replace("SEEDS", every)}`;
+  const how = runs.changes
+    ? "Some were made with changes that no commit holds, so their code cannot be had again. In a checkout of today these make them anew, the first and all:"
+    : "The first of them, and all of them; in a checkout of that commit:";
+  return [node("p", { class: "note" }, how), node("pre", { id: "runs-command", tabindex: "0" }, lines)];
+}
+
+function behind(where, method, column) {
+  const { values, runs, label } = method;
   const metric = where.metrics.find((one) => one.key === column);
-  const { values, runs } = method;
   const what = metric ? `${metric.title} (%)` : column in COUNTED ? COUNTED[column][0] : "runs";
   const shown = column in values && column !== "seeds";
-  byId("runs-title").textContent = `${method.title}, ${what}: ${text}`;
   const hashes = ["config", "partition", "backbone", "code"];
   const heads = ["seed", ...(shown ? [what] : []), ...hashes.map((name) => `${name} hash`)];
   const rows = values.seeds.map((seed, i) => [
@@ -38,47 +47,70 @@ function showRuns(where, label, column, text) {
     ...(shown ? [ofSeed(column, values[column][i])] : []),
     ...hashes.map((name) => shortHash(runs[name][i])),
   ]);
-  const body = [node("p", {}, `${where.title}; ${values.seeds.length} runs, one a seed.`), table(heads, rows)];
-
-  const made = node("ul", { id: "runs-made" });
-  for (const index of new Set(runs.origin)) {
+  const made = [...new Set(runs.origin)].map((index) => {
     const seeds = values.seeds.filter((_, i) => runs.origin[i] === index).join(", ");
-    const how = index < 0 ? "not recorded" : where.origins[index];
-    made.append(node("li", {}, `seeds ${seeds}: ${how}`));
-  }
-  body.push(node("h3", {}, "Where and when"), made, node("h3", {}, "To make them again"));
-  const { one, all } = where.commands;
-  if (one) {
-    const named = (command) => command.replaceAll("METHOD", quoted(label));
-    const every = values.seeds.map((seed) => `seed~${seed}`).join(" ");
-    const first = named(one).replace("SEED", values.seeds[0] ?? 0);
-    const lines = `${first}\n${named(all).replace("SEEDS", every)}`;
-    body.push(node("p", { class: "note" }, "The first of them, and all of them; in a checkout of that commit:"));
-    body.push(node("pre", { id: "runs-command", tabindex: "0" }, lines));
-  } else {
-    body.push(node("p", {}, `No config file of ${where.experiment} was at hand when this page was made.`));
-  }
+    return node("li", {}, `seeds ${seeds}: ${index < 0 ? "not recorded" : where.origins[index]}`);
+  });
   const full = values.seeds.map((seed, i) =>
     [`seed ${seed}: ${runs.folder[i]}`, ...hashes.map((name) => `  ${name} ${runs[name][i] ?? "–"}`)].join("\n"),
   );
-  const details = node("details", {}, node("summary", {}, "Hashes in full"), node("pre", {}, full.join("\n")));
-  body.push(details);
-  byId("runs-body").replaceChildren(...body);
-  byId("runs").showModal();
+  return [
+    what,
+    node("p", {}, `${where.title}; ${values.seeds.length} runs, one a seed.`),
+    table("Runs", heads, rows),
+    node("h3", {}, "Where and when"),
+    node("ul", { id: "runs-made" }, ...made),
+    node("h3", {}, "To make them again"),
+    ...again(where, label, method),
+    node("details", {}, node("summary", {}, "Hashes in full"), node("pre", {}, full.join("\n"))),
+  ];
 }
 
-function provenance() {
-  const dialog = byId("runs");
+function about(where, method) {
+  const known = data.about[method.about];
+  if (!known) return [method.family, node("p", {}, "A plugin brought this method; nothing is declared of it here.")];
+  const variant = method.about === method.label ? [] : [node("p", {}, `A variant of ${known.title}: its values stand below the leaderboard.`)];
+  return [
+    known.family,
+    ...variant,
+    node("p", { class: "formula" }, known.formula),
+    ...(known.keeps ? [node("p", {}, `What clients keep. ${known.keeps}`)] : []),
+    node("p", {}, `Source: ${known.source}. In a config: `, node("code", {}, method.about), "."),
+    ...(known.parameters.length ? [table("Parameters", ["parameter", "default", "meaning"], known.parameters)] : []),
+  ];
+}
+
+// What the address says is open; nothing where it names no row of this arena.
+function dialog() {
+  const place = byId("runs");
+  const [, label, column] = (state.get("open") ?? "").match(/^(.*) (\S+)$/) ?? [];
+  const where = arena();
+  const method = where.methods.find((one) => one.label === label);
+  if (!method) {
+    if (place.open) place.close();
+    return;
+  }
+  const cell = document.querySelector(`.board:not([hidden]) tr[data-method="${CSS.escape(label)}"] [data-column="${CSS.escape(column)}"]`);
+  const [what, ...body] = column === "method" ? about(where, method) : behind(where, method, column);
+  const number = column === "method" || !cell ? "" : `: ${cell.textContent.trim()}`;
+  byId("runs-title").textContent = `${method.title}, ${what}${number}`;
+  byId("runs-body").replaceChildren(...body);
+  if (!place.open) place.showModal();
+}
+
+function openOnClick() {
+  const place = byId("runs");
   byId("leaderboard").addEventListener("click", (event) => {
     const button = event.target.closest(".number");
     if (!button) return;
-    const board = button.closest(".board");
-    const where = data.arenas.find((one) => one.id === board.dataset.arena);
-    const label = button.closest("tr").dataset.method;
-    showRuns(where, label, button.closest("td").dataset.column, button.textContent);
+    remember("open", [`${button.closest("tr").dataset.method} ${button.closest("td, th").dataset.column}`], true);
+    dialog();
   });
   // A click beside the dialog closes it.
-  dialog.addEventListener("click", (event) => {
-    if (event.target === dialog) dialog.close();
+  place.addEventListener("click", (event) => {
+    if (event.target === place) place.close();
+  });
+  place.addEventListener("close", () => {
+    if (state.has("open")) remember("open", [], true);
   });
 }
