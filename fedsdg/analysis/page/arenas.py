@@ -138,13 +138,18 @@ def about_methods(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
         row["name"]: {key: row.get(key, "") for key in shown}
         | {
             "parameters": [
-                [one["name"], json.dumps(one.get("default")), one["meaning"]]
+                [one["name"], _plain(one.get("default")), one["meaning"].replace("`", "")]
                 for one in row.get("parameters", ())
             ]
         }
         for row in declarations()["methods"]
         if row["name"] in wanted
     }
+
+
+def _plain(default: Any) -> str:
+    """A default as a config has it."""
+    return default if isinstance(default, str) else json.dumps(default)
 
 
 def cast_of(arena: Arena) -> list[dict[str, Any]]:

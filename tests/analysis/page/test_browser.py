@@ -60,7 +60,7 @@ def column(tab, heading: str) -> list[str]:
           const board = document.querySelector(".board:not([hidden])");
           const heads = [...board.querySelectorAll("thead th")];
           const at = heads.findIndex((one) => one.dataset.column === heading);
-          const rows = [...board.querySelectorAll("tbody tr")].filter((row) => !row.hidden);
+          const rows = [...board.querySelectorAll("tr[data-method]")].filter((row) => !row.hidden);
           return rows.map((row) => row.cells[at].textContent);
         }""",
         heading,
@@ -122,7 +122,7 @@ def test_rows_are_filtered_by_family_and_name_and_hidden_one_by_one(tab):
     everyone = column(tab, "method")
     tab.uncheck("#families input[value='FedSDG']")
     kept = tab.evaluate(
-        "[...document.querySelectorAll('.board:not([hidden]) tbody tr')]"
+        "[...document.querySelectorAll('.board:not([hidden]) tr[data-method]')]"
         ".filter((row) => !row.hidden).map((row) => row.dataset.method)"
     )
     assert kept and all(families().get(method) != "FedSDG" for method in kept)
@@ -284,6 +284,20 @@ def test_what_is_seen_of_the_gates_is_said_in_a_sentence(tab, reference):
     gates = np.stack(list(last))
     block = 1 + int(np.argmax((gates > 0.5).sum(axis=0)))
     assert said.endswith(f"% lie in block {block}.")
+
+
+def test_how_the_runs_were_made_is_a_table_of_their_configs(tab, reference):
+    runs = pd.read_parquet(reference / "needs" / "runs.parquet")
+    tab.select_option("#arena", NEEDS)
+    tab.fill("#find", "nobody")  # filters are of the leaderboard alone
+    tab.click(".board:not([hidden]) summary")
+    common, own = (tab.locator(".board:not([hidden]) .plain").nth(i) for i in (0, 1))
+    config = json.loads(runs.loc[runs["method"] == "ditto", "config"].iloc[0])
+    assert f"rounds\t{config['federation']['rounds']}" in common.inner_text()
+    _, heads, *rows = (line.split("\t") for line in own.inner_text().splitlines())
+    ditto = dict(zip(heads, next(row for row in rows if row[0] == "Ditto"), strict=True))
+    assert float(ditto["η_g"]) == pytest.approx(config["training"]["eta_g"], rel=1e-3)
+    assert float(ditto["λ"]) == pytest.approx(config["parameters"]["strength"], rel=1e-3)
 
 
 def test_a_method_leads_to_what_is_declared_of_it(tab):

@@ -68,13 +68,14 @@ function behind(where, method, column) {
 
 function about(where, method) {
   const known = data.about[method.about];
-  if (!known) return [method.family, node("p", {}, "A plugin brought this method; nothing is declared of it here.")];
+  if (!known) return ["", node("p", {}, "A plugin brought this method; nothing is declared of it here.")];
   const variant = method.about === method.label ? [] : [node("p", {}, `A variant of ${known.title}: its values stand below the leaderboard.`)];
   return [
-    known.family,
+    "",
+    node("p", {}, `Family: ${known.family}.`),
     ...variant,
     node("p", { class: "formula" }, known.formula),
-    ...(known.keeps ? [node("p", {}, `What clients keep. ${known.keeps}`)] : []),
+    ...(known.keeps ? [node("p", {}, `Clients keep: ${known.keeps}`)] : []),
     node("p", {}, `Source: ${known.source}. In a config: `, node("code", {}, method.about), "."),
     ...(known.parameters.length ? [table("Parameters", ["parameter", "default", "meaning"], known.parameters)] : []),
   ];
@@ -93,7 +94,7 @@ function dialog() {
   const cell = document.querySelector(`.board:not([hidden]) tr[data-method="${CSS.escape(label)}"] [data-column="${CSS.escape(column)}"]`);
   const [what, ...body] = column === "method" ? about(where, method) : behind(where, method, column);
   const number = column === "method" || !cell ? "" : `: ${cell.textContent.trim()}`;
-  byId("runs-title").textContent = `${method.title}, ${what}${number}`;
+  byId("runs-title").textContent = `${method.title}${what && `, ${what}`}${number}`;
   byId("runs-body").replaceChildren(...body);
   if (!place.open) place.showModal();
 }
@@ -106,11 +107,10 @@ function openOnClick() {
     remember("open", [`${button.closest("tr").dataset.method} ${button.closest("td, th").dataset.column}`], true);
     dialog();
   });
-  // A click beside the dialog closes it.
+  // Escape, the button, or a click beside the dialog close it; its own event comes later than these.
+  const closed = () => state.has("open") && remember("open", [], true);
+  for (const how of ["cancel", "submit", "close"]) place.addEventListener(how, closed);
   place.addEventListener("click", (event) => {
     if (event.target === place) place.close();
-  });
-  place.addEventListener("close", () => {
-    if (state.has("open")) remember("open", [], true);
   });
 }

@@ -53,7 +53,7 @@ function leaderboard() {
     const [column, direction] = (state.get("sort") ?? "").split(" ");
     const head = heads.find((one) => one.dataset.column === column);
     sortBy(board.querySelector("table"), head ?? heads[1], (head && direction) || "descending");
-    for (const row of board.querySelectorAll("tbody tr")) {
+    for (const row of board.querySelectorAll("tr[data-method]")) {
       const { method, family } = row.dataset;
       const name = row.cells[0].textContent.toLowerCase();
       row.hidden = hidden.has(method) || !families.has(family) || !(name.includes(words) || method.includes(words));
