@@ -201,9 +201,11 @@ def regret_table(summaries: Sequence[Summary], metric: str = EXPECTED.key) -> Ta
     rows = regrets(summaries, metric)
     cells = [(s, cell) for s in summaries for cell in s.cells() if _has(rows, s, cell)]
     largest = rows.groupby("method")["regret"].max()
+    standing = rows.groupby("method").size()
+    order = sorted(largest.index, key=lambda m: (-standing[m], largest[m], method_order(m)))
     table = {tuple(row[name] for name in _KEYS): row for row in plain_records(rows)}
     lines = []
-    for method in by_largest(rows):
+    for method in order:
         oracle = bool(rows.loc[rows["method"] == method, "oracle"].any())
         line = [Entry(method_title(method) + " †" * oracle)]
         for summary, cell in cells:
@@ -222,13 +224,6 @@ def regret_table(summaries: Sequence[Summary], metric: str = EXPECTED.key) -> Ta
     shares = {name: 100 * rows[name] for name in points}
     raw = rows.assign(**shares).rename(columns=points)
     return Table("regret", f"{caption}.", (block,), tuple(notes), raw)
-
-
-def by_largest(rows: pd.DataFrame) -> list[str]:
-    """The methods of ``regrets``: those that stand in most cells first, then by largest regret."""
-    largest = rows.groupby("method")["regret"].max()
-    standing = rows.groupby("method").size()
-    return sorted(largest.index, key=lambda m: (-standing[m], largest[m], method_order(m)))
 
 
 def _has(rows: pd.DataFrame, summary: Summary, cell: Cell) -> bool:

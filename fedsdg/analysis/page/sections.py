@@ -26,11 +26,13 @@ from fedsdg.analysis.page.charts import drawn
 from fedsdg.analysis.plots.roofline import MARKS, OURS
 from fedsdg.analysis.plots.style import BAND_SEEDS, Look, looks
 from fedsdg.analysis.plots.tuning import limits
-from fedsdg.analysis.regret import by_largest, regrets
+from fedsdg.analysis.regret import regret_table
 from fedsdg.analysis.speed import CODES, Measurements, rule_title
 from fedsdg.analysis.speed import Row as Timing
 from fedsdg.analysis.standing import Standing
 from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.tables.layout import Entry
+from fedsdg.analysis.tables.primary import difference_text
 from fedsdg.analysis.tables.standing import UNTUNED
 from fedsdg.analysis.tables.standing import places as where_it_stands
 from fedsdg.analysis.views.attacks import losses
@@ -113,38 +115,23 @@ def regret_map(summaries: Sequence[Summary]) -> HeatMap | None:
         summaries: The runs of each experiment.
     """
     try:
-        rows = regrets(summaries)
+        table = regret_table(summaries)
     except ValueError:
         return None
-    cells = [(s, cell) for s in summaries for cell in s.cells()]
-    keys = ["experiment", *_PLACE]
-    known = {tuple(row[key] for key in [*keys, "method"]): row for row in records(rows)}
-    there = {key[:-1] for key in known}
-    named = [
-        ((s.experiment, c.setting.dataset, c.setting.clients, c.skew), s.cell_name(c))
-        for s, c in cells
-    ]
-    named = [(key, title) for key, title in named if key in there]
-    oracles = set(rows.loc[rows["oracle"], "method"])
-    lines = []
-    for method in by_largest(rows):
-        found = [known.get((*key, method)) for key, _ in named]
-        fields = tuple(_regret(one) for one in found)
-        lines.append((method_title(method) + " (oracle)" * (method in oracles), fields))
-    heads = tuple((key[0], title) for key, title in named)
-    notes = [f"{s.experiment}: {label}." for s in summaries if (label := horizon_label(s))]
-    return HeatMap("Regret", heads, tuple(lines), tuple(notes))
+    (block,) = table.blocks
+    # In the table † is an oracle; on the page it is a row that was not steady.
+    rows = tuple(
+        (row[0].text.replace(" †", " (oracle)"), tuple(_regret(entry) for entry in row[1:]))
+        for row in block.rows
+    )
+    return HeatMap("Regret", block.columns[1:], rows, table.notes)
 
 
-def _regret(row: Mapping[str, Any] | None) -> Field:
-    if row is None:
-        return Field(MISSING)
-    value = 100 * row["regret"]
-    text, told = f"{value + 0.0:.1f}".replace("-", "−"), f"{row['n']} seeds"
-    if row["n"] >= SHOWN_FROM and row["low"] is not None:
-        ends = f"[{100 * row['low']:.1f}, {100 * row['high']:.1f}]".replace("-", "−")
-        told = f"{ends}, {told}"
-    return Field(text, told, _full(value), bool(row["tied"]), value)
+def _regret(entry: Entry) -> Field:
+    """A cell "1.2 [0.3, 2.0]" of the table: the interval is told by the pointer."""
+    text, bracket, ends = entry.text.partition(" [")
+    value = None if text == MISSING else float(text.replace("−", "-"))
+    return Field(text, bracket[1:] + ends, _full(value or 0.0), entry.bold, value)
 
 
 def attack_maps(summary: Summary) -> list[HeatMap]:
@@ -227,19 +214,16 @@ def standings(compared: Sequence[Standing]) -> list[dict[str, Any]]:
 
 
 def _difference(standing: Standing, one: Comparison | None) -> dict[str, Any]:
-    interval = None if one is None else one.decisive.interval
-    if one is None or interval is None:
+    if one is None or one.decisive.interval is None:
         return {"gap": None, "low": None, "high": None, "text": MISSING, "verdict": ""}
-    low, high, text = interval.low, interval.high, points(interval.mean)
-    if interval.n < SHOWN_FROM or low is None or high is None:
-        low = high = interval.mean
-    else:
-        text += f" [{points(low)}, {points(high)}]"
-    ends = {"gap": interval.mean, "low": low, "high": high}
+    interval = one.decisive.interval
+    judged = interval.n >= SHOWN_FROM
+    ends = {"low": interval.low, "high": interval.high} if judged else {}
+    numbers = {"gap": interval.mean, "low": interval.mean, "high": interval.mean} | ends
     return {
-        **{name: printed(100 * value) for name, value in ends.items()},
-        "text": text,
-        "verdict": standing.verdict(one) if interval.n >= SHOWN_FROM else "",
+        **{name: printed(100 * (value or 0.0)) for name, value in numbers.items()},
+        "text": difference_text(one.decisive),
+        "verdict": standing.verdict(one) if judged else "",
     }
 
 
