@@ -132,6 +132,23 @@ def test_the_table_says_who_is_not_tuned_and_marks_the_newcomer(standing):
     assert len(table.raw) == 12 and set(table.raw["n"]) == {5}
 
 
+def test_without_seeds_enough_there_is_no_column_of_verdicts(tmp_path):
+    few = Standing(Summary(first_seeds_alone(NEEDS, tmp_path, "ditto", 2)), "ditto", RIVALS)
+    table = standing_table(few)
+    heads = [head for _, head in table.blocks[1].columns]
+    assert "verdict" not in heads and len(heads) == 1 + len(few.metrics)
+    assert any("no verdicts" in note for note in table.notes)
+    assert not any("Holm" in note for note in table.notes)
+
+
+def test_seconds_of_another_machine_are_left_out(standing):
+    cell = standing.cells[0]
+    apart = Standing(standing.summary, "ditto", RIVALS, elsewhere=True)
+    for one, other in zip(standing.lines(cell), apart.lines(cell), strict=True):
+        assert other.seconds == (one.seconds if one.method == "ditto" else None)
+    assert any("another machine" in note for note in standing_table(apart).notes)
+
+
 def test_a_ceiling_is_no_rival():
     methods = ["fedsdg", "centralised", "centralised-long"]
     assert rivals_of(methods, Roles("fedsdg", (), "centralised")) == ("fedsdg",)

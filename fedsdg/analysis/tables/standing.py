@@ -6,7 +6,7 @@ import pandas as pd
 
 from fedsdg.analysis.comparisons import Comparison, facts
 from fedsdg.analysis.formatting import MISSING, amount, percent
-from fedsdg.analysis.inference import shown_half_width
+from fedsdg.analysis.inference import SHOWN_FROM, shown_half_width
 from fedsdg.analysis.names import Metric, method_title
 from fedsdg.analysis.standing import Line, Standing
 from fedsdg.analysis.summary import Cell
@@ -29,6 +29,7 @@ _FAMILY = (
     "undecided though its own interval leaves out 0. Fewer, named beforehand with --against, see "
     "more."
 )
+_FEW = "Fewer than {number} seeds: the differences have no intervals and no verdicts."
 _UNSETTLED = "†: not steady, or not known to be, when the rounds ended."
 _SECONDS = "Seconds of the record's rows are of another machine, and are left out."
 _UNPAIRED = "Without a place: a row that lacks one of the newcomer's seeds."
@@ -46,7 +47,9 @@ def standing_table(standing: Standing) -> Table:
         blocks.append(_ranking(standing, cell, lines))
         blocks.append(_differences(standing, cell, [one.method for one in lines]))
     notes = [] if standing.tuned else [UNTUNED.format(newcomer=newcomer)]
-    if len(standing.comparisons) > 1:
+    few = any(not _judged(standing, cell) for cell in standing.cells)
+    notes += [_FEW.format(number=SHOWN_FROM)] * few
+    if len(standing.comparisons) > 1 and not few:
         notes.append(_FAMILY.format(number=len(standing.comparisons)))
     notes += [_UNSETTLED] * unsettled + [_UNPAIRED] * unpaired + [_SECONDS] * standing.elsewhere
     caption = _CAPTION.format(
@@ -106,6 +109,11 @@ def _ranking(standing: Standing, cell: Cell, lines: list[Line]) -> Block:
     return Block(summary_cell(standing, cell), tuple(("", head) for head in heads), tuple(rows))
 
 
+def _judged(standing: Standing, cell: Cell) -> bool:
+    """Whether there are seeds enough for intervals and verdicts."""
+    return len(standing.seeds(cell)) >= SHOWN_FROM
+
+
 def _accuracy(line: Line, metric: Metric) -> str:
     interval = line.accuracies.get(metric)
     return MISSING if interval is None else percent(interval.mean, shown_half_width(interval))
@@ -117,20 +125,20 @@ def _differences(standing: Standing, cell: Cell, order: list[str]) -> Block:
         for one in standing.comparisons
         if one.named.cell == cell
     }
-    lines = []
+    judged, lines = _judged(standing, cell), []
     for rival in order:
         if rival == standing.newcomer:
             continue
         cells = [method_title(rival)]
         for metric in standing.metrics:
             one = table.get((rival, metric))
-            if one is None:
-                cells += [MISSING, MISSING]
-            else:
-                cells += [difference_text(one.decisive), standing.verdict(one)]
+            text = MISSING if one is None else difference_text(one.decisive)
+            verdict = MISSING if one is None else standing.verdict(one)
+            cells += [text, verdict] if judged else [text]
         lines.append(cells)
     heads = [f"{method_title(standing.newcomer)} minus"]
-    heads += [text for metric in standing.metrics for text in (metric.short, "verdict")]
+    for metric in standing.metrics:
+        heads += [metric.short, "verdict"] if judged else [metric.short]
     return block(f"{summary_cell(standing, cell)}, differences", heads, lines)
 
 
