@@ -13,7 +13,6 @@ LACKING = {
     ".": 7,
     "aggregation": 197,
     "analysis/page": 10,
-    "analysis/plots": 18,
     "data": 36,
     "experiment": 176,
     "federation": 117,

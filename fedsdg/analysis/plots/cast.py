@@ -1,4 +1,4 @@
-"""Who is drawn in colour where lines overlap: a fixed few, and the rest in grey."""
+"""Which methods are in colour where lines overlap: a fixed few, and the best of the others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from fedsdg.analysis.names import method_order, method_title
-from fedsdg.analysis.plots.style import GREY, Look, looks, roles
+from fedsdg.analysis.plots.style import BACKGROUND, Look, looks, roles
 from fedsdg.analysis.summary import REFERENCES, Roles, Summary
 
 #: The baseline in colour, where it is one; else it is the first of them.
@@ -17,14 +17,12 @@ _IN_A_SENTENCE = {"fine-tune": "fine-tuning", "local-only": "local only"}
 #: So many methods may be in colour.
 IN_COLOUR = 5
 
-_GREY_MARKERS = "s^v<>XPDdp*"
-_GREY_DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (5, 1.4, 1.2, 1.4)))
-
 
 def always(who: Roles | None = None) -> tuple[str, ...]:
-    """Who is in colour wherever it was run: the subject, a baseline, and the references.
+    """The methods in colour wherever they were run: the subject, a baseline, and the references.
 
-    ``who``: the roles of the experiment; those of the figure that is being drawn where left out.
+    Args:
+        who: The roles of the experiment; without them those of the figure that is being drawn.
     """
     who = who or roles()
     baseline = _BASELINE if _BASELINE in who.baselines else who.baselines[0]
@@ -32,40 +30,53 @@ def always(who: Roles | None = None) -> tuple[str, ...]:
 
 
 def coloured(who: Roles) -> str:
-    """Those of ``always`` in a sentence."""
+    """The methods of ``always`` in a sentence."""
     return ", ".join(_IN_A_SENTENCE.get(method) or method_title(method) for method in always(who))
 
 
 def cast(methods: Sequence[str], merit: Mapping[str, float] | pd.Series) -> dict[str, Look]:
-    """The look of every method: its own for ``leads``, a thin grey one for the others.
+    """The look of every method: its own for ``leads`` and the ceiling, a thin grey for others.
 
-    Grey lines differ in their markers, so the legend still tells them apart.
+    Args:
+        methods: The labels of the methods.
+        merit: Method → how good it is.
     """
     leading, is_ceiling = leads(methods, merit), roles().is_ceiling
     found = looks([method for method in methods if method in leading or is_ceiling(method)])
-    others = [method for method in methods if method not in leading and not is_ceiling(method)]
-    for i, method in enumerate(others):
-        marker = _GREY_MARKERS[i % len(_GREY_MARKERS)]
-        dashes = _GREY_DASHES[i // len(_GREY_MARKERS) % len(_GREY_DASHES)]
-        grey = Look(GREY, dashes, marker, width=0.8, order=1, small=True)
-        found[method] = grey
-    return {method: found[method] for method in methods}
+    return {method: found.get(method, BACKGROUND) for method in methods}
 
 
-def leads(methods: Sequence[str], merit: Mapping[str, float] | pd.Series) -> list[str]:
-    """The methods in colour: ``always``, and the others of highest merit up to ``IN_COLOUR``.
+def leads(
+    methods: Sequence[str],
+    merit: Mapping[str, float] | pd.Series,
+    who: Roles | None = None,
+    count: int = IN_COLOUR,
+) -> list[str]:
+    """The methods in colour: ``always``, and the others of highest merit.
 
-    The line of pooled training is a yardstick and takes nobody's place.
+    The line of pooled training is a yardstick and takes no method's place.
+
+    Args:
+        methods: The labels of the methods.
+        merit: Method → how good it is.
+        who: The roles of the experiment; without them those of the figure that is being drawn.
+        count: So many methods at most.
     """
-    running = [method for method in methods if not roles().is_ceiling(method)]
-    fixed = [method for method in always() if method in running]
+    who = who or roles()
+    running = [method for method in methods if not who.is_ceiling(method)]
+    fixed = [method for method in always(who) if method in running]
     rest = [method for method in running if method not in fixed]
     rest.sort(key=lambda method: (-float(merit.get(method, -np.inf)), method_order(method)))
-    return sorted([*fixed, *rest[: IN_COLOUR - len(fixed)]], key=method_order)
+    return sorted([*fixed, *rest[: count - len(fixed)]], key=method_order)
 
 
 def merit_of(summary: Summary, key: str) -> dict[str, float]:
-    """Method → mean over cells of its mean over seeds of the reported metric."""
+    """The mean over cells of each method's mean over seeds of the reported metric.
+
+    Args:
+        summary: The experiment.
+        key: The key of the metric.
+    """
     means: dict[str, list[float]] = {}
     for cell in summary.cells():
         for method, values in summary.reported_values(cell, key).items():
