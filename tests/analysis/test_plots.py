@@ -137,6 +137,21 @@ def test_five_hundred_methods_fit_on_a_page_and_the_others_are_counted(tmp_path,
         assert "more are not shown" in texts or "others (495)" in texts
 
 
+def test_a_hundred_cells_are_a_figure_of_as_many_panels_as_fit(tmp_path) -> None:
+    parts = [
+        place(rival=["krum", "fedavg"], subject="fedsdg", n=1, mean=0.1, low=0.1, high=0.1).assign(
+            skew=f"iid@{number}", metric=metric
+        )
+        for number in range(100)
+        for metric in ("personal_accuracy", "global_accuracy")
+    ]
+    with styled():
+        figure = FIGURES["differences"].drawn(pd.concat(parts))
+        figure.savefig(tmp_path / "x.png", dpi=20)
+    assert len(figure.axes) == 36
+    assert figure.get_supxlabel() == "164 more are not shown"
+
+
 def test_a_title_of_two_hundred_letters_is_cut_and_wrapped(summary_of, tmp_path) -> None:
     long = "w" * 200
     last = {"personal_accuracy": 0.3, "global_accuracy": 0.2}

@@ -53,7 +53,7 @@ class Plot:
     of_training: bool = True
     """Whether a line above the panels says which training was not steady."""
     leading: int | None = None
-    """So many methods at most are shown: those that ``cast.leads`` chooses; None: all."""
+    """The most methods that are shown, chosen by ``cast.leads``; None: all."""
 
     def frame(self, summary: Summary, partitions: Sequence[Path] = ()) -> pd.DataFrame | None:
         """The rows that are drawn; None where partition files are needed and not given.
@@ -127,7 +127,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             "curves",
             {"named": True, "height": 3.2, "across": ("metric", "cell")},
             "Accuracy by round of the clients that differ (B), or personal accuracy where clients "
-            f"are of one kind: {_BAND}. Of six methods: {{coloured}}, and the best others.",
+            f"are of one kind, for six methods ({{coloured}}, and the best others): {_BAND}.",
             "No run of this experiment was evaluated.",
             leading=6,
         ),
@@ -189,9 +189,9 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
                 "by": "all trials",
                 "labels": ("personal validation accuracy (%)", ""),
             },
-            "What the tuning budget decides: the expected best validation accuracy of a few trials "
-            "of a method's hyper-parameters, drawn without replacement, and the best of all of "
-            "its trials, by which methods are sorted.",
+            "The effect of the tuning budget: the expected best validation accuracy of a few "
+            "trials of a method's hyper-parameters, drawn without replacement, and the best of "
+            "all of its trials, by which methods are sorted.",
             "No search was made of this experiment's hyper-parameters.",
             of_training=False,
         ),
@@ -328,9 +328,9 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
             clients.credit_points,
             "scatter",
             {"across": ("cell", "method", "credit", "yardstick"), "named": ("yardstick", "credit")},
-            "What methods make of clients whose labels are partly wrong; a point is a client at "
-            "the lowest seed. The client's weight, averaged over the rounds (1: equal), and what "
-            "else the method says a client is worth, against the share of wrong labels and, where "
+            "The value that methods see in clients whose labels are partly wrong; a point is a "
+            "client at the lowest seed. The client's weight, averaged over the rounds (1: equal), "
+            "and other credits that the method gives, against the share of wrong labels and, where "
             "it was computed, against the exact Shapley value in the last round. ρ is Spearman's "
             "correlation within a run, mean over all seeds.",
             "No client of this experiment has label noise.",
@@ -409,7 +409,7 @@ def figure_facts(name: str, summary: Summary, frame: pd.DataFrame | None) -> dic
     Args:
         name: A figure of ``FIGURES``.
         summary: The experiment.
-        frame: What ``Plot.frame`` gave without partition files.
+        frame: The result of ``Plot.frame`` without partition files.
 
     Returns:
         figure, experiment, caption, and the ``numbers`` drawn.
@@ -463,7 +463,7 @@ def save_figure(
     Args:
         figure: The figure.
         output_stem: The path of the files without suffix.
-        facts: What the sidecar says beside the hashes of the inputs and of the sources.
+        facts: The content of the sidecar without the hashes of inputs and sources.
         inputs: The files that the figure was made from.
     """
     written = []

@@ -14,7 +14,7 @@ from fedsdg.analysis.summary import REFERENCES, Roles, Summary
 #: The baseline in colour, where it is one; else it is the first of them.
 _BASELINE = "fedavg-uniform"
 _IN_A_SENTENCE = {"fine-tune": "fine-tuning", "local-only": "local only"}
-#: So many methods may be in colour.
+#: Most methods in colour.
 IN_COLOUR = 5
 
 
@@ -60,7 +60,7 @@ def leads(
         methods: The labels of the methods.
         merit: Method → how good it is.
         who: The roles of the experiment; without them those of the figure that is being drawn.
-        count: So many methods at most.
+        count: Most methods in colour.
     """
     who = who or roles()
     running = [method for method in methods if not who.is_ceiling(method)]

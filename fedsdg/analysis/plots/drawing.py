@@ -1,8 +1,8 @@
 """Five ways to draw a tidy frame: curves, dots, a heat map, a scatter plot, and paths.
 
-Each takes a view of fedsdg.analysis.views, whose rows name what they are of in their columns, and
-the columns that lie along an axis, tell lines apart, or have a panel for each of their values.
-Titles, order, colours and markers follow from the columns: see ``style`` and ``cast``.
+Each function takes a view of fedsdg.analysis.views and the names of its columns: those along the
+axes, that of the lines, and those whose values have a panel each. Titles, order, colours and
+markers of values are declared for the columns in ``style`` and ``cast``.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from fedsdg.analysis.plots.style import (
 from fedsdg.analysis.summary import Setting
 from fedsdg.files.places import joined_setting
 
-#: Rows of a figure and panels at most: the first ones are shown, and the others counted.
-MOST_ROWS, MOST_PANELS = 60, 36
+#: Rows, panels, and panels side by side in a grid at most: the first are shown, others counted.
+MOST_ROWS, MOST_PANELS, MOST_COLUMNS = 60, 36, 12
 #: Heights in inches: of a line of dots or of a heat map, and of what is around the lines.
 _LINE, _AROUND = 0.15, 0.75
 #: From nothing to much; no colour of a method, for it stands for a quantity.
@@ -111,8 +111,8 @@ def facets(
         across: The columns whose values stand side by side, wrapped if ``down`` has none.
         down: The column whose values stand below each other; beside each other where there is
             nothing else to put there.
-        height: Of a panel, in inches.
-        wrap: Panels side by side at most.
+        height: Height of a panel in inches.
+        wrap: Most panels side by side.
         labels: The labels of the axes; None: the panels have their own.
         untitled: Columns whose values do not stand in the titles.
         shared: ``sharex`` and ``sharey`` of matplotlib.
@@ -122,15 +122,15 @@ def facets(
     """
     if down is not None and len(frame[[*across]].drop_duplicates()) == 1:
         across, down, shared = [*across[1:], down], None, {}
+    place_of = [{v: i for i, v in enumerate(values_of(frame, c))} for c in across]
     keys = sorted(
         set(frame[[*across]].itertuples(index=False, name=None)),
-        key=lambda key: tuple(
-            values_of(frame, c).index(v) for c, v in zip(across, key, strict=True)
-        ),
+        key=lambda key: [place[value] for place, value in zip(place_of, key, strict=True)],
     )
     rows = [None] if down is None else values_of(frame, down)
-    left_out = max(0, len(keys) - MOST_PANELS // len(rows)) if len(keys) > 1 else 0
-    keys = keys[: len(keys) - left_out]
+    every = len(rows) * len(keys)
+    keys = keys[: MOST_COLUMNS if down else MOST_PANELS]
+    rows = rows[: max(1, MOST_PANELS // len(keys))]
     columns = len(keys)
     if down is None and columns > wrap:
         columns = 2 if columns == 4 and wrap == 3 else wrap
@@ -159,9 +159,14 @@ def facets(
         found.append((panel, part, (*key, row)))
     for panel in [panel for row in axes for panel in row][len(rows) * len(keys) :]:
         panel.set_visible(False)
+    _count(figure, every - len(rows) * len(keys))
+    return figure, found
+
+
+def _count(figure: Figure, left_out: int) -> None:
+    """Say below the panels how many rows or panels were left out."""
     if left_out:
         figure.supxlabel(f"{left_out} more are not shown", fontsize=7, color=MUTED)
-    return figure, found
 
 
 def curves(
@@ -192,7 +197,7 @@ def curves(
         labels: The labels of both axes.
         scale: A factor of the means, or one for each measure; 100 is an accuracy, whose axis ends
             at 0 and 100 where there is no ``base``.
-        height: Of a panel, in inches.
+        height: Height of a panel in inches.
         shape: "curve", with bands; "steps": a mean holds until the next; "categories": the
             quantity has few values, at equal distances, with bars.
         named: Whether lines are named at their ends, and not in a legend.
@@ -349,8 +354,8 @@ def dots(
         across: The columns of panels side by side.
         down: The column of panels below each other.
         labels: The labels of both axes.
-        by: The value of ``mark`` by whose mean rows are sorted, the highest on top; None: rows are
-            in their fixed order.
+        by: The value of ``mark`` by whose mean rows are sorted, the highest on top; empty: its
+            first value; None: rows are in their fixed order.
         against_zero: Whether means are differences: 0 is marked, and a dot whose interval
             includes it is open.
     """
@@ -383,8 +388,7 @@ def dots(
         panel.tick_params(axis="y", length=0)
     if mark is not None:
         _legend(figure, marks, look, mark, linestyle="")
-    if left_out:
-        figure.supxlabel(f"{left_out} more are not shown", fontsize=7, color=MUTED)
+    _count(figure, left_out)
     return figure
 
 
@@ -472,15 +476,15 @@ def heat_map(
         x: The column of the columns.
         y: The column of the rows.
         value: The column of the quantity.
-        bar: What the colour bar is called.
+        bar: Label of the colour bar.
         across: The columns of panels side by side.
         down: The column of panels below each other.
         labels: The labels of both axes.
         scale: A factor of the quantity.
         full: Where the shades end; the largest value without one.
         written: Whether the quantity is written into its field, and fields are named.
-        height: Of a panel, in inches; without one as rows need.
-        wrap: Panels side by side at most.
+        height: Height of a panel in inches; without one as rows need.
+        wrap: Most panels side by side.
     """
     frame = located(frame)
     rows = values_of(frame, y)
@@ -526,8 +530,7 @@ def heat_map(
     )
     bars.set_label(bar)
     bars.outline.set_visible(False)  # type: ignore[operator]
-    if left_out:
-        figure.supxlabel(f"{left_out} more are not shown", fontsize=7, color=MUTED)
+    _count(figure, left_out)
     return figure
 
 
@@ -593,7 +596,7 @@ def scatter(
         frame: ``x``, ``y``, ``method``, and the columns of the panels.
         across: The columns of the panels.
         named: Those of them whose values are the labels of the axes.
-        height: Of a panel, in inches.
+        height: Height of a panel in inches.
     """
     frame = located(frame)
     figure, found = facets(
@@ -609,13 +612,13 @@ def scatter(
     return figure
 
 
-def paths(frame: pd.DataFrame, *, across: Sequence[str], height: float = 2.5) -> Figure:
-    """Ways through a plane, on one scale for all panels: clients round by round, and their means.
+def paths(frame: pd.DataFrame, *, across: Sequence[str], height: float = 2.8) -> Figure:
+    """Paths through a plane, on one scale for all panels: clients and aggregates, round by round.
 
     Args:
         frame: The rows of ``views.clients.trajectories``.
         across: The columns of the panels.
-        height: Of a panel, in inches.
+        height: Height of a panel in inches.
     """
     frame = located(frame)
     labels = ("first principal component", "second")
@@ -624,13 +627,8 @@ def paths(frame: pd.DataFrame, *, across: Sequence[str], height: float = 2.5) ->
     look = _looks(frame.dropna(subset=["client"]), "client", None)
     ends = [(part[c].min(), part[c].max()) for _, part, _ in found for c in ("x", "y")]
     reach = 0.55 * max(high - low for low, high in ends)
-    aggregate: dict[str, Any] = {
-        "color": INK,
-        "linestyle": (0, (2, 1.5)),
-        "linewidth": 0.9,
-        "marker": "D",
-    }
-    aggregate |= {"markersize": 3.6, "markeredgecolor": "white", "markeredgewidth": 0.5}
+    aggregate = Look(INK, (0, (2, 1.5)), "D", width=0.9, order=4)
+    dashed: dict[str, Any] = {**aggregate.line(), **aggregate.marks(), "markersize": 3.6}
     for panel, part, _ in found:
         for client, own in groups(part[part["kind"] == "local"], "client"):
             colour = look[client].colour
@@ -642,9 +640,9 @@ def paths(frame: pd.DataFrame, *, across: Sequence[str], height: float = 2.5) ->
                     start = way[["x", "y"]].iloc[0]
                     panel.plot(*start, "x", color=colour, markersize=6, markeredgewidth=1.5)
         models = part[part["kind"] == "aggregate"].sort_values("round")
-        panel.plot(models["x"], models["y"], zorder=4, **aggregate)
-        for axis, column in (("x", "x"), ("y", "y")):
-            middle = (part[column].min() + part[column].max()) / 2
+        panel.plot(models["x"], models["y"], **dashed)
+        for axis in ("x", "y"):
+            middle = (part[axis].min() + part[axis].max()) / 2
             panel.set(**{f"{axis}lim": (middle - reach, middle + reach)})
         panel.set_aspect("equal")
         share = f"{100 * part['plane_share'].iloc[0]:.0f} % of the variance"
@@ -654,7 +652,7 @@ def paths(frame: pd.DataFrame, *, across: Sequence[str], height: float = 2.5) ->
         for c in clients
     ]
     handles += [
-        Line2D([], [], label="aggregate", **aggregate),
+        Line2D([], [], label="aggregate", **dashed),
         Line2D([], [], color=INK, marker="x", linestyle="", label="start"),
     ]
     shared_legend(figure, handles, columns=6)
@@ -680,7 +678,10 @@ def _legend(
 ) -> None:
     """The legend below all panels, the subject in bold; methods in grey are counted."""
     named = [value for value in values if look[value].colour != GREY]
-    handles = [_handle(look[value], title_of(column, value), line) for value in named]
+    handles = [
+        Line2D([], [], label=title_of(column, v), **look[v].marks(), **{**look[v].line(), **line})
+        for v in named
+    ]
     if others := len(values) - len(named):
         handles.append(Line2D([], [], color=GREY, linewidth=0.8, label=f"others ({others})"))
     if len(handles) < 2:
@@ -688,7 +689,3 @@ def _legend(
     legend = shared_legend(figure, handles, columns=5)
     for text, value in zip(legend.get_texts(), [*named, None][: len(handles)], strict=True):
         text.set_fontweight("bold" if value == roles().subject else "normal")
-
-
-def _handle(look: Look, label: str, line: Mapping[str, Any]) -> Line2D:
-    return Line2D([], [], label=label, **look.marks(), **{**look.line(), **line})

@@ -40,7 +40,7 @@ from fedsdg.files.declarations import families
 #: Width of a figure in inches: a page's text block; heights follow from the panels.
 WIDTH = 7.2
 
-#: Inks besides the methods' own.
+#: Colours of text, lines and grounds.
 INK, MUTED, GRID, ABSENT = "#222222", "#767676", "#e6e6e6", "#d9d9d9"
 #: Methods in the background, and the two kinds of clients: those that agree (A) and the rest (B).
 GREY, KIND_A, KIND_B = "#a6a6a6", "#0072B2", "#D55E00"
@@ -235,7 +235,7 @@ def looks(methods: Sequence[str]) -> dict[str, Look]:
 
 
 _AGREE, _DIFFER = "A: clients that agree", "B: clients that differ"
-#: What the values of a column are called in print, by a mapping or a function.
+#: Titles of the values of a column, as a mapping or a function.
 _TITLES: Mapping[str, Mapping[Any, str] | Callable[[Any], str]] = {
     **dict.fromkeys(("method", "rival"), method_title),
     "skew": skew_title,
@@ -280,12 +280,12 @@ _SETTLED: Mapping[str, Mapping[Any, Look]] = {
 }
 #: Colours of values that are no methods, by their place in the order.
 _SEQUENCE = ("#D55E00", "#0072B2", "#222222", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-#: So many letters of a title are shown.
+#: Longest title in letters.
 _LETTERS = 44
 
 
 def title_of(column: str, value: Any) -> str:
-    """What a value of a column is called in a figure; a long title is cut.
+    """Return the title of a value in a figure; a long title is cut.
 
     Args:
         column: A column of a view.
@@ -356,7 +356,7 @@ def panels(
         rows: Panels below each other.
         columns: Panels side by side; of many the figure is wider.
         panel_height: In inches.
-        keywords: Of ``Figure.subplots``.
+        keywords: Keywords of ``Figure.subplots``.
     """
     width = max(WIDTH, 2.1 * columns)
     figure = Figure(figsize=(width, rows * panel_height), layout="constrained")
@@ -369,8 +369,8 @@ def shared_legend(figure: Figure, handles: Sequence[Artist], *, columns: int) ->
 
     Args:
         figure: The figure, with all of its panels.
-        handles: What the legend names.
-        columns: So many, or as many as fit the figure's width.
+        handles: The entries of the legend.
+        columns: Entries side by side, or as many as fit the figure's width.
     """
     for count in range(max(1, min(columns, len(handles))), 0, -1):
         legend = figure.legend(
@@ -404,7 +404,7 @@ def lettered(title: str, unit: str) -> str:
     """The label of an axis: what is shown, and its unit in brackets.
 
     Args:
-        title: What a row of panels shows; empty where its panels say so.
+        title: The title of a row of panels; empty where the panels have titles of their own.
         unit: The unit, or the whole label where there is no title.
     """
     return f"{title} ({unit})" if title and unit else title or unit

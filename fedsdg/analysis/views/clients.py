@@ -240,7 +240,7 @@ def correlations(clients: pd.DataFrame) -> pd.DataFrame:
 
 
 def credit_points(summary: Summary) -> pd.DataFrame:
-    """Clients of the lowest seed: each credit of theirs beside each yardstick.
+    """Pair each credit of the clients of the lowest seed with each yardstick.
 
     Returns:
         ``RUN``, client, credit, yardstick, ``x`` (by the yardstick), ``y`` (the credit), and

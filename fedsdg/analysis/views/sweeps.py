@@ -152,7 +152,7 @@ def search_curves(summary: Summary) -> pd.DataFrame:
 
 
 def budgets(summary: Summary) -> pd.DataFrame:
-    """What a search finds within a small budget of trials, and within all of its trials.
+    """The best score that a search finds within a small budget of trials, and within all trials.
 
     Returns:
         ``method``, ``budget`` in words, ``trials`` and ``mean``, the expected best validation
