@@ -158,7 +158,7 @@ def test_a_title_of_two_hundred_letters_is_cut_and_wrapped(summary_of, tmp_path)
     rounds = [{"round": r, "evaluated": True, "personal_accuracy": 0.1 * r} for r in (1, 2)]
     runs = [
         Run(method, seed, last=last, rounds=rounds, result={"title": long})
-        for method in ("fedsdg", "mine")
+        for method in ("fedsdg", "lengthy")
         for seed in (0, 1)
     ]
     for name in ("convergence", "differences", "personalisation", "progress"):
@@ -180,7 +180,7 @@ def test_titles_of_plugins_are_plain_text_in_figures(summary_of, tmp_path) -> No
     last = {"personal_accuracy": 0.3, "global_accuracy": 0.2}
     runs = [
         Run(method, seed, last=last, rounds=rounds, result={"title": _TITLE})
-        for method in ("fedsdg", "mine")
+        for method in ("fedsdg", "priced")
         for seed in (0, 1)
     ]
     folder = summary_of(runs)
@@ -188,7 +188,7 @@ def test_titles_of_plugins_are_plain_text_in_figures(summary_of, tmp_path) -> No
         write_figure(folder, name, tmp_path / name)
     with styled():
         _, axes = style.panels(1, 1, panel_height=1.5)
-        axes[0][0].set_title(method_title("mine"))
+        axes[0][0].set_title(method_title("priced"))
         assert not axes[0][0].title.get_parse_math()
 
 
