@@ -8,8 +8,7 @@ declare_torchvision_operators()  # before timm
 for module in (
     "fedsdg.aggregation",
     "fedsdg.analysis.claims",
-    "fedsdg.analysis.plots.convergence",
-    "fedsdg.analysis.plots.partition",
+    "fedsdg.analysis.plots.drawing",
     "fedsdg.analysis.tables",
     "fedsdg.data.partition_files",
     "fedsdg.experiment.backbones.pretraining",

@@ -132,11 +132,6 @@ def reported_metrics(runs: Sequence[Mapping[str, Any]]) -> tuple[Metric, ...]:
     return tuple(metric for metric in _METRICS if metric.key in there or metric == GLOBAL)
 
 
-def headline(keys: Iterable[str]) -> Metric:
-    """The personal accuracy among metrics: the expected one, or that on the own shard."""
-    return EXPECTED if EXPECTED.key in set(keys) else PERSONAL
-
-
 def metric_named(key: str, shown: Sequence[Metric] = ()) -> Metric:
     """The metric with this key, by its title among those ``shown``; others by their own name.
 

@@ -201,8 +201,7 @@ def regret_table(summaries: Sequence[Summary], metric: str = EXPECTED.key) -> Ta
     rows = regrets(summaries, metric)
     cells = [(s, cell) for s in summaries for cell in s.cells() if _has(rows, s, cell)]
     largest = rows.groupby("method")["regret"].max()
-    standing = rows.groupby("method").size()
-    order = sorted(largest.index, key=lambda m: (-standing[m], largest[m], method_order(m)))
+    order = _order(rows)
     table = {tuple(row[name] for name in _KEYS): row for row in plain_records(rows)}
     lines = []
     for method in order:
@@ -224,6 +223,35 @@ def regret_table(summaries: Sequence[Summary], metric: str = EXPECTED.key) -> Ta
     shares = {name: 100 * rows[name] for name in points}
     raw = rows.assign(**shares).rename(columns=points)
     return Table("regret", f"{caption}.", (block,), tuple(notes), raw)
+
+
+def _order(rows: pd.DataFrame) -> list[str]:
+    """The methods by the number of cells in which they stand, then by their largest regret."""
+    largest, standing = rows.groupby("method")["regret"].max(), rows.groupby("method").size()
+    return sorted(largest.index, key=lambda m: (-standing[m], largest[m], method_order(m)))
+
+
+def _drawn(summaries: Sequence[Summary], rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of ``regrets`` as the heat map takes them: titles, in order, and what is bold."""
+    order = _order(rows)
+    titles = {
+        (s.experiment, cell.setting.dataset, cell.setting.clients, cell.skew): "\n".join(
+            filter(None, (s.experiment, s.cell_name(cell)))
+        )
+        for s in summaries
+        for cell in s.cells()
+    }
+    oracles = set(rows.loc[rows["oracle"], "method"])
+    names = {m: method_title(m) + " †" * (m in oracles) for m in order}
+    cells = [titles[tuple(row)] for row in rows[[*_KEYS[:4]]].itertuples(index=False, name=None)]
+    return pd.DataFrame(
+        {
+            "row": pd.Categorical(rows["method"].map(names), [*dict.fromkeys(names.values())]),
+            "cell": pd.Categorical(cells, [*dict.fromkeys(titles.values())]),
+            "regret": rows["regret"],
+            "bold": rows["tied"],
+        }
+    )
 
 
 def _has(rows: pd.DataFrame, summary: Summary, cell: Cell) -> bool:
@@ -270,11 +298,21 @@ def write_across(
     summaries = read_arenas(records, names, metric)
     table = regret_table(summaries, metric)
     from fedsdg.analysis.plots import save_figure
-    from fedsdg.analysis.plots.regret import draw
+    from fedsdg.analysis.plots.drawing import heat_map
     from fedsdg.analysis.plots.style import styled
 
     with styled(summaries[0].roles):
-        figure = draw(table)
+        figure = heat_map(
+            _drawn(summaries, regrets(summaries, metric)),
+            x="cell",
+            y="row",
+            value="regret",
+            across=(),
+            scale=100.0,
+            full=20.0,
+            bar="points below the best",
+            written=True,
+        )
         facts = across_facts(summaries, metric)
         inputs = [file for summary in summaries for file in summary.inputs]
         written = save_table(table, Path(output) / table.name)

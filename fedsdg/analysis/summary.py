@@ -224,20 +224,6 @@ class Summary:
         skew = skew_title(cell.skew, short=True)
         return skew if len(self.settings()) == 1 else f"{cell.setting.title}, {skew}"
 
-    def grid(self) -> tuple[int, int, list[tuple[int, int, Cell]]]:
-        """Lay the cells out as panels.
-
-        Returns:
-            The number of rows (settings), of columns (skews), and (row, column, cell) of each.
-        """
-        settings = self.settings()
-        panels = [
-            (row, column, Cell(setting, skew))
-            for row, setting in enumerate(settings)
-            for column, skew in enumerate(self.skews(setting))
-        ]
-        return len(settings), 1 + max(column for _, column, _ in panels), panels
-
     def of(self, setting: Setting) -> list[dict[str, Any]]:
         """The runs of one setting."""
         key = (setting.dataset, setting.clients)

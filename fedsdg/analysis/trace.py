@@ -44,7 +44,8 @@ from fedsdg.files.places import RECORDS, joined_setting, run_below, split_settin
 #: Columns that name a row of a figure's numbers; the others are what was computed.
 _NAMES = (
     *(*RUN, "attack", "share", "type", "key", "others", "metric"),
-    *("group", "measure", "client", "kind", "step"),
+    *("group", "measure", "client", "kind", "step", "subject", "rival", "block", "credit"),
+    *("yardstick", "budget"),
 )
 #: Columns that name a row in one figure and are computed in another.
 _SOMETIMES = ("round", "seconds", "value")

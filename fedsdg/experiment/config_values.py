@@ -97,7 +97,9 @@ def parse_name(value: Any, where: str) -> str:
 
 
 def parse_pages(given: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
-    """Names of tables or figures; an unknown one is named where it is to be made."""
+    """Names of tables or figures, or none; an unknown one is named where it is to be made."""
     if key not in given:
         return None
+    if given[key] == []:
+        return ()
     return tuple(parse_name(name, f"{key}: entry") for name in listed(given[key], key))

@@ -24,4 +24,4 @@ def test_no_torch_and_no_matplotlib(module: str) -> None:
 
 
 def test_drawing_needs_matplotlib_and_no_torch() -> None:
-    assert imported("fedsdg.analysis.plots.convergence") == ["matplotlib"]
+    assert imported("fedsdg.analysis.plots.drawing") == ["matplotlib"]

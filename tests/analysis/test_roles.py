@@ -71,7 +71,7 @@ def test_table_figure_and_claims_say_whose_they_are(about_krum, tmp_path, monkey
     assert captions["differences"].startswith("Krum minus each other method")
     assert "Right of zero Krum is better" in captions["differences"]
     assert "in colour: Krum, SCAFFOLD, fine-tuning, local only, and" in captions["convergence"]
-    assert captions["weights"].startswith("Aggregation weights of Krum.")
+    assert captions["weights"].startswith("Aggregation weights of Krum by round")
 
 
 def test_the_ceiling_is_never_the_best(summary_of, tmp_path):

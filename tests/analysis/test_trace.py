@@ -203,12 +203,13 @@ def test_of_a_summary_made_here_data_and_origin_come_from_beside_it(pages, tmp_p
         ("runs.parquet", "a", "b", "is no table or figure's sidecar of a single record"),
         ("mian.md", "a", "b", "there is no .*mian.md: name a table"),
         ("other.md", "a", "b", "a record has no such page; "),
-        ("convergence.json", "a", "b", "holds no numbers, for the figure is drawn"),
+        ("partition.json", "a", "b", "holds no numbers, for the figure is drawn"),
     ],
 )
 def test_what_cannot_be_traced_is_one_sentence(pages, name, row, column, said):
     (pages / "other.md").write_text("| a |\n")
     place = pages.parents[2] / "paper_figures/quarters" if name.endswith("json") else pages
+    (pages.parents[2] / "paper_figures/quarters/partition.json").write_text("{}")
     with pytest.raises((ValueError, FileNotFoundError), match=said):
         trace(place / name, row, column)
 

@@ -47,11 +47,10 @@ def test_its_first_lines_say_what_is_measured_on_what():
     assert config.backbones[config.backbone]["data"] == "letters"
 
 
-def test_every_figure_of_the_extended_experiments_has_its_paragraph():
+def test_every_extended_experiment_has_its_paragraph():
     page = (ROOT / "docs/findings.md").read_text()
     links = [t for t in re.findall(r"\]\(([^)#]+)\)", page) if not t.startswith("http")]
     assert [target for target in links if not (ROOT / "docs" / target).exists()] == []
+    sections = re.findall(r"results/reference/([\w-]+)/", page)
     extended = {file.stem for file in (ROOT / "config/extended").glob("*.yaml")}
-    drawn = [f for f in (ROOT / "paper_figures").glob("*/*.png") if f.parent.name in extended]
-    assert {f.parent.name for f in drawn} == extended
-    assert [f for f in drawn if f"../{f.relative_to(ROOT)}" not in links] == []
+    assert extended - {*sections} == set()

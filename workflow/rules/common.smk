@@ -94,7 +94,7 @@ CODE = {
     "pretrain": ["fedsdg.experiment.backbones.pretraining", "fedsdg.experiment.backbones.made"],
     "summarise": ["fedsdg.analysis.summarise"],
     "render": ["fedsdg.analysis.tables.*", "fedsdg.analysis.plots.*", "fedsdg.analysis.claims"],
-    "across": ["fedsdg.analysis.regret", "fedsdg.analysis.plots.regret"],
+    "across": ["fedsdg.analysis.regret", "fedsdg.analysis.plots.drawing"],
     "measure": ["fedsdg.aggregation.api", "fedsdg.aggregation.rule_table"],
     "kernels": ["fedsdg.analysis.speed", "fedsdg.analysis.plots.roofline"],
 }

@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pyarrow as pa
@@ -16,8 +17,7 @@ import pyarrow.parquet as pq
 
 from fedsdg.analysis.names import NOT_RUN, base_method, method_title, skew_title
 from fedsdg.analysis.page.charts import drawn
-from fedsdg.analysis.plots.cast import leads, merit_of
-from fedsdg.analysis.plots.style import looks
+from fedsdg.analysis.plots.style import leads, looks
 from fedsdg.analysis.summary import Cell, Summary
 from fedsdg.files import hint
 from fedsdg.files.declarations import declarations, families
@@ -161,7 +161,8 @@ def cast_of(arena: Arena) -> list[dict[str, Any]]:
     """
     summary = arena.summary
     look = looks(summary.run_methods())
-    shown = leads(arena.methods, merit_of(summary, summary.personal.key))
+    values = summary.reported_values(arena.cell, summary.personal.key)
+    shown = leads(arena.methods, {m: fmean(own.values()) for m, own in values.items()})
     return [
         {
             "label": method,

@@ -25,7 +25,6 @@ from fedsdg.analysis.page.arenas import Arena
 from fedsdg.analysis.page.charts import drawn
 from fedsdg.analysis.plots.roofline import MARKS, OURS
 from fedsdg.analysis.plots.style import BAND_SEEDS, Look, looks
-from fedsdg.analysis.plots.tuning import limits
 from fedsdg.analysis.regret import regret_table
 from fedsdg.analysis.speed import CODES, Measurements, rule_title
 from fedsdg.analysis.speed import Row as Timing
@@ -334,7 +333,8 @@ def tuned(summary: Summary) -> list[dict[str, Any]]:
     frame = search_curves(summary)
     if frame.empty:
         return []
-    low, _ = limits(frame)
+    # Charts are to be read against each other, not against the worst trials of all.
+    low = max(100 * min(frame["expected_best"].min(), frame["score"].quantile(0.25)) - 1, 0)
     methods = sorted(frame["method"].unique(), key=method_order)
     look, rows = looks(methods), []
     for method, part in sorted(groups(frame, "method"), key=lambda pair: method_order(pair[0])):

@@ -1,7 +1,7 @@
 """The figures of an experiment, each as PDF, SVG and PNG with a sidecar that names its inputs.
 
-``FIGURES`` maps a name to a ``Plot``; matplotlib is imported only when one is drawn. The same
-summary gives the same bytes.
+``FIGURES`` declares them: the view, the function of ``drawing`` and its arguments, the caption.
+matplotlib is imported only when one is drawn. The same summary gives the same bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy as np
 from fedsdg import __version__
 from fedsdg.analysis.formatting import printed
 from fedsdg.analysis.hyperparameters import hyperparameters
-from fedsdg.analysis.names import method_title
+from fedsdg.analysis.inference import SHOWN_FROM
+from fedsdg.analysis.names import DIFFERING, method_title
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.views import accuracy, attacks, clients, costs, sweeps
 from fedsdg.files import atomic_path, hint, sha256_file, source_hash, write_json
@@ -31,192 +32,320 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure of the registry: the module whose ``draw`` makes it, and its caption.
+    """A figure of the registry: a view, the function that draws it, and its caption.
 
-    ``draw`` takes the summary, with the files of partitions where it needs them; or, with
-    ``numbers``, the frame that this function of fedsdg.analysis makes of the summary. The
-    sidecar then holds the frame's rows: the very numbers that are drawn. What is ``of_training``
-    says above its panels which training was not steady. In the caption ``{subject}`` stands for
-    the subject's title, ``{coloured}`` for whoever is in colour wherever it was run.
+    In the caption ``{subject}`` stands for the subject's title, ``{coloured}`` for the methods that
+    are in colour wherever they were run, ``{intervals}`` for a clause on intervals.
     """
 
-    module: str
+    view: Callable[..., pd.DataFrame]
+    """Makes the frame from the summary, or from the files of partitions."""
+    draw: str
+    """A function of fedsdg.analysis.plots.drawing."""
+    arguments: Mapping[str, Any]
+    """Its arguments."""
     caption: str
+    """The text below the figure, without its end on hyper-parameters and training."""
+    empty: str
+    """The sentence that stands instead of a figure without rows."""
     needs_partitions: bool = False
-    numbers: Callable[[Summary], pd.DataFrame] | None = None
+    """Whether the view takes partition files; the sidecar then has no numbers."""
     of_training: bool = True
+    """Whether a line above the panels says which training was not steady."""
+    leading: int | None = None
+    """The most methods that are shown, chosen by ``cast.leads``; None: all."""
 
-    def frame(self, summary: Summary) -> pd.DataFrame | None:
-        """The numbers that are drawn; None where ``draw`` reads the summary itself."""
-        return None if self.numbers is None else self.numbers(summary)
+    def frame(self, summary: Summary, partitions: Sequence[Path] = ()) -> pd.DataFrame | None:
+        """The rows that are drawn; None where partition files are needed and not given.
 
-    def label(self, summary: Summary) -> str:
-        """The line above the panels that names training that was not steady, where it matters."""
+        Args:
+            summary: The experiment.
+            partitions: Partition files, for a view that takes them.
+        """
+        if self.needs_partitions:
+            return self.view(partitions) if partitions else None
+        rows = self.view(summary)
+        if self.leading and len(rows):
+            from fedsdg.analysis.plots.style import leads
+
+            last = rows[rows["round"] == rows.groupby("method")["round"].transform("max")]
+            merit = last.groupby("method")["mean"].mean()
+            shown = leads([*merit.index], merit, summary.roles, self.leading)
+            rows = rows[rows["method"].isin(shown)].reset_index(drop=True)
+        return rows
+
+    def label(self, summary: Summary, frame: pd.DataFrame | None) -> str:
+        """The line above the panels on training of the methods shown that was not steady.
+
+        Args:
+            summary: The experiment.
+            frame: The rows that are drawn.
+        """
+        if not self.of_training or frame is None or frame.empty:
+            return ""
         from fedsdg.analysis.horizon import horizon_label
 
-        return horizon_label(summary) if self.of_training else ""
+        named = [name for name in ("method", "subject", "rival") if name in frame]
+        return horizon_label(summary, methods={label for name in named for label in frame[name]})
 
-    def __call__(self, summary: Summary, partitions: Sequence[Path] = ()) -> Figure:
-        """Draw the figure in the current style."""
-        return self.drawn(summary, partitions, self.frame(summary))
-
-    def drawn(
-        self, summary: Summary, partitions: Sequence[Path], frame: pd.DataFrame | None
-    ) -> Figure:
-        """Draw the figure from what ``frame`` gave."""
-        draw = importlib.import_module(f"{__name__}.{self.module}").draw
-        if frame is not None:
-            figure: Figure = draw(frame)
+    def drawn(self, frame: pd.DataFrame) -> Figure:
+        """Draw rows that ``frame`` gave, in the current style."""
+        drawing = importlib.import_module(f"{__name__}.drawing")
+        if frame.empty:
+            figure: Figure = importlib.import_module(f"{__name__}.style").sentence(self.empty)
         else:
-            figure = draw(summary, partitions) if self.needs_partitions else draw(summary)
+            figure = getattr(drawing, self.draw)(frame, **self.arguments)
         return figure
 
+
+_BAND = (
+    "mean over seeds, with the 95 % Student-t band from three seeds on, where more than three "
+    "lines are in colour of the subject, or else of the first in the legend, alone"
+)
 
 FIGURES: Mapping[str, Plot] = MappingProxyType(
     {
         "convergence": Plot(
-            "convergence",
-            "Personal accuracy (mean over clients; top) and global accuracy (shared parameters "
-            "on the global test set; bottom) by round: mean over seeds, with the 95 % Student-t "
-            "band from three seeds on, cut at 0 and 100 %. At most five methods are in colour: "
+            costs.accuracy_by_round,
+            "curves",
+            {"down": "metric", "labels": ("round", "%")},
+            "Personal accuracy (mean over clients) and global accuracy (shared parameters on the "
+            f"global test set) by round: {_BAND}. At most five methods are in colour: "
             "{coloured}, and the best others. Local only has no global model.",
+            "No run of this experiment was evaluated.",
+        ),
+        "under_attack": Plot(
+            attacks.shared_accuracy_by_round,
+            "curves",
+            {"across": ("share",), "labels": ("round", "global accuracy (%)")},
+            "Global accuracy by round, a panel for each share of the clients that attack: "
+            f"{_BAND}.",
+            "No run of this experiment has a global model.",
+        ),
+        "progress": Plot(
+            costs.accuracy_of_differing,
+            "curves",
+            {"named": True, "height": 3.2, "across": ("metric", "cell")},
+            "Accuracy by round of the clients that differ (B), or personal accuracy where clients "
+            f"are of one kind, for six methods ({{coloured}}, and the best others): {_BAND}.",
+            "No run of this experiment was evaluated.",
+            leading=6,
         ),
         "accuracy_vs_alpha": Plot(
-            "accuracy_vs_alpha",
+            accuracy.by_alpha,
+            "curves",
+            {
+                "x": "alpha",
+                "across": ("metric",),
+                "labels": ("Dirichlet α (smaller: clients differ more)", "%"),
+                "shape": "categories",
+                "share": False,
+                "height": 3.4,
+            },
             "Personal and global accuracy for each Dirichlet α (round selected on validation "
-            "data): mean over seeds; bars are 95 % Student-t intervals, from five seeds on and "
-            "cut at 0 and 100 %. At most five methods are in colour. An arrow stands for a value "
-            "far below all others, which is written there.",
+            "data): means over seeds; {intervals}. At most five methods are in colour.",
+            "No run of this experiment has a Dirichlet skew.",
         ),
         "differences": Plot(
-            "differences",
+            accuracy.leads,
+            "dots",
+            {
+                "y": "rival",
+                "across": ("metric",),
+                "down": "cell",
+                "labels": ("points", ""),
+                "against_zero": True,
+            },
             "{subject} minus each other method, paired by seed (round selected on validation "
-            "data), a panel for each metric: mean, and 95 % Student-t interval from five seeds "
-            "on. Right of zero {subject} is better. An arrow stands for a difference beyond the "
-            "axis, which is written there.",
+            "data), a panel for each metric: means, in percentage points; {intervals}. Right of "
+            "zero {subject} is better; an open dot is a difference whose interval includes zero. "
+            "An arrow stands for a difference beyond the axis, which is written there.",
+            "No method was run at the same seeds as the subject.",
+        ),
+        "groups": Plot(
+            accuracy.group_accuracy,
+            "dots",
+            {"mark": "metric", "by": DIFFERING.key, "labels": ("personal accuracy (%)", "")},
+            "Personal accuracy (on the whole global test set as each client sees it) of the "
+            "clients that agree (A) and of those that do not (B), the best for B on top: means "
+            "over seeds; {intervals}.",
+            "The clients of this experiment are all of one kind.",
+        ),
+        "personalisation": Plot(
+            accuracy.headlines,
+            "dots",
+            {"mark": "metric", "by": "", "labels": ("accuracy (%)", "")},
+            "Personal accuracy (mean over clients), the mean of its worst decile, and the accuracy "
+            "of the shared model, the best personal accuracy on top: means over seeds; "
+            "{intervals}. An arrow stands for a value beyond the axis.",
+            "No run of this experiment is finished.",
+        ),
+        "tuning": Plot(
+            sweeps.budgets,
+            "dots",
+            {
+                "mark": "budget",
+                "across": (),
+                "by": "all trials",
+                "labels": ("personal validation accuracy (%)", ""),
+            },
+            "The effect of the tuning budget: the expected best validation accuracy of a few "
+            "trials of a method's hyper-parameters, drawn without replacement, and the best of "
+            "all of its trials, by which methods are sorted.",
+            "No search was made of this experiment's hyper-parameters.",
+            of_training=False,
         ),
         "gates": Plot(
-            "gates",
-            "Last gates m of every client for the lowest seed, on a scale from 0 to 1 that is "
-            "white at one half; grey: a client that was never drawn. Where clients conflict, "
-            "those that agree (A) stand above those that do not (B). Of one method with gates: "
-            "below, quantiles over the clients recorded in a round, all seeds together. Of "
-            "several: a panel for each, the gates of one place side by side.",
+            clients.last_gates,
+            "heat_map",
+            {
+                "x": "block",
+                "y": "client",
+                "value": "gate",
+                "across": ("method", "cell"),
+                "bar": "last gate m",
+                "labels": ("block", "clients"),
+                "height": 1.9,
+            },
+            "Last gates m of every client and block for the lowest seed, on a scale over the range "
+            "of the gates shown; grey: a client that never trained, for it was never drawn or is "
+            "held out. Where clients conflict, those that agree (A) stand above those that do not "
+            "(B).",
+            "No method of this experiment has gates.",
+        ),
+        "gate_dynamics": Plot(
+            clients.gate_course,
+            "curves",
+            {
+                "line": "group",
+                "down": "measure",
+                "scale": 1.0,
+                "labels": ("round", ""),
+                "height": 1.9,
+            },
+            "{subject}'s gates at each evaluation: means over the clients that were drawn, for "
+            "clients that agree (A) and clients that do not (B) where there are such. The private "
+            "share of a block is ‖m B_p A_p‖ / (‖m B_p A_p‖ + ‖B_g A_g‖). ρ is Spearman's "
+            "correlation of a client's mean gate with its local steps: near 1 a gate only counts "
+            "steps. Bands are 95 % Student-t over seeds, from three seeds on.",
+            "No method of this experiment has gates.",
         ),
         "weights": Plot(
-            "weights",
-            "Aggregation weights of {subject}. Top: every client's weight in every round, all "
-            "seeds, with the median and the range; of more than 30 clients a heat map of the "
-            "lowest seed (grey: not in the cohort). Bottom: effective number of clients e^H, H "
-            "being the entropy of the weights, and number of clients with weight zero.",
+            clients.weight_shares,
+            "curves",
+            {
+                "line": "group",
+                "labels": ("round", "% of an equal share"),
+                "base": 100.0,
+            },
+            "Aggregation weights of {subject} by round, in percent of an equal share: the mean "
+            "weight of the clients that agree (A) and of those that do not (B); where clients are "
+            "of one kind, the lowest, the median and the highest weight of a cohort. Means over "
+            "seeds, with the 95 % Student-t band from three seeds on.",
+            "No aggregation weights were recorded.",
         ),
         "partition": Plot(
-            "partition",
+            clients.class_counts,
+            "heat_map",
+            {
+                "x": "client",
+                "y": "label",
+                "value": "samples",
+                "bar": "samples",
+                "labels": ("client", "class"),
+                "height": 2.4,
+                "wrap": 3,
+            },
             "Samples of every class at every client (train, validation and test together) for "
-            "the lowest seed: the area of a bubble is the number of samples, on one scale for "
-            "all panels; of more than 30 clients a heat map.",
+            "the lowest seed.",
+            "There is no partition.",
             needs_partitions=True,
             of_training=False,
         ),
         "byzantine": Plot(
-            "byzantine",
-            "Global accuracy in the round selected on validation data against the share of "
-            "attackers, a panel for each attack: mean over seeds; share 0 is the same run in "
-            "every panel. The table of the same name has the intervals.",
-            numbers=attacks.accuracy_by_share,
+            attacks.losses,
+            "heat_map",
+            {
+                "x": "attack",
+                "y": "method",
+                "value": "mean",
+                "scale": -100.0,
+                "across": ("cell", "share"),
+                "wrap": 1,
+                "bar": "points lost",
+                "written": True,
+            },
+            "Percentage points of global accuracy that an attack costs a rule, against the same "
+            "rule without attackers, paired by seed (round selected on validation data): means "
+            "over seeds, a panel for each share of attackers. Negative: more accurate than "
+            "without. The table of the same name has accuracies with intervals.",
+            "No run of this experiment was attacked.",
         ),
         "robustness": Plot(
-            "robustness",
-            "The trade-off of robust means over the share of attackers. Top: distance from the "
+            attacks.robustness,
+            "curves",
+            {
+                "x": "share",
+                "across": ("cell", "measure"),
+                "labels": ("", ""),
+                "shape": "categories",
+                "share": False,
+                "scale": {
+                    "accuracy_median": 100.0,
+                    "accuracy_worst": 100.0,
+                    "distance_median": 1.0,
+                    "distance_worst": 1.0,
+                    "seconds": 1000.0,
+                },
+                "logarithmic": ("distance_median", "distance_worst", "seconds"),
+            },
+            "The trade-off of robust means over the share of attackers: distance from the "
             "aggregated step to the mean of the honest clients' updates (median over rounds), "
             "global accuracy in the round selected on validation data, and the time of one "
-            "aggregation (median over rounds; it depends on the machine), each for the attack in "
-            "the middle. Bottom: distance and accuracy under the attack that is worst for the "
-            "rule at that share, and that accuracy against the time at the smallest share. Means "
-            "over seeds.",
-            numbers=attacks.trade_off,
+            "aggregation (median over rounds; it depends on the machine). Each for the median over "
+            "the attacks, and for the attack that is worst for the rule at that share. Means over "
+            "seeds.",
+            "No run of this experiment was attacked.",
         ),
         "stragglers": Plot(
-            "stragglers",
-            "Global accuracy (top) and personal accuracy (bottom) against simulated seconds, a "
-            "column for each method and a line for each way of dealing with slow clients: mean "
-            "over seeds of the last evaluation until then. Lines go to the end of their longest "
-            "run; a seed that is over by then keeps its last accuracy.",
-            numbers=costs.accuracy_over_time,
+            costs.accuracy_over_time,
+            "curves",
+            {
+                "x": "seconds",
+                "line": "scenario",
+                "across": ("method",),
+                "down": "metric",
+                "labels": ("simulated seconds", "%"),
+                "shape": "steps",
+            },
+            "Global accuracy and personal accuracy against simulated seconds, a column for each "
+            "method and a line for each way of dealing with slow clients: mean over seeds of the "
+            "last evaluation until then. Lines go to the end of their longest run; a seed that is "
+            "over by then keeps its last accuracy.",
+            "No run of this experiment kept simulated time.",
         ),
         "label_noise": Plot(
-            "label_noise",
-            "What methods make of clients whose labels are partly wrong; a point is a client in "
-            "one run. Top: the client's weight, averaged over the rounds (1: equal), and what "
-            "else the method says a client is worth, against the share of wrong labels. Bottom, "
-            "where it was computed: both against the exact Shapley value in the last round. ρ is "
-            "Spearman's correlation within a run, mean over seeds; there is none where all "
-            "clients are alike.",
-            numbers=clients.credits,
-        ),
-        "sensitivity": Plot(
-            "sensitivity",
-            "Personal accuracy (upper row of each pair) and global accuracy (lower row) against "
-            "a setting's values: mean over seeds; bars are 95 % Student-t intervals, from five "
-            "seeds on and cut at 0 and 100 %. Where other settings vary too, a thin line is one "
-            "combination of them and the thick line their mean.",
-            numbers=sweeps.sweeps,
-        ),
-        "personalisation": Plot(
-            "personalisation",
-            "Top: personal accuracy, mean over clients (filled) and mean of the worst decile "
-            "(open), the best mean over all places first; bars are 95 % Student-t intervals over "
-            "seeds, from five seeds on and cut at 0 and 100 %. Bottom: personal against global "
-            "accuracy, with the diagonal where both are equal; methods far outside are named "
-            "with both values. The dashed vertical lines are training on pooled data, where it "
-            "was run.",
-            numbers=accuracy.headlines,
+            clients.credit_points,
+            "scatter",
+            {"across": ("cell", "method", "credit", "yardstick"), "named": ("yardstick", "credit")},
+            "The value that methods see in clients whose labels are partly wrong; a point is a "
+            "client at the lowest seed. The client's weight, averaged over the rounds (1: equal), "
+            "and other credits that the method gives, against the share of wrong labels and, where "
+            "it was computed, against the exact Shapley value in the last round. ρ is Spearman's "
+            "correlation within a run, mean over all seeds.",
+            "No client of this experiment has label noise.",
         ),
         "drift": Plot(
-            "drift",
+            clients.trajectories,
+            "paths",
+            {"across": ("cell", "method")},
             "Two clients' way through parameter space and the aggregates, measured in one run "
             "(the lowest seed) and drawn in the plane of the two first principal components of "
-            "all its models; the title says how much of their variance lies in it. Thin lines "
-            "are local training, dots where a client ends, diamonds the server's model after "
-            "each round, crosses where clients begin.",
-            numbers=clients.trajectories,
+            "all its models, on one scale for all panels; the title says how much of their "
+            "variance lies in it. Thin lines are local training, dots where a client ends, "
+            "diamonds the server's model after each round, crosses where clients begin.",
+            "No run of this experiment kept its path.",
             of_training=False,
-        ),
-        "tuning": Plot(
-            "tuning",
-            "What trials of hyper-parameters bring: dots are trials in the order they were drawn "
-            "in, their score the personal validation accuracy over search seeds and skews; the "
-            "line is the expected best of so many of them, drawn without replacement. Grey: the "
-            "other methods. Trials below the panel are counted in its corner.",
-            numbers=sweeps.search_curves,
-            of_training=False,
-        ),
-        "progress": Plot(
-            "progress",
-            "Personal accuracy against rounds, local steps (of all clients together, without the "
-            "fine-tuning before an evaluation) and bytes (up and down), a row for each place: mean "
-            "over seeds, with the 95 % Student-t band from three seeds on. At most five methods "
-            "are in colour. A marker is where a method ends.",
-            numbers=costs.progress,
-        ),
-        "gate_dynamics": Plot(
-            "gate_dynamics",
-            "What {subject}'s gates do, at each evaluation: means over the clients that were "
-            "drawn, for clients that agree (A) and clients that do not (B) where there are such. "
-            "The private share of a block is ‖m B_p A_p‖ / (‖m B_p A_p‖ + ‖B_g A_g‖). Shares of "
-            "gates are taken within each client. ρ is Spearman's correlation of a client's mean "
-            "gate with its local steps: near 1 a gate only counts steps. Bands are 95 % "
-            "Student-t over seeds, cut at the values seen; of fewer than three seeds each is a "
-            "thin line.",
-            numbers=clients.gate_dynamics,
-        ),
-        "groups": Plot(
-            "groups",
-            "Personal accuracy (on the whole global test set as each client sees it) of the "
-            "clients that agree (A) and of those that do not (B), the best for B on top: means "
-            "over seeds; thick bars are 95 % Student-t intervals, from five seeds on and cut at 0 "
-            "and 100 %.",
-            numbers=accuracy.group_accuracy,
         ),
     }
 )
@@ -246,10 +375,16 @@ def write_figure(
 ) -> list[Path]:
     """Write ``{output_stem}.pdf``, ``.svg``, ``.png`` and ``.json``, and return their paths.
 
-    The sidecar holds the inputs with their SHA-256, a hash of the sources, the caption, the
-    package's version and, for figures with ``Plot.numbers``, the numbers drawn. ``partitions`` are
-    partition files, used by the figure ``partition``.
-    Raises ``ValueError`` for an unknown name, and for ``partition`` without files.
+    A figure without rows is a sentence that says why; its sidecar has no numbers.
+
+    Args:
+        summary_dir: The folder of a summary or record.
+        name: A figure of ``FIGURES``.
+        output_stem: The path of the files without suffix.
+        partitions: Partition files, for a figure that needs them.
+
+    Raises:
+        ValueError: The name is unknown, or the figure needs partitions and there are none.
     """
     plot = known_figure(name)
     files = [Path(path) for path in partitions] if plot.needs_partitions else []
@@ -259,32 +394,49 @@ def write_figure(
 
     summary = Summary(summary_dir)
     with styled(summary.roles):
-        frame = plot.frame(summary)
-        figure = plot.drawn(summary, files, frame)
-        if label := plot.label(summary):
+        frame = plot.frame(summary, files)
+        assert frame is not None
+        figure = plot.drawn(frame)
+        if label := plot.label(summary, frame):
             put_above(figure, label)
-        facts = figure_facts(name, summary, frame)
+        facts = figure_facts(name, summary, None if files else frame)
         return save_figure(figure, output_stem, facts, (*summary.inputs, *files))
 
 
 def figure_facts(name: str, summary: Summary, frame: pd.DataFrame | None) -> dict[str, Any]:
     """Return the facts of a figure for its sidecar, as far as they need no drawing.
 
-    ``frame``: what ``Plot.frame`` gave.
+    Args:
+        name: A figure of ``FIGURES``.
+        summary: The experiment.
+        frame: The result of ``Plot.frame`` without partition files.
+
+    Returns:
+        figure, experiment, caption, and the ``numbers`` drawn.
     """
-    from fedsdg.analysis.plots.cast import coloured
+    from fedsdg.analysis.plots.style import coloured
 
     plot, who = known_figure(name), summary.roles
-    said = {"subject": method_title(who.subject), "coloured": coloured(who)}
-    caption = f"{plot.caption.format_map(said)} {hyperparameters(summary.runs)}"
-    if label := plot.label(summary):
+    facts: dict[str, Any] = {"figure": name, "experiment": summary.experiment}
+    if frame is not None and frame.empty:
+        return {**facts, "caption": plot.empty, "numbers": []}
+    words = {"subject": method_title(who.subject), "coloured": coloured(who)}
+    caption = plot.caption.format_map({**words, "intervals": _intervals(frame)})
+    caption += f" {hyperparameters(summary.runs)}"
+    if label := plot.label(summary, frame):
         caption += f" Shown is what was {label}."
-    facts = {"figure": name, "experiment": summary.experiment, "caption": caption}
     if frame is None:
-        return facts
+        return {**facts, "caption": caption}
     from fedsdg.analysis.frames import records
 
-    return {**facts, "numbers": _printed(records(frame))}
+    return {**facts, "caption": caption, "numbers": _printed(records(frame))}
+
+
+def _intervals(frame: pd.DataFrame | None) -> str:
+    """Say which intervals there are."""
+    if frame is None or "n" not in frame or frame["n"].max() < SHOWN_FROM:
+        return "there are no intervals, for no value has five seeds"
+    return "bars are 95 % Student-t intervals, from five seeds on"
 
 
 def _printed(value: Any) -> Any:
@@ -297,7 +449,7 @@ def _printed(value: Any) -> Any:
 
 
 def known_figure(name: str) -> Plot:
-    """The figure of this name, or a ``ValueError`` that says which was meant."""
+    """The figure of this name; ``ValueError`` with the closest name where there is none."""
     if name not in FIGURES:
         raise ValueError(f"there is no figure {name!r}{hint(name, FIGURES)}")
     return FIGURES[name]
@@ -308,11 +460,12 @@ def save_figure(
 ) -> list[Path]:
     """Write a figure in its formats, in the current style, and its sidecar; return the paths.
 
-    The sidecar holds `facts`, the inputs with their hashes, and those of the sources.
+    Args:
+        figure: The figure.
+        output_stem: The path of the files without suffix.
+        facts: The content of the sidecar without the hashes of inputs and sources.
+        inputs: The files that the figure was made from.
     """
-    from fedsdg.analysis.plots.style import format_powers
-
-    format_powers(figure)
     written = []
     for suffix, metadata in _FORMATS.items():
         path = Path(f"{output_stem}.{suffix}")

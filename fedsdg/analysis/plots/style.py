@@ -1,9 +1,9 @@
-"""One look for all figures: fonts, sizes, and a fixed colour, line and marker for every method."""
+"""One look for all figures: fonts, sizes, and a title, an order and a look for every value."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -12,31 +12,42 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from fedsdg.analysis.names import method_order, method_title
-from fedsdg.analysis.summary import Roles, usual_roles
+from fedsdg.analysis.names import (
+    AGREEING,
+    DIFFERING,
+    EXPECTED,
+    EXPECTED_WORST,
+    GLOBAL,
+    PERSONAL,
+    WORST,
+    method_order,
+    method_title,
+    metric_named,
+    natural_order,
+    skew_title,
+)
+from fedsdg.analysis.summary import REFERENCES, Roles, usual_roles
+from fedsdg.analysis.views.clients import CREDITS, GATE_MEASURES, YARDSTICKS
 from fedsdg.files.declarations import families
 
 #: Width of a figure in inches: a page's text block; heights follow from the panels.
 WIDTH = 7.2
 
-#: Inks besides the methods' own.
+#: Colours of text, lines and grounds.
 INK, MUTED, GRID, ABSENT = "#222222", "#767676", "#e6e6e6", "#d9d9d9"
 #: Methods in the background, and the two kinds of clients: those that agree (A) and the rest (B).
 GREY, KIND_A, KIND_B = "#a6a6a6", "#0072B2", "#D55E00"
 
 #: Fewest seeds for a band around a curve, and for an interval around a point.
 BAND_SEEDS, INTERVAL_SEEDS = 3, 5
-#: More clients than this are shown as a heat map.
-MANY_CLIENTS = 30
-
 #: Ticks are apart by these times a power of ten.
 _STEPS = (1, 2, 5, 10)
 
@@ -88,7 +99,6 @@ class Look:
     marker: str = "o"
     width: float = 1.1
     order: int = 2
-    small: bool = False
 
     def line(self) -> dict[str, Any]:
         """Keywords of ``Axes.plot``."""
@@ -101,18 +111,12 @@ class Look:
 
     def marks(self) -> dict[str, Any]:
         """Keywords of ``Axes.plot`` for its markers, with a thin rim that keeps them apart."""
-        wide = self.width > 2
+        size = 6.0 if self.width > 2 else 5.5 if self.marker == "*" else 4.2
         return {
             "marker": self.marker,
-            "markersize": 6.0
-            if wide
-            else 3.8
-            if self.small
-            else 5.5
-            if self.marker == "*"
-            else 4.2,
+            "markersize": size,
             "markeredgecolor": "white",
-            "markeredgewidth": 0.2 if self.small else 0.5,
+            "markeredgewidth": 0.5,
         }
 
 
@@ -175,6 +179,9 @@ YARDSTICK = Look("#222222", _DASHED, "", width=1.4)
 #: The subject stands out, in its own colour: its line is so wide, and in front.
 _WIDE, _FRONT = 2.4, 5
 
+#: A method in the background, and dots that nothing tells apart.
+BACKGROUND, PLAIN = Look(GREY, width=0.8, order=1), Look("#D55E00")
+
 #: For labels that no known method has, such as the variants of an ablation, in their order.
 #: None of these is a known method's colour, so that a variant is not taken for a rival.
 _OTHERS = ("#009E73", "#882255", "#E69F00", "#44AA99", "#661100", "#CC79A7", "#777777", "#6699CC")
@@ -228,6 +235,94 @@ def looks(methods: Sequence[str]) -> dict[str, Look]:
     return found
 
 
+_AGREE, _DIFFER = "A: clients that agree", "B: clients that differ"
+#: Titles of the values of a column, as a mapping or a function.
+_TITLES: Mapping[str, Mapping[Any, str] | Callable[[Any], str]] = {
+    **dict.fromkeys(("method", "rival"), method_title),
+    "skew": skew_title,
+    "metric": {AGREEING.key: _AGREE, DIFFERING.key: _DIFFER},
+    "group": {"": "all clients", "A": _AGREE, "B": _DIFFER}
+    | {name: f"{name} weight" for name in ("lowest", "median", "highest")},
+    "scenario": {"": "no scenario"},
+    "share": lambda share: f"{100 * share:g} % attackers" if share else "no attackers",
+    "alpha": lambda alpha: f"{alpha:g}",
+    "credit": CREDITS,
+    "yardstick": {**YARDSTICKS, "shapley": f"{YARDSTICKS['shapley']} (points)"},
+    "measure": {
+        **GATE_MEASURES,
+        "gate": "mean gate m",
+        "correlation": "ρ (gate, local steps)",
+        "accuracy_median": "accuracy (%), median attack",
+        "accuracy_worst": "accuracy (%), worst attack",
+        "distance_median": "distance, median attack",
+        "distance_worst": "distance, worst attack",
+        "seconds": "time of one aggregation (ms)",
+    },
+}
+#: How the values of a column are ordered; those of others stand in order of appearance.
+_ORDERS: Mapping[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("method", "rival"), method_order),
+    "scenario": natural_order,
+    **dict.fromkeys(("share", "alpha"), float),
+    "budget": ("4 trials", "12 trials", "all trials").index,
+    "group": ("", "A", "B", "lowest", "median", "highest").index,
+}
+#: The look of values that have a colour of their own; see ``look_of`` for all others.
+_SETTLED: Mapping[str, Mapping[Any, Look]] = {
+    "group": {"": Look(INK), "A": Look(KIND_A, width=1.5), "B": Look(KIND_B, marker="D", width=1.5)}
+    | {"lowest": Look("#56B4E9"), "median": Look(INK), "highest": Look("#0072B2")},
+    "metric": {
+        AGREEING.key: Look(KIND_A),
+        DIFFERING.key: Look(KIND_B, marker="D"),
+        **dict.fromkeys((EXPECTED.key, PERSONAL.key), Look("#D55E00")),
+        **dict.fromkeys((EXPECTED_WORST.key, WORST.key), Look("#56B4E9", marker="D")),
+        GLOBAL.key: Look("#332288", marker="s"),
+    },
+}
+#: Colours of values that are no methods, by their place in the order.
+_SEQUENCE = ("#D55E00", "#0072B2", "#222222", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+#: Longest title in letters.
+_LETTERS = 44
+
+
+def title_of(column: str, value: Any) -> str:
+    """Return the title of a value in a figure; a long title is cut.
+
+    Args:
+        column: A column of a view.
+        value: One of its values.
+    """
+    if column == "metric" and value not in (AGREEING.key, DIFFERING.key):
+        text = metric_named(value, (PERSONAL, WORST)).title.capitalize()
+    else:
+        titles = _TITLES.get(column, str)
+        text = titles.get(value, str(value)) if isinstance(titles, Mapping) else titles(value)
+    return text if len(text) <= _LETTERS else f"{text[: _LETTERS - 1]}…"
+
+
+def order_of(column: str) -> Callable[[Any], Any] | None:
+    """The sorting key of a column's values; None: they stand in order of appearance."""
+    return _ORDERS.get(column)
+
+
+def look_of(column: str, values: Sequence[Any]) -> dict[Any, Look]:
+    """A look for every value of a column: its own, or one by its place in the order.
+
+    Args:
+        column: A column of a view.
+        values: Its values, in order.
+    """
+    if column == "method":
+        return dict(looks(values))
+    found, settled = {}, _SETTLED.get(column, {})
+    for i, value in enumerate(values):
+        dashes, marker = _DASHES[i // 2 % len(_DASHES)], _MARKERS[i % len(_MARKERS)]
+        found[value] = settled.get(value) or Look(
+            _SEQUENCE[i % len(_SEQUENCE)], dashes, marker, width=1.4
+        )
+    return found
+
+
 _ROLES: ContextVar[Roles | None] = ContextVar("roles", default=None)
 
 
@@ -256,53 +351,27 @@ def styled(who: Roles | None = None) -> Iterator[None]:
 def panels(
     rows: int, columns: int, *, panel_height: float, **keywords: Any
 ) -> tuple[Figure, list[list[Axes]]]:
-    """A figure of rows × columns axes laid out without overlap; heights in inches."""
+    """A figure of rows × columns axes laid out without overlap.
+
+    Args:
+        rows: Panels below each other.
+        columns: Panels side by side; of many the figure is wider.
+        panel_height: In inches.
+        keywords: Keywords of ``Figure.subplots``.
+    """
     width = max(WIDTH, 2.1 * columns)
     figure = Figure(figsize=(width, rows * panel_height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, **keywords)
     return figure, [list(row) for row in axes]
 
 
-def flow(count: int, columns: int, *, panel_height: float) -> tuple[Figure, list[Axes]]:
-    """A figure of ``count`` panels, row after row, at least one; what is left over is hidden."""
-    columns = min(columns, max(count, 1))
-    rows = -(-max(count, 1) // columns)
-    figure, axes = panels(rows, columns, panel_height=panel_height)
-    listed = [panel for row in axes for panel in row]
-    for panel in listed[max(count, 1) :]:
-        panel.set_visible(False)
-    return figure, listed[: max(count, 1)]
-
-
-def method_legend(
-    figure: Figure,
-    methods: Sequence[str],
-    *,
-    columns: int = 4,
-    look: Mapping[str, Look] | None = None,
-) -> None:
-    """The shared legend below all panels, the subject in bold; methods drawn in grey come last."""
-    look = looks(methods) if look is None else look
-    methods = sorted(methods, key=lambda method: look[method].colour == GREY)
-    handles = [
-        Line2D([], [], label=method_title(method), **look[method].marks(), **look[method].line())
-        for method in methods
-    ]
-    legend = shared_legend(figure, handles, columns=columns)
-    for text, method in zip(legend.get_texts(), methods, strict=True):
-        if method == roles().subject:
-            text.set_fontweight("bold")
-        if look[method].colour == GREY:
-            text.set_color(MUTED)
-
-
-def shared_legend(
-    figure: Figure, handles: Sequence[Artist], *, columns: int, formulas: Collection[str] = ()
-) -> Legend:
+def shared_legend(figure: Figure, handles: Sequence[Artist], *, columns: int) -> Legend:
     """A legend below all panels, where it covers nothing; from its fourth row on they make room.
 
-    It has ``columns`` columns, or as many as fit the figure's width. ``formulas``: the labels that
-    hold formulas between dollar signs.
+    Args:
+        figure: The figure, with all of its panels.
+        handles: The entries of the legend.
+        columns: Entries side by side, or as many as fit the figure's width.
     """
     for count in range(max(1, min(columns, len(handles))), 0, -1):
         legend = figure.legend(
@@ -318,39 +387,57 @@ def shared_legend(
     rows = -(-len(handles) // count)
     # Else a legend of many methods leaves the panels no height.
     figure.set_figheight(figure.get_figheight() + 0.2 * max(0, rows - 3))
-    for text in legend.get_texts():
-        text.set_parse_math(text.get_text() in formulas)
     return legend
 
 
-def format_powers(figure: Figure) -> None:
-    """Let matplotlib's own labels of logarithmic axes, powers of ten, be formulas."""
-    for panel in figure.axes:
-        for axis in (panel.xaxis, panel.yaxis):
-            ticks = []
-            if isinstance(axis.get_major_formatter(), LogFormatter):
-                ticks += axis.get_major_ticks()
-            if isinstance(axis.get_minor_formatter(), LogFormatter):
-                ticks += axis.get_minor_ticks()
-            for tick in ticks:
-                tick.label1.set_parse_math(True)
-                tick.label2.set_parse_math(True)
+def wrapped(text: str, figure: Figure, columns: int) -> str:
+    """A title in as many lines as it needs above one of so many panels side by side.
+
+    Args:
+        text: The title.
+        figure: The figure.
+        columns: The number of panels side by side.
+    """
+    return textwrap.fill(text, max(12, int(11.5 * figure.get_figwidth() / columns)))
+
+
+def lettered(title: str, unit: str) -> str:
+    """The label of an axis: what is shown, and its unit in brackets.
+
+    Args:
+        title: The title of a row of panels; empty where the panels have titles of their own.
+        unit: The unit, or the whole label where there is no title.
+    """
+    return f"{title} ({unit})" if title and unit else title or unit
 
 
 def ticks_within(axis: Axis, low: float, high: float, *, about: int = 5) -> None:
-    """Round whole ticks between ``low`` and ``high`` alone, however far the axis itself goes."""
+    """Put round ticks between ``low`` and ``high`` alone, however far the axis itself goes.
+
+    Args:
+        axis: The axis.
+        low: The lowest value shown.
+        high: The highest value shown.
+        about: About so many ticks.
+    """
     found = MaxNLocator(about, integer=True, steps=_STEPS).tick_values(low, high)
     axis.set_major_locator(FixedLocator([tick for tick in found if low <= tick <= high]))
     axis.set_minor_locator(NullLocator())
 
 
-def logarithmic_ticks(axis: Axis, low: float, high: float, zero: bool = False) -> None:
-    """1, 2, 5, 10, …: of few decades all, of more the powers of ten alone."""
+def logarithmic_ticks(axis: Axis, low: float, high: float) -> None:
+    """Ticks at 1-2-5 per decade; powers of ten only when the range exceeds 60×.
+
+    Args:
+        axis: A logarithmic axis.
+        low: The lowest value shown.
+        high: The highest value shown.
+    """
     powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     steps = (1, 2, 5) if high / low < 60 else (1,)
     ticks = [step * 10.0**power for power in powers for step in steps]
     shown = [tick for tick in ticks if low / 1.3 <= tick <= high * 1.3]
-    axis.set_major_locator(FixedLocator([0.0, *shown] if zero else shown))
+    axis.set_major_locator(FixedLocator(shown))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
@@ -367,8 +454,13 @@ def accuracy_axis(panel: Axes) -> None:
 def fences(values: Sequence[float] | np.ndarray, reach: float = 3.0) -> tuple[float, float]:
     """Where an axis may end so that a few far values do not stretch it: Tukey's outer fences.
 
-    The smallest and largest values within [Q1 − reach·IQR, Q3 + reach·IQR]; all values where
-    that would not even save a third of the axis.
+    Args:
+        values: All values, at least one.
+        reach: How many interquartile ranges beyond the quartiles are shown.
+
+    Returns:
+        The smallest and the largest value within the fences; of all values where that would not
+        even save a third of the axis.
     """
     x = np.asarray(values, dtype=float)
     first, third = np.quantile(x, [0.25, 0.75])
@@ -380,28 +472,79 @@ def fences(values: Sequence[float] | np.ndarray, reach: float = 3.0) -> tuple[fl
 
 
 def put_above(figure: Figure, text: str) -> None:
-    """A line above all panels, wrapped to the figure's width."""
+    """Write a line above all panels, wrapped to the figure's width.
+
+    Args:
+        figure: The figure.
+        text: The line.
+    """
     lines = textwrap.wrap(text, int(figure.get_figwidth() * 14))
     figure.suptitle("\n".join(lines), fontsize=8.0, style="italic", color=INK)
 
 
-def hide_unused(axes: Sequence[Sequence[Axes]]) -> None:
-    """Take away panels nothing was put into: settings may differ in their number of skews."""
-    for panel in (panel for row in axes for panel in row):
-        if not panel.has_data() and not panel.texts:
-            panel.set_visible(False)
+def sentence(text: str) -> Figure:
+    """A small figure that says why there is nothing to draw."""
+    figure = Figure(figsize=(WIDTH, 0.6))
+    figure.text(0.5, 0.5, text, ha="center", va="center", color=INK)
+    return figure
 
 
-def note(axes: Axes, text: str) -> None:
-    """Write into an empty panel whose axes it shares with others, which keep their ticks."""
-    axes.text(
-        0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=MUTED, wrap=True
-    )
+# --- Who is in colour where lines overlap: a fixed few, and the best of the others
+
+#: The baseline in colour, where it is one; else it is the first of them.
+_BASELINE = "fedavg-uniform"
+_IN_A_SENTENCE = {"fine-tune": "fine-tuning", "local-only": "local only"}
+#: Most methods in colour.
+IN_COLOUR = 5
 
 
-def say(axes: Axes, text: str) -> None:
-    """Fill a panel that has nothing to show with the reason."""
-    note(axes, text)
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.grid(False)
+def always(who: Roles | None = None) -> tuple[str, ...]:
+    """The methods in colour wherever they were run: the subject, a baseline, and the references.
+
+    Args:
+        who: The roles of the experiment; without them those of the figure that is being drawn.
+    """
+    who = who or roles()
+    baseline = _BASELINE if _BASELINE in who.baselines else who.baselines[0]
+    return tuple(dict.fromkeys([who.subject, baseline, *REFERENCES]))
+
+
+def coloured(who: Roles) -> str:
+    """The methods of ``always`` in a sentence."""
+    return ", ".join(_IN_A_SENTENCE.get(method) or method_title(method) for method in always(who))
+
+
+def cast(methods: Sequence[str], merit: Mapping[str, float] | pd.Series) -> dict[str, Look]:
+    """The look of every method: its own for ``leads`` and the ceiling, a thin grey for others.
+
+    Args:
+        methods: The labels of the methods.
+        merit: Method → how good it is.
+    """
+    leading, is_ceiling = leads(methods, merit), roles().is_ceiling
+    found = looks([method for method in methods if method in leading or is_ceiling(method)])
+    return {method: found.get(method, BACKGROUND) for method in methods}
+
+
+def leads(
+    methods: Sequence[str],
+    merit: Mapping[str, float] | pd.Series,
+    who: Roles | None = None,
+    count: int = IN_COLOUR,
+) -> list[str]:
+    """The methods in colour: ``always``, and the others of highest merit.
+
+    The line of pooled training is a yardstick and takes no method's place.
+
+    Args:
+        methods: The labels of the methods.
+        merit: Method → how good it is.
+        who: The roles of the experiment; without them those of the figure that is being drawn.
+        count: Most methods in colour.
+    """
+    who = who or roles()
+    running = [method for method in methods if not who.is_ceiling(method)]
+    fixed = [method for method in always(who) if method in running]
+    rest = [method for method in running if method not in fixed]
+    rest.sort(key=lambda method: (-float(merit.get(method, -np.inf)), method_order(method)))
+    return sorted([*fixed, *rest[: count - len(fixed)]], key=method_order)

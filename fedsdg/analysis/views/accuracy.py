@@ -7,8 +7,19 @@ from itertools import product
 
 import pandas as pd
 
-from fedsdg.analysis.frames import CASE, MEAN, ROW, over_seeds, split_scenario
-from fedsdg.analysis.names import AGREEING, DIFFERING, NOT_RUN, Metric
+from fedsdg.analysis.frames import CASE, MEAN, PLACE, ROW, over_seeds, split_scenario
+from fedsdg.analysis.names import (
+    AGREEING,
+    DIFFERING,
+    EXPECTED,
+    EXPECTED_WORST,
+    GLOBAL,
+    NOT_RUN,
+    PERSONAL,
+    WORST,
+    Metric,
+    dirichlet_alpha,
+)
 from fedsdg.analysis.summary import Summary
 
 
@@ -63,8 +74,45 @@ def headlines(summary: Summary) -> pd.DataFrame:
 
 
 def group_accuracy(summary: Summary) -> pd.DataFrame:
-    """The reported accuracy of clients that agree (A) and that differ (B), if there are such."""
-    return reported_accuracy(summary, (AGREEING, DIFFERING))
+    """The reported accuracy of clients that agree (A) and that differ (B), if there are such.
+
+    Returns:
+        The columns of ``reported_accuracy``, and ``note``: that all clients are of one kind.
+    """
+    rows = reported_accuracy(summary, (AGREEING, DIFFERING))
+    kinds = rows.groupby([*PLACE, "scenario"])["metric"].transform(lambda keys: "".join({*keys}))
+    notes = {AGREEING.key: "all clients agree", DIFFERING.key: "all clients differ"}
+    return rows.assign(note=[notes.get(kind, "") for kind in kinds])
+
+
+def by_alpha(summary: Summary) -> pd.DataFrame:
+    """The reported personal and global accuracy under each Dirichlet skew, with its ``alpha``."""
+    rows = reported_accuracy(summary, (summary.personal, GLOBAL))
+    alphas = rows["skew"].map(dirichlet_alpha).astype(float)
+    rows = rows.assign(alpha=alphas)[alphas.notna() & (rows["scenario"] == "")]
+    return rows.sort_values("alpha", ascending=False, kind="stable").reset_index(drop=True)
+
+
+def leads(summary: Summary) -> pd.DataFrame:
+    """The subject minus each other method at the reported round, paired by seed.
+
+    The metrics are those in which clients are judged on what each expects; without that, those of
+    their own shards.
+
+    Returns:
+        dataset, clients, skew, metric, subject, rival, n, mean, low, high.
+    """
+    rows = pd.DataFrame(summary.rows("differences"))
+    columns = [*PLACE, "metric", "subject", "rival", *MEAN]
+    if rows.empty:
+        return pd.DataFrame(columns=columns)
+    judged: tuple[Metric, ...] = (EXPECTED, AGREEING, DIFFERING, EXPECTED_WORST, GLOBAL)
+    if EXPECTED.key not in set(rows["metric"]):
+        judged = (PERSONAL, WORST, GLOBAL)
+    order = [metric.key for metric in judged]
+    rows = rows[(rows["at"] == summary.reported) & rows["metric"].isin(order)]
+    rows = rows.sort_values("metric", key=lambda keys: keys.map(order.index), kind="stable")
+    return rows[columns].reset_index(drop=True)
 
 
 def reported_accuracy(summary: Summary, metrics: Sequence[Metric]) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -9,9 +10,20 @@ import numpy as np
 import pandas as pd
 
 from fedsdg.analysis.formatting import setting
-from fedsdg.analysis.frames import CASE, PLACE, RUN, finished, groups, over_seeds, split_scenario
+from fedsdg.analysis.frames import (
+    CASE,
+    MEAN,
+    PLACE,
+    RUN,
+    finished,
+    flat,
+    groups,
+    over_seeds,
+    split_scenario,
+)
 from fedsdg.analysis.names import GLOBAL, attack_title
 from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.views.costs import progress
 
 #: Prefix of the keys of a run's config that describe its attack.
 _ATTACK = "conditions.attack."
@@ -81,19 +93,37 @@ def accuracy_by_share(summary: Summary) -> pd.DataFrame:
 
 
 def losses(summary: Summary) -> pd.DataFrame:
-    """Points of global accuracy that attackers cost a rule, against the same rule without any.
+    """The accuracy that an attack costs a rule: with attackers minus without, paired by seed.
 
     Returns:
-        Rows of ``ARENA`` with a share above 0: ``n``, ``mean``, ``low``, ``high`` of the reported
-        accuracy minus that of the run with the same seed and no attacker (shares of 1, negative
-        where attackers do harm), paired by seed.
+        Rows of ``ARENA`` with a share above 0: ``n`` seeds that have both, and ``mean``, ``low``
+        and ``high`` of the difference in the reported global accuracy, a share of 1.
     """
-    runs = under_attack(summary).dropna(subset=[GLOBAL.key])
-    keys = [*PLACE, "attack", "method", "seed"]
-    clean = runs[runs["share"] == 0].set_index(keys)[GLOBAL.key].rename("clean")
-    attacked = runs[runs["share"] > 0].join(clean, on=keys)
-    lost = attacked.assign(lost=attacked[GLOBAL.key] - attacked["clean"])
-    return over_seeds(lost, ARENA, "lost")
+    runs = under_attack(summary)
+    same = [*PLACE, "attack", "method", "seed"]
+    clean = runs.loc[runs["share"] == 0, [*same, GLOBAL.key]]
+    pairs = runs[runs["share"] > 0].merge(clean, on=same, suffixes=("", "_clean"))
+    pairs = pairs.assign(loss=pairs[GLOBAL.key] - pairs[f"{GLOBAL.key}_clean"])
+    return over_seeds(pairs, ARENA, "loss")
+
+
+def shared_accuracy_by_round(summary: Summary) -> pd.DataFrame:
+    """Global accuracy by round, ordered by the share of the clients that attack.
+
+    Returns:
+        ``CASE``, share, round and ``MEAN``.
+    """
+    curves = progress(summary, GLOBAL)[[*CASE, "round", *MEAN]]
+    shares = {
+        (run["dataset"], run["clients"], run["skew"]): float(
+            flat(json.loads(run["config"])).get(f"{_ATTACK}share") or 0.0
+        )
+        for run in summary.runs
+        if run["config"]
+    }
+    cells = curves[PLACE].itertuples(index=False, name=None)
+    curves = curves.assign(share=[shares.get(cell, 0.0) for cell in cells])
+    return curves.sort_values("share", kind="stable", ignore_index=True)
 
 
 def trade_off(summary: Summary) -> pd.DataFrame:
@@ -127,6 +157,18 @@ def over_attacks(rows: pd.DataFrame) -> pd.DataFrame:
         distance_worst=("distance", "max"),
         seconds=("seconds", "median"),
     ).reset_index()
+
+
+def robustness(summary: Summary) -> pd.DataFrame:
+    """``over_attacks`` in rows: ``PLACE``, share, method, ``measure`` and its ``mean``.
+
+    Attacked shares only: without attackers a mean is the honest mean itself.
+    """
+    rows = over_attacks(trade_off(summary))
+    rows = rows[rows["share"] > 0]
+    names = [name for name in rows if name not in (*PLACE, "share", "method")]
+    rows = rows.melt([*PLACE, "share", "method"], names, "measure", "mean")
+    return rows.dropna(subset=["mean"]).reset_index(drop=True)
 
 
 #: Columns that describe the detection of a run's attackers: see ``detection``.

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from itertools import product
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 
-from fedsdg.analysis.frames import CASE, PLACE, ROW, RUN, groups, split_scenario
+from fedsdg.analysis.frames import CASE, PLACE, ROW, RUN, groups, over_seeds, split_scenario
 from fedsdg.analysis.inference import correlation_interval, pearson, spearman
 from fedsdg.analysis.summary import Summary
 
@@ -23,6 +27,8 @@ GATE_MEASURES: Mapping[str, str] = {
     "middle": "gates in [0.4, 0.6]",
     "open": "gates > 0.9",
 }
+#: The measures of ``gate_course``, in order.
+GATE_COURSE = ("gate", "private_share", "correlation")
 #: Beside the measures: Spearman's ρ of a client's mean gate with its local steps so far.
 CORRELATION = "correlation"
 #: Credits that a method may give a client, in the order shown.
@@ -97,6 +103,76 @@ def gate_dynamics(summary: Summary) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
+def gate_course(summary: Summary) -> pd.DataFrame:
+    """``gate_dynamics`` in ``GATE_COURSE`` alone: means over seeds with their intervals."""
+    rows = gate_dynamics(summary)
+    rows = rows[rows["measure"].isin(list(GATE_COURSE))]
+    order = list(GATE_COURSE)
+    rows = rows.sort_values("measure", key=lambda names: names.map(order.index), kind="stable")
+    return over_seeds(rows, [*PLACE, "measure", "method", "group", "round"], "value")
+
+
+def last_gates(summary: Summary) -> pd.DataFrame:
+    """The last gates of every client at the lowest seed, method by method.
+
+    Returns:
+        ``CASE``, seed, group ("A", "B", or "" where clients are of one kind), client, block (from
+        1) and ``gate``, NaN for a client that never trained. Clients of A come first.
+    """
+    identity = [*CASE, "seed"]
+    frame = summary.frame("clients", [*identity, "round", "client", "gates"], ["conflicts"])
+    # A client's kind is that of its data, which all methods share.
+    kinds = frame.dropna(subset=["conflicts"]).groupby([*_PLACE_AND_SEED, "client"])["conflicts"]
+    known: dict[Any, bool] = dict(kinds.last())
+    frame = frame[frame["gates"].notna()].sort_values("round", kind="stable")
+    rows = []
+    for case, runs in groups(frame, *CASE):
+        seed = runs["seed"].min()
+        last = dict(runs.loc[runs["seed"] == seed, ["client", "gates"]].to_numpy())
+        place, blocks = case[:3], len(next(iter(last.values())))
+        parted = (*place, seed) in {key[:4] for key in known}
+        for client in range(place[1]):
+            differs = bool(known.get((*place, seed, client), False))
+            where = dict(zip(identity, (*case, seed), strict=True))
+            where |= {"group": "AB"[differs] if parted else "", "client": client}
+            gates = last.get(client, [np.nan] * blocks)
+            rows += [where | {"block": b, "gate": float(m)} for b, m in enumerate(gates, start=1)]
+    columns = [*identity, "group", "client", "block", "gate"]
+    return pd.DataFrame(rows, columns=columns).sort_values(
+        [*CASE, "group", "client", "block"], kind="stable", ignore_index=True
+    )
+
+
+def weight_shares(summary: Summary) -> pd.DataFrame:
+    """Weights of the subject's clients in each round, in units of an equal share.
+
+    Returns:
+        ``CASE``, group, round and ``MEAN`` over seeds: the mean weight of the clients that agree
+        (A) and of those that differ (B) in the round's cohort; where clients are of one kind, the
+        lowest, the median and the highest weight.
+    """
+    method = summary.subject()
+    identity = [*CASE, "seed", "round"]
+    frame = summary.frame("clients", [*identity, "client", "weight"], ["conflicts"])
+    frame = frame[(frame["method"] == method) & frame["weight"].notna()]
+    cohort = frame.groupby(identity)["weight"].transform("count")
+    frame = frame.assign(share=frame["weight"] * cohort)
+    if frame["conflicts"].notna().any():
+        kinds = np.where(frame["conflicts"].eq(True), "B", "A")
+        rounds = frame.assign(group=kinds).groupby([*identity, "group"])["share"].mean()
+        order = ["A", "B"]
+    else:
+        quantiles = {"lowest": 0.0, "median": 0.5, "highest": 1.0}
+        order = [*quantiles]
+        shares = frame.groupby(identity)["share"]
+        parts = [shares.quantile(q).to_frame().assign(group=g) for g, q in quantiles.items()]
+        rounds = pd.concat(parts).set_index("group", append=True)["share"]
+    rows = over_seeds(rounds.reset_index(), [*CASE, "group", "round"], "share")
+    return rows.sort_values(
+        "group", key=lambda names: names.map(order.index), kind="stable", ignore_index=True
+    )
+
+
 def _within_clients(frame: pd.DataFrame) -> pd.DataFrame:
     gates = frame["gates"].map(np.asarray)
     shares = frame["private_shares"].map(
@@ -161,6 +237,78 @@ def correlations(clients: pd.DataFrame) -> pd.DataFrame:
             )
     columns = [*ROW, "measure", "yardstick", "runs", "spearman", "low", "high", "pearson"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def credit_points(summary: Summary) -> pd.DataFrame:
+    """Pair each credit of the clients of the lowest seed with each yardstick.
+
+    Returns:
+        ``RUN``, client, credit, yardstick, ``x`` (by the yardstick), ``y`` (the credit), and
+        ``spearman``, the mean over all seeds, NaN where all clients have the same credit and as
+        text in ``note``. Only credits that a method gives; the estimated Shapley value is left to
+        the table.
+    """
+    clients = credits(summary)
+    known = {
+        (*row[: len(ROW)], row[len(ROW)], row[len(ROW) + 1]): row[-1]
+        for row in correlations(clients)[[*ROW, "measure", "yardstick", "spearman"]].itertuples(
+            index=False, name=None
+        )
+    }
+    lowest = clients[clients["seed"] == clients.groupby(ROW)["seed"].transform("min")]
+    parts = []
+    for yardstick, (credit, (key, rows)) in product(
+        YARDSTICKS, product([*CREDITS][:-1], groups(lowest, *ROW))
+    ):
+        rows = rows.dropna(subset=[credit, yardstick])
+        names = {"credit": credit, "yardstick": yardstick}
+        rho = known.get((*key, credit, yardstick), np.nan)
+        points = rows[[*RUN, "client"]].assign(
+            **names,
+            x=rows[yardstick].astype(float),
+            y=rows[credit].astype(float),
+            spearman=rho,
+            note="no ρ" if np.isnan(rho) else f"ρ = {rho:+.2f}".replace("-", "−"),
+        )
+        parts += [points] if len(points) else []
+    columns = [*RUN, "client", "credit", "yardstick", "x", "y", "spearman", "note"]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+
+
+def class_counts(partitions: Sequence[Path]) -> pd.DataFrame:
+    """Samples of each class at each client, for the lowest seed of each place.
+
+    Args:
+        partitions: Partition files; their global test set (client −1) is left out.
+
+    Returns:
+        dataset, clients, skew, seed, client, label, ``samples`` (train, validation and test).
+
+    Raises:
+        FileNotFoundError: A file is not there.
+        ValueError: A file carries no facts of a partition.
+    """
+    found: dict[tuple[str, int, str], pd.DataFrame] = {}
+    for path in partitions:
+        if not path.exists():
+            raise FileNotFoundError(f"no partition at {path}: make it with 'fedsdg partition'")
+        table = pq.read_table(path, columns=["label", "client"], partitioning=None)
+        facts = json.loads((table.schema.metadata or {}).get(b"fedsdg", b"{}"))
+        if not facts:
+            raise ValueError(
+                f"{path} carries no facts of a partition; make it with 'fedsdg partition'"
+            )
+        place = (facts["dataset"], facts["num_clients"], facts["skew"])
+        if place in found and facts["seed"] >= found[place]["seed"].iloc[0]:
+            continue
+        every = pd.MultiIndex.from_product(
+            [range(facts["num_clients"]), range(facts["num_classes"])], names=["client", "label"]
+        )
+        counts = table.to_pandas().value_counts(["client", "label"]).reindex(every, fill_value=0)
+        names = dict(zip(PLACE, place, strict=True)) | {"seed": facts["seed"]}
+        found[place] = counts.rename("samples").reset_index().assign(**names)
+    rows = pd.concat(found.values(), ignore_index=True)
+    return rows[[*PLACE, "seed", "client", "label", "samples"]]
 
 
 def trajectories(summary: Summary) -> pd.DataFrame:

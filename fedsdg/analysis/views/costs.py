@@ -17,7 +17,7 @@ from fedsdg.analysis.frames import (
     over_seeds,
     split_scenario,
 )
-from fedsdg.analysis.names import GLOBAL, Metric
+from fedsdg.analysis.names import DIFFERING, GLOBAL, Metric
 from fedsdg.analysis.summary import Summary
 
 #: Costs that accuracy is shown against: column, title of its axis, and unit of the axis.
@@ -57,6 +57,26 @@ def progress(summary: Summary, metric: Metric | None = None) -> pd.DataFrame:
     means = frame.groupby(by, as_index=False)[costs].mean()
     rows = over_seeds(frame, by, metric.key).merge(means, how="left", on=by)
     return rows.assign(metric=metric.key)[[*CASE, "metric", "round", *MEAN, *costs]]
+
+
+def accuracy_by_round(summary: Summary) -> pd.DataFrame:
+    """Personal and global accuracy at each evaluation: ``CASE``, metric, round and ``MEAN``."""
+    parts = [progress(summary, metric) for metric in (summary.personal, GLOBAL)]
+    return pd.concat(
+        [part[[*CASE, "metric", "round", *MEAN]] for part in parts if len(part)]
+        or [pd.DataFrame(columns=[*CASE, "metric", "round", *MEAN])],
+        ignore_index=True,
+    )
+
+
+def accuracy_of_differing(summary: Summary) -> pd.DataFrame:
+    """Accuracy by round of the clients that differ (B); of all clients if they are of one kind.
+
+    Returns:
+        ``CASE``, metric, round and ``MEAN``.
+    """
+    metric = DIFFERING if DIFFERING in summary.metrics else summary.personal
+    return progress(summary, metric)[[*CASE, "metric", "round", *MEAN]]
 
 
 def evaluations(summary: Summary, metric: Metric | None = None) -> pd.DataFrame:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from fedsdg.analysis.formatting import setting
@@ -19,6 +20,8 @@ _IDENTITY = ["dataset", "skew", "seed", "backbone", "method", "federation.client
 #: One point of a line: a value of a setting, with the others as they are.
 LINE = [*PLACE, "key", "type", "others", "value"]
 COLUMNS = [*LINE, "metric", *MEAN]
+#: The smaller budgets that the whole of a search is compared with.
+FEW_TRIALS = (4, 12)
 
 
 def sweeps(summary: Summary) -> pd.DataFrame:
@@ -146,3 +149,18 @@ def search_curves(summary: Summary) -> pd.DataFrame:
         for k, (score, best) in enumerate(zip(scores, method["expected_best"], strict=True), 1):
             rows.append({"method": label, "trials": k, "score": score, "expected_best": best})
     return pd.DataFrame(rows, columns=["method", "trials", "score", "expected_best"])
+
+
+def budgets(summary: Summary) -> pd.DataFrame:
+    """The best score that a search finds within a small budget of trials, and within all trials.
+
+    Returns:
+        ``method``, ``budget`` in words, ``trials`` and ``mean``, the expected best validation
+        accuracy of so many of the trials: each of ``FEW_TRIALS`` that is fewer than all, and all.
+    """
+    curves = search_curves(summary)
+    all_trials = curves["trials"] == curves.groupby("method")["trials"].transform("max")
+    rows = curves[all_trials | curves["trials"].isin(FEW_TRIALS)]
+    words = np.where(all_trials[rows.index], "all trials", rows["trials"].map("{} trials".format))
+    rows = rows.assign(budget=words).rename(columns={"expected_best": "mean"})
+    return rows[["method", "budget", "trials", "mean"]].reset_index(drop=True)

@@ -19,7 +19,9 @@ from fedsdg.analysis.views.attacks import (
     detection,
     detection_of_run,
     detections,
+    losses,
     over_attacks,
+    shared_accuracy_by_round,
     trade_off,
 )
 
@@ -118,12 +120,42 @@ def test_an_attack_that_differs_in_nothing_else_needs_only_its_name(summary_of) 
     assert rows["attack"].tolist() == ["Gaussian noise"] * 2
 
 
+def test_a_loss_is_paired_with_the_same_seed_without_attackers(summary) -> None:
+    rows = losses(Summary(summary)).set_index(["attack", "share", "method"])
+    assert len(rows) == 3 * 2 * 2
+    for attack, title in TITLES.items():
+        for share in (0.2, 0.4):
+            for method in ("fedavg", "krum"):
+                pairs = [
+                    accuracy(method, attack, share, seed) - accuracy(method, "none", 0.0, seed)
+                    for seed in (0, 1)
+                ]
+                row = rows.loc[(title, share, method)]
+                assert row["n"] == 2 and row["mean"] == pytest.approx(np.mean(pairs))
+                # Both seeds lose the same: pairing takes the seeds' own luck away.
+                assert row["high"] - row["low"] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_seed_without_a_clean_run_has_no_loss(summary_of) -> None:
+    runs = [run("krum", 0, "clean"), *(run("krum", s, "flip", "flip", 0.2) for s in (0, 1))]
+    assert losses(Summary(summary_of(runs)))["n"].tolist() == [1]
+
+
 def test_the_figure_holds_the_numbers_it_draws(summary, tmp_path) -> None:
     *_, sidecar = write_figure(summary, "byzantine", tmp_path / "byzantine")
     numbers = json.loads(sidecar.read_text("utf-8"))["numbers"]
-    assert len(numbers) == 18
-    frame = accuracy_by_share(Summary(summary))
+    frame = losses(Summary(summary))
     assert [row["mean"] for row in numbers] == pytest.approx(frame["mean"].tolist())
+
+
+def test_the_shared_model_is_shown_by_the_share_of_attackers(summary_of) -> None:
+    """The order is that of the shares, whatever the scenarios are called."""
+    runs = [run("krum", 0, "a", "flip", 0.4), run("krum", 0, "b", "flip", 0.2), run("krum", 0, "c")]
+    for each in runs:
+        each.rounds[0].update(evaluated=True, global_accuracy=0.5)
+    rows = shared_accuracy_by_round(Summary(summary_of(runs)))
+    assert rows["share"].tolist() == [0.0, 0.2, 0.4]
+    assert rows["skew"].str.partition("@")[2].tolist() == ["c", "b", "a"]
 
 
 def test_trade_off_takes_medians_over_rounds_and_means_over_seeds(summary) -> None:

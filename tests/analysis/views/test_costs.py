@@ -262,6 +262,6 @@ def test_personal_accuracy_is_the_expected_one_where_the_record_has_it(summary_o
     assert set(rows.index) == {"expected_accuracy", "global_accuracy"}
     assert rows.loc["expected_accuracy", "mean"] == 0.9
     with styled():
-        figure = FIGURES["stragglers"](shown)
-    personal = figure.axes[1].lines[0].get_ydata()
+        figure = FIGURES["stragglers"].drawn(rows.reset_index())
+    personal = figure.axes[0].lines[0].get_ydata()
     assert personal.tolist() == [90.0]

@@ -7,12 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedsdg.analysis.plots import FIGURES, write_figure
-from fedsdg.analysis.plots.style import styled
+from fedsdg.analysis.plots import write_figure
 from fedsdg.analysis.summarise import search_file, summarise
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables import TABLES, to_csv, to_markdown, write_table
-from fedsdg.analysis.views.sweeps import panels, search_curves, sweeps
+from fedsdg.analysis.views.sweeps import budgets, panels, search_curves, sweeps
 from fedsdg.experiment.search_space import expected_best
 
 from ..conftest import Run
@@ -107,15 +106,6 @@ def test_variants_of_a_method_are_told_apart_under_scenarios(summary_of) -> None
     assert set(own["others"]) == {""}
 
 
-def test_the_figure_shows_the_expected_accuracy_where_the_record_has_it(summary_of) -> None:
-    runs = [run(f"fedsdg-{a}", "fedsdg", 0, 0.5, lambda1=a) for a in (0.1, 0.2)]
-    for each in runs:
-        each.last["expected_accuracy"] = 0.9
-    with styled():
-        figure = FIGURES["sensitivity"](Summary(summary_of(runs)))
-    assert figure.axes[0].lines[0].get_ydata().tolist() == [90.0, 90.0]
-
-
 def test_without_sweeps_the_table_says_so(summary_of, tmp_path) -> None:
     summary = summary_of([run("fedavg", "fedavg", 0, 0.5), run("krum", "krum", 0, 0.4, f=1)])
     _, markdown, _ = write_table(summary, "sensitivity", tmp_path / "sensitivity")
@@ -191,7 +181,19 @@ def test_the_figure_depends_on_the_search(searched, tmp_path):
     *_, sidecar = write_figure(searched, "tuning", tmp_path / "tuning")
     facts = json.loads(sidecar.read_text())
     assert any(file.endswith("summary/search.json") for file in facts["inputs"])
-    assert [row["method"] for row in facts["numbers"]] == ["fedsdg"] * 2 + ["local-only"] * 2
+    assert [row["method"] for row in facts["numbers"]] == ["fedsdg", "local-only"]
+
+
+def test_budgets_are_a_few_trials_and_all_of_them(searched, found):
+    """Methods with few trials have no row for budgets that they do not reach."""
+    scores = [i / 32 for i in range(16)]
+    found["methods"]["local-only"] = trials_of(scores)
+    (searched / "search.json").write_text(json.dumps(found))
+    rows = budgets(Summary(searched))
+    assert rows["budget"].tolist() == ["all trials", "4 trials", "12 trials", "all trials"]
+    best = expected_best(scores)
+    assert rows["mean"].tolist()[1:] == [best[3], best[11], best[15]]
+    assert rows["trials"].tolist() == [2, 4, 12, 16]
 
 
 def test_without_a_search_the_page_says_so(searched, written, tmp_path):
