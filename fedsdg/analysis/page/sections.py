@@ -203,7 +203,7 @@ def standings(compared: Sequence[Standing]) -> list[dict[str, Any]]:
                     "newcomer": one.newcomer,
                     "title": f"{method_title(one.newcomer)}, {one.summary.cell_name(cell)}",
                     "said": said,
-                    "metrics": [m.title for m in one.metrics],
+                    "metrics": [(m.short, m.title) for m in one.metrics],
                     "rows": rows,
                     "judged": any(d["verdict"] for row in rows for d in row["of"]),
                 }

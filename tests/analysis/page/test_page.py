@@ -20,12 +20,13 @@ import pytest
 from scipy.stats import t as student
 
 from fedsdg.analysis.frames import flat
-from fedsdg.analysis.names import method_title
+from fedsdg.analysis.names import DIFFERING, method_title
 from fedsdg.analysis.page import write_page
 from fedsdg.analysis.page.charts import DARK_GROUND, contrast, drawn, on_dark
 from fedsdg.analysis.page.document import embedded, library
 from fedsdg.analysis.page.sections import attack_maps, regret_map
 from fedsdg.analysis.plots.style import looks
+from fedsdg.analysis.standing import Standing
 from fedsdg.analysis.summary import Summary
 from fedsdg.cli import main
 from fedsdg.experiment.config_files import load_config
@@ -33,6 +34,8 @@ from fedsdg.experiment.grid.runs import grid_runs
 from fedsdg.files import write_json
 from fedsdg.files.declarations import families, titles
 from fedsdg.files.places import run_below
+
+from ..conftest import first_seeds_alone
 
 ARENAS = ("label-skew", "needs", "views")
 
@@ -323,6 +326,36 @@ def test_regret_is_that_of_its_table(reference):
     for (*here, value), (*there, expected) in zip(sorted(shown), sorted(known), strict=True):
         assert here == there and value == pytest.approx(expected, abs=0.0501)
     assert any(title.endswith(" (oracle)") for title, _ in found.rows)
+
+
+def test_a_newcomer_stands_first_with_its_verdicts_and_what_was_checked(reference, tmp_path):
+    """Ditto with five seeds, as if it were new: the rows of its table, and Holm's verdicts."""
+    record = first_seeds_alone(reference / "needs", tmp_path, "ditto", 5)
+    standing = Standing(Summary(record), "ditto", ("fedavg", "fedrep"), elsewhere=True)
+    page = write_page(
+        tmp_path,
+        tmp_path / "report" / "index.html",
+        experiments=["needs"],
+        reference=tmp_path,
+        configs=tmp_path,
+        compared=[standing],
+        checked="Checked: <this> machine.",
+    )
+    text = page.read_text(encoding="utf-8")
+    assert '<p class="finding">Checked: &lt;this&gt; machine.</p>' in text
+    assert text.index('id="standing"') < text.index('id="leaderboard"')
+    (one,) = data_of(page)["standing"]
+    assert one["said"][0].startswith("Ditto: ") and one["judged"]
+    assert {row["title"] for row in one["rows"]} == {"FedAvg (samples)", "FedRep"}
+    runs = pd.read_parquet(record / "runs.parquet").pivot(
+        index="seed", columns="method", values="selected_expected_accuracy_b"
+    )
+    for row, rival in zip(one["rows"], ("fedrep", "fedavg"), strict=True):
+        gaps = 100 * (runs["ditto"] - runs[rival]).dropna()
+        found = row["of"][[title for _, title in one["metrics"]].index(DIFFERING.title)]
+        assert found["gap"] == pytest.approx(gaps.mean(), rel=1e-4)
+        assert found["verdict"] in ("higher", "lower", "undecided")
+    assert found["verdict"] == "higher", "FedAvg is tens of points below"
 
 
 def test_tuning_and_speed_are_those_of_their_files(data, reference):

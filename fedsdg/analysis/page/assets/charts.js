@@ -5,7 +5,7 @@ function standing() {
   const [one, metric] = ["standing-one", "standing-metric"].map(byId);
   fill(one, data.standing.map(({ title }, i) => [i, title]));
   const { newcomer, rows, metrics } = data.standing[one.value];
-  fill(metric, metrics.map((title, i) => [i, title]));
+  fill(metric, metrics.map(([, title], i) => [i, title]));
   const look = arena().methods.find((method) => method.label === newcomer);
   draw("chart-standing", "gaps", () => ({
     rows: rows.map(({ title, of }) => ({ row: title, ...of[metric.value], colour: shade(look), shape: look.shape })),
