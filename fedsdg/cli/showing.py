@@ -143,7 +143,8 @@ def arenas(*, configs: Folder | None = None, json: bool = False) -> int:
         files = [folder / name for name in (*one.over, one.file)]
         if folder == CONFIGS:  # These go by their names in any folder.
             files = [file.relative_to(folder).with_suffix("") for file in files]
-        size = f"{one.methods} methods, {one.rounds} rounds, {one.seeds} seeds, {one.runs} runs"
+        counts = {name: getattr(one, f"{name}s") for name in ("method", "round", "seed", "run")}
+        size = ", ".join(f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items())
         record = "with a committed record" if one.recorded else "no committed record"
         print(f"{one.name}: {', '.join(one.datasets)}, {one.clients} clients")
         print(textwrap.fill(one.about, wide, initial_indent="  ", subsequent_indent="  "))

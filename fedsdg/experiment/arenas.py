@@ -59,6 +59,7 @@ def arenas(folder: Path = CONFIGS) -> Iterator[Arena]:
 
 def _arena(config: Config, file: str, folder: Path) -> Arena:
     methods, seeds = len(config.methods), len(config.seeds)
+    record = filled(RECORD, experiment=config.experiment)
     return Arena(
         name=config.experiment,
         file=file,
@@ -70,5 +71,6 @@ def _arena(config: Config, file: str, folder: Path) -> Arena:
         rounds=config.federation.rounds,
         seeds=seeds,
         runs=methods * len(config.datasets) * len(config.settings) * seeds,
-        recorded=(folder.parent / filled(RECORD, experiment=config.experiment)).is_dir(),
+        # A search may lie there before its runs.
+        recorded=(folder.parent / record / "runs.parquet").is_file(),
     )
