@@ -42,8 +42,8 @@ def methods(
     from fedsdg.methods.showing import facts, lines
 
     known = offered([find_plugin(place) for place in plugin])
-    wide = shutil.get_terminal_size().columns
     if name:
+        wide = shutil.get_terminal_size().columns
         words = name[1:] if name[0] == "show" else name
         for word in words:
             if word not in known:
@@ -64,6 +64,8 @@ def methods(
     elif json:
         print_json([facts(method, row) for method, row in table.items()])
     else:
+        # In a pipe a line is not cut.
+        wide = shutil.get_terminal_size(fallback=(10_000, 24)).columns
         print("\n".join(_listed(table, wide)))
     return 0
 

@@ -55,6 +55,13 @@ def test_a_method_is_shown_by_its_name_alone(capsys):
         assert sentence in capsys.readouterr().err
 
 
+def test_in_a_pipe_no_line_is_cut(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert main(["methods"]) == 0
+    listed = capsys.readouterr().out
+    assert "…" not in listed and "lambda1=0.0001" in listed
+
+
 @pytest.mark.parametrize("columns", ["60", "200"])
 def test_lines_are_as_wide_as_the_terminal(columns, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", columns)
