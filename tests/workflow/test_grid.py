@@ -10,7 +10,7 @@ from .conftest import CELLS, jobs_of
 
 METHODS = 13
 TABLES = 10
-FIGURES = 9
+FIGURES = 8
 
 
 def write_config(project, text):

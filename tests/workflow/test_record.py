@@ -40,6 +40,12 @@ ARENAS = ("label-skew", "needs", "views")
 AGAIN = {**{f"render_record_{experiment}": 1 for experiment in RECORDED}, "compare_arenas": 1}
 
 
+def drawn_by(job: str) -> bool:
+    """Whether a job of ``AGAIN`` draws a figure: some records have tables alone."""
+    folder = job.removeprefix("render_record_")
+    return job == "compare_arenas" or (ROOT / "paper_figures" / folder).is_dir()
+
+
 def tracked() -> list[str]:
     listed = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True, check=False
@@ -83,7 +89,8 @@ def test_figures_and_tables_of_a_clone_need_no_training(clone):
     for name in published(clone.folder):
         os.utime(clone.folder / name)
     assert clone.planned("figures", "tables") == AGAIN
-    assert clone.planned("figures", "--configfile", "config/ablation.yaml") == AGAIN
+    drawn = {job: 1 for job in AGAIN if drawn_by(job)}
+    assert clone.planned("figures", "--configfile", "config/ablation.yaml") == drawn
 
 
 def test_what_is_computed_here_comes_from_here(clone):
