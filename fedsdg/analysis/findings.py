@@ -29,7 +29,8 @@ from fedsdg.files.strict_yaml import read_yaml
 #: The documents with rendered blocks, relative to the root of the repository.
 DOCUMENTS = ("README.md", "docs/findings.md", "docs/index.md")
 _BLOCK = re.compile(r"<!-- findings: ([\w-]+) -->\n(.*?)<!-- /findings -->", re.DOTALL)
-_ID = re.compile(r"\{([\w+.-]+)\}")
+#: An id that a text cites, in braces.
+CITED = re.compile(r"\{([\w+.-]+)\}")
 #: The page of the ledger, relative to the root of the repository.
 LEDGER = "docs/claims.md"
 
@@ -50,7 +51,7 @@ class Finding:
     @property
     def cited(self) -> list[str]:
         """The ids that the text names."""
-        return _ID.findall(self.text)
+        return CITED.findall(self.text)
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ def block(
         One item per finding; "" where the block shows none.
     """
     lines = [
-        "- " + _ID.sub(lambda match: known[match[1]].shown(match[1], document), one.text)
+        "- " + CITED.sub(lambda match: known[match[1]].shown(match[1], document), one.text)
         for one in findings
         if name in one.blocks
     ]

@@ -77,10 +77,7 @@ def hyperparameters(runs: Sequence[Mapping[str, Any]]) -> str:
     their own parameters. What a config does not name is left out, and so are the seeds of which
     nothing was run.
     """
-    configs: dict[str, list[dict[str, Any]]] = {}
-    for run in runs:
-        if run["config"]:
-            configs.setdefault(run["method"], []).append(json.loads(run["config"]))
+    configs = _configs(runs)
     parts = [text for place in _SHARED if (text := _shared(place, configs))]
     if len(configs) <= _MANY:
         parts += [text for method in configs if (text := _own(method, configs[method]))]
@@ -105,10 +102,7 @@ def settings(runs: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], dict[st
         What all runs have in common, symbol → value; and what differs, method → symbol → value,
         several values of one method as "0/4/8".
     """
-    configs: dict[str, list[dict[str, Any]]] = {}
-    for run in runs:
-        if run["config"]:
-            configs.setdefault(run["method"], []).append(json.loads(run["config"]))
+    configs = _configs(runs)
     common: dict[str, str] = {}
     own: dict[str, dict[str, str]] = {method: {} for method in configs}
     for place in (*_SHARED, *(f"parameters.{name}" for name in _OWN)):
@@ -122,6 +116,15 @@ def settings(runs: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], dict[st
             for method, text in said.items():
                 own[method][symbol(place)] = text
     return common, own
+
+
+def _configs(runs: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The configs of each method's runs."""
+    configs: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        if run["config"]:
+            configs.setdefault(run["method"], []).append(json.loads(run["config"]))
+    return configs
 
 
 def _shared(place: str, configs: Mapping[str, Sequence[Mapping[str, Any]]]) -> str | None:

@@ -32,7 +32,7 @@ from fedsdg.analysis.page.runs import commands, origins_in, runs_behind, said
 from fedsdg.analysis.speed import Measurements
 from fedsdg.analysis.standing import Standing
 from fedsdg.analysis.summary import Summary
-from fedsdg.analysis.views.costs import COSTS, progress
+from fedsdg.analysis.views.costs import progress
 from fedsdg.files import atomic_path, sha256_file
 
 #: Measurements of the aggregation, below the folder of results, as they are made here; the record
@@ -134,7 +134,6 @@ def _page(
         "constants": sections.constants(
             max(len(m["values"]["seeds"]) for a in arenas for m in a["methods"])
         ),
-        "costs": {name: title for name, title, _ in COSTS},
         "measures": sections.MEASURES,
         "about": about_methods([m["label"] for a in arenas for m in a["methods"]]),
         "specs": specifications(),
@@ -183,7 +182,7 @@ def _arenas(summary: Summary, grids: Mapping[str, Grid]) -> list[tuple[Board, di
             "id": arena.id,
             "title": arena.title,
             "experiment": summary.experiment,
-            "metrics": [{"key": m.key, "title": m.title, "short": m.short} for m in metrics],
+            "metrics": [{"key": m.key, "title": m.title} for m in metrics],
             "methods": _methods(arena, values, runs_behind(arena, origins)),
             "origins": [said(origin) for origin in origins],
             "commands": commands(arena, grids),

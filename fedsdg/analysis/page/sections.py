@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 from scipy.special import stdtrit
 
 from fedsdg.analysis.comparisons import Comparison
-from fedsdg.analysis.findings import LEDGER, Finding, Statement
+from fedsdg.analysis.findings import CITED, LEDGER, Finding, Statement
 from fedsdg.analysis.formatting import MISSING, points, printed
 from fedsdg.analysis.frames import groups, places, records
 from fedsdg.analysis.horizon import horizon_label
@@ -49,7 +49,6 @@ _FULL = 20.0
 #: The experiments whose records have attacks by their share.
 ATTACKED = ("byzantine", "breakdown")
 _BOLD, _CODE = re.compile(r"\*\*(.+?)\*\*"), re.compile(r"`([^`]+)`")
-_CITED = re.compile(r"\{([\w+.-]+)\}")
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def findings(
         # The marks of Markdown, of which claims.yaml uses these two, become elements.
         html = str(escape(one.text))
         html = _BOLD.sub(r"<strong>\1</strong>", _CODE.sub(r"<code>\1</code>", html))
-        html = _CITED.sub(lambda match: str(cited(match)), html)
+        html = CITED.sub(lambda match: str(cited(match)), html)
         found.append((Markup(html), "readme" in one.blocks))
     return found
 

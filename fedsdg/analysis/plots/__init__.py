@@ -99,8 +99,8 @@ class Plot:
 
 
 _BAND = (
-    "mean over seeds, with the 95 % Student-t band from three seeds on, where more than three "
-    "lines are in colour of the subject, or else of the first in the legend, alone"
+    "mean over seeds, with the 95 % Student-t band from three seeds on; where more than three "
+    "lines are in colour, only the subject has its band, or else the first line of the legend"
 )
 
 FIGURES: Mapping[str, Plot] = MappingProxyType(

@@ -2,7 +2,7 @@
 
 Each function takes a view of fedsdg.analysis.views and the names of its columns: those along the
 axes, that of the lines, and those whose values have a panel each. Titles, order, colours and
-markers of values are declared for the columns in ``style`` and ``cast``.
+markers of values are declared for the columns in ``style``.
 """
 
 from __future__ import annotations

@@ -411,6 +411,8 @@ def test_summaries_as_computed_are_shown_with_what_failed_and_what_was_not_run(
     write_json(
         folder / "provenance.json", {"commit": "c0ffee", "dirty": False, "processor": "abacus"}
     )
+    krum = runs / "digits/clients~12/dirichlet~0.1/krum/seed~0"
+    write_json(krum / "provenance.json", {"commit": "decade", "dirty": True})
     (tmp_path / "report-needs.html").write_text("")
     page = write_page(
         records,
@@ -430,6 +432,9 @@ def test_summaries_as_computed_are_shown_with_what_failed_and_what_was_not_run(
     arena = data["arenas"][0]
     (fedsdg,) = [one for one in arena["methods"] if one["label"] == "fedsdg"]
     assert arena["origins"][fedsdg["runs"]["origin"][2]].startswith("commit c0ffee; abacus")
+    (changed,) = [one for one in arena["methods"] if one["label"] == "krum"]
+    assert changed["runs"]["changes"] and not fedsdg["runs"]["changes"]
+    assert "commit decade with changes that were not committed" in " ".join(arena["origins"])
     assert arena["commands"] == {} and data["speeds"] is None
     text = page.read_text(encoding="utf-8")
     assert "left out: Findings, Regret, Robustness, Ledger, Tuning, Speed." in text
