@@ -201,6 +201,7 @@ def build(
             evaluate_from=run.federation.evaluate_from,
             evaluate_at=run.federation.evaluate_at,
             personal_epochs=personalisation.epochs,
+            head_alone=personalisation.head_alone,
             refresh=training.refresh,
             shapley=run.federation.shapley,
             trajectory=run.federation.trajectory,

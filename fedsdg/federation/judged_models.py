@@ -18,6 +18,7 @@ from torch import Tensor
 from fedsdg.federation.clients import Clients, LocalResult
 from fedsdg.federation.cohorts import cohort_batches
 from fedsdg.federation.local_work import LocalWork
+from fedsdg.models.parameters import Layout
 from fedsdg.rng import stream
 
 if TYPE_CHECKING:
@@ -81,9 +82,11 @@ def _models(
         who = everyone if out is None else np.flatnonzero(~out | new)
         models = found.theta if found.theta.dim() == 2 else one.downloads(everyone)
         models = models.clone()
-        tuned = _train(one, round_, "evaluation", who, epochs, found, work)
+        layout = one.layout.of_copy(one.schedule.head_alone)
+        tuned = _train(one, round_, "evaluation", who, epochs, found, work, layout)
         models[torch.from_numpy(who).to(models.device)] = tuned.theta
-        return replace(found, theta=models, steps=found.steps + int(tuned.steps.sum()))
+        private, steps = _with_rows(found.private, who, tuned.private), int(tuned.steps.sum())
+        return replace(found, theta=models, private=private, steps=found.steps + steps)
     if not one.layout.trains_private:
         return found
     alone = one.work.private_alone()
@@ -129,20 +132,27 @@ def _personalised(
     """With the private parts that these clients have after some epochs on them alone."""
     if not len(clients):
         return found
-    local = _train(one, round_, purpose, clients, epochs, found, work)
-    trained = local.private
-    place = {client: row for row, client in enumerate(clients.tolist())}
+    local = _train(one, round_, purpose, clients, epochs, found, work, one.layout)
     branch = found.branch.clone()
     branch[torch.from_numpy(clients)] = True
+    private = _with_rows(found.private, clients, local.private)
+    return JudgedModels(found.theta, private, branch, found.steps + int(local.steps.sum()))
 
-    def private(asked: Tensor) -> Tensor:
-        rows = found.private(asked)
+
+def _with_rows(
+    private: Callable[[Tensor], Tensor], clients: np.ndarray, trained: Tensor
+) -> Callable[[Tensor], Tensor]:
+    """``private`` with the rows ``trained`` [n, d_p] for these n clients."""
+    place = {client: row for row, client in enumerate(clients.tolist())}
+
+    def rows_of(asked: Tensor) -> Tensor:
+        rows = private(asked)
         for k, client in enumerate(asked.tolist()):
             if client in place:
                 rows[k] = trained[place[client]]
         return rows
 
-    return JudgedModels(found.theta, private, branch, found.steps + int(local.steps.sum()))
+    return rows_of
 
 
 def _train(
@@ -153,13 +163,14 @@ def _train(
     epochs: int,
     found: JudgedModels,
     work: LocalWork,
+    layout: Layout,
 ) -> LocalResult:
     """What becomes of copies of these clients' models."""
     asked = _asked(one, round_, purpose, clients, epochs)
     if found.theta.dim() == 2:
         place = torch.from_numpy(clients).to(found.theta.device)
         asked = replace(asked, start=found.theta[place])
-    return one.passes.train(one.model, one.layout, one.samples, asked, work)
+    return one.passes.train(one.model, layout, one.samples, asked, work)
 
 
 def _asked(one: Federation, round_: int, purpose: str, clients: np.ndarray, epochs: int) -> Clients:

@@ -149,12 +149,14 @@ def take_models(
         row = judged.theta if judged.theta.dim() == 1 else judged.theta[client]
         base = next((name for name, its in servers.items() if torch.equal(row, its)), None)
         branch = bool(judged.branch[client]) and layout.own_parameters > 0
-        if base is not None and not branch and layout.global_model:
+        private = judged.private(torch.tensor([client]))
+        named = {**views(row[None], layout.communicated), **views(private, layout.private)}
+        # Copies that were tuned may differ in what is frozen otherwise.
+        tuned = any(not torch.equal(named[key], value) for key, value in common.items())
+        if base is not None and not (branch or tuned) and layout.global_model:
             uses.append(base)
             continue
         name = f"client~{client}"
-        private = judged.private(torch.tensor([client]))
-        named = {**views(row[None], layout.communicated), **views(private, layout.private)}
         try:
             models[name] = one.model.portable(named, private=branch)
         except ValueError as error:

@@ -15,6 +15,8 @@ class Schedule:
     batch_size: int | None
     evaluate_every: int
     personal_epochs: int = 0
+    #: Whether in these epochs the head alone trains.
+    head_alone: bool = False
     #: Epochs of what is private alone on the current model before an evaluation, then discarded.
     refresh: int = 0
     #: Earlier rounds are not evaluated; the last one always is.

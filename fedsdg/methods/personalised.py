@@ -25,6 +25,19 @@ ROWS = {
         client_cost="E epochs, and e before an evaluation",
         server_cost="1 pass",
     ),
+    "fedbabu": Method(
+        title="FedBABU",
+        rule=Mean(),
+        personalisation=FineTune(tunes="head", head="frozen"),
+        fixed=("head",),
+        formula=(
+            "step = Σ_k n_k Δ_k / Σ_j n_j, all but the head, which stays as drawn; a client is "
+            "evaluated after e epochs of a head of its own"
+        ),
+        source="Oh et al. 2022",
+        client_cost="E epochs, and e of the head before an evaluation",
+        server_cost="1 pass",
+    ),
     "fedrep": Method(
         title="FedRep",
         rule=Mean(),

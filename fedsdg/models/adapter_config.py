@@ -55,10 +55,11 @@ class AdapterConfig(AdapterSettings):
     private_block: Literal["first", "middle", "last"] | None = None
     """the only block with the private branch and its gates (`middle`: block ⌊L/2⌋ of
     0 … L − 1); null: every block has them"""
-    head: Literal["shared", "private", "gated", "residual"] = "shared"
+    head: Literal["shared", "private", "gated", "residual", "frozen"] = "shared"
     """`private`: every client keeps a head of its own (FedRep), and there is no global model;
     `gated`: (1 − m) W_g + m W_p with a private head W_p and one gate for each client; `residual`:
-    W_g + W_p (Fed-RoD)"""
+    W_g + W_p (Fed-RoD); `frozen`: the head stays at the one draw that all clients have in common,
+    and is neither trained nor sent (FedBABU)"""
     factor_a: Literal["shared", "frozen"] = "shared"
     """`frozen`: every A stays at the one draw that all clients have in common, and is neither
     trained nor sent (FFA-LoRA)"""

@@ -69,8 +69,9 @@ def make_layout(architecture: Architecture, num_classes: int, config: AdapterCon
     `{layer}.lora_B_private`, or `head.weight_private` and `head.bias_private` of a gated or a
     residual head, and the gates' logits, scalars. A private head stands before them, and `local`
     moves all communicated ones into the private row; both keep their names, their order and the
-    learning rate of their group. A private B and a frozen A stand there too, first of all. With
-    `private_block` the other blocks have no private branch and no logit.
+    learning rate of their group. A private B and a frozen A stand there too, first of all. A frozen
+    head stands where a private one would. With `private_block` the other blocks have no private
+    branch and no logit.
     """
     if num_classes < 2:
         raise ValueError(f"a task needs at least 2 classes, got {num_classes}")
@@ -97,7 +98,7 @@ def make_layout(architecture: Architecture, num_classes: int, config: AdapterCon
         if config.gate_fixed is None:
             name = gate_name(layer, config)
             logits[name] = ParameterSpec(name, (), "gate")
-    head = (
+    head: tuple[ParameterSpec, ...] = (
         ParameterSpec("head.weight", (num_classes, architecture.dim), "shared"),
         ParameterSpec("head.bias", (num_classes,), "shared"),
     )
@@ -108,7 +109,9 @@ def make_layout(architecture: Architecture, num_classes: int, config: AdapterCon
         if config.head == "gated" and config.gate_fixed is None:
             logits[HEAD_GATE] = ParameterSpec(HEAD_GATE, (), "gate")
     turns = (".lora_B", ".lora_A") if config.alternate else ()
-    if config.head == "private":
+    if config.head == "frozen":
+        head = tuple(spec.frozen() for spec in head)
+    if config.head in ("private", "frozen"):
         # First in its row: first values are drawn in this order, and so are those of every method.
         return Layout(tuple(shared), (*aside, *head, *private, *logits.values()), turns)
     return Layout((*shared, *head), (*aside, *private, *logits.values()), turns)
@@ -122,10 +125,10 @@ def initial_values(
     A: uniform(±1/√in), which is the Kaiming start with a = √5 that peft uses; every B: 0, so the
     adapted model starts as the frozen one; head: N(0, 0.02²) weights, zero bias, and a gated
     private head likewise, a residual one 0; A_p: N(0, 1e-4²) or as A; B_p: 0 or N(0, 0.01²);
-    logits: `gate_init`. What is frozen is drawn first, then the
-    communicated row, and a private head next, so all methods start from the same values.
+    logits: `gate_init`. Frozen factors are drawn first, then the communicated row, and a private or
+    frozen head next, so all methods start from the same values.
     """
-    frozen = tuple(spec for spec in layout.private if spec.group == "frozen")
+    frozen = tuple(spec for spec in layout.private if spec.group == "frozen" and not spec.of_head)
     found: dict[str, Tensor] = {}
     for specs in (frozen, layout.communicated, layout.private):
         left = [spec for spec in specs if spec.name not in found]

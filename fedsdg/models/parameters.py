@@ -32,8 +32,8 @@ class ParameterSpec:
 
     `group` says which learning rate moves it: "shared" η_g, "private" η_p, "gate" η_m, "own" η_g
     again, for a client's copy of a communicated one; "frozen" is the same for all clients and stays
-    as it was drawn (the A of FFA-LoRA); "measured" is worked out and not learned.
-    `trainable` is False for these two, for a private A_p that stays at its start (the
+    as it was drawn (the A of FFA-LoRA, the head of FedBABU); "measured" is worked out and not
+    learned. `trainable` is False for these two, for a private A_p that stays at its start (the
     `b-only` penalty), and for what rests in a round (see `Layout.of_round`), which is not sent.
     """
 
@@ -46,6 +46,15 @@ class ParameterSpec:
     def size(self) -> int:
         """Number of scalars; 1 for a scalar of shape ()."""
         return math.prod(self.shape)
+
+    @property
+    def of_head(self) -> bool:
+        """Whether it belongs to a head."""
+        return self.name.startswith("head.")
+
+    def frozen(self) -> ParameterSpec:
+        """The same parameter, frozen."""
+        return replace(self, group="frozen", trainable=False)
 
 
 @dataclass(frozen=True)
@@ -77,6 +86,24 @@ class Layout:
             self.private,
         )
 
+    def of_copy(self, head_alone: bool) -> Layout:
+        """The layout of the copies that clients tune before an evaluation.
+
+        A frozen head is trained, at η_g: nothing of a copy is sent. ``head_alone``: no other
+        parameter is trained.
+        """
+
+        def tuned(spec: ParameterSpec) -> ParameterSpec:
+            if spec.of_head and spec.group == "frozen":
+                return replace(spec, group="own", trainable=True)
+            return replace(spec, trainable=spec.trainable and (spec.of_head or not head_alone))
+
+        return Layout(
+            tuple(tuned(spec) for spec in self.communicated),
+            tuple(tuned(spec) for spec in self.private),
+            self.turns,
+        )
+
     @property
     def d(self) -> int:
         """Number of communicated scalars per client (0 for `local-only`)."""
@@ -85,7 +112,7 @@ class Layout:
     @property
     def before_head(self) -> int:
         """Number of communicated scalars before the head, the last of all."""
-        return sum(spec.size for spec in self.communicated if not spec.name.startswith("head."))
+        return sum(spec.size for spec in self.communicated if not spec.of_head)
 
     @property
     def d_private(self) -> int:

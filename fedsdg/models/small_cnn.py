@@ -72,12 +72,12 @@ def make_layout(
     num_classes: int,
     *,
     local: bool = False,
-    head: Literal["shared", "private"] = "shared",
+    head: Literal["shared", "private", "frozen"] = "shared",
 ) -> Layout:
-    """Names, shapes and order of the parameters, all of the group "shared".
+    """Names, shapes and order of the parameters, all of the group "shared" but a frozen head.
 
-    A private `head` moves from the communicated to the private row, and with `local` all do; names
-    and order stay as they are.
+    A private or frozen `head` moves from the communicated to the private row, and with `local` all
+    do; names and order stay as they are.
     """
     if num_classes < 2:
         raise ValueError(f"a task needs at least 2 classes, got {num_classes}")
@@ -99,8 +99,9 @@ def make_layout(
     )
     if local:
         return Layout((), specs)
-    shared = len(specs) - 2 * (head == "private")  # weight and bias, the last of all
-    return Layout(specs[:shared], specs[shared:])
+    shared = len(specs) - 2 * (head != "shared")  # weight and bias, the last of all
+    own = specs[shared:]
+    return Layout(specs[:shared], tuple(s.frozen() for s in own) if head == "frozen" else own)
 
 
 def initial_values(layout: Layout, generator: np.random.Generator) -> tuple[Tensor, Tensor]:

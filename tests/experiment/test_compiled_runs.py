@@ -30,7 +30,8 @@ SKEW = "dirichlet~1.0"
 METHODS = (
     "fedsdg", "fedavg", "fedprox-inexact", "scaffold", "fedcurv", "ditto", "apfl", "fedrep",
     "fedper", "feddpa", {"type": "feddpa", "mixture": "per-sample"}, "ffa-lora", "rolora",
-    "fedsa-lora", "local-only", "fine-tune", "gated-head", "fed-rod", "fedsdg-heldout",
+    "fedsa-lora", "local-only", "fine-tune", "fedbabu", "gated-head", "fed-rod",
+    "fedsdg-heldout",
 )  # fmt: skip
 
 

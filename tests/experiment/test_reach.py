@@ -171,7 +171,7 @@ def test_another_release_and_doors_for_notebooks_change_no_run(package):
         ("personalisation.dual_path", FEDSDG),
         ("personalisation.ditto", {"ditto"}),
         ("personalisation.interpolate", {"interpolate"}),
-        ("personalisation.fine_tune", {"fine-tune"}),
+        ("personalisation.fine_tune", {"fine-tune", "fedbabu"}),
         ("personalisation.own_head", {"fedrep"}),
         ("personalisation.private_head", {"fedper"}),
         ("personalisation.frozen_a", {"ffa-lora"}),

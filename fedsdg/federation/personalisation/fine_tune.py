@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from fedsdg.federation.personalisation.personalisation import Personalisation
-from fedsdg.parts import Range, part
+from fedsdg.parts import Absent, Range, part
 
 
 @part
 class FineTune(Personalisation):
-    """At evaluation every client trains a copy of the global model (Yu et al. 2020)."""
+    """At evaluation every client trains a copy of the global model (Yu et al. 2020).
 
-    personal_epochs: Annotated[int, Range(1)] = 2
-    "e, local epochs before evaluation"
+    With a frozen head, clients train and send the rest alone, and the global model has the head
+    that all started from (FedBABU, Oh et al. 2022). Copies train their heads in any case.
+    """
+
+    personal_epochs: Annotated[int, Range(0)] = 2
+    "e, local epochs before evaluation; 0: clients are evaluated with the global model"
+    tunes: Annotated[Literal["all", "head"], Absent("all")] = "all"
+    "what trains before evaluation: `all`, or the `head` alone"
+    head: Annotated[Literal["shared", "frozen"], Absent("shared")] = "shared"
+    """`shared`: the head trains with the rest; `frozen`: it keeps its first values, drawn by seed
+    and the same for all clients, and is not sent"""
+
+    @property
+    def adapters(self) -> Mapping[str, Any]:
+        return {} if self.head == "shared" else {"head": self.head}
 
     @property
     def epochs(self) -> int:
         return self.personal_epochs
+
+    @property
+    def head_alone(self) -> bool:
+        return self.tunes == "head"

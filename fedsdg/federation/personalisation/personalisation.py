@@ -33,6 +33,11 @@ class Personalisation:
         return 0
 
     @property
+    def head_alone(self) -> bool:
+        """Whether in these epochs the head alone trains."""
+        return False
+
+    @property
     def private_first(self) -> int:
         """Local epochs in which only what is private moves, before the usual ones.
 

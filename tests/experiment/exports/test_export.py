@@ -186,6 +186,8 @@ ENTRIES = [
     "fedsdg-official",
     "fedsdg+head",
     "fine-tune",
+    "fedbabu",
+    {"type": "fedbabu", "tunes": "all"},
     "ditto",
     {"type": "interpolate", "weight": None},
     "fedrep",
