@@ -47,7 +47,7 @@ def test_every_method_of_the_table_is_asked_for_or_a_variant_or_a_rival():
     """What the specifications do not ask for are rivals of later papers, ceilings and variants."""
     named = {name for _, here, _ in ROWS for name in re.findall(r"`([^`]+)`", here)}
     rivals = {"fine-tune", "trimmed-mean", "fedrep", "ditto", "fedper", "ffa-lora", "fedsa-lora"}
-    rivals |= {"rolora", "apfl", "feddpa", "fed-rod", "centralised", "local-only"}
+    rivals |= {"rolora", "apfl", "feddpa", "fed-rod", "fedbabu", "centralised", "local-only"}
     ours = ("fedsdg+", "fedsdg-official", "fedsdg-heldout", "gated-head")
     variants = {name for name in methods() if name.startswith(ours)}
     assert set(methods()) - named == rivals | variants

@@ -14,10 +14,11 @@ from fedsdg.experiment.building import build
 from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.material import make_partition, prepare_material
 from fedsdg.experiment.method_entries import method_entry
+from fedsdg.federation import cohort_training
 from fedsdg.federation.clients import Clients
-from fedsdg.federation.cohorts import draw_batches
+from fedsdg.federation.cohorts import cohort_batches, draw_batches
 from fedsdg.federation.evaluation import personal_accuracies
-from fedsdg.federation.judged_models import private_as_judged
+from fedsdg.federation.judged_models import judged_models, private_as_judged
 from fedsdg.federation.messages import serialise
 from fedsdg.federation.steps import by_epochs
 from fedsdg.federation.traffic import traffic
@@ -200,8 +201,6 @@ def test_ffa_clients_all_use_the_servers_model(finished):
 
 def test_ffa_with_one_client_is_lora_whose_a_does_not_learn(finished):
     """Against FedAvg whose A's gradients are taken away before every step."""
-    from fedsdg.federation import cohort_training
-
     one = alone(finished, "ffa-lora")
     columns = offsets(alone(finished, "fedavg").layout.communicated)
     still = [place for name, place in columns.items() if name.endswith(".lora_A")]
@@ -215,6 +214,119 @@ def test_ffa_with_one_client_is_lora_whose_a_does_not_learn(finished):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cohort_training, "_fix", without)
         plain = finished("fedavg", (("clip_norm", 1.0),), clients=1, clients_per_round=1)
+    close(everything(one), everything(plain))
+
+
+# --- FedBABU --------------------------------------------------------------------------------------
+
+HEAD = {"head.weight", "head.bias"}
+
+
+def copies(one, **schedule):
+    """All parameters of the models that clients are judged with now, by name; and all steps."""
+    one = dataclasses.replace(one, schedule=dataclasses.replace(one.schedule, **schedule))
+    everybody = np.ones(one.num_clients, dtype=bool)
+    found = judged_models(one, ROUNDS, everybody, ~everybody)
+    theta = found.theta.expand(one.num_clients, -1)
+    private = found.private(torch.arange(one.num_clients))
+    named = views(theta, one.layout.communicated) | views(private, one.layout.private)
+    return named, found.steps
+
+
+@pytest.mark.parametrize("trainable", ["adapters", "full"])
+def test_a_frozen_head_is_the_common_draw_to_the_last_bit_and_is_not_sent(material, trainable):
+    if trainable == "full":
+        material = prepare_material("digits", None, "cpu")
+    one, plain = (prepared(material, entry, trainable=trainable) for entry in ("fedbabu", "fedavg"))
+    first = views(plain.start[None], plain.layout.communicated)
+    for name, value in everything(one).items():
+        assert torch.equal(value, first[name].expand_as(value)), name
+    one.run(), plain.run()
+    for name, value in everything(one).items():
+        assert torch.equal(value, first[name].expand_as(value)) == (name in HEAD), name
+    assert {spec.name for spec in one.layout.communicated} == first.keys() - HEAD
+    size = sum(first[name].numel() for name in HEAD)
+    assert plain.layout.d - one.layout.d == size
+    for row, usual in zip(one.records.rounds, plain.records.rounds, strict=True):
+        for sent in ("bytes_up", "bytes_down"):
+            assert usual[sent] - row[sent] >= 4 * 4 * size  # four clients, four bytes a number
+        assert "global_accuracy" in row
+    assert one.layout.own_parameters == 0
+
+
+@pytest.mark.parametrize(
+    ("entry", "moves"),
+    [
+        ("fedbabu", HEAD),
+        ({"type": "fedbabu", "tunes": "all"}, None),
+        ({"type": "fine-tune", "tunes": "head"}, HEAD),
+        ("fine-tune", None),
+    ],
+    ids=str,
+)
+def test_before_an_evaluation_copies_train_what_is_tuned_alone(finished, entry, moves):
+    one = finished(entry)
+    before, (tuned, steps) = everything(one), copies(one)
+    for name, value in before.items():
+        same = [torch.equal(a, b) for a, b in zip(value, tuned[name], strict=True)]
+        assert same == [moves is not None and name not in moves] * CLIENTS, name
+    assert steps == 2 * one.batches_per_epoch(np.arange(CLIENTS)).sum()
+    assert one.records.rounds[-1]["evaluation_steps"] == steps
+    for name, value in everything(one).items():
+        assert torch.equal(value, before[name]), "nothing is fed back"
+
+
+def test_a_tuned_head_is_that_of_a_plain_loop(finished):
+    """Adam of PyTorch on the head of one client, whose adapters stand still."""
+    one = finished("fedbabu")
+    named, before = copies(one)[0], everything(one)
+    head = [before[name][:1].clone().requires_grad_() for name in ("head.weight", "head.bias")]
+    fixed = {name: value[:1] for name, value in before.items()}
+    adam = torch.optim.Adam(head, lr=one.work.eta_g)
+    batches = cohort_batches(
+        one.shards.train, [0], purpose="evaluation", seed=0, round_=ROUNDS,
+        batch_size=one.schedule.batch_size, epochs=2,
+    )[0]  # fmt: skip
+    for batch in batches:
+        adam.zero_grad()
+        parameters = fixed | {"head.weight": head[0], "head.bias": head[1]}
+        scores = one.model.logits(one.samples.images[batch], [len(batch)], parameters)
+        torch.nn.functional.cross_entropy(scores, one.samples.labels[batch]).backward()
+        torch.nn.utils.clip_grad_norm_(head, one.work.clip_norm)
+        adam.step()
+    for name, value in zip(("head.weight", "head.bias"), head, strict=True):
+        moved = (value - before[name][:1]).norm()
+        assert (named[name][:1] - value).norm() < 1e-3 * moved
+
+
+def test_without_epochs_of_tuning_clients_are_judged_with_the_global_model(finished):
+    plain, one = finished({"type": "fedbabu", "personal_epochs": 0}), finished("fedbabu")
+    assert torch.equal(plain.theta, one.theta), "an evaluation feeds nothing back"
+    named = {name: value[:1] for name, value in everything(plain).items()}
+    right = []
+    for test in plain.shards.test:
+        scores = plain.model.logits(plain.samples.images[test], [len(test)], named)
+        right.append(float((scores.argmax(1) == plain.samples.labels[test]).double().mean()))
+    row, tuned = plain.records.rounds[-1], one.records.rounds[-1]
+    assert row["personal_accuracy"] == pytest.approx(np.mean(right))
+    assert tuned["personal_accuracy"] != row["personal_accuracy"]
+    assert tuned["global_accuracy"] == row["global_accuracy"]
+    assert row["evaluation_steps"] == 0
+
+
+def test_fedbabu_with_one_client_is_lora_whose_head_does_not_learn(finished, monkeypatch):
+    """Against FedAvg whose gradients by the head are taken away before every step."""
+    one = alone(finished, "fedbabu")
+    columns = offsets(alone(finished, "fedavg").layout.communicated)
+    real = cohort_training._fix
+
+    def without(rows, moves):
+        real(rows, moves)
+        for name in HEAD:
+            rows.theta_grad[:, columns[name]] = 0
+
+    monkeypatch.setattr(cohort_training, "_fix", without)
+    plain = finished("fedavg", (("clip_norm", 1.0),), clients=1, clients_per_round=1, rounds=3)
     close(everything(one), everything(plain))
 
 
@@ -248,7 +360,7 @@ def test_fedsa_with_one_client_is_lora(finished, head):
 def test_a_frozen_a_and_a_private_b_leave_nothing_to_learn_in_common():
     with pytest.raises(ValueError, match="set one of factor_a and factor_b to 'shared'"):
         AdapterConfig(factor_a="frozen", factor_b="private")
-    for option in ({"factor_a": "frozen"}, {"factor_b": "private"}):
+    for option in ({"factor_a": "frozen"}, {"factor_b": "private"}, {"head": "frozen"}):
         with pytest.raises(ValueError, match=f"so {next(iter(option))} must be 'shared'"):
             AdapterConfig(local=True, **option)
 

@@ -11,10 +11,11 @@ from fedsdg.parts import Absent, Range, part
 
 @part
 class FineTune(Personalisation):
-    """At evaluation every client trains a copy of the global model (Yu et al. 2020).
+    """At evaluation every client trains a copy of the global model or of its head, then drops it.
 
-    With a frozen head, clients train and send the rest alone, and the global model has the head
-    that all started from (FedBABU, Oh et al. 2022). Copies train their heads in any case.
+    Yu et al. (2020) train the whole copy. FedBABU (Oh et al. 2022) freezes the head in the rounds,
+    so that clients train and send the body alone, and trains it before evaluation. The authors'
+    body is a whole network; here it is what clients share but for the head, usually the adapters.
     """
 
     personal_epochs: Annotated[int, Range(0)] = 2
@@ -22,8 +23,8 @@ class FineTune(Personalisation):
     tunes: Annotated[Literal["all", "head"], Absent("all")] = "all"
     "what trains before evaluation: `all`, or the `head` alone"
     head: Annotated[Literal["shared", "frozen"], Absent("shared")] = "shared"
-    """`shared`: the head trains with the rest; `frozen`: it keeps its first values, drawn by seed
-    and the same for all clients, and is not sent"""
+    """`shared`: the head trains with the rest; `frozen`: until evaluation it keeps its first
+    values, drawn by seed and the same for all clients, and is not sent"""
 
     @property
     def adapters(self) -> Mapping[str, Any]:

@@ -222,7 +222,9 @@ def test_clients_give_the_runs_scores_with_peft_and_with_timm(done, entry, tmp_p
 
 
 @pytest.mark.parametrize(
-    "entry", ["fedavg", "fedsdg", "ffa-lora", "ditto", "feddpa", PER_SAMPLE, "apfl"], ids=str
+    "entry",
+    ["fedavg", "fedsdg", "fedbabu", "ffa-lora", "ditto", "feddpa", PER_SAMPLE, "apfl"],
+    ids=str,
 )
 def test_the_model_of_all_is_exported_where_there_is_one(done, entry, tmp_path):
     one = done(entry)
