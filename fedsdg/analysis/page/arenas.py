@@ -52,10 +52,14 @@ class Arena:
         where = f"{self.cell.setting.title}, " if several else ""
         return f"{self.summary.experiment}: {where}{skew_title(self.cell.skew)}"
 
+    def asked(self, method: str) -> list[dict[str, Any]]:
+        """All runs of the method that the experiment wants, by seed."""
+        runs = [run for run in self.summary.at(self.cell) if run["method"] == method]
+        return sorted(runs, key=lambda run: run["seed"])
+
     def runs(self, method: str) -> list[dict[str, Any]]:
-        """The method's runs that went well, by seed."""
-        runs = [r for r in self.summary.at(self.cell) if r["method"] == method]
-        return sorted((r for r in runs if r["status"] == "ok"), key=lambda run: run["seed"])
+        """Those of them that went well."""
+        return [run for run in self.asked(method) if run["status"] == "ok"]
 
 
 def found_experiments(records: Path, names: Sequence[str] = ()) -> list[str]:
@@ -156,8 +160,8 @@ def cast_of(arena: Arena) -> list[dict[str, Any]]:
     """Each method as the page shows it.
 
     Returns:
-        Label, title, family, ``about`` (the declared method that it is or varies), colours, dash,
-        shape, and whether it leads: curves show it before anybody chooses.
+        Label, title, ``about`` (the declared method that it is or varies), ``look``, and whether it
+        leads: curves show it before anybody chooses.
     """
     summary = arena.summary
     look = looks(summary.run_methods())
@@ -167,10 +171,9 @@ def cast_of(arena: Arena) -> list[dict[str, Any]]:
         {
             "label": method,
             "title": method_title(method),
-            "family": family(method),
             "about": base_method(method) or method,
             "lead": method in shown,
-            **drawn(look[method]),
+            "look": drawn(look[method]),
         }
         for method in arena.methods
     ]

@@ -1,4 +1,4 @@
-"""Behind every number its runs: seeds, hashes, machine, days, and the command that makes them."""
+"""Behind every number its runs: values by seed, hashes, machine, days, and how to repeat them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedsdg.analysis.formatting import printed
 from fedsdg.analysis.grids import Grid
+from fedsdg.analysis.names import OWN, OWN_WORST, Metric
 from fedsdg.analysis.page.arenas import Arena
 from fedsdg.analysis.record import ORIGINS, Origin, origins_of, read_origins
 from fedsdg.analysis.summary import Summary
@@ -54,6 +56,49 @@ def said(origin: Origin) -> str:
     return "; ".join(part for part in parts if part)
 
 
+def steps_of(summary: Summary) -> dict[tuple[Any, ...], float]:
+    """Local steps of all clients in a whole run, by data set, clients, skew, method and seed."""
+    keys = ["dataset", "clients", "skew", "method", "seed"]
+    frame = summary.frame("rounds", keys, ["local_steps"]).dropna(subset=["local_steps"])
+    return dict(frame.groupby(keys)["local_steps"].sum())
+
+
+def values_of(arena: Arena, steps: Mapping[tuple[Any, ...], float]) -> dict[str, dict[str, Any]]:
+    """What each method reached and cost, seed by seed.
+
+    Args:
+        arena: The cell.
+        steps: ``steps_of`` its summary.
+
+    Returns:
+        Method → column → its values by seed: shares of 1, bytes, steps; six digits of each.
+        ``seeds`` are those of the runs that went well; None stands where a run has no such number.
+    """
+    summary, found = arena.summary, {}
+    setting, skew = arena.cell.setting, arena.cell.skew
+    for method in arena.methods:
+        runs = arena.runs(method)
+        ways = [(run["bytes_up"], run["bytes_down"]) for run in runs]
+        place = (setting.dataset, setting.clients, skew, method)
+        columns = {
+            metric.key: [run[f"{summary.reported}_{metric.key}"] for run in runs]
+            for metric in metrics_of(summary)
+        }
+        columns["bytes"] = [None if None in both else float(sum(both)) for both in ways]
+        columns["steps"] = [steps.get((*place, run["seed"])) for run in runs]
+        rounded = {
+            name: [None if value is None else printed(float(value)) for value in values]
+            for name, values in columns.items()
+        }
+        found[method] = {"seeds": [run["seed"] for run in runs], **rounded}
+    return found
+
+
+def metrics_of(summary: Summary) -> list[Metric]:
+    """The metrics of the page: the headline first, and nothing twice."""
+    return [m for m in summary.metrics if m not in (OWN, OWN_WORST)]
+
+
 def runs_behind(arena: Arena, origins: Sequence[Origin]) -> dict[str, dict[str, Any]]:
     """What is behind the numbers of each method.
 
@@ -62,7 +107,7 @@ def runs_behind(arena: Arena, origins: Sequence[Origin]) -> dict[str, dict[str, 
         origins: ``origins_in`` of its summary.
 
     Returns:
-        Method → columns by seed, in the order of ``leaderboard.values_of``: the hashes, the index
+        Method → columns by seed, in the order of ``values_of``: the hashes, the index
         of the origin (−1 where none is known), whether it was made with uncommitted ``changes``,
         and the run's folder.
     """
