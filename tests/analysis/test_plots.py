@@ -21,7 +21,7 @@ from fedsdg.analysis.summarise import summarise
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.views.clients import class_counts
 from fedsdg.files import sha256_file
-from fedsdg.files.declarations import families, titles
+from fedsdg.files.declarations import titles
 
 from .conftest import METHODS as METHODS_OF_GRID
 from .conftest import Run
@@ -348,24 +348,6 @@ def test_every_method_has_its_own_look() -> None:
     assert len({(look.colour, str(look.dashes)) for look in variants.values()}) == 12
     assert not {v.colour for v in variants.values()} & {look.colour for look in known.values()}
     assert all(len(to_rgb(look.colour)) == 3 for look in (*known.values(), *variants.values()))
-
-
-def test_a_method_that_is_not_listed_is_drawn_in_a_hue_of_its_family(monkeypatch) -> None:
-    settled = style._known()
-    unlisted = {**families(), "near-krum": "Robust rules", "odd": "A family that is new"}
-    monkeypatch.setattr(style, "families", lambda: unlisted)
-    style._known.cache_clear()
-    try:
-        known = style._known()
-    finally:
-        style._known.cache_clear()
-    kin = [settled[m] for m, family in families().items() if family == "Robust rules"]
-    look = known["near-krum"]
-    assert look.colour in {one.colour for one in kin}
-    assert (look.colour, look.dashes) not in {(one.colour, one.dashes) for one in settled.values()}
-    assert look.marker not in {one.marker for one in kin if one.colour == look.colour}
-    assert "odd" not in known
-    assert {m: known[m] for m in settled} == settled
 
 
 @pytest.mark.parametrize("rise", [0.2, 0.0])
