@@ -297,7 +297,6 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
                     "distance_worst": 1.0,
                     "seconds": 1000.0,
                 },
-                "logarithmic": ("distance_median", "distance_worst", "seconds"),
             },
             "The trade-off of robust means over the share of attackers: distance from the "
             "aggregated step to the mean of the honest clients' updates (median over rounds), "

@@ -50,15 +50,27 @@ BAND_SEEDS, INTERVAL_SEEDS = 3, 5
 _STEPS = (1, 2, 5, 10)
 
 #: Groups of matplotlib's settings.
-_TICKS = {"color": MUTED, "labelcolor": INK, "labelsize": 7.0}
-_TICKS |= {"major.size": 2.5, "major.width": 0.6}
+_TICKS = {
+    "color": MUTED,
+    "labelcolor": INK,
+    "labelsize": 7.0,
+    "major.size": 2.5,
+    "major.width": 0.6,
+}
 _SETTINGS: dict[str, dict[str, Any]] = {
     # Shipped with matplotlib: the same glyphs everywhere.
     "font": {"family": "DejaVu Sans", "size": 8.0},
     "axes": {
-        **{"titlesize": 8.5, "titleweight": "bold", "labelsize": 8.0, "labelcolor": INK},
-        **{"edgecolor": MUTED, "linewidth": 0.6, "grid": True, "axisbelow": True},
-        **{"spines.top": False, "spines.right": False},
+        "titlesize": 8.5,
+        "titleweight": "bold",
+        "labelsize": 8.0,
+        "labelcolor": INK,
+        "edgecolor": MUTED,
+        "linewidth": 0.6,
+        "grid": True,
+        "axisbelow": True,
+        "spines.top": False,
+        "spines.right": False,
     },
     "grid": {"color": GRID, "linewidth": 0.6},
     # Titles come from configs and plugins: a $ is a dollar sign.
@@ -115,7 +127,10 @@ _SOLID, _DASHED, _DOTTED, _DASHDOT = _DASHES
 _HUES = {
     "#D55E00": ("osD^", "fedsdg", "fedsdg-official", "fedsdg-official-aligned", "fedsdg-heldout"),
     "#F0A35E": (
-        *("h>os", "fedsdg+geometric-median", "fedsdg+multikrum", "fedsdg+screened"),
+        "h>os",
+        "fedsdg+geometric-median",
+        "fedsdg+multikrum",
+        "fedsdg+screened",
         "fedsdg+head",
     ),
     "#0072B2": ("sD", "fedavg", "fedavg-uniform"),
@@ -197,7 +212,7 @@ _TITLES: Mapping[str, Mapping[Any, str] | Callable[[Any], str]] = {
     },
 }
 #: How the values of a column are ordered; those of others stand in order of appearance.
-_ORDERS: Mapping[str, Callable[[Any], Any]] = {
+ORDERS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("method", "rival"), method_order),
     "scenario": natural_order,
     **dict.fromkeys(("share", "alpha"), float),
@@ -235,11 +250,6 @@ def title_of(column: str, value: Any) -> str:
         titles = _TITLES.get(column, str)
         text = titles.get(value, str(value)) if isinstance(titles, Mapping) else titles(value)
     return text if len(text) <= _LETTERS else f"{text[: _LETTERS - 1]}…"
-
-
-def order_of(column: str) -> Callable[[Any], Any] | None:
-    """The sorting key of a column's values; None: they stand in order of appearance."""
-    return _ORDERS.get(column)
 
 
 def look_of(column: str, values: Sequence[Any]) -> dict[Any, Look]:
@@ -336,16 +346,6 @@ def wrapped(text: str, figure: Figure, columns: int) -> str:
         columns: The number of panels side by side.
     """
     return textwrap.fill(text, max(12, int(11.5 * figure.get_figwidth() / columns)))
-
-
-def lettered(title: str, unit: str) -> str:
-    """The label of an axis: what is shown, and its unit in brackets.
-
-    Args:
-        title: The title of a row of panels; empty where the panels have titles of their own.
-        unit: The unit, or the whole label where there is no title.
-    """
-    return f"{title} ({unit})" if title and unit else title or unit
 
 
 def ticks_within(axis: Axis, low: float, high: float, *, about: int = 5) -> None:
