@@ -286,6 +286,16 @@ def test_a_difference_whose_interval_includes_zero_is_open() -> None:
     assert faces[1.0] == "white" and faces[2.0] != "white"
 
 
+def test_a_rule_that_loses_accuracy_is_drawn_as_points_lost() -> None:
+    means = {"method": ["krum", "fedavg"], "mean": [0.012, -0.2]}
+    with styled():
+        axes = FIGURES["byzantine"].drawn(place(attack="ALIE", share=0.2, **means)).axes[0]
+    rows = [text.get_text() for text in axes.get_yticklabels()]
+    lost = dict(zip(rows, axes.collections[0].get_array().ravel(), strict=True))
+    assert lost == pytest.approx({"FedAvg (samples)": 20.0, "Krum": -1.2})
+    assert {text.get_text() for text in axes.texts} == {"20.0", "−1.2"}
+
+
 def test_partition_counts_local_samples_only(make_partitions) -> None:
     path = make_partitions(skews=("dirichlet~0.3",), seeds=(0,))[0]
     counts = class_counts([path])

@@ -21,7 +21,6 @@ from fedsdg.analysis.page import sections, tables
 from fedsdg.analysis.page.arenas import (
     about_methods,
     arenas_of,
-    cast_of,
     family,
     found_experiments,
     opened,
@@ -30,12 +29,11 @@ from fedsdg.analysis.page.charts import specifications
 from fedsdg.analysis.page.document import document
 from fedsdg.analysis.page.runs import (
     commands,
+    methods_of,
     metrics_of,
     origins_in,
-    runs_behind,
     said,
     steps_of,
-    values_of,
 )
 from fedsdg.analysis.speed import Measurements
 from fedsdg.analysis.standing import Standing
@@ -185,16 +183,14 @@ def _arenas(summary: Summary, grids: Mapping[str, Grid]) -> list[tuple[Any, dict
     over_time = {metric.key: progress(summary, metric) for metric in metrics}
     found = []
     for arena in arenas_of(summary):
-        values, behind = values_of(arena, steps), runs_behind(arena, origins)
+        methods = methods_of(arena, origins, steps)
+        values = {method["label"]: method["values"] for method in methods}
         shown = {
             "id": arena.id,
             "title": arena.title,
             "experiment": summary.experiment,
             "metrics": [{"key": m.key, "title": m.title} for m in metrics],
-            "methods": [
-                {**one, "values": values[one["label"]], "runs": behind[one["label"]]}
-                for one in cast_of(arena)
-            ],
+            "methods": methods,
             "origins": [said(origin) for origin in origins],
             "commands": commands(arena, grids),
             "curves": sections.curves(arena, over_time),

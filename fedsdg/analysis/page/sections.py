@@ -167,10 +167,9 @@ def gate_maps(arena: Arena, frame: pd.DataFrame) -> list[dict[str, Any]]:
     found = []
     here = frame[arena.cell.matches(frame)]
     for (method, seed), rows in groups(here, "method", "seed"):
-        kinds = rows.groupby("client")["kind"].last()
-        of_b = {int(c): bool(kinds.get(c, False)) for c in range(arena.cell.setting.clients)}
-        parted = bool(kinds.notna().any())
-        clients = sorted(of_b, key=lambda client: (of_b[client], client))
+        kinds = rows.groupby("client")["kind"].last().reindex(range(arena.cell.setting.clients))
+        parted, of_b = bool(kinds.notna().any()), kinds.eq(True)
+        clients = [*of_b.sort_values(kind="stable").index]
         rounds = sorted(rows["round"].unique().tolist())
         entry: dict[str, Any] = {
             "method": method,

@@ -117,7 +117,7 @@ def leaderboard(arena: Arena, values: Mapping[str, Mapping[str, Any]]) -> Sheet:
 
     Args:
         arena: The cell.
-        values: ``runs.values_of`` it.
+        values: Method → ``values`` of ``runs.methods_of``.
     """
     summary, metrics = arena.summary, metrics_of(arena.summary)
     # Of a definition "Name (%): what it is" the second half.

@@ -169,7 +169,6 @@ def curves(
     shape: str = "curve",
     named: bool = False,
     base: float | None = None,
-    share: bool = True,
     **panels: Any,
 ) -> Figure:
     """Means against a quantity, a line for each value of a column, with intervals over seeds.
@@ -179,14 +178,13 @@ def curves(
             where seeds were averaged.
         x: The column of the quantity.
         line: The column of the lines.
-        scale: A factor of the means, or one for each measure; 100 is an accuracy, whose axis ends
-            at 0 and 100 where there is no ``base``. Of several measures the others have a
-            logarithmic axis.
+        scale: A factor of the means, or one for each measure that has one; 100 is an accuracy,
+            whose axis ends at 0 and 100 where there is no ``base``. Of several measures the others
+            have a logarithmic axis.
         shape: "curve", with bands; "steps": a mean holds until the next; "categories": the
             quantity has few values, at equal distances, with bars.
         named: Whether lines are named at their ends, and not in a legend.
         base: A mean to measure by: a dashed line.
-        share: Whether panels side by side have one axis of means.
         panels: Arguments of ``facets``.
     """
     frame = located(frame)
@@ -197,7 +195,7 @@ def curves(
     )
     panels = {"labels": ("round", "accuracy (%)"), "height": 2.5, **panels}
     figure, found = facets(
-        frame, wrap=2 if named else 3, sharey="row" if "down" in panels else share, **panels
+        frame, wrap=2 if named else 3, sharey="row" if "down" in panels else not few, **panels
     )
     banded = _banded(lines, look, len(lines) if few else 3)
     for panel, part in found:
@@ -239,9 +237,9 @@ def _scaled(frame: pd.DataFrame, scale: float | Mapping[str, float], cut: bool) 
 
     Intervals of an accuracy are cut at 0 and 100 %.
     """
-    factor = (
-        pd.Series(scale, frame.index) if isinstance(scale, float) else frame["measure"].map(scale)
-    )
+    factor = pd.Series(scale if isinstance(scale, float) else 1.0, frame.index)
+    if isinstance(scale, Mapping):
+        factor = frame["measure"].map(scale).fillna(1.0)
     percent = (factor == 100.0) & cut
     scaled = {name: factor * frame[name] for name in ("mean", "low", "high") if name in frame}
     cropped = {name: values.clip(0.0, 100.0) for name, values in scaled.items() if name != "mean"}
@@ -267,9 +265,8 @@ def _curve(panel: Axes, own: pd.DataFrame, look: Look, turn: int, shape: str) ->
     """
     step = max(len(own) // 3, 1)
     every = [len(own) - 1] if shape == "steps" else (turn % step, step)
-    marks = look.marks() | {"markevery": every} if look.colour != GREY else {}
     drawn = "steps-post" if shape == "steps" else "default"
-    panel.plot(own["at"], own["mean"], drawstyle=drawn, **marks, **look.line())
+    panel.plot(own["at"], own["mean"], drawstyle=drawn, markevery=every, **look.line())
 
 
 def _logarithmic(panel: Axes) -> None:
@@ -360,12 +357,11 @@ def dots(
             offset = 0.2 * (turn - (len(marks) - 1) / 2) if len(marks) > 2 else 0.0
             for row in records(own):
                 _dot(panel, row, names.index(row[y]) + offset, look[value], against_zero)
-        first = _is_first(panel)
-        panel.set_yticks(range(len(names)), [title_of(y, n) if first else "" for n in names])
+        panel.set_yticks(range(len(names)), [title_of(y, name) for name in names])
         for text, name in zip(panel.get_yticklabels(), names, strict=True):
             text.set_fontweight("bold" if name == roles().subject else "normal")
         panel.set_ylim(len(names) - 0.4, -0.6)
-        panel.tick_params(axis="y", length=0)
+        panel.tick_params(axis="y", length=0, labelleft=_is_first(panel))
     if mark is not None:
         _legend(figure, marks, look, mark, linestyle="")
     _count(figure, left_out)
@@ -425,9 +421,8 @@ def _dot(
         ends = (low, high) if against_zero else (max(low, 0.0), min(high, 100.0))
         panel.hlines(height, *ends, color=look.colour, linewidth=1.0, alpha=0.8)
     face = "white" if is_open else look.colour
-    marks = look.marks() | {"markersize": 3.8, "markeredgewidth": 0.8}
-    marks |= {"markerfacecolor": face, "markeredgecolor": look.colour}
-    panel.plot(mean, height, color=look.colour, **marks)
+    marks = {"markersize": 3.8, "markeredgewidth": 0.8, "markerfacecolor": face}
+    panel.plot(mean, height, **look.line() | marks | {"markeredgecolor": look.colour})
 
 
 def heat_map(
@@ -596,7 +591,7 @@ def paths(frame: pd.DataFrame, **panels: Any) -> Figure:
     ends = [(part[c].min(), part[c].max()) for _, part in found for c in ("x", "y")]
     reach = 0.55 * max(high - low for low, high in ends)
     aggregate = Look(INK, (0, (2, 1.5)), "D", width=0.9, order=4)
-    dashed: dict[str, Any] = {**aggregate.line(), **aggregate.marks(), "markersize": 3.6}
+    dashed: dict[str, Any] = aggregate.line() | {"markersize": 3.6}
     for panel, part in found:
         for client, own in groups(part[part["kind"] == "local"], "client"):
             colour = look[client].colour
@@ -647,8 +642,8 @@ def _legend(
     """The legend below all panels, the subject in bold; methods in grey are counted."""
     named = [value for value in values if look[value].colour != GREY]
     handles = [
-        Line2D([], [], label=title_of(column, v), **look[v].marks(), **{**look[v].line(), **line})
-        for v in named
+        Line2D([], [], label=title_of(column, value), **look[value].line() | line)
+        for value in named
     ]
     if others := len(values) - len(named):
         handles.append(Line2D([], [], color=GREY, linewidth=0.8, label=f"others ({others})"))

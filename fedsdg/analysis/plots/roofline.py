@@ -87,8 +87,7 @@ def _growth(panel: Axes, rows: Sequence[Row], key: str, cache: int) -> None:
     for rule in rules:
         mine = sorted((row for row in rows if row["rule"] == rule), key=lambda row: row[key])
         at, shares = [row[key] for row in mine], [row["floor"] for row in mine]
-        style = look[rule].marks() | look[rule].line()
-        panel.plot(at, shares, label=rule_title(rule), **style)
+        panel.plot(at, shares, label=rule_title(rule), **look[rule].line())
     panel.set(xscale="log", yscale="log")
     shares = [row["floor"] for row in rows]
     logarithmic_ticks(panel.yaxis, min(shares), max(1.0, *shares))

@@ -98,20 +98,14 @@ class Look:
     order: int = 2
 
     def line(self) -> dict[str, Any]:
-        """Keywords of ``Axes.plot``."""
+        """Keywords of ``Axes.plot``; a thin rim keeps markers apart."""
         return {
             "color": self.colour,
             "linestyle": self.dashes,
             "linewidth": self.width,
             "zorder": self.order,
-        }
-
-    def marks(self) -> dict[str, Any]:
-        """Keywords of ``Axes.plot`` for its markers, with a thin rim that keeps them apart."""
-        size = 6.0 if self.width > 2 else 5.5 if self.marker == "*" else 4.2
-        return {
             "marker": self.marker,
-            "markersize": size,
+            "markersize": 6.0 if self.width > 2 else 5.5 if self.marker == "*" else 4.2,
             "markeredgecolor": "white",
             "markeredgewidth": 0.5,
         }
@@ -159,7 +153,7 @@ YARDSTICK = Look("#222222", _DASHED, "", width=1.4)
 _WIDE, _FRONT = 2.4, 5
 
 #: A method in the background, and dots that nothing tells apart.
-BACKGROUND, PLAIN = Look(GREY, width=0.8, order=1), Look("#D55E00")
+BACKGROUND, PLAIN = Look(GREY, marker="", width=0.8, order=1), Look("#D55E00")
 
 #: For labels that no known method has, such as the variants of an ablation, in their order.
 #: None of these is a known method's colour, so that a variant is not taken for a rival.

@@ -291,7 +291,7 @@ def test_how_the_runs_were_made_is_a_table_of_their_configs(tab, reference):
     tab.select_option("#arena", NEEDS)
     tab.fill("#find", "nobody")  # filters are of the leaderboard alone
     tab.click(".board:not([hidden]) summary")
-    common, own = (tab.locator(".board:not([hidden]) .plain").nth(i) for i in (0, 1))
+    common, own = (tab.locator(".board:not([hidden]) details table").nth(i) for i in (0, 1))
     config = json.loads(runs.loc[runs["method"] == "ditto", "config"].iloc[0])
     assert f"rounds\t{config['federation']['rounds']}" in common.inner_text()
     _, heads, *rows = (line.split("\t") for line in own.inner_text().splitlines())

@@ -299,6 +299,7 @@ def test_robustness_is_the_loss_against_the_same_rule_without_attackers(referenc
             lost = 100 * (table.loc[method][share] - table.loc[method][0.0])
             half = student.ppf(0.975, 4) * lost.std(ddof=1) / math.sqrt(5)
             assert one.value == pytest.approx(lost.mean(), abs=0.051)
+            assert one.full == pytest.approx(min(max(-one.value, 0.0) / 20, 1.0), abs=0.006)
             ends = re.search(r"\[(.+), (.+)\]", one.told.replace("−", "-"))
             assert ends is not None
             assert [float(end) for end in ends.groups()] == pytest.approx(
