@@ -176,7 +176,7 @@ def gate_maps(arena: Arena, frame: pd.DataFrame) -> list[dict[str, Any]]:
             "seed": int(seed),
             "rounds": rounds,
             "clients": clients,
-            "kinds": ["AB"[of_b[client]] if parted else "" for client in clients],
+            "kinds": ["AB"[int(of_b[client])] if parted else "" for client in clients],
             "blocks": len(rows["gates"].iloc[0]),
         }
         for column in MEASURES:

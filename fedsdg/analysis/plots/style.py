@@ -57,7 +57,7 @@ _TICKS = {
     "major.size": 2.5,
     "major.width": 0.6,
 }
-_SETTINGS: dict[str, dict[str, Any]] = {
+_SETTINGS: dict[Any, dict[str, Any]] = {
     # Shipped with matplotlib: the same glyphs everywhere.
     "font": {"family": "DejaVu Sans", "size": 8.0},
     "axes": {
