@@ -212,13 +212,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
         "gate_dynamics": Plot(
             clients.gate_course,
             "curves",
-            {
-                "line": "group",
-                "down": "measure",
-                "scale": 1.0,
-                "labels": ("round", ""),
-                "height": 1.9,
-            },
+            {"line": "group", "down": "measure", "labels": ("round", ""), "height": 1.9},
             "{subject}'s gates at each evaluation: means over the clients that were drawn, for "
             "clients that agree (A) and clients that do not (B) where there are such. The private "
             "share of a block is ‖m B_p A_p‖ / (‖m B_p A_p‖ + ‖B_g A_g‖). ρ is Spearman's "
@@ -229,11 +223,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
         "weights": Plot(
             clients.weight_shares,
             "curves",
-            {
-                "line": "group",
-                "labels": ("round", "% of an equal share"),
-                "base": 100.0,
-            },
+            {"line": "group", "labels": ("round", "% of an equal share"), "base": 100.0},
             "Aggregation weights of {subject} by round, in percent of an equal share: the mean "
             "weight of the clients that agree (A) and of those that do not (B); where clients are "
             "of one kind, the lowest, the median and the highest weight of a cohort. Means over "
@@ -285,11 +275,6 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
                 "across": ("cell", "measure"),
                 "labels": ("", ""),
                 "shape": "categories",
-                "scale": {
-                    "accuracy_median": 100.0,
-                    "accuracy_worst": 100.0,
-                    "seconds": 1000.0,
-                },
             },
             "The trade-off of robust means over the share of attackers: distance from the "
             "aggregated step to the mean of the honest clients' updates (median over rounds), "

@@ -26,9 +26,11 @@ from fedsdg.analysis.plots.style import (
     GREY,
     INK,
     INTERVAL_SEEDS,
+    LOGARITHMIC,
     MUTED,
     ORDERS,
     PLAIN,
+    SCALES,
     Look,
     accuracy_axis,
     cast,
@@ -165,7 +167,6 @@ def curves(
     *,
     x: str = "round",
     line: str = "method",
-    scale: float | Mapping[str, float] = 100.0,
     shape: str = "curve",
     named: bool = False,
     base: float | None = None,
@@ -173,14 +174,13 @@ def curves(
 ) -> Figure:
     """Means against a quantity, a line for each value of a column, with intervals over seeds.
 
+    Means are accuracies, whose axis ends at 0 and 100, unless they are of a ``measure``.
+
     Args:
         frame: ``x``, ``line``, the columns of the panels, and ``mean``; ``n``, ``low``, ``high``
             where seeds were averaged.
         x: The column of the quantity.
         line: The column of the lines.
-        scale: A factor of the means, or one for each measure that has one; 100 is an accuracy,
-            whose axis ends at 0 and 100 where there is no ``base``. Of several measures the others
-            have a logarithmic axis.
         shape: "curve", with bands; "steps": a mean holds until the next; "categories": the
             quantity has few values, at equal distances, with bars.
         named: Whether lines are named at their ends, and not in a legend.
@@ -190,9 +190,7 @@ def curves(
     frame = located(frame)
     lines, look = values_of(frame, line), _looks(frame, line, None if named else x)
     few = values_of(frame.sort_values(x), x) if shape == "categories" else []
-    frame = _scaled(frame, scale, base is None).assign(
-        at=frame[x].map(few.index) if few else frame[x]
-    )
+    frame = _scaled(frame, base is None).assign(at=frame[x].map(few.index) if few else frame[x])
     panels = {"labels": ("round", "accuracy (%)"), "height": 2.5, **panels}
     figure, found = facets(
         frame, wrap=2 if named else 3, sharey="row" if "down" in panels else not few, **panels
@@ -212,7 +210,7 @@ def curves(
     for panel, part in found:
         if part["accuracy"].all():
             accuracy_axis(panel)
-        elif isinstance(scale, Mapping):
+        elif "measure" in part and part["measure"].isin(LOGARITHMIC).all():
             _logarithmic(panel)
     if named:
         _name_ends(found, look, line, panels["height"])
@@ -232,19 +230,18 @@ def _banded(lines: Sequence[Any], look: Mapping[Any, Look], most: int) -> list[A
     return [roles().subject] if roles().subject in coloured else coloured[:1]
 
 
-def _scaled(frame: pd.DataFrame, scale: float | Mapping[str, float], cut: bool) -> pd.DataFrame:
+def _scaled(frame: pd.DataFrame, cut: bool) -> pd.DataFrame:
     """The frame in the units of its axes, and whether they are those of an accuracy.
 
-    Intervals of an accuracy are cut at 0 and 100 %.
+    ``cut``: whether intervals of an accuracy are cut at 0 and 100 %.
     """
-    factor = pd.Series(scale if isinstance(scale, float) else 1.0, frame.index)
-    if isinstance(scale, Mapping):
-        factor = frame["measure"].map(scale).fillna(1.0)
+    factor = pd.Series(100.0, frame.index)
+    if "measure" in frame:
+        factor = frame["measure"].map(SCALES).fillna(1.0)
     percent = (factor == 100.0) & cut
     scaled = {name: factor * frame[name] for name in ("mean", "low", "high") if name in frame}
-    cropped = {name: values.clip(0.0, 100.0) for name, values in scaled.items() if name != "mean"}
-    kept = {name: values.where(percent, scaled[name]) for name, values in cropped.items()}
-    return frame.assign(accuracy=percent, **scaled | kept)
+    cropped = {name: x.clip(0.0, 100.0).where(percent, x) for name, x in scaled.items()}
+    return frame.assign(accuracy=percent, **cropped)
 
 
 def _intervals(panel: Axes, own: pd.DataFrame, colour: str, bars: bool) -> None:

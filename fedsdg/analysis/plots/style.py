@@ -205,6 +205,9 @@ _TITLES: Mapping[str, Mapping[Any, str] | Callable[[Any], str]] = {
         "seconds": "time of one aggregation (ms)",
     },
 }
+#: Measure → a factor of its values, 1 without one; 100 is an accuracy. Some have logarithmic axes.
+SCALES = {"accuracy_median": 100.0, "accuracy_worst": 100.0, "seconds": 1000.0}
+LOGARITHMIC = ("distance_median", "distance_worst", "seconds")
 #: How the values of a column are ordered; those of others stand in order of appearance.
 ORDERS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("method", "rival"), method_order),
