@@ -8,7 +8,7 @@ markers of values are declared for the columns in ``style``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise, product
 from typing import Any
 
 import numpy as np
@@ -115,11 +115,9 @@ def facets(
     """
     if down is not None and len(frame[[*across]].drop_duplicates()) == 1:
         across, down, shared = [*across[1:], down], None, {}
-    place_of = [{v: i for i, v in enumerate(values_of(frame, c))} for c in across]
-    keys = sorted(
-        set(frame[[*across]].itertuples(index=False, name=None)),
-        key=lambda key: [place[value] for place, value in zip(place_of, key, strict=True)],
-    )
+    present = {*frame[[*across]].itertuples(index=False, name=None)}
+    ordered = product(*(values_of(frame, column) for column in across))
+    keys = [key for key in ordered if key in present or not across]
     rows = [None] if down is None else values_of(frame, down)
     every = len(rows) * len(keys)
     keys = keys[: MOST_COLUMNS if down else MOST_PANELS]
@@ -130,9 +128,11 @@ def facets(
     count = -(-len(keys) // columns) if down is None else len(rows)
     figure, axes = panels(count, columns, panel_height=height, **shared)
     found: list[Panel] = []
-    for number, (row, key) in enumerate((row, key) for row in rows for key in keys):
-        place = divmod(number, columns)
-        panel = axes[place[0]][place[1]]
+    wanted = [(row, key) for row in rows for key in keys]
+    flat = [*chain(*axes)]
+    for panel in flat[len(wanted) :]:
+        panel.set_visible(False)
+    for number, (panel, (row, key)) in enumerate(zip(flat, wanted, strict=False)):
         part = frame[(frame[[*across]] == list(key)).all(axis=1)] if across else frame
         part = part if down is None else part[part[down] == row]
         if part.empty:
@@ -142,17 +142,16 @@ def facets(
         named = [title_of(*pair) for pair in pairs if frame[pair[0]].nunique() > 1]
         named = named or [title_of(*pair) for pair in pairs[:1]]
         named += [str(part["note"].iloc[0])] if "note" in part else []
-        if down is None or place[0] == 0:
+        below, beside = divmod(number, columns)
+        if down is None or below == 0:
             panel.set_title("\n".join(wrapped(text, figure, columns) for text in named if text))
-        if place[1] == 0:
+        if beside == 0:
             what = "" if down is None else title_of(down, row)
             panel.set_ylabel(f"{what} ({labels[1]})" if what and labels[1] else what or labels[1])
-        if labels[0] is not None and (down is None or place[0] == len(rows) - 1):
+        if labels[0] is not None and (down is None or below == len(rows) - 1):
             panel.set_xlabel(labels[0])
         found.append((panel, part))
-    for panel in [panel for row in axes for panel in row][len(rows) * len(keys) :]:
-        panel.set_visible(False)
-    _count(figure, every - len(rows) * len(keys))
+    _count(figure, every - len(wanted))
     return figure, found
 
 
