@@ -102,6 +102,28 @@ class Measurements:
         sizes = {(row["clients"], row["parameters"]) for row in self.suite("sizes")}
         return sorted(sizes, key=lambda size: (size[0] * size[1], size))
 
+    def times(self, rule: str, clients: int, parameters: int) -> list[tuple[str, float, float]]:
+        """One aggregation by every code, ours first, and the memory's "floor".
+
+        Args:
+            rule: The rule.
+            clients: The number of updates.
+            parameters: The length of each.
+
+        Returns:
+            (code, milliseconds, times ours); others stand at ours times their ratio, which was
+            taken in alternation. Empty where ours was not measured.
+        """
+        size = (rule, clients, parameters)
+        rows = [r for r in self.suite("sizes") if r.get("seconds")]
+        here = [r for r in rows if (r["rule"], r["clients"], r["parameters"]) == size]
+        ours = next((row for row in here if row["code"] == "ours"), None)
+        if ours is None:
+            return []
+        ratios = [("ours", 1.0), ("floor", ours["floor"])]
+        ratios += [(row["code"], row["ratio"]) for row in here if row["code"] in CODES]
+        return [(code, 1e3 * ours["seconds"] * ratio, ratio) for code, ratio in ratios]
+
     @property
     def where(self) -> str:
         """One sentence on the machine, its load and its settings."""

@@ -6,6 +6,7 @@ Files in, a file out: everything shown is computed here from summaries or commit
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,20 +16,25 @@ from fedsdg.analysis.findings import primary_comparisons, read_findings, stateme
 from fedsdg.analysis.grids import Grid, published_grids
 from fedsdg.analysis.ledger import read_ledger
 from fedsdg.analysis.ledger.entries import VERDICTS, Entry
-from fedsdg.analysis.ledger.page import SOURCES, effect_text
-from fedsdg.analysis.page import sections
+from fedsdg.analysis.ledger.page import SOURCES
+from fedsdg.analysis.page import sections, tables
 from fedsdg.analysis.page.arenas import (
-    Arena,
     about_methods,
     arenas_of,
-    cast_of,
+    family,
     found_experiments,
     opened,
 )
 from fedsdg.analysis.page.charts import specifications
 from fedsdg.analysis.page.document import document
-from fedsdg.analysis.page.leaderboard import Board, board, metrics_of, steps_of, values_of
-from fedsdg.analysis.page.runs import commands, origins_in, runs_behind, said
+from fedsdg.analysis.page.runs import (
+    commands,
+    methods_of,
+    metrics_of,
+    origins_in,
+    said,
+    steps_of,
+)
 from fedsdg.analysis.speed import Measurements
 from fedsdg.analysis.standing import Standing
 from fedsdg.analysis.summary import Summary
@@ -38,6 +44,8 @@ from fedsdg.files import atomic_path, sha256_file
 #: Measurements of the aggregation, below the folder of results, as they are made here; the record
 #: has its own.
 _MEASURED = ("performance/full/measured.json", "performance/short/aggregation.json")
+#: The experiments whose records have attacks by their share.
+_ATTACKED = ("byzantine", "breakdown")
 #: The arena that is open at first, where it is shown.
 _FIRST = "needs"
 #: Section → its name in the bar. What has nothing to show is left out, and that is said below.
@@ -116,80 +124,80 @@ def _page(
     grids = published_grids(configs) if (configs / "config.yaml").is_file() else {}
     shown = [pair for summary in summaries for pair in _arenas(summary, grids)]
     shown.sort(key=lambda pair: pair[1]["experiment"] != _FIRST)
-    boards, arenas = [one for one, _ in shown], [one for _, one in shown]
+    boards, arenas = [board for board, _ in shown], [arena for _, arena in shown]
     attacked = [
         opened(reference / name)
-        for name in sections.ATTACKED
+        for name in _ATTACKED
         if (reference / name / "runs.parquet").is_file()
     ]
     entries, findings, ledger_files = _ledger(reference)
     measured = _measured(records, reference)
-    tuning = {summary.experiment: sections.tuned(summary) for summary in summaries}
-    standing = sections.standings(compared)
-    data = {
+    labels = [method["label"] for arena in arenas for method in arena["methods"]]
+    most = max(len(m["values"]["seeds"]) for arena in arenas for m in arena["methods"])
+    newcomers = [(one, cell) for one in compared for cell in one.cells]
+    data: dict[str, Any] = {
         "arenas": arenas,
-        "standing": standing,
-        "tuning": tuning,
+        "standing": [sections.gaps(*newcomer) for newcomer in newcomers],
+        "tuning": {summary.experiment: sections.tuned(summary) for summary in summaries},
         "speeds": sections.speeds(Measurements.read(measured)) if measured else None,
-        "constants": sections.constants(
-            max(len(m["values"]["seeds"]) for a in arenas for m in a["methods"])
-        ),
+        "constants": sections.constants(most),
         "measures": sections.MEASURES,
-        "about": about_methods([m["label"] for a in arenas for m in a["methods"]]),
+        "about": about_methods(labels),
         "specs": specifications(),
     }
     read = [file for summary in (*summaries, *attacked) for file in summary.inputs]
     inputs = dict.fromkeys([*read, *ledger_files, *filter(None, [measured])])
-    facts = {
+    files = [(file.as_posix(), sha256_file(file)) for file in inputs]
+    of_word = Counter(entry.verdict for entry in entries)
+    facts: dict[str, Any] = {
         "boards": boards,
-        "families": sorted({row.family for one in boards for row in one.rows}),
+        "families": [(name, name) for name in sorted({*map(family, labels)})],
         "checked": checked,
-        "standing": standing,
+        "said": [sentence for one in compared for sentence in sections.said_of(one)],
+        "standing": [tables.standing_sheet(*newcomer) for newcomer in newcomers],
         "findings": findings,
-        "regret": sections.regret_map(summaries) if len(arenas) > 1 else None,
-        "attacks": [one for summary in attacked for one in sections.attack_maps(summary)],
-        "claims": sorted(entries, key=lambda e: (VERDICTS.index(e.verdict), e.source, e.id)),
-        "verdicts": VERDICTS,
-        "sources": SOURCES,
-        "effect_text": effect_text,
+        "regret": tables.regret_map(summaries) if len(arenas) > 1 else None,
+        "robustness": [one for summary in attacked for one in tables.attack_maps(summary)],
+        "ledger": tables.ledger(entries),
+        "verdicts": [(word, f"{word} ({of_word[word]})") for word in VERDICTS],
+        "claimed_by": {e.source: SOURCES.get(e.source, e.source) for e in entries},
         "reports": _reports(output),
-        "inputs": [(file.as_posix(), sha256_file(file)) for file in inputs],
+        "files": tables.sheet("Files", ["File", "SHA-256"], files),
     }
-    empty = {
-        "gates": not any(arena["gates"] for arena in arenas),
-        "tuning": not any(tuning.values()),
-        "speed": measured is None,
-        "robustness": not facts["attacks"],
-        "ledger": not entries,
-        **{name: not facts[name] for name in ("standing", "findings", "regret")},
+    content = facts | {
+        "gates": any(arena["gates"] for arena in arenas),
+        "tuning": any(data["tuning"].values()),
+        "speed": measured,
+        "ledger": entries,
     }
-    facts["shown"] = {key: name for key, name in _SECTIONS.items() if not empty.get(key)}
-    facts["left_out"] = [
-        name for key, name in _SECTIONS.items() if empty.get(key) and key != "standing"
-    ]
+    empty = [name for name in _SECTIONS if not content.get(name, True)]
+    facts["shown"] = {key: name for key, name in _SECTIONS.items() if key not in empty}
+    facts["left_out"] = [_SECTIONS[name] for name in empty if name != "standing"]
     return document(facts, data)
 
 
-def _arenas(summary: Summary, grids: Mapping[str, Grid]) -> list[tuple[Board, dict[str, Any]]]:
-    """The board of every arena of a summary, and what the script shows of it."""
+def _arenas(summary: Summary, grids: Mapping[str, Grid]) -> list[tuple[Any, dict[str, Any]]]:
+    """What the template and what the script shows of every arena of a summary."""
     steps, origins, gated = steps_of(summary), origins_in(summary), sections.gated(summary)
     metrics = metrics_of(summary)
     over_time = {metric.key: progress(summary, metric) for metric in metrics}
     found = []
     for arena in arenas_of(summary):
-        values = values_of(arena, steps)
+        methods = methods_of(arena, origins, steps)
+        values = {method["label"]: method["values"] for method in methods}
         shown = {
             "id": arena.id,
             "title": arena.title,
             "experiment": summary.experiment,
             "metrics": [{"key": m.key, "title": m.title} for m in metrics],
-            "methods": _methods(arena, values, runs_behind(arena, origins)),
+            "methods": methods,
             "origins": [said(origin) for origin in origins],
             "commands": commands(arena, grids),
             "curves": sections.curves(arena, over_time),
             "gates": sections.gate_maps(arena, gated),
         }
-        found.append((board(arena, values), shown))
+        board = (arena, tables.leaderboard(arena, values), tables.how_made(arena))
+        found.append((board, shown))
     return found
 
 
@@ -212,15 +220,6 @@ def _measured(records: Path, reference: Path) -> Path | None:
     )
     places = [*here, reference / "performance" / "measured.json"]
     return next((file for file in places if file.is_file()), None)
-
-
-def _methods(
-    arena: Arena, values: Mapping[str, Any], behind: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    return [
-        {**one, "values": values[one["label"]], "runs": behind[one["label"]]}
-        for one in cast_of(arena)
-    ]
 
 
 def _reports(output: Path) -> list[tuple[str, str]]:

@@ -9,15 +9,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedsdg.analysis.names import NOT_RUN, base_method, method_title, skew_title
-from fedsdg.analysis.page.charts import drawn
-from fedsdg.analysis.plots.style import leads, looks
+from fedsdg.analysis.names import NOT_RUN, base_method
 from fedsdg.analysis.summary import Cell, Summary
 from fedsdg.files import hint
 from fedsdg.files.declarations import declarations, families
@@ -48,14 +45,17 @@ class Arena:
     @property
     def title(self) -> str:
         """Its name in print: "needs: IID, half"."""
-        several = len(self.summary.settings()) > 1
-        where = f"{self.cell.setting.title}, " if several else ""
-        return f"{self.summary.experiment}: {where}{skew_title(self.cell.skew)}"
+        where = self.summary.cell_title(self.cell).replace("\n", ", ")
+        return f"{self.summary.experiment}: {where}"
+
+    def asked(self, method: str) -> list[dict[str, Any]]:
+        """All runs of the method that the experiment wants, by seed."""
+        runs = [run for run in self.summary.at(self.cell) if run["method"] == method]
+        return sorted(runs, key=lambda run: run["seed"])
 
     def runs(self, method: str) -> list[dict[str, Any]]:
-        """The method's runs that went well, by seed."""
-        runs = [r for r in self.summary.at(self.cell) if r["method"] == method]
-        return sorted((r for r in runs if r["status"] == "ok"), key=lambda run: run["seed"])
+        """Those of them that went well."""
+        return [run for run in self.asked(method) if run["status"] == "ok"]
 
 
 def found_experiments(records: Path, names: Sequence[str] = ()) -> list[str]:
@@ -150,27 +150,3 @@ def about_methods(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
 def _plain(default: Any) -> str:
     """A default as a config has it."""
     return default if isinstance(default, str) else json.dumps(default)
-
-
-def cast_of(arena: Arena) -> list[dict[str, Any]]:
-    """Each method as the page shows it.
-
-    Returns:
-        Label, title, family, ``about`` (the declared method that it is or varies), colours, dash,
-        shape, and whether it leads: curves show it before anybody chooses.
-    """
-    summary = arena.summary
-    look = looks(summary.run_methods())
-    values = summary.reported_values(arena.cell, summary.personal.key)
-    shown = leads(arena.methods, {m: fmean(own.values()) for m, own in values.items()})
-    return [
-        {
-            "label": method,
-            "title": method_title(method),
-            "family": family(method),
-            "about": base_method(method) or method,
-            "lead": method in shown,
-            **drawn(look[method]),
-        }
-        for method in arena.methods
-    ]

@@ -1,7 +1,7 @@
 """The charts of the page: Vega-Lite specifications without data, and the house's looks in them.
 
 The page fills in the rows, whose columns ``colour``, ``dash``, ``shape`` and ``width`` are used as
-they are.
+they are; a colour is one for each ground, of which the browser takes that of the theme.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import altair as alt
+import numpy as np
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.markers import MarkerStyle
 
 from fedsdg.analysis.plots.style import Look
 from fedsdg.analysis.views.costs import COSTS
@@ -20,55 +23,42 @@ DARK_GROUND = "#15181c"
 #: The contrast that WCAG asks of text (2.2, criterion 1.4.3); of graphics it asks 3.
 _CONTRAST = 4.5
 
-#: Marker of the figures → a shape that Vega knows, or its outline within ±1.
-_SHAPES = {
-    "o": "circle",
-    "s": "square",
-    "D": "diamond",
-    "d": "diamond",
-    "^": "triangle-up",
-    "v": "triangle-down",
-    "<": "triangle-left",
-    ">": "triangle-right",
-    "P": "cross",
-    "X": "M-1,-.55L-.55,-1L0,-.45L.55,-1L1,-.55L.45,0L1,.55L.55,1L0,.45L-.55,1L-1,.55L-.45,0Z",
-    "h": "M0,-1L.87,-.5V.5L0,1L-.87,.5V-.5Z",
-    "p": "M0,-1L.95,-.31L.59,.81H-.59L-.95,-.31Z",
-    "*": "M0,-1L.25,-.35L.95,-.31L.4,.13L.59,.81L0,.43L-.59,.81L-.4,.13L-.95,-.31L-.25,-.35Z",
-    "": "circle",
-}
-
 _COLOUR = alt.Color("colour:N", scale=None, legend=None)
 _DASH = alt.StrokeDash("dash:N", scale=None, legend=None)
 _SHAPE = alt.Shape("shape:N", scale=None, legend=None)
 _WIDTH = alt.StrokeWidth("width:Q", scale=None, legend=None)
+_LOG = alt.Scale(type="log", nice=False, padding=8)
 
 
 def drawn(look: Look) -> dict[str, Any]:
     """A look of the figures as the page has it.
 
     Returns:
-        ``light`` and ``dark``: its colour on either ground; ``dash`` in pixels, ``shape``, and the
-        ``width`` of its line.
+        ``colour`` on either ground, in CSS; ``dash`` in pixels, ``shape``, and the ``width`` of the
+        line.
     """
     lengths = () if isinstance(look.dashes, str) else look.dashes[1]
     return {
-        "light": look.colour,
-        "dark": on_dark(look.colour),
+        "colour": f"light-dark({look.colour}, {on_dark(look.colour)})",
         "dash": [round(1.4 * length, 1) for length in lengths],
-        "shape": _SHAPES[look.marker],
+        "shape": _shape(look.marker or "o"),
         "width": round(1.2 * look.width, 1),
     }
 
 
+def _shape(marker: str) -> str:
+    """The outline of a marker of the figures within ±1, as a path of SVG."""
+    if marker == "o":
+        return "circle"
+    style = MarkerStyle(marker)
+    (corners,) = style.get_path().transformed(style.get_transform()).to_polygons()
+    return f"M{'L'.join(f'{2 * x:.2f},{-2 * y:.2f}' for x, y in np.asarray(corners))}Z"
+
+
 def on_dark(colour: str) -> str:
     """The colour, mixed with as much white as it takes to be seen on ``DARK_GROUND``."""
-    for tenths in range(11):
-        mixed = [round(c + (255 - c) * tenths / 10) for c in _channels(colour)]
-        found = "#" + "".join(f"{channel:02x}" for channel in mixed)
-        if contrast(found, DARK_GROUND) >= _CONTRAST:
-            return found
-    raise AssertionError("white is seen on dark ground")
+    mixed = (1 - (1 - np.array(to_rgb(colour))) * (1 - share) for share in np.linspace(0, 1, 11))
+    return next(one for one in map(to_hex, mixed) if contrast(one, DARK_GROUND) >= _CONTRAST)
 
 
 def contrast(one: str, other: str) -> float:
@@ -78,18 +68,10 @@ def contrast(one: str, other: str) -> float:
         one: A colour such as "#d55e00".
         other: Another.
     """
-    low, high = sorted(map(_luminance, (one, other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def _channels(colour: str) -> list[int]:
-    return [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
-
-
-def _luminance(colour: str) -> float:
-    shares = [channel / 255 for channel in _channels(colour)]
-    linear = [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    s = np.array([to_rgb(one), to_rgb(other)])
+    linear = np.where(s <= 0.04045, s / 12.92, ((s + 0.055) / 1.055) ** 2.4)
+    low, high = sorted(linear @ (0.2126, 0.7152, 0.0722))
+    return float((high + 0.05) / (low + 0.05))
 
 
 def specifications() -> dict[str, dict[str, Any]]:
@@ -110,14 +92,11 @@ def _chart(height: int) -> alt.Chart:
 
 def _told(**columns: str) -> list[alt.Tooltip]:
     """What the pointer is told: column → "title" of a text, or "title|format" of a number."""
-    told = []
-    for name, said in columns.items():
-        title, _, form = said.partition("|")
-        if form:
-            told.append(alt.Tooltip(f"{name}:Q", title=title, format=form))
-        else:
-            told.append(alt.Tooltip(f"{name}:N", title=title))
-    return told
+    said = ((name, *text.partition("|")) for name, text in columns.items())
+    return [
+        alt.Tooltip(f"{name}:{'Q' if form else 'N'}", title=title, format=form or alt.Undefined)
+        for name, title, _, form in said
+    ]
 
 
 def _pairs() -> alt.LayerChart:
@@ -151,7 +130,10 @@ def _curves(name: str, title: str) -> alt.LayerChart:
     under = alt.selection_point(
         name="under", fields=["method", "round"], on="pointerover", clear="pointerout", empty=False
     )
-    base = _chart(380).encode(x=x, color=_COLOUR, detail="method:N")
+    ends = "' [' + format(datum.low, '.1f') + ', ' + format(datum.high, '.1f') + ']'"
+    said = f"format(datum.mean, '.1f') + (datum.high > datum.low ? {ends} : '')"
+    base = _chart(380).transform_calculate(said=said)
+    base = base.encode(x=x, color=_COLOUR, detail="method:N")
     band = base.mark_area(opacity=0.1).encode(y=alt.Y("low:Q"), y2="high:Q")
     line = base.mark_line().encode(y=y, strokeDash=_DASH, strokeWidth=_WIDTH)
     told = _told(
@@ -209,11 +191,10 @@ def _tuning() -> alt.FacetChart:
 
 def _growth(name: str, title: str, what: str) -> alt.LayerChart:
     """A share of a limit against a size, both logarithmic; 100 % is a rule."""
-    log = alt.Scale(type="log", nice=False, padding=8)
     axis = alt.Axis(format="~s", tickCount=5, grid=False)
-    y = alt.Y("share:Q", title=what, scale=log, axis=alt.Axis(format="~g", tickCount=5))
+    y = alt.Y("share:Q", title=what, scale=_LOG, axis=alt.Axis(format="~g", tickCount=5))
     base = _chart(300).encode(
-        x=alt.X(f"{name}:Q", title=title, scale=log, axis=axis),
+        x=alt.X(f"{name}:Q", title=title, scale=_LOG, axis=axis),
         y=y,
         color=_COLOUR,
         detail="method:N",
@@ -227,7 +208,6 @@ def _growth(name: str, title: str, what: str) -> alt.LayerChart:
 
 def _codes() -> alt.Chart:
     """The time of every code, a row for each rule."""
-    log = alt.Scale(type="log", nice=False, padding=8)
     time = alt.Axis(format="~g", tickCount=5)
     row = alt.Axis(grid=True, labelLimit=130)
     told = _told(rule="rule", code="code", ms="ms|.3~g", times="times ours|.3~g")
@@ -235,7 +215,7 @@ def _codes() -> alt.Chart:
         _chart(240)
         .mark_point(filled=True, size=100, opacity=0.95)
         .encode(
-            x=alt.X("ms:Q", title="time of one aggregation (ms)", scale=log, axis=time),
+            x=alt.X("ms:Q", title="time of one aggregation (ms)", scale=_LOG, axis=time),
             y=alt.Y("rule:N", sort=None, title=None, axis=row),
             color=_COLOUR,
             shape=_SHAPE,

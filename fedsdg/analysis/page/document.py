@@ -39,8 +39,8 @@ def document(facts: Mapping[str, Any], data: Mapping[str, Any]) -> str:
     )
     return room.get_template("page.html").render(
         facts,
-        style=_asset("page.css"),
-        script="\n".join(_asset(name) for name in SCRIPTS),
+        style=(ASSETS / "page.css").read_text(encoding="utf-8"),
+        script="\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS),
         library=library(),
         data=embedded(data),
     )
@@ -59,13 +59,3 @@ def library() -> str:
     # Its stub asks for a snippet, which nobody needs who takes the whole.
     code = vl_convert.javascript_bundle(vl_version=version)  # type: ignore[call-arg]
     return str(code).replace("</script", "<\\/script")
-
-
-def _asset(name: str) -> str:
-    path = ASSETS / name
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise FileNotFoundError(
-            f"{path} is missing, so that no page can be made; install FedSDG Bench anew"
-        ) from None

@@ -1,12 +1,10 @@
-"""What the sections of the page show: plain rows of curves, gates, attacks, trials, speeds."""
+"""What the sections of the page show: findings, and plain rows for the charts."""
 
 from __future__ import annotations
 
 import base64
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -14,27 +12,20 @@ import pandas as pd
 from markupsafe import Markup, escape
 from scipy.special import stdtrit
 
-from fedsdg.analysis.comparisons import Comparison
 from fedsdg.analysis.findings import CITED, LEDGER, Finding, Statement
-from fedsdg.analysis.formatting import MISSING, points, printed
-from fedsdg.analysis.frames import groups, places, records
-from fedsdg.analysis.horizon import horizon_label
+from fedsdg.analysis.formatting import printed
+from fedsdg.analysis.frames import groups, records
 from fedsdg.analysis.inference import CONFIDENCE, SHOWN_FROM
 from fedsdg.analysis.names import method_order, method_title
 from fedsdg.analysis.page.arenas import Arena
 from fedsdg.analysis.page.charts import drawn
-from fedsdg.analysis.plots.roofline import MARKS, OURS
-from fedsdg.analysis.plots.style import BAND_SEEDS, Look, looks
-from fedsdg.analysis.regret import regret_table
-from fedsdg.analysis.speed import CODES, Measurements, rule_title
-from fedsdg.analysis.speed import Row as Timing
+from fedsdg.analysis.plots.roofline import MARKS, TITLES
+from fedsdg.analysis.plots.style import BAND_SEEDS, looks
+from fedsdg.analysis.speed import Measurements, rule_title
 from fedsdg.analysis.standing import Standing
-from fedsdg.analysis.summary import Summary
-from fedsdg.analysis.tables.layout import Entry
-from fedsdg.analysis.tables.primary import difference_text
+from fedsdg.analysis.summary import Cell, Summary
 from fedsdg.analysis.tables.standing import UNTUNED
 from fedsdg.analysis.tables.standing import places as where_it_stands
-from fedsdg.analysis.views.attacks import losses
 from fedsdg.analysis.views.costs import COSTS
 from fedsdg.analysis.views.sweeps import search_curves
 
@@ -44,37 +35,7 @@ _RUN = [*_PLACE, "method", "seed"]
 MEASURES = {"gates": "gate m", "private_shares": "private share"}
 #: Stands for a client that was never drawn, and so has no number.
 _NONE = 255
-#: Points at which the colour of a field of a map is full.
-_FULL = 20.0
-#: The experiments whose records have attacks by their share.
-ATTACKED = ("byzantine", "breakdown")
 _BOLD, _CODE = re.compile(r"\*\*(.+?)\*\*"), re.compile(r"`([^`]+)`")
-
-
-@dataclass(frozen=True)
-class Field:
-    """A field of a map: its text, what a pointer is told, how full its colour is (0 to 1)."""
-
-    text: str
-    told: str = ""
-    full: float = 0.0
-    strong: bool = False
-    value: float | None = None
-
-
-@dataclass(frozen=True)
-class HeatMap:
-    """A table with coloured fields; ``heads`` are (group, heading) of its columns."""
-
-    title: str
-    heads: tuple[tuple[str, str], ...]
-    rows: tuple[tuple[str, tuple[Field, ...]], ...]
-    notes: tuple[str, ...] = ()
-
-    @property
-    def groups(self) -> list[tuple[str, int]]:
-        """The groups of the columns, and over how many columns each goes."""
-        return [(group, len(list(same))) for group, same in groupby(g for g, _ in self.heads)]
 
 
 def findings(
@@ -106,123 +67,37 @@ def findings(
     return found
 
 
-def regret_map(summaries: Sequence[Summary]) -> HeatMap | None:
-    """Methods by cells, points below the best row of each; None where no cell has a headline.
+def gaps(standing: Standing, cell: Cell) -> dict[str, Any]:
+    """A newcomer minus each row of the record, as the chart has it.
 
     Args:
-        summaries: The runs of each experiment.
-    """
-    try:
-        table = regret_table(summaries)
-    except ValueError:
-        return None
-    (block,) = table.blocks
-    # In the table † is an oracle; on the page it is a row that was not steady.
-    rows = tuple(
-        (row[0].text.replace(" †", " (oracle)"), tuple(_regret(entry) for entry in row[1:]))
-        for row in block.rows
-    )
-    return HeatMap("Regret", block.columns[1:], rows, table.notes)
-
-
-def _regret(entry: Entry) -> Field:
-    """A cell "1.2 [0.3, 2.0]" of the table: the interval is told by the pointer."""
-    text, bracket, ends = entry.text.partition(" [")
-    value = None if text == MISSING else float(text.replace("−", "-"))
-    return Field(text, bracket[1:] + ends, _full(value or 0.0), entry.bold, value)
-
-
-def attack_maps(summary: Summary) -> list[HeatMap]:
-    """For each place of a record of attacks: rules by attack and share, points lost.
-
-    Args:
-        summary: The runs of an experiment with attacks.
-    """
-    unsettled = horizon_label(summary)
-    found = []
-    for where, here in places(losses(summary)):
-        columns = here[["attack", "share"]].drop_duplicates().itertuples(index=False, name=None)
-        named = sorted(columns)
-        known = {(r["method"], r["attack"], r["share"]): r for r in records(here)}
-        methods = sorted(here["method"].unique(), key=method_order)
-        rows = tuple(
-            (method_title(m), tuple(_loss(known.get((m, *column))) for column in named))
-            for m in methods
-        )
-        seeds = sorted(set(here["n"].tolist()))
-        said = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-        notes = [f"{said} seeds{'; ' if unsettled else ''}{unsettled}."]
-        heads = tuple((attack, f"{100 * share:g} %") for attack, share in named)
-        found.append(HeatMap(f"{summary.experiment} ({where})", heads, rows, tuple(notes)))
-    return found
-
-
-def _loss(row: Mapping[str, Any] | None) -> Field:
-    if row is None:
-        return Field(MISSING)
-    told = f"{row['n']} seeds"
-    if row["n"] >= SHOWN_FROM:
-        told = f"[{points(row['low'])}, {points(row['high'])}], {told}"
-    value = 100 * row["mean"]
-    return Field(points(row["mean"]), told, _full(-value), value=value)
-
-
-def _full(value: float) -> float:
-    return round(min(max(value, 0.0) / _FULL, 1.0), 2)
-
-
-def standings(compared: Sequence[Standing]) -> list[dict[str, Any]]:
-    """A newcomer in each of its cells: where it stands, and minus each row of the record.
-
-    Args:
-        compared: The newcomers of one comparison.
+        standing: The newcomer.
+        cell: One of its cells.
 
     Returns:
-        For each ``title``, ``said`` (sentences), ``metrics`` and ``rows``: a rival's title, and for
-        each metric the difference in points or None, its ends, and its verdict, which is empty
-        below five seeds.
+        ``title``, the ``newcomer``, and for each metric its title and rows: the rival's, the
+        difference in points and its ends, which are the difference below five seeds.
     """
-    found: list[dict[str, Any]] = []
-    for one in compared:
-        said = where_it_stands(one)
-        if not one.tuned:
-            said.append(UNTUNED.format(newcomer=method_title(one.newcomer)))
-        table = {(c.named.cell, c.named.rivals[0], c.named.metric): c for c in one.comparisons}
-        for cell in one.cells:
-            rivals = [line.method for line in one.lines(cell) if line.method != one.newcomer]
-            rows: list[dict[str, Any]] = [
-                {
-                    "title": method_title(rival),
-                    "of": [_difference(one, table.get((cell, rival, m))) for m in one.metrics],
-                }
-                for rival in rivals
-            ]
-            found.append(
-                {
-                    "newcomer": one.newcomer,
-                    "title": f"{method_title(one.newcomer)}, {one.summary.cell_name(cell)}",
-                    "said": said,
-                    "metrics": [(m.short, m.title) for m in one.metrics],
-                    "rows": rows,
-                    "judged": any(d["verdict"] for row in rows for d in row["of"]),
-                }
-            )
-            said = []
-    return found
+    charts: dict[str, list[dict[str, Any]]] = {metric.title: [] for metric in standing.metrics}
+    place = {line.method: i for i, line in enumerate(standing.lines(cell))}
+    here = [one for one in standing.comparisons if one.named.cell == cell]
+    for one in sorted(here, key=lambda one: place.get(one.decisive.rival, len(place))):
+        interval = one.decisive.interval
+        if interval is not None and one.decisive.rival in place:
+            judged = interval.n >= SHOWN_FROM
+            ends = (interval.low, interval.high) if judged else (interval.mean, interval.mean)
+            numbers = zip(("gap", "low", "high"), (interval.mean, *ends), strict=True)
+            row: dict[str, Any] = {name: printed(100 * (x or 0.0)) for name, x in numbers}
+            rows = charts[one.named.metric.title]
+            rows.append({"row": method_title(one.decisive.rival), **row})
+    title = f"{method_title(standing.newcomer)}, {standing.summary.cell_name(cell)}"
+    return {"title": title, "newcomer": standing.newcomer, "charts": [*charts.items()]}
 
 
-def _difference(standing: Standing, one: Comparison | None) -> dict[str, Any]:
-    if one is None or one.decisive.interval is None:
-        return {"gap": None, "low": None, "high": None, "text": MISSING, "verdict": ""}
-    interval = one.decisive.interval
-    judged = interval.n >= SHOWN_FROM
-    ends = {"low": interval.low, "high": interval.high} if judged else {}
-    numbers = {"gap": interval.mean, "low": interval.mean, "high": interval.mean} | ends
-    return {
-        **{name: printed(100 * (value or 0.0)) for name, value in numbers.items()},
-        "text": difference_text(one.decisive),
-        "verdict": standing.verdict(one) if judged else "",
-    }
+def said_of(standing: Standing) -> list[str]:
+    """Sentences: where a newcomer stands in each of its cells, and whether it was tuned."""
+    untuned = UNTUNED.format(newcomer=method_title(standing.newcomer))
+    return [*where_it_stands(standing), *([] if standing.tuned else [untuned])]
 
 
 def constants(most: int) -> dict[str, Any]:
@@ -292,17 +167,16 @@ def gate_maps(arena: Arena, frame: pd.DataFrame) -> list[dict[str, Any]]:
     found = []
     here = frame[arena.cell.matches(frame)]
     for (method, seed), rows in groups(here, "method", "seed"):
-        kinds = rows.groupby("client")["kind"].last()
-        of_b = {int(c): bool(kinds.get(c, False)) for c in range(arena.cell.setting.clients)}
-        parted = bool(kinds.notna().any())
-        clients = sorted(of_b, key=lambda client: (of_b[client], client))
+        kinds = rows.groupby("client")["kind"].last().reindex(range(arena.cell.setting.clients))
+        parted, of_b = bool(kinds.notna().any()), kinds.eq(True)
+        clients = [*of_b.sort_values(kind="stable").index]
         rounds = sorted(rows["round"].unique().tolist())
         entry: dict[str, Any] = {
             "method": method,
             "seed": int(seed),
             "rounds": rounds,
             "clients": clients,
-            "kinds": ["AB"[of_b[client]] if parted else "" for client in clients],
+            "kinds": ["AB"[int(of_b[client])] if parted else "" for client in clients],
             "blocks": len(rows["gates"].iloc[0]),
         }
         for column in MEASURES:
@@ -332,26 +206,20 @@ def tuned(summary: Summary) -> list[dict[str, Any]]:
     frame = search_curves(summary)
     if frame.empty:
         return []
+    frame = frame.assign(
+        score=(100 * frame["score"]).round(2), best=(100 * frame["expected_best"]).round(2)
+    )
     # Charts are to be read against each other, not against the worst trials of all.
-    low = max(100 * min(frame["expected_best"].min(), frame["score"].quantile(0.25)) - 1, 0)
+    low = max(min(frame["best"].min(), frame["score"].quantile(0.25)) - 1, 0)
     methods = sorted(frame["method"].unique(), key=method_order)
     look, rows = looks(methods), []
-    for method, part in sorted(groups(frame, "method"), key=lambda pair: method_order(pair[0])):
-        below = int((100 * part["score"] < low).sum())
+    for order, method in enumerate(methods):
+        part = frame[frame["method"] == method]
+        below = int((part["score"] < low).sum())
         title = method_title(method) + (f" ({below} ↓)" if below else "")
-        for row in part.to_dict("records"):
-            score = round(100 * row["score"], 2)
-            rows.append(
-                {
-                    "order": methods.index(method),
-                    "method": method,
-                    "title": title,
-                    "trials": row["trials"],
-                    "score": score if score >= low else None,
-                    "best": round(100 * row["expected_best"], 2),
-                    **{key: drawn(look[method])[key] for key in ("light", "dark")},
-                }
-            )
+        part = part.assign(score=part["score"].where(part["score"] >= low))
+        shared = {"order": order, "title": title, "colour": drawn(look[method])["colour"]}
+        rows += [row | shared for row in records(part.drop(columns="expected_best"))]
     return rows
 
 
@@ -360,69 +228,41 @@ def speeds(measured: Measurements) -> dict[str, Any]:
 
     Returns:
         ``where`` it was measured; ``rules`` with their looks; rows of ``clients`` and
-        ``parameters`` (the share of the memory's speed, in %); and ``sizes``: for each the
-        milliseconds of every code.
+        ``parameters`` (the share of the memory's speed, in %); ``codes`` with their looks; and
+        ``sizes``: for each the milliseconds of every code.
     """
     rules = sorted({row["rule"] for row in measured.ours("sizes")}, key=method_order)
-    look = looks(rules)
-    growth = {suite: _growth(measured.ours(suite), rules) for suite in ("clients", "parameters")}
+    look, growth = looks(rules), {}
+    for suite in ("clients", "parameters"):
+        growth[suite] = [
+            {"method": row["rule"], "share": printed(round(100 * row["floor"], 3))}
+            | {name: row[name] for name in ("clients", "parameters")}
+            for row in measured.ours(suite)
+            if row["rule"] in rules and row["floor"]
+        ]
     grown = {row["method"] for rows in growth.values() for row in rows}
-    codes = _looks_of_codes(measured)
+    there = {row["code"] for row in measured.suite("sizes")}
+    codes = {code: drawn(mark) for code, mark in MARKS.items() if code in there}
     return {
         "where": measured.where,
         "rules": [
-            {"label": rule, "title": rule_title(rule), "lead": True} | drawn(look[rule])
+            {"label": rule, "title": rule_title(rule), "lead": True, "look": drawn(look[rule])}
             for rule in rules
             if rule in grown
         ],
         **growth,
-        "codes": [{"title": title} | shown for title, shown in codes.items()],
+        "codes": [{"title": TITLES[code], "look": mark} for code, mark in codes.items()],
         "sizes": [
             {
                 "title": f"{clients} clients, {parameters:,} parameters",
-                "rows": _codes(measured, clients, parameters, rules),
+                "rows": [
+                    {"rule": rule_title(rule), "code": TITLES[code], **codes[code]}
+                    | {"ms": float(f"{ms:.4g}"), "times": float(f"{times:.3g}")}
+                    for rule in rules
+                    for code, ms, times in measured.times(rule, clients, parameters)
+                    if code in codes
+                ],
             }
             for clients, parameters in reversed(measured.sizes())
         ],
     }
-
-
-def _growth(rows: Sequence[Timing], rules: Sequence[str]) -> list[dict[str, Any]]:
-    names = ("clients", "parameters")
-    return [
-        {"method": row["rule"], "share": printed(round(100 * row["floor"], 3))}
-        | {name: row[name] for name in names}
-        for row in rows
-        if row["rule"] in rules and row["floor"]
-    ]
-
-
-def _looks_of_codes(measured: Measurements) -> dict[str, dict[str, Any]]:
-    there = {row["code"] for row in measured.suite("sizes")}
-    found = {CODES[code]: Look(c, "-", m) for code, (m, c) in MARKS.items() if code in there}
-    return {title: drawn(look) for title, look in {"ours": Look(OURS, "-", "o"), **found}.items()}
-
-
-def _codes(
-    measured: Measurements, clients: int, parameters: int, rules: Sequence[str]
-) -> list[dict[str, Any]]:
-    """Others stand at ours times their ratio, which was taken in alternation."""
-    shown, found = _looks_of_codes(measured), []
-    timed = [r for r in measured.suite("sizes") if r.get("seconds") and r["rule"] in rules]
-    here = [r for r in timed if (r["clients"], r["parameters"]) == (clients, parameters)]
-    own = {row["rule"]: 1e3 * row["seconds"] for row in here if row["code"] == "ours"}
-    for row in sorted(here, key=lambda row: rules.index(row["rule"])):
-        if row["rule"] not in own or (row["code"] != "ours" and row["code"] not in CODES):
-            continue
-        code = "ours" if row["code"] == "ours" else CODES[row["code"]]
-        times = 1.0 if code == "ours" else row["ratio"]
-        found.append(
-            {
-                "rule": rule_title(row["rule"]),
-                "code": code,
-                "ms": float(f"{times * own[row['rule']]:.4g}"),
-                "times": float(f"{times:.3g}"),
-                **{key: shown[code][key] for key in ("shape", "light", "dark")},
-            }
-        )
-    return found

@@ -6,15 +6,12 @@ matplotlib is imported only when one is drawn. The same summary gives the same b
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from fedsdg import __version__
 from fedsdg.analysis.formatting import printed
@@ -90,11 +87,11 @@ class Plot:
 
     def drawn(self, frame: pd.DataFrame) -> Figure:
         """Draw rows that ``frame`` gave, in the current style."""
-        drawing = importlib.import_module(f"{__name__}.drawing")
+        from fedsdg.analysis.plots import drawing, style
+
         if frame.empty:
-            figure: Figure = importlib.import_module(f"{__name__}.style").sentence(self.empty)
-        else:
-            figure = getattr(drawing, self.draw)(frame, **self.arguments)
+            return style.sentence(self.empty)
+        figure: Figure = getattr(drawing, self.draw)(frame, **self.arguments)
         return figure
 
 
@@ -139,7 +136,6 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
                 "across": ("metric",),
                 "labels": ("Dirichlet α (smaller: clients differ more)", "%"),
                 "shape": "categories",
-                "share": False,
                 "height": 3.4,
             },
             "Personal and global accuracy for each Dirichlet α (round selected on validation "
@@ -216,13 +212,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
         "gate_dynamics": Plot(
             clients.gate_course,
             "curves",
-            {
-                "line": "group",
-                "down": "measure",
-                "scale": 1.0,
-                "labels": ("round", ""),
-                "height": 1.9,
-            },
+            {"line": "group", "down": "measure", "labels": ("round", ""), "height": 1.9},
             "{subject}'s gates at each evaluation: means over the clients that were drawn, for "
             "clients that agree (A) and clients that do not (B) where there are such. The private "
             "share of a block is ‖m B_p A_p‖ / (‖m B_p A_p‖ + ‖B_g A_g‖). ρ is Spearman's "
@@ -233,11 +223,7 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
         "weights": Plot(
             clients.weight_shares,
             "curves",
-            {
-                "line": "group",
-                "labels": ("round", "% of an equal share"),
-                "base": 100.0,
-            },
+            {"line": "group", "labels": ("round", "% of an equal share"), "base": 100.0},
             "Aggregation weights of {subject} by round, in percent of an equal share: the mean "
             "weight of the clients that agree (A) and of those that do not (B); where clients are "
             "of one kind, the lowest, the median and the highest weight of a cohort. Means over "
@@ -289,15 +275,6 @@ FIGURES: Mapping[str, Plot] = MappingProxyType(
                 "across": ("cell", "measure"),
                 "labels": ("", ""),
                 "shape": "categories",
-                "share": False,
-                "scale": {
-                    "accuracy_median": 100.0,
-                    "accuracy_worst": 100.0,
-                    "distance_median": 1.0,
-                    "distance_worst": 1.0,
-                    "seconds": 1000.0,
-                },
-                "logarithmic": ("distance_median", "distance_worst", "seconds"),
             },
             "The trade-off of robust means over the share of attackers: distance from the "
             "aggregated step to the mean of the honest clients' updates (median over rounds), "
@@ -429,7 +406,11 @@ def figure_facts(name: str, summary: Summary, frame: pd.DataFrame | None) -> dic
         return {**facts, "caption": caption}
     from fedsdg.analysis.frames import records
 
-    return {**facts, "caption": caption, "numbers": _printed(records(frame))}
+    numbers = [
+        {name: printed(x) if isinstance(x, float) else x for name, x in row.items()}
+        for row in records(frame)
+    ]
+    return {**facts, "caption": caption, "numbers": numbers}
 
 
 def _intervals(frame: pd.DataFrame | None) -> str:
@@ -437,15 +418,6 @@ def _intervals(frame: pd.DataFrame | None) -> str:
     if frame is None or "n" not in frame or frame["n"].max() < SHOWN_FROM:
         return "there are no intervals, for no value has five seeds"
     return "bars are 95 % Student-t intervals, from five seeds on"
-
-
-def _printed(value: Any) -> Any:
-    """Numbers rounded, however deep they lie in lists and mappings."""
-    if isinstance(value, Mapping):
-        return {key: _printed(part) for key, part in value.items()}
-    if isinstance(value, list | tuple | np.ndarray):
-        return [_printed(part) for part in value]
-    return printed(value) if isinstance(value, float) else value
 
 
 def known_figure(name: str) -> Plot:

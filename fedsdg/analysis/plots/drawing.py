@@ -8,7 +8,7 @@ markers of values are declared for the columns in ``style``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise, product
 from typing import Any
 
 import numpy as np
@@ -19,24 +19,24 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fedsdg.analysis.frames import groups, records
-from fedsdg.analysis.names import skew_order
+from fedsdg.analysis.frames import groups, places, records
 from fedsdg.analysis.plots.style import (
     ABSENT,
     BAND_SEEDS,
     GREY,
     INK,
     INTERVAL_SEEDS,
+    LOGARITHMIC,
     MUTED,
+    ORDERS,
     PLAIN,
+    SCALES,
     Look,
     accuracy_axis,
     cast,
     fences,
-    lettered,
     logarithmic_ticks,
     look_of,
-    order_of,
     panels,
     roles,
     shared_legend,
@@ -44,7 +44,6 @@ from fedsdg.analysis.plots.style import (
     title_of,
     wrapped,
 )
-from fedsdg.analysis.summary import Setting
 from fedsdg.files.places import joined_setting
 
 #: Rows, panels, and panels side by side in a grid at most: the first are shown, others counted.
@@ -54,8 +53,8 @@ _LINE, _AROUND = 0.15, 0.75
 #: From nothing to much; no colour of a method, for it stands for a quantity.
 _SHADES = LinearSegmentedColormap.from_list("shades", ["#f7fbff", "#fdd0a2", "#d94801"])
 
-#: A panel and the rows that are drawn in it, with the values of the columns it stands for.
-Panel = tuple[Axes, pd.DataFrame, tuple[Any, ...]]
+#: A panel and the rows that are drawn in it.
+Panel = tuple[Axes, pd.DataFrame]
 
 
 def located(frame: pd.DataFrame) -> pd.DataFrame:
@@ -65,18 +64,12 @@ def located(frame: pd.DataFrame) -> pd.DataFrame:
     """
     if "cell" in frame or "skew" not in frame:
         return frame
+    frame = frame.reset_index(drop=True)
     scenario = frame["scenario"] if "scenario" in frame else pd.Series("", frame.index)
     skews = [joined_setting(*pair) for pair in zip(frame["skew"], scenario, strict=True)]
-    keys = [*zip(frame["dataset"], frame["clients"], skews, strict=True)]
-    order = sorted(set(keys), key=lambda key: (key[0], key[1], skew_order(key[2])))
-    several = len({key[:2] for key in order}) > 1
-    titles = {
-        (dataset, clients, skew): (f"{Setting(dataset, clients).title}, " if several else "")
-        + title_of("skew", skew)
-        for dataset, clients, skew in order
-    }
-    cells = pd.Categorical([titles[key] for key in keys], [*dict.fromkeys(titles.values())])
-    return frame.assign(cell=cells)
+    cells = {i: title for title, rows in places(frame.assign(skew=skews)) for i in rows.index}
+    found = [cells[i] for i in frame.index]
+    return frame.assign(cell=pd.Categorical(found, [*dict.fromkeys(cells.values())]))
 
 
 def values_of(frame: pd.DataFrame, column: str) -> list[Any]:
@@ -89,15 +82,15 @@ def values_of(frame: pd.DataFrame, column: str) -> list[Any]:
     if isinstance(frame[column].dtype, pd.CategoricalDtype):
         present = set(frame[column])
         return [value for value in frame[column].cat.categories if value in present]
-    values, order = [*frame[column].unique()], order_of(column)
-    return values if order is None else sorted(values, key=order)
+    values = [*frame[column].unique()]
+    return sorted(values, key=ORDERS[column]) if column in ORDERS else values
 
 
 def facets(
     frame: pd.DataFrame,
-    across: Sequence[str],
-    down: str | None,
     *,
+    across: Sequence[str] = ("cell",),
+    down: str | None = None,
     height: float,
     wrap: int = 3,
     labels: tuple[str | None, str] = ("", ""),
@@ -122,11 +115,9 @@ def facets(
     """
     if down is not None and len(frame[[*across]].drop_duplicates()) == 1:
         across, down, shared = [*across[1:], down], None, {}
-    place_of = [{v: i for i, v in enumerate(values_of(frame, c))} for c in across]
-    keys = sorted(
-        set(frame[[*across]].itertuples(index=False, name=None)),
-        key=lambda key: [place[value] for place, value in zip(place_of, key, strict=True)],
-    )
+    present = {*frame[[*across]].itertuples(index=False, name=None)}
+    ordered = product(*(values_of(frame, column) for column in across))
+    keys = [key for key in ordered if key in present or not across]
     rows = [None] if down is None else values_of(frame, down)
     every = len(rows) * len(keys)
     keys = keys[: MOST_COLUMNS if down else MOST_PANELS]
@@ -137,9 +128,11 @@ def facets(
     count = -(-len(keys) // columns) if down is None else len(rows)
     figure, axes = panels(count, columns, panel_height=height, **shared)
     found: list[Panel] = []
-    for number, (row, key) in enumerate((row, key) for row in rows for key in keys):
-        place = divmod(number, columns)
-        panel = axes[place[0]][place[1]]
+    wanted = [(row, key) for row in rows for key in keys]
+    flat = [*chain(*axes)]
+    for panel in flat[len(wanted) :]:
+        panel.set_visible(False)
+    for number, (panel, (row, key)) in enumerate(zip(flat, wanted, strict=False)):
         part = frame[(frame[[*across]] == list(key)).all(axis=1)] if across else frame
         part = part if down is None else part[part[down] == row]
         if part.empty:
@@ -149,17 +142,16 @@ def facets(
         named = [title_of(*pair) for pair in pairs if frame[pair[0]].nunique() > 1]
         named = named or [title_of(*pair) for pair in pairs[:1]]
         named += [str(part["note"].iloc[0])] if "note" in part else []
-        if down is None or place[0] == 0:
+        below, beside = divmod(number, columns)
+        if down is None or below == 0:
             panel.set_title("\n".join(wrapped(text, figure, columns) for text in named if text))
-        if place[1] == 0:
-            start = "" if down is None else title_of(down, row)
-            panel.set_ylabel(lettered(start, labels[1]))
-        if labels[0] is not None and (down is None or place[0] == len(rows) - 1):
+        if beside == 0:
+            what = "" if down is None else title_of(down, row)
+            panel.set_ylabel(f"{what} ({labels[1]})" if what and labels[1] else what or labels[1])
+        if labels[0] is not None and (down is None or below == len(rows) - 1):
             panel.set_xlabel(labels[0])
-        found.append((panel, part, (*key, row)))
-    for panel in [panel for row in axes for panel in row][len(rows) * len(keys) :]:
-        panel.set_visible(False)
-    _count(figure, every - len(rows) * len(keys))
+        found.append((panel, part))
+    _count(figure, every - len(wanted))
     return figure, found
 
 
@@ -174,49 +166,36 @@ def curves(
     *,
     x: str = "round",
     line: str = "method",
-    across: Sequence[str] = ("cell",),
-    down: str | None = None,
-    labels: tuple[str, str] = ("round", "accuracy (%)"),
-    scale: float | Mapping[str, float] = 100.0,
-    height: float = 2.5,
     shape: str = "curve",
     named: bool = False,
-    logarithmic: Sequence[str] = (),
     base: float | None = None,
-    share: bool = True,
+    **panels: Any,
 ) -> Figure:
     """Means against a quantity, a line for each value of a column, with intervals over seeds.
+
+    Means are accuracies, whose axis ends at 0 and 100, unless they are of a ``measure``.
 
     Args:
         frame: ``x``, ``line``, the columns of the panels, and ``mean``; ``n``, ``low``, ``high``
             where seeds were averaged.
         x: The column of the quantity.
         line: The column of the lines.
-        across: The columns of panels side by side.
-        down: The column of panels below each other.
-        labels: The labels of both axes.
-        scale: A factor of the means, or one for each measure; 100 is an accuracy, whose axis ends
-            at 0 and 100 where there is no ``base``.
-        height: Height of a panel in inches.
         shape: "curve", with bands; "steps": a mean holds until the next; "categories": the
             quantity has few values, at equal distances, with bars.
         named: Whether lines are named at their ends, and not in a legend.
-        logarithmic: Measures whose axis of means is logarithmic.
         base: A mean to measure by: a dashed line.
-        share: Whether panels side by side have one axis of means.
+        panels: Arguments of ``facets``.
     """
     frame = located(frame)
     lines, look = values_of(frame, line), _looks(frame, line, None if named else x)
     few = values_of(frame.sort_values(x), x) if shape == "categories" else []
-    frame = _scaled(frame, scale, base is None).assign(
-        at=frame[x].map(few.index) if few else frame[x]
-    )
-    shared: Any = "row" if down else share
+    frame = _scaled(frame, base is None).assign(at=frame[x].map(few.index) if few else frame[x])
+    panels = {"labels": ("round", "accuracy (%)"), "height": 2.5, **panels}
     figure, found = facets(
-        frame, across, down, height=height, wrap=2 if named else 3, labels=labels, sharey=shared
+        frame, wrap=2 if named else 3, sharey="row" if "down" in panels else not few, **panels
     )
     banded = _banded(lines, look, len(lines) if few else 3)
-    for panel, part, _ in found:
+    for panel, part in found:
         for turn, value in enumerate(lines):
             own = part[part[line] == value].sort_values("at")
             if value in banded and "low" in own:
@@ -227,13 +206,13 @@ def curves(
         if base is not None:
             panel.axhline(base, color=INK, linewidth=0.8, linestyle=(0, (4, 2)), zorder=1)
     # Panels may share their axes, so axes end where all of them are drawn.
-    for panel, part, key in found:
-        if set(key) & set(logarithmic):
-            _logarithmic(panel)
-        elif part["accuracy"].all():
+    for panel, part in found:
+        if part["accuracy"].all():
             accuracy_axis(panel)
+        elif "measure" in part and part["measure"].isin(LOGARITHMIC).all():
+            _logarithmic(panel)
     if named:
-        _name_ends(found, look, line, height)
+        _name_ends(found, look, line, panels["height"])
     else:
         _legend(figure, lines, look, line)
     return figure
@@ -250,19 +229,18 @@ def _banded(lines: Sequence[Any], look: Mapping[Any, Look], most: int) -> list[A
     return [roles().subject] if roles().subject in coloured else coloured[:1]
 
 
-def _scaled(frame: pd.DataFrame, scale: float | Mapping[str, float], cut: bool) -> pd.DataFrame:
+def _scaled(frame: pd.DataFrame, cut: bool) -> pd.DataFrame:
     """The frame in the units of its axes, and whether they are those of an accuracy.
 
-    Intervals of an accuracy are cut at 0 and 100 %.
+    ``cut``: whether intervals of an accuracy are cut at 0 and 100 %.
     """
-    factor = (
-        pd.Series(scale, frame.index) if isinstance(scale, float) else frame["measure"].map(scale)
-    )
+    factor = pd.Series(100.0, frame.index)
+    if "measure" in frame:
+        factor = frame["measure"].map(SCALES).fillna(1.0)
     percent = (factor == 100.0) & cut
     scaled = {name: factor * frame[name] for name in ("mean", "low", "high") if name in frame}
-    cropped = {name: values.clip(0.0, 100.0) for name, values in scaled.items() if name != "mean"}
-    kept = {name: values.where(percent, scaled[name]) for name, values in cropped.items()}
-    return frame.assign(accuracy=percent, **scaled | kept)
+    cropped = {name: x.clip(0.0, 100.0).where(percent, x) for name, x in scaled.items()}
+    return frame.assign(accuracy=percent, **cropped)
 
 
 def _intervals(panel: Axes, own: pd.DataFrame, colour: str, bars: bool) -> None:
@@ -283,9 +261,8 @@ def _curve(panel: Axes, own: pd.DataFrame, look: Look, turn: int, shape: str) ->
     """
     step = max(len(own) // 3, 1)
     every = [len(own) - 1] if shape == "steps" else (turn % step, step)
-    marks = look.marks() | {"markevery": every} if look.colour != GREY else {}
     drawn = "steps-post" if shape == "steps" else "default"
-    panel.plot(own["at"], own["mean"], drawstyle=drawn, **marks, **look.line())
+    panel.plot(own["at"], own["mean"], drawstyle=drawn, markevery=every, **look.line())
 
 
 def _logarithmic(panel: Axes) -> None:
@@ -311,7 +288,7 @@ def _ticks(panel: Axes, part: pd.DataFrame, x: str, few: Sequence[Any], shape: s
 
 def _name_ends(found: Sequence[Panel], look: Mapping[Any, Look], line: str, height: float) -> None:
     """Names beside the ends of lines, moved apart where they would overlap."""
-    for panel, part, _ in found:
+    for panel, part in found:
         low, high = panel.get_ylim()
         gap, at = 0.15 * (high - low) / height, -np.inf
         ends = part.sort_values("at").groupby(line)["mean"].last()
@@ -336,11 +313,9 @@ def dots(
     *,
     y: str = "method",
     mark: str | None = None,
-    across: Sequence[str] = ("cell",),
-    down: str | None = None,
-    labels: tuple[str, str] = ("accuracy (%)", ""),
     by: Any = None,
     against_zero: bool = False,
+    **panels: Any,
 ) -> Figure:
     """Means as dots with their intervals, a row for each value of a column.
 
@@ -351,13 +326,11 @@ def dots(
             ``low``, ``high`` where seeds were averaged.
         y: The column of the rows.
         mark: The column whose values share a row, each in its colour.
-        across: The columns of panels side by side.
-        down: The column of panels below each other.
-        labels: The labels of both axes.
         by: The value of ``mark`` by whose mean rows are sorted, the highest on top; empty: its
             first value; None: rows are in their fixed order.
         against_zero: Whether means are differences: 0 is marked, and a dot whose interval
             includes it is open.
+        panels: Arguments of ``facets``.
     """
     frame = located(frame)
     names = values_of(frame, y)
@@ -370,8 +343,8 @@ def dots(
     frame = frame[frame[y].isin(names)]
     look = {None: PLAIN} if mark is None else _looks(frame, mark, None)
     height = 0.3 + _AROUND + _LINE * max(len(names), 5)
-    figure, found = facets(frame, across, down, height=height, wrap=3, labels=labels)
-    for panel, part, _ in found:
+    figure, found = facets(frame, height=height, **panels)
+    for panel, part in found:
         _range(panel, part, against_zero)
         if against_zero:
             panel.axvline(0.0, color=INK, linewidth=0.9, zorder=1)
@@ -380,12 +353,11 @@ def dots(
             offset = 0.2 * (turn - (len(marks) - 1) / 2) if len(marks) > 2 else 0.0
             for row in records(own):
                 _dot(panel, row, names.index(row[y]) + offset, look[value], against_zero)
-        first = _is_first(panel)
-        panel.set_yticks(range(len(names)), [title_of(y, n) if first else "" for n in names])
+        panel.set_yticks(range(len(names)), [title_of(y, name) for name in names])
         for text, name in zip(panel.get_yticklabels(), names, strict=True):
             text.set_fontweight("bold" if name == roles().subject else "normal")
         panel.set_ylim(len(names) - 0.4, -0.6)
-        panel.tick_params(axis="y", length=0)
+        panel.tick_params(axis="y", length=0, labelleft=_is_first(panel))
     if mark is not None:
         _legend(figure, marks, look, mark, linestyle="")
     _count(figure, left_out)
@@ -445,9 +417,8 @@ def _dot(
         ends = (low, high) if against_zero else (max(low, 0.0), min(high, 100.0))
         panel.hlines(height, *ends, color=look.colour, linewidth=1.0, alpha=0.8)
     face = "white" if is_open else look.colour
-    marks = look.marks() | {"markersize": 3.8, "markeredgewidth": 0.8}
-    marks |= {"markerfacecolor": face, "markeredgecolor": look.colour}
-    panel.plot(mean, height, color=look.colour, **marks)
+    marks = {"markersize": 3.8, "markeredgewidth": 0.8, "markerfacecolor": face}
+    panel.plot(mean, height, **look.line() | marks | {"markeredgecolor": look.colour})
 
 
 def heat_map(
@@ -457,14 +428,11 @@ def heat_map(
     y: str,
     value: str,
     bar: str,
-    across: Sequence[str] = ("cell",),
-    down: str | None = None,
-    labels: tuple[str, str] = ("", ""),
     scale: float = 1.0,
     full: float | None = None,
     written: bool = False,
     height: float | None = None,
-    wrap: int = 4,
+    **panels: Any,
 ) -> Figure:
     """A quantity over two columns in shades, on one scale for all panels; grey where there is none.
 
@@ -477,14 +445,11 @@ def heat_map(
         y: The column of the rows.
         value: The column of the quantity.
         bar: Label of the colour bar.
-        across: The columns of panels side by side.
-        down: The column of panels below each other.
-        labels: The labels of both axes.
         scale: A factor of the quantity.
         full: Where the shades end; the largest value without one.
         written: Whether the quantity is written into its field, and fields are named.
         height: Height of a panel in inches; without one as rows need.
-        wrap: Most panels side by side.
+        panels: Arguments of ``facets``.
     """
     frame = located(frame)
     rows = values_of(frame, y)
@@ -492,11 +457,11 @@ def heat_map(
     frame = frame[frame[y].isin(rows[:MOST_ROWS])] if left_out else frame
     height = height or 0.5 * _AROUND + 1.1 * _LINE * min(len(rows), MOST_ROWS)
     height += 0.6 if written else 0.0
-    figure, found = facets(frame, across, down, height=height, wrap=wrap, labels=labels)
+    figure, found = facets(frame, **{"wrap": 4, "height": height, **panels})
     known = (scale * frame[value].astype(float)).dropna()
     most = full or max(float(known.max()) if len(known) else 0.0, 1e-9)
     norm = Normalize(0.0 if written else min(float(known.min()), 0.99 * most), most)
-    for panel, part, _ in found:
+    for panel, part in found:
         names = values_of(part, x), values_of(part, y)
         table = part.pivot(index=y, columns=x, values=value).reindex(names[1], columns=names[0])
         shown = scale * table.to_numpy(dtype=float)
@@ -522,7 +487,7 @@ def heat_map(
     tall = figure.get_figheight() > 6
     bars = figure.colorbar(
         ScalarMappable(norm, _SHADES),
-        ax=[panel for panel, *_ in found],
+        ax=[panel for panel, _ in found],
         aspect=50 if tall else 20,
         pad=0.01,
         shrink=0.6 if tall else 0.9,
@@ -587,23 +552,18 @@ def _mark_groups(
         panel.axhline(end - 0.5, color=INK, linewidth=1.2)
 
 
-def scatter(
-    frame: pd.DataFrame, *, across: Sequence[str], named: tuple[str, str], height: float = 1.7
-) -> Figure:
+def scatter(frame: pd.DataFrame, *, named: tuple[str, str], **panels: Any) -> Figure:
     """Points by ``x`` and ``y``, a panel for each combination of values.
 
     Args:
         frame: ``x``, ``y``, ``method``, and the columns of the panels.
-        across: The columns of the panels.
-        named: Those of them whose values are the labels of the axes.
-        height: Height of a panel in inches.
+        named: The columns of the panels whose values are the labels of the axes.
+        panels: Arguments of ``facets``.
     """
     frame = located(frame)
-    figure, found = facets(
-        frame, across, None, height=height, wrap=4, labels=(None, ""), untitled=named
-    )
+    figure, found = facets(frame, height=1.7, wrap=4, labels=(None, ""), untitled=named, **panels)
     look = _looks(frame, "method", None)
-    for panel, part, _ in found:
+    for panel, part in found:
         colour = look[part["method"].iloc[0]].colour
         panel.scatter(part["x"], part["y"], s=14, color=colour, alpha=0.8, linewidth=0)
         texts = [title_of(column, part[column].iloc[0]) for column in named]
@@ -612,24 +572,23 @@ def scatter(
     return figure
 
 
-def paths(frame: pd.DataFrame, *, across: Sequence[str], height: float = 2.8) -> Figure:
+def paths(frame: pd.DataFrame, **panels: Any) -> Figure:
     """Paths through a plane, on one scale for all panels: clients and aggregates, round by round.
 
     Args:
         frame: The rows of ``views.clients.trajectories``.
-        across: The columns of the panels.
-        height: Height of a panel in inches.
+        panels: Arguments of ``facets``.
     """
     frame = located(frame)
     labels = ("first principal component", "second")
-    figure, found = facets(frame, across, None, height=height, wrap=4, labels=labels)
+    figure, found = facets(frame, height=2.8, wrap=4, labels=labels, **panels)
     clients = sorted(frame["client"].dropna().unique())
     look = _looks(frame.dropna(subset=["client"]), "client", None)
-    ends = [(part[c].min(), part[c].max()) for _, part, _ in found for c in ("x", "y")]
+    ends = [(part[c].min(), part[c].max()) for _, part in found for c in ("x", "y")]
     reach = 0.55 * max(high - low for low, high in ends)
     aggregate = Look(INK, (0, (2, 1.5)), "D", width=0.9, order=4)
-    dashed: dict[str, Any] = {**aggregate.line(), **aggregate.marks(), "markersize": 3.6}
-    for panel, part, _ in found:
+    dashed: dict[str, Any] = aggregate.line() | {"markersize": 3.6}
+    for panel, part in found:
         for client, own in groups(part[part["kind"] == "local"], "client"):
             colour = look[client].colour
             for round_, way in groups(own, "round"):
@@ -679,8 +638,8 @@ def _legend(
     """The legend below all panels, the subject in bold; methods in grey are counted."""
     named = [value for value in values if look[value].colour != GREY]
     handles = [
-        Line2D([], [], label=title_of(column, v), **look[v].marks(), **{**look[v].line(), **line})
-        for v in named
+        Line2D([], [], label=title_of(column, value), **look[value].line() | line)
+        for value in named
     ]
     if others := len(values) - len(named):
         handles.append(Line2D([], [], color=GREY, linewidth=0.8, label=f"others ({others})"))

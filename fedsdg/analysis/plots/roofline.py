@@ -8,7 +8,6 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter
 
 from fedsdg.analysis.formatting import amount
 from fedsdg.analysis.names import method_order
@@ -16,6 +15,7 @@ from fedsdg.analysis.plots.style import (
     ABSENT,
     INK,
     MUTED,
+    Look,
     logarithmic_ticks,
     looks,
     panels,
@@ -32,18 +32,21 @@ CAPTION = (
     "memory's floor, the number how many times as long as ours the slowest took."
 )
 
+#: The look of every code, and of the memory's floor.
 MARKS = {
-    "reference": ("o", "#767676"),
-    "plain": ("s", "#0072B2"),
-    "numpy": ("D", "#009E73"),
-    "torch": ("^", "#AA4499"),
-    "flower": ("P", "#E69F00"),
-    "byzfl": ("X", "#332288"),
+    "ours": Look("#D55E00"),
+    "floor": Look(INK, marker="|"),
+    "reference": Look("#767676"),
+    "plain": Look("#0072B2", marker="s"),
+    "numpy": Look("#009E73", marker="D"),
+    "torch": Look("#AA4499", marker="^"),
+    "flower": Look("#E69F00", marker="P"),
+    "byzfl": Look("#332288", marker="X"),
 }
-OURS = "#D55E00"
-
-
+TITLES = {**CODES, "ours": "ours", "floor": "memory's floor"}
 _SMALL: dict[str, Any] = {"fontsize": 6.5, "color": MUTED}
+#: Some points to the right of a place.
+_BESIDE: dict[str, Any] = {"va": "center", "textcoords": "offset points", **_SMALL}
 
 
 def draw(measured: Measurements) -> Figure:
@@ -56,18 +59,17 @@ def draw(measured: Measurements) -> Figure:
     handles, _ = axes[0][0].get_legend_handles_labels()
     if handles:
         axes[0][1].legend(handles=handles, loc="lower right", fontsize=6.5)
-    sizes: list[tuple[int, int] | None] = [*measured.sizes()[-2:], None]
-    for panel, size in zip(axes[1], sizes, strict=False):
-        rows = [r for r in measured.suite("sizes") if (r["clients"], r["parameters"]) == size]
-        _codes(panel, rows, rules)
+    for panel, size in zip(axes[1], [*measured.sizes()[-2:], None], strict=False):
+        _codes(panel, measured, size, rules)
     axes[1][1].set_yticklabels([])
-    shown = [("ours", "o", OURS), ("memory's floor", "|", INK)]
-    there = {row["code"] for row in measured.suite("sizes")}
-    shown += [(CODES[code], *mark) for code, mark in MARKS.items() if code in there]
+    there = {"ours", "floor", *(row["code"] for row in measured.suite("sizes"))}
     legend = [
-        Line2D([], [], linestyle="", marker=marker, color=colour, label=label, markersize=5.5)
-        for label, marker, colour in shown
+        Line2D([], [], linestyle="", marker=mark.marker, color=mark.colour, label=TITLES[code])
+        for code, mark in MARKS.items()
+        if code in there
     ]
+    for handle in legend:
+        handle.set_markersize(5.5)
     shared_legend(figure, legend, columns=4)
     return figure
 
@@ -80,24 +82,16 @@ def _growth(panel: Axes, rows: Sequence[Row], key: str, cache: int) -> None:
     rules = sorted({row["rule"] for row in rows}, key=method_order)
     look = looks(rules)
     panel.axhline(1.0, color=INK, linewidth=1.2, zorder=1)
-    panel.annotate(
-        "bare\nread",
-        (1.0, 1.0),
-        xycoords=("axes fraction", "data"),
-        xytext=(3, 0),
-        textcoords="offset points",
-        va="center",
-        **_SMALL,
-    )
+    place = ("axes fraction", "data")
+    panel.annotate("bare\nread", (1.0, 1.0), (3, 0), xycoords=place, **_BESIDE)
     for rule in rules:
         mine = sorted((row for row in rows if row["rule"] == rule), key=lambda row: row[key])
         at, shares = [row[key] for row in mine], [row["floor"] for row in mine]
-        style = look[rule].marks() | look[rule].line()
-        panel.plot(at, shares, label=rule_title(rule), **style)
+        panel.plot(at, shares, label=rule_title(rule), **look[rule].line())
     panel.set(xscale="log", yscale="log")
     shares = [row["floor"] for row in rows]
     logarithmic_ticks(panel.yaxis, min(shares), max(1.0, *shares))
-    panel.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g} %"))
+    panel.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
     logarithmic_ticks(panel.xaxis, min(row[key] for row in rows), max(row[key] for row in rows))
     clients, numbers = rows[0]["clients"], max(row["clients"] * row["parameters"] for row in rows)
     if key == "clients":
@@ -106,7 +100,7 @@ def _growth(panel: Axes, rows: Sequence[Row], key: str, cache: int) -> None:
         return
     panel.set_title(f"More parameters, {clients} clients")
     panel.set_xlabel("parameters d")
-    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: amount(value, 1.0)))
+    panel.xaxis.set_major_formatter(lambda value, _: amount(value, 1.0))
     low, high = panel.get_xlim()
     if (edge := cache / 4 / clients) > low:
         panel.axvspan(low, min(edge, high), color=ABSENT, alpha=0.35, linewidth=0, zorder=0)
@@ -114,39 +108,29 @@ def _growth(panel: Axes, rows: Sequence[Row], key: str, cache: int) -> None:
     panel.set_xlim(low, high)
 
 
-def _codes(panel: Axes, rows: Sequence[Row], rules: Sequence[str]) -> None:
-    """A line for each rule: ours, the others, and the floor; hidden if nothing was measured.
-
-    Others are drawn by their ratio, taken in alternation with ours, and so is the floor.
-    """
-    if not rows:
+def _codes(
+    panel: Axes, measured: Measurements, size: tuple[int, int] | None, rules: Sequence[str]
+) -> None:
+    """A line for each rule: ours, the others, and the floor; hidden if nothing was measured."""
+    if size is None:
         panel.set_visible(False)
         return
     for height, rule in enumerate(rules):
-        here = [row for row in rows if row["rule"] == rule and row.get("seconds")]
-        ours = [row for row in here if row["code"] == "ours"]
-        if not ours:
-            continue
-        own = 1e3 * ours[0]["seconds"]
-        others = [row for row in here if row["code"] in CODES]
-        slowest = max((row["ratio"] for row in others), default=1.0)
-        panel.plot([own, own * slowest], [height, height], color=ABSENT, linewidth=2.2, zorder=1)
-        panel.plot([own * ours[0]["floor"]], [height], "|", color=INK, markersize=9, zorder=3)
-        for row in others:
-            marker, colour = MARKS[row["code"]]
-            panel.plot([own * row["ratio"]], [height], marker, color=colour, markersize=4)
-        panel.plot([own], [height], "o", color=OURS, markersize=5.5, zorder=4)
-        if others:
-            text = f"{slowest:.0f}×" if slowest >= 9.95 else f"{slowest:.1f}×"
-            at = (own * max(slowest, 1.0), height)
-            panel.annotate(
-                text, at, xytext=(5, 0), textcoords="offset points", va="center", **_SMALL
-            )
+        times = measured.times(rule, *size)
+        for code, ms, _ in times:
+            order, length = {"ours": (4, 5.5), "floor": (3, 9)}.get(code, (2, 4))
+            mark = MARKS[code]
+            panel.plot(ms, height, mark.marker, color=mark.colour, markersize=length, zorder=order)
+        if others := [(factor, ms) for code, ms, factor in times if code in CODES]:
+            own, (factor, slowest) = times[0][1], max(others)
+            panel.plot([own, slowest], [height] * 2, color=ABSENT, linewidth=2.2, zorder=1)
+            text = f"{factor:.0f}×" if factor >= 9.95 else f"{factor:.1f}×"
+            panel.annotate(text, (max(own, slowest), height), (5, 0), **_BESIDE)
     panel.set_xscale("log")
     panel.set_xlabel("time of one aggregation (ms)")
-    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    panel.xaxis.set_major_formatter("{x:g}")
     panel.margins(x=0.12)
     panel.set_yticks(range(len(rules)), [rule_title(rule) for rule in rules])
     panel.set_ylim(len(rules) - 0.4, -0.6)
     panel.grid(False, axis="y")
-    panel.set_title(f"{rows[0]['clients']} clients, {rows[0]['parameters']:,} parameters")
+    panel.set_title(f"{size[0]} clients, {size[1]:,} parameters")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import matplotlib
@@ -36,7 +35,6 @@ from fedsdg.analysis.names import (
 )
 from fedsdg.analysis.summary import REFERENCES, Roles, usual_roles
 from fedsdg.analysis.views.clients import CREDITS, GATE_MEASURES, YARDSTICKS
-from fedsdg.files.declarations import families
 
 #: Width of a figure in inches: a page's text block; heights follow from the panels.
 WIDTH = 7.2
@@ -51,42 +49,41 @@ BAND_SEEDS, INTERVAL_SEEDS = 3, 5
 #: Ticks are apart by these times a power of ten.
 _STEPS = (1, 2, 5, 10)
 
-_SETTINGS: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",  # shipped with matplotlib: the same glyphs everywhere
-    "font.size": 8.0,
-    "axes.titlesize": 8.5,
-    "axes.titleweight": "bold",
-    "axes.labelsize": 8.0,
-    "axes.edgecolor": MUTED,
-    "axes.linewidth": 0.6,
-    "axes.labelcolor": INK,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": GRID,
-    "grid.linewidth": 0.6,
-    "text.color": INK,
-    "text.parse_math": False,  # titles come from configs and plugins: a $ is a dollar sign
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "xtick.labelsize": 7.0,
-    "ytick.labelsize": 7.0,
-    "xtick.major.size": 2.5,
-    "ytick.major.size": 2.5,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "legend.fontsize": 7.5,
-    "legend.frameon": False,
-    "lines.linewidth": 1.1,
-    "lines.markersize": 4.0,
-    "figure.facecolor": "white",
-    "savefig.dpi": 200,
-    "pdf.fonttype": 42,  # TrueType: text stays text
-    "svg.fonttype": "path",
-    "svg.hashsalt": "fedsdg",  # fixed, so that the ids are the same in every rendering
+#: Groups of matplotlib's settings.
+_TICKS = {
+    "color": MUTED,
+    "labelcolor": INK,
+    "labelsize": 7.0,
+    "major.size": 2.5,
+    "major.width": 0.6,
+}
+_SETTINGS: dict[Any, dict[str, Any]] = {
+    # Shipped with matplotlib: the same glyphs everywhere.
+    "font": {"family": "DejaVu Sans", "size": 8.0},
+    "axes": {
+        "titlesize": 8.5,
+        "titleweight": "bold",
+        "labelsize": 8.0,
+        "labelcolor": INK,
+        "edgecolor": MUTED,
+        "linewidth": 0.6,
+        "grid": True,
+        "axisbelow": True,
+        "spines.top": False,
+        "spines.right": False,
+    },
+    "grid": {"color": GRID, "linewidth": 0.6},
+    # Titles come from configs and plugins: a $ is a dollar sign.
+    "text": {"color": INK, "parse_math": False},
+    "xtick": _TICKS,
+    "ytick": _TICKS,
+    "legend": {"fontsize": 7.5, "frameon": False},
+    "lines": {"linewidth": 1.1, "markersize": 4.0},
+    "figure": {"facecolor": "white"},
+    "savefig": {"dpi": 200},
+    "pdf": {"fonttype": 42},  # TrueType: text stays text
+    # Fixed, so that the ids are the same in every rendering.
+    "svg": {"fonttype": "path", "hashsalt": "fedsdg"},
 }
 
 
@@ -101,78 +98,54 @@ class Look:
     order: int = 2
 
     def line(self) -> dict[str, Any]:
-        """Keywords of ``Axes.plot``."""
+        """Keywords of ``Axes.plot``; a thin rim keeps markers apart."""
         return {
             "color": self.colour,
             "linestyle": self.dashes,
             "linewidth": self.width,
             "zorder": self.order,
-        }
-
-    def marks(self) -> dict[str, Any]:
-        """Keywords of ``Axes.plot`` for its markers, with a thin rim that keeps them apart."""
-        size = 6.0 if self.width > 2 else 5.5 if self.marker == "*" else 4.2
-        return {
             "marker": self.marker,
-            "markersize": size,
+            "markersize": 6.0 if self.width > 2 else 5.5 if self.marker == "*" else 4.2,
             "markeredgecolor": "white",
             "markeredgewidth": 0.5,
         }
 
 
-_DASHED, _DOTTED, _DASHDOT = (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (5, 1.4, 1.2, 1.4))
+_DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (5, 1.4, 1.2, 1.4)))
+_SOLID, _DASHED, _DOTTED, _DASHDOT = _DASHES
 
-# Families share a hue: FedAvg and its kin blue, personal rivals purple to grey, robust rules
-# green to ochre, clusters magenta, rivals within LoRA teal, weighting by credit rose, what is no
-# federation black. The hues are of Okabe-Ito's and Tol's sets, which are safe for colour blindness.
-# A method that is not listed gets a look in the hues of its family: see _known.
-_LOOKS = {
-    "fedsdg": Look("#D55E00", "-", "o"),
-    "fedavg": Look("#0072B2", "-", "s"),
-    "fedavg-uniform": Look("#0072B2", _DASHED, "D"),
-    "fedavg-sgd": Look("#56B4E9", "-", "s"),
-    "fedprox": Look("#332288", _DASHDOT, "v"),
-    "scaffold": Look("#56B4E9", _DASHED, "^"),
-    "fine-tune": Look("#AA4499", "-", "P"),
-    "local-only": Look("#222222", _DOTTED, "X", width=1.4),
-    "krum": Look("#117733", "-", "<"),
-    "multikrum": Look("#117733", _DASHED, ">"),
-    "geometric-median": Look("#999933", "-", "h"),
-    "coordinate-median": Look("#999933", _DASHED, "p"),
-    "trimmed-mean": Look("#999933", _DOTTED, "d"),
-    "cgsv": Look("#CC6677", _DASHDOT, "*"),
-    "cgsv-xu": Look("#CC6677", _DASHED, "X"),
-    "focus": Look("#CC6677", "-", "o"),
-    "fedsdg-official": Look("#D55E00", _DASHED, "s"),
-    "fedsdg-official-aligned": Look("#D55E00", _DOTTED, "D"),
-    "fedsdg-heldout": Look("#D55E00", _DASHDOT, "^"),
-    "fedsdg+geometric-median": Look("#F0A35E", "-", "h"),
-    "fedsdg+multikrum": Look("#F0A35E", _DASHED, ">"),
-    "fedsdg+screened": Look("#F0A35E", _DOTTED, "o"),
-    "fedsdg+head": Look("#F0A35E", _DASHDOT, "s"),
-    "fedsgd": Look("#56B4E9", _DOTTED, "o"),
-    "fedprox-inexact": Look("#332288", _DASHED, "^"),
-    "fedcurv": Look("#332288", "-", "D"),
-    "screened": Look("#117733", _DOTTED, "o"),
-    "ditto": Look("#AA4499", _DASHED, "s"),
-    "fedrep": Look("#AA4499", _DOTTED, "^"),
-    "interpolate": Look("#AA4499", _DASHDOT, "v"),
-    "fedper": Look("#6F4C9B", "-", "o"),
-    "apfl": Look("#6F4C9B", _DASHED, "s"),
-    "fed-rod": Look("#6F4C9B", _DOTTED, "^"),
-    "gated-head": Look("#B08BD9", "-", "P"),
-    "gated-head-train": Look("#B08BD9", _DASHED, "X"),
-    "ffa-lora": Look("#008B8B", "-", "o"),
-    "fedsa-lora": Look("#008B8B", _DASHED, "s"),
-    "rolora": Look("#008B8B", _DOTTED, "^"),
-    "feddpa": Look("#008B8B", _DASHDOT, "D"),
-    "pens": Look("#EE3377", "-", "P"),
-    "clustered": Look("#EE3377", _DASHED, "s"),
-    "clustered-known": Look("#EE3377", _DASHDOT, "^"),
-    "semi-global": Look("#EE3377", _DOTTED, "D"),
-    "data-sharing": Look("#222222", _DASHDOT, "d"),
-    "centralised": Look("#222222", _DASHED, "s"),
+#: Hue → the markers of the methods drawn in it, and these methods: solid, dashed, dotted and
+#: dash-dotted. Kin share a hue of Okabe-Ito's and Tol's sets, which are safe for colour blindness:
+#: FedAvg and its kin blue, personal rivals purple to grey, robust rules green to ochre, clusters
+#: magenta, rivals within LoRA teal, weighting by credit rose, what is no federation black.
+_HUES = {
+    "#D55E00": ("osD^", "fedsdg", "fedsdg-official", "fedsdg-official-aligned", "fedsdg-heldout"),
+    "#F0A35E": (
+        "h>os",
+        "fedsdg+geometric-median",
+        "fedsdg+multikrum",
+        "fedsdg+screened",
+        "fedsdg+head",
+    ),
+    "#0072B2": ("sD", "fedavg", "fedavg-uniform"),
+    "#56B4E9": ("s^o", "fedavg-sgd", "scaffold", "fedsgd"),
+    "#332288": ("D^ v", "fedcurv", "fedprox-inexact", "", "fedprox"),
+    "#AA4499": ("Ps^v", "fine-tune", "ditto", "fedrep", "interpolate"),
+    "#6F4C9B": ("os^", "fedper", "apfl", "fed-rod"),
+    "#B08BD9": ("PX", "gated-head", "gated-head-train"),
+    "#117733": ("<>o", "krum", "multikrum", "screened"),
+    "#999933": ("hpd", "geometric-median", "coordinate-median", "trimmed-mean"),
+    "#CC6677": ("oX *", "focus", "cgsv-xu", "", "cgsv"),
+    "#008B8B": ("os^D", "ffa-lora", "fedsa-lora", "rolora", "feddpa"),
+    "#EE3377": ("PsD^", "pens", "clustered", "semi-global", "clustered-known"),
+    "#222222": (" sXd", "", "centralised", "local-only", "data-sharing"),
 }
+_LOOKS = {
+    method: Look(hue, dashes, marker)
+    for hue, (markers, *methods) in _HUES.items()
+    for method, dashes, marker in zip(methods, _DASHES, markers, strict=False)
+}
+_LOOKS["local-only"] = replace(_LOOKS["local-only"], width=1.4)
 
 #: The ceiling, whoever it is: a line to measure by, without marks.
 YARDSTICK = Look("#222222", _DASHED, "", width=1.4)
@@ -180,40 +153,14 @@ YARDSTICK = Look("#222222", _DASHED, "", width=1.4)
 _WIDE, _FRONT = 2.4, 5
 
 #: A method in the background, and dots that nothing tells apart.
-BACKGROUND, PLAIN = Look(GREY, width=0.8, order=1), Look("#D55E00")
+BACKGROUND, PLAIN = Look(GREY, marker="", width=0.8, order=1), Look("#D55E00")
 
 #: For labels that no known method has, such as the variants of an ablation, in their order.
 #: None of these is a known method's colour, so that a variant is not taken for a rival.
 _OTHERS = ("#009E73", "#882255", "#E69F00", "#44AA99", "#661100", "#CC79A7", "#777777", "#6699CC")
 
-
-_DASHES = ("-", _DASHED, _DASHDOT, _DOTTED)
-_MARKERS = "osDv^P<>"
-
-
-@cache
-def _known() -> Mapping[str, Look]:
-    """A look for each method of the package: its own, or one that its family's hues have left."""
-    found, kin = dict(_LOOKS), families()
-    for method, family in kin.items():
-        if method not in found:
-            hues = [look.colour for name, look in found.items() if kin.get(name) == family]
-            free = _free(hues, found.values())
-            found |= {method: free[0]} if free else {}
-    return found
-
-
-def _free(hues: Iterable[str], taken: Collection[Look]) -> list[Look]:
-    """Looks in these hues whose line nobody has, nor their marker in that hue."""
-    lines = {(look.colour, look.dashes) for look in taken}
-    marks = {(look.colour, look.marker) for look in taken}
-    return [
-        Look(hue, dashes, marker)
-        for hue in dict.fromkeys(hues)
-        for dashes in _DASHES
-        for marker in _MARKERS
-        if (hue, dashes) not in lines and (hue, marker) not in marks
-    ]
+#: How values that are no known methods follow one another.
+_TURNS, _MARKERS = (_SOLID, _DASHED, _DASHDOT, _DOTTED), "osDv^P<>"
 
 
 def looks(methods: Sequence[str]) -> dict[str, Look]:
@@ -221,13 +168,12 @@ def looks(methods: Sequence[str]) -> dict[str, Look]:
 
     The subject's line is the widest, the ceiling's has no marks: see ``roles``.
     """
-    known, who = _known(), roles()
-    others = sorted((m for m in methods if m not in known), key=method_order)
-    found = {m: known[m] for m in methods if m in known}
+    who = roles()
+    others = sorted((m for m in methods if m not in _LOOKS), key=method_order)
+    found = {m: _LOOKS[m] for m in methods if m in _LOOKS}
     for i, method in enumerate(others):
-        turn = i // len(_OTHERS)
-        colour = _OTHERS[i % len(_OTHERS)]
-        found[method] = Look(colour, _DASHES[turn % len(_DASHES)], _MARKERS[i % len(_MARKERS)])
+        dashes, colour = _TURNS[i // len(_OTHERS) % len(_TURNS)], _OTHERS[i % len(_OTHERS)]
+        found[method] = Look(colour, dashes, _MARKERS[i % len(_MARKERS)])
     if who.subject in found:
         found[who.subject] = replace(found[who.subject], width=_WIDE, order=_FRONT)
     if who.ceiling in found:
@@ -259,8 +205,11 @@ _TITLES: Mapping[str, Mapping[Any, str] | Callable[[Any], str]] = {
         "seconds": "time of one aggregation (ms)",
     },
 }
+#: Measure → a factor of its values, 1 without one; 100 is an accuracy. Some have logarithmic axes.
+SCALES = {"accuracy_median": 100.0, "accuracy_worst": 100.0, "seconds": 1000.0}
+LOGARITHMIC = ("distance_median", "distance_worst", "seconds")
 #: How the values of a column are ordered; those of others stand in order of appearance.
-_ORDERS: Mapping[str, Callable[[Any], Any]] = {
+ORDERS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("method", "rival"), method_order),
     "scenario": natural_order,
     **dict.fromkeys(("share", "alpha"), float),
@@ -300,11 +249,6 @@ def title_of(column: str, value: Any) -> str:
     return text if len(text) <= _LETTERS else f"{text[: _LETTERS - 1]}…"
 
 
-def order_of(column: str) -> Callable[[Any], Any] | None:
-    """The sorting key of a column's values; None: they stand in order of appearance."""
-    return _ORDERS.get(column)
-
-
 def look_of(column: str, values: Sequence[Any]) -> dict[Any, Look]:
     """A look for every value of a column: its own, or one by its place in the order.
 
@@ -316,7 +260,7 @@ def look_of(column: str, values: Sequence[Any]) -> dict[Any, Look]:
         return dict(looks(values))
     found, settled = {}, _SETTLED.get(column, {})
     for i, value in enumerate(values):
-        dashes, marker = _DASHES[i // 2 % len(_DASHES)], _MARKERS[i % len(_MARKERS)]
+        dashes, marker = _TURNS[i // 2 % len(_TURNS)], _MARKERS[i % len(_MARKERS)]
         found[value] = settled.get(value) or Look(
             _SEQUENCE[i % len(_SEQUENCE)], dashes, marker, width=1.4
         )
@@ -339,8 +283,8 @@ def styled(who: Roles | None = None) -> Iterator[None]:
     """
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        for name, value in _SETTINGS.items():
-            matplotlib.rcParams[name] = value
+        for group, values in _SETTINGS.items():
+            matplotlib.rc(group, **values)
         before = _ROLES.set(who)
         try:
             yield
@@ -399,16 +343,6 @@ def wrapped(text: str, figure: Figure, columns: int) -> str:
         columns: The number of panels side by side.
     """
     return textwrap.fill(text, max(12, int(11.5 * figure.get_figwidth() / columns)))
-
-
-def lettered(title: str, unit: str) -> str:
-    """The label of an axis: what is shown, and its unit in brackets.
-
-    Args:
-        title: The title of a row of panels; empty where the panels have titles of their own.
-        unit: The unit, or the whole label where there is no title.
-    """
-    return f"{title} ({unit})" if title and unit else title or unit
 
 
 def ticks_within(axis: Axis, low: float, high: float, *, about: int = 5) -> None:

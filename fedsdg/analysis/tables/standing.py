@@ -45,7 +45,7 @@ def standing_table(standing: Standing) -> Table:
         unsettled |= any(not one.steady for one in lines)
         unpaired |= any(one.place is None for one in lines)
         blocks.append(_ranking(standing, cell, lines))
-        blocks.append(_differences(standing, cell, [one.method for one in lines]))
+        blocks.append(differences_of(standing, cell))
     notes = [] if standing.tuned else [UNTUNED.format(newcomer=newcomer)]
     few = any(not _judged(standing, cell) for cell in standing.cells)
     notes += [_FEW.format(number=SHOWN_FROM)] * few
@@ -119,14 +119,20 @@ def _accuracy(line: Line, metric: Metric) -> str:
     return MISSING if interval is None else percent(interval.mean, shown_half_width(interval))
 
 
-def _differences(standing: Standing, cell: Cell, order: list[str]) -> Block:
+def differences_of(standing: Standing, cell: Cell) -> Block:
+    """The newcomer minus each row of a cell, in the order of their places.
+
+    Args:
+        standing: The newcomer.
+        cell: One of its cells.
+    """
     table = {
         (one.named.rivals[0], one.named.metric): one
         for one in standing.comparisons
         if one.named.cell == cell
     }
     judged, lines = _judged(standing, cell), []
-    for rival in order:
+    for rival in (line.method for line in standing.lines(cell)):
         if rival == standing.newcomer:
             continue
         cells = [method_title(rival)]

@@ -2,14 +2,13 @@
 
 // A newcomer minus each row of the record.
 function standing() {
-  const [one, metric] = ["standing-one", "standing-metric"].map(byId);
+  const [one, metric] = ["newcomer", "newcomer-metric"].map(byId);
   fill(one, data.standing.map(({ title }, i) => [i, title]));
-  const { newcomer, rows, metrics } = data.standing[one.value];
-  fill(metric, metrics.map(([, title], i) => [i, title]));
-  const look = arena().methods.find((method) => method.label === newcomer);
-  draw("chart-standing", "gaps", () => ({
-    rows: rows.map(({ title, of }) => ({ row: title, ...of[metric.value], colour: shade(look), shape: look.shape })),
-  }), (spec) => (spec.height = 22 * rows.length + 20));
+  const { newcomer, charts } = data.standing[one.value];
+  fill(metric, charts.map(([title], i) => [i, title]));
+  const rows = charts[metric.value][1].map((row) => ({ ...row, method: newcomer }));
+  const drawn = { rows: looked(rows, arena().methods) };
+  draw("chart-standing", "gaps", drawn, (spec) => (spec.height = 22 * rows.length + 20));
 }
 
 // Two methods against each other over the seeds that both have.
@@ -33,59 +32,48 @@ function difference(first, second, what, pairs) {
 
 function rivals() {
   const { methods, metrics } = arena();
-  const [one, other, metric] = ["one", "other", "rival-metric"].map(byId);
-  const leading = methods.filter((method) => method.lead).map((method) => method.label);
-  for (const [select, usual] of [[one, leading[0]], [other, leading[1]]]) {
-    fill(select, methods.map((method) => [method.label, method.title]), usual);
-  }
-  fill(metric, metrics.map((m) => [m.key, m.title]));
-  const [first, second] = [one, other].map((s) => methods.find((m) => m.label === s.value));
-  const what = metrics.find((m) => m.key === metric.value);
-  const [ours, theirs] = [first, second].map((m) => bySeed(m, what.key));
+  const selects = ["one", "other"].map(byId);
+  const leading = methods.filter((method) => method.lead);
+  selects.forEach((select, i) => fill(select, methods.map(({ label, title }) => [label, title]), leading[i]?.label));
+  fill(byId("rival-metric"), metrics.map((m) => [m.key, m.title]));
+  const both = selects.map((select) => methods.find((method) => method.label === select.value));
+  const what = metrics.find((metric) => metric.key === byId("rival-metric").value);
+  const [ours, theirs] = both.map((method) => bySeed(method, what.key));
   const seeds = [...ours.keys()].filter((seed) => theirs.has(seed)).sort((a, b) => a - b);
   const pairs = seeds.map((seed) => [seed, 100 * ours.get(seed), 100 * theirs.get(seed)]);
-  byId("gap").textContent = difference(first, second, what, pairs);
-  draw("chart-pairs", "pairs", () => ({
-    rows: [first, second].flatMap((method, side) =>
-      pairs.map((pair) => ({
-        seed: String(pair[0]), title: method.title, value: pair[side + 1], colour: shade(method), shape: method.shape,
-      })),
-    ),
-  }));
-  draw("chart-gaps", "gaps", () => {
-    const colour = shade(first);
-    const rows = pairs.map(([seed, a, b]) => ({ row: `seed ${seed}`, gap: a - b, colour, shape: "circle" }));
-    if (!rows.length) return { rows };
+  byId("gap").textContent = difference(...both, what, pairs);
+  const points = both.flatMap(({ title, look }, side) =>
+    pairs.map((pair) => ({ seed: String(pair[0]), title, value: pair[side + 1], ...look })),
+  );
+  draw("chart-pairs", "pairs", { rows: points });
+  const { colour } = both[0].look;
+  const rows = pairs.map(([seed, a, b]) => ({ row: `seed ${seed}`, gap: a - b, colour, shape: "circle" }));
+  if (rows.length) {
     const { mean, half } = interval(rows.map((row) => row.gap));
     const ends = { low: mean - (half ?? 0), high: mean + (half ?? 0) };
-    return { rows: [{ row: "mean", gap: mean, ...ends, colour, shape: "diamond" }, ...rows] };
-  });
+    rows.unshift({ row: "mean", gap: mean, ...ends, colour, shape: "diamond" });
+  }
+  draw("chart-gaps", "gaps", { rows });
 }
 
 // Accuracy of the methods that are switched on, against the cost that was chosen.
 function curves() {
   const { curves: known, methods, metrics } = arena();
-  const metric = byId("curve-metric");
-  fill(metric, metrics.map((m) => [m.key, m.title]));
-  const on = legend(byId("curve-methods"), methods);
-  const columns = known[metric.value];
+  fill(byId("curve-metric"), metrics.map((metric) => [metric.key, metric.title]));
+  const columns = Object.entries(known[byId("curve-metric").value]);
+  const rows = columns[0][1].map((_, i) => Object.fromEntries(columns.map(([name, values]) => [name, values[i]])));
   // A cost that no run recorded cannot be chosen.
   const costs = boxes(byId("cost"));
-  costs.forEach((box) => (box.disabled = columns[box.value].every((value) => value === null)));
+  costs.forEach((box) => (box.disabled = rows.every((row) => row[box.value] === null)));
   const cost = costs.find((box) => box.checked && !box.disabled) ?? costs[0];
-  draw("chart-curves", `curves-${cost.value}`, () => {
-    const rows = columns.method.map((_, i) =>
-      Object.fromEntries(Object.entries(columns).map(([name, values]) => [name, values[i]])),
-    );
-    return { rows: looked(rows.filter((row) => on.has(row.method)), methods) };
-  });
+  draw("chart-curves", `curves-${cost.value}`, { rows: looked(rows, legend(byId("curve-methods"), methods)) });
 }
 
 // Gates of one run: clients by blocks in a round, clients by rounds.
 function gates() {
   const { gates: runs, methods } = arena();
   const [method, seed, measure, round] = ["gate-method", "gate-seed", "gate-measure", "gate-round"].map(byId);
-  for (const id of ["gate-controls", "gate-charts"]) byId(id).hidden = !runs.length;
+  for (const part of [method.closest(".controls"), byId("chart-gates").parentElement]) part.hidden = !runs.length;
   if (!runs.length) {
     byId("gate-seen").textContent = "No method of this arena has gates that were learned.";
     return;
@@ -102,28 +90,27 @@ function gates() {
   const at = Number(round.value);
   byId("gate-said").textContent = String(run.rounds[at]);
   const bytes = Uint8Array.from(atob(run[measure.value]), (letter) => letter.charCodeAt(0));
-  const field = (r, c, b) => bytes[(r * run.clients.length + c) * run.blocks + b];
-  const fields = run.clients.flatMap((client, c) =>
-    Array.from({ length: run.blocks }, (_, b) => ({
-      client: `${client}${run.kinds[c] && ` ${run.kinds[c]}`}`,
-      kind: run.kinds[c],
-      block: b + 1,
-      value: field(at, c, b) === 255 ? null : field(at, c, b) / 100,
-    })),
+  const value = (r, c, b) => {
+    const byte = bytes[(r * run.clients.length + c) * run.blocks + b];
+    return byte === 255 ? null : byte / 100;
+  };
+  const clients = run.clients.map((number, c) => `${number} ${run.kinds[c]}`.trim());
+  const numbers = [...Array(run.blocks).keys()];
+  const blocks = clients.flatMap((client, c) =>
+    numbers.map((b) => ({ client, kind: run.kinds[c], block: b + 1, value: value(at, c, b) })),
   );
-  byId("gate-seen").textContent = seen(run.rounds[at], data.measures[measure.value], fields);
   const ways = run.rounds.flatMap((number, r) =>
-    run.clients.map((_, c) => {
-      const sum = Array.from({ length: run.blocks }, (_, b) => field(r, c, b)).reduce((x, y) => x + y, 0);
-      const value = field(r, c, 0) === 255 ? null : sum / run.blocks / 100;
-      return { client: fields[c * run.blocks].client, round: number, value };
+    clients.map((client, c) => {
+      const own = numbers.map((b) => value(r, c, b));
+      return { client, round: number, value: own.includes(null) ? null : mean(own) };
     }),
   );
-  draw("chart-gates", "gates", () => ({ blocks: fields, ways }), (spec, width) => {
+  byId("gate-seen").textContent = seen(run.rounds[at], data.measures[measure.value], blocks);
+  draw("chart-gates", "gates", { blocks, ways }, (spec, width) => {
     const narrow = width < 640;
     spec.hconcat.forEach((one, i) => {
       one.width = narrow ? width - 130 : (width - 210) * [0.4, 0.6][i];
-      one.height = Math.max(14 * run.clients.length, 40);
+      one.height = Math.max(14 * clients.length, 40);
     });
     if (narrow) {
       spec.vconcat = spec.hconcat;
@@ -136,18 +123,17 @@ function gates() {
 // What is to be seen in a round: means, how many are open, and in which block those lie.
 function seen(round, what, fields) {
   const known = fields.filter((one) => one.value !== null);
-  if (!known.length) return `Round ${round}: no client had been drawn.`;
-  const parts = [...new Set(known.map((one) => one.kind))].map((kind) => {
-    const own = known.filter((one) => one.kind === kind);
-    const mean = own.reduce((sum, one) => sum + one.value, 0) / own.length;
-    const open = own.filter((one) => one.value > 0.5).length / own.length;
-    const whose = kind ? `of ${kind} ` : "";
-    return `${whose}${mean.toFixed(2)} on average, ${Math.round(100 * open)} % above one half`;
-  });
   const open = known.filter((one) => one.value > 0.5);
-  const inBlock = (block) => open.filter((one) => one.block === block).length;
-  const first = [...new Set(open.map((one) => one.block))].sort((a, b) => inBlock(b) - inBlock(a))[0];
-  const where = open.length ? ` Of those above one half ${Math.round((100 * inBlock(first)) / open.length)} % lie in block ${first}.` : "";
+  if (!known.length) return `Round ${round}: no client had been drawn.`;
+  const percent = (some, all) => Math.round((100 * some.length) / all.length);
+  const parts = [...new Set(known.map((one) => one.kind))].map((kind) => {
+    const [own, ours] = [known, open].map((some) => some.filter((one) => one.kind === kind));
+    const whose = kind ? `of ${kind} ` : "";
+    return `${whose}${mean(own.map((one) => one.value)).toFixed(2)} on average, ${percent(ours, own)} % above one half`;
+  });
+  const inBlock = (block) => open.filter((one) => one.block === block);
+  const [first] = open.map((one) => one.block).sort((a, b) => inBlock(b).length - inBlock(a).length);
+  const where = open.length ? ` Of those above one half ${percent(inBlock(first), open)} % lie in block ${first}.` : "";
   return `Round ${round}, ${what}: ${parts.join("; ")}.${where}`;
 }
 
@@ -157,8 +143,7 @@ function tuning() {
   byId("tuning-none").hidden = rows.length > 0;
   byId("chart-tuning").parentElement.hidden = !rows.length;
   if (!rows.length) return;
-  const coloured = () => ({ rows: rows.map((row) => ({ ...row, colour: shade(row) })) });
-  draw("chart-tuning", "tuning", coloured, (spec, width) => {
+  draw("chart-tuning", "tuning", { rows }, (spec, width) => {
     spec.columns = Math.max(2, Math.min(6, Math.floor(width / 190)));
     spec.spacing = 14;
     spec.spec.width = Math.floor((width - 50) / spec.columns) - 16;
@@ -172,18 +157,14 @@ function speed() {
   const on = legend(byId("speed-rules"), rules);
   for (const suite of ["clients", "parameters"]) {
     // The short form of the measurements does not have both.
-    const figure = byId(`chart-speed-${suite}`).parentElement;
-    figure.hidden = !data.speeds[suite].length;
-    if (figure.hidden) continue;
-    const rows = () => looked(data.speeds[suite].filter((row) => on.has(row.method)), rules);
-    draw(`chart-speed-${suite}`, `speed-${suite}`, () => ({ rows: rows() }));
+    const rows = data.speeds[suite];
+    byId(`chart-speed-${suite}`).parentElement.hidden = !rows.length;
+    if (rows.length) draw(`chart-speed-${suite}`, `speed-${suite}`, { rows: looked(rows, on) });
   }
-  const size = byId("speed-size");
-  fill(size, sizes.map((one, i) => [i, one.title]));
-  const { rows } = sizes[size.value];
-  draw("chart-codes", "codes", () => ({ rows: rows.map((row) => ({ ...row, colour: shade(row) })) }), (spec) => {
-    spec.height = 24 * new Set(rows.map((row) => row.rule)).size;
-  });
-  const marks = codes.map((code) => node("span", {}, node("i", { class: "dot", style: `background: ${shade(code)}` }), code.title));
-  byId("codes-legend").replaceChildren(...marks);
+  fill(byId("speed-size"), sizes.map((one, i) => [i, one.title]));
+  const { rows } = sizes[byId("speed-size").value];
+  const height = 24 * new Set(rows.map((row) => row.rule)).size;
+  draw("chart-codes", "codes", { rows }, (spec) => (spec.height = height));
+  const dot = ({ colour }) => node("i", { class: "dot", style: `background: ${colour}` });
+  byId("codes-legend").replaceChildren(...codes.map(({ title, look }) => node("label", {}, dot(look), title)));
 }

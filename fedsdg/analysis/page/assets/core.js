@@ -1,8 +1,8 @@
 "use strict";
-// What all sections share: the data, what was chosen, the theme, and how a chart is drawn.
+// What all sections share: the data, what was chosen, and how a chart is drawn.
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
-const arena = () => data.arenas.find((one) => one.id === byId("arena").value) || data.arenas[0];
+const arena = () => data.arenas.find((one) => one.id === byId("arena").value);
 
 function node(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -13,7 +13,8 @@ function node(name, attributes = {}, ...children) {
   return made;
 }
 
-// --- What was chosen stands in the address: #section?arena=…&sort=…&open=… ---
+// --- What was chosen in a control stands in the address by its id: #section?arena=…&sort=…&open=… ---
+const CONTROLS = "select, fieldset, input[id]";
 let state = new URLSearchParams();
 let place = "";
 
@@ -39,63 +40,41 @@ function remember(key, values, step = false) {
 }
 
 const boxes = (fieldset) => [...fieldset.querySelectorAll("input")];
+const checked = (fieldset) => boxes(fieldset).filter((box) => box.checked).map((box) => box.value);
 
 // What a control says, or nothing where it says what it says at first.
 function chosenIn(control) {
   if (control.tagName !== "FIELDSET") return control.value === (control.dataset.usual ?? "") ? [] : [control.value];
   if (boxes(control).every((box) => box.checked === box.defaultChecked)) return [];
-  const on = boxes(control).filter((box) => box.checked).map((box) => box.value);
-  return on.length ? on : [""];
+  return checked(control).length ? checked(control) : [""];
 }
 
 function restore(control) {
-  const values = state.getAll(control.dataset.state);
+  const values = state.getAll(control.id);
   if (control.tagName === "FIELDSET") {
     // Of another arena's methods some may not be here; of none of them is known what was meant.
     const known = boxes(control).some((box) => values.includes(box.value)) || values[0] === "";
     for (const box of boxes(control)) box.checked = known ? values.includes(box.value) : box.defaultChecked;
-  } else if (control.tagName === "SELECT") {
-    const options = [...control.options].map((option) => option.value);
-    control.value = options.includes(values[0]) ? values[0] : control.dataset.usual ?? options[0] ?? "";
-  } else {
-    control.value = values[0] ?? control.dataset.usual ?? "";
+    return;
   }
+  control.value = values[0] ?? control.dataset.usual ?? "";
+  // A select refuses what is none of its options.
+  if (control.tagName === "SELECT" && control.selectedIndex < 0) control.value = control.dataset.usual ?? "";
 }
 
 // The options of a select, of which one is usual; what was chosen before stays where it is there.
-function fill(select, options, usual) {
+function fill(select, options, usual = options[0]?.[0]) {
   select.replaceChildren(...options.map(([value, text]) => node("option", { value }, text)));
-  const values = options.map(([value]) => String(value));
-  select.dataset.usual = values.includes(String(usual)) ? usual : values[0] ?? "";
+  select.dataset.usual = usual ?? "";
   restore(select);
 }
-
-const isDark = () => document.documentElement.dataset.theme === "dark";
-const shade = (look) => (isDark() ? look.dark : look.light);
 
 const signed = (value, digits) => {
   const text = Math.abs(value).toFixed(digits);
   return Number(text) === 0 ? text : (value > 0 ? "+" : "−") + text;
 };
 
-// A mean and, where there is one, its interval: "96.5 [95.0, 98.0]".
-function said({ mean, low, high }) {
-  if (mean === undefined) return "";
-  const ends = high > low ? ` [${low.toFixed(1)}, ${high.toFixed(1)}]` : "";
-  return mean.toFixed(1) + ends;
-}
-
-// Rows, and the look of each row's method beside them.
-function looked(rows, methods) {
-  const known = new Map(methods.map((one) => [one.label, one]));
-  return rows.map((row) => {
-    const look = known.get(row.method);
-    const { title, dash, shape, width } = look;
-    return { ...row, title, dash, shape, width, colour: shade(look), said: said(row) };
-  });
-}
-
-// --- Charts: the id of one → how to draw it again, and the promise of its view ---
+// --- Charts: the id of one → the promise of its view ---
 const PLOTS = new Map();
 
 const CONFIG = {
@@ -104,60 +83,59 @@ const CONFIG = {
   axis: { labelFontSize: 12, titleFontSize: 12, titleFontWeight: "normal", gridOpacity: 0.6, titlePadding: 9 },
   header: { labelFontSize: 12 },
   legend: { labelFontSize: 11, gradientLength: 120 },
-  mark: { tooltip: true },
 };
 
-// Draw a specification with these data, and again when the theme changes. `change` sets up a copy of
-// the specification for the width that is there. One drawing follows the other, and what has been
-// asked for anew meanwhile is left out.
+// Draw a specification with these data; `change` sets up a copy of it for the width that is there.
+// One drawing follows the other, and what has been asked for anew meanwhile is left out.
 function draw(id, name, datasets, change) {
   const here = byId(id);
-  const embed = async (former) => {
+  const former = PLOTS.get(id);
+  const plot = {};
+  PLOTS.set(id, plot);
+  plot.done = Promise.resolve(former && former.done).then(async (view) => {
+    if (PLOTS.get(id) !== plot) return view;
     const spec = structuredClone(data.specs[name]);
-    spec.datasets = { ...spec.datasets, ...datasets() };
+    spec.datasets = { ...spec.datasets, ...datasets };
     if (!spec.facet && !spec.hconcat) spec.autosize = { type: "fit-x", contains: "padding" };
     spec.config = CONFIG;
     if (change) change(spec, here.clientWidth);
     const made = await vegaEmbed(here, spec, { actions: false, renderer: "svg" });
-    if (former) former.finalize();
+    if (view) view.finalize();
     return made.view;
-  };
-  const again = () => {
-    const former = PLOTS.get(id);
-    const plot = { again };
-    PLOTS.set(id, plot);
-    plot.done = Promise.resolve(former && former.done).then((view) =>
-      PLOTS.get(id) === plot ? embed(view) : view,
-    );
-  };
-  again();
+  });
 }
 
 // --- Checkboxes that are a legend as well; who is switched on, of those that lead at first ---
-const line = (look) => (!look.dash.length ? "solid" : look.dash[0] < 4 ? "dotted" : "dashed");
+const line = ({ dash }) => (!dash.length ? "solid" : dash[0] < 4 ? "dotted" : "dashed");
 
-// It is made anew only for other methods or colours, so that the box under the keyboard stays.
+// It is made anew only for other methods, so that the box under the keyboard stays.
 function legend(fieldset, methods) {
-  const key = methods.map((one) => one.label + shade(one)).join();
+  const key = methods.map((one) => one.label).join();
   if (fieldset.dataset.key !== key) {
-    const labels = methods.map((one) => {
-      const box = node("input", { type: "checkbox", value: one.label, checked: Boolean(one.lead) });
-      const mark = node("i", { class: "swatch", style: `border-top: 3px ${line(one)} ${shade(one)}` });
-      return node("label", {}, box, mark, one.title);
+    const labels = methods.map(({ label, title, lead, look }) => {
+      const box = node("input", { type: "checkbox", value: label, checked: lead });
+      const mark = node("i", { class: "swatch", style: `border-top: 3px ${line(look)} ${look.colour}` });
+      return node("label", {}, box, mark, title);
     });
     fieldset.replaceChildren(fieldset.querySelector("legend"), ...labels);
     fieldset.dataset.key = key;
   }
   restore(fieldset);
-  return new Set(boxes(fieldset).filter((box) => box.checked).map((box) => box.value));
+  return methods.filter((one) => checked(fieldset).includes(one.label));
 }
 
-// Mean and 95 % Student-t interval; the interval is null where it is not shown.
+// The rows of these methods, the look of each row's method beside them.
+function looked(rows, methods) {
+  const known = new Map(methods.map((one) => [one.label, { title: one.title, ...one.look }]));
+  return rows.filter((row) => known.has(row.method)).map((row) => ({ ...row, ...known.get(row.method) }));
+}
+
+const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+
+// Mean and half-width of its 95 % Student-t interval, which is null where it is not shown.
 function interval(values) {
-  const n = values.length;
-  const mean = values.reduce((sum, value) => sum + value, 0) / n;
-  if (n < Math.max(2, data.constants.shown_from)) return { n, mean, half: null };
-  const squares = values.reduce((sum, value) => sum + (value - mean) ** 2, 0);
-  const half = (data.constants.quantiles[n] * Math.sqrt(squares / (n - 1))) / Math.sqrt(n);
-  return { n, mean, half };
+  const [n, center] = [values.length, mean(values)];
+  if (n < Math.max(2, data.constants.shown_from)) return { n, mean: center, half: null };
+  const variance = mean(values.map((value) => (value - center) ** 2)) / (n - 1);
+  return { n, mean: center, half: data.constants.quantiles[n] * Math.sqrt(variance) };
 }

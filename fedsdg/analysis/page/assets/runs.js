@@ -1,12 +1,12 @@
 // The runs behind a number, or what a method does: a dialog that a click, Enter or Space opens.
 const COUNTED = { bytes: ["MB sent", 1e6], steps: ["thousand local steps", 1e3] };
+const HASHES = ["config", "partition", "backbone", "code"];
 
-function quoted(label) {
-  return /^[\w@%+=:,.\/-]+$/.test(label) ? label : `'${label.replaceAll("'", "'\\''")}'`;
-}
+const quoted = (label) => (/^[\w@%+=:,.\/-]+$/.test(label) ? label : `'${label.replaceAll("'", "'\\''")}'`);
+const paragraph = (...parts) => node("p", {}, ...parts);
 
 function ofSeed(column, value) {
-  if (value === null || value === undefined) return "–";
+  if (value === null) return "–";
   if (column in COUNTED) return (value / COUNTED[column][1]).toLocaleString("en", { maximumFractionDigits: 3 });
   return (100 * value).toFixed(2);
 }
@@ -18,46 +18,41 @@ function table(what, heads, rows) {
   return node("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": what }, made);
 }
 
-function shortHash(hash) {
-  return hash ? node("code", { title: hash }, hash.slice(0, 12)) : "–";
-}
-
 // How the runs are made again, in a checkout of their commit.
 function again(where, label, { values, runs }) {
   const { one, all } = where.commands;
-  if (!one) return [node("p", {}, `No config file of ${where.experiment} was at hand when this page was made.`)];
-  const named = (command) => command.replaceAll("METHOD", quoted(label));
-  const every = values.seeds.map((seed) => `seed~${seed}`).join(" ");
-  const lines = `${named(one).replace("SEED", values.seeds[0] ?? 0)}\n${named(all).replace("SEEDS", every)}`;
+  if (!one) return [paragraph(`No config file of ${where.experiment} was at hand when this page was made.`)];
+  const seeds = values.seeds.map((seed) => `seed~${seed}`).join(" ");
+  const lines = [one.replace(/SEED$/, values.seeds[0] ?? 0), all.replace("SEEDS", seeds)];
   const how = runs.changes
     ? "Some were made with changes that no commit holds, so their code cannot be had again. In a checkout of today these make them anew, the first and all:"
     : "The first of them, and all of them; in a checkout of that commit:";
-  return [node("p", { class: "note" }, how), node("pre", { id: "runs-command", tabindex: "0" }, lines)];
+  const commands = lines.join("\n").replaceAll("METHOD", () => quoted(label));
+  return [paragraph(how), node("pre", { id: "runs-command", tabindex: "0" }, commands)];
 }
 
 function behind(where, method, column) {
   const { values, runs, label } = method;
   const metric = where.metrics.find((one) => one.key === column);
   const what = metric ? `${metric.title} (%)` : column in COUNTED ? COUNTED[column][0] : "runs";
-  const shown = column in values && column !== "seeds";
-  const hashes = ["config", "partition", "backbone", "code"];
-  const heads = ["seed", ...(shown ? [what] : []), ...hashes.map((name) => `${name} hash`)];
+  const shown = what === "runs" ? [] : [what];
   const rows = values.seeds.map((seed, i) => [
     String(seed),
-    ...(shown ? [ofSeed(column, values[column][i])] : []),
-    ...hashes.map((name) => shortHash(runs[name][i])),
+    ...shown.map(() => ofSeed(column, values[column][i])),
+    ...HASHES.map((name) => node("code", { title: runs[name][i] }, runs[name][i]?.slice(0, 12) ?? "–")),
   ]);
   const made = [...new Set(runs.origin)].map((index) => {
     const seeds = values.seeds.filter((_, i) => runs.origin[i] === index).join(", ");
-    return node("li", {}, `seeds ${seeds}: ${index < 0 ? "not recorded" : where.origins[index]}`);
+    return node("li", {}, `seeds ${seeds}: ${where.origins[index] ?? "not recorded"}`);
   });
-  const full = values.seeds.map((seed, i) =>
-    [`seed ${seed}: ${runs.folder[i]}`, ...hashes.map((name) => `  ${name} ${runs[name][i] ?? "–"}`)].join("\n"),
-  );
+  const full = values.seeds.flatMap((seed, i) => [
+    `seed ${seed}: ${runs.folder[i]}`,
+    ...HASHES.map((name) => `  ${name} ${runs[name][i] ?? "–"}`),
+  ]);
   return [
     what,
-    node("p", {}, `${where.title}; ${values.seeds.length} runs, one a seed.`),
-    table("Runs", heads, rows),
+    paragraph(`${where.title}; ${values.seeds.length} runs, one a seed.`),
+    table("Runs", ["seed", ...shown, ...HASHES.map((name) => `${name} hash`)], rows),
     node("h3", {}, "Where and when"),
     node("ul", { id: "runs-made" }, ...made),
     node("h3", {}, "To make them again"),
@@ -66,51 +61,43 @@ function behind(where, method, column) {
   ];
 }
 
-function about(where, method) {
+function about(method) {
   const known = data.about[method.about];
-  if (!known) return ["", node("p", {}, "A plugin brought this method; nothing is declared of it here.")];
-  const variant = method.about === method.label ? [] : [node("p", {}, `A variant of ${known.title}: its values stand below the leaderboard.`)];
-  return [
-    "",
-    node("p", {}, `Family: ${known.family}.`),
-    ...variant,
+  if (!known) return ["", paragraph("A plugin brought this method; nothing is declared of it here.")];
+  const parts = [
+    paragraph(`Family: ${known.family}.`),
+    method.about !== method.label && paragraph(`A variant of ${known.title}: its values stand below the leaderboard.`),
     node("p", { class: "formula" }, known.formula),
-    ...(known.keeps ? [node("p", {}, `Clients keep: ${known.keeps}`)] : []),
-    node("p", {}, `Source: ${known.source}. In a config: `, node("code", {}, method.about), "."),
-    ...(known.parameters.length ? [table("Parameters", ["parameter", "default", "meaning"], known.parameters)] : []),
+    known.keeps && paragraph(`Clients keep: ${known.keeps}`),
+    paragraph(`Source: ${known.source}. In a config: `, node("code", {}, method.about), "."),
+    known.parameters.length && table("Parameters", ["parameter", "default", "meaning"], known.parameters),
   ];
+  return ["", ...parts.filter(Boolean)];
 }
 
 // What the address says is open; nothing where it names no row of this arena.
 function dialog() {
   const place = byId("runs");
   const [, label, column] = (state.get("open") ?? "").match(/^(.*) (\S+)$/) ?? [];
-  const where = arena();
-  const method = where.methods.find((one) => one.label === label);
-  if (!method) {
-    if (place.open) place.close();
-    return;
-  }
-  const cell = document.querySelector(`.board:not([hidden]) tr[data-method="${CSS.escape(label)}"] [data-column="${CSS.escape(column)}"]`);
-  const [what, ...body] = column === "method" ? about(where, method) : behind(where, method, column);
-  const number = column === "method" || !cell ? "" : `: ${cell.textContent.trim()}`;
-  byId("runs-title").textContent = `${method.title}${what && `, ${what}`}${number}`;
+  const method = arena().methods.find((one) => one.label === label);
+  if (!method) return place.close();
+  const row = document.querySelector(`.board:not([hidden]) tr[data-method="${CSS.escape(label)}"]`);
+  const cell = row.querySelector(`td[data-column="${CSS.escape(column)}"]`);
+  const [what, ...body] = column === "method" ? about(method) : behind(arena(), method, column);
+  byId("runs-title").textContent = `${method.title}${what && `, ${what}`}${cell ? `: ${cell.textContent.trim()}` : ""}`;
   byId("runs-body").replaceChildren(...body);
   if (!place.open) place.showModal();
 }
 
 function openOnClick() {
   const place = byId("runs");
-  byId("leaderboard").addEventListener("click", (event) => {
-    const button = event.target.closest(".number");
-    if (!button) return;
-    remember("open", [`${button.closest("tr").dataset.method} ${button.closest("td, th").dataset.column}`], true);
+  byId("leaderboard").addEventListener("click", ({ target }) => {
+    if (!target.matches(".number")) return;
+    remember("open", [`${target.closest("tr").dataset.method} ${target.parentElement.dataset.column}`], true);
     dialog();
   });
   // Escape, the button, or a click beside the dialog close it; its own event comes later than these.
   const closed = () => state.has("open") && remember("open", [], true);
   for (const how of ["cancel", "submit", "close"]) place.addEventListener(how, closed);
-  place.addEventListener("click", (event) => {
-    if (event.target === place) place.close();
-  });
+  place.addEventListener("click", ({ target }) => target === place && place.close());
 }

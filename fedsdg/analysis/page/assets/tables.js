@@ -1,24 +1,20 @@
-// Tables: sorted by a column, filtered by family, words and verdict, rows hidden.
-function numberOf(text) {
-  return text.trim() === "" || Number.isNaN(Number(text)) ? null : Number(text);
-}
+// Tables: sorted by a column, filtered by the controls of their section, rows hidden.
+const valueIn = (row, at) => row.cells[at].dataset.sort ?? row.cells[at].textContent;
 
 // What is missing stands last in either direction; equal rows keep their order.
-function sortBy(table, head, direction) {
+function sortBy(head, direction) {
   const heads = [...head.parentElement.children];
-  const at = heads.indexOf(head);
-  const key = (row) => row.children[at].dataset.sort ?? row.children[at].textContent;
+  const [at, sign] = [heads.indexOf(head), direction === "ascending" ? 1 : -1];
   heads.forEach((one) => one.removeAttribute("aria-sort"));
   head.setAttribute("aria-sort", direction);
-  const sign = direction === "ascending" ? 1 : -1;
-  const rows = [...table.tBodies[0].rows];
+  const body = head.closest("table").tBodies[0];
+  const rows = [...body.rows];
   rows.sort((a, b) => {
-    if (!head.classList.contains("n")) return sign * key(a).localeCompare(key(b), "en");
-    const [x, y] = [numberOf(key(a)), numberOf(key(b))];
-    if (x === null || y === null) return (x === null) - (y === null);
-    return sign * (x - y);
+    const [x, y] = [valueIn(a, at), valueIn(b, at)];
+    if (!head.classList.contains("n")) return sign * x.localeCompare(y, "en");
+    return Number.isNaN(+x) || Number.isNaN(+y) ? Number.isNaN(+x) - Number.isNaN(+y) : sign * (x - y);
   });
-  table.tBodies[0].append(...rows);
+  body.append(...rows);
 }
 
 // The direction of a click on a heading: numbers fall at first, words rise; then the other.
@@ -27,69 +23,69 @@ function nextDirection(head) {
   return opposite[head.getAttribute("aria-sort")] ?? (head.classList.contains("n") ? "descending" : "ascending");
 }
 
-function sortOnClick() {
-  document.addEventListener("click", (event) => {
-    const head = event.target.closest("thead th");
-    if (!head || !event.target.closest("button")) return;
-    const direction = nextDirection(head);
-    if (head.closest(".board")) {
-      remember("sort", [`${head.dataset.column} ${direction}`]);
-      leaderboard();
-    } else {
-      sortBy(head.closest("table"), head, direction);
-    }
-  });
+// Whether a control lets a row be seen: words that are in it, a choice or boxes with its value.
+function admits(control, row) {
+  const value = row.dataset[control.dataset.filter] ?? row.textContent;
+  if (control.type === "search") return value.toLowerCase().includes(control.value.trim().toLowerCase());
+  return control.tagName === "SELECT" ? [value, ""].includes(control.value) : checked(control).includes(value);
+}
+
+function filter(section, rows) {
+  const controls = [...section.querySelectorAll("[data-filter]")];
+  for (const row of rows) row.hidden = !controls.every((control) => admits(control, row));
 }
 
 // The board of the arena, by the column, the families, the words and the hidden rows that were chosen.
 function leaderboard() {
-  const families = new Set(boxes(byId("families")).filter((box) => box.checked).map((box) => box.value));
-  const words = byId("find").value.trim().toLowerCase();
-  const hidden = new Set(state.getAll("hide"));
+  const hidden = state.getAll("hide");
   for (const board of document.querySelectorAll(".board")) {
     board.hidden = board.dataset.arena !== arena().id;
     if (board.hidden) continue;
-    const heads = [...board.querySelectorAll("thead th[data-column]")];
+    const heads = [...board.querySelector("thead tr").cells];
     const [column, direction] = (state.get("sort") ?? "").split(" ");
     const head = heads.find((one) => one.dataset.column === column);
-    sortBy(board.querySelector("table"), head ?? heads[1], (head && direction) || "descending");
-    for (const row of board.querySelectorAll("tr[data-method]")) {
-      const { method, family } = row.dataset;
-      const name = row.cells[0].textContent.toLowerCase();
-      row.hidden = hidden.has(method) || !families.has(family) || !(name.includes(words) || method.includes(words));
-    }
+    sortBy(head ?? heads[1], (head && direction) || "descending");
+    const rows = board.querySelectorAll("tr[data-method]");
+    filter(byId("leaderboard"), rows);
+    for (const row of rows) row.hidden ||= hidden.includes(row.dataset.method);
   }
-  byId("restore").hidden = hidden.size === 0;
-  byId("restore").textContent = `Show hidden rows (${hidden.size})`;
+  byId("restore").hidden = hidden.length === 0;
+  byId("restore").textContent = `Show hidden rows (${hidden.length})`;
 }
 
-function hideOnClick() {
+function ledger() {
+  const rows = [...byId("claims").tBodies[0].rows];
+  filter(byId("ledger"), rows);
+  byId("claims-shown").textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length}`;
+}
+
+function onClickInTables() {
+  document.addEventListener("click", ({ target }) => {
+    const head = target.closest("thead button")?.parentElement;
+    if (!head) return;
+    const direction = nextDirection(head);
+    if (head.dataset.column && head.closest(".board")) {
+      remember("sort", [`${head.dataset.column} ${direction}`]);
+      leaderboard();
+    } else {
+      sortBy(head, direction);
+    }
+  });
+  for (const row of document.querySelectorAll("tr[data-method]")) {
+    const named = { "aria-label": `Hide ${row.querySelector(".number").textContent}`, title: "Hide this row" };
+    row.lastElementChild.append(node("button", { type: "button", class: "hide", ...named }));
+  }
   byId("restore").addEventListener("click", () => {
     remember("hide", []);
     leaderboard();
     byId("find").focus();
   });
-  byId("leaderboard").addEventListener("click", (event) => {
-    const button = event.target.closest(".hide");
-    if (!button) return;
-    const row = button.closest("tr");
+  byId("leaderboard").addEventListener("click", ({ target }) => {
+    if (!target.matches(".hide")) return;
+    const row = target.closest("tr");
     const next = row.nextElementSibling || row.previousElementSibling;
     remember("hide", [...state.getAll("hide"), row.dataset.method]);
     leaderboard();
     if (next) next.querySelector(".hide").focus();
   });
-}
-
-function ledger() {
-  const verdicts = new Set(boxes(byId("verdicts")).filter((box) => box.checked).map((box) => box.value));
-  const words = byId("claim-find").value.trim().toLowerCase();
-  const source = byId("source").value;
-  const rows = [...byId("claims").tBodies[0].rows];
-  for (const row of rows) {
-    row.hidden =
-      !verdicts.has(row.dataset.verdict) ||
-      (source !== "" && row.dataset.source !== source) ||
-      !row.textContent.toLowerCase().includes(words);
-  }
-  byId("claims-shown").textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length}`;
 }
