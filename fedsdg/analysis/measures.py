@@ -19,7 +19,9 @@ import pandas as pd
 
 from fedsdg.analysis.horizon import reported_values
 from fedsdg.analysis.inference import spearman
+from fedsdg.analysis.names import method_order
 from fedsdg.analysis.summary import Cell, Setting, Summary
+from fedsdg.analysis.views.regret import oracles, shortfalls
 from fedsdg.files import read_json
 from fedsdg.files.places import split_setting
 
@@ -156,6 +158,27 @@ def _accuracy(record: Record, case: Case) -> Values:
     if not values:
         raise LackingError(f"the record has no {metric} of {case} yet")
     return {seed: 100 * value for seed, value in values.items()}
+
+
+def _regret(record: Record, case: Case) -> Values:
+    """The points by which the row is below the best row of the cell."""
+    metric, at = case.options["metric"], case.at or record.summary.reported
+    gaps = shortfalls(record.summary, record.place(case), metric, at).get(case.method, {})
+    if not gaps:
+        raise LackingError(f"the record has no {metric} of {case} beside that of the best row yet")
+    return {seed: 100 * gap for seed, gap in gaps.items()}
+
+
+def other_rows(record: Record, case: Case) -> list[str]:
+    """The rows of the case's cell but its own and oracles, which are outside of every rank.
+
+    Args:
+        record: Of one experiment.
+        case: A row in a cell.
+    """
+    cell = record.place(case)
+    here = {run["method"] for run in record.summary.at(cell) if run["status"] == "ok"}
+    return sorted(here - oracles(record.summary, cell) - {case.method}, key=method_order)
 
 
 def answers_by_image(record: Record, case: Case, seeds: Sequence[int]) -> np.ndarray | None:
@@ -410,7 +433,8 @@ class Measure:
     counted, so that any number of seeds decides. ``correlation``: it is one, in [−1, 1].
     ``bounds``: where it can lie (a difference of two has none). ``learned``: it depends on how far
     training has come. ``rounds``: it can be read at each reported round. ``gates``: it says
-    something of gates, which a row whose gates cannot have moved does not.
+    something of gates, which a row whose gates cannot have moved does not. ``level``: it is an
+    accuracy itself, so that it has an interval over seeds and images.
     """
 
     function: Callable[[Record, Case], Values]
@@ -424,6 +448,7 @@ class Measure:
     learned: bool = True
     rounds: bool = False
     gates: bool = False
+    level: bool = False
 
 
 _PERCENT = (0.0, 100.0)
@@ -452,6 +477,16 @@ MEASURES: Mapping[str, Measure] = MappingProxyType(
             "quarter's evaluations stands beside it",
             {"metric": _ACCURACIES},
             bounds=_PERCENT,
+            needs=("metric",),
+            rounds=True,
+            level=True,
+        ),
+        "regret": Measure(
+            _regret,
+            "points",
+            "points below the best row of the cell, which is chosen on half of the seeds and "
+            "measured on the other; others none: it is claimed of no other row",
+            {"metric": _ACCURACIES, "others": ("none",)},
             needs=("metric",),
             rounds=True,
         ),

@@ -26,7 +26,7 @@ from fedsdg.analysis.findings import DOCUMENTS
 from fedsdg.analysis.formatting import printed
 from fedsdg.analysis.frames import RUN, finished, records
 from fedsdg.analysis.grids import published_grids
-from fedsdg.analysis.ledger import Entry, judge_claims, read_claims, read_ledger
+from fedsdg.analysis.ledger import Claim, Entry, judge_claims, read_claims, read_ledger
 from fedsdg.analysis.names import method_title, metric_named, skew_title
 from fedsdg.analysis.plots import FIGURES
 from fedsdg.analysis.record import origins_of, read_origins
@@ -174,13 +174,9 @@ def _trace_claim(file: Path, root: Path, name: str) -> dict[str, Any]:
         raise ValueError(f"{file}: no run stands behind {name!r}, {entry.verdict}: {entry.reason}")
     claims = read_claims(root / "claims.yaml", published_grids(root / "config"))
     claim = next(claim for claim in claims if claim.id == name)
-    sides = [(claim.experiment, claim.cell, claim.method, claim.dataset)]
-    if claim.other is not None:
-        other = (claim.other_experiment, claim.other_cell)
-        sides += [(*other, rival, claim.other_dataset) for rival in claim.others]
     both: dict[str, _Run] = {}  # Sides that differ in their clients alone have the same runs.
-    for experiment, cell, method, dataset in sides:
-        summary = Summary(root / RECORDS / str(experiment))
+    for experiment, cell, method, dataset in _sides(claim):
+        summary = Summary(root / RECORDS / experiment)
         row = {"skew": cell, "method": method, "dataset": dataset}
         behind = runs_behind(summary, row)
         both |= {f"{experiment}/{run_below(run)}": (summary, run) for run in behind}
@@ -190,15 +186,25 @@ def _trace_claim(file: Path, root: Path, name: str) -> dict[str, Any]:
     return {
         "file": file.as_posix(),
         "line": name,
-        "experiment": claim.experiment,
+        "experiment": entry.experiment,
         "committed": _effect(entry),
         "recomputed": _effect(now),
         "of": f"{entry.measure}: {entry.compared}",
-        "where": {"id": name, "cell": claim.cell, "threshold": entry.threshold},
+        "where": {"id": name, "cell": entry.cell, "threshold": entry.threshold},
         "unrounded": now.effect,
         "seeds": {seed: effect for seed, effect in seeds.items() if effect is not None},
         "runs": [_facts_of(*run) for run in runs if seeds[run[1]["seed"]] is not None],
     }
+
+
+def _sides(claim: Claim) -> Iterator[tuple[str, str, str | None, str | None]]:
+    """Yield experiment, cell, row and data set of what a claim compares; no row stands for all."""
+    for part in claim.parts:
+        row = None if claim.measure == "regret" else claim.method
+        yield str(part.experiment), part.cell, row, part.dataset
+        if claim.other is not None:
+            other = (claim.other_experiment, claim.other_cell)
+            yield from ((*other, rival, claim.other_dataset) for rival in claim.others)
 
 
 def _effect(entry: Entry) -> str:

@@ -11,7 +11,7 @@ from fedsdg.analysis.judge import (
     SUPPORTED,
     UNDECIDED,
     Threshold,
-    against_the_best,
+    every,
     judge,
 )
 
@@ -107,31 +107,24 @@ def test_a_threshold_of_another_form_is_refused(given):
         Threshold.read(given, "claim x: the threshold")
 
 
-def test_a_rival_of_few_seeds_leaves_the_best_of_several_undecided():
-    """Above both rivals, but the worse of them shares only four seeds."""
+def test_one_of_few_seeds_leaves_all_of_several_undecided():
+    """Above both, but the worse of them has only four seeds."""
     threshold = Threshold(0.0, None)
     near, far = judge(FIVE, threshold), judge([9.0, 9.1, 9.0, 9.1], threshold)
     assert near.verdict == SUPPORTED and near.effect < far.effect
-    both = against_the_best([near, far], threshold)
+    both = every([near, far], near)
     assert (both.verdict, both.n, both.effect) == (UNDECIDED, 4, near.effect)
     assert both.low is both.high is both.p is None
-    assert against_the_best([near, near], threshold).verdict == SUPPORTED
+    assert every([near, near], near).verdict == SUPPORTED
 
 
-@pytest.mark.parametrize(
-    ("given", "rivals"),
-    [
-        ({"above": 1.0}, 1),  # above each
-        ({"above": 6.0}, 2),  # not above the one that was picked
-        ({"below": 4.0}, 2),
-        ({"below": 2.0}, 1),
-        ({"between": [2.0, 5.0]}, 2),
-    ],
-)
-def test_the_best_of_two_costs_its_correction_on_the_side_it_was_picked_for(given, rivals):
-    """Of two alike rivals the p of one stands, or twice it where a pick could have decided."""
-    threshold = Threshold.read(given, "here")
-    alone = judge(FIVE, threshold)
-    both = against_the_best([alone, alone], threshold)
-    smaller = min(alone.support, alone.against)
-    assert both.p == pytest.approx(min(1.0, rivals * 2 * smaller))
+@pytest.mark.parametrize(("bound", "times", "verdict"), [(1.0, 1, SUPPORTED), (6.0, 2, REFUTED)])
+def test_that_all_hold_costs_nothing_and_that_one_does_not_costs_its_choice(bound, times, verdict):
+    """Of two alike the p of one stands, or twice it where a pick could have decided."""
+    alone = judge(FIVE, Threshold(bound, None))
+    both = every([alone, alone], alone)
+    assert both.p == pytest.approx(times * 2 * min(alone.support, alone.against))
+    assert (alone.verdict, both.verdict) == (verdict, verdict)
+    opposite = judge(FIVE, Threshold(None, bound))
+    assert (alone.denied.support, alone.denied.against) == (opposite.support, opposite.against)
+    assert alone.denied.verdict == opposite.verdict

@@ -44,9 +44,7 @@ def judge_claims(
         One entry per claim.
     """
     opened: dict[str, Record | None] = {}
-    measured = [claim for claim in claims if claim.experiment]
-    sides = [(str(claim.experiment), claim.other_experiment) for claim in measured]
-    for experiment in {name for side in sides for name in side}:
+    for experiment in {name for claim in claims for name in claim.experiments}:
         folder = Path(records) / experiment
         there = (folder / "runs.parquet").is_file()
         opened[experiment] = Record(read(folder)) if there else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,10 @@ SPECIFICATION, HYPOTHESIS, POST_HOC = "specification", "hypothesis", "post hoc"
 ORIGINS = (SPECIFICATION, HYPOTHESIS, POST_HOC)
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
 _MEASURED = ("experiment", "cell", "method", "measure", "threshold")
-_OPTIONAL = ("dataset", "arguments", "minus", "over", "note")
+_OPTIONAL = ("dataset", "arguments", "minus", "over")
+#: Of an entry about several cells, which compares with nothing.
+_MEASURED_IN_CELLS = ("cells", "method", "measure", "threshold")
+_OPTIONAL_IN_CELLS = ("dataset", "arguments")
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class Claim:
     ``minus`` and ``over`` change some of the arguments, or ``experiment``, ``cell``, ``method`` or
     ``dataset``; the effect is then a difference or a ratio paired over seeds. Several methods there
     mean the one with the highest mean. Experiments with several data sets need ``dataset``.
+    ``cells``, pairs of an experiment and a cell, stand in place of both where the claim is that the
+    threshold holds in each of them.
 
     ``origin`` is one of ``ORIGINS``; "post hoc" entries say in ``seen_in`` in which experiment or
     commit their quantity could be read before. The experiment of a hypothesis need not exist yet.
@@ -46,6 +51,7 @@ class Claim:
     sentence: str
     experiment: str | None = None
     cell: str = ""
+    cells: tuple[tuple[str, str], ...] = ()
     method: str = ""
     dataset: str | None = None
     measure: str = ""
@@ -59,6 +65,24 @@ class Claim:
     note: str | None = None
     origin: str = ""
     seen_in: str = ""
+
+    @property
+    def parts(self) -> tuple[Claim, ...]:
+        """The claim about each of its cells; itself where it names one, none without a number."""
+        if self.cells:
+            return tuple(
+                replace(self, experiment=experiment, cell=cell, cells=())
+                for experiment, cell in self.cells
+            )
+        return (self,) if self.experiment is not None else ()
+
+    @property
+    def experiments(self) -> tuple[str, ...]:
+        """The experiments that it names, in their order."""
+        names = [
+            name for part in self.parts for name in (str(part.experiment), part.other_experiment)
+        ]
+        return tuple(dict.fromkeys(names))
 
     @property
     def other(self) -> Mapping[str, Any] | None:
@@ -136,13 +160,15 @@ def _claim(given: Any, number: int, grids: Mapping[str, Grid]) -> Claim:
     if not isinstance(given, Mapping) or not isinstance(given.get("id"), str):
         raise ValueError(f"claim {number} has no id; give it one")
     where = f"claim {given['id']}"
-    kind = "proof" if "proof" in given else "needs" if given.get("experiment") is None else ""
-    own = {"proof": ("proof", "verdict"), "needs": ("experiment", "needs")}.get(kind, _MEASURED)
-    for key in (*_TEXTS, *(name for name in own if name != "experiment")):
+    kind = "proof" if "proof" in given else "cells" if "cells" in given else ""
+    if not kind and given.get("experiment") is None:
+        kind = "needs"
+    own, optional = _KEYS[kind]
+    for key in (*_TEXTS, *own):
         if given.get(key) in (None, ""):
             raise ValueError(f"{where} lacks {key!r}; add it{_remedy(kind, key)}")
     further = ("note", "origin", "seen_in")
-    allowed = (*_TEXTS, *own, *further, *(_OPTIONAL if not kind else ()))
+    allowed = (*_TEXTS, *own, *optional, *further)
     for key in given:
         if key not in allowed:
             raise ValueError(f"{where} has an unknown key {key!r}{hint(key, allowed)}")
@@ -164,13 +190,38 @@ def _claim(given: Any, number: int, grids: Mapping[str, Grid]) -> Claim:
     }
     names = ("experiment", "cell", "method", "measure", "dataset")
     options |= {name: str(given[name]) for name in names if name in given}
+    if kind == "cells":
+        options["cells"] = _cells(given["cells"], where)
     claim = Claim(
         **texts,
         **options,
         threshold=Threshold.read(given["threshold"], f"{where}: the threshold"),
     )
-    _check(claim, where, grids)
+    for part in claim.parts:
+        _check(part, where, grids)
     return claim
+
+
+#: Kind of an entry → its required keys, and those that it may have.
+_KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "": (_MEASURED, _OPTIONAL),
+    "cells": (_MEASURED_IN_CELLS, _OPTIONAL_IN_CELLS),
+    "needs": (("needs",), ("experiment",)),
+    "proof": (("proof", "verdict"), ()),
+}
+
+
+def _cells(given: Any, where: str) -> tuple[tuple[str, str], ...]:
+    """Pairs of an experiment and a cell, from a list of "experiment:cell"."""
+    named = given if isinstance(given, list) else [given]
+    pairs = [str(one).partition(":") for one in named]
+    if given is not named or not all(experiment and cell for experiment, _, cell in pairs):
+        raise ValueError(
+            f"{where}: 'cells' is {given!r}; write a list of experiment:cell, as [needs:iid@half]"
+        )
+    if twice := [one for one, times in Counter(map(str, named)).items() if times > 1]:
+        raise ValueError(f"{where} names the cell {twice[0]!r} twice; name each once")
+    return tuple((experiment, cell) for experiment, _, cell in pairs)
 
 
 def _check_origin(origin: str, seen_in: str, where: str, grids: Mapping[str, Grid]) -> None:
@@ -213,6 +264,11 @@ def _check(claim: Claim, where: str, grids: Mapping[str, Grid]) -> None:
     if claim.measure not in MEASURES:
         raise ValueError(
             f"{where} names the unknown measure {claim.measure!r}{hint(claim.measure, MEASURES)}"
+        )
+    if len(claim.others) > 1 and (claim.threshold is None or claim.threshold.high is not None):
+        raise ValueError(
+            f"{where}: against several methods the threshold is {{above: x}}, which must hold for "
+            "each of them; name one method"
         )
     if claim.experiment in grids:
         own = grids[str(claim.experiment)]

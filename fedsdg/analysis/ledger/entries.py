@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -22,8 +23,9 @@ from fedsdg.analysis.judge import (
     SUPPORTED,
     UNDECIDED,
     Judgement,
+    Threshold,
     adjust,
-    against_the_best,
+    every,
     judge,
 )
 from fedsdg.analysis.ledger.claims import HYPOTHESIS, POST_HOC, Claim
@@ -34,6 +36,7 @@ from fedsdg.analysis.measures import (
     Record,
     Values,
     answers_by_image,
+    other_rows,
 )
 from fedsdg.analysis.names import BESIDE
 from fedsdg.files.places import split_setting
@@ -114,12 +117,13 @@ class _Draft:
     """A claim with what decides it, before the claims of its family are adjusted for one another.
 
     ``judged`` are the judgements by the reported round and those aside; an entry that needs no
-    number has none.
+    number has none. ``doubt`` is the reason of one that its own numbers leave undecided.
     """
 
     entry: Entry
     family: str = ""
     judged: Mapping[str, Judgement] = field(default_factory=dict)
+    doubt: str = "the interval straddles the threshold"
 
 
 def judged_entries(claims: Sequence[Claim], opened: Mapping[str, Record | None]) -> list[Entry]:
@@ -180,7 +184,7 @@ def _finished(draft: _Draft, judged: Mapping[str, Judgement]) -> Entry:
         return replace(entry, verdict=UNDECIDED)
     if verdict == UNDECIDED:
         few = mine[1].low is None
-        reason = "too few seeds" if few else "the interval straddles the threshold"
+        reason = "too few seeds" if few else draft.doubt
         if not few and mine[1].p is not None and not _straddles(mine[1]):
             reason = "not after the adjustment for the other claims of its family"
     remark = ""
@@ -209,18 +213,103 @@ def _draft(claim: Claim, opened: Mapping[str, Record | None]) -> _Draft:
     if claim.proof is not None:
         assert claim.verdict is not None
         return _Draft(_without_number(claim, claim.verdict, f"by the test {claim.proof}"))
-    if claim.experiment is None:
+    if claim.needs is not None:
         return _Draft(_without_number(claim, OPEN, f"needs {claim.needs}"))
-    record, other = opened[claim.experiment], opened[claim.other_experiment]
-    if record is None or other is None:
-        if claim.origin == HYPOTHESIS:
-            return _Draft(_without_number(claim, OPEN, "declared, not yet run"))
-        lacking = claim.experiment if record is None else claim.other_experiment
-        return _Draft(_without_number(claim, OPEN, f"there is no record of {lacking} yet"))
+    lacking = [name for name in claim.experiments if opened[name] is None]
+    if lacking and claim.origin == HYPOTHESIS and not claim.cells:
+        return _Draft(_without_number(claim, OPEN, "declared, not yet run"))
+    if lacking:
+        names = " and ".join(filter(None, (", ".join(lacking[:-1]), lacking[-1])))
+        return _Draft(_without_number(claim, OPEN, f"there is no record of {names} yet"))
     try:
-        return _measured(claim, record, other)
+        return _in_every_cell(claim, opened)
     except LackingError as error:
         return _Draft(_without_number(claim, OPEN, str(error.args[0])))
+
+
+def _in_every_cell(claim: Claim, opened: Mapping[str, Record | None]) -> _Draft:
+    """A measured claim, which must hold in each of its cells; the numbers are of the narrowest."""
+    assert claim.threshold is not None
+    drafts, lacking = [], []
+    for part in claim.parts:
+        try:
+            drafts.append(_measured(part, *_records(part, opened)))
+        except LackingError as error:
+            where = f"{part.experiment}: " if claim.cells else ""
+            lacking.append(f"{where}{error.args[0]}")
+    if lacking:
+        raise LackingError("; ".join(lacking))
+    room = claim.threshold.room
+    draft = min(drafts, key=lambda one: room(_first(one).effect))
+    if claim.cells:
+        rounds = set.intersection(*(set(one.judged) for one in drafts))
+        judged = {
+            at: _narrowest([one.judged[at] for one in drafts], claim.threshold)
+            for at in draft.judged
+            if at in rounds
+        }
+        draft = replace(draft, entry=replace(draft.entry, measure=_described(claim)), judged=judged)
+    return _alone(claim, opened, draft) if claim.arguments.get("others") == "none" else draft
+
+
+def _alone(claim: Claim, opened: Mapping[str, Record | None], draft: _Draft) -> _Draft:
+    """The claim that the threshold holds for the row, as drafted, and for no other row.
+
+    It holds for no other row if each fails in some cell. The nearest is the row that fails least.
+    """
+    assert claim.threshold is not None
+    room, mine = claim.threshold.room, _first(draft)
+    others = {at: _other_rows(claim, opened, at) for at in draft.judged}
+    judged = {
+        at: every([one, *(row.denied for row in others[at].values())], one)
+        for at, one in draft.judged.items()
+    }
+    rows = next(iter(others.values()))
+    nearest = max(rows, key=lambda row: room(rows[row].effect), default=None)
+    if nearest is None:
+        return draft
+    effects = {"subject": mine.effect, "compared": rows[nearest].effect}
+    entry = replace(
+        draft.entry,
+        compared=f"{claim.method} and no other row, the nearest {nearest}",
+        means={name: float(_round(value) or 0.0) for name, value in effects.items()},
+    )
+    doubt = draft.doubt
+    if mine.verdict == SUPPORTED:
+        doubt = "it may hold of " + ", ".join(r for r in rows if rows[r].verdict != REFUTED)
+    return replace(draft, entry=entry, judged=judged, doubt=doubt)
+
+
+def _other_rows(claim: Claim, opened: Mapping[str, Record | None], at: str) -> dict[str, Judgement]:
+    """Row → whether the threshold holds for it in every cell in which it has enough seeds."""
+    assert claim.threshold is not None
+    found: dict[str, list[Judgement]] = {}
+    for part in claim.parts:
+        record, _ = _records(part, opened)
+        for row in other_rows(record, _case(part)):
+            with suppress(LackingError):
+                one = _judged(replace(part, method=row), record, record, at)
+                found.setdefault(row, []).append(one)
+    return {
+        row: _narrowest([one for one in each if one.low is not None] or each, claim.threshold)
+        for row, each in found.items()
+    }
+
+
+def _narrowest(judged: Sequence[Judgement], threshold: Threshold) -> Judgement:
+    """The judgement that all hold, with the numbers of the one nearest to failing."""
+    return every(judged, min(judged, key=lambda one: threshold.room(one.effect)))
+
+
+def _records(claim: Claim, opened: Mapping[str, Record | None]) -> tuple[Record, Record]:
+    """The records of the claim and of the other side."""
+    record, other = opened[str(claim.experiment)], opened[claim.other_experiment]
+    assert record is not None and other is not None
+    return record, other
+
+
+def _case(claim: Claim, at: str = "") -> Case:
+    return Case(claim.cell, claim.method, claim.arguments, claim.dataset, at=at)
 
 
 def sides(claim: Claim, record: Record, other: Record, at: str = "") -> Sides:
@@ -239,8 +328,7 @@ def sides(claim: Claim, record: Record, other: Record, at: str = "") -> Sides:
         LackingError: A record has no such number.
     """
     measure = MEASURES[claim.measure]
-    case = Case(claim.cell, claim.method, claim.arguments, claim.dataset, at=at)
-    own = measure.function(record, case)
+    own = measure.function(record, _case(claim, at))
     if claim.other is None:
         return Sides(own, own, "", {})
     options = {**claim.arguments, **claim.changes}
@@ -321,9 +409,8 @@ def _judged(claim: Claim, record: Record, other: Record, at: str) -> Judgement:
     found = sides(claim, record, other, at)
     alone = claim.other is None
     interval = None
-    if alone and measure.rounds and at == "selected":
-        case = Case(claim.cell, claim.method, claim.arguments, claim.dataset)
-        images = answers_by_image(record, case, list(found.values))
+    if alone and measure.level and at == "selected":
+        images = answers_by_image(record, _case(claim), list(found.values))
         if images is not None:
             interval = crossed_interval([*found.values.values()], 100 * images)
     several = [
@@ -337,7 +424,7 @@ def _judged(claim: Claim, record: Record, other: Record, at: str) -> Judgement:
         )
         for values in found.others or (found.values,)
     ]
-    return against_the_best(several, claim.threshold)
+    return every(several, min(several, key=lambda one: one.effect))
 
 
 def _fixed_gates(claim: Claim, record: Record, other: Record) -> str:
@@ -347,7 +434,7 @@ def _fixed_gates(claim: Claim, record: Record, other: Record) -> str:
     """
     if not MEASURES[claim.measure].gates:
         return ""
-    cases = [(record, Case(claim.cell, claim.method, {}, claim.dataset))]
+    cases = [(record, _case(claim))]
     if claim.other is not None:
         names = claim.others
         cases += [(other, Case(claim.other_cell, n, {}, claim.other_dataset)) for n in names]
@@ -371,7 +458,7 @@ def _round(value: float | None) -> float | None:
 
 
 def _without_number(claim: Claim, verdict: str, reason: str) -> Entry:
-    measured = claim.experiment is not None
+    measured = claim.threshold is not None
     return Entry(
         **_texts(claim),
         verdict=verdict,
@@ -402,7 +489,8 @@ def _texts(claim: Claim) -> dict[str, Any]:
 def _described(claim: Claim) -> str:
     given = {**claim.arguments, **({"dataset": claim.dataset} if claim.dataset else {})}
     options = ", ".join(f"{name} {value}" for name, value in given.items())
-    return f"{claim.measure} ({options})" if options else claim.measure
+    where = f" in each of {', '.join(map(':'.join, claim.cells))}" if claim.cells else ""
+    return (f"{claim.measure} ({options})" if options else claim.measure) + where
 
 
 def _compared(claim: Claim, rival: str) -> str:
@@ -432,7 +520,7 @@ def _horizon(claim: Claim, record: Record, other: Record, rival: str) -> str:
     """The horizon words of both sides; empty for numbers that do not depend on training."""
     if not MEASURES[claim.measure].learned:
         return ""
-    cases = [(record, Case(claim.cell, claim.method, {}, claim.dataset))]
+    cases = [(record, _case(claim))]
     if claim.other is not None:
         cases.append((other, Case(claim.other_cell, rival, {}, claim.other_dataset)))
     metric = claim.arguments.get("metric")
@@ -451,7 +539,7 @@ def _horizon(claim: Claim, record: Record, other: Record, rival: str) -> str:
 
 def _setting(claim: Claim, record: Record) -> dict[str, float]:
     """Facts of the runs: clients, cohort, rounds, epochs, and the number in the skew's name."""
-    settings = record.settings(Case(claim.cell, claim.method, {}, claim.dataset))
+    settings = record.settings(_case(claim))
     federation, training = settings.get("federation", {}), settings.get("training", {})
     facts = {
         name: section[name]
