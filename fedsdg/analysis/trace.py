@@ -26,7 +26,7 @@ from fedsdg.analysis.findings import DOCUMENTS
 from fedsdg.analysis.formatting import printed
 from fedsdg.analysis.frames import RUN, finished, records
 from fedsdg.analysis.grids import published_grids
-from fedsdg.analysis.ledger import Claim, Entry, judge_claims, read_claims, read_ledger
+from fedsdg.analysis.ledger import Entry, judge_claims, read_claims, read_ledger
 from fedsdg.analysis.names import method_title, metric_named, skew_title
 from fedsdg.analysis.plots import FIGURES
 from fedsdg.analysis.record import origins_of, read_origins
@@ -175,11 +175,13 @@ def _trace_claim(file: Path, root: Path, name: str) -> dict[str, Any]:
     claims = read_claims(root / "claims.yaml", published_grids(root / "config"))
     claim = next(claim for claim in claims if claim.id == name)
     both: dict[str, _Run] = {}  # Sides that differ in their clients alone have the same runs.
-    for experiment, cell, method, dataset in _sides(claim):
-        summary = Summary(root / RECORDS / experiment)
-        row = {"skew": cell, "method": method, "dataset": dataset}
+    for side in claim.sides:
+        summary = Summary(root / RECORDS / str(side.experiment))
+        # Regret is that beside all rows of the cell.
+        method = None if side.measure == "regret" else side.method
+        row = {"skew": side.cell, "method": method, "dataset": side.dataset}
         behind = runs_behind(summary, row)
-        both |= {f"{experiment}/{run_below(run)}": (summary, run) for run in behind}
+        both |= {f"{side.experiment}/{run_below(run)}": (summary, run) for run in behind}
     runs = [*both.values()]
     (now,) = judge_claims([claim], root / RECORDS)
     seeds = _by_seed(runs, lambda folder: judge_claims([claim], folder)[0].effect)
@@ -195,16 +197,6 @@ def _trace_claim(file: Path, root: Path, name: str) -> dict[str, Any]:
         "seeds": {seed: effect for seed, effect in seeds.items() if effect is not None},
         "runs": [_facts_of(*run) for run in runs if seeds[run[1]["seed"]] is not None],
     }
-
-
-def _sides(claim: Claim) -> Iterator[tuple[str, str, str | None, str | None]]:
-    """Yield experiment, cell, row and data set of what a claim compares; no row stands for all."""
-    for part in claim.parts:
-        row = None if claim.measure == "regret" else claim.method
-        yield str(part.experiment), part.cell, row, part.dataset
-        if claim.other is not None:
-            other = (claim.other_experiment, claim.other_cell)
-            yield from ((*other, rival, claim.other_dataset) for rival in claim.others)
 
 
 def _effect(entry: Entry) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,8 @@ class Claim:
     Of the three kinds of entry one is measured (``experiment`` and what belongs to it), one rests
     on a test of this repository (``proof`` and ``verdict``), and one is open (``needs``).
     ``minus`` and ``over`` change some of the arguments, or ``experiment``, ``cell``, ``method`` or
-    ``dataset``; the effect is then a difference or a ratio paired over seeds. Several methods there
-    mean the one with the highest mean. Experiments with several data sets need ``dataset``.
+    ``dataset``; the effect is then a difference or a ratio paired over seeds. With several methods
+    there the threshold holds against each. Experiments with several data sets need ``dataset``.
     ``cells``, pairs of an experiment and a cell, stand in place of both where the claim is that the
     threshold holds in each of them.
 
@@ -77,45 +77,32 @@ class Claim:
         return (self,) if self.experiment is not None else ()
 
     @property
+    def rivals(self) -> tuple[Claim, ...]:
+        """What it is compared with: itself but for what changes, once for each method named."""
+        changes: dict[str, Any] = {**(self.minus or {}), **(self.over or {})}
+        if not changes:
+            return ()
+        if changes.get("experiment", self.experiment) != self.experiment:
+            changes.setdefault("dataset", None)  # Another experiment has data of its own.
+        place = {
+            name: changes.pop(name)
+            for name in ("experiment", "cell", "method", "dataset")
+            if name in changes
+        }
+        methods = place.pop("method", self.method)
+        place |= {"arguments": {**self.arguments, **changes}, "minus": None, "over": None}
+        named = [methods] if isinstance(methods, str) else methods
+        return tuple(replace(self, **place, method=method) for method in named)
+
+    @property
+    def sides(self) -> tuple[Claim, ...]:
+        """Itself and its rivals, in each of its cells."""
+        return tuple(side for part in self.parts for side in (part, *part.rivals))
+
+    @property
     def experiments(self) -> tuple[str, ...]:
         """The experiments that it names, in their order."""
-        names = [
-            name for part in self.parts for name in (str(part.experiment), part.other_experiment)
-        ]
-        return tuple(dict.fromkeys(names))
-
-    @property
-    def other(self) -> Mapping[str, Any] | None:
-        """The other side of the comparison, as changes to the claim's own arguments."""
-        return self.minus if self.minus is not None else self.over
-
-    @property
-    def others(self) -> tuple[str, ...]:
-        """The methods compared with; the claim's own where another argument changes."""
-        methods = (self.other or {}).get("method", self.method)
-        return (methods,) if isinstance(methods, str) else tuple(methods)
-
-    @property
-    def other_experiment(self) -> str:
-        """The experiment that it is compared with: its own, unless another is named."""
-        return str((self.other or {}).get("experiment", self.experiment))
-
-    @property
-    def other_cell(self) -> str:
-        """The cell that it is compared with."""
-        return str((self.other or {}).get("cell", self.cell))
-
-    @property
-    def other_dataset(self) -> str | None:
-        """The data set that it is compared with: its own, unless another experiment is named."""
-        own = self.dataset if self.other_experiment == self.experiment else None
-        return (self.other or {}).get("dataset", own)
-
-    @property
-    def changes(self) -> dict[str, Any]:
-        """The arguments of the measure that differ on the other side."""
-        places = ("experiment", "cell", "method", "dataset")
-        return {name: value for name, value in (self.other or {}).items() if name not in places}
+        return tuple(dict.fromkeys(str(side.experiment) for side in self.sides))
 
     @property
     def unit(self) -> str:
@@ -197,8 +184,7 @@ def _claim(given: Any, number: int, grids: Mapping[str, Grid]) -> Claim:
         **options,
         threshold=Threshold.read(given["threshold"], f"{where}: the threshold"),
     )
-    for part in claim.parts:
-        _check(part, where, grids)
+    _check(claim, where, grids)
     return claim
 
 
@@ -252,10 +238,10 @@ def _remedy(kind: str, key: str) -> str:
 
 
 def _check(claim: Claim, where: str, grids: Mapping[str, Grid]) -> None:
-    """Raise unless the experiment, the cells, the rows, the measure and its options exist."""
+    """Raise unless the experiments, cells, rows, the measure and its options exist."""
     if claim.minus is not None and claim.over is not None:
         raise ValueError(f"{where} has both 'minus' and 'over'; remove one")
-    for experiment in (str(claim.experiment), claim.other_experiment):
+    for experiment in claim.experiments:
         if experiment not in grids and claim.origin != HYPOTHESIS:
             raise ValueError(
                 f"{where} names the unknown experiment {experiment!r}; set it to null and say what "
@@ -265,22 +251,24 @@ def _check(claim: Claim, where: str, grids: Mapping[str, Grid]) -> None:
         raise ValueError(
             f"{where} names the unknown measure {claim.measure!r}{hint(claim.measure, MEASURES)}"
         )
-    if len(claim.others) > 1 and (claim.threshold is None or claim.threshold.high is not None):
-        raise ValueError(
-            f"{where}: against several methods the threshold is {{above: x}}, which must hold for "
-            "each of them; name one method"
-        )
-    if claim.experiment in grids:
-        own = grids[str(claim.experiment)]
-        _check_place(where, own, claim.cell, (claim.method,), claim.dataset)
-    if claim.other_experiment in grids:
-        other = grids[claim.other_experiment]
-        _check_place(where, other, claim.other_cell, claim.others, claim.other_dataset)
-    measure = MEASURES[claim.measure]
-    for name, value in (*claim.arguments.items(), *claim.changes.items()):
+    for side in claim.sides:
+        if len(side.rivals) > 1 and (claim.threshold is None or claim.threshold.high is not None):
+            raise ValueError(
+                f"{where}: against several methods the threshold is {{above: x}}, which must hold "
+                "for each of them; name one method"
+            )
+        if side.experiment in grids:
+            _check_place(where, grids[str(side.experiment)], side)
+        _check_arguments(where, side)
+
+
+def _check_arguments(where: str, side: Claim) -> None:
+    """Raise unless the measure takes these arguments, and has those that it needs."""
+    measure = MEASURES[side.measure]
+    for name, value in side.arguments.items():
         if name not in measure.options:
             raise ValueError(
-                f"{where}: the measure {claim.measure!r} has no argument {name!r}; it takes "
+                f"{where}: the measure {side.measure!r} has no argument {name!r}; it takes "
                 f"{', '.join(measure.options) or 'none'}"
             )
         choices = measure.options[name]
@@ -289,16 +277,13 @@ def _check(claim: Claim, where: str, grids: Mapping[str, Grid]) -> None:
                 f"{where}: the argument {name!r} is {value!r}, but must be one of "
                 f"{', '.join(choices)}"
             )
-    if lacking := [name for name in measure.needs if name not in claim.arguments]:
-        raise ValueError(
-            f"{where}: the measure {claim.measure!r} needs the argument {lacking[0]!r}"
-        )
+    if lacking := [name for name in measure.needs if name not in side.arguments]:
+        raise ValueError(f"{where}: the measure {side.measure!r} needs the argument {lacking[0]!r}")
 
 
-def _check_place(
-    where: str, grid: Grid, cell: str, methods: Sequence[str], dataset: str | None
-) -> None:
-    """Raise unless the experiment has this cell, these rows and this data set."""
+def _check_place(where: str, grid: Grid, side: Claim) -> None:
+    """Raise unless the experiment has this cell, this row and this data set."""
+    dataset = side.dataset
     if dataset is None and len(grid.datasets) > 1:
         raise ValueError(
             f"{where}: {grid.experiment} has the data sets {', '.join(grid.datasets)}; name one "
@@ -308,13 +293,12 @@ def _check_place(
         raise ValueError(
             f"{where}: {grid.experiment} has no data set {dataset!r}{hint(dataset, grid.datasets)}"
         )
-    if cell not in grid.cells:
+    if side.cell not in grid.cells:
         raise ValueError(
-            f"{where}: {grid.experiment} has no cell {cell!r}; its cells are "
+            f"{where}: {grid.experiment} has no cell {side.cell!r}; its cells are "
             f"{', '.join(grid.cells)}"
         )
-    for method in methods:
-        if method not in grid.rows:
-            raise ValueError(
-                f"{where}: {grid.experiment} has no row {method!r}{hint(method, grid.rows)}"
-            )
+    if side.method not in grid.rows:
+        raise ValueError(
+            f"{where}: {grid.experiment} has no row {side.method!r}{hint(side.method, grid.rows)}"
+        )
