@@ -456,7 +456,8 @@ def _plain(value: float | None) -> str:
 
 def _horizon(claim: Claim, opened: Records, rival: Claim | None) -> str:
     """The horizon words of both sides; empty for numbers that do not depend on training."""
-    if not MEASURES[claim.measure].learned:
+    measure = MEASURES[claim.measure]
+    if measure.exact or not measure.learned:
         return ""
     metric = claim.arguments.get("metric")
     words = []

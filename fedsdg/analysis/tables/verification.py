@@ -134,10 +134,10 @@ def _lines(
     case = Case(skew, method, {}, setting.dataset, setting.clients)
     try:
         parameters = record.settings(case).get("parameters", {})
-        gates = record.per_seed(case, record.clients, "gates")
+        gates = [run.rows("clients", "gates")["gates"] for run in record.runs(case).values()]
     except LackingError:
         return
-    count = max(len(g) for rows in gates.values() for g in rows["gates"].dropna())
+    count = max(len(values) for one in gates for values in one.dropna())
     first = 1 / (1 + math.exp(-float(parameters.get("gate_init", 0.0))))
     for check in _checks(count, first):
         for clients, words in _GROUPS.items():
