@@ -229,7 +229,7 @@ def _sums(summary: Summary, one: Named, at: str) -> dict[str, dict[int, float]]:
         if experiment == summary.experiment:
             there = summary
         elif (folder / "runs.parquet").is_file():
-            there = Summary(folder)
+            there = Summary(folder, summary.seed)
         else:
             return {}
         cells = [cell for cell in there.cells() if cell.skew == skew]

@@ -58,7 +58,7 @@ class Record:
     def __init__(self, summary: Summary) -> None:
         """Read nothing yet; tables are read when asked for, and kept."""
         self.summary = summary
-        self._tables: dict[str, tuple[pd.DataFrame, Mapping[Any, np.ndarray]]] = {}
+        self._tables: dict[str, tuple[pd.DataFrame, Mapping[Any, Any]]] = {}
 
     def runs(self, case: Case) -> dict[int, Run]:
         """Return the run of every seed whose run went well, at least one.

@@ -84,7 +84,7 @@ class Claim:
             return ()
         if changes.get("experiment", self.experiment) != self.experiment:
             changes.setdefault("dataset", None)  # Another experiment has data of its own.
-        place = {
+        place: dict[str, Any] = {
             name: changes.pop(name)
             for name in ("experiment", "cell", "method", "dataset")
             if name in changes

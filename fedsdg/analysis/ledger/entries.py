@@ -336,7 +336,9 @@ def _measured(claim: Claim, opened: Records) -> _Draft:
             name: float(_round(_mean([side[seed] for seed in shown.values])) or 0.0)
             for name, side in (("subject", shown.own), ("compared", shown.theirs))
         }
-    names = ("effect", "low", "high", "visible")
+    numbers: dict[str, Any] = {
+        name: _round(getattr(mine, name)) for name in ("effect", "low", "high", "visible")
+    }
     decided = claim.origin != POST_HOC
     entry = replace(
         _entry(claim),
@@ -344,7 +346,7 @@ def _measured(claim: Claim, opened: Records) -> _Draft:
         reason=_fixed_gates(claim, opened) if decided else "",
         compared=_compared(claim, shown.rival.method if shown.rival else ""),
         n=mine.n,
-        **{name: _round(getattr(mine, name)) for name in names},
+        **numbers,
         means=means,
         horizon=_horizon(claim, opened, shown.rival),
         setting=_setting(claim, opened),
