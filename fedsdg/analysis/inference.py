@@ -182,30 +182,6 @@ def shown_half_width(interval: Interval) -> float | None:
     return interval.half_width if interval.n >= SHOWN_FROM else None
 
 
-def equivalence(interval: Interval, margin: float) -> float | None:
-    """Return p of two one-sided t-tests that a mean difference lies within ±``margin``.
-
-    The larger of P(T ≥ (x̄ + δ)/se) and P(T ≤ (x̄ − δ)/se), T of n − 1 degrees of freedom
-    (Schuirmann 1987, J. Pharmacokinet. Biopharm. 15).
-
-    Args:
-        interval: The mean difference x̄ with its standard error se.
-        margin: δ, positive, in the unit of the values.
-
-    Returns:
-        The p-value, or None for one seed; for values that are all equal 0 within the margin,
-        else 1.
-
-    Raises:
-        ValueError: The margin is not positive.
-    """
-    if not margin > 0:
-        raise ValueError(f"the margin of an equivalence is {margin}, but must be greater than 0")
-    if interval.std is None:
-        return None
-    return max(interval.p_above(-margin), interval.p_below(margin))
-
-
 def two_sided(*one_sided: float) -> float:
     """The two-sided p of two one-sided tests in opposite directions: min(1, 2 · the smaller)."""
     return min(1.0, 2.0 * min(one_sided))

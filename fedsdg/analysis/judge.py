@@ -134,11 +134,11 @@ class Threshold:
 class Judgement:
     """The verdict of seeds on a threshold, in the unit of the values.
 
-    ``low`` and ``high`` are None below five seeds. ``support`` and ``against`` are the one-sided
-    p-values for and against the claim, None where nothing is tested: below five seeds, and for what
-    is counted. ``visible`` is the smallest distance of the true mean from the threshold that these
-    seeds would have decided with a chance of 80 %, None for a correlation, which has no unit of
-    distance. ``p`` is two-sided, after the adjustment within a family if there was one.
+    ``low`` and ``high`` are None below the least number of seeds. ``support`` and ``against`` are
+    the one-sided p-values for and against the claim, None where nothing is tested: there, and for
+    what is counted. ``visible`` is the smallest distance of the true mean from the threshold that
+    these seeds would have decided with a chance of 80 %, None for a correlation, which has no unit
+    of distance. ``p`` is two-sided, after the adjustment within a family if there was one.
     """
 
     verdict: str
@@ -174,6 +174,7 @@ def judge(
     correlation: bool = False,
     bounds: tuple[float, float] | None = None,
     interval: Interval | None = None,
+    least: int = LEAST_SEEDS,
 ) -> Judgement:
     """Judge one value per seed [n], as the only member of its family.
 
@@ -185,6 +186,7 @@ def judge(
         correlation: The interval and the tests are those of Fisher's z = artanh r.
         bounds: Where the number can lie; the interval is cut there.
         interval: The interval of the mean, where it is not that over seeds alone.
+        least: From so many seeds on there is an interval and a test.
 
     Returns:
         The judgement; its verdict is that at the 5 % level without any adjustment.
@@ -202,7 +204,7 @@ def judge(
             verdict = REFUTED
         return Judgement(verdict, len(values), mean, lowest, highest, None)
     shown = correlation_interval(values) if correlation else interval or mean_interval(values)
-    if shown.n < LEAST_SEEDS or shown.low is None or shown.high is None:
+    if shown.n < least or shown.low is None or shown.high is None:
         return Judgement(UNDECIDED, shown.n, shown.mean, None, None, None)
     low, high = shown.low, shown.high
     if bounds is not None:

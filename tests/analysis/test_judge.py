@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from fedsdg.analysis.inference import mean_interval
 from fedsdg.analysis.judge import (
@@ -44,6 +45,15 @@ def test_the_whole_interval_decides(given, verdict):
     assert (judged.n, judged.effect) == (5, 3.0)
     assert judged.low == pytest.approx(3 - HALF)
     assert judged.high == pytest.approx(3 + HALF)
+
+
+@pytest.mark.parametrize("margin", [0.002, 0.01, 0.5])
+def test_inside_a_range_is_two_one_sided_tests(margin):
+    x = np.random.default_rng(0).normal(0.004, 0.008, 10)
+    above = stats.ttest_1samp(x, -margin, alternative="greater").pvalue
+    below = stats.ttest_1samp(x, margin, alternative="less").pvalue
+    support = judge(x.tolist(), Threshold(-margin, margin)).support
+    assert support == pytest.approx(max(above, below))
 
 
 def test_four_seeds_decide_nothing_however_alike():

@@ -212,12 +212,12 @@ def standings(compared: Sequence[Standing]) -> list[dict[str, Any]]:
 
 
 def _difference(standing: Standing, one: Comparison | None) -> dict[str, Any]:
-    if one is None or one.decisive.interval is None:
+    if one is None or one.decisive.judged is None:
         return {"gap": None, "low": None, "high": None, "text": MISSING, "verdict": ""}
-    interval = one.decisive.interval
-    judged = interval.n >= SHOWN_FROM
-    ends = {"low": interval.low, "high": interval.high} if judged else {}
-    numbers = {"gap": interval.mean, "low": interval.mean, "high": interval.mean} | ends
+    gap = one.decisive.judged
+    judged = gap.n >= SHOWN_FROM
+    ends = {"low": gap.low, "high": gap.high} if judged else {}
+    numbers = {"gap": gap.effect, "low": gap.effect, "high": gap.effect} | ends
     return {
         **{name: printed(100 * (value or 0.0)) for name, value in numbers.items()},
         "text": difference_text(one.decisive),
