@@ -303,10 +303,15 @@ def facts(one: Comparison) -> dict[str, Any]:
 
     def of(difference: Difference) -> dict[str, Any]:
         judged = difference.judged
-        names = {"mean": "effect", "low": "low", "high": "high", "smallest_visible": "visible"}
-        points = {name: _points(getattr(judged, key, None)) for name, key in names.items()}
-        p = {"p": getattr(judged, "p", None), "p_equivalent": difference.p_equivalent}
-        return {"rival": difference.rival, "n": difference.n, **points, **p}
+        ends = {"mean": "effect", "low": "low", "high": "high"}
+        return {
+            "rival": difference.rival,
+            "n": difference.n,
+            **{name: _points(getattr(judged, key, None)) for name, key in ends.items()},
+            "p": getattr(judged, "p", None),
+            "p_equivalent": difference.p_equivalent,
+            "smallest_visible": _points(getattr(judged, "visible", None)),
+        }
 
     cell = one.named.cell
     place: dict[str, Any] = {

@@ -1,7 +1,7 @@
 """The measures of the ledger: one number per seed, for one row in one cell of a record.
 
-Every measure is a function of a record and a case (cell, row, options); ``MEASURES`` maps names to
-them. A record from before a column was written cannot answer, and says so (``LackingError``).
+Most measures are a number of one run; every one is entered in ``MEASURES`` by its name where it is
+defined. A record from before a column was written cannot answer, and says so (``LackingError``).
 """
 
 from __future__ import annotations
@@ -182,31 +182,86 @@ def after(rows: pd.DataFrame, share: float) -> pd.Series:
 Options = Mapping[str, Any]
 
 
-def _by_run(number: Callable[[Run, Options], float | None]) -> Callable[[Record, Case], Values]:
-    """A measure that makes a number of each run; seeds that have none are left out."""
+@dataclass(frozen=True)
+class Measure:
+    """A measure and how its number is read.
 
-    def measure(record: Record, case: Case) -> Values:
-        values, why = {}, f"what it compares does not vary in {case}"
-        for seed, run in record.runs(case).items():
-            try:
-                value = number(run, case.options)
-            except LackingError as error:
-                why = str(error.args[0])
-            else:
-                if value is not None:
-                    values[seed] = float(value)
-        if not values:
-            raise LackingError(why)
-        return values
+    ``unit`` stands behind the number in print. ``options`` are the names it takes, with their
+    choices where these are few; ``needs`` those that must be given. ``exact``: the number is
+    counted, so that any number of seeds decides, and training has no part in it.
+    ``correlation``: it is one, in [−1, 1]. ``bounds``: where it can lie (a difference of two has
+    none). ``learned``: it depends on how far training has come. ``rounds``: it can be read at each
+    reported round. ``gates``: it says something of gates, which a row whose gates cannot have moved
+    does not. ``level``: it is an accuracy itself, so that it has an interval over seeds and images.
+    """
 
-    return measure
+    function: Callable[[Record, Case], Values]
+    unit: str = ""
+    options: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
+    exact: bool = False
+    correlation: bool = False
+    bounds: tuple[float, float] | None = None
+    needs: tuple[str, ...] = ()
+    learned: bool = True
+    rounds: bool = False
+    gates: bool = False
+    level: bool = False
+
+
+_PERCENT = (0.0, 100.0)
+_CLIENTS = MappingProxyType({"clients": ("all", "agree", "conflict")})
+_ACCURACIES = (
+    "personal_accuracy",
+    "personal_worst_decile",
+    "personal_accuracy_weighted",
+    "val_accuracy",
+    "expected_accuracy",
+    "expected_worst_decile",
+    "expected_accuracy_a",
+    "expected_accuracy_b",
+    "expected_accuracy_new",
+    "global_accuracy",
+    "global_val_accuracy",
+)
+_CREDITS = ("weight", "alignment", "credibility", "contribution", "shapley_estimate")
+
+#: Name → measure; the docstring of its function says what it is.
+MEASURES: dict[str, Measure] = {}
+
+
+def _measure(
+    name: str, unit: str = "", **facts: Any
+) -> Callable[[Callable[[Run, Options], float | None]], Callable[[Run, Options], float | None]]:
+    """Enter a measure that makes a number of each run; seeds that have none are left out."""
+
+    def enter(
+        number: Callable[[Run, Options], float | None],
+    ) -> Callable[[Run, Options], float | None]:
+        def by_seed(record: Record, case: Case) -> Values:
+            values, why = {}, f"what it compares does not vary in {case}"
+            for seed, run in record.runs(case).items():
+                try:
+                    value = number(run, case.options)
+                except LackingError as error:
+                    why = str(error.args[0])
+                else:
+                    if value is not None:
+                        values[seed] = float(value)
+            if not values:
+                raise LackingError(why)
+            return values
+
+        MEASURES[name] = Measure(by_seed, unit, **facts)
+        return number
+
+    return enter
 
 
 # --- Accuracy -------------------------------------------------------------------------------------
 
 
 def _accuracy(record: Record, case: Case) -> Values:
-    """An accuracy [%] of the row in the cell, as reported."""
+    """An accuracy in the round selected on validation data, or in another reported round."""
     metric, at = case.options["metric"], case.at or record.summary.reported
     cell = record.place(case)
     values = reported_values(record.summary, cell, metric, at).get(case.method, {})
@@ -216,12 +271,22 @@ def _accuracy(record: Record, case: Case) -> Values:
 
 
 def _regret(record: Record, case: Case) -> Values:
-    """The points by which the row is below the best row of the cell."""
+    """Points below the best row of the cell, chosen on half of the seeds, measured on the other."""
     metric, at = case.options["metric"], case.at or record.summary.reported
     gaps = shortfalls(record.summary, record.place(case), metric, at).get(case.method, {})
     if not gaps:
         raise LackingError(f"the record has no {metric} of {case} beside that of the best row yet")
     return {seed: 100 * gap for seed, gap in gaps.items()}
+
+
+_METRIC = {"metric": _ACCURACIES}
+MEASURES["accuracy"] = Measure(
+    _accuracy, "%", _METRIC, bounds=_PERCENT, needs=("metric",), rounds=True, level=True
+)
+# Others none: the threshold is claimed of no other row.
+MEASURES["regret"] = Measure(
+    _regret, "points", _METRIC | {"others": ("none",)}, needs=("metric",), rounds=True
+)
 
 
 def other_rows(record: Record, case: Case) -> list[str]:
@@ -273,7 +338,9 @@ def answers_by_image(record: Record, case: Case, seeds: Iterable[int]) -> np.nda
     return images[:, : images.shape[1] - unused]
 
 
+@_measure("swing", "points")
 def _swing(run: Run, _: Options) -> float:
+    """Mean change, without its sign, of global accuracy between evaluations of the second half."""
     rounds = run.rows("rounds", "global_accuracy")
     late = rounds[rounds["global_accuracy"].notna() & after(rounds, 1 / 2)]
     if len(late) < 3:
@@ -285,7 +352,16 @@ def _swing(run: Run, _: Options) -> float:
 # --- Gates and private parts ----------------------------------------------------------------------
 
 
+@_measure(
+    "penalty",
+    options={"of": ("gate", "private"), "at": ("first", "quarter", "largest")},
+    needs=("of",),
+)
 def _penalty(run: Run, options: Options) -> float:
+    """Σ of the gates, or Σ of squares of the private parameters, mean over a cohort.
+
+    After the first round, in the last quarter of the rounds, or the largest of all rounds.
+    """
     name = f"{options['of']}_penalty"
     rounds = run.rows("rounds", name)
     rows = rounds.dropna(subset=[name]).sort_values("round")[["round", name]]
@@ -294,42 +370,69 @@ def _penalty(run: Run, options: Options) -> float:
     return float(picks[options.get("at", "quarter")])
 
 
-def _of_clients(
-    column: str, number: Callable[[np.ndarray, Options], np.ndarray]
-) -> Callable[[Record, Case], Values]:
-    """A measure of clients in the last quarter's evaluations: the mean over clients of their means.
+def _over_clients(
+    run: Run, options: Options, column: str, number: Callable[[np.ndarray], np.ndarray]
+) -> float:
+    """Mean over clients of their means in the last quarter's evaluations.
 
-    ``number`` makes a number of each row from the column's values [rows, blocks] (or [rows, 1])
-    and the options; the option ``of`` names another column.
+    ``number`` makes a number of each row of the column's values [rows, blocks] (or [rows, 1]).
     """
-
-    def mean(run: Run, options: Options) -> float:
-        rows = run.late_clients(options.get("of", column), options.get("clients", "all"))
-        stacked = np.stack([np.atleast_1d(np.asarray(v, dtype=float)) for v in rows["value"]])
-        by_row = pd.Series(number(stacked, options), index=rows.index)
-        return float(by_row.groupby(rows["client"]).mean().mean())
-
-    return _by_run(mean)
+    rows = run.late_clients(column, options.get("clients", "all"))
+    stacked = np.stack([np.atleast_1d(np.asarray(v, dtype=float)) for v in rows["value"]])
+    by_row = pd.Series(number(stacked), index=rows.index)
+    return float(by_row.groupby(rows["client"]).mean().mean())
 
 
-def _share_between(gates: np.ndarray, options: Options) -> np.ndarray:
-    low, high = options.get("above", -math.inf), options.get("below", math.inf)
-    return 100 * np.mean((gates > low) & (gates < high), axis=1)
-
-
-def _share_of_extremes(gates: np.ndarray, _: Options) -> np.ndarray:
-    return 100 * np.mean((gates < 0.1) | (gates > 0.9), axis=1)
-
-
-def _mean(values: np.ndarray, _: Options) -> np.ndarray:
+def _mean(values: np.ndarray) -> np.ndarray:
     return np.mean(values, axis=1)
 
 
-def _spread(values: np.ndarray, _: Options) -> np.ndarray:
-    return np.ptp(values, axis=1)
+@_measure(
+    "gate share",
+    "%",
+    options={"above": None, "below": None, **_CLIENTS},
+    bounds=_PERCENT,
+    gates=True,
+)
+def _gate_share(run: Run, options: Options) -> float:
+    """Share of a client's gates in a range, mean over clients."""
+    low, high = options.get("above", -math.inf), options.get("below", math.inf)
+    return 100 * _over_clients(run, options, "gates", lambda m: _mean((m > low) & (m < high)))
 
 
+@_measure("gate extremes", "%", options=_CLIENTS, bounds=_PERCENT, gates=True)
+def _gate_extremes(run: Run, options: Options) -> float:
+    """Share of a client's gates below 0.1 or above 0.9, mean over clients."""
+    return 100 * _over_clients(run, options, "gates", lambda m: _mean((m < 0.1) | (m > 0.9)))
+
+
+@_measure("gate", options=_CLIENTS, gates=True)
+def _gate(run: Run, options: Options) -> float:
+    """Mean gate of a client, mean over clients."""
+    return _over_clients(run, options, "gates", _mean)
+
+
+@_measure("spread over blocks", options={"of": ("gates", "private_shares"), **_CLIENTS}, gates=True)
+def _spread(run: Run, options: Options) -> float:
+    """Largest minus smallest gate, or private share, of a client's blocks, mean over clients."""
+    return _over_clients(run, options, options.get("of", "gates"), lambda m: np.ptp(m, axis=1))
+
+
+@_measure("private share", options=_CLIENTS)
+def _private_share(run: Run, options: Options) -> float:
+    """‖m B_p A_p‖ / (‖m B_p A_p‖ + ‖B_g A_g‖), mean over blocks and clients."""
+    return _over_clients(run, options, "private_shares", _mean)
+
+
+@_measure("private ratio", options=_CLIENTS)
+def _private_ratio(run: Run, options: Options) -> float:
+    """‖θ_p‖ / ‖θ_g‖ of the adapters, mean over clients."""
+    return _over_clients(run, options, "private_ratio", _mean)
+
+
+@_measure("gates and steps", options=_CLIENTS, correlation=True, gates=True)
 def _gates_and_steps(run: Run, options: Options) -> float | None:
+    """Spearman's ρ over clients between mean gate and local steps taken."""
     rows = run.late_clients("gates", options.get("clients", "all"))
     gates = rows["value"].map(np.mean).astype(float).groupby(rows["client"]).mean()
     steps = run.rows("clients", "local_steps").groupby("client")["local_steps"].sum()
@@ -344,21 +447,31 @@ def _shares(rows: pd.DataFrame) -> pd.Series:
     return rows["weight"] * rows.groupby("round")["weight"].transform("count")
 
 
+@_measure("relative weight", options=_CLIENTS)
 def _relative_weight(run: Run, options: Options) -> float:
+    """Mean weight of these clients in units of an equal share 1/M."""
     rows = run.rows("clients", "weight").dropna(subset=["weight"])
     weights = rows.assign(value=_shares(rows))
     return float(run.of_group(weights, options.get("clients", "all"))["value"].mean())
 
 
+@_measure("effective clients", "%", bounds=_PERCENT)
 def _effective_clients(run: Run, _: Options) -> float:
-    """exp(entropy of the weights) over the clients weighted in that round, mean over rounds."""
+    """exp(entropy of the weights) / M, M the clients weighted in a round, mean over rounds."""
     cohort = run.rows("clients", "weight").groupby("round")["weight"].count()
     rounds = run.rows("rounds", "weight_entropy").set_index("round")
     entropy = rounds["weight_entropy"].dropna().astype(float)
     return 100 * float((np.exp(entropy) / cohort.reindex(entropy.index)).mean())
 
 
+@_measure(
+    "credit",
+    options={"of": _CREDITS, "against": ("noise_rate", "shapley")},
+    needs=("of", "against"),
+    correlation=True,
+)
 def _credit(run: Run, options: Options) -> float | None:
+    """Spearman's ρ over clients between what a method says of them and a yardstick."""
     credit, yardstick = options["of"], options["against"]
     rows = run.rows("clients", credit, yardstick)
     if credit == "weight":
@@ -370,20 +483,26 @@ def _credit(run: Run, options: Options) -> float | None:
 # --- Costs ----------------------------------------------------------------------------------------
 
 
-def _bytes(run: Run) -> float:
-    return float(run.row["bytes_up"] + run.row["bytes_down"])
+@_measure("bytes", "MB", exact=True)
+def _megabytes(run: Run, _: Options) -> float:
+    """All bytes sent, both ways."""
+    return float(run.row["bytes_up"] + run.row["bytes_down"]) / 1e6
 
 
-def _scalars(run: Run, _: Options) -> float:
+@_measure("scalars", exact=True)
+def _scalars(run: Run, options: Options) -> float:
+    """Bytes sent both ways over 4 bytes · 2 M d_g · rounds."""
     cohort = run.config["federation"]["clients_per_round"]
-    sent = 2 * cohort * run.row["communicated_parameters"] * run.row["rounds"]
-    return _bytes(run) / (4 * sent)
+    sent = run.row["bytes_up"] + run.row["bytes_down"]
+    return sent / (4 * 2 * cohort * run.row["communicated_parameters"] * run.row["rounds"])
 
 
+@_measure("share of the model", "%", exact=True)
 def _share_of_model(run: Run, _: Options) -> float:
-    """d_g over the weight matrices of the backbone's blocks, depth · (4 + 2 · mlp_ratio) · dim².
+    """Parameters sent over the weight matrices of the backbone's blocks.
 
-    The backbone has more than these (biases, embeddings), so that the true share is smaller.
+    These have depth · (4 + 2 · mlp_ratio) · dim² entries. The backbone has more than these (biases,
+    embeddings), so that the true share is smaller.
     """
     name = run.config.get("backbone")
     file = run.record.summary.folder / "backbones" / f"{name}.json"
@@ -394,226 +513,38 @@ def _share_of_model(run: Run, _: Options) -> float:
     return float(100 * run.row["communicated_parameters"] / weights)
 
 
+@_measure("private size", exact=True)
+def _private_size(run: Run, _: Options) -> float:
+    """Parameters kept by a client over parameters sent."""
+    return float(run.row["private_parameters"] / run.row["communicated_parameters"])
+
+
+@_measure("degenerate rounds", "rounds", exact=True)
+def _degenerate_rounds(run: Run, _: Options) -> float:
+    """Rounds in which all alignments were zero."""
+    return float(run.row["degenerate_rounds"])
+
+
 def _seconds(run: Run, *columns: str) -> pd.DataFrame:
     """Seconds of all rounds but the first, which loads and compiles what others only use."""
     rows = run.rows("timings", *columns)
     return rows.loc[rows["round"] > 1, [*columns]]
 
 
+@_measure("aggregation time", "ms", learned=False)
 def _aggregation_time(run: Run, _: Options) -> float:
+    """An aggregation on the machine of the record, mean over rounds."""
     return 1000 * float(_seconds(run, "aggregate_seconds").mean().iloc[0])
 
 
+@_measure("aggregation share", "%", learned=False)
 def _aggregation_share(run: Run, _: Options) -> float:
+    """Seconds of aggregation over seconds of training on the machine of the record."""
     aggregate, train = _seconds(run, "aggregate_seconds", "train_seconds").sum()
     return 100 * float(aggregate / train)
 
 
-# --- The table ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A measure and how its number is read.
-
-    ``unit`` stands behind the number in print. ``options`` are the names it takes, with their
-    choices where these are few; ``needs`` those that must be given. ``exact``: the number is
-    counted, so that any number of seeds decides, and training has no part in it.
-    ``correlation``: it is one, in [−1, 1]. ``bounds``: where it can lie (a difference of two has
-    none). ``learned``: it depends on how far training has come. ``rounds``: it can be read at each
-    reported round. ``gates``: it says something of gates, which a row whose gates cannot have moved
-    does not. ``level``: it is an accuracy itself, so that it has an interval over seeds and images.
-    """
-
-    function: Callable[[Record, Case], Values]
-    unit: str
-    meaning: str
-    options: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
-    exact: bool = False
-    correlation: bool = False
-    bounds: tuple[float, float] | None = None
-    needs: tuple[str, ...] = ()
-    learned: bool = True
-    rounds: bool = False
-    gates: bool = False
-    level: bool = False
-
-
-_PERCENT = (0.0, 100.0)
-_CLIENTS = MappingProxyType({"clients": ("all", "agree", "conflict")})
-_ACCURACIES = (
-    "personal_accuracy",
-    "personal_worst_decile",
-    "personal_accuracy_weighted",
-    "val_accuracy",
-    "expected_accuracy",
-    "expected_worst_decile",
-    "expected_accuracy_a",
-    "expected_accuracy_b",
-    "expected_accuracy_new",
-    "global_accuracy",
-    "global_val_accuracy",
-)
-_CREDITS = ("weight", "alignment", "credibility", "contribution", "shapley_estimate")
-
-MEASURES: Mapping[str, Measure] = MappingProxyType(
-    {
-        "accuracy": Measure(
-            _accuracy,
-            "%",
-            "an accuracy in the round selected on validation data; the mean over the last "
-            "quarter's evaluations stands beside it",
-            {"metric": _ACCURACIES},
-            bounds=_PERCENT,
-            needs=("metric",),
-            rounds=True,
-            level=True,
-        ),
-        "regret": Measure(
-            _regret,
-            "points",
-            "points below the best row of the cell, which is chosen on half of the seeds and "
-            "measured on the other; others none: it is claimed of no other row",
-            {"metric": _ACCURACIES, "others": ("none",)},
-            needs=("metric",),
-            rounds=True,
-        ),
-        "swing": Measure(
-            _by_run(_swing),
-            "points",
-            "mean change, without its sign, of global accuracy between evaluations in the second "
-            "half of a run",
-        ),
-        "penalty": Measure(
-            _by_run(_penalty),
-            "",
-            "Σ of the gates, or Σ of squares of the private parameters, mean over a cohort: after "
-            "the first round, in the last quarter of the rounds, or the largest of all rounds",
-            {"of": ("gate", "private"), "at": ("first", "quarter", "largest")},
-            needs=("of",),
-        ),
-        "gate share": Measure(
-            _of_clients("gates", _share_between),
-            "%",
-            "share of a client's gates in a range, mean over clients",
-            {"above": None, "below": None, **_CLIENTS},
-            bounds=_PERCENT,
-            gates=True,
-        ),
-        "gate extremes": Measure(
-            _of_clients("gates", _share_of_extremes),
-            "%",
-            "share of a client's gates below 0.1 or above 0.9, mean over clients",
-            _CLIENTS,
-            bounds=_PERCENT,
-            gates=True,
-        ),
-        "gate": Measure(
-            _of_clients("gates", _mean),
-            "",
-            "mean gate of a client, mean over clients",
-            _CLIENTS,
-            gates=True,
-        ),
-        "spread over blocks": Measure(
-            _of_clients("gates", _spread),
-            "",
-            "largest minus smallest gate, or private share, of a client's blocks, mean over "
-            "clients",
-            {"of": ("gates", "private_shares"), **_CLIENTS},
-            gates=True,
-        ),
-        "private share": Measure(
-            _of_clients("private_shares", _mean),
-            "",
-            "‖m B_p A_p‖ / (‖m B_p A_p‖ + ‖B_g A_g‖), mean over blocks and clients",
-            _CLIENTS,
-        ),
-        "private ratio": Measure(
-            _of_clients("private_ratio", _mean),
-            "",
-            "‖θ_p‖ / ‖θ_g‖ of the adapters, mean over clients",
-            _CLIENTS,
-        ),
-        "gates and steps": Measure(
-            _by_run(_gates_and_steps),
-            "",
-            "Spearman's ρ over clients between mean gate and local steps taken",
-            _CLIENTS,
-            correlation=True,
-            gates=True,
-        ),
-        "relative weight": Measure(
-            _by_run(_relative_weight),
-            "",
-            "mean weight of these clients in units of an equal share 1/M",
-            _CLIENTS,
-        ),
-        "effective clients": Measure(
-            _by_run(_effective_clients),
-            "%",
-            "exp(entropy of the weights) / M, M the clients weighted in a round, mean over rounds",
-            bounds=_PERCENT,
-        ),
-        "credit": Measure(
-            _by_run(_credit),
-            "",
-            "Spearman's ρ over clients between what a method says of them and a yardstick",
-            {"of": _CREDITS, "against": ("noise_rate", "shapley")},
-            correlation=True,
-            needs=("of", "against"),
-        ),
-        "bytes": Measure(
-            _by_run(lambda run, _: _bytes(run) / 1e6),
-            "MB",
-            "all bytes sent, both ways",
-            exact=True,
-        ),
-        "scalars": Measure(
-            _by_run(_scalars),
-            "",
-            "bytes sent both ways over 4 bytes · 2 M d_g · rounds",
-            exact=True,
-        ),
-        "share of the model": Measure(
-            _by_run(_share_of_model),
-            "%",
-            "parameters sent over the weights of the backbone's blocks",
-            exact=True,
-        ),
-        "private size": Measure(
-            _by_run(
-                lambda run, _: run.row["private_parameters"] / run.row["communicated_parameters"]
-            ),
-            "",
-            "parameters kept by a client over parameters sent",
-            exact=True,
-        ),
-        "degenerate rounds": Measure(
-            _by_run(lambda run, _: run.row["degenerate_rounds"]),
-            "rounds",
-            "rounds in which all alignments were zero",
-            exact=True,
-        ),
-        "aggregation time": Measure(
-            _by_run(_aggregation_time),
-            "ms",
-            "an aggregation on the machine of the record, mean over rounds",
-            learned=False,
-        ),
-        "aggregation share": Measure(
-            _by_run(_aggregation_share),
-            "%",
-            "seconds of aggregation over seconds of training on the machine of the record",
-            learned=False,
-        ),
-        "simulated time": Measure(
-            _by_run(
-                lambda run, _: run.rows("rounds", "simulated_seconds")["simulated_seconds"].max()
-            ),
-            "s",
-            "the simulated clock at the end of a run",
-            learned=False,
-        ),
-    }
-)
+@_measure("simulated time", "s", learned=False)
+def _simulated_time(run: Run, _: Options) -> float:
+    """The simulated clock at the end of a run."""
+    return float(run.rows("rounds", "simulated_seconds")["simulated_seconds"].max())
