@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,16 @@ SPECIFICATION, HYPOTHESIS, POST_HOC = "specification", "hypothesis", "post hoc"
 #: written after its quantity could be read somewhere.
 ORIGINS = (SPECIFICATION, HYPOTHESIS, POST_HOC)
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
-_MEASURED = ("experiment", "cell", "method", "measure", "threshold")
-_OPTIONAL = ("dataset", "arguments", "minus", "over")
-#: Of an entry about several cells, which compares with nothing.
-_MEASURED_IN_CELLS = ("cells", "method", "measure", "threshold")
-_OPTIONAL_IN_CELLS = ("dataset", "arguments")
+#: Kind of an entry → its required keys, and those that it may have.
+_KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "": (
+        ("experiment", "cell", "method", "measure", "threshold"),
+        ("dataset", "arguments", "minus", "over"),
+    ),
+    "cells": (("cells", "method", "measure", "threshold"), ("dataset", "arguments")),
+    "needs": (("needs",), ("experiment",)),
+    "proof": (("proof", "verdict"), ()),
+}
 
 
 @dataclass(frozen=True)
@@ -150,51 +155,34 @@ def _claim(given: Any, number: int, grids: Mapping[str, Grid]) -> Claim:
     kind = "proof" if "proof" in given else "cells" if "cells" in given else ""
     if not kind and given.get("experiment") is None:
         kind = "needs"
-    own, optional = _KEYS[kind]
-    for key in (*_TEXTS, *own):
+    required, optional = _KEYS[kind]
+    for key in (*_TEXTS, *required):
         if given.get(key) in (None, ""):
-            raise ValueError(f"{where} lacks {key!r}; add it{_remedy(kind, key)}")
-    further = ("note", "origin", "seen_in")
-    allowed = (*_TEXTS, *own, *optional, *further)
+            what = ": what it would take to test it, or name an experiment" * (key == "needs")
+            raise ValueError(f"{where} lacks {key!r}; add it{what}")
+    allowed = (*_TEXTS, *required, *optional, "note", "seen_in")
     for key in given:
         if key not in allowed:
             raise ValueError(f"{where} has an unknown key {key!r}{hint(key, allowed)}")
-    texts: dict[str, Any] = {
-        name: str(given[name]).strip() for name in (*_TEXTS, *further) if given.get(name)
+    read: dict[str, Callable[[Any], Any]] = {
+        **dict.fromkeys(("arguments", "minus", "over"), dict),
+        "threshold": lambda value: Threshold.read(value, f"{where}: the threshold"),
+        "cells": lambda value: _cells(value, where),
     }
-    _check_origin(texts.get("origin", ""), texts.get("seen_in", ""), where, grids)
-    if kind == "needs":
-        return Claim(**texts, needs=str(given["needs"]))
-    if kind == "proof":
-        if given["verdict"] not in (SUPPORTED, REFUTED):
-            raise ValueError(
-                f"{where}: the verdict of a proof is {given['verdict']!r}; write {SUPPORTED} or "
-                f"{REFUTED}"
-            )
-        return Claim(**texts, proof=str(given["proof"]), verdict=given["verdict"])
-    options: dict[str, Any] = {
-        name: dict(given[name]) for name in ("arguments", "minus", "over") if name in given
-    }
-    names = ("experiment", "cell", "method", "measure", "dataset")
-    options |= {name: str(given[name]) for name in names if name in given}
-    if kind == "cells":
-        options["cells"] = _cells(given["cells"], where)
-    claim = Claim(
-        **texts,
-        **options,
-        threshold=Threshold.read(given["threshold"], f"{where}: the threshold"),
-    )
-    _check(claim, where, grids)
+    stated = {key: value for key, value in given.items() if value not in (None, "")}
+    claim = Claim(**{key: read.get(key, _text)(value) for key, value in stated.items()})
+    _check_origin(claim, where, grids)
+    if claim.proof is not None and claim.verdict not in (SUPPORTED, REFUTED):
+        raise ValueError(
+            f"{where}: the verdict of a proof is {claim.verdict!r}; write {SUPPORTED} or {REFUTED}"
+        )
+    if claim.threshold is not None:
+        _check(claim, where, grids)
     return claim
 
 
-#: Kind of an entry → its required keys, and those that it may have.
-_KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "": (_MEASURED, _OPTIONAL),
-    "cells": (_MEASURED_IN_CELLS, _OPTIONAL_IN_CELLS),
-    "needs": (("needs",), ("experiment",)),
-    "proof": (("proof", "verdict"), ()),
-}
+def _text(value: Any) -> str:
+    return str(value).strip()
 
 
 def _cells(given: Any, where: str) -> tuple[tuple[str, str], ...]:
@@ -210,31 +198,26 @@ def _cells(given: Any, where: str) -> tuple[tuple[str, str], ...]:
     return tuple((experiment, cell) for experiment, _, cell in pairs)
 
 
-def _check_origin(origin: str, seen_in: str, where: str, grids: Mapping[str, Grid]) -> None:
+def _check_origin(claim: Claim, where: str, grids: Mapping[str, Grid]) -> None:
     """Raise ``ValueError`` for an unknown origin, and where ``seen_in`` does not fit it."""
-    if origin and origin not in ORIGINS:
+    origin, seen_in = claim.origin, claim.seen_in
+    if origin not in ORIGINS:
         raise ValueError(
             f"{where}: the origin is {origin!r}, but must be one of {', '.join(ORIGINS)}"
             f"{hint(origin, ORIGINS)}"
         )
-    if origin == POST_HOC and not seen_in:
+    if (origin == POST_HOC) != bool(seen_in):
         raise ValueError(
-            f"{where} is post hoc, but lacks 'seen_in'; name the experiment or the commit where "
-            "its quantity could be read before"
+            f"{where} has 'seen_in', but is not post hoc; remove it, or say so"
+            if seen_in
+            else f"{where} is post hoc, but lacks 'seen_in'; name the experiment or the commit "
+            "where its quantity could be read before"
         )
-    if seen_in and origin != POST_HOC:
-        raise ValueError(f"{where} has 'seen_in', but is not post hoc; remove it, or say so")
     if seen_in and seen_in not in grids and not _COMMIT.fullmatch(seen_in):
         raise ValueError(
             f"{where}: seen_in is {seen_in!r}, which is no experiment and no commit"
             f"{hint(seen_in, grids)}"
         )
-
-
-def _remedy(kind: str, key: str) -> str:
-    if kind == "needs" and key == "needs":
-        return ": what it would take to test it, or name an experiment"
-    return ""
 
 
 def _check(claim: Claim, where: str, grids: Mapping[str, Grid]) -> None:

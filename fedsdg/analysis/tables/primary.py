@@ -132,8 +132,8 @@ def _p(p: float | None, n: int) -> str:
 
 
 def _visible(one: Comparison, difference: Difference) -> Entry:
-    visible = getattr(difference.judged, "visible", None)
-    shown = visible is not None and difference.n >= SHOWN_FROM
-    text = f"{100 * visible:.1f}" if shown else MISSING
+    visible = difference.judged.visible if difference.judged else None
+    few = visible is None or difference.n < SHOWN_FROM
+    text = MISSING if few else f"{100 * (visible or 0.0):.1f}"
     row = {"id": one.named.id, "rival": difference.rival}
     return Entry(text).of(_RENAMED["smallest_visible"], row)
