@@ -16,7 +16,7 @@ from fedsdg.analysis.formatting import difference, p_value
 from fedsdg.analysis.horizon import horizon_label
 from fedsdg.analysis.inference import SHOWN_FROM
 from fedsdg.analysis.names import method_title, skew_title
-from fedsdg.analysis.summary import Cell, Setting, Summary
+from fedsdg.analysis.summary import Setting, Summary
 from fedsdg.analysis.tables.primary import remarks
 from fedsdg.files import atomic_path, markdown_escape, write_json
 
@@ -48,15 +48,11 @@ def described(summary: Summary) -> list[dict[str, Any]]:
         for cell in summary.cells()
         for rival in summary.roles.described
         for metric in summary.metrics
-        if (row := rows.get((*_place(cell), rival, metric.key)))
+        if (row := rows.get((*cell.place.values(), rival, metric.key)))
     ]
 
 
 _ENDS = ("mean", "low", "high")
-
-
-def _place(cell: Cell) -> tuple[str, int, str]:
-    return cell.setting.dataset, cell.setting.clients, cell.skew
 
 
 def write_claims(summary_dir: str | Path, output_stem: str | Path) -> list[Path]:

@@ -13,7 +13,7 @@ from fedsdg.analysis.horizon import BEFORE, reported_values
 from fedsdg.analysis.inference import holm
 from fedsdg.analysis.judge import LEVEL, Judgement, Threshold, every, judge
 from fedsdg.analysis.names import BESIDE, Metric, metric_named
-from fedsdg.analysis.summary import Cell, Setting, Summary
+from fedsdg.analysis.summary import Cell, Summary
 
 #: Differences below this, in shares of 1, are as good as none.
 MARGIN = 0.01
@@ -148,7 +148,7 @@ def _named(one: Mapping[str, Any], summary: Summary) -> Named:
     # A regret names cells of its own; where it is declared is as good a place as any.
     cell = summary.cells()[0]
     if not cells:
-        cell = Cell(Setting(one["dataset"], one["clients"]), one["skew"])
+        cell = Cell.of(one)
     return Named(
         one["id"],
         one["subject"],
@@ -313,14 +313,7 @@ def facts(one: Comparison) -> dict[str, Any]:
             "smallest_visible": _points(getattr(judged, "visible", None)),
         }
 
-    cell = one.named.cell
-    place: dict[str, Any] = {
-        "dataset": cell.setting.dataset,
-        "clients": cell.setting.clients,
-        "skew": cell.skew,
-    }
-    if one.named.cells:
-        place = {"cells": one.named.where}
+    place = {"cells": one.named.where} if one.named.cells else one.named.cell.place
     return {
         "id": one.named.id,
         **place,

@@ -19,7 +19,7 @@ import pandas as pd
 from fedsdg.analysis.horizon import reported_values
 from fedsdg.analysis.inference import spearman
 from fedsdg.analysis.names import method_order
-from fedsdg.analysis.summary import Cell, Setting, Summary
+from fedsdg.analysis.summary import Cell, Summary
 from fedsdg.analysis.views.regret import oracles, shortfalls
 from fedsdg.files import read_json
 from fedsdg.files.places import split_setting
@@ -89,8 +89,7 @@ class Record:
 
     def place(self, case: Case) -> Cell:
         """The cell of the summary in which a case lies."""
-        row = next(iter(self.runs(case).values())).row
-        return Cell(Setting(row["dataset"], row["clients"]), row["skew"])
+        return Cell.of(next(iter(self.runs(case).values())).row)
 
     def settings(self, case: Case) -> dict[str, Any]:
         """The config of the first of these runs."""

@@ -84,8 +84,7 @@ def regret_table(summaries: Sequence[Summary], metric: str = EXPECTED.key) -> Ta
         oracle = bool(rows.loc[rows["method"] == method, "oracle"].any())
         line = [Entry(method_title(method) + " †" * oracle)]
         for summary, cell in cells:
-            setting = cell.setting
-            key = (summary.experiment, setting.dataset, setting.clients, cell.skew, method)
+            key = (summary.experiment, *cell.place.values(), method)
             line.append(_entry(table.get(key)))
         line.append(Entry(_tenths(largest[method])))
         lines.append(tuple(line))
@@ -111,7 +110,7 @@ def _drawn(summaries: Sequence[Summary], rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of ``regrets`` as the heat map takes them: titles, in order, and what is bold."""
     order = _order(rows)
     titles = {
-        (s.experiment, cell.setting.dataset, cell.setting.clients, cell.skew): "\n".join(
+        (s.experiment, *cell.place.values()): "\n".join(
             filter(None, (s.experiment, s.cell_name(cell)))
         )
         for s in summaries

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -81,10 +81,19 @@ class Cell:
     setting: Setting
     skew: str
 
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Cell:
+        """The cell of a row with the identity columns."""
+        return cls(Setting(row["dataset"], row["clients"]), row["skew"])
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """The identity columns of its rows and their values: data set, clients and skew."""
+        return {**asdict(self.setting), "skew": self.skew}
+
     def matches(self, frame: pd.DataFrame) -> pd.Series:
         """Boolean mask of a frame's rows that belong to this cell."""
-        cell = [self.setting.dataset, self.setting.clients, self.skew]
-        return (frame[["dataset", "clients", "skew"]] == cell).all(axis=1)
+        return (frame[[*self.place]] == [*self.place.values()]).all(axis=1)
 
 
 class Summary:
@@ -264,20 +273,14 @@ class Summary:
         variants = {run["method"] for run in self.runs if subject in (run["type"], run["method"])}
         return min(variants, key=method_order, default=None)
 
-    def values(self, cell: Cell, column: str) -> dict[str, dict[int, float]]:
-        """Return method → seed → value, for the runs that are ok and have one.
-
-        Args:
-            cell: The cell whose runs are meant.
-            column: A column of runs.parquet.
-        """
-        return by_seed(self.at(cell), column)
-
-    def reported_values(self, cell: Cell, key: str) -> dict[str, dict[int, float]]:
+    def reported_values(
+        self, cell: Cell, key: str, at: str | None = None
+    ) -> dict[str, dict[int, float]]:
         """Return method → seed → reported value, for the runs that are ok and have one.
 
         Args:
             cell: The cell whose runs are meant.
             key: The key of a metric.
+            at: One of ``rounds``; the preferred one by default.
         """
-        return self.values(cell, f"{self.reported}_{key}")
+        return by_seed(self.at(cell), f"{at or self.reported}_{key}")

@@ -170,17 +170,6 @@ def test_claims_of_one_specification_are_adjusted_for_one_another(place):
     assert entries["seen"].p is None and entries["private"].p is None
 
 
-def test_the_best_of_two_rivals_costs_its_correction(place):
-    """Above the best is above each; that the best is not matched was picked among two."""
-    (both,) = judged(place, changed(threshold={"above": 5}))
-    (alone,) = judged(place, changed(threshold={"above": 5}, minus={"method": "krum"}))
-    assert both.compared == alone.compared and both.effect == alone.effect
-    assert both.p == pytest.approx(2 * alone.p, rel=1e-3)
-    (above,) = judged(place, changed(threshold={"above": 3}))
-    (single,) = judged(place, changed(threshold={"above": 3}, minus={"method": "krum"}))
-    assert above.p == single.p, "the larger of two p-values"
-
-
 def at_rounds(place, selected, quarter, before):
     """FedSDG minus Krum is these in the selected round, the last quarter and the one before."""
     for method, sign in (("fedsdg", 1.0), ("krum", 0.0)):

@@ -49,7 +49,7 @@ def accuracy(summary: Summary, metrics: Sequence[Metric], reported: Sequence[str
     keys = [metric.key for metric in metrics]
     rows = pd.DataFrame(
         [
-            (cell.setting.dataset, cell.setting.clients, cell.skew, method, key, at)
+            (*cell.place.values(), method, key, at)
             for cell in summary.cells()
             for method in summary.methods(cell.setting)
             for key in keys

@@ -50,9 +50,7 @@ def regret(summary: Summary, cell: Cell, metric: str = EXPECTED.key) -> pd.DataF
         rows.append(
             {
                 "experiment": summary.experiment,
-                "dataset": cell.setting.dataset,
-                "clients": cell.setting.clients,
-                "skew": cell.skew,
+                **cell.place,
                 "method": method,
                 "metric": metric,
                 "n": interval.n,
