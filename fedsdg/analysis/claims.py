@@ -6,7 +6,7 @@ interval and without a word of judgement.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -139,8 +139,7 @@ def _ends(one: Difference) -> str:
 
 
 def _described(summary: Summary, row: Mapping[str, Any]) -> str:
-    shares: Iterable[float | None] = (None if row[k] is None else row[k] / 100 for k in _ENDS)
-    mean, low, high = shares
+    mean, low, high = (None if row[name] is None else row[name] / 100 for name in _ENDS)
     title = next(metric.title for metric in summary.metrics if metric.key == row["metric"])
     return (
         f"{_shown(row['subject'])} minus {_shown(row['rival'])} in {title}: "

@@ -240,10 +240,10 @@ def reported_values(
         return summary.reported_values(cell, metric, at)
     frame = quarters(summary, metric)
     here = frame[cell.matches(frame)].dropna(subset=["before"])
-    values: dict[str, dict[int, float]] = {}
-    for method, seed, value in zip(here["method"], here["seed"], here["before"], strict=True):
-        values.setdefault(method, {})[int(seed)] = float(value)
-    return values
+    return {
+        str(method): {int(seed): float(value) for seed, value in own.items()}
+        for method, own in here.set_index("seed").groupby("method", sort=False)["before"]
+    }
 
 
 @lru_cache(maxsize=8)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from scipy.special import stdtr, stdtrit
 
 #: Confidence of every interval of the suite.
@@ -281,13 +282,7 @@ def pearson(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) ->
     Returns:
         The correlation; None for fewer than three pairs, and where one side does not vary.
     """
-    a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    both = np.isfinite(a) & np.isfinite(b)
-    a, b = a[both], b[both]
-    if a.size < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
-        return None
-    a, b = a - a.mean(), b - b.mean()
-    return float(np.clip((a @ b) / math.sqrt((a @ a) * (b @ b)), -1.0, 1.0))
+    return _correlation(_pairs(x, y))
 
 
 def spearman(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> float | None:
@@ -300,11 +295,14 @@ def spearman(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -
     Returns:
         The correlation; None as for ``pearson``.
     """
-    a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    both = np.isfinite(a) & np.isfinite(b)
-    return pearson(_ranks(a[both]), _ranks(b[both]))
+    return _correlation(_pairs(x, y).rank())
 
 
-def _ranks(x: np.ndarray) -> np.ndarray:
-    _, place, counts = np.unique(x, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[place]
+def _pairs(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> pd.DataFrame:
+    pairs = pd.DataFrame({"x": x, "y": y}, dtype=float)
+    return pairs[np.isfinite(pairs).all(axis=1)]
+
+
+def _correlation(pairs: pd.DataFrame) -> float | None:
+    r = float(pairs.corr(min_periods=3).loc["x", "y"])
+    return None if math.isnan(r) else r
