@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from statistics import median_low
 
 import numpy as np
@@ -64,6 +65,7 @@ def regret(summary: Summary, cell: Cell, metric: str = EXPECTED.key) -> pd.DataF
     return pd.DataFrame(rows, columns=None if rows else _COLUMNS)
 
 
+@lru_cache(maxsize=64)
 def shortfalls(summary: Summary, cell: Cell, metric: str, at: str) -> dict[str, dict[int, float]]:
     """How far each row is below the best row of a cell, seed by seed.
 
