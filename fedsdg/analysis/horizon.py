@@ -241,8 +241,8 @@ def reported_values(
     frame = quarters(summary, metric)
     here = frame[cell.matches(frame)].dropna(subset=["before"])
     return {
-        str(method): {int(seed): float(value) for seed, value in own.items()}
-        for method, own in here.set_index("seed").groupby("method", sort=False)["before"]
+        str(method): dict(zip(own["seed"].tolist(), own["before"].tolist(), strict=True))
+        for method, own in here.groupby("method", sort=False)
     }
 
 

@@ -300,9 +300,9 @@ def spearman(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -
 
 def _pairs(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> pd.DataFrame:
     pairs = pd.DataFrame({"x": x, "y": y}, dtype=float)
-    return pairs[np.isfinite(pairs).all(axis=1)]
+    return pairs.replace([math.inf, -math.inf], math.nan).dropna()
 
 
 def _correlation(pairs: pd.DataFrame) -> float | None:
-    r = float(pairs.corr(min_periods=3).loc["x", "y"])
+    r = float(pairs.corr(min_periods=3).to_numpy()[0, 1])
     return None if math.isnan(r) else r
