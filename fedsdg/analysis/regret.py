@@ -24,7 +24,7 @@ from fedsdg.analysis.names import (
 )
 from fedsdg.analysis.summary import Cell, Summary
 from fedsdg.analysis.tables import save_table
-from fedsdg.analysis.tables.layout import Block, Entry, Table
+from fedsdg.analysis.tables.layout import Entry, Table, block
 from fedsdg.analysis.views.regret import regrets
 from fedsdg.files import hint
 
@@ -87,17 +87,17 @@ def regret_table(summaries: Sequence[Summary], metric: str = EXPECTED.key) -> Ta
             key = (summary.experiment, *cell.place.values(), method)
             line.append(_entry(table.get(key)))
         line.append(Entry(_tenths(largest[method])))
-        lines.append(tuple(line))
-    heads = [("", "Method"), *((s.experiment, s.cell_name(cell)) for s, cell in cells)]
+        lines.append(line)
+    heads = [(s.experiment, s.cell_name(cell)) for s, cell in cells]
     title = metric_named(metric, summaries[0].metrics).title
     caption = _CAPTION.format(metric=title, at=summaries[0].rounds[summaries[0].reported])
     notes = [f"{s.experiment}: {label}." for s in summaries if (label := horizon_label(s))]
     notes = [*few_seeds(rows["n"], SHOWN_FROM), *notes]
-    block = Block("", (*heads, ("", "largest")), tuple(lines))
+    one = block("", ["Method", *heads, "largest"], lines)
     points = {name: f"{name} (percentage points)" for name in ("regret", "low", "high")}
     shares = {name: 100 * rows[name] for name in points}
     raw = rows.assign(**shares).rename(columns=points)
-    return Table("regret", f"{caption}.", (block,), tuple(notes), raw)
+    return Table("regret", f"{caption}.", (one,), tuple(notes), raw)
 
 
 def _order(rows: pd.DataFrame) -> list[str]:
