@@ -9,7 +9,8 @@ from typing import Any
 
 from fedsdg.analysis.comparisons import Comparison, comparisons
 from fedsdg.analysis.formatting import points
-from fedsdg.analysis.inference import SHOWN_FROM, Interval
+from fedsdg.analysis.inference import SHOWN_FROM
+from fedsdg.analysis.judge import Judgement
 from fedsdg.analysis.summary import Summary
 from fedsdg.files import hint
 
@@ -72,8 +73,9 @@ def facts(experiment: str, results: Path = Path("results")) -> list[dict[str, An
 def _facts(comparison: Comparison | None) -> dict[str, Any] | None:
     if comparison is None:
         return None
-    interval = comparison.decisive.interval
-    ends = {key: getattr(interval, key, None) for key in ("mean", "low", "high")}
+    judged = comparison.decisive.judged
+    names = {"mean": "effect", "low": "low", "high": "high"}
+    ends = {name: getattr(judged, key, None) for name, key in names.items()}
     return {**ends, "n": comparison.n, "verdict": str(comparison.verdict)}
 
 
@@ -89,13 +91,13 @@ def line(here: Comparison, record: Comparison | None) -> str:
         return f"{computed}; the record does not have it"
     if replace(here.named, id="") != replace(record.named, id=""):
         return f"{computed}; the record compares something else under this name"
-    outcome = agrees(here.decisive.interval, record.decisive.interval)
+    outcome = agrees(here.decisive.judged, record.decisive.judged)
     if here.n < SHOWN_FROM:
         outcome += f"; fewer than {SHOWN_FROM} seeds give no verdict"
     return f"{computed}, the record {_difference(record)}: {record.verdict}; {outcome}"
 
 
-def agrees(here: Interval | None, record: Interval | None) -> str:
+def agrees(here: Judgement | None, record: Judgement | None) -> str:
     """Say whether two means of the same comparison are compatible.
 
     They are where their 95 % intervals overlap. One seed has no interval: then the signs are
@@ -108,12 +110,12 @@ def agrees(here: Interval | None, record: Interval | None) -> str:
     if here is None or record is None:
         return NO_TELLING
     if here.low is None or here.high is None or record.low is None or record.high is None:
-        same = here.mean * record.mean > 0 or here.mean == record.mean
+        same = here.effect * record.effect > 0 or here.effect == record.effect
         return f"{'the same' if same else 'another'} sign, and one seed has no interval"
     return AGREES if here.low <= record.high and record.low <= here.high else DIFFERS
 
 
 def _difference(comparison: Comparison) -> str:
-    interval = comparison.decisive.interval
-    mean = "no difference" if interval is None else f"{points(interval.mean)} points"
+    judged = comparison.decisive.judged
+    mean = "no difference" if judged is None else f"{points(judged.effect)} points"
     return f"{mean} (n = {comparison.n})"

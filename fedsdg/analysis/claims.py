@@ -6,17 +6,17 @@ interval and without a word of judgement.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from fedsdg.analysis.comparisons import SEEDS, Comparison, Difference, comparisons, facts
-from fedsdg.analysis.formatting import p_value, points
+from fedsdg.analysis.formatting import difference, p_value
 from fedsdg.analysis.horizon import horizon_label
 from fedsdg.analysis.inference import SHOWN_FROM
 from fedsdg.analysis.names import method_title, skew_title
-from fedsdg.analysis.summary import Cell, Setting, Summary
+from fedsdg.analysis.summary import Setting, Summary
 from fedsdg.analysis.tables.primary import remarks
 from fedsdg.files import atomic_path, markdown_escape, write_json
 
@@ -48,15 +48,11 @@ def described(summary: Summary) -> list[dict[str, Any]]:
         for cell in summary.cells()
         for rival in summary.roles.described
         for metric in summary.metrics
-        if (row := rows.get((*_place(cell), rival, metric.key)))
+        if (row := rows.get((*cell.place.values(), rival, metric.key)))
     ]
 
 
 _ENDS = ("mean", "low", "high")
-
-
-def _place(cell: Cell) -> tuple[str, int, str]:
-    return cell.setting.dataset, cell.setting.clients, cell.skew
 
 
 def write_claims(summary_dir: str | Path, output_stem: str | Path) -> list[Path]:
@@ -120,13 +116,13 @@ def sentence(summary: Summary, one: Comparison) -> str:
     """
     named = one.named
     several = len(one.differences) > 1
-    listed = [f"{_shown(difference.rival)} {_ends(difference)}" for difference in one.differences]
+    listed = [f"{_shown(each.rival)} {_ends(each)}" for each in one.differences]
     against = "each of " + ", ".join(listed) if several else listed[0]
     tests = []
     if one.n >= SEEDS and one.p_holm is not None and one.p_equivalent_holm is not None:
         tests = [p_value(one.p_holm), f"of equivalence {p_value(one.p_equivalent_holm)}"]
-        if one.decisive.visible is not None:
-            tests.append(f"{100 * one.decisive.visible:.1f} points would have been seen")
+        if one.decisive.judged is not None and one.decisive.judged.visible is not None:
+            tests.append(f"{100 * one.decisive.judged.visible:.1f} points would have been seen")
     tail = f" ({'; '.join(tests)})" if tests else ""
     asides = "".join(f"; {text}" for text in remarks(summary, one))
     where = named.where or summary.cell_name(named.cell)
@@ -136,26 +132,17 @@ def sentence(summary: Summary, one: Comparison) -> str:
     )
 
 
-def _ends(difference: Difference) -> str:
-    interval = difference.interval
-    if interval is None:
+def _ends(one: Difference) -> str:
+    if one.judged is None:
         return "(no common seed)"
-    return _interval(interval.n, interval.mean, interval.low, interval.high)
-
-
-def _interval(n: int, mean: float, low: float | None, high: float | None) -> str:
-    """Shares as points: "+1.2 [−0.3, +2.7]", the mean alone of few seeds."""
-    if low is None or high is None or n < SHOWN_FROM:
-        return points(mean)
-    return f"{points(mean)} [{points(max(low, -1.0))}, {points(min(high, 1.0))}]"
+    return difference(one.n, one.judged.effect, one.judged.low, one.judged.high)
 
 
 def _described(summary: Summary, row: Mapping[str, Any]) -> str:
-    shares: Iterable[float | None] = (None if row[k] is None else row[k] / 100 for k in _ENDS)
-    mean, low, high = shares
+    mean, low, high = (None if row[name] is None else row[name] / 100 for name in _ENDS)
     title = next(metric.title for metric in summary.metrics if metric.key == row["metric"])
     return (
         f"{_shown(row['subject'])} minus {_shown(row['rival'])} in {title}: "
-        f"{_interval(row['n'], mean or 0.0, low, high)} points, n = {row['n']} "
+        f"{difference(row['n'], mean or 0.0, low, high)} points, n = {row['n']} "
         f"({summary.rounds[row['at']]})"
     )

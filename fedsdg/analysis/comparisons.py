@@ -10,17 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedsdg.analysis.horizon import BEFORE, reported_values
-from fedsdg.analysis.inference import (
-    Interval,
-    equivalence,
-    holm,
-    paired_difference,
-    smallest_visible,
-    two_sided,
-)
-from fedsdg.analysis.judge import LEVEL
+from fedsdg.analysis.inference import holm
+from fedsdg.analysis.judge import LEVEL, Judgement, Threshold, every, judge
 from fedsdg.analysis.names import BESIDE, Metric, metric_named
-from fedsdg.analysis.summary import Cell, Setting, Summary
+from fedsdg.analysis.summary import Cell, Summary
 
 #: Differences below this, in shares of 1, are as good as none.
 MARGIN = 0.01
@@ -61,21 +54,18 @@ class Named:
 class Difference:
     """Subject minus one rival over the seeds that both have; None where they share none.
 
-    ``p`` is that of the two-sided paired t-test (of a comparison "not-below": against −margin),
-    ``p_equivalent`` that of two one-sided tests against ±``MARGIN``, ``visible`` the smallest
-    difference that would have been seen with 80 % power; all three are None for one seed.
+    It is judged against −margin, 0 unless a comparison is "not-below". ``p_equivalent`` is that of
+    two one-sided tests against ±``MARGIN``, None for one seed.
     """
 
     rival: str
-    interval: Interval | None
-    p: float | None
+    judged: Judgement | None
     p_equivalent: float | None
-    visible: float | None
 
     @property
     def n(self) -> int:
         """The number of common seeds."""
-        return 0 if self.interval is None else self.interval.n
+        return 0 if self.judged is None else self.judged.n
 
 
 @dataclass(frozen=True)
@@ -126,17 +116,17 @@ class Comparison:
 
     def word(self, least: int = SEEDS) -> str:
         """The verdict by the reported round alone."""
-        interval = self.decisive.interval
-        if self.n < least or interval is None:
+        judged = self.decisive.judged
+        if self.n < least or judged is None:
             return f"{self.n} seed{'s' * (self.n != 1)}, no verdict"
         differs = self.p_holm is not None and self.p_holm < LEVEL
         if self.named.kind in ("not-below", "regret"):
-            return self._one_sided(interval.mean > -self.named.margin) if differs else UNDECIDED
+            return self._one_sided(judged.effect > -self.named.margin) if differs else UNDECIDED
         equivalent = self.p_equivalent_holm is not None and self.p_equivalent_holm < LEVEL
         if differs and equivalent:
-            return HIGHER_WITHIN if interval.mean > 0 else LOWER_WITHIN
+            return HIGHER_WITHIN if judged.effect > 0 else LOWER_WITHIN
         if differs:
-            return HIGHER if interval.mean > 0 else LOWER
+            return HIGHER if judged.effect > 0 else LOWER
         return EQUIVALENT if equivalent else UNDECIDED
 
     def _one_sided(self, holds: bool) -> str:
@@ -158,7 +148,7 @@ def _named(one: Mapping[str, Any], summary: Summary) -> Named:
     # A regret names cells of its own; where it is declared is as good a place as any.
     cell = summary.cells()[0]
     if not cells:
-        cell = Cell(Setting(one["dataset"], one["clients"]), one["skew"])
+        cell = Cell.of(one)
     return Named(
         one["id"],
         one["subject"],
@@ -229,7 +219,7 @@ def _sums(summary: Summary, one: Named, at: str) -> dict[str, dict[int, float]]:
         if experiment == summary.experiment:
             there = summary
         elif (folder / "runs.parquet").is_file():
-            there = Summary(folder)
+            there = Summary(folder, summary.seed)
         else:
             return {}
         cells = [cell for cell in there.cells() if cell.skew == skew]
@@ -284,57 +274,46 @@ def compare(named: Named, values: Mapping[str, Mapping[int, float]]) -> Comparis
     differences = tuple(
         _difference(ours, values.get(rival, {}), rival, named.margin) for rival in named.rivals
     )
-    known = [(one.interval.mean, one) for one in differences if one.interval is not None]
-    decisive = min(known, key=lambda pair: pair[0])[1] if known else differences[0]
+    known = [(one.judged, one) for one in differences if one.judged is not None]
     p = p_equivalent = None
-    if all(one.p is not None for one in differences):
-        p = max(one.p for one in differences if one.p is not None)
-        if decisive.interval is not None and decisive.interval.mean <= -named.margin:
-            p = min(1.0, len(differences) * (decisive.p or 0.0))
+    if not known:
+        return Comparison(named, differences, differences[0], 0, None, None)
+    judged, decisive = min(known, key=lambda pair: pair[0].effect)
+    if len(known) == len(differences):
+        p = every([each for each, _ in known], judged).p
+    if p is not None:
         p_equivalent = max(one.p_equivalent or 0.0 for one in differences)
-    n = min(one.n for one in differences)
-    return Comparison(named, differences, decisive, n, p, p_equivalent)
+    return Comparison(
+        named, differences, decisive, min(one.n for one in differences), p, p_equivalent
+    )
 
 
 def _difference(
     ours: Mapping[int, float], theirs: Mapping[int, float], rival: str, margin: float
 ) -> Difference:
-    paired = paired_difference(ours, theirs)
-    if paired is None:
-        return Difference(rival, None, None, None, None)
-    interval = paired.interval
-    p = paired.p
-    if margin and p is not None:
-        p = two_sided(interval.p_above(-margin), interval.p_below(-margin))
-    return Difference(rival, interval, p, equivalence(interval, MARGIN), smallest_visible(interval))
+    gaps = [ours[seed] - theirs[seed] for seed in sorted(set(ours) & set(theirs))]
+    if not gaps:
+        return Difference(rival, None, None)
+    judged = judge(gaps, Threshold(-margin, None), least=2)
+    return Difference(rival, judged, judge(gaps, Threshold(-MARGIN, MARGIN), least=2).support)
 
 
 def facts(one: Comparison) -> dict[str, Any]:
     """A comparison as plain values; differences in percentage points."""
 
     def of(difference: Difference) -> dict[str, Any]:
-        interval = difference.interval
-        ends: tuple[float | None, ...] = (None, None, None)
-        if interval is not None:
-            ends = (interval.mean, interval.low, interval.high)
-        names = ("mean", "low", "high")
+        judged = difference.judged
+        ends = {"mean": "effect", "low": "low", "high": "high"}
         return {
             "rival": difference.rival,
             "n": difference.n,
-            **dict(zip(names, map(_points, ends), strict=True)),
-            "p": difference.p,
+            **{name: _points(getattr(judged, key, None)) for name, key in ends.items()},
+            "p": getattr(judged, "p", None),
             "p_equivalent": difference.p_equivalent,
-            "smallest_visible": _points(difference.visible),
+            "smallest_visible": _points(getattr(judged, "visible", None)),
         }
 
-    cell = one.named.cell
-    place: dict[str, Any] = {
-        "dataset": cell.setting.dataset,
-        "clients": cell.setting.clients,
-        "skew": cell.skew,
-    }
-    if one.named.cells:
-        place = {"cells": one.named.where}
+    place = {"cells": one.named.where} if one.named.cells else one.named.cell.place
     return {
         "id": one.named.id,
         **place,

@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedsdg.analysis.comparisons import Comparison, comparisons
-from fedsdg.analysis.formatting import points
+from fedsdg.analysis.formatting import difference
 from fedsdg.analysis.horizon import STEADY
-from fedsdg.analysis.inference import SHOWN_FROM
 from fedsdg.analysis.ledger.entries import Entry
 from fedsdg.analysis.ledger.page import effect_text
 from fedsdg.analysis.summary import Summary
@@ -162,13 +161,11 @@ def _horizon(entry: Entry) -> str:
 
 
 def _of_comparison(one: Comparison) -> str:
-    interval = one.decisive.interval
-    if interval is None:
+    judged = one.decisive.judged
+    if judged is None:
         return "not run yet"
-    text = f"{points(interval.mean)} points"
-    if interval.n >= SHOWN_FROM and interval.low is not None and interval.high is not None:
-        text += f" [{points(interval.low)}, {points(interval.high)}]"
-    return text
+    mean, _, ends = difference(judged.n, judged.effect, judged.low, judged.high).partition(" ")
+    return " ".join(filter(None, (mean, "points", ends)))
 
 
 def faults(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import floor, log10
 
+from fedsdg.analysis.inference import SHOWN_FROM
+
 #: Stands where there is no number; the notes of the table say why.
 MISSING = "–"
 
@@ -65,6 +67,20 @@ def points(share: float) -> str:
     """A difference of shares in percentage points, signed: -0.012 → "−1.2"; never "−0.0"."""
     rounded = round(100 * share, 1)
     return f"{'+' if rounded > 0 else '−' if rounded < 0 else ''}{abs(rounded):.1f}"
+
+
+def difference(n: int, mean: float, low: float | None, high: float | None) -> str:
+    """A difference of shares in points with its interval: "+1.2 [−0.3, +2.7]".
+
+    Args:
+        n: Seeds; of fewer than ``SHOWN_FROM`` the mean stands alone.
+        mean: A share of 1.
+        low: The low end, cut at −100 points; None where there is none.
+        high: The high end, cut at 100 points.
+    """
+    if low is None or high is None or n < SHOWN_FROM:
+        return points(mean)
+    return f"{points(mean)} [{points(max(low, -1.0))}, {points(min(high, 1.0))}]"
 
 
 def p_value(p: float) -> str:

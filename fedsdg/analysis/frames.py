@@ -75,6 +75,20 @@ def groups(frame: pd.DataFrame, *by: str) -> Iterator[tuple[Any, pd.DataFrame]]:
     return iter(frame.groupby(list(by) if len(by) > 1 else by[0], sort=False, dropna=False))
 
 
+def in_order(frame: pd.DataFrame, column: str, order: Sequence[str]) -> pd.DataFrame:
+    """The rows that have one of these values in a column, in the order of the values.
+
+    Args:
+        frame: Rows; those of one value keep their order.
+        column: The column.
+        order: The values, each once.
+    """
+    rows = frame[frame[column].isin(order)]
+    return rows.sort_values(
+        column, key=lambda values: values.map(order.index), kind="stable", ignore_index=True
+    )
+
+
 def over_seeds(
     frame: pd.DataFrame, by: Sequence[str], value: str, spread: bool = False
 ) -> pd.DataFrame:

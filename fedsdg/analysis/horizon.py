@@ -127,7 +127,7 @@ def horizons(summary: Summary) -> pd.DataFrame:
                 }
             )
     order: dict[tuple[Any, ...], int] = {
-        (cell.setting.dataset, cell.setting.clients, cell.skew, method): number
+        (*cell.place.values(), method): number
         for number, (cell, method) in enumerate(
             (cell, method) for cell in summary.cells() for method in summary.methods(cell.setting)
         )
@@ -237,13 +237,13 @@ def reported_values(
         The values of runs that are ok and have one.
     """
     if at != BEFORE:
-        return summary.values(cell, f"{at}_{metric}")
+        return summary.reported_values(cell, metric, at)
     frame = quarters(summary, metric)
     here = frame[cell.matches(frame)].dropna(subset=["before"])
-    values: dict[str, dict[int, float]] = {}
-    for method, seed, value in zip(here["method"], here["seed"], here["before"], strict=True):
-        values.setdefault(method, {})[int(seed)] = float(value)
-    return values
+    return {
+        str(method): dict(zip(own["seed"].tolist(), own["before"].tolist(), strict=True))
+        for method, own in here.groupby("method", sort=False)
+    }
 
 
 @lru_cache(maxsize=8)

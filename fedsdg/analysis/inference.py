@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from scipy.special import stdtr, stdtrit
 
 #: Confidence of every interval of the suite.
@@ -182,30 +183,6 @@ def shown_half_width(interval: Interval) -> float | None:
     return interval.half_width if interval.n >= SHOWN_FROM else None
 
 
-def equivalence(interval: Interval, margin: float) -> float | None:
-    """Return p of two one-sided t-tests that a mean difference lies within ±``margin``.
-
-    The larger of P(T ≥ (x̄ + δ)/se) and P(T ≤ (x̄ − δ)/se), T of n − 1 degrees of freedom
-    (Schuirmann 1987, J. Pharmacokinet. Biopharm. 15).
-
-    Args:
-        interval: The mean difference x̄ with its standard error se.
-        margin: δ, positive, in the unit of the values.
-
-    Returns:
-        The p-value, or None for one seed; for values that are all equal 0 within the margin,
-        else 1.
-
-    Raises:
-        ValueError: The margin is not positive.
-    """
-    if not margin > 0:
-        raise ValueError(f"the margin of an equivalence is {margin}, but must be greater than 0")
-    if interval.std is None:
-        return None
-    return max(interval.p_above(-margin), interval.p_below(margin))
-
-
 def two_sided(*one_sided: float) -> float:
     """The two-sided p of two one-sided tests in opposite directions: min(1, 2 · the smaller)."""
     return min(1.0, 2.0 * min(one_sided))
@@ -305,13 +282,7 @@ def pearson(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) ->
     Returns:
         The correlation; None for fewer than three pairs, and where one side does not vary.
     """
-    a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    both = np.isfinite(a) & np.isfinite(b)
-    a, b = a[both], b[both]
-    if a.size < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
-        return None
-    a, b = a - a.mean(), b - b.mean()
-    return float(np.clip((a @ b) / math.sqrt((a @ a) * (b @ b)), -1.0, 1.0))
+    return _correlation(_pairs(x, y))
 
 
 def spearman(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> float | None:
@@ -324,11 +295,14 @@ def spearman(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -
     Returns:
         The correlation; None as for ``pearson``.
     """
-    a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    both = np.isfinite(a) & np.isfinite(b)
-    return pearson(_ranks(a[both]), _ranks(b[both]))
+    return _correlation(_pairs(x, y).rank())
 
 
-def _ranks(x: np.ndarray) -> np.ndarray:
-    _, place, counts = np.unique(x, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[place]
+def _pairs(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> pd.DataFrame:
+    pairs = pd.DataFrame({"x": x, "y": y}, dtype=float)
+    return pairs.replace([math.inf, -math.inf], math.nan).dropna()
+
+
+def _correlation(pairs: pd.DataFrame) -> float | None:
+    r = float(pairs.corr(min_periods=3).to_numpy()[0, 1])
+    return None if math.isnan(r) else r

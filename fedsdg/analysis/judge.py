@@ -114,6 +114,11 @@ class Threshold:
             self.high is None or high < self.high or (self.is_range and high == self.high)
         )
 
+    def room(self, value: float) -> float:
+        """How far a number is from the nearest boundary; negative on the side not claimed."""
+        room = [] if self.low is None else [value - self.low]
+        return min(room + ([] if self.high is None else [self.high - value]))
+
     def fails(self, low: float, high: float) -> bool:
         """Return whether none of [low, high] is on the claimed side.
 
@@ -129,11 +134,11 @@ class Threshold:
 class Judgement:
     """The verdict of seeds on a threshold, in the unit of the values.
 
-    ``low`` and ``high`` are None below five seeds. ``support`` and ``against`` are the one-sided
-    p-values for and against the claim, None where nothing is tested: below five seeds, and for what
-    is counted. ``visible`` is the smallest distance of the true mean from the threshold that these
-    seeds would have decided with a chance of 80 %, None for a correlation, which has no unit of
-    distance. ``p`` is two-sided, after the adjustment within a family if there was one.
+    ``low`` and ``high`` are None below the least number of seeds. ``support`` and ``against`` are
+    the one-sided p-values for and against the claim, None where nothing is tested: there, and for
+    what is counted. ``visible`` is the smallest distance of the true mean from the threshold that
+    these seeds would have decided with a chance of 80 %, None for a correlation, which has no unit
+    of distance. ``p`` is two-sided, after the adjustment within a family if there was one.
     """
 
     verdict: str
@@ -145,6 +150,13 @@ class Judgement:
     support: float | None = None
     against: float | None = None
     p: float | None = None
+
+    @property
+    def denied(self) -> Judgement:
+        """The judgement of the opposite claim."""
+        words = {SUPPORTED: REFUTED, REFUTED: SUPPORTED}
+        opposite = words.get(self.verdict, self.verdict)
+        return replace(self, verdict=opposite, support=self.against, against=self.support)
 
     def decided(self, p: float | None) -> Judgement:
         """The same judgement with an adjusted ``p``, which decides; None leaves it as it is."""
@@ -162,6 +174,7 @@ def judge(
     correlation: bool = False,
     bounds: tuple[float, float] | None = None,
     interval: Interval | None = None,
+    least: int = LEAST_SEEDS,
 ) -> Judgement:
     """Judge one value per seed [n], as the only member of its family.
 
@@ -173,6 +186,7 @@ def judge(
         correlation: The interval and the tests are those of Fisher's z = artanh r.
         bounds: Where the number can lie; the interval is cut there.
         interval: The interval of the mean, where it is not that over seeds alone.
+        least: From so many seeds on there is an interval and a test.
 
     Returns:
         The judgement; its verdict is that at the 5 % level without any adjustment.
@@ -190,7 +204,7 @@ def judge(
             verdict = REFUTED
         return Judgement(verdict, len(values), mean, lowest, highest, None)
     shown = correlation_interval(values) if correlation else interval or mean_interval(values)
-    if shown.n < LEAST_SEEDS or shown.low is None or shown.high is None:
+    if shown.n < least or shown.low is None or shown.high is None:
         return Judgement(UNDECIDED, shown.n, shown.mean, None, None, None)
     low, high = shown.low, shown.high
     if bounds is not None:
@@ -206,23 +220,20 @@ def judge(
     return found.decided(two_sided(support, against))
 
 
-def against_the_best(judged: Sequence[Judgement], threshold: Threshold) -> Judgement:
-    """One judgement of the differences from several rivals: the claim is about the best of them.
+def every(judged: Sequence[Judgement], decisive: Judgement) -> Judgement:
+    """One judgement of the claim that all of several hold.
 
-    The smallest difference decides, that from the rival which turned out best. To be above the best
-    is to be above each of them, for which the largest p stands without correction
-    (intersection-union test; Berger 1982, Technometrics 24). That the best is not matched is read
-    off the rival that was picked by its result, so its p counts times the number of rivals. A rival
-    with fewer than five common seeds leaves the claim undecided, whichever rival is the best.
+    The largest p for the claim stands without correction (intersection-union test; Berger 1982,
+    Technometrics 24). Any of them refutes it; that one is picked by its result, so its p counts
+    times their number. One with fewer than five seeds leaves the claim undecided.
 
     Args:
-        judged: The judgements of the differences, at least one.
-        threshold: Their threshold.
+        judged: The judgements, at least one.
+        decisive: The one whose numbers are those of the whole.
 
     Returns:
         The decisive judgement, with the p-values of the whole.
     """
-    decisive = min(judged, key=lambda one: one.effect)
     fewest = min(judged, key=lambda one: one.n)
     if fewest.low is None:
         return replace(fewest, effect=decisive.effect)
@@ -230,11 +241,8 @@ def against_the_best(judged: Sequence[Judgement], threshold: Threshold) -> Judge
     againsts = [one.against for one in judged if one.against is not None]
     if len(judged) == 1 or not supports:
         return decisive
-    picked = [min(1.0, len(judged) * p) for p in (decisive.support or 0.0, decisive.against or 0.0)]
-    support = max(supports) if threshold.high is None else picked[0]
-    against = max(againsts) if threshold.low is None else picked[1]
-    whole = replace(decisive, support=support, against=against)
-    return whole.decided(two_sided(support, against))
+    support, against = max(supports), min(1.0, len(judged) * min(againsts))
+    return replace(decisive, support=support, against=against).decided(two_sided(support, against))
 
 
 def adjust(

@@ -1,26 +1,20 @@
 """Regret: how many points a method is below the best row of a cell, over all cells of the arenas.
 
-The best row of a cell is chosen on half of the seeds and measured on the other half, both ways, so
-that no row profits from being chosen by luck. Oracles, which know the groups or have all data in
-one place, are never the best, and rows that are equal seed by seed count once.
+The table and the figure of ``fedsdg.analysis.views.regret``.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median_low
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from fedsdg.analysis.formatting import MISSING, few_seeds
 from fedsdg.analysis.frames import records as plain_records
 from fedsdg.analysis.horizon import horizon_label
-from fedsdg.analysis.inference import SHOWN_FROM, holm, mean_interval, paired_difference
-from fedsdg.analysis.judge import LEVEL
+from fedsdg.analysis.inference import SHOWN_FROM
 from fedsdg.analysis.names import (
     EXPECTED,
     METRIC_KEYS,
@@ -30,7 +24,8 @@ from fedsdg.analysis.names import (
 )
 from fedsdg.analysis.summary import Cell, Summary
 from fedsdg.analysis.tables import save_table
-from fedsdg.analysis.tables.layout import Block, Entry, Table
+from fedsdg.analysis.tables.layout import Entry, Table, block
+from fedsdg.analysis.views.regret import regrets
 from fedsdg.files import hint
 
 _CAPTION = (
@@ -42,104 +37,6 @@ _CAPTION = (
     "row that does not stand in the cell"
 )
 _KEYS = ("experiment", "dataset", "clients", "skew", "method")
-_COLUMNS = (*_KEYS, "metric", "n", "regret", "low", "high", "tied", "oracle")
-
-
-def regret(summary: Summary, cell: Cell, metric: str = EXPECTED.key) -> pd.DataFrame:
-    """The regret of every row of a cell.
-
-    Args:
-        summary: The runs of an experiment.
-        cell: One of its cells.
-        metric: The key of a metric.
-
-    Returns:
-        A row per method with at least one value: experiment, dataset, clients, skew, method,
-        ``metric``, ``n`` (seeds), ``regret``, ``low``, ``high`` (shares of 1; the ends NaN for one
-        seed), ``tied`` (cannot be told from the best) and ``oracle``.
-    """
-    values = summary.reported_values(cell, metric)
-    oracles = _oracles(summary, cell)
-    eligible = {method: own for method, own in values.items() if method not in oracles}
-    distinct: dict[tuple[Any, ...], str] = {}
-    for method in sorted(eligible, key=method_order):
-        distinct.setdefault(tuple(sorted(eligible[method].items())), method)
-    if not distinct:
-        return pd.DataFrame(columns=list(_COLUMNS))
-    # A row that has fewer seeds than others is compared, and is not chosen. More seeds than others
-    # do not make a row the only one to choose from.
-    usual = median_low(len(eligible[method]) for method in distinct.values())
-    whole = [method for method in distinct.values() if len(eligible[method]) >= usual]
-    seeds = sorted(set.intersection(*(set(eligible[method]) for method in whole)))
-    rival = best_by_seed({method: eligible[method] for method in whole}, seeds)
-    tied = _tied({method: eligible[method] for method in distinct.values()}, whole, seeds)
-    same = {method: distinct[tuple(sorted(own.items()))] for method, own in eligible.items()}
-    rows = []
-    for method in sorted(values, key=method_order):
-        gaps = [rival[seed] - values[method][seed] for seed in seeds if seed in values[method]]
-        if not gaps:
-            continue
-        interval = mean_interval(gaps)
-        rows.append(
-            {
-                "experiment": summary.experiment,
-                "dataset": cell.setting.dataset,
-                "clients": cell.setting.clients,
-                "skew": cell.skew,
-                "method": method,
-                "metric": metric,
-                "n": interval.n,
-                "regret": interval.mean,
-                "low": np.nan if interval.low is None else interval.low,
-                "high": np.nan if interval.high is None else interval.high,
-                "tied": method not in oracles and same[method] in tied,
-                "oracle": method in oracles,
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def _oracles(summary: Summary, cell: Cell) -> set[str]:
-    """The ceiling of the experiment, and methods that know which clients belong together."""
-    oracles = set()
-    for run in summary.at(cell):
-        parameters = json.loads(run["config"] or "{}").get("parameters", {})
-        if summary.roles.is_ceiling(run["method"]) or parameters.get("assignment") == "known":
-            oracles.add(run["method"])
-    return oracles
-
-
-def best_by_seed(
-    values: Mapping[str, Mapping[int, float]], seeds: Sequence[int]
-) -> dict[int, float]:
-    """Seed → the value there of the row that is best on the other half of the seeds.
-
-    Args:
-        values: Method → seed → value, with a value for each of ``seeds``.
-        seeds: The seeds, which are halved in this order; with a single seed the best row is chosen
-            on that seed itself.
-    """
-    halves = (seeds[: len(seeds) // 2], seeds[len(seeds) // 2 :])
-    best: dict[int, float] = {}
-    for mine, other in (halves, halves[::-1]):
-        chosen_on = other or mine
-        top = max(values, key=lambda method: sum(values[method][seed] for seed in chosen_on))
-        best |= {seed: values[top][seed] for seed in mine}
-    return best
-
-
-def _tied(
-    values: Mapping[str, Mapping[int, float]], whole: Sequence[str], seeds: Sequence[int]
-) -> set[str]:
-    """The rows that a test does not put below the row with the highest mean over all seeds."""
-    top = max(whole, key=lambda method: sum(values[method][seed] for seed in seeds))
-    others = [method for method in values if method != top]
-    p = []
-    for method in others:
-        paired = paired_difference(values[top], values[method])
-        p.append(None if paired is None or paired.p is None else paired.interval.p_above(0.0))
-    adjusted = dict(zip(others, holm(p), strict=True))
-    return {top} | {m for m, one in adjusted.items() if one is None or one >= LEVEL}
 
 
 def read_arenas(records: str | Path, names: Sequence[str], metric: str) -> list[Summary]:
@@ -167,27 +64,6 @@ def read_arenas(records: str | Path, names: Sequence[str], metric: str) -> list[
     return [Summary(Path(records) / name) for name in names]
 
 
-def regrets(summaries: Sequence[Summary], metric: str = EXPECTED.key) -> pd.DataFrame:
-    """The regret of every row in every cell of these experiments; see ``regret``.
-
-    Args:
-        summaries: The runs of each experiment, at least one.
-        metric: The key of a metric.
-
-    Returns:
-        The rows of ``regret``, one cell after another.
-
-    Raises:
-        ValueError: No cell has the metric.
-    """
-    parts = [regret(summary, cell, metric) for summary in summaries for cell in summary.cells()]
-    rows = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
-    if rows.empty:
-        names = ", ".join(summary.experiment for summary in summaries)
-        raise ValueError(f"no cell of {names} has a value of {metric!r}")
-    return rows
-
-
 def regret_table(summaries: Sequence[Summary], metric: str = EXPECTED.key) -> Table:
     """Methods by cells, and the largest regret of each method over the cells in which it stands.
 
@@ -208,21 +84,20 @@ def regret_table(summaries: Sequence[Summary], metric: str = EXPECTED.key) -> Ta
         oracle = bool(rows.loc[rows["method"] == method, "oracle"].any())
         line = [Entry(method_title(method) + " †" * oracle)]
         for summary, cell in cells:
-            setting = cell.setting
-            key = (summary.experiment, setting.dataset, setting.clients, cell.skew, method)
+            key = (summary.experiment, *cell.place.values(), method)
             line.append(_entry(table.get(key)))
         line.append(Entry(_tenths(largest[method])))
-        lines.append(tuple(line))
-    heads = [("", "Method"), *((s.experiment, s.cell_name(cell)) for s, cell in cells)]
+        lines.append(line)
+    heads = [(s.experiment, s.cell_name(cell)) for s, cell in cells]
     title = metric_named(metric, summaries[0].metrics).title
     caption = _CAPTION.format(metric=title, at=summaries[0].rounds[summaries[0].reported])
     notes = [f"{s.experiment}: {label}." for s in summaries if (label := horizon_label(s))]
     notes = [*few_seeds(rows["n"], SHOWN_FROM), *notes]
-    block = Block("", (*heads, ("", "largest")), tuple(lines))
+    one = block("", ["Method", *heads, "largest"], lines)
     points = {name: f"{name} (percentage points)" for name in ("regret", "low", "high")}
     shares = {name: 100 * rows[name] for name in points}
     raw = rows.assign(**shares).rename(columns=points)
-    return Table("regret", f"{caption}.", (block,), tuple(notes), raw)
+    return Table("regret", f"{caption}.", (one,), tuple(notes), raw)
 
 
 def _order(rows: pd.DataFrame) -> list[str]:
@@ -235,7 +110,7 @@ def _drawn(summaries: Sequence[Summary], rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of ``regrets`` as the heat map takes them: titles, in order, and what is bold."""
     order = _order(rows)
     titles = {
-        (s.experiment, cell.setting.dataset, cell.setting.clients, cell.skew): "\n".join(
+        (s.experiment, *cell.place.values()): "\n".join(
             filter(None, (s.experiment, s.cell_name(cell)))
         )
         for s in summaries

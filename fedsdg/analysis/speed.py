@@ -13,7 +13,7 @@ import pandas as pd
 from fedsdg.analysis.formatting import MISSING, amount
 from fedsdg.analysis.names import method_title
 from fedsdg.analysis.tables import save_table
-from fedsdg.analysis.tables.layout import Block, Column, Entry, Row, Table, block, pivot
+from fedsdg.analysis.tables.layout import Block, Column, Row, Table, block, pivot
 from fedsdg.files import read_json
 
 #: Rules whose name as a method says more than the rule does, or that no method uses.
@@ -369,9 +369,9 @@ def _model_and_method(row: Row) -> str:
 
 def _rounds(rows: Sequence[Row]) -> Block:
     ours = {row["precision"]: row["seconds"] for row in rows if row["code"] == "ours"}
-    columns = [("", "Code"), ("", "precision"), ("", "rounds/s"), ("", "samples/s")]
-    columns += [("", "MFLOP per sample"), ("", "GFLOP/s"), ("", "of the peak")]
-    columns += [("time / ours", precision) for precision in ours]
+    heads: list[str | tuple[str, str]] = ["Code", "precision", "rounds/s", "samples/s"]
+    heads += ["MFLOP per sample", "GFLOP/s", "of the peak"]
+    heads += [("time / ours", precision) for precision in ours]
     lines = []
     for row in rows:
         cells = [ROUND_CODES[row["code"]], row["precision"]]
@@ -383,11 +383,11 @@ def _rounds(rows: Sequence[Row]) -> Block:
             cells += [amount(count / row["samples"], 1e6), amount(rate, 1e9)]
             cells += [f"{rate / row['peak']:.2f}"]
         cells += [f"{row['seconds'] / seconds:.2f}×" for seconds in ours.values()]
-        lines.append(tuple(map(Entry, cells)))
+        lines.append(cells)
     first = rows[0]
     title = f"{_model_and_method(first)}: {first['clients']} clients, batch {first['batch_size']}, "
     title += f"{first['samples']:,} samples on the {first['device']}"
-    return Block(title, tuple(columns), tuple(lines))
+    return block(title, heads, lines)
 
 
 def _round_notes(measured: Measurements) -> list[str]:

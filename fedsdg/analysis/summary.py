@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fedsdg.analysis import names
-from fedsdg.analysis.differences import by_seed
+from fedsdg.analysis.differences import DIFFERENCES_SCHEMA, by_seed, differences
 from fedsdg.analysis.names import Metric, method_order, skew_order, skew_title
 from fedsdg.files import read_json
 from fedsdg.files.declarations import declarations
@@ -80,10 +81,19 @@ class Cell:
     setting: Setting
     skew: str
 
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Cell:
+        """The cell of a row with the identity columns."""
+        return cls(Setting(row["dataset"], row["clients"]), row["skew"])
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """The identity columns of its rows and their values: data set, clients and skew."""
+        return {**asdict(self.setting), "skew": self.skew}
+
     def matches(self, frame: pd.DataFrame) -> pd.Series:
         """Boolean mask of a frame's rows that belong to this cell."""
-        cell = [self.setting.dataset, self.setting.clients, self.skew]
-        return (frame[["dataset", "clients", "skew"]] == cell).all(axis=1)
+        return (frame[[*self.place]] == [*self.place.values()]).all(axis=1)
 
 
 class Summary:
@@ -94,17 +104,19 @@ class Summary:
 
     Args:
         folder: The folder, with a runs.parquet.
+        seed: Its runs alone count, as if there were no others, even if there are none.
 
     Raises:
         FileNotFoundError: The folder has no runs.parquet.
         ValueError: runs.parquet has no row.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, seed: int | None = None) -> None:
         self.folder = Path(folder)
+        self.seed = seed
         self.inputs: list[Path] = []
         self.runs = self.rows("runs")
-        if not self.runs:
+        if not self.runs and seed is None:
             raise ValueError(f"{self.folder / 'runs.parquet'} holds no run; summarise again")
         names.learn_titles(self.runs)
 
@@ -157,15 +169,27 @@ class Summary:
                 file lacks them.
             where: The rows to read; all by default. The others take no memory.
         """
-        file = self._file(name)
-        present = pq.read_schema(file).names
+        present = pq.read_schema(self._file(name)).names
         wanted = None if columns is None else [*columns, *(c for c in optional if c in present)]
-        frame: pd.DataFrame = read_parquet(file, wanted, where).to_pandas()
+        frame: pd.DataFrame = self._table(name, wanted, where).to_pandas()
         return frame.assign(**{name: np.nan for name in optional if name not in present})
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """One of the small files as rows of plain values, None where there is no value."""
-        return read_parquet(self._file(name)).to_pylist()
+        return self._table(name).to_pylist()
+
+    def _table(
+        self, name: str, columns: list[str] | None = None, where: pc.Expression | None = None
+    ) -> pa.Table:
+        """A file, or the part of it that is of one seed; differences are those of its runs."""
+        file = self._file(name)
+        if self.seed is None:
+            return read_parquet(file, columns, where)
+        if name == "differences":
+            rows = differences(self.runs, self.roles.subject)
+            return pa.Table.from_pylist(rows, DIFFERENCES_SCHEMA)
+        alone = pc.field("seed") == self.seed
+        return read_parquet(file, columns, alone if where is None else alone & where)
 
     @property
     def experiment(self) -> str:
@@ -249,20 +273,14 @@ class Summary:
         variants = {run["method"] for run in self.runs if subject in (run["type"], run["method"])}
         return min(variants, key=method_order, default=None)
 
-    def values(self, cell: Cell, column: str) -> dict[str, dict[int, float]]:
-        """Return method → seed → value, for the runs that are ok and have one.
-
-        Args:
-            cell: The cell whose runs are meant.
-            column: A column of runs.parquet.
-        """
-        return by_seed(self.at(cell), column)
-
-    def reported_values(self, cell: Cell, key: str) -> dict[str, dict[int, float]]:
+    def reported_values(
+        self, cell: Cell, key: str, at: str | None = None
+    ) -> dict[str, dict[int, float]]:
         """Return method → seed → reported value, for the runs that are ok and have one.
 
         Args:
             cell: The cell whose runs are meant.
             key: The key of a metric.
+            at: One of ``rounds``; the preferred one by default.
         """
-        return self.values(cell, f"{self.reported}_{key}")
+        return by_seed(self.at(cell), f"{at or self.reported}_{key}")

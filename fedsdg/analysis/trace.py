@@ -10,9 +10,8 @@ from __future__ import annotations
 import csv
 import json
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from os.path import normpath
 from pathlib import Path
 from types import MappingProxyType
@@ -30,7 +29,6 @@ from fedsdg.analysis.ledger import Entry, judge_claims, read_claims, read_ledger
 from fedsdg.analysis.names import method_title, metric_named, skew_title
 from fedsdg.analysis.plots import FIGURES
 from fedsdg.analysis.record import origins_of, read_origins
-from fedsdg.analysis.summarise import read_summary, write_summary
 from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables import TABLES, to_latex, to_markdown
 from fedsdg.analysis.tables.layout import Raw, Table
@@ -174,27 +172,28 @@ def _trace_claim(file: Path, root: Path, name: str) -> dict[str, Any]:
         raise ValueError(f"{file}: no run stands behind {name!r}, {entry.verdict}: {entry.reason}")
     claims = read_claims(root / "claims.yaml", published_grids(root / "config"))
     claim = next(claim for claim in claims if claim.id == name)
-    sides = [(claim.experiment, claim.cell, claim.method, claim.dataset)]
-    if claim.other is not None:
-        other = (claim.other_experiment, claim.other_cell)
-        sides += [(*other, rival, claim.other_dataset) for rival in claim.others]
     both: dict[str, _Run] = {}  # Sides that differ in their clients alone have the same runs.
-    for experiment, cell, method, dataset in sides:
-        summary = Summary(root / RECORDS / str(experiment))
-        row = {"skew": cell, "method": method, "dataset": dataset}
+    for side in claim.sides:
+        summary = Summary(root / RECORDS / str(side.experiment))
+        # Regret is that beside all rows of the cell.
+        method = None if side.measure == "regret" else side.method
+        row = {"skew": side.cell, "method": method, "dataset": side.dataset}
         behind = runs_behind(summary, row)
-        both |= {f"{experiment}/{run_below(run)}": (summary, run) for run in behind}
+        both |= {f"{side.experiment}/{run_below(run)}": (summary, run) for run in behind}
     runs = [*both.values()]
     (now,) = judge_claims([claim], root / RECORDS)
-    seeds = _by_seed(runs, lambda folder: judge_claims([claim], folder)[0].effect)
+    seeds = {
+        seed: judge_claims([claim], root / RECORDS, partial(Summary, seed=seed))[0].effect
+        for seed in _seeds(runs)
+    }
     return {
         "file": file.as_posix(),
         "line": name,
-        "experiment": claim.experiment,
+        "experiment": entry.experiment,
         "committed": _effect(entry),
         "recomputed": _effect(now),
         "of": f"{entry.measure}: {entry.compared}",
-        "where": {"id": name, "cell": claim.cell, "threshold": entry.threshold},
+        "where": {"id": name, "cell": entry.cell, "threshold": entry.threshold},
         "unrounded": now.effect,
         "seeds": {seed: effect for seed, effect in seeds.items() if effect is not None},
         "runs": [_facts_of(*run) for run in runs if seeds[run[1]["seed"]] is not None],
@@ -235,7 +234,6 @@ def _traced(
         what = "no run stands behind" if unrounded is not None else "no number stands there, but"
         why = "; the trials of a search gave it: see search.json" if path.stem == "tuning" else ""
         raise ValueError(f"{path}, {cell.line}: {what} {cell.committed!r}{why}")
-    name = summary.folder.name
     return {
         "file": path.as_posix(),
         "line": cell.line,
@@ -245,27 +243,15 @@ def _traced(
         "of": cell.raw.column,
         "where": dict(cell.raw.row),
         "unrounded": unrounded,
-        "seeds": _by_seed(runs, lambda alone: _value(make(Summary(alone / name)), cell.raw)),
+        "seeds": {
+            seed: _value(make(Summary(summary.folder, seed)), cell.raw) for seed in _seeds(runs)
+        },
         "runs": [_facts_of(*run) for run in runs],
     }
 
 
-def _by_seed(runs: Sequence[_Run], value: Callable[[Path], Any]) -> dict[int, Any]:
-    """Return what ``value`` gives for records of the runs of each seed alone."""
-    summaries = {summary.folder: summary for summary, _ in runs}
-    gathered = {folder: read_summary(folder) for folder in summaries}
-    values = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        for seed in sorted({run["seed"] for _, run in runs}):
-            alone = Path(scratch, f"{seed}")
-            for folder, everything in gathered.items():
-                kept = [run for run in everything if run.row["seed"] == seed]
-                if kept:
-                    write_summary(kept, alone / folder.name, summaries[folder].roles)
-                    for file in folder.glob("*.json"):
-                        shutil.copy(file, alone / folder.name)
-            values[seed] = value(alone)
-    return values
+def _seeds(runs: Iterable[_Run]) -> list[int]:
+    return sorted({run["seed"] for _, run in runs})
 
 
 def _folder(path: Path, root: Path) -> Path:

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from fedsdg.analysis.agreement import agrees
-from fedsdg.analysis.inference import mean_interval
+from fedsdg.analysis.judge import Threshold, judge
 from fedsdg.analysis.summarise import summarise
 from fedsdg.cli import main
 
@@ -90,11 +90,12 @@ def test_an_experiment_that_was_not_computed_is_named(tmp_path, monkeypatch, cap
 
 
 def test_agreement_is_symmetric_and_holds_the_mean_of_the_other() -> None:
+    def judged(mean, key=0):
+        return judge(spread(mean, 0.01, key=key).tolist(), Threshold(0.0, None))
+
     for shift in (0.0, 0.004, 0.01, 0.03):
-        a, b = mean_interval(spread(0.0, 0.01)), mean_interval(spread(shift, 0.01, key=1))
+        a, b = judged(0.0), judged(shift, key=1)
         assert agrees(a, b) == agrees(b, a)
-        if a.low <= b.mean <= a.high:
+        if a.low <= b.effect <= a.high:
             assert agrees(a, b) == "they agree"
-    assert agrees(mean_interval(spread(0.03, 0.01)), mean_interval(spread(0.0, 0.01))) == (
-        "they do not agree"
-    )
+    assert agrees(judged(0.03), judged(0.0)) == "they do not agree"

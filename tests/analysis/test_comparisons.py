@@ -74,13 +74,13 @@ def test_p_values_are_scipys_and_holms(compared) -> None:
         ours, theirs = (values[m]["expected_accuracy_b"] for m in ("fedsdg", rival))
         test = stats.ttest_rel(ours, theirs)
         ends = test.confidence_interval()
-        interval = one.decisive.interval
-        assert (interval.low, interval.high) == (pytest.approx(ends.low), pytest.approx(ends.high))
+        judged = one.decisive.judged
+        assert (judged.low, judged.high) == (pytest.approx(ends.low), pytest.approx(ends.high))
         p.append(test.pvalue)
         above = stats.ttest_rel(ours + 0.01, theirs, alternative="greater").pvalue
         below = stats.ttest_rel(ours - 0.01, theirs, alternative="less").pvalue
         p_equivalent.append(max(above, below))
-        assert one.decisive.visible == pytest.approx(
+        assert judged.visible == pytest.approx(
             (stats.t.ppf(0.975, 9) + stats.t.ppf(0.8, 9)) * stats.sem(ours - theirs)
         )
     assert [one.p for one in found.values()] == pytest.approx(p)
@@ -143,17 +143,6 @@ def test_ahead_of_each_fails_with_one_that_is_ahead(compared) -> None:
     assert (one.decisive.rival, one.verdict) == ("fedavg-sgd", "lower")
     undecided = compared(differences | {"fedavg-sgd": spread(-0.002, 0.03, key=2)})["one"]
     assert undecided.verdict == "undecided"
-
-
-def test_ahead_of_each_is_rarely_said_where_one_is_equal() -> None:
-    """Simulated under the least favourable null: one rival is equal, the others are far behind."""
-    rng = np.random.default_rng(3)
-    equal = rng.normal(0.0, 0.02, (4000, 10))
-    behind = rng.normal(0.08, 0.02, (4000, 10))
-    means = np.stack([equal.mean(axis=1), behind.mean(axis=1)])
-    p = np.stack([stats.ttest_1samp(x, 0, axis=1).pvalue for x in (equal, behind)])
-    higher = (means.min(axis=0) > 0) & (p.max(axis=0) < 0.05)
-    assert higher.mean() < 0.035, "half of the level, on this side"
 
 
 def test_seeds_are_paired_over_what_all_have(compared) -> None:
@@ -231,7 +220,7 @@ def test_a_regret_is_the_sum_over_its_cells_in_several_records(tmp_path) -> None
         if name == "one":
             assert one.verdict == "0 seeds, no verdict", "the other record is not there yet"
     sums = first + second
-    assert one.decisive.interval.mean == pytest.approx(sums.mean())
+    assert one.decisive.judged.effect == pytest.approx(sums.mean())
     assert one.p == pytest.approx(stats.ttest_1samp(sums, 0).pvalue)
     assert one.verdict == "lower regret"
     assert facts(one)["cells"] == "one:iid, two:iid"

@@ -13,7 +13,6 @@ from fedsdg.analysis.inference import (
     benjamini_hochberg,
     correlation_interval,
     crossed_interval,
-    equivalence,
     holm,
     mean_interval,
     paired_difference,
@@ -112,35 +111,6 @@ def test_holm_is_the_closed_test_of_bonferroni(p_values: list[float]) -> None:
         ]
         closed = max(min(1.0, len(c) * min(p_values[j] for j in c)) for c in intersections)
         assert holm(p_values)[i] == pytest.approx(closed)
-
-
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("margin", [0.002, 0.01, 0.5])
-def test_equivalence_is_two_one_sided_tests(seed: int, margin: float) -> None:
-    rng = np.random.default_rng(seed)
-    x = rng.normal(rng.normal(0, 0.01), 0.008, 10)
-    above = stats.ttest_1samp(x, -margin, alternative="greater").pvalue
-    below = stats.ttest_1samp(x, margin, alternative="less").pvalue
-    assert equivalence(mean_interval(x), margin) == pytest.approx(max(above, below))
-
-
-def test_equivalence_at_level_five_is_a_ninety_percent_interval_within_the_margin() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        x = rng.normal(rng.uniform(-0.012, 0.012), 0.006, 10)
-        inner = mean_interval(x, 0.9)
-        assert inner.low is not None and inner.high is not None
-        inside = inner.low > -0.01 and inner.high < 0.01
-        p = equivalence(mean_interval(x), 0.01)
-        assert p is not None and (p < 0.05) == inside
-
-
-def test_equivalence_at_its_limits() -> None:
-    assert equivalence(mean_interval([0.1]), 0.01) is None
-    assert equivalence(mean_interval([0.0, 0.0]), 0.01) == 0.0
-    assert equivalence(mean_interval([0.01, 0.01]), 0.01) == 1.0
-    with pytest.raises(ValueError, match="greater than 0"):
-        equivalence(mean_interval([0.1, 0.2]), 0.0)
 
 
 def test_the_smallest_visible_difference_is_seen_four_times_in_five() -> None:

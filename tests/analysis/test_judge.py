@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from fedsdg.analysis.inference import mean_interval
 from fedsdg.analysis.judge import (
@@ -11,7 +12,7 @@ from fedsdg.analysis.judge import (
     SUPPORTED,
     UNDECIDED,
     Threshold,
-    against_the_best,
+    every,
     judge,
 )
 
@@ -44,6 +45,15 @@ def test_the_whole_interval_decides(given, verdict):
     assert (judged.n, judged.effect) == (5, 3.0)
     assert judged.low == pytest.approx(3 - HALF)
     assert judged.high == pytest.approx(3 + HALF)
+
+
+@pytest.mark.parametrize("margin", [0.002, 0.01, 0.5])
+def test_inside_a_range_is_two_one_sided_tests(margin):
+    x = np.random.default_rng(0).normal(0.004, 0.008, 10)
+    above = stats.ttest_1samp(x, -margin, alternative="greater").pvalue
+    below = stats.ttest_1samp(x, margin, alternative="less").pvalue
+    support = judge(x.tolist(), Threshold(-margin, margin)).support
+    assert support == pytest.approx(max(above, below))
 
 
 def test_four_seeds_decide_nothing_however_alike():
@@ -88,17 +98,6 @@ def test_correlations_are_judged_as_fishers_z():
     assert judge([1.0] * 5, Threshold(0.5, None), correlation=True).verdict == SUPPORTED
 
 
-def test_the_smallest_visible_difference_is_seen_four_times_in_five():
-    """Drawn with the true standard deviation 1 at the visible distance, five seeds a time."""
-    rng = np.random.default_rng(1)
-    unit = [-1.0, -1.0, 0.0, 1.0, 1.0]  # s = 1
-    visible = judge(unit, Threshold(0.0, None)).visible
-    assert visible is not None
-    drawn = rng.normal(visible, 1.0, (4000, 5))
-    seen = [judge(row.tolist(), Threshold(0.0, None)).verdict == SUPPORTED for row in drawn]
-    assert np.mean(seen) == pytest.approx(0.8, abs=0.03)
-
-
 @pytest.mark.parametrize(
     "given", [None, 3, {}, {"above": "a"}, {"above": 1, "below": 2}, {"between": [3, 1]}]
 )
@@ -107,31 +106,24 @@ def test_a_threshold_of_another_form_is_refused(given):
         Threshold.read(given, "claim x: the threshold")
 
 
-def test_a_rival_of_few_seeds_leaves_the_best_of_several_undecided():
-    """Above both rivals, but the worse of them shares only four seeds."""
+def test_one_of_few_seeds_leaves_all_of_several_undecided():
+    """Above both, but the worse of them has only four seeds."""
     threshold = Threshold(0.0, None)
     near, far = judge(FIVE, threshold), judge([9.0, 9.1, 9.0, 9.1], threshold)
     assert near.verdict == SUPPORTED and near.effect < far.effect
-    both = against_the_best([near, far], threshold)
+    both = every([near, far], near)
     assert (both.verdict, both.n, both.effect) == (UNDECIDED, 4, near.effect)
     assert both.low is both.high is both.p is None
-    assert against_the_best([near, near], threshold).verdict == SUPPORTED
+    assert every([near, near], near).verdict == SUPPORTED
 
 
-@pytest.mark.parametrize(
-    ("given", "rivals"),
-    [
-        ({"above": 1.0}, 1),  # above each
-        ({"above": 6.0}, 2),  # not above the one that was picked
-        ({"below": 4.0}, 2),
-        ({"below": 2.0}, 1),
-        ({"between": [2.0, 5.0]}, 2),
-    ],
-)
-def test_the_best_of_two_costs_its_correction_on_the_side_it_was_picked_for(given, rivals):
-    """Of two alike rivals the p of one stands, or twice it where a pick could have decided."""
-    threshold = Threshold.read(given, "here")
-    alone = judge(FIVE, threshold)
-    both = against_the_best([alone, alone], threshold)
-    smaller = min(alone.support, alone.against)
-    assert both.p == pytest.approx(min(1.0, rivals * 2 * smaller))
+@pytest.mark.parametrize(("bound", "times", "verdict"), [(1.0, 1, SUPPORTED), (6.0, 2, REFUTED)])
+def test_that_all_hold_costs_nothing_and_that_one_does_not_costs_its_choice(bound, times, verdict):
+    """Of two alike the p of one stands, or twice it where a pick could have decided."""
+    alone = judge(FIVE, Threshold(bound, None))
+    both = every([alone, alone], alone)
+    assert both.p == pytest.approx(times * 2 * min(alone.support, alone.against))
+    assert (alone.verdict, both.verdict) == (verdict, verdict)
+    opposite = judge(FIVE, Threshold(None, bound))
+    assert (alone.denied.support, alone.denied.against) == (opposite.support, opposite.against)
+    assert alone.denied.verdict == opposite.verdict

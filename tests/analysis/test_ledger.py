@@ -26,8 +26,10 @@ from fedsdg.analysis.ledger.page import page
 from fedsdg.analysis.measures import Case, Record, answers_by_image
 from fedsdg.analysis.summarise import summarise
 from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.trace import trace
 
 from .conftest import Run, write_run
+from .test_regret import write_arena
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "results" / "reference"
@@ -138,12 +140,12 @@ def test_a_difference_is_paired_and_from_the_better_rival(place):
 
 
 def test_verdicts_follow_the_threshold(place):
-    thresholds = {"above": 3, "below": 3}
+    thresholds, krum = {"above": 3, "below": 3}, {"method": "krum"}
     entries = judged(
         place,
-        *(changed(id=side, threshold={side: value}) for side, value in thresholds.items()),
+        *(changed(id=side, threshold={side: x}, minus=krum) for side, x in thresholds.items()),
         changed(id="wide", threshold={"above": 5}),
-        changed(id="inside", threshold={"between": [2, 5]}),
+        changed(id="inside", threshold={"between": [2, 5]}, minus=krum),
     )
     verdicts = [entry.verdict for entry in entries]
     assert verdicts == ["undecided", "undecided", "refuted", "supported"]
@@ -166,17 +168,6 @@ def test_claims_of_one_specification_are_adjusted_for_one_another(place):
         assert entries[name].p == pytest.approx(value, rel=1e-3)
         assert entries[name].verdict == ("supported" if value < 0.05 else "undecided")
     assert entries["seen"].p is None and entries["private"].p is None
-
-
-def test_the_best_of_two_rivals_costs_its_correction(place):
-    """Above the best is above each; that the best is not matched was picked among two."""
-    (both,) = judged(place, changed(threshold={"above": 5}))
-    (alone,) = judged(place, changed(threshold={"above": 5}, minus={"method": "krum"}))
-    assert both.compared == alone.compared and both.effect == alone.effect
-    assert both.p == pytest.approx(2 * alone.p, rel=1e-3)
-    (above,) = judged(place, changed(threshold={"above": 3}))
-    (single,) = judged(place, changed(threshold={"above": 3}, minus={"method": "krum"}))
-    assert above.p == single.p, "the larger of two p-values"
 
 
 def at_rounds(place, selected, quarter, before):
@@ -253,6 +244,126 @@ def test_the_words_of_the_last_quarter_are_adjusted_as_well(place):
     entry = judged(place, first, second)[0]
     assert entry.verdict == "undecided"
     assert entry.reason == "selected round: supported; last quarter: undecided"
+
+
+CELLS = {
+    "id": "small",
+    "source": "study",
+    "origin": "hypothesis",
+    "section": "Cross",
+    "sentence": "FedSDG is at most three points below the best row in both cells, and no other is.",
+    "cells": ["one:iid", "two:iid"],
+    "method": "fedsdg",
+    "measure": "regret",
+    "arguments": {"metric": "expected_accuracy", "others": "none"},
+    "threshold": {"below": 3},
+}
+#: Points of five seeds beside their mean; of another row the same in another order.
+SPREAD, OTHER = np.array([0.5, -0.4, 0.3, -0.6, 0.2]), np.array([-0.6, 0.5, 0.2, 0.3, -0.4])
+
+
+def with_regrets(place, fedsdg, krum=9.0):
+    """FedAvg is the best of cell one and eight points below Krum in two, where `krum` is 0.
+
+    ``fedsdg`` are the points that FedSDG is below the best, and ``krum`` those of Krum in one.
+    """
+    best = 90 + np.array([1.0, -1.0, 0.5, -0.5, 0.0])
+    points = {
+        "one": {"fedavg": 0 * SPREAD, "krum": krum + OTHER, "fedsdg": fedsdg[0] + SPREAD},
+        "two": {"krum": 0 * SPREAD, "fedavg": 8 + OTHER, "fedsdg": fedsdg[1] + SPREAD},
+    }
+    for name, rows in points.items():
+        listed = {row: ((best - gap) / 100).tolist() for row, gap in rows.items()}
+        listed["centralised"] = ((best + 3) / 100).tolist()  # an oracle, which is no row
+        write_arena(place, name, {"iid": listed})
+
+
+def p_below(gaps):
+    return stats.ttest_1samp(gaps, 3, alternative="less").pvalue
+
+
+def test_a_claim_about_several_cells_and_no_other_row_by_hand(place):
+    """Below 3 in each costs nothing; that another row is above in one of two costs the choice."""
+    with_regrets(place, (1.0, 2.0))
+    (entry,) = judged(place, CELLS)
+    elsewhere = [2 * (1 - p_below(row + OTHER)) for row in (8.0, 9.0)]
+    p = max(p_below(1 + SPREAD), p_below(2 + SPREAD), *elsewhere)
+    assert (entry.verdict, entry.n, entry.unit) == ("supported", 5, "points")
+    assert entry.p == pytest.approx(2 * p, rel=1e-3)
+    assert (entry.effect, entry.cell) == (pytest.approx(2.0, abs=1e-6), "iid")
+    assert entry.experiment == "two", "the numbers are those of its largest regret"
+    assert entry.compared == "fedsdg and no other row, the nearest fedavg"
+    assert entry.means == pytest.approx({"subject": 2.0, "compared": 8.0})
+
+
+def test_one_cell_above_the_threshold_refutes_a_claim_about_all(place):
+    with_regrets(place, (1.0, 6.0))
+    alone, entry = (
+        judged(place, CELLS | {"arguments": arguments})[0]
+        for arguments in ({"metric": "expected_accuracy"}, CELLS["arguments"])
+    )
+    p = 2 * (1 - p_below(6 + SPREAD))
+    assert (alone.verdict, entry.verdict) == ("refuted", "refuted")
+    assert alone.p == pytest.approx(2 * p, rel=1e-3), "picked among two cells"
+    assert entry.p == pytest.approx(3 * 2 * p, rel=1e-3), "and among the claims on three rows"
+
+
+def test_another_row_below_the_threshold_everywhere_refutes_that_there_is_none(place):
+    with_regrets(place, (1.0, 2.0), krum=1.0)
+    (entry,) = judged(place, CELLS)
+    assert (entry.verdict, entry.means["compared"]) == ("refuted", pytest.approx(1.0))
+    assert entry.p == pytest.approx(3 * 2 * p_below(1 + OTHER), rel=1e-3)
+    assert judged(place, CELLS | {"arguments": {"metric": "expected_accuracy"}})[0].verdict == (
+        "supported"
+    )
+
+
+def test_a_row_that_may_be_below_as_well_leaves_the_claim_undecided(place):
+    with_regrets(place, (1.0, 2.0), krum=3.1)
+    (entry,) = judged(place, CELLS)
+    assert (entry.verdict, entry.reason) == ("undecided", "it may hold of krum")
+    with_regrets(place, (1.0, 2.9))
+    assert judged(place, CELLS)[0].reason == "the interval straddles the threshold"
+
+
+def test_a_claim_about_cells_is_open_until_all_of_them_are_recorded(place):
+    every = CELLS | {"cells": ["one:iid", "two:iid", "three:iid"]}
+    with_regrets(place, (1.0, 2.0))
+    (entry,) = judged(place, every)
+    assert (entry.verdict, entry.reason) == ("open", "there is no record of three yet")
+    assert entry.measure.endswith(" in each of one:iid, two:iid, three:iid")
+    gone = [place / "records" / name / "runs.parquet" for name in ("one", "two")]
+    for file in gone:
+        file.rename(file.with_suffix(".gone"))
+    reason = "there is no record of one, two and three yet"
+    assert judged(place, every)[0].reason == reason
+    for file in gone:
+        file.with_suffix(".gone").rename(file)
+    further = CELLS | {"cells": [*CELLS["cells"], "two:iid@later"]}
+    (entry,) = judged(place, further)
+    assert entry.reason == "two: the record has no run of fedsdg at iid@later yet"
+
+
+def test_a_claim_about_cells_is_traced_to_all_rows_of_each(place):
+    with_regrets(place, (1.0, 2.0))
+    (place / "results").mkdir()
+    (place / "results" / "reference").symlink_to(place / "records")
+    (place / "claims.yaml").write_text(yaml.safe_dump([CELLS]))
+    places = [place / name for name in ("claims.yaml", "config", "records", "claims.md")]
+    write_ledger(*places)
+    found = trace(place / "results" / "reference" / "ledger.json", "small")
+    assert [*found["seeds"].values()] == pytest.approx(list(2 + SPREAD), abs=1e-3)
+    behind = {(run["experiment"], run["method"], run["seed"]) for run in found["runs"]}
+    assert len(behind) == len(found["runs"]) == 2 * 4 * 5
+
+
+def test_a_claim_about_cells_is_frozen_with_its_experiments(place):
+    records = place / "records"
+    assert freeze(read(place, CELLS), records) == 1
+    assert dict(changed_origins(read(place, CELLS | {"cells": ["one:iid"]}), records)) == {}
+    with_regrets(place, (1.0, 2.0))
+    changes = dict(changed_origins(read(place, CELLS | {"cells": ["one:iid"]}), records))
+    assert "what it claims was changed" in changes["small"]
 
 
 def with_gates(place, **rates):
@@ -445,6 +556,18 @@ def test_few_seeds_decide_nothing(place):
         (changed(sentence="gone"), "better lacks 'sentence'; add it"),
         (changed(colour="red"), "better has an unknown key 'colour'"),
         (changed(id="gone"), "claim 1 has no id; give it one"),
+        (changed(threshold={"below": 1}), "better: against several methods the thr.*name one"),
+        (CELLS | {"cells": "one:iid"}, "small: 'cells' is 'one:iid'; write a list of exp"),
+        (CELLS | {"cells": ["one"]}, "small: 'cells' is .*write a list of experiment:cell"),
+        (CELLS | {"cells": ["one:iid"] * 2}, "small names the cell 'one:iid' twice"),
+        (CELLS | {"cells": ["arena:idd"]}, "small: arena has no cell 'idd'; its cells are iid"),
+        (CELLS | {"origin": "specification"}, "small names the unknown experiment 'one'"),
+        (CELLS | {"minus": {"method": "krum"}}, "small has an unknown key 'minus'"),
+        (CELLS | {"experiment": "arena"}, "small has an unknown key 'experiment'"),
+        (
+            CELLS | {"arguments": {"metric": "expected_accuracy", "others": "some"}},
+            "small: the argument 'others' is 'some', but must be one of none",
+        ),
         ({**OPEN, "needs": ""}, "private lacks 'needs'; add it: what it would take"),
         ({**PROOF, "verdict": "open"}, "sum: the verdict of a proof is 'open'; write supported"),
     ],

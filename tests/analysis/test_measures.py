@@ -199,7 +199,7 @@ def test_what_is_sent(record):
     assert measured(record, "bytes")[0] == pytest.approx(0.0128)
     assert measured(record, "private size")[0] == pytest.approx(0.96)
     plan = {"depth": 2, "mlp_ratio": 4.0, "dim": 5}
-    write_json(record.folder / "backbones" / "small.json", {"architecture": plan})
+    write_json(record.summary.folder / "backbones" / "small.json", {"architecture": plan})
     # 2 blocks · (4 + 8) · 25 weights = 600; 100 parameters are sent.
     assert measured(record, "share of the model")[0] == pytest.approx(100 / 6)
 

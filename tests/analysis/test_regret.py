@@ -8,9 +8,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from fedsdg.analysis.regret import best_by_seed, regret, regrets, write_across
+from fedsdg.analysis.regret import write_across
 from fedsdg.analysis.summarise import summarise
 from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.views.regret import best_by_seed, regret, regrets
 from fedsdg.cli.main import main
 
 from .conftest import Run, write_run
@@ -28,7 +29,7 @@ def write_arena(folder: Path, arena: str, values: dict[str, dict[str, list[float
                 parameters = {"assignment": "known"} if method.startswith("clustered") else {}
                 config = {"parameters": parameters}
                 one = Run(method, seed, skew=skew, last=last, config=config,
-                          quarter=last | {"evaluations": 3})  # fmt: skip
+                          rounds=[{"round": 1}], quarter=last | {"evaluations": 3})  # fmt: skip
                 write_run(folder / "runs" / arena, one)
     summarise(folder / "runs" / arena, folder / "records" / arena)
     return folder / "records" / arena

@@ -16,7 +16,7 @@ from fedsdg.analysis.summary import Summary, usual_roles
 from fedsdg.analysis.tables import write_table
 from fedsdg.cli import main
 
-from .conftest import Plan, Run, write_runs
+from .conftest import Plan, write_runs
 
 METHODS = ("fedsdg", "krum", "fedavg", "scaffold", "local-only")
 ROLES = {"subject": "krum", "baselines": ["scaffold", "fedavg"], "ceiling": "local-only"}
@@ -72,21 +72,6 @@ def test_table_figure_and_claims_say_whose_they_are(about_krum, tmp_path, monkey
     assert "Right of zero Krum is better" in captions["differences"]
     assert "in colour: Krum, SCAFFOLD, fine-tuning, local only, and" in captions["convergence"]
     assert captions["weights"].startswith("Aggregation weights of Krum by round")
-
-
-def test_the_ceiling_is_never_the_best(summary_of, tmp_path):
-    accuracies = {"krum": 0.6, "fedavg": 0.7, "local-only": 0.9}
-    runs = [
-        Run(name, seed, last={"personal_accuracy": value})
-        for name, value in accuracies.items()
-        for seed in (0, 1)
-    ]
-    folder = summary_of(runs, roles=ROLES)
-    _, markdown, _ = write_table(folder, "personal_accuracy", tmp_path / "table")
-    lines = markdown.read_text("utf-8").splitlines()
-    bold = [line for line in lines if line.startswith("|") and "**" in line]
-    assert bold and all(line.startswith("| FedAvg (samples) ") for line in bold)
-    assert any("90.0" in line for line in lines)
 
 
 def test_a_record_that_says_nothing_has_the_usual_roles(module_runs, about_krum, tmp_path):

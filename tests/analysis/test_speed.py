@@ -142,11 +142,6 @@ def test_csv_holds_every_timing(written):
     assert raw["seconds"].dropna().tolist() == [r["seconds"] for r in timings() if "seconds" in r]
 
 
-def test_latex_is_balanced(written):
-    text = written["kernels.tex"].read_text("utf-8")
-    assert text.count("{") == text.count("}")
-
-
 def test_curves_are_the_shares_and_the_roof_is_at_one(measured):
     with styled():
         figure = roofline.draw(Measurements.read(measured))

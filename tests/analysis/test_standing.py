@@ -99,8 +99,8 @@ def test_differences_are_paired_and_adjusted_over_all_rows_and_metrics(standing,
     assert len(standing.comparisons) == len(tests) == 12
     for one in standing.comparisons:
         key = (one.named.rivals[0], one.named.metric.key)
-        interval = one.decisive.interval
-        assert (interval.mean, interval.low, interval.high) == pytest.approx(tests[key][:3])
+        judged = one.decisive.judged
+        assert (judged.effect, judged.low, judged.high) == pytest.approx(tests[key][:3])
         assert one.p_holm == pytest.approx(adjusted[key])
         verdict = one.word(5)
         if adjusted[key] < 0.05:

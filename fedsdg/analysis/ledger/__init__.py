@@ -43,13 +43,12 @@ def judge_claims(
     Returns:
         One entry per claim.
     """
-    opened: dict[str, Record | None] = {}
-    measured = [claim for claim in claims if claim.experiment]
-    sides = [(str(claim.experiment), claim.other_experiment) for claim in measured]
-    for experiment in {name for side in sides for name in side}:
-        folder = Path(records) / experiment
-        there = (folder / "runs.parquet").is_file()
-        opened[experiment] = Record(read(folder)) if there else None
+    named = {name for claim in claims for name in claim.experiments}
+    opened = {
+        name: Record(read(Path(records) / name))
+        for name in named
+        if (Path(records) / name / "runs.parquet").is_file()
+    }
     return judged_entries(claims, opened)
 
 

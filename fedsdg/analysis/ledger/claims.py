@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,16 @@ SPECIFICATION, HYPOTHESIS, POST_HOC = "specification", "hypothesis", "post hoc"
 #: written after its quantity could be read somewhere.
 ORIGINS = (SPECIFICATION, HYPOTHESIS, POST_HOC)
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
-_MEASURED = ("experiment", "cell", "method", "measure", "threshold")
-_OPTIONAL = ("dataset", "arguments", "minus", "over", "note")
+#: Kind of an entry → its required keys, and those that it may have.
+_KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "": (
+        ("experiment", "cell", "method", "measure", "threshold"),
+        ("dataset", "arguments", "minus", "over"),
+    ),
+    "cells": (("cells", "method", "measure", "threshold"), ("dataset", "arguments")),
+    "needs": (("needs",), ("experiment",)),
+    "proof": (("proof", "verdict"), ()),
+}
 
 
 @dataclass(frozen=True)
@@ -33,8 +41,10 @@ class Claim:
     Of the three kinds of entry one is measured (``experiment`` and what belongs to it), one rests
     on a test of this repository (``proof`` and ``verdict``), and one is open (``needs``).
     ``minus`` and ``over`` change some of the arguments, or ``experiment``, ``cell``, ``method`` or
-    ``dataset``; the effect is then a difference or a ratio paired over seeds. Several methods there
-    mean the one with the highest mean. Experiments with several data sets need ``dataset``.
+    ``dataset``; the effect is then a difference or a ratio paired over seeds. With several methods
+    there the threshold holds against each. Experiments with several data sets need ``dataset``.
+    ``cells``, pairs of an experiment and a cell, stand in place of both where the claim is that the
+    threshold holds in each of them.
 
     ``origin`` is one of ``ORIGINS``; "post hoc" entries say in ``seen_in`` in which experiment or
     commit their quantity could be read before. The experiment of a hypothesis need not exist yet.
@@ -46,6 +56,7 @@ class Claim:
     sentence: str
     experiment: str | None = None
     cell: str = ""
+    cells: tuple[tuple[str, str], ...] = ()
     method: str = ""
     dataset: str | None = None
     measure: str = ""
@@ -61,37 +72,42 @@ class Claim:
     seen_in: str = ""
 
     @property
-    def other(self) -> Mapping[str, Any] | None:
-        """The other side of the comparison, as changes to the claim's own arguments."""
-        return self.minus if self.minus is not None else self.over
+    def parts(self) -> tuple[Claim, ...]:
+        """The claim about each of its cells; itself where it names one, none without a number."""
+        if self.cells:
+            return tuple(
+                replace(self, experiment=experiment, cell=cell, cells=())
+                for experiment, cell in self.cells
+            )
+        return (self,) if self.experiment is not None else ()
 
     @property
-    def others(self) -> tuple[str, ...]:
-        """The methods compared with; the claim's own where another argument changes."""
-        methods = (self.other or {}).get("method", self.method)
-        return (methods,) if isinstance(methods, str) else tuple(methods)
+    def rivals(self) -> tuple[Claim, ...]:
+        """What it is compared with: itself but for what changes, once for each method named."""
+        changes: dict[str, Any] = {**(self.minus or {}), **(self.over or {})}
+        if not changes:
+            return ()
+        if changes.get("experiment", self.experiment) != self.experiment:
+            changes.setdefault("dataset", None)  # Another experiment has data of its own.
+        place: dict[str, Any] = {
+            name: changes.pop(name)
+            for name in ("experiment", "cell", "method", "dataset")
+            if name in changes
+        }
+        methods = place.pop("method", self.method)
+        place |= {"arguments": {**self.arguments, **changes}, "minus": None, "over": None}
+        named = [methods] if isinstance(methods, str) else methods
+        return tuple(replace(self, **place, method=method) for method in named)
 
     @property
-    def other_experiment(self) -> str:
-        """The experiment that it is compared with: its own, unless another is named."""
-        return str((self.other or {}).get("experiment", self.experiment))
+    def sides(self) -> tuple[Claim, ...]:
+        """Itself and its rivals, in each of its cells."""
+        return tuple(side for part in self.parts for side in (part, *part.rivals))
 
     @property
-    def other_cell(self) -> str:
-        """The cell that it is compared with."""
-        return str((self.other or {}).get("cell", self.cell))
-
-    @property
-    def other_dataset(self) -> str | None:
-        """The data set that it is compared with: its own, unless another experiment is named."""
-        own = self.dataset if self.other_experiment == self.experiment else None
-        return (self.other or {}).get("dataset", own)
-
-    @property
-    def changes(self) -> dict[str, Any]:
-        """The arguments of the measure that differ on the other side."""
-        places = ("experiment", "cell", "method", "dataset")
-        return {name: value for name, value in (self.other or {}).items() if name not in places}
+    def experiments(self) -> tuple[str, ...]:
+        """The experiments that it names, in their order."""
+        return tuple(dict.fromkeys(str(side.experiment) for side in self.sides))
 
     @property
     def unit(self) -> str:
@@ -136,57 +152,67 @@ def _claim(given: Any, number: int, grids: Mapping[str, Grid]) -> Claim:
     if not isinstance(given, Mapping) or not isinstance(given.get("id"), str):
         raise ValueError(f"claim {number} has no id; give it one")
     where = f"claim {given['id']}"
-    kind = "proof" if "proof" in given else "needs" if given.get("experiment") is None else ""
-    own = {"proof": ("proof", "verdict"), "needs": ("experiment", "needs")}.get(kind, _MEASURED)
-    for key in (*_TEXTS, *(name for name in own if name != "experiment")):
+    kind = "proof" if "proof" in given else "cells" if "cells" in given else ""
+    if not kind and given.get("experiment") is None:
+        kind = "needs"
+    required, optional = _KEYS[kind]
+    for key in (*_TEXTS, *required):
         if given.get(key) in (None, ""):
-            raise ValueError(f"{where} lacks {key!r}; add it{_remedy(kind, key)}")
-    further = ("note", "origin", "seen_in")
-    allowed = (*_TEXTS, *own, *further, *(_OPTIONAL if not kind else ()))
+            what = ": what it would take to test it, or name an experiment" * (key == "needs")
+            raise ValueError(f"{where} lacks {key!r}; add it{what}")
+    allowed = (*_TEXTS, *required, *optional, "note", "seen_in")
     for key in given:
         if key not in allowed:
             raise ValueError(f"{where} has an unknown key {key!r}{hint(key, allowed)}")
-    texts: dict[str, Any] = {
-        name: str(given[name]).strip() for name in (*_TEXTS, *further) if given.get(name)
+    read: dict[str, Callable[[Any], Any]] = {
+        **dict.fromkeys(("arguments", "minus", "over"), dict),
+        "threshold": lambda value: Threshold.read(value, f"{where}: the threshold"),
+        "cells": lambda value: _cells(value, where),
     }
-    _check_origin(texts.get("origin", ""), texts.get("seen_in", ""), where, grids)
-    if kind == "needs":
-        return Claim(**texts, needs=str(given["needs"]))
-    if kind == "proof":
-        if given["verdict"] not in (SUPPORTED, REFUTED):
-            raise ValueError(
-                f"{where}: the verdict of a proof is {given['verdict']!r}; write {SUPPORTED} or "
-                f"{REFUTED}"
-            )
-        return Claim(**texts, proof=str(given["proof"]), verdict=given["verdict"])
-    options: dict[str, Any] = {
-        name: dict(given[name]) for name in ("arguments", "minus", "over") if name in given
-    }
-    names = ("experiment", "cell", "method", "measure", "dataset")
-    options |= {name: str(given[name]) for name in names if name in given}
-    claim = Claim(
-        **texts,
-        **options,
-        threshold=Threshold.read(given["threshold"], f"{where}: the threshold"),
-    )
-    _check(claim, where, grids)
+    stated = {key: value for key, value in given.items() if value not in (None, "")}
+    claim = Claim(**{key: read.get(key, _text)(value) for key, value in stated.items()})
+    _check_origin(claim, where, grids)
+    if claim.proof is not None and claim.verdict not in (SUPPORTED, REFUTED):
+        raise ValueError(
+            f"{where}: the verdict of a proof is {claim.verdict!r}; write {SUPPORTED} or {REFUTED}"
+        )
+    if claim.threshold is not None:
+        _check(claim, where, grids)
     return claim
 
 
-def _check_origin(origin: str, seen_in: str, where: str, grids: Mapping[str, Grid]) -> None:
+def _text(value: Any) -> str:
+    return str(value).strip()
+
+
+def _cells(given: Any, where: str) -> tuple[tuple[str, str], ...]:
+    """Pairs of an experiment and a cell, from a list of "experiment:cell"."""
+    named = given if isinstance(given, list) else [given]
+    pairs = [str(one).partition(":") for one in named]
+    if given is not named or not all(experiment and cell for experiment, _, cell in pairs):
+        raise ValueError(
+            f"{where}: 'cells' is {given!r}; write a list of experiment:cell, as [needs:iid@half]"
+        )
+    if twice := [one for one, times in Counter(map(str, named)).items() if times > 1]:
+        raise ValueError(f"{where} names the cell {twice[0]!r} twice; name each once")
+    return tuple((experiment, cell) for experiment, _, cell in pairs)
+
+
+def _check_origin(claim: Claim, where: str, grids: Mapping[str, Grid]) -> None:
     """Raise ``ValueError`` for an unknown origin, and where ``seen_in`` does not fit it."""
-    if origin and origin not in ORIGINS:
+    origin, seen_in = claim.origin, claim.seen_in
+    if origin not in ORIGINS:
         raise ValueError(
             f"{where}: the origin is {origin!r}, but must be one of {', '.join(ORIGINS)}"
             f"{hint(origin, ORIGINS)}"
         )
-    if origin == POST_HOC and not seen_in:
+    if (origin == POST_HOC) != bool(seen_in):
         raise ValueError(
-            f"{where} is post hoc, but lacks 'seen_in'; name the experiment or the commit where "
-            "its quantity could be read before"
+            f"{where} has 'seen_in', but is not post hoc; remove it, or say so"
+            if seen_in
+            else f"{where} is post hoc, but lacks 'seen_in'; name the experiment or the commit "
+            "where its quantity could be read before"
         )
-    if seen_in and origin != POST_HOC:
-        raise ValueError(f"{where} has 'seen_in', but is not post hoc; remove it, or say so")
     if seen_in and seen_in not in grids and not _COMMIT.fullmatch(seen_in):
         raise ValueError(
             f"{where}: seen_in is {seen_in!r}, which is no experiment and no commit"
@@ -194,17 +220,11 @@ def _check_origin(origin: str, seen_in: str, where: str, grids: Mapping[str, Gri
         )
 
 
-def _remedy(kind: str, key: str) -> str:
-    if kind == "needs" and key == "needs":
-        return ": what it would take to test it, or name an experiment"
-    return ""
-
-
 def _check(claim: Claim, where: str, grids: Mapping[str, Grid]) -> None:
-    """Raise unless the experiment, the cells, the rows, the measure and its options exist."""
+    """Raise unless the experiments, cells, rows, the measure and its options exist."""
     if claim.minus is not None and claim.over is not None:
         raise ValueError(f"{where} has both 'minus' and 'over'; remove one")
-    for experiment in (str(claim.experiment), claim.other_experiment):
+    for experiment in claim.experiments:
         if experiment not in grids and claim.origin != HYPOTHESIS:
             raise ValueError(
                 f"{where} names the unknown experiment {experiment!r}; set it to null and say what "
@@ -214,17 +234,24 @@ def _check(claim: Claim, where: str, grids: Mapping[str, Grid]) -> None:
         raise ValueError(
             f"{where} names the unknown measure {claim.measure!r}{hint(claim.measure, MEASURES)}"
         )
-    if claim.experiment in grids:
-        own = grids[str(claim.experiment)]
-        _check_place(where, own, claim.cell, (claim.method,), claim.dataset)
-    if claim.other_experiment in grids:
-        other = grids[claim.other_experiment]
-        _check_place(where, other, claim.other_cell, claim.others, claim.other_dataset)
-    measure = MEASURES[claim.measure]
-    for name, value in (*claim.arguments.items(), *claim.changes.items()):
+    for side in claim.sides:
+        if len(side.rivals) > 1 and (claim.threshold is None or claim.threshold.high is not None):
+            raise ValueError(
+                f"{where}: against several methods the threshold is {{above: x}}, which must hold "
+                "for each of them; name one method"
+            )
+        if side.experiment in grids:
+            _check_place(where, grids[str(side.experiment)], side)
+        _check_arguments(where, side)
+
+
+def _check_arguments(where: str, side: Claim) -> None:
+    """Raise unless the measure takes these arguments, and has those that it needs."""
+    measure = MEASURES[side.measure]
+    for name, value in side.arguments.items():
         if name not in measure.options:
             raise ValueError(
-                f"{where}: the measure {claim.measure!r} has no argument {name!r}; it takes "
+                f"{where}: the measure {side.measure!r} has no argument {name!r}; it takes "
                 f"{', '.join(measure.options) or 'none'}"
             )
         choices = measure.options[name]
@@ -233,16 +260,13 @@ def _check(claim: Claim, where: str, grids: Mapping[str, Grid]) -> None:
                 f"{where}: the argument {name!r} is {value!r}, but must be one of "
                 f"{', '.join(choices)}"
             )
-    if lacking := [name for name in measure.needs if name not in claim.arguments]:
-        raise ValueError(
-            f"{where}: the measure {claim.measure!r} needs the argument {lacking[0]!r}"
-        )
+    if lacking := [name for name in measure.needs if name not in side.arguments]:
+        raise ValueError(f"{where}: the measure {side.measure!r} needs the argument {lacking[0]!r}")
 
 
-def _check_place(
-    where: str, grid: Grid, cell: str, methods: Sequence[str], dataset: str | None
-) -> None:
-    """Raise unless the experiment has this cell, these rows and this data set."""
+def _check_place(where: str, grid: Grid, side: Claim) -> None:
+    """Raise unless the experiment has this cell, this row and this data set."""
+    dataset = side.dataset
     if dataset is None and len(grid.datasets) > 1:
         raise ValueError(
             f"{where}: {grid.experiment} has the data sets {', '.join(grid.datasets)}; name one "
@@ -252,13 +276,12 @@ def _check_place(
         raise ValueError(
             f"{where}: {grid.experiment} has no data set {dataset!r}{hint(dataset, grid.datasets)}"
         )
-    if cell not in grid.cells:
+    if side.cell not in grid.cells:
         raise ValueError(
-            f"{where}: {grid.experiment} has no cell {cell!r}; its cells are "
+            f"{where}: {grid.experiment} has no cell {side.cell!r}; its cells are "
             f"{', '.join(grid.cells)}"
         )
-    for method in methods:
-        if method not in grid.rows:
-            raise ValueError(
-                f"{where}: {grid.experiment} has no row {method!r}{hint(method, grid.rows)}"
-            )
+    if side.method not in grid.rows:
+        raise ValueError(
+            f"{where}: {grid.experiment} has no row {side.method!r}{hint(side.method, grid.rows)}"
+        )

@@ -68,7 +68,7 @@ def changed_origins(claims: Sequence[Claim], records: Path) -> Iterator[tuple[st
         claim = now.get(name)
         experiments = list(frozen["experiments"])
         if experiments and claim is not None:  # Moved to a run that is known already.
-            experiments += _experiments(claim)
+            experiments += sorted(claim.experiments)
         run = [one for one in experiments if (records / one / "runs.parquet").is_file()]
         if not run:
             continue
@@ -101,7 +101,7 @@ def _declared(claim: Claim) -> dict[str, Any]:
     return {
         "origin": claim.origin,
         **seen,
-        "experiments": _experiments(claim),
+        "experiments": sorted(claim.experiments),
         "substance": sha256_json(given),
     }
 
@@ -111,9 +111,3 @@ def _content(frozen: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if frozen is None:
         return None
     return {name: value for name, value in frozen.items() if name not in ("commit", "date")}
-
-
-def _experiments(claim: Claim) -> list[str]:
-    if claim.experiment is None:
-        return []
-    return sorted({claim.experiment, claim.other_experiment})

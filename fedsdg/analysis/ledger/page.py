@@ -32,12 +32,13 @@ writes this page.
 A claim is *supported* if a two-sided t-test over seeds puts the mean on the side that is claimed,
 *refuted* if on the other side, and *undecided* otherwise: p below 0.05 after the adjustment of
 Benjamini and Hochberg over all claims of the same specification, or of the same study. Without the
-adjustment that is the whole 95 % interval on one side. Against the best of several rivals, the p of
-what was picked by its result counts times their number. Post hoc claims have an interval and *no
-verdict*. From fewer than {LEAST_SEEDS} seeds only the mean is shown and nothing is decided, unless
-the number is counted and not measured (bytes, parameters): then any number of seeds decides. *Open*
-is what needs something that is not built, not affordable, or not yet in the record. Some claims are
-decided by arithmetic: then the test that does it is named.
+adjustment that is the whole 95 % interval on one side. What must hold against each of several
+rivals, or in each of several cells, is supported with the largest p of them, and refuted with the
+smallest times their number. Post hoc claims have an interval and *no verdict*. From fewer than
+{LEAST_SEEDS} seeds only the mean is shown and nothing is decided, unless the number is counted and
+not measured (bytes, parameters): then any number of seeds decides. *Open* is what needs something
+that is not built, not affordable, or not yet in the record. Some claims are decided by arithmetic:
+then the test that does it is named.
 
 Accuracies are those of the round that validation selects; where the last quarter of the rounds says
 otherwise, both words are shown and the claim is undecided. Differences are paired over seeds;

@@ -82,11 +82,10 @@ def gaps(standing: Standing, cell: Cell) -> dict[str, Any]:
     place = {line.method: i for i, line in enumerate(standing.lines(cell))}
     here = [one for one in standing.comparisons if one.named.cell == cell]
     for one in sorted(here, key=lambda one: place.get(one.decisive.rival, len(place))):
-        interval = one.decisive.interval
-        if interval is not None and one.decisive.rival in place:
-            judged = interval.n >= SHOWN_FROM
-            ends = (interval.low, interval.high) if judged else (interval.mean, interval.mean)
-            numbers = zip(("gap", "low", "high"), (interval.mean, *ends), strict=True)
+        gap = one.decisive.judged
+        if gap is not None and one.decisive.rival in place:
+            ends = (gap.low, gap.high) if gap.n >= SHOWN_FROM else (gap.effect, gap.effect)
+            numbers = zip(("gap", "low", "high"), (gap.effect, *ends), strict=True)
             row: dict[str, Any] = {name: printed(100 * (x or 0.0)) for name, x in numbers}
             rows = charts[one.named.metric.title]
             rows.append({"row": method_title(one.decisive.rival), **row})

@@ -11,44 +11,31 @@ from pathlib import Path
 from types import MappingProxyType
 
 from fedsdg.analysis.summary import Summary
-from fedsdg.analysis.tables.accuracy import (
-    differences,
-    global_accuracy,
-    groups,
-    main,
-    personal_accuracy,
-    worst_decile,
-)
-from fedsdg.analysis.tables.attacks import byzantine, detection, label_noise
-from fedsdg.analysis.tables.costs import bytes_sent, rounds_to_target, seconds, stragglers
-from fedsdg.analysis.tables.horizon import horizon
+from fedsdg.analysis.tables import accuracy, attacks, costs, horizon, primary, sweeps, verification
 from fedsdg.analysis.tables.layout import Table
-from fedsdg.analysis.tables.primary import primary
 from fedsdg.analysis.tables.render import to_csv, to_latex, to_markdown
-from fedsdg.analysis.tables.sweeps import sensitivity, tuning
-from fedsdg.analysis.tables.verification import verification
 from fedsdg.files import atomic_path, hint
 
 TABLES: Mapping[str, Callable[[Summary], Table]] = MappingProxyType(
     {
-        "main": main,
-        "personal_accuracy": personal_accuracy,
-        "worst_decile": worst_decile,
-        "global_accuracy": global_accuracy,
-        "differences": differences,
-        "bytes": bytes_sent,
-        "seconds": seconds,
-        "byzantine": byzantine,
-        "detection": detection,
-        "stragglers": stragglers,
-        "label_noise": label_noise,
-        "sensitivity": sensitivity,
-        "verification": verification,
-        "tuning": tuning,
-        "rounds_to_target": rounds_to_target,
-        "groups": groups,
-        "horizon": horizon,
-        "primary": primary,
+        "main": accuracy.main,
+        "personal_accuracy": accuracy.personal_accuracy,
+        "worst_decile": accuracy.worst_decile,
+        "global_accuracy": accuracy.global_accuracy,
+        "differences": accuracy.differences,
+        "bytes": costs.bytes_sent,
+        "seconds": costs.seconds,
+        "byzantine": attacks.byzantine,
+        "detection": attacks.detection,
+        "stragglers": costs.stragglers,
+        "label_noise": attacks.label_noise,
+        "sensitivity": sweeps.sensitivity,
+        "verification": verification.verification,
+        "tuning": sweeps.tuning,
+        "rounds_to_target": costs.rounds_to_target,
+        "groups": accuracy.groups,
+        "horizon": horizon.horizon,
+        "primary": primary.primary,
     }
 )
 

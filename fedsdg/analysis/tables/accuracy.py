@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedsdg.analysis.formatting import MISSING, percent, points
+from fedsdg.analysis.formatting import MISSING, difference, percent
 from fedsdg.analysis.frames import CASE
 from fedsdg.analysis.hyperparameters import ranges
 from fedsdg.analysis.inference import SHOWN_FROM
@@ -254,7 +254,5 @@ def differences(summary: Summary) -> Table:
 
 
 def _difference(row: Row) -> str:
-    mean = points(row["mean"])
-    if row["low"] is None or row["n"] < SHOWN_FROM:
-        return f"{mean} (n = {row['n']})"
-    return f"{mean} [{points(max(row['low'], -1.0))}, {points(min(row['high'], 1.0))}]"
+    text = difference(row["n"], row["mean"], row["low"], row["high"])
+    return text if "[" in text else f"{text} (n = {row['n']})"

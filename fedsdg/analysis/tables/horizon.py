@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -40,7 +39,7 @@ def horizon(summary: Summary) -> Table:
     found, moves = horizons(summary), gate_moves(summary)
     metrics = [metric_named(key, summary.metrics) for key in found["metric"].unique()]
     gated = len(moves) > 0
-    heads = [("", "Method"), ("", "rounds"), ("", "evaluations")]
+    heads: list[str | tuple[str, str]] = ["Method", "rounds", "evaluations"]
     heads += [(metric.short, name) for metric in metrics for name in ("change", "horizon")]
     heads += [("gates", name.removeprefix("gates ")) for name in _GATES.values()] if gated else []
     blocks = []
@@ -59,8 +58,7 @@ def horizon(summary: Summary) -> Table:
             lines.append(line)
         if lines:
             title = summary.cell_title(cell).replace("\n", ", ")
-            made = block(title, [name for _, name in heads], lines)
-            blocks.append(replace(made, columns=tuple(heads)))
+            blocks.append(block(title, heads, lines))
     raw = found.merge(moves, on=CASE, how="left")
     raw = raw.assign(**{name: 100 * raw[name] for name in _POINTS})
     raw = raw.rename(columns={**_POINTS, **_GATES})

@@ -219,18 +219,21 @@ def mark_best(entries: Sequence[Entry], values: Sequence[float | None]) -> list[
     ]
 
 
-def block(title: str, heads: Sequence[str], lines: Sequence[Sequence[str | Entry]]) -> Block:
-    """A block of plain text, without groups of columns and without bold.
+def block(
+    title: str, heads: Sequence[str | tuple[str, str]], lines: Sequence[Sequence[str | Entry]]
+) -> Block:
+    """A block whose cells are given, row by row.
 
     Args:
         title: The title of the block.
-        heads: The headings of the columns.
-        lines: The cells of each row.
+        heads: The headings of the columns, each alone or as (group, heading).
+        lines: The cells of each row; a text alone is neither bold nor has a source.
     """
+    columns = tuple(("", head) if isinstance(head, str) else head for head in heads)
     rows = tuple(
         tuple(cell if isinstance(cell, Entry) else Entry(cell) for cell in line) for line in lines
     )
-    return Block(title, tuple(("", head) for head in heads), rows)
+    return Block(title, columns, rows)
 
 
 def table_of_views(

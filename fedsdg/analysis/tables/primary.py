@@ -5,7 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from fedsdg.analysis.comparisons import SEEDS, Comparison, Difference, comparisons, facts
-from fedsdg.analysis.formatting import MISSING, few_seeds, p_value, points
+from fedsdg.analysis.formatting import MISSING, few_seeds, p_value
+from fedsdg.analysis.formatting import difference as points_with_interval
 from fedsdg.analysis.horizon import horizon_label
 from fedsdg.analysis.hyperparameters import hyperparameters
 from fedsdg.analysis.inference import SHOWN_FROM
@@ -116,13 +117,10 @@ def _entry(one: Comparison, difference: Difference) -> Entry:
 
 def difference_text(difference: Difference) -> str:
     """A difference in points with its interval, from five seeds on."""
-    interval = difference.interval
-    if interval is None:
+    judged = difference.judged
+    if judged is None:
         return MISSING
-    if interval.low is None or interval.high is None or interval.n < SHOWN_FROM:
-        return points(interval.mean)
-    low, high = max(interval.low, -1.0), min(interval.high, 1.0)
-    return f"{points(interval.mean)} [{points(low)}, {points(high)}]"
+    return points_with_interval(judged.n, judged.effect, judged.low, judged.high)
 
 
 def _p(p: float | None, n: int) -> str:
@@ -134,7 +132,8 @@ def _p(p: float | None, n: int) -> str:
 
 
 def _visible(one: Comparison, difference: Difference) -> Entry:
-    shown = difference.visible is not None and difference.n >= SHOWN_FROM
-    text = f"{100 * (difference.visible or 0.0):.1f}" if shown else MISSING
+    visible = difference.judged.visible if difference.judged else None
+    few = visible is None or difference.n < SHOWN_FROM
+    text = MISSING if few else f"{100 * (visible or 0.0):.1f}"
     row = {"id": one.named.id, "rival": difference.rival}
     return Entry(text).of(_RENAMED["smallest_visible"], row)

@@ -105,8 +105,8 @@ def _ranking(standing: Standing, cell: Cell, lines: list[Line]) -> Block:
             MISSING if one.megabytes is None else amount(one.megabytes, 1),
             MISSING if one.seconds is None else amount(one.seconds, 1),
         ]
-        rows.append(tuple(Entry(text, bold=bold) for text in cells))
-    return Block(summary_cell(standing, cell), tuple(("", head) for head in heads), tuple(rows))
+        rows.append([Entry(text, bold=bold) for text in cells])
+    return block(summary_cell(standing, cell), heads, rows)
 
 
 def _judged(standing: Standing, cell: Cell) -> bool:

@@ -13,7 +13,7 @@ from fedsdg.analysis.formatting import MISSING
 from fedsdg.analysis.judge import LEAST_SEEDS, Judgement, Threshold, judge
 from fedsdg.analysis.measures import MEASURES, Case, LackingError, Record, Values
 from fedsdg.analysis.names import method_title, skew_title
-from fedsdg.analysis.summary import Cell, Setting, Summary
+from fedsdg.analysis.summary import Cell, Summary
 from fedsdg.analysis.tables.layout import Block, Entry, Table, block, table_of_views
 
 _CAPTION = (
@@ -44,57 +44,32 @@ class _Check:
     decimals: int = 2
 
 
-def _checks(gates: int, first: float) -> Iterator[_Check]:
+def _checks(gates: int, first: float) -> list[_Check]:
     """The checks of a model with so many gates, which began at the value ``first``."""
     start = gates * first
     near = Threshold(start - 0.1 * start, start + 0.1 * start)
-    yield _Check(
-        "Σ of the gates after the first round",
-        *("penalty", {"of": "gate", "at": "first"}, near),
-        f"{start:.2f} ± 10 %",
-    )
-    yield _Check(
-        "Σ of the gates, last quarter minus first round",
-        *("penalty", {"of": "gate", "at": "change"}, Threshold(None, 0.0)),
-        "< 0",
-    )
-    small = Threshold(None, 0.1)
-    for at, title in (("first", "after the first round"), ("largest", "at its largest")):
-        yield _Check(
-            f"‖θ_p‖² {title}", "penalty", {"of": "private", "at": at}, small, "< 0.1", decimals=3
-        )
-    yield _Check(
-        "‖θ_p‖ / ‖θ_g‖",
-        *("private ratio", {}, Threshold(0.05, 0.2)),
-        "0.1, from 0.05 to 0.2",
-        grouped=True,
-    )
-    yield _Check(
-        "Gates below 0.1 (%)",
-        *("gate share", {"below": 0.1}, Threshold(50.0, 80.0)),
-        "50 to 80",
-        grouped=True,
-        decimals=1,
-    )
-    yield _Check(
-        "Gates above 0.9 (%)",
-        *("gate share", {"above": 0.9}, Threshold(0.0, 20.0)),
-        "at most 20",
-        grouped=True,
-        decimals=1,
-    )
-    yield _Check(
-        "Gates from 0.4 to 0.6 (%)",
-        *("gate share", {"above": 0.4, "below": 0.6}, Threshold(0.0, 20.0)),
-        "at most 20",
-        grouped=True,
-        decimals=1,
-    )
-    yield _Check(
-        "ρ over clients between mean gate and local steps",
-        *("gates and steps", {}, Threshold(-0.3, 0.3)),
-        "from −0.3 to 0.3",
-    )
+    falls, small = Threshold(None, 0.0), Threshold(None, 0.1)
+    most, few = Threshold(50.0, 80.0), Threshold(0.0, 20.0)
+    gate, private = {"of": "gate"}, {"of": "private"}
+    rows: list[tuple[str, str, dict[str, Any], Threshold, str, bool, int]] = [
+        ("Σ of the gates after the first round",
+         "penalty", gate | {"at": "first"}, near, f"{start:.2f} ± 10 %", False, 2),
+        ("Σ of the gates, last quarter minus first round",
+         "penalty", gate | {"at": "change"}, falls, "< 0", False, 2),
+        ("‖θ_p‖² after the first round",
+         "penalty", private | {"at": "first"}, small, "< 0.1", False, 3),
+        ("‖θ_p‖² at its largest",
+         "penalty", private | {"at": "largest"}, small, "< 0.1", False, 3),
+        ("‖θ_p‖ / ‖θ_g‖",
+         "private ratio", {}, Threshold(0.05, 0.2), "0.1, from 0.05 to 0.2", True, 2),
+        ("Gates below 0.1 (%)", "gate share", {"below": 0.1}, most, "50 to 80", True, 1),
+        ("Gates above 0.9 (%)", "gate share", {"above": 0.9}, few, "at most 20", True, 1),
+        ("Gates from 0.4 to 0.6 (%)",
+         "gate share", {"above": 0.4, "below": 0.6}, few, "at most 20", True, 1),
+        ("ρ over clients between mean gate and local steps",
+         "gates and steps", {}, Threshold(-0.3, 0.3), "from −0.3 to 0.3", False, 2),
+    ]  # fmt: skip
+    return [_Check(*row) for row in rows]
 
 
 def verification(summary: Summary) -> Table:
@@ -104,7 +79,7 @@ def verification(summary: Summary) -> Table:
     blocks: list[Block] = []
     several = len(summary.settings()) > 1
     columns = [*(_PLACE if several else ()), *COLUMNS]
-    for cell in dict.fromkeys(map(_cell, summary.runs)):
+    for cell in summary.cells():
         setting = cell.setting
         place = {"dataset": setting.dataset, "num_clients": setting.clients} if several else {}
         for method in summary.methods(setting):
@@ -122,10 +97,6 @@ def verification(summary: Summary) -> Table:
     return table_of_views(summary, "verification", _CAPTION, blocks, raw, notes, none)
 
 
-def _cell(run: Mapping[str, Any]) -> Cell:
-    return Cell(Setting(run["dataset"], run["clients"]), run["skew"])
-
-
 def _lines(
     record: Record, cell: Cell, method: str, place: Mapping[str, Any]
 ) -> Iterator[tuple[dict[str, Any], list[str | Entry]]]:
@@ -134,10 +105,10 @@ def _lines(
     case = Case(skew, method, {}, setting.dataset, setting.clients)
     try:
         parameters = record.settings(case).get("parameters", {})
-        gates = record.per_seed(case, record.clients, "gates")
+        gates = [run.rows("clients", "gates")["gates"] for run in record.runs(case).values()]
     except LackingError:
         return
-    count = max(len(g) for rows in gates.values() for g in rows["gates"].dropna())
+    count = max(len(values) for one in gates for values in one.dropna())
     first = 1 / (1 + math.exp(-float(parameters.get("gate_init", 0.0))))
     for check in _checks(count, first):
         for clients, words in _GROUPS.items():

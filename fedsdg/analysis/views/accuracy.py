@@ -7,7 +7,7 @@ from itertools import product
 
 import pandas as pd
 
-from fedsdg.analysis.frames import CASE, MEAN, PLACE, ROW, over_seeds, split_scenario
+from fedsdg.analysis.frames import CASE, MEAN, PLACE, ROW, in_order, over_seeds, split_scenario
 from fedsdg.analysis.names import (
     AGREEING,
     DIFFERING,
@@ -49,7 +49,7 @@ def accuracy(summary: Summary, metrics: Sequence[Metric], reported: Sequence[str
     keys = [metric.key for metric in metrics]
     rows = pd.DataFrame(
         [
-            (cell.setting.dataset, cell.setting.clients, cell.skew, method, key, at)
+            (*cell.place.values(), method, key, at)
             for cell in summary.cells()
             for method in summary.methods(cell.setting)
             for key in keys
@@ -109,10 +109,8 @@ def leads(summary: Summary) -> pd.DataFrame:
     judged: tuple[Metric, ...] = (EXPECTED, AGREEING, DIFFERING, EXPECTED_WORST, GLOBAL)
     if EXPECTED.key not in set(rows["metric"]):
         judged = (PERSONAL, WORST, GLOBAL)
-    order = [metric.key for metric in judged]
-    rows = rows[(rows["at"] == summary.reported) & rows["metric"].isin(order)]
-    rows = rows.sort_values("metric", key=lambda keys: keys.map(order.index), kind="stable")
-    return rows[columns].reset_index(drop=True)
+    rows = rows[rows["at"] == summary.reported]
+    return in_order(rows, "metric", [metric.key for metric in judged])[columns]
 
 
 def reported_accuracy(summary: Summary, metrics: Sequence[Metric]) -> pd.DataFrame:
@@ -127,6 +125,5 @@ def reported_accuracy(summary: Summary, metrics: Sequence[Metric]) -> pd.DataFra
     """
     rows = accuracy(summary, metrics, [summary.reported])
     rows = split_scenario(rows[rows["n"] > 0])
-    order = [metric.key for metric in metrics]
-    rows = rows.sort_values("metric", key=lambda keys: keys.map(order.index), kind="stable")
-    return rows[[*ROW, "metric", *MEAN]].reset_index(drop=True)
+    rows = in_order(rows, "metric", [metric.key for metric in metrics])
+    return rows[[*ROW, "metric", *MEAN]]

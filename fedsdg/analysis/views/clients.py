@@ -12,7 +12,16 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from fedsdg.analysis.frames import CASE, PLACE, ROW, RUN, groups, over_seeds, split_scenario
+from fedsdg.analysis.frames import (
+    CASE,
+    PLACE,
+    ROW,
+    RUN,
+    groups,
+    in_order,
+    over_seeds,
+    split_scenario,
+)
 from fedsdg.analysis.inference import correlation_interval, pearson, spearman
 from fedsdg.analysis.summary import Summary
 
@@ -105,10 +114,7 @@ def gate_dynamics(summary: Summary) -> pd.DataFrame:
 
 def gate_course(summary: Summary) -> pd.DataFrame:
     """``gate_dynamics`` in ``GATE_COURSE`` alone: means over seeds with their intervals."""
-    rows = gate_dynamics(summary)
-    rows = rows[rows["measure"].isin(list(GATE_COURSE))]
-    order = list(GATE_COURSE)
-    rows = rows.sort_values("measure", key=lambda names: names.map(order.index), kind="stable")
+    rows = in_order(gate_dynamics(summary), "measure", GATE_COURSE)
     return over_seeds(rows, [*PLACE, "measure", "method", "group", "round"], "value")
 
 
@@ -168,9 +174,7 @@ def weight_shares(summary: Summary) -> pd.DataFrame:
         parts = [shares.quantile(q).to_frame().assign(group=g) for g, q in quantiles.items()]
         rounds = pd.concat(parts).set_index("group", append=True)["share"]
     rows = over_seeds(rounds.reset_index(), [*CASE, "group", "round"], "share")
-    return rows.sort_values(
-        "group", key=lambda names: names.map(order.index), kind="stable", ignore_index=True
-    )
+    return in_order(rows, "group", order)
 
 
 def _within_clients(frame: pd.DataFrame) -> pd.DataFrame:

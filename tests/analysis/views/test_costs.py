@@ -132,12 +132,6 @@ def test_traffic_is_a_mean_over_runs_and_rounds_in_either_direction(summary_of, 
     assert printed == [1500, 200, 6, 0.8]
 
 
-def test_expected_accuracy_stands_first_where_it_was_recorded(summary_of) -> None:
-    rows = progress(Summary(summary_of([run("ditto", 0, [0.3, 0.4], column="expected_accuracy")])))
-    assert rows["metric"].tolist() == ["expected_accuracy"] * 2
-    assert rows["mean"].tolist() == [0.3, 0.4]
-
-
 def test_without_the_yardstick_the_table_says_so(summary_of, tmp_path) -> None:
     folder = summary_of([run("krum", 0, [0.1, 0.2])])
     _, markdown, _ = write_table(folder, "rounds_to_target", tmp_path / "t")
