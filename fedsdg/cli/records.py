@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fedsdg.cli.command import ConfigFiles, File, Folder
-from fedsdg.cli.options import print_failures, print_json, require_writable
+from fedsdg.cli.options import leave_out, print_failures, print_json, require_writable
 
 if TYPE_CHECKING:
     from fedsdg.experiment.again import Again
@@ -94,10 +94,7 @@ def record(
         from fedsdg.experiment.restamping import commits
         from fedsdg.experiment.restamping import restamp as restamped
 
-        if merge:
-            raise ValueError(
-                "--restamp computes nothing that --merge could add; leave one of them out"
-            )
+        leave_out("adds computed runs, and --restamp computes none", merge=merge)
         pair = commits(*restamp)
         for name in experiment:
             for sentence in restamped(name, *pair, Path(evidence)):
@@ -202,12 +199,12 @@ def _lines(number: Mapping[str, Any], ways: Mapping[str, Again | None]) -> list[
     for folder, group in _grouped(runs, lambda run: run["run"].rpartition("/")[0]).items():
         seeds = ",".join(str(run["seed"]) for run in group)
         lines.append(("runs", f"{folder}/seed~{{{seeds}}}"))
-        lines.append(("config", _hashes(group, "config_hash")))
+        lines.append(("config", _hashes(group, "seed", "config_hash", ": ")))
     lines += [
-        ("partition", _hashes(runs, "partition_hash")),
-        ("data", _each(runs, "dataset", "data_hash")),
-        ("backbone", _each(runs, "backbone", "backbone_hash")),
-        ("code", ", ".join({str(run["source_hash"])[:12]: None for run in runs})),
+        ("partition", _hashes(runs, "seed", "partition_hash", ": ")),
+        ("data", _hashes(runs, "dataset", "data_hash")),
+        ("backbone", _hashes(runs, "backbone", "backbone_hash")),
+        ("code", "  ".join(dict.fromkeys(str(run["source_hash"])[:12] for run in runs))),
         *(("made", text) for text in dict.fromkeys(_made(run["made"]) for run in runs)),
     ]
     for experiment, way in ways.items():
@@ -221,23 +218,16 @@ def _lines(number: Mapping[str, Any], ways: Mapping[str, Again | None]) -> list[
     return lines
 
 
-def _hashes(runs: Sequence[Mapping[str, Any]], name: str) -> str:
-    """Return the beginning of a hash for each seed, each once."""
-    return "  ".join({f"{run['seed']}: {str(run[name])[:12]}": None for run in runs})
+def _hashes(runs: Sequence[Mapping[str, Any]], name: str, digest: str, between: str = " ") -> str:
+    """Return names of all runs, each once and with the beginning of its hash: "digits efaf8…"."""
+    pairs = ((run[name], str(run[digest] or "")[:12] or "(not kept)") for run in runs)
+    return "  ".join(dict.fromkeys(f"{value}{between}{text}" for value, text in pairs))
 
 
 def _short(value: Any) -> str:
     if value is None:
         return "–"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _each(runs: Sequence[Mapping[str, Any]], name: str, digest: str) -> str:
-    """Return "digits efaf81ffb1c4" of all runs, each once."""
-    pairs = {(run[name], run[digest]): None for run in runs}
-    return ", ".join(
-        f"{value} {'(hash not kept)' if of is None else of[:12]}" for value, of in pairs
-    )
 
 
 def _made(facts: Mapping[str, Any] | None) -> str:

@@ -211,7 +211,9 @@ ROUNDS_SCHEMA = pa.schema([*columns_in(Round), *columns_in(Evaluation)])
 CLIENTS_SCHEMA = pa.schema(columns_in(Client))
 TRACE_SCHEMA = pa.schema(columns_in(Step))
 TIMINGS_SCHEMA = pa.schema(columns_in(Seconds))
+#: What evaluation yields for one round, over all clients.
 METRICS = tuple(name for name, _ in columns_in(Evaluation))
+#: What it yields over groups of clients, where clients differ.
 METRICS_OF_GROUPS = tuple(name for name, _ in columns_in(GroupEvaluation))
 
 

@@ -113,7 +113,7 @@ def test_an_example_works_in_a_checkout(name, tmp_path, monkeypatch, capsys):
     ("arguments", "sentence"),
     [
         (["table", "main"], "there is no command 'table'; 'fedsdg render' does it now"),
-        (["train"], "there is no command 'train'; 'fedsdg run --partitions' does it now"),
+        (["train"], "there is no command 'train'; 'fedsdg run' does it now"),
         (["metods"], "there is no command 'metods'; did you mean 'methods'?"),
         (["methods", "shwo", "krum"], "there is no method 'shwo'; did you mean 'show'?"),
         (["methods", "--markdwon"], "there is no option '--markdwon'; did you mean '--markdown'?"),
@@ -121,10 +121,8 @@ def test_an_example_works_in_a_checkout(name, tmp_path, monkeypatch, capsys):
         (["aggregate", "--on-nonfinite", "dorp"], "--on-nonfinite cannot be 'dorp'; did you mean"),
         (["completion", "bsh"], "shell cannot be 'bsh'; did you mean 'bash'?"),
         (["arenas", "needs"], "nothing takes 'needs'; see 'fedsdg arenas --help'"),
-        (
-            ["run", "--jobs", "two"],
-            "argument --jobs: invalid int value: 'two'; see 'fedsdg run --h",
-        ),
+        (["run", "--jobs", "two"], "--jobs: must be a whole number from 1, not 'two'; see 'fedsdg"),
+        (["run", "--minutes", "-1"], "argument --minutes: must be a number from 0, not '-1'"),
         ([], "the following arguments are required: command; see 'fedsdg --help'"),
         (["methods", "show", "scafold"], "there is no method 'scafold'; did you mean 'scaffold'?"),
         (["run", "--method", "scafold"], "unknown method 'scafold'; did you mean 'scaffold'?"),
