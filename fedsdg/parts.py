@@ -378,7 +378,12 @@ def _default(entry: Any) -> Any:
 
 
 def meanings_below(file: str, name: str) -> dict[str, str]:
-    """The strings below the fields and values of a class, by name; read from its source."""
+    """Return the strings below the fields and values of a class, by name.
+
+    Args:
+        file: the module's file, from which they are read.
+        name: the class.
+    """
     text = "".join(linecache.getlines(file))
     found = [node for node in _classes(text) if node.name == name]
     return _strings_below(found[-1]) if found else {}
