@@ -224,7 +224,7 @@ def _keywords(hint: Any) -> dict[str, Any]:
         return {**found, "nargs": "*"} if "nargs" in found else found
     if origin is Annotated:
         several = {"nargs": len(inside[1])} if isinstance(inside[1], tuple) else {}
-        checked = {"type": partial(_at_least, *inside[2:], inside[0])} if inside[2:] else {}
+        checked = {"type": partial(_at_least, inside[2], inside[0])} if inside[2:] else {}
         return {**_keywords(inside[0]), "metavar": inside[1], **several, **checked}
     if origin is Literal:
         return {"choices": inside}
