@@ -75,7 +75,6 @@ def record(
     *,
     merge: bool = False,
     restamp: Annotated[Sequence[str], ("OLD", "NEW")] = (),
-    evidence: File = ".fedsdg/gate/evidence.json",
 ) -> int:
     """Keep in results/reference what tables and figures are made from.
 
@@ -84,20 +83,19 @@ def record(
         merge: keep the runs of the record that are not here
         restamp: runs recorded at the commit OLD get the address of NEW, which is checked out,
             where 'make gate BASE=OLD' found no difference
-        evidence: what the gate wrote
 
     Example:
         fedsdg run --grid smoke
         fedsdg record smoke
     """
     if restamp:
-        from fedsdg.experiment.restamping import commits
+        from fedsdg.experiment.restamping import EVIDENCE, commits
         from fedsdg.experiment.restamping import restamp as restamped
 
         leave_out("adds computed runs, and --restamp computes none", merge=merge)
         pair = commits(*restamp)
         for name in experiment:
-            for sentence in restamped(name, *pair, Path(evidence)):
+            for sentence in restamped(name, *pair, EVIDENCE):
                 print(sentence)
         return 0
     require_writable("results/reference", remedy="call it in another folder")
@@ -137,9 +135,7 @@ def agree(experiment: Sequence[str], *, json: bool = False) -> int:
     return 0
 
 
-def trace(
-    file: File, *, row: str = "", column: str = "", configs: Folder = "config", json: bool = False
-) -> int:
+def trace(file: File, *, row: str = "", column: str = "", json: bool = False) -> int:
     r"""From a committed number to its runs, their hashes, and how to make them again.
 
     Args:
@@ -147,7 +143,6 @@ def trace(
             README.md or docs/findings.md; FILE:LINE names a line of it
         row: label or title of the row, as fedsdg or "FedSDG (half)"; id of a claim
         column: heading or csv name, as "IID, half, B"; words in any order
-        configs: folder of the configs
         json: print JSON
 
     Example:
@@ -160,7 +155,7 @@ def trace(
     number = traced(file, row, column)
     # One command for each experiment, with all of its runs behind the number.
     ways = {
-        experiment: again(experiment, runs, Path(configs))
+        experiment: again(experiment, runs, Path("config"))
         for experiment, runs in _grouped(number["runs"], lambda run: run["experiment"]).items()
     }
     if json:

@@ -116,7 +116,7 @@ def test_an_example_works_in_a_checkout(name, tmp_path, monkeypatch, capsys):
         (["train"], "there is no command 'train'; 'fedsdg run' does it now"),
         (["metods"], "there is no command 'metods'; did you mean 'methods'?"),
         (["methods", "shwo", "krum"], "there is no method 'shwo'; did you mean 'show'?"),
-        (["methods", "--markdwon"], "there is no option '--markdwon'; did you mean '--markdown'?"),
+        (["methods", "--plugn"], "there is no option '--plugn'; did you mean '--plugin'?"),
         (["check", "--josn=1"], "there is no option '--josn'; did you mean '--json'?"),
         (["aggregate", "--on-nonfinite", "dorp"], "--on-nonfinite cannot be 'dorp'; did you mean"),
         (["completion", "bsh"], "shell cannot be 'bsh'; did you mean 'bash'?"),
