@@ -127,7 +127,6 @@ def test_nan_makes_run_alone_exit_with_one(small, capsys):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["check", "--config", "none.yaml"], "there is no config file none.yaml"),
         (["run", "--method", "fedsdg", "--jobs", "3"], "--jobs is for a whole grid: add --grid"),
         (["run", "--method", "fedsdg", "--runs-only"], "--runs-only is for a whole grid"),
         (["run", "--grid", "--skew", "iid"], "--skew is for one run; choose runs of a grid with"),
@@ -139,10 +138,7 @@ def test_nan_makes_run_alone_exit_with_one(small, capsys):
             "--output names x twice; name one file a seed",
         ),
         (["render", "ledger"], "there is no claims.yaml here; call this in the root of a checkout"),
-        (["run", "--method", "ditt", "--skew", "iid"], "unknown method 'ditt'; did you mean"),
-        (["run", "--method", "fedsdg", "--dataset", "mnst"], "unknown data set 'mnst'; did you"),
         (["run", "--method", "fedsdg"], "name one skew with --skew: dirichlet~0.1, dirichlet~0.3"),
-        (["run", "--method", "fedsdg", "--skew", "dirichlt~1"], "'dirichlt~1' is not a skew"),
         (
             ["run", "--method", "fedsdg", "--skew", "iid@slow"],
             "--skew is 'iid@slow', but must be one of iid\n",
@@ -170,7 +166,6 @@ def test_nan_makes_run_alone_exit_with_one(small, capsys):
              "0", "--output", "x"],
             "500",
         ),
-        (["pretrain", "--backbone", "lettres", "--output", "x"], "not described under backbones"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence_and_nothing_is_written(

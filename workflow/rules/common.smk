@@ -6,6 +6,7 @@ Kept light on purpose (no pandas, no torch): Snakemake reads it on every call.
 import atexit
 import json
 import os
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -39,21 +40,22 @@ if config["federation"]["clients"] == ALL:
     config["federation"]["clients"] = all_clients(config)
 CONFIG = parse_config(config)
 EXPERIMENT = CONFIG.experiment
-SKEW = (
-    r"dirichlet~[0-9.]+|mixed~[0-9.]+~[0-9.]+|classes~[0-9]+|quantity~[0-9.]+|domains"
-    r"|column~[A-Za-z0-9][A-Za-z0-9_.-]*|iid"
-)
+
+
+def one_of(names):
+    """What a wildcard may stand for: names that the config has."""
+    return "|".join(map(re.escape, names))
 
 
 wildcard_constraints:
-    experiment=r"[A-Za-z0-9][A-Za-z0-9._+-]*",
-    dataset=r"[A-Za-z0-9][A-Za-z0-9_-]*",
+    experiment=one_of([EXPERIMENT]),
+    dataset=one_of(CONFIG.datasets),
     clients=r"[0-9]+",
-    skew=SKEW,
-    setting=rf"({SKEW})(@[A-Za-z0-9][A-Za-z0-9._~-]*)?",
-    method=r"[A-Za-z0-9][A-Za-z0-9._+-]*",
+    skew=one_of(CONFIG.skews),
+    setting=one_of(CONFIG.settings),
+    method=one_of(method.label for method in CONFIG.methods),
     seed=r"[0-9]+",
-    backbone=r"[A-Za-z0-9][A-Za-z0-9._+-]*",
+    backbone=one_of(CONFIG.backbones),
 
 
 # --- The grid. Names in braces of fedsdg/files/places.py are the wildcards here --------------
