@@ -41,39 +41,29 @@ if config["federation"]["clients"] == ALL:
 CONFIG = parse_config(config)
 EXPERIMENT = CONFIG.experiment
 
-
-def one_of(names):
-    """What a wildcard may stand for: names that the config has."""
-    return "|".join(map(re.escape, names))
+# What the config has for each wildcard: a name in braces of fedsdg/files/places.py.
+VALUES = dict(
+    experiment=[EXPERIMENT],
+    dataset=CONFIG.datasets,
+    clients=[CONFIG.federation.clients],
+    skew=CONFIG.skews,
+    setting=CONFIG.settings,
+    method=[method.label for method in CONFIG.methods],
+    seed=CONFIG.seeds,
+    backbone=[*CONFIG.backbones],
+)
 
 
 wildcard_constraints:
-    experiment=one_of([EXPERIMENT]),
-    dataset=one_of(CONFIG.datasets),
-    clients=r"[0-9]+",
-    skew=one_of(CONFIG.skews),
-    setting=one_of(CONFIG.settings),
-    method=one_of(method.label for method in CONFIG.methods),
-    seed=r"[0-9]+",
-    backbone=one_of(CONFIG.backbones),
+    **{name: "|".join(map(re.escape, map(str, known))) for name, known in VALUES.items()},
 
 
-# --- The grid. Names in braces of fedsdg/files/places.py are the wildcards here --------------
+# --- The grid --------------------------------------------------------------------------------
 
 
 def grid(pattern, **more):
     """Fill a path pattern with every value that the config gives to its wildcards."""
-    values = dict(
-        experiment=EXPERIMENT,
-        dataset=CONFIG.datasets,
-        clients=CONFIG.federation.clients,
-        skew=CONFIG.skews,
-        setting=CONFIG.settings,
-        method=[method.label for method in CONFIG.methods],
-        seed=CONFIG.seeds,
-        record=places.RUN_FILES,
-    )
-    return expand(pattern, **{**values, **more})
+    return expand(pattern, **{**VALUES, "record": places.RUN_FILES, **more})
 
 
 def partitions_of_cell(wildcards):
