@@ -1,7 +1,6 @@
 # FedSDG Bench. From nothing but Python >= 3.11, git and make. PYTHON=python3.12 chooses the interpreter,
 # CORES=4 the number of cores (default: all), CONFIG=smoke another experiment than the three arenas.
 PYTHON ?= python3
-VENV ?= .venv
 CORES ?= all
 # Seeds of each arena; the record has ten of needs. PRETRAIN=1 makes backbones anew.
 SEEDS ?= 5
@@ -17,8 +16,8 @@ PAIRS ?= 7
 LENGTH ?= 60
 MINUTES ?= 25
 
-BIN := $(abspath $(VENV))/bin
-INSTALLED := $(VENV)/.installed
+BIN := $(abspath .venv)/bin
+INSTALLED := .venv/.installed
 SPENT := $(abspath .fedsdg/spent.txt)
 PERFORMANCE := results/performance/full
 REPRODUCE = $(BIN)/fedsdg reproduce --cores $(CORES)
@@ -27,8 +26,6 @@ GRID = $(BIN)/fedsdg run --jobs $(GRID_JOBS) --grid
 # The arenas beside that of config/config.yaml, label-skew.
 ARENAS = needs views
 SMALL = every-method every-condition
-EXTENDED ?= $(basename $(notdir $(wildcard config/extended/*.yaml)))
-CLAIMS ?= $(basename $(notdir $(wildcard config/claims/*.yaml)))
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 # glibc keeps its memory: without it, times of large tensors vary by a factor of two.
 KEPT = MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_TOP_PAD_=268435456
@@ -71,8 +68,9 @@ report: $(INSTALLED) ## the workflow's report of CONFIG, with the lineage of eve
 everything: $(INSTALLED) ## every published table and figure from nothing: many hours
 	FEDSDG_TESTS=everything $(PYTEST) tests/bad_inputs/test_bad_inputs.py tests/experiment/test_resuming.py \
 	  tests/aggregation/engines/test_distributed.py tests/analysis/test_many_runs.py -k "test_files or generated or kills or many_runs"
-	set -e; for name in config $(ARENAS) cross-needs needs-controls verification ablation $(SMALL) studies/restarting \
-	  $(addprefix claims/,$(CLAIMS)); do $(GRID) config/$$name.yaml; done
+	set -e; for name in config $(ARENAS) cross-needs needs-controls verification ablation $(SMALL) studies/restarting; do \
+	  $(GRID) config/$$name.yaml; done
+	set -e; for file in config/claims/*.yaml; do $(GRID) $$file; done
 	$(MAKE) extended cifar100 cifar100-plan cifar100-pilot bench
 
 study: $(INSTALLED) ## the next part of the study, no run after STUDY_MINUTES; its last line says what to commit
@@ -95,7 +93,7 @@ cifar100-pilot: $(INSTALLED) ## a pilot of it among 100 clients, in part (BACKBO
 	done
 
 extended: $(INSTALLED) ## the ten extended experiments: hours
-	set -e; for name in $(EXTENDED); do $(GRID) config/extended/$$name.yaml; done
+	set -e; for file in config/extended/*.yaml; do $(GRID) $$file; done
 
 test: $(INSTALLED) ## every check and test
 	@set -e; for part in lint verify pytest; do begun=$$(date +%s); $(MAKE) --no-print-directory $$part; \
@@ -121,7 +119,7 @@ package: ## the sdist and the wheel in dist/; needs build and twine alone
 	$(if $(wildcard $(INSTALLED)),$(BIN)/python,$(PYTHON)) -m build --outdir dist .
 	$(if $(wildcard $(INSTALLED)),$(BIN)/python,$(PYTHON)) -m twine check --strict dist/*
 
-bench: $(INSTALLED) $(VENV)/.rivals ## how fast training and aggregation are here, and whether that is fast enough
+bench: $(INSTALLED) .venv/.rivals ## how fast training and aggregation are here, and whether that is fast enough
 	@rm -f $(PERFORMANCE)/measured.json
 	@status=0; $(KEPT) $(BIN)/pytest benchmarks -rs --measured $(PERFORMANCE)/measured.json || status=$$?; \
 	$(BIN)/fedsdg render kernels throughput --measured $(PERFORMANCE)/measured.json --output $(PERFORMANCE) && exit $$status
@@ -157,7 +155,7 @@ docs: $(INSTALLED) ## the documentation as pages in site/
 environment: $(INSTALLED) ## install everything into .venv
 
 # The codes that are compared with; without them their columns say so.
-$(VENV)/.rivals: benchmarks/requirements.txt $(INSTALLED)
+.venv/.rivals: benchmarks/requirements.txt $(INSTALLED)
 	@$(BIN)/python -m pip install --quiet --no-deps --requirement $< && touch $@ || \
 	  echo "Flower and byzfl could not be installed: their columns stay empty." >&2
 
@@ -167,8 +165,8 @@ $(INSTALLED): requirements.lock pyproject.toml
 	  { echo "error: there is no $(PYTHON); install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else \
 	  "error: $(PYTHON) is Python %d.%d, but 3.11 or newer is needed; name one: make PYTHON=python3.12" % v[:2])'
-	@echo "Installing the locked environment into $(VENV); the first time this downloads PyTorch and takes some minutes."
-	set -e; $(PYTHON) -m venv $(VENV); $(BIN)/python -m pip install --quiet --requirement requirements.lock; \
+	@echo "Installing the locked environment into .venv; the first time this downloads PyTorch and takes some minutes."
+	set -e; $(PYTHON) -m venv .venv; $(BIN)/python -m pip install --quiet --requirement requirements.lock; \
 	  $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .; times > $@
 
 # Needs uv. Pins everything for all platforms at once; see the head of requirements.lock.
@@ -184,4 +182,4 @@ clean: ## remove what the pipeline made, but neither the environment nor finishe
 	git clean -fdXq -- results paper_figures .snakemake .pytest_cache .mypy_cache .ruff_cache .hypothesis \
 	  .import_linter_cache .grimp_cache .benchmarks docs/results
 distclean: clean ## remove those too
-	rm -rf $(VENV) .fedsdg docs/.fedsdg resources *.egg-info build
+	rm -rf .venv .fedsdg docs/.fedsdg resources *.egg-info build

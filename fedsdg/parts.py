@@ -322,7 +322,7 @@ def _read(cls: type, file: str, names: Mapping[str, Any]) -> dict[str, Declared]
     inherited: dict[str, Declared] = {}
     for kind in reversed(cls.__mro__[1:]):
         inherited |= declared(kind) if "__declaring__" in vars(kind) else {}
-    meanings = _meanings(file, cls.__name__)
+    meanings = meanings_below(file, cls.__name__)
     found = {}
     for entry in dataclasses.fields(cls):  # type: ignore[arg-type]
         if entry.name in own:
@@ -377,8 +377,13 @@ def _default(entry: Any) -> Any:
     return REQUIRED if entry.default is dataclasses.MISSING else entry.default
 
 
-def _meanings(file: str, name: str) -> dict[str, str]:
-    """The strings below the fields of a class, by field; read from its source."""
+def meanings_below(file: str, name: str) -> dict[str, str]:
+    """Return the strings below the fields and values of a class, by name.
+
+    Args:
+        file: the module's file, from which they are read.
+        name: the class.
+    """
     text = "".join(linecache.getlines(file))
     found = [node for node in _classes(text) if node.name == name]
     return _strings_below(found[-1]) if found else {}
@@ -394,11 +399,11 @@ def _strings_below(node: ast.ClassDef) -> dict[str, str]:
     found = {}
     for above, below in zip(node.body, node.body[1:], strict=False):
         if (
-            isinstance(above, ast.AnnAssign)
-            and isinstance(above.target, ast.Name)
+            isinstance(above, ast.AnnAssign | ast.Assign)
             and isinstance(below, ast.Expr)
             and isinstance(below.value, ast.Constant)
             and isinstance(below.value.value, str)
         ):
-            found[above.target.id] = " ".join(below.value.value.split())
+            target = above.targets[0] if isinstance(above, ast.Assign) else above.target
+            found[ast.unparse(target)] = " ".join(below.value.value.split())
     return found

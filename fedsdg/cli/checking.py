@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedsdg.cli.command import ConfigFiles, File
-from fedsdg.cli.options import print_json, print_remarks
+from fedsdg.cli.options import leave_out, print_json, print_remarks
 
 if TYPE_CHECKING:
     from fedsdg.experiment.config import Config
@@ -41,11 +41,17 @@ def check(
         fedsdg check --config needs
     """
     if files:
-        options = {**laid._asdict(), "brief": brief}
-        _require_files_alone(files, [name for name, value in options.items() if value])
+        for file in files:
+            if Path(file).suffix in (".yaml", ".yml"):
+                raise ValueError(f"{file} is a config: give `fedsdg check --config {file}`")
+        leave_out(
+            f"is for a config, and files are examined without one; name {files[0]} with --plugin "
+            "to check a config that uses it",
+            **laid._asdict(),
+            brief=brief,
+        )
         return _check_files(files, verbose, json)
-    if verbose:
-        raise ValueError("--verbose lists the properties of a file: name the file, or leave it out")
+    leave_out("lists the properties of a file: name the file, or leave it out", verbose=verbose)
     return _check_config(laid.load(), brief, json)
 
 
@@ -167,14 +173,3 @@ def _owner(one: Finding) -> str:
 
 def _follows(one: Finding, cause: Finding) -> bool:
     return one.cause == cause.property and _owner(one) == _owner(cause)
-
-
-def _require_files_alone(files: Sequence[str], options: Sequence[str]) -> None:
-    for file in files:
-        if Path(file).suffix in (".yaml", ".yml"):
-            raise ValueError(f"{file} is a config: give `fedsdg check --config {file}`")
-    for option in options:
-        raise ValueError(
-            f"files are examined by themselves, without a config: leave out --{option}, or "
-            f"name {files[0]} with --plugin to check a config that uses it"
-        )

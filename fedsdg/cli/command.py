@@ -8,11 +8,13 @@ help and a least value, ``ConfigFiles`` stands for the options that describe a c
 from __future__ import annotations
 
 import argparse
+import contextlib
 import inspect
 import re
 import shutil
 import textwrap
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import UnionType
 from typing import (
     TYPE_CHECKING,
@@ -46,7 +48,13 @@ Minutes = Annotated[float, "N", 0]
 
 
 class ConfigFiles(NamedTuple):
-    """The options that describe a config: files, single settings and plugins."""
+    """The options that describe a config.
+
+    Args:
+        config: laid over the default config, in order: files, or names of configs that ship
+        set: laid over the config, such as training.device=cuda
+        plugin: files that define further METHODS, or names of installed plugins
+    """
 
     config: Sequence[File]
     set: Sequence[Annotated[str, "KEY=VALUE"]]
@@ -59,13 +67,6 @@ class ConfigFiles(NamedTuple):
         return load_config([*self.config, *more], self.set, self.plugin)
 
 
-_CONFIG_HELP = {
-    "config": "laid over the default config, in order: files, or names of configs that ship",
-    "set": "laid over the config, such as training.device=cuda",
-    "plugin": "files that define further METHODS, or names of installed plugins",
-}
-
-
 class Description(NamedTuple):
     """The parts of a command's docstring."""
 
@@ -75,9 +76,9 @@ class Description(NamedTuple):
     example: str
 
 
-def describe(function: Callable[..., int]) -> Description:
-    """Read a command's docstring."""
-    doc = inspect.getdoc(function) or ""
+def describe(command: object) -> Description:
+    """Read the docstring of a command, or of ``ConfigFiles``."""
+    doc = inspect.getdoc(command) or ""
     text, *parts = re.split(r"^(Args|Example):\n", doc, flags=re.MULTILINE)
     sections = dict(zip(parts[::2], map(textwrap.dedent, parts[1::2]), strict=True))
     entries = re.findall(r"^(\w+): (.*(?:\n .*)*)", sections.get("Args", ""), re.MULTILINE)
@@ -92,7 +93,7 @@ _REPLACED = {
         ("table", "figure", "claims", "kernels", "throughput", "across", "page", "ledger"),
         "fedsdg render",
     ),
-    "train": "fedsdg run --partitions",
+    "train": "fedsdg run",
     "succeeded": "fedsdg summarise --succeeded",
     "documents": "make documents",
     "spent": "python -m fedsdg.files.spent",
@@ -187,9 +188,9 @@ def add_command(
     for parameter in inspect.signature(function).parameters.values():
         hint = hints[parameter.name]
         if hint is ConfigFiles:
+            of_config = describe(ConfigFiles).arguments
             for name, kind in get_type_hints(ConfigFiles, include_extras=True).items():
-                option = {**_keywords(kind), "default": []}
-                sub.add_argument(f"--{name}", help=_CONFIG_HELP[name], **option)
+                sub.add_argument(f"--{name}", help=of_config[name], **_keywords(kind), default=[])
         else:
             _add_argument(sub, parameter, hint, about.arguments[parameter.name])
     return sub
@@ -223,7 +224,8 @@ def _keywords(hint: Any) -> dict[str, Any]:
         return {**found, "nargs": "*"} if "nargs" in found else found
     if origin is Annotated:
         several = {"nargs": len(inside[1])} if isinstance(inside[1], tuple) else {}
-        return {**_keywords(inside[0]), "metavar": inside[1], **several}
+        checked = {"type": partial(_at_least, inside[2], inside[0])} if inside[2:] else {}
+        return {**_keywords(inside[0]), "metavar": inside[1], **several, **checked}
     if origin is Literal:
         return {"choices": inside}
     if inside:  # a sequence
@@ -231,30 +233,22 @@ def _keywords(hint: Any) -> dict[str, Any]:
     return {"action": "store_true"} if hint is bool else {"type": hint}
 
 
+def _at_least(least: int, kind: type[int | float], text: str) -> float:
+    """Read a number that may not be less."""
+    with contextlib.suppress(ValueError):
+        if (number := kind(text)) >= least:
+            return number
+    what = "a whole number" if kind is int else "a number"
+    raise argparse.ArgumentTypeError(f"must be {what} from {least}, not {text!r}")
+
+
 def call(arguments: argparse.Namespace) -> int:
     """Call the command that was parsed; return its exit code."""
-    function = arguments.function
-    given: dict[str, Any] = {}
-    for name, hint in get_type_hints(function, include_extras=True).items():
-        if hint is ConfigFiles:
-            given[name] = ConfigFiles(arguments.config, arguments.set, arguments.plugin)
-        elif name != "return":
-            given[name] = getattr(arguments, name)
-            _require_least(name, hint, given[name])
-    return int(function(**given))
-
-
-def _require_least(name: str, hint: Any, value: Any) -> None:
-    """Reject a number below the least that its hint allows."""
-    least = _least(hint)
-    for number in value if isinstance(value, list) else [value]:
-        if least is not None and number is not None and number < least:
-            option = name.replace("_", "-")
-            raise ValueError(f"--{option} is {number}, but must be at least {least}")
-
-
-def _least(hint: Any) -> int | None:
-    inside = get_args(hint)
-    if get_origin(hint) is Annotated:
-        return inside[2] if len(inside) > 2 else None
-    return _least(inside[0]) if inside else None
+    given = {
+        name: ConfigFiles(arguments.config, arguments.set, arguments.plugin)
+        if hint is ConfigFiles
+        else getattr(arguments, name)
+        for name, hint in get_type_hints(arguments.function).items()
+        if name != "return"
+    }
+    return int(arguments.function(**given))

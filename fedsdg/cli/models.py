@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from fedsdg.cli.command import ConfigFiles, Count, DataSet, File, Folder, Seed
-from fedsdg.cli.options import print_json, require_writable
+from fedsdg.cli.options import leave_out, print_json, require_writable
 from fedsdg.files import hint
 
 if TYPE_CHECKING:
@@ -147,9 +147,12 @@ def export(
             f"there is no folder {run}; name that of a run, as 'fedsdg run' prints it"
         )
     if tensorboard:
-        for option, value in (("output", output), ("client", client), ("backbone", backbone)):
-            if value:
-                raise ValueError(f"--{option} is for models; --tensorboard writes none")
+        leave_out(
+            "is for models; --tensorboard writes none",
+            output=output,
+            client=client,
+            backbone=backbone,
+        )
         require_writable(tensorboard, remedy="name another place with --tensorboard", kind="folder")
         from fedsdg.analysis.events import write_events
 

@@ -21,6 +21,21 @@ def print_json(content: Any) -> None:
     print(json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False))
 
 
+def leave_out(why: str, **options: object) -> None:
+    """Refuse options that mean nothing beside the others.
+
+    Args:
+        why: The end of the sentence, which begins with the option.
+        options: What was given for each of them; nothing, False and an empty list are not.
+
+    Raises:
+        ValueError: names the first that was given.
+    """
+    for name, value in options.items():
+        if value is not None and value is not False and value != () and value != []:
+            raise ValueError(f"--{name.replace('_', '-')} {why}")
+
+
 def print_remarks(config: Config) -> None:
     """Say on standard error what is left out of a user's data, and how it suits the backbone."""
     from fedsdg.experiment.declared_data import left_out, remarks

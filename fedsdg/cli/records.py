@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fedsdg.cli.command import ConfigFiles, File, Folder
-from fedsdg.cli.options import print_failures, print_json, require_writable
+from fedsdg.cli.options import leave_out, print_failures, print_json, require_writable
 
 if TYPE_CHECKING:
     from fedsdg.experiment.again import Again
@@ -75,7 +75,6 @@ def record(
     *,
     merge: bool = False,
     restamp: Annotated[Sequence[str], ("OLD", "NEW")] = (),
-    evidence: File = ".fedsdg/gate/evidence.json",
 ) -> int:
     """Keep in results/reference what tables and figures are made from.
 
@@ -84,23 +83,19 @@ def record(
         merge: keep the runs of the record that are not here
         restamp: runs recorded at the commit OLD get the address of NEW, which is checked out,
             where 'make gate BASE=OLD' found no difference
-        evidence: what the gate wrote
 
     Example:
         fedsdg run --grid smoke
         fedsdg record smoke
     """
     if restamp:
-        from fedsdg.experiment.restamping import commits
+        from fedsdg.experiment.restamping import EVIDENCE, commits
         from fedsdg.experiment.restamping import restamp as restamped
 
-        if merge:
-            raise ValueError(
-                "--restamp computes nothing that --merge could add; leave one of them out"
-            )
+        leave_out("adds computed runs, and --restamp computes none", merge=merge)
         pair = commits(*restamp)
         for name in experiment:
-            for sentence in restamped(name, *pair, Path(evidence)):
+            for sentence in restamped(name, *pair, EVIDENCE):
                 print(sentence)
         return 0
     require_writable("results/reference", remedy="call it in another folder")
@@ -140,9 +135,7 @@ def agree(experiment: Sequence[str], *, json: bool = False) -> int:
     return 0
 
 
-def trace(
-    file: File, *, row: str = "", column: str = "", configs: Folder = "config", json: bool = False
-) -> int:
+def trace(file: File, *, row: str = "", column: str = "", json: bool = False) -> int:
     r"""From a committed number to its runs, their hashes, and how to make them again.
 
     Args:
@@ -150,7 +143,6 @@ def trace(
             README.md or docs/findings.md; FILE:LINE names a line of it
         row: label or title of the row, as fedsdg or "FedSDG (half)"; id of a claim
         column: heading or csv name, as "IID, half, B"; words in any order
-        configs: folder of the configs
         json: print JSON
 
     Example:
@@ -163,7 +155,7 @@ def trace(
     number = traced(file, row, column)
     # One command for each experiment, with all of its runs behind the number.
     ways = {
-        experiment: again(experiment, runs, Path(configs))
+        experiment: again(experiment, runs, Path("config"))
         for experiment, runs in _grouped(number["runs"], lambda run: run["experiment"]).items()
     }
     if json:
@@ -202,12 +194,12 @@ def _lines(number: Mapping[str, Any], ways: Mapping[str, Again | None]) -> list[
     for folder, group in _grouped(runs, lambda run: run["run"].rpartition("/")[0]).items():
         seeds = ",".join(str(run["seed"]) for run in group)
         lines.append(("runs", f"{folder}/seed~{{{seeds}}}"))
-        lines.append(("config", _hashes(group, "config_hash")))
+        lines.append(("config", _hashes(group, "seed", "config_hash", ": ")))
     lines += [
-        ("partition", _hashes(runs, "partition_hash")),
-        ("data", _each(runs, "dataset", "data_hash")),
-        ("backbone", _each(runs, "backbone", "backbone_hash")),
-        ("code", ", ".join({str(run["source_hash"])[:12]: None for run in runs})),
+        ("partition", _hashes(runs, "seed", "partition_hash", ": ")),
+        ("data", _hashes(runs, "dataset", "data_hash")),
+        ("backbone", _hashes(runs, "backbone", "backbone_hash")),
+        ("code", "  ".join(dict.fromkeys(str(run["source_hash"])[:12] for run in runs))),
         *(("made", text) for text in dict.fromkeys(_made(run["made"]) for run in runs)),
     ]
     for experiment, way in ways.items():
@@ -221,23 +213,16 @@ def _lines(number: Mapping[str, Any], ways: Mapping[str, Again | None]) -> list[
     return lines
 
 
-def _hashes(runs: Sequence[Mapping[str, Any]], name: str) -> str:
-    """Return the beginning of a hash for each seed, each once."""
-    return "  ".join({f"{run['seed']}: {str(run[name])[:12]}": None for run in runs})
+def _hashes(runs: Sequence[Mapping[str, Any]], name: str, digest: str, between: str = " ") -> str:
+    """Return names of all runs, each once and with the beginning of its hash: "digits efaf8…"."""
+    pairs = ((run[name], str(run[digest] or "")[:12] or "(not kept)") for run in runs)
+    return "  ".join(dict.fromkeys(f"{value}{between}{text}" for value, text in pairs))
 
 
 def _short(value: Any) -> str:
     if value is None:
         return "–"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _each(runs: Sequence[Mapping[str, Any]], name: str, digest: str) -> str:
-    """Return "digits efaf81ffb1c4" of all runs, each once."""
-    pairs = {(run[name], run[digest]): None for run in runs}
-    return ", ".join(
-        f"{value} {'(hash not kept)' if of is None else of[:12]}" for value, of in pairs
-    )
 
 
 def _made(facts: Mapping[str, Any] | None) -> str:

@@ -6,10 +6,9 @@ import shutil
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedsdg.cli.command import ConfigFiles, File, Folder, Method
+from fedsdg.cli.command import ConfigFiles, File, Method
 from fedsdg.cli.options import print_json
 from fedsdg.files import hint
 
@@ -21,7 +20,6 @@ def methods(
     name: Sequence[Method] = (),
     *,
     plugin: Sequence[File] = (),
-    markdown: bool = False,
     json: bool = False,
 ) -> int:
     """List the methods by family, or print all about one.
@@ -32,7 +30,6 @@ def methods(
     Args:
         name: [show] and a method
         plugin: files that define further METHODS, or names of installed plugins
-        markdown: the whole page, docs/methods.md
         json: print JSON
 
     Example:
@@ -57,11 +54,7 @@ def methods(
             print("\n".join(lines(words[0], row, wide)))
         return 0
     table = {method: find_row(method, place) for method, place in known.items()}
-    if markdown:
-        from fedsdg.methods.page import method_page
-
-        print(method_page(table), end="")
-    elif json:
+    if json:
         print_json([facts(method, row) for method, row in table.items()])
     else:
         # In a pipe a line is not cut.
@@ -122,33 +115,28 @@ def data(laid: ConfigFiles, *, json: bool = False) -> int:
     return 0
 
 
-def arenas(*, configs: Folder | None = None, json: bool = False) -> int:
+def arenas(*, json: bool = False) -> int:
     """List the experiments that ship, with a sentence on each.
 
     Args:
-        configs: default: config, of the checkout
         json: print JSON
 
     Example:
         fedsdg arenas
     """
-    from fedsdg.experiment.arenas import CONFIGS
     from fedsdg.experiment.arenas import arenas as listed
 
-    folder = Path(configs) if configs else CONFIGS
-    experiments = list(listed(folder))
+    experiments = list(listed())
     if json:
         print_json([asdict(one) for one in experiments])
         return 0
     wide = shutil.get_terminal_size().columns - 1
     for one in experiments:
-        files = [folder / name for name in (*one.over, one.file)]
-        if folder == CONFIGS:  # These go by their names in any folder.
-            files = [file.relative_to(folder).with_suffix("") for file in files]
+        files = " ".join(file.removesuffix(".yaml") for file in (*one.over, one.file))
         counts = {name: getattr(one, f"{name}s") for name in ("method", "round", "seed", "run")}
         size = ", ".join(f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items())
         record = "with a committed record" if one.recorded else "no committed record"
         print(f"{one.name}: {', '.join(one.datasets)}, {one.clients} clients")
         print(textwrap.fill(one.about, wide, initial_indent="  ", subsequent_indent="  "))
-        print(f"  {size}; {record}\n  fedsdg run --grid {' '.join(map(str, files))}\n")
+        print(f"  {size}; {record}\n  fedsdg run --grid {files}\n")
     return 0

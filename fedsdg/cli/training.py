@@ -1,4 +1,4 @@
-"""Commands that train: a run, a cell or a whole grid, a search, an experiment by the workflow."""
+"""Commands that train: a run or a whole grid, a search, an experiment by the workflow."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedsdg.cli.command import (
-    FORESEEN,
     ConfigFiles,
     Count,
     DataSet,
@@ -22,7 +21,14 @@ from fedsdg.cli.command import (
     Minutes,
     Seed,
 )
-from fedsdg.cli.options import print_failures, print_remarks, require_writable, where_next
+from fedsdg.cli.options import (
+    leave_out,
+    print_failures,
+    print_json,
+    print_remarks,
+    require_writable,
+    where_next,
+)
 from fedsdg.experiment.store import store_folder
 from fedsdg.files.places import RECORD, SEARCH, filled
 
@@ -43,8 +49,6 @@ def run(
     skew: str | None = None,
     seed: Seed | None = None,
     output: Folder | None = None,
-    partitions: Sequence[File] = (),
-    backbone: File | None = None,
     grid: Sequence[File] | None = None,
     jobs: Count = 1,
     seeds_together: Count = 1,
@@ -64,9 +68,6 @@ def run(
         skew: of the config, or any: dirichlet~0.05, classes~2, iid
         seed: default: the config's first
         output: default: where the grid would have it
-        partitions: a cell, as a job of the workflow: a file for each seed of the config, all of
-            them in one process; a failed seed is a row
-        backbone: of a cell; not with trainable: full
         grid: a whole grid with summary, tables, figures and claims; files laid over the config
         jobs: of a grid: runs side by side
         seeds_together: of a grid: seeds of a cell trained in one pass, meant for a GPU
@@ -82,47 +83,69 @@ def run(
         fedsdg run --grid smoke --jobs 2
     """
     config = laid.load(grid or ())
-    single = {"method": method, "dataset": dataset, "skew": skew, "seed": seed, "output": output}
-    given = [name for name, value in single.items() if value is not None]
-    if grid is not None and given:
-        raise ValueError(f"--{given[0]} is for one run; choose runs of a grid with --only")
-    if grid is None and method is None:
-        raise ValueError("name a method with --method, or a whole grid with --grid")
-    cell = {"partitions": partitions, "backbone": backbone}
-    many = {"jobs": jobs > 1, "seeds-together": seeds_together > 1, "only": only}
-    many |= {"minutes": minutes is not None, "runs-only": runs_only}
-    many |= {"continue-record": continue_record}
-    for name, value in (cell if grid is not None else many).items():
-        if value:
-            meant = "one cell, not for --grid" if grid is not None else "a whole grid: add --grid"
-            raise ValueError(f"--{name} is for {meant}")
-    if backbone and not partitions:
-        raise ValueError("--backbone is for a cell: name its --partitions as well")
+    if grid is None:
+        leave_out(
+            "is for a whole grid: add --grid",
+            jobs=jobs > 1,
+            seeds_together=seeds_together > 1,
+            only=only,
+            continue_record=continue_record,
+            minutes=minutes,
+            runs_only=runs_only,
+        )
+        if method is None:
+            raise ValueError("name a method with --method, or a whole grid with --grid")
+    else:
+        leave_out(
+            "is for one run; choose runs of a grid with --only",
+            method=method,
+            dataset=dataset,
+            skew=skew,
+            seed=seed,
+            output=output,
+        )
     require_writable(store_folder(), remedy="name another place with FEDSDG_STORE")
     require_writable(output or "results", kind="folder")
-    if grid is not None:
-        from fedsdg.experiment.continuing import is_asked_for
+    if method is not None:
+        return _run_one(config, output, method, dataset, skew, seed)
+    from fedsdg.experiment.continuing import is_asked_for
+    from fedsdg.experiment.grid import run_grid
+    from fedsdg.experiment.possible import require_possible
 
-        options = {"jobs": jobs, "only": only, "minutes": minutes, "runs_only": runs_only}
-        options |= {"seeds_together": seeds_together}
-        options |= {"continue_record": continue_record or is_asked_for()}
-        return _run_grid(config, options)
-    if partitions:
-        lacking = [name for name in ("dataset", "skew", "output") if single[name] is None]
-        if lacking:
-            raise ValueError(f"a cell needs --{lacking[0]} beside --partitions")
-        return _run_cell(config, single, partitions, backbone)
-    return _run_one(config, single)
+    require_possible(config)
+    print_remarks(config)
+    failed = run_grid(
+        config,
+        store_folder(),
+        jobs=jobs,
+        only=only,
+        minutes=minutes,
+        seeds_together=seeds_together,
+        continue_record=continue_record or is_asked_for(),
+        runs_only=runs_only,
+    )
+    if failed:
+        print_failures(failed, "mend the cause, and give the same command again")
+        return 1
+    if not runs_only:
+        print("\n".join(where_next(config)))
+    return 0
 
 
-def _run_one(config: Config, wanted: dict[str, Any]) -> int:
+def _run_one(
+    config: Config,
+    output: str | None,
+    method: str,
+    dataset: str | None,
+    skew: str | None,
+    seed: int | None,
+) -> int:
     from fedsdg.experiment.chance import ON_THE_GLOBAL_TEST, chance_of_run
     from fedsdg.experiment.machine.progress import round_progress
     from fedsdg.experiment.single import do, single
     from fedsdg.files import read_json
 
-    names = [wanted[name] for name in ("method", "dataset", "skew", "seed")]
-    one = single(config, *names)
+    one = single(config, method, dataset, skew, seed)
     if one.method.label not in [method.label for method in config.methods]:
         values = ", ".join(f"{key}={value}" for key, value in one.method.parameters.items())
         print(
@@ -131,12 +154,12 @@ def _run_one(config: Config, wanted: dict[str, Any]) -> int:
             file=sys.stderr,
         )
     print_remarks(one.config)
-    output = Path(wanted["output"] or one.folder)
-    failure = do(one, store_folder(), output, round_progress)
+    folder = Path(output) if output else one.folder
+    failure = do(one, store_folder(), folder, round_progress)
     if failure:
         print(f"fedsdg: error: {one.title} failed: {failure}", file=sys.stderr)
         return 1
-    result = read_json(output / "result.json")
+    result = read_json(folder / "result.json")
     chance = chance_of_run(result)
     for name, value in result["last"].items():
         if value is None:
@@ -144,88 +167,9 @@ def _run_one(config: Config, wanted: dict[str, Any]) -> int:
         remark = chance.remark(value) if chance and name in ON_THE_GLOBAL_TEST else ""
         text = value if name == "round" else f"{value:.4f}"
         print(f"{name:28s}{text}{f'  {remark}' if remark else ''}")
-    print(f"records in {output}")
-    print(f"its curves: fedsdg export {output} --tensorboard events")
+    print(f"records in {folder}")
+    print(f"its curves: fedsdg export {folder} --tensorboard events")
     print("tables and figures of a whole experiment: fedsdg run --grid smoke")
-    return 0
-
-
-def _run_cell(
-    config: Config, wanted: dict[str, Any], partitions: Sequence[str], backbone: str | None
-) -> int:
-    """Train all seeds of one cell; a failed seed is a row."""
-    from fedsdg.data.partition_files import read_partition
-    from fedsdg.experiment.continuing import is_asked_for, take_from_record
-    from fedsdg.experiment.loading import load_images
-    from fedsdg.experiment.machine.progress import round_progress
-    from fedsdg.experiment.material import prepare_material
-    from fedsdg.experiment.possible import require_possible
-    from fedsdg.experiment.run_files import address
-    from fedsdg.experiment.runs import execute, record_failure
-    from fedsdg.models.backbones import load_backbone
-
-    dataset, skew, store = wanted["dataset"], wanted["skew"], store_folder()
-    method = config.method(wanted["method"])
-    require_possible(config, method.label)
-    if len(partitions) != len(config.seeds):
-        raise ValueError(
-            f"--partitions names {len(partitions)} files, but the config has "
-            f"{len(config.seeds)} seeds; name one file a seed, in the config's order"
-        )
-    runs = [
-        (
-            config.run(dataset, skew, method, seed),
-            Path(wanted["output"], f"seed~{seed}"),
-            config.identity(dataset, skew, method, seed),
-        )
-        for seed in config.seeds
-    ]
-    try:
-        images = load_images(config.source(dataset))
-        weights = load_backbone(backbone) if backbone else None
-        material = prepare_material(images, weights, config.training.device)
-    except FORESEEN as error:
-        for entry in runs:
-            failure = record_failure(entry[0], error, *entry[1:])
-        print(f"fedsdg: error: all seeds failed: {failure}", file=sys.stderr)
-        return 0
-    for (one, folder, identity), path in zip(runs, partitions, strict=True):
-        title = f"{dataset} {skew} {method.label} seed {one.seed}"
-        with round_progress(title, config.federation.rounds) as progress:
-            try:
-                shares = read_partition(path)
-            except FORESEEN as error:
-                outcome: str | None = record_failure(one, error, folder, identity)
-            else:
-                if is_asked_for():
-                    wanted_runs = [address(one, material, shares)]
-                    take_from_record(config.experiment, wanted_runs, store)
-                outcome = execute(
-                    one,
-                    material,
-                    shares,
-                    folder,
-                    store=store,
-                    identity=identity,
-                    progress=progress,
-                    checkpoint_seconds=config.checkpoint_seconds,
-                )
-        print(f"{title}: {outcome or 'ok'}", file=sys.stderr, flush=True)
-    return 0
-
-
-def _run_grid(config: Config, options: dict[str, Any]) -> int:
-    from fedsdg.experiment.grid import run_grid
-    from fedsdg.experiment.possible import require_possible
-
-    require_possible(config)
-    print_remarks(config)
-    failed = run_grid(config, store_folder(), **options)
-    if failed:
-        print_failures(failed, "mend the cause, and give the same command again")
-        return 1
-    if not options["runs_only"]:
-        print("\n".join(where_next(config)))
     return 0
 
 
@@ -390,7 +334,6 @@ def compare(
 
     from fedsdg.analysis.tables.render import to_text
     from fedsdg.analysis.tables.standing import differences, places, standing_table
-    from fedsdg.cli.options import print_json
     from fedsdg.experiment import comparing
     from fedsdg.files import read_json
 

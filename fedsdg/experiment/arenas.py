@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.config_files import load_config, merged_config
@@ -39,25 +38,17 @@ class Arena:
     recorded: bool
 
 
-def arenas(folder: Path = CONFIGS) -> Iterator[Arena]:
-    """All experiments below a folder of configs, the first one first.
-
-    Their records lie in ``results/reference`` beside the folder. Raises ``FileNotFoundError`` where
-    there are none, and ``ValueError`` for a file that is no config.
-    """
-    if not (folder / FIRST).is_file():
-        raise FileNotFoundError(
-            f"there is no {folder / FIRST}; name the folder of a checkout's configs with --configs"
-        )
-    files = sorted(folder.rglob("*.yaml"), key=lambda file: (file.parent != folder, file))
-    for file in sorted(files, key=lambda file: file != folder / FIRST):
-        said = merged_config([folder / FIRST, file]).get("over")
-        over = [folder / name for name in said] if isinstance(said, list) else []
-        config = load_config([folder / FIRST, *over, file])
-        yield _arena(config, file.relative_to(folder).as_posix(), folder)
+def arenas() -> Iterator[Arena]:
+    """Yield all experiments that ship, the first one first."""
+    files = sorted(CONFIGS.rglob("*.yaml"), key=lambda file: (file.parent != CONFIGS, file))
+    for file in sorted(files, key=lambda file: file != CONFIGS / FIRST):
+        said = merged_config([CONFIGS / FIRST, file]).get("over")
+        over = [CONFIGS / name for name in said] if isinstance(said, list) else []
+        config = load_config([CONFIGS / FIRST, *over, file])
+        yield _arena(config, file.relative_to(CONFIGS).as_posix())
 
 
-def _arena(config: Config, file: str, folder: Path) -> Arena:
+def _arena(config: Config, file: str) -> Arena:
     methods, seeds = len(config.methods), len(config.seeds)
     record = filled(RECORD, experiment=config.experiment)
     return Arena(
@@ -72,5 +63,5 @@ def _arena(config: Config, file: str, folder: Path) -> Arena:
         seeds=seeds,
         runs=methods * len(config.datasets) * len(config.settings) * seeds,
         # A search may lie there before its runs.
-        recorded=(folder.parent / record / "runs.parquet").is_file(),
+        recorded=(CONFIGS.parent / record / "runs.parquet").is_file(),
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from fedsdg.files import meanings, records
+from fedsdg.files import records
 from fedsdg.methods.markdown import table
+from fedsdg.parts import meanings_below
 
 _HEAD = f"""\
 # The record formats
@@ -52,36 +53,51 @@ between 0 and 1, θ is the server's model, Δ_k = θ_k − θ the update of clie
 round and K all clients.
 """
 _MORE = "Where they say something."
-_TABLES: tuple[tuple[str, pa.Schema, Mapping[str, str]], ...] = (
-    ("rounds", records.ROUNDS_SCHEMA, meanings.ROUNDS),
-    ("clients", records.CLIENTS_SCHEMA, meanings.CLIENTS),
-    ("trace", records.TRACE_SCHEMA, meanings.TRACE),
-    ("timings", records.TIMINGS_SCHEMA, meanings.TIMINGS),
-)
+#: Table -> the classes of ``fedsdg.files.records`` that its rows are made of.
+_ROWS: Mapping[str, Sequence[type]] = {
+    "rounds": (records.Round, records.Evaluation),
+    "clients": (records.Client,),
+    "trace": (records.Step,),
+    "timings": (records.Seconds,),
+}
 
 
-def record_page(declared: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+def record_page(declared: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
     """Markdown: every column of the records with its type and meaning, in the files' order.
 
-    ``declared``: the columns that parts, conditions and observers fill, as the declarations have
-    them. Raises ``KeyError`` for a column of a schema that ``meanings`` does not explain.
+    Args:
+        declared: the columns that parts, conditions and observers fill, as the declarations have
+            them.
+
+    Raises:
+        KeyError: a column of every run is not explained.
     """
+    others = {
+        table: [(one["name"], one["kind"], one["meaning"]) for one in columns]
+        for table, columns in declared.items()
+    }
     further = {
-        "rounds": [
-            *declared["rounds"],
-            *({"name": n, "kind": "float64", "meaning": m} for n, m in meanings.GROUPS.items()),
-        ],
-        "clients": [*declared["clients"], *declared["diagnostics"]],
+        "rounds": [*others["rounds"], *_explained(records.GroupEvaluation)],
+        "clients": [*others["clients"], *others["diagnostics"]],
     }
     parts = [_HEAD]
-    for name, schema, known in _TABLES:
-        rows = ((f"`{one.name}`", _kind(one.type), known[one.name]) for one in schema)
-        parts += [f"## `{name}.parquet`\n", table(("column", "type", "meaning"), rows)]
+    for name, rows in _ROWS.items():
+        parts += [f"## `{name}.parquet`\n", _columns(itertools.chain(*map(_explained, rows)))]
         if name in further:
-            rows = ((f"`{one['name']}`", one["kind"], one["meaning"]) for one in further[name])
-            parts += [f"## Further columns of {name}\n", f"{_MORE}\n"]
-            parts.append(table(("column", "type", "meaning"), rows))
+            parts += [f"## Further columns of {name}\n", f"{_MORE}\n", _columns(further[name])]
     return "\n".join(parts)
+
+
+def _columns(entries: Iterable[tuple[str, str, str]]) -> str:
+    rows = ((f"`{name}`", kind, meaning) for name, kind, meaning in entries)
+    return table(("column", "type", "meaning"), rows)
+
+
+def _explained(row: type) -> Iterator[tuple[str, str, str]]:
+    """Yield name, type and meaning of the columns of a class."""
+    meanings = meanings_below(str(records.__file__), row.__name__)
+    for name, kind in records.columns_in(row):
+        yield name, _kind(kind), meanings[name]
 
 
 def _kind(kind: pa.DataType) -> str:

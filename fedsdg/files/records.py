@@ -21,76 +21,7 @@ _KEY = b"fedsdg.format"
 #: How many rows a row group has, which is what pyarrow takes.
 ROWS_OF_A_GROUP = 1024 * 1024
 
-#: What evaluation yields for one round; also the keys of ``last`` and ``selected``.
-METRICS = (
-    "personal_accuracy",
-    "personal_std",
-    "personal_worst_decile",
-    "personal_accuracy_weighted",
-    "global_accuracy",
-    "global_loss",
-    "val_accuracy",
-    "expected_accuracy",
-    "expected_std",
-    "expected_worst_decile",
-    "global_val_accuracy",
-)
-
-#: Of those, what is reported only where clients differ so: over the clients that agree (a) and
-#: that conflict (b), and over those that never train (new).
-METRICS_OF_GROUPS = ("expected_accuracy_a", "expected_accuracy_b", "expected_accuracy_new")
-
-ROUNDS_SCHEMA = pa.schema(
-    [
-        ("round", pa.int32()),
-        ("train_loss", pa.float64()),
-        ("gate_penalty", pa.float64()),
-        ("private_penalty", pa.float64()),
-        ("update_norm_mean", pa.float64()),
-        ("update_norm_max", pa.float64()),
-        ("drift", pa.float64()),
-        ("weight_mean", pa.float64()),
-        ("weight_std", pa.float64()),
-        ("weight_min", pa.float64()),
-        ("weight_max", pa.float64()),
-        ("weight_zeros", pa.float64()),
-        ("weight_entropy", pa.float64()),
-        ("alignment_mean", pa.float64()),
-        ("alignment_min", pa.float64()),
-        ("alignment_max", pa.float64()),
-        ("degenerate", pa.float64()),
-        ("bytes_up", pa.int64()),
-        ("bytes_down", pa.int64()),
-        ("local_steps", pa.int64()),
-        ("samples_processed", pa.int64()),
-        ("evaluated", pa.bool_()),
-        *((name, pa.float64()) for name in METRICS),
-    ]
-)
-
-CLIENTS_SCHEMA = pa.schema(
-    [
-        ("round", pa.int32()),
-        ("client", pa.int32()),
-        ("participated", pa.bool_()),
-        ("weight", pa.float64()),
-        ("alignment", pa.float64()),
-        ("update_norm", pa.float64()),
-        ("train_loss", pa.float64()),
-        ("local_steps", pa.int64()),
-        ("samples_processed", pa.int64()),
-        ("val_accuracy", pa.float64()),
-        ("test_accuracy", pa.float64()),
-        ("n_train", pa.int32()),
-        ("n_val", pa.int32()),
-        ("n_test", pa.int32()),
-        ("gates", pa.list_(pa.float64())),
-        ("expected_accuracy", pa.float64()),
-        ("drawn", pa.bool_()),
-        ("steps", pa.int64()),
-    ]
-)
-
+#: The types of columns, by their names in the declarations.
 _KINDS = {
     "int32": pa.int32(),
     "int64": pa.int64(),
@@ -99,6 +30,191 @@ _KINDS = {
     "list of float64": pa.list_(pa.float64()),
     "binary": pa.binary(),
 }
+
+# A row of each table: the columns that every run has, below each what it means. Whoever fills a
+# further column declares it (``files/columns.py``).
+
+
+class Round:
+    """A round, but for what evaluation yields."""
+
+    round = pa.int32()
+    "round, from 1"
+    train_loss = pa.float64()
+    "training loss, mean over the cohort"
+    gate_penalty = pa.float64()
+    "Σ_l m_l of Eq. 5, without λ₁; mean over the cohort"
+    private_penalty = pa.float64()
+    "‖θ_p‖² of Eq. 5, without λ₂; mean over the cohort"
+    update_norm_mean = pa.float64()
+    "mean of ‖Δ_k‖ over the updates that arrived"
+    update_norm_max = pa.float64()
+    "largest ‖Δ_k‖"
+    drift = pa.float64()
+    "√(mean ‖Δ_k‖² − ‖mean Δ_k‖²): how far clients' parameters are from their mean"
+    weight_mean = pa.float64()
+    "mean of the clients' weights in the rule's step"
+    weight_std = pa.float64()
+    "their standard deviation (divisor M)"
+    weight_min = pa.float64()
+    "smallest weight"
+    weight_max = pa.float64()
+    "largest weight"
+    weight_zeros = pa.float64()
+    "number of weights below 1e-6"
+    weight_entropy = pa.float64()
+    "−Σ w_k ln w_k, in nats"
+    alignment_mean = pa.float64()
+    "mean of the alignment of an update with the rule's reference"
+    alignment_min = pa.float64()
+    "smallest alignment"
+    alignment_max = pa.float64()
+    "largest alignment"
+    degenerate = pa.float64()
+    "1 where the rule fell back on uniform weights"
+    bytes_up = pa.int64()
+    "bytes that all clients of the round sent"
+    bytes_down = pa.int64()
+    "bytes that all clients of the round downloaded"
+    local_steps = pa.int64()
+    "steps of the optimiser, of all clients of the round"
+    samples_processed = pa.int64()
+    "samples in these steps and in a stopping rule's gradients, repetitions counted"
+    evaluated = pa.bool_()
+    "whether this round was evaluated; the columns below are empty otherwise"
+
+
+class Evaluation:
+    """What evaluation yields for one round; also the keys of ``last`` and ``selected``."""
+
+    personal_accuracy = pa.float64()
+    "accuracy of a client's own model on its test samples, mean over clients"
+    personal_std = pa.float64()
+    "its standard deviation over clients (divisor: their number)"
+    personal_worst_decile = pa.float64()
+    "its mean over the tenth of the clients that are worst off, of those that were ever drawn"
+    personal_accuracy_weighted = pa.float64()
+    "its mean weighted by the clients' test samples, those beyond `federation.own_images` counted"
+    global_accuracy = pa.float64()
+    "accuracy of the server's model on the global test set"
+    global_loss = pa.float64()
+    "its mean cross-entropy there"
+    val_accuracy = pa.float64()
+    """accuracy of clients' own models on their validation samples, mean over clients; picks the
+    round called selected"""
+    expected_accuracy = pa.float64()
+    """accuracy of a client's own model on the whole global test set as the client sees it (its
+    labels, its view, weighted by its classes), mean over clients"""
+    expected_std = pa.float64()
+    "its standard deviation over clients (divisor: their number)"
+    expected_worst_decile = pa.float64()
+    "its mean over the worst tenth, as above"
+    global_val_accuracy = pa.float64()
+    "accuracy of the server's model on all clients' validation samples"
+
+
+class GroupEvaluation:
+    """What is evaluated where clients differ, over each group; only then it is recorded."""
+
+    expected_accuracy_a = pa.float64()
+    "expected_accuracy over the clients that agree"
+    expected_accuracy_b = pa.float64()
+    "expected_accuracy over the clients that differ"
+    expected_accuracy_new = pa.float64()
+    "expected_accuracy over the clients that never train, in the last quarter of the rounds"
+
+
+class Client:
+    """A client that trained, arrived or was evaluated in a round."""
+
+    round = pa.int32()
+    "round, from 1"
+    client = pa.int32()
+    "number of the client, 0 … K−1"
+    participated = pa.bool_()
+    "whether it trained in this round"
+    weight = pa.float64()
+    "its weight in the rule's step"
+    alignment = pa.float64()
+    "alignment of its update with the rule's reference"
+    update_norm = pa.float64()
+    "‖Δ_k‖"
+    train_loss = pa.float64()
+    "its mean training loss"
+    local_steps = pa.int64()
+    "its steps of the optimiser in this round"
+    samples_processed = pa.int64()
+    "samples in these steps and in a stopping rule's gradients, repetitions counted"
+    val_accuracy = pa.float64()
+    "accuracy of its own model on its validation samples"
+    test_accuracy = pa.float64()
+    "accuracy of its own model on its test samples"
+    n_train = pa.int32()
+    "its training samples"
+    n_val = pa.int32()
+    "its validation samples, of which at most `federation.own_images` are used"
+    n_test = pa.int32()
+    "its test samples, at most `federation.own_images` alike"
+    gates = pa.list_(pa.float64())
+    "its gates m = σ(a), in the order of the blocks; empty before it has trained"
+    expected_accuracy = pa.float64()
+    """accuracy of its own model on the whole global test set as the client sees it (its labels,
+    its view, weighted by its classes)"""
+    drawn = pa.bool_()
+    "whether it has ever trained"
+    steps = pa.int64()
+    "its local steps so far, over all rounds"
+
+
+class Step:
+    """A local step of a client, where it is traced."""
+
+    round = pa.int32()
+    "round, from 1"
+    client = pa.int32()
+    "number of the client, 0 … K−1"
+    step = pa.int32()
+    "local step of the client"
+    task_loss = pa.float64()
+    "loss without penalties"
+    gate_penalty = pa.float64()
+    "Σ_l m_l of Eq. 5, without λ₁"
+    private_penalty = pa.float64()
+    "‖θ_p‖² of Eq. 5, without λ₂"
+    gate_min = pa.float64()
+    "smallest of its gates"
+    gate_mean = pa.float64()
+    "mean of its gates"
+    gate_max = pa.float64()
+    "largest of its gates"
+
+
+class Seconds:
+    """The time that a round took."""
+
+    round = pa.int32()
+    "round, from 1"
+    train_seconds = pa.float64()
+    "seconds of local training, all clients of the round"
+    aggregate_seconds = pa.float64()
+    "seconds of the server's step"
+    evaluate_seconds = pa.float64()
+    "seconds of the evaluation"
+
+
+def columns_in(row: type) -> list[tuple[str, pa.DataType]]:
+    """Return the names and types of the columns that a class of these names."""
+    return [(name, kind) for name, kind in vars(row).items() if isinstance(kind, pa.DataType)]
+
+
+ROUNDS_SCHEMA = pa.schema([*columns_in(Round), *columns_in(Evaluation)])
+CLIENTS_SCHEMA = pa.schema(columns_in(Client))
+TRACE_SCHEMA = pa.schema(columns_in(Step))
+TIMINGS_SCHEMA = pa.schema(columns_in(Seconds))
+#: What evaluation yields for one round, over all clients.
+METRICS = tuple(name for name, _ in columns_in(Evaluation))
+#: What it yields over groups of clients, where clients differ.
+METRICS_OF_GROUPS = tuple(name for name, _ in columns_in(GroupEvaluation))
 
 
 def more(table: Literal["rounds", "clients"], own: Iterable[Column] = ()) -> pa.Schema:
@@ -116,30 +232,6 @@ def more(table: Literal["rounds", "clients"], own: Iterable[Column] = ()) -> pa.
 def recorded_diagnostics() -> tuple[str, ...]:
     """What the package's rules say of each client that is recorded, by its name."""
     return tuple(one["name"] for one in declarations()["columns"]["diagnostics"])
-
-
-TRACE_SCHEMA = pa.schema(
-    [
-        ("round", pa.int32()),
-        ("client", pa.int32()),
-        ("step", pa.int32()),
-        ("task_loss", pa.float64()),
-        ("gate_penalty", pa.float64()),
-        ("private_penalty", pa.float64()),
-        ("gate_min", pa.float64()),
-        ("gate_mean", pa.float64()),
-        ("gate_max", pa.float64()),
-    ]
-)
-
-TIMINGS_SCHEMA = pa.schema(
-    [
-        ("round", pa.int32()),
-        ("train_seconds", pa.float64()),
-        ("aggregate_seconds", pa.float64()),
-        ("evaluate_seconds", pa.float64()),
-    ]
-)
 
 
 def write_parquet(

@@ -20,7 +20,7 @@ from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze
 from tests.suited import suited
 
-from .outcomes import documented, pick
+from .outcomes import damaged, documented, pick
 
 MADE_FOR = {"run": {"seed": 0, "method": "scaffold"}, "sources": "abc"}
 TABLES = ("rounds", "clients", "trace", "timings")
@@ -86,29 +86,15 @@ class Kept:
         return records == rows and all(torch.equal(tensors[n], v) for n, v in expected.items())
 
 
-def damaged(rng, files):
-    """Bytes of one file that are others; its name."""
+NESTED = [b"[" * 100_000, b'{"a":' * 100_000, b"3", b"[]", b"null", b'{"format": 2}']
+
+
+def changed(rng, files):
+    """Bytes of one file that are others, or none; its name."""
     name = pick(rng, list(files))
-    raw = bytearray(files[name])
-    how = pick(rng, ["cut", "flip", "random", "gone", "other", "longer", "empty", "nested"])
-    if how == "cut":
-        del raw[int(rng.integers(len(raw))) :]
-    elif how == "flip":
-        for _ in range(int(rng.integers(1, 3))):
-            raw[int(rng.integers(len(raw)))] ^= 1 << int(rng.integers(8))
-    elif how == "random":
-        raw = rng.bytes(int(rng.integers(200)))
-    elif how == "other":
-        raw = files[pick(rng, list(files))]
-    elif how == "longer":
-        raw += rng.bytes(5)
-    elif how == "empty":
-        raw = b""
-    elif how == "nested":
-        raw = pick(
-            rng, [b"[" * 100_000, b'{"a":' * 100_000, b"3", b"[]", b"null", b'{"format": 2}']
-        )
-    files[name] = None if how == "gone" else bytes(raw)
+    how = pick(rng, ["gone", "other", "nested", *["damaged"] * 4])
+    others = {"gone": None, "other": files[pick(rng, list(files))], "nested": pick(rng, NESTED)}
+    files[name] = damaged(rng, files[name]) if how == "damaged" else others[how]
     return name
 
 
@@ -142,13 +128,13 @@ def forged(rng, files):
 
 def check(rng, folder, kept):
     """One restoring; what is wrong with its outcome, or None."""
-    files, changed = dict(kept.files), set()
-    edits = [pick(rng, [damaged, damaged, forged]) for _ in range(pick(rng, [0, 1, 1, 1, 2, 3]))]
+    files, names = dict(kept.files), set()
+    edits = [pick(rng, [changed, changed, forged]) for _ in range(pick(rng, [0, 1, 1, 1, 2, 3]))]
     for edit in edits:
         if None in files.values():
             break  # A file is missing already.
         try:
-            changed.add(edit(rng, files))
+            names.add(edit(rng, files))
         except (ValueError, KeyError, TypeError, RecursionError):
             break  # A manifest that was damaged before cannot be forged.
     others = [{"run": {"seed": 1}}, {"run": {}}]  # No manifest is forged to say so.
@@ -161,7 +147,7 @@ def check(rng, folder, kept):
         name = pick(rng, list(files))
         (folder / name).unlink(missing_ok=True)
         (folder / name).mkdir()
-        changed.add(name)
+        names.add(name)
     said = []
     try:
         with closing(Checkpoints(folder, made_for)) as checkpoints:
@@ -170,14 +156,14 @@ def check(rng, folder, kept):
         fault = documented(error)
         if fault is None and not kept.is_at(0):
             fault = "refused, but something was restored"
-        if fault is None and not changed and made_for == MADE_FOR:
+        if fault is None and not names and made_for == MADE_FOR:
             fault = f"refused: {error}"
     else:
-        fault = _wrong(kept, changed, made_for, facts, said)
+        fault = _wrong(kept, names, made_for, facts, said)
     finally:
         shutil.rmtree(folder)
         kept.reset()
-    return fault and f"{fault} [{sorted(map(str, changed))}, {[e.__name__ for e in edits]}]"
+    return fault and f"{fault} [{sorted(map(str, names))}, {[e.__name__ for e in edits]}]"
 
 
 def _wrong(kept, changed, made_for, facts, said):

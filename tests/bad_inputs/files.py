@@ -15,8 +15,8 @@ from safetensors.torch import load
 
 from fedsdg.aggregation.engines.files.streaming import aggregate_files, read_state
 
-from . import references
-from .outcomes import documented, pick
+from . import arrays, references
+from .outcomes import damaged, documented, pick
 
 KINDS = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
 DOCUMENTED = (ValueError, FileNotFoundError, FileExistsError, PermissionError)
@@ -79,34 +79,15 @@ def victim(call):
 # --- what is done to files; the library says whether they can still be read ---
 
 
-def cut(call):
+def other_bytes(call):
     file = victim(call)
     raw = file.read_bytes()
-    file.write_bytes(raw[: int(call.rng.integers(len(raw)))])
+    file.write_bytes(damaged(call.rng, raw, min(len(raw), 8 + int.from_bytes(raw[:8], "little"))))
 
 
-def longer(call):
-    file = victim(call)
-    file.write_bytes(file.read_bytes() + call.rng.bytes(int(call.rng.integers(1, 20))))
-
-
-def flipped(call):
-    """Bits anywhere, most of them in the header."""
-    file = victim(call)
-    raw = bytearray(file.read_bytes())
-    end = min(len(raw), 8 + int.from_bytes(raw[:8], "little"))
-    for _ in range(int(call.rng.integers(1, 4))):
-        at = int(call.rng.integers(end if call.rng.random() < 0.7 else len(raw)))
-        raw[at] ^= 1 << int(call.rng.integers(8))
-    file.write_bytes(raw)
-
-
-def random_bytes(call):
-    file = victim(call)
-    raw = call.rng.bytes(int(call.rng.integers(0, 60)))
-    if call.rng.integers(2):
-        raw = struct.pack("<Q", len(raw)) + raw
-    file.write_bytes(raw)
+def made_up(call):
+    """Random bytes that are taken for the header."""
+    victim(call).write_bytes(packed(call.rng.bytes(int(call.rng.integers(60))), b""))
 
 
 def other_header(call):
@@ -215,8 +196,7 @@ def swapped(call):
 
 
 FILES = [
-    cut, longer, flipped, flipped, random_bytes, other_header, other_header, other_header,
-    not_finite, no_regular_file, swapped,
+    *[other_bytes] * 4, made_up, *[other_header] * 3, not_finite, no_regular_file, swapped,
 ]  # fmt: skip
 
 
@@ -294,28 +274,18 @@ def expected(call):
         return "not finite", None
     if not kept.all() and call.options.get("on_nonfinite") != "drop":
         return "not finite", None
+    arguments = SimpleNamespace(
+        rule=call.rule, f=1, counts=call.options.get("num_samples", [1] * len(rows)),
+        dtypes=[str(t.dtype).removeprefix("torch.") for t in origin.values()],
+        shapes=[t.shape for t in origin.values()],
+    )  # fmt: skip
     with np.errstate(all="ignore"):
         x = rows[kept] - theta
-        eps = max(torch.finfo(t.dtype).eps for t in origin.values())
-        if call.rule == "krum":
-            if len(x) < 5:
-                return "too few", None
-            steps = references.multikrum(x, 1, 1)
-        elif call.rule == "fedavg":
-            steps = references.mean(x, np.array(call.options["num_samples"])[kept])
-        elif call.rule == "coordinate-median":
-            steps = references.median(x)
-        elif call.rule == "fedsdg":
-            noise = 0.5 * eps * np.sqrt((rows[kept] ** 2).sum(1)).max()
-            steps = references.fedsdg(x, "mean", "relu", 0.05, noise)
-        else:
-            steps = references.mean(x, np.ones(len(x)))
-    slack = np.concatenate([
-        np.full(t.numel(), 4 * torch.finfo(t.dtype).eps) for t in origin.values()
-    ])  # fmt: skip
-    wide = any(t.dtype == torch.float64 for t in origin.values())
-    largest = max(np.abs(rows[kept]).max(initial=0), np.abs(theta).max(initial=0))
-    slack = (slack + 1e3 * torch.finfo(torch.float64 if wide else torch.float32).eps) * largest
+        steps = arrays.accepted(arguments, theta, rows, kept)
+        if not steps:
+            return "too few", None
+    slack = arrays.allowed(arguments, rows[kept], theta)
+    wide = "float64" in arguments.dtypes
     most = np.concatenate([
         np.full(t.numel(), min(torch.finfo(t.dtype).max, 1e300)) for t in origin.values()
     ])  # fmt: skip

@@ -27,6 +27,27 @@ def pick(rng, values):
     return values[int(rng.integers(len(values)))]
 
 
+def damaged(rng, raw, head=None):
+    """Bytes that are others: cut off, longer, random, none, or a few bits flipped.
+
+    Most of the bits are flipped in the first ``head`` bytes, where that is given.
+    """
+    how = pick(rng, ["cut", "longer", "random", "empty", "flip", "flip", "flip"])
+    if how == "cut":
+        return raw[: int(rng.integers(len(raw)))]
+    if how == "longer":
+        return raw + rng.bytes(int(rng.integers(1, 20)))
+    if how == "random":
+        return rng.bytes(int(rng.integers(200)))
+    if how == "empty":
+        return b""
+    content = bytearray(raw)
+    for _ in range(int(rng.integers(1, 4))):
+        at = int(rng.integers(head if head and rng.random() < 0.7 else len(raw)))
+        content[at] ^= 1 << int(rng.integers(8))
+    return bytes(content)
+
+
 @contextmanager
 def in_time():
     """Hangs for what takes longer than anything may."""

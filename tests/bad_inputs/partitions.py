@@ -24,7 +24,7 @@ from fedsdg.data.partition import (
 from fedsdg.data.partition_record import canonical_json
 
 from .configs import ODD_SKEWS
-from .outcomes import documented, pick
+from .outcomes import damaged, documented, pick
 
 JUNK = [None, True, -1, 0, 1, 2**40, 10**400, 0.5, math.nan, math.inf, "text", [], {}, [1], "5"]
 SKEWS = [
@@ -180,19 +180,10 @@ def forged(rng, raw):
 def check_file(rng, folder, right):
     """One file that may be no partition; what is wrong with its outcome, or None."""
     raw, made = right
-    how = pick(rng, ["cut", "flip", "random", "forged", "forged", "forged", "no file", "same"])
+    how = pick(rng, [*["damaged"] * 3, *["forged"] * 3, "no file", "same"])
     path = folder / "partition.parquet"
-    content = bytearray(raw)
-    if how == "cut":
-        del content[int(rng.integers(len(raw))) :]
-    elif how == "flip":
-        for _ in range(int(rng.integers(1, 4))):
-            content[int(rng.integers(len(raw)))] ^= 1 << int(rng.integers(8))
-    elif how == "random":
-        content = rng.bytes(int(rng.integers(300)))
-    elif how == "forged":
-        content = forged(rng, raw)
-    path.write_bytes(content)
+    others = {"damaged": damaged, "forged": forged}
+    path.write_bytes(others[how](rng, raw) if how in others else raw)
     if how == "no file":
         path = pick(rng, [folder, folder / "none", folder / ("x" * 300), "/dev/null"])
     wanted = made.dataset_sha256 if rng.integers(2) else None

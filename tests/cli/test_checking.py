@@ -137,8 +137,12 @@ def test_the_same_for_a_script(here, capsys):
             r"the plugin mine.py cannot be imported: it calls sys.exit\(0\); raise a ValueError "
             r"that says what is wrong \(mine.py, line 3\)",
         ),
-        (LOSS, ["--config", "x.yaml"], "files are examined by themselves, .* leave out --config"),
-        (LOSS, ["--brief"], "leave out --brief, or name mine.py with --plugin"),
+        (
+            LOSS,
+            ["--config", "x.yaml"],
+            "--config is for a config, and files are examined without one",
+        ),
+        (LOSS, ["--brief"], "--brief is for a config, .* name mine.py with --plugin"),
         (LOSS, ["other.yaml"], "other.yaml is a config: give `fedsdg check --config other.yaml`"),
         (LOSS, ["none.py"], "there is no plugin none.py"),
     ],

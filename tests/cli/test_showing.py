@@ -231,12 +231,6 @@ def test_a_sentence_that_is_none(settings, sentence, capsys):
     assert sentence in capsys.readouterr().err
 
 
-def test_configs_that_are_not_there(tmp_path, capsys):
-    assert main(["arenas", "--configs", str(tmp_path)]) == 2
-    (error,) = capsys.readouterr().err.splitlines()
-    assert "config.yaml" in error and "--configs" in error
-
-
 # --- For a script ---------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ LACKING = {
     ".": 7,
     "aggregation": 197,
     "data": 36,
-    "experiment": 176,
+    "experiment": 175,
     "federation": 117,
     "files": 12,
     "methods": 17,

@@ -25,6 +25,8 @@ def experiments() -> set[str]:
     for names, loop in re.findall(r"for name in ([^;]*); do(.*?)done", told, re.DOTALL):
         for pattern in re.findall(r"config/\S*\$name\.yaml", loop):
             files |= {pattern.replace("$name", name) for name in names.split()}
+    for pattern in re.findall(r"for file in (\S+); do", told):
+        files |= {str(file.relative_to(ROOT)) for file in ROOT.glob(pattern)}
     for names in re.findall(r"--grid ((?:[\w/-]+ )*[\w/-]+)(?= |$)", told, re.MULTILINE):
         files.add(f"config/{names.split()[-1]}.yaml")
     return {yaml.safe_load((ROOT / file).read_text())["experiment"] for file in files}

@@ -144,8 +144,6 @@ def test_a_word_that_names_nothing_is_an_error():
     ("arguments", "sentence"),
     [
         (["--method", "fedsdg"], "--method is for one run"),
-        (["--jobs", "0"], "--jobs is 0, but must be at least 1"),
-        (["--seeds-together", "0"], "--seeds-together is 0, but must be at least 1"),
         (["--only", "seed~7"], "'seed~7' names nothing"),
         (["--set", "training.devise=cuda"], "unknown key 'devise'"),
         (["--set", "rounds"], "write key=value"),

@@ -156,4 +156,4 @@ def test_the_code_at_hand_is_that_of_the_second_commit(monkeypatch, here, capsys
     with pytest.raises(ValueError, match=f"the code here is not that of '{first}'"):
         commits("HEAD", first)
     assert main(["record", "tried", "--merge", "--restamp", "HEAD^", "HEAD"]) == 2
-    assert "leave one of them out" in capsys.readouterr().err
+    assert "--merge adds computed runs, and --restamp computes none" in capsys.readouterr().err

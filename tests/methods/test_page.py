@@ -10,7 +10,6 @@ import yaml
 from fedsdg.aggregation import plans
 from fedsdg.aggregation.engines.rows import BlockRows
 from fedsdg.aggregation.plans import PlannedRule
-from fedsdg.cli import main
 from fedsdg.experiment.building import build
 from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.examining.federations import Trial
@@ -28,11 +27,6 @@ ROOT = Path(__file__).parents[2]
 CLIENTS, EPOCHS = 5, 2
 METHODS = methods()
 ROWS = pytest.mark.parametrize("name", METHODS)
-
-
-def test_the_command_prints_the_page(capsys):
-    assert main(["methods", "--markdown"]) == 0
-    assert capsys.readouterr().out == (ROOT / "docs/methods.md").read_text(encoding="utf-8")
 
 
 def test_every_line_of_a_table_has_as_many_cells_as_its_head():

@@ -88,8 +88,6 @@ def test_plugins_stand_below_the_table_in_the_list_of_methods(place, capsys):
     assert main(["methods"]) == 0
     own = capsys.readouterr().out.splitlines()
     assert [line.split() for line in own] == [line.split() for line in listed[:-2]]
-    assert main(["methods", "--markdown", "--plugin", "twin.py"]) == 0
-    assert "| Twin (`twin`) | — | `weights` = uniform | d, d |" in capsys.readouterr().out
 
 
 def test_rows_of_the_table_come_first_and_from_nowhere_else(place):

@@ -43,15 +43,13 @@ if os.environ.get("FAILING") == command and "succeeded" in given:
     sys.exit("error: 1 run(s) failed: fedavg, seed 0")
 outputs = given.get("output", [])
 output = (outputs or [""])[0]
-folders = [
-    f"{{output}}/seed~{{re.search('seed~([0-9]+)', partition)[1]}}"
-    for partition in given.get("partitions", [])
-]
-if command == "run" and "grid" in given:  # Which runs the whole grid has, the config says.
+folders = []
+if command == "run":  # Which runs the grid has, the config says.
     sys.path[:0] = [os.getcwd(), {site!r}]
     from fedsdg.experiment.config_files import load_config
-    config = load_config()
-    folders = [f"results/runs/{{config.experiment}}/{{run}}" for run in config.run_folders()]
+    config, only = load_config(), set(given.get("only", []))
+    runs = [run for run in config.run_folders() if only <= set(str(run).split("/"))]
+    folders = [f"results/runs/{{config.experiment}}/{{run}}" for run in runs]
 stem = re.sub("[.]safetensors$", "", output)
 files = {{
     "partition": outputs,

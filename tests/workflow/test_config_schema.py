@@ -26,6 +26,8 @@ from fedsdg.parts import declared, plain
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = ROOT / "workflow/schemas/config.schema.json"
 DEFAULT = yaml.safe_load((ROOT / "config/config.yaml").read_text())
+SKEWS = ["dirichlet~0.1", "dirichlet~10", "dirichlet~.5", "classes~2", "quantity~0.5"]
+SKEWS += ["mixed~0.5~0.1", "domains", "iid"]
 
 
 def set_at(config: dict, place: str, value: object) -> dict:
@@ -37,6 +39,15 @@ def set_at(config: dict, place: str, value: object) -> dict:
         target = target[folder]
     target[name] = value
     return changed
+
+
+def judge(config: dict, named: str | None) -> None:
+    """Fail unless the schema takes a config, or refuses it with these words."""
+    if named is None:
+        validate(config, str(SCHEMA))
+    else:
+        with pytest.raises(WorkflowError, match=re.escape(named)):
+            validate(config, str(SCHEMA))
 
 
 def merged(files: list[Path]) -> dict:
@@ -86,11 +97,24 @@ def test_reproducing_runs_every_method_and_every_kind_of_condition():
         ("methods", [{"type": "fedprox", "mu": "0.1"}], "'0.1' is not of type 'number'"),
         ("methods", [{"type": "fedsdg", "name": "a/b"}], "'a/b' does not match"),
         ("methods", [], "[] should be non-empty"),
+        ("methods", [{"type": "fedprox-inexact", "gamma": [0.9, 0.5]}], None),
+        ("methods", [{"type": "fedprox-inexact", "gamma": {"low": 0.5, "high": 0.9}}], None),
+        (
+            "methods",
+            [{"type": "fedprox-inexact", "gamma": {"low": 0.5}}],
+            "'high' is a required property",
+        ),
+        (
+            "methods",
+            [{"type": "fedprox-inexact", "gamma": [0.9, 1.5]}],
+            "1.5 is greater than the maximum",
+        ),
+        ("methods", [{"type": "fedprox-inexact", "gamma": []}], "[] should be non-empty"),
+        ("methods", [{"type": "fedprox-inexact", "gamma": 0.5}], "0.5 is not of type 'array'"),
         ("datasets", ["imagenet"], "'imagenet' is not one of"),
         ("datasets", "digits", "'digits' is not of type 'array'"),
-        ("skews", ["dirichlet~0"], "'dirichlet~0' does not match"),
+        ("skews", SKEWS, None),
         ("skews", ["dirichlet~0.00"], "'dirichlet~0.00' does not match"),
-        ("skews", ["dirichlet~-1"], "'dirichlet~-1' does not match"),
         ("skews", ["dirichlet~1e-1"], "'dirichlet~1e-1' does not match"),
         ("skews", ["classes~0"], "'classes~0' does not match"),
         ("skews", ["mixed~1.0~0.1"], "'mixed~1.0~0.1' does not match"),
@@ -99,16 +123,13 @@ def test_reproducing_runs_every_method_and_every_kind_of_condition():
         ("skews", [0.1], "0.1 is not of type 'string'"),
         ("seeds", [0, 0], "has non-unique elements"),
         ("seeds", [-1], "-1 is less than the minimum"),
-        ("seeds", ["0"], "'0' is not of type 'integer'"),
         ("rouds", 20, "'rouds' was unexpected"),
         ("training.epoch", 2, "'epoch' was unexpected"),
         ("training.eta_g", "1e-4", "'1e-4' is not of type 'number'"),
         ("training.batch_size", 1.5, "1.5 is not of type 'integer'"),
         ("federation.clients", 0, "0 is less than the minimum"),
-        ("federation.global_images", 0, "0 is less than the minimum"),
         ("checkpoint_seconds", -1, "-1 is less than the minimum"),
         ("partition.scheme", "per-label", "'per-label' is not one of"),
-        ("partition.test", "random", "'random' is not one of"),
         ("adapters.targets", "all", "'all' is not one of"),
         ("backbones.letters.source", "random", "'random' is not one of"),
         ("backbones.letters.deph", 6, "'deph' was unexpected"),
@@ -121,9 +142,7 @@ def test_reproducing_runs_every_method_and_every_kind_of_condition():
     ],
 )
 def test_what_is_wrong_is_named(place, value, named):
-    with pytest.raises(WorkflowError) as raised:
-        validate(set_at(DEFAULT, place, value), str(SCHEMA))
-    assert named in str(raised.value)
+    judge(set_at(DEFAULT, place, value), named)
 
 
 @pytest.mark.parametrize("section", ["experiment", "methods", "federation", "backbones"])
@@ -131,23 +150,6 @@ def test_a_missing_section_is_named(section):
     lacking = {key: value for key, value in DEFAULT.items() if key != section}
     with pytest.raises(WorkflowError, match=f"'{section}' is a required property"):
         validate(lacking, str(SCHEMA))
-
-
-@pytest.mark.parametrize(
-    "skew",
-    [
-        "dirichlet~0.1",
-        "dirichlet~10",
-        "dirichlet~.5",
-        "classes~2",
-        "quantity~0.5",
-        "mixed~0.5~0.1",
-        "domains",
-        "iid",
-    ],
-)
-def test_every_kind_of_skew_is_known(skew):
-    validate(set_at(DEFAULT, "skews", [skew]), str(SCHEMA))
 
 
 @pytest.mark.slow
@@ -187,12 +189,7 @@ def test_snakemake_refuses_before_it_plans_anything(project):
 )
 def test_plugins_open_the_schema_for_their_methods_and_for_nothing_else(entry, named):
     config = set_at(set_at(DEFAULT, "plugins", ["clipped.py"]), "methods", ["fedavg", entry])
-    if named is None:
-        validate(config, str(SCHEMA))
-    else:
-        with pytest.raises(WorkflowError) as raised:
-            validate(config, str(SCHEMA))
-        assert named in str(raised.value)
+    judge(config, named)
     with pytest.raises(WorkflowError):
         validate(set_at(set_at(config, "methods", ["clipped"]), "plugins", []), str(SCHEMA))
 
@@ -213,27 +210,6 @@ def test_each_method_has_its_own_parameters_with_their_ranges():
 
 
 @pytest.mark.parametrize(
-    ("gamma", "named"),
-    [
-        ([0.9, 0.5], None),
-        ({"low": 0.5, "high": 0.9}, None),
-        ({"low": 0.5}, "'high' is a required property"),
-        ([0.9, 1.5], "1.5 is greater than the maximum"),
-        ([], "[] should be non-empty"),
-        (0.5, "0.5 is not of type 'array'"),
-    ],
-)
-def test_some_numbers_or_all_between_two(gamma, named):
-    config = set_at(DEFAULT, "methods", [{"type": "fedprox-inexact", "gamma": gamma}])
-    if named is None:
-        validate(config, str(SCHEMA))
-    else:
-        with pytest.raises(WorkflowError) as raised:
-            validate(config, str(SCHEMA))
-        assert named in str(raised.value)
-
-
-@pytest.mark.parametrize(
     ("conditions", "named"),
     [
         ({"attack": None, "dropout": None, "benchmark_images": None}, None),
@@ -250,17 +226,8 @@ def test_some_numbers_or_all_between_two(gamma, named):
 )
 def test_what_is_wrong_in_conditions_is_named(conditions, named):
     """In those of the config and in those of a scenario."""
-    for place, value in (
-        ("conditions", conditions),
-        ("scenarios", {"case": {"conditions": conditions}}),
-    ):
-        config = set_at(DEFAULT, place, value)
-        if named is None:
-            validate(config, str(SCHEMA))
-            continue
-        with pytest.raises(WorkflowError) as raised:
-            validate(config, str(SCHEMA))
-        assert named in str(raised.value)
+    judge(set_at(DEFAULT, "conditions", conditions), named)
+    judge(set_at(DEFAULT, "scenarios", {"case": {"conditions": conditions}}), named)
     if named is None:
         parse_conditions(conditions)
 
@@ -288,17 +255,8 @@ def test_an_attack_may_be_of_a_plugin_where_there_is_one():
 )
 def test_optimiser_and_loss_have_their_own_parameters(key, value, named):
     """For all methods, and for one of them."""
-    entry = {"type": "fedavg", key: value}
-    for config in (
-        set_at(DEFAULT, f"training.{key}", value),
-        set_at(DEFAULT, "methods", [entry]),
-    ):
-        if named is None:
-            validate(config, str(SCHEMA))
-            continue
-        with pytest.raises(WorkflowError) as raised:
-            validate(config, str(SCHEMA))
-        assert named in str(raised.value)
+    judge(set_at(DEFAULT, f"training.{key}", value), named)
+    judge(set_at(DEFAULT, "methods", [{"type": "fedavg", key: value}]), named)
 
 
 SECTIONS = {

@@ -6,6 +6,7 @@ Kept light on purpose (no pandas, no torch): Snakemake reads it on every call.
 import atexit
 import json
 import os
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -39,39 +40,30 @@ if config["federation"]["clients"] == ALL:
     config["federation"]["clients"] = all_clients(config)
 CONFIG = parse_config(config)
 EXPERIMENT = CONFIG.experiment
-SKEW = (
-    r"dirichlet~[0-9.]+|mixed~[0-9.]+~[0-9.]+|classes~[0-9]+|quantity~[0-9.]+|domains"
-    r"|column~[A-Za-z0-9][A-Za-z0-9_.-]*|iid"
+
+# What the config has for each wildcard: a name in braces of fedsdg/files/places.py.
+VALUES = dict(
+    experiment=[EXPERIMENT],
+    dataset=CONFIG.datasets,
+    clients=[CONFIG.federation.clients],
+    skew=CONFIG.skews,
+    setting=CONFIG.settings,
+    method=[method.label for method in CONFIG.methods],
+    seed=CONFIG.seeds,
+    backbone=[*CONFIG.backbones],
 )
 
 
 wildcard_constraints:
-    experiment=r"[A-Za-z0-9][A-Za-z0-9._+-]*",
-    dataset=r"[A-Za-z0-9][A-Za-z0-9_-]*",
-    clients=r"[0-9]+",
-    skew=SKEW,
-    setting=rf"({SKEW})(@[A-Za-z0-9][A-Za-z0-9._~-]*)?",
-    method=r"[A-Za-z0-9][A-Za-z0-9._+-]*",
-    seed=r"[0-9]+",
-    backbone=r"[A-Za-z0-9][A-Za-z0-9._+-]*",
+    **{name: "|".join(map(re.escape, map(str, known))) for name, known in VALUES.items()},
 
 
-# --- The grid. Names in braces of fedsdg/files/places.py are the wildcards here --------------
+# --- The grid --------------------------------------------------------------------------------
 
 
 def grid(pattern, **more):
     """Fill a path pattern with every value that the config gives to its wildcards."""
-    values = dict(
-        experiment=EXPERIMENT,
-        dataset=CONFIG.datasets,
-        clients=CONFIG.federation.clients,
-        skew=CONFIG.skews,
-        setting=CONFIG.settings,
-        method=[method.label for method in CONFIG.methods],
-        seed=CONFIG.seeds,
-        record=places.RUN_FILES,
-    )
-    return expand(pattern, **{**values, **more})
+    return expand(pattern, **{**VALUES, "record": places.RUN_FILES, **more})
 
 
 def partitions_of_cell(wildcards):

@@ -3,6 +3,8 @@
 import shutil
 import subprocess
 
+from fedsdg.experiment.machine.processes import ALLOCATOR
+
 # A training process took 4.5 GB with CIFAR-100, and less than 1 GB with these, most of it PyTorch.
 SMALL = ("digits", "digits_domains", "letters")
 GPU = int(config["training"].get("device") == "cuda")
@@ -13,18 +15,7 @@ TOGETHER = set(CONFIG.datasets) <= set(SMALL) and not GPU and not CLUSTER
 # The commands read the whole effective config (files and `--config` merged) from a file named by
 # its hash. Its path travels in the environment: in a shell command or in `params`, every change of
 # the config would re-run everything.
-os.environ.update(
-    FEDSDG_CONFIG=str(kept_whole(config)),
-    # glibc gives large tensors back to the kernel when they are freed and faults them in again
-    # at the next step, which costs a training run a large part of its time. These keep the
-    # memory in the process. Other C libraries ignore them.
-    MALLOC_MMAP_MAX_="0",
-    MALLOC_TRIM_THRESHOLD_="4294967296",
-    MALLOC_TOP_PAD_="268435456",
-    # oneDNN keeps a kernel for each of 1024 shapes of a product; in bfloat16, where clients' last
-    # batches have all sizes, these take over half a gigabyte and are seldom met again.
-    ONEDNN_PRIMITIVE_CACHE_CAPACITY="256",
-)
+os.environ.update(FEDSDG_CONFIG=str(kept_whole(config)), **ALLOCATOR)
 
 
 def memory(data, attempt):

@@ -76,11 +76,9 @@ else:
             runtime=lambda wildcards: 120 if wildcards.dataset in SMALL else 480,
             gpu=GPU,
         params:
-            cell=subpath(output[0], ancestor=2),
-            backbone=[f"--backbone {file}" for file in BACKBONES],
             settings=settings_and_code,
         message:
             "Train {wildcards.method} on {wildcards.dataset}, {wildcards.setting}, all seeds"
         shell:
-            "fedsdg run --dataset {wildcards.dataset} --skew {wildcards.setting} --method {wildcards.method}"
-            " {params.backbone} --partitions {input.partitions} --output {params.cell} &> {log}"
+            "fedsdg run --grid --runs-only"
+            " --only {wildcards.dataset} {wildcards.setting} {wildcards.method} &> {log}"

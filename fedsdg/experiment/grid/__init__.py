@@ -16,7 +16,6 @@ from fedsdg import files
 from fedsdg.experiment.backbones.made import is_made, take_recorded
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.continuing import take_from_record
-from fedsdg.experiment.grid.environment import ALLOCATOR, THREADS, surroundings
 from fedsdg.experiment.grid.loaded import loaded_material
 from fedsdg.experiment.grid.outcomes import GridError, needed
 from fedsdg.experiment.grid.pages import shown_pages, write_pages
@@ -31,7 +30,7 @@ from fedsdg.experiment.grid.runs import (
 )
 from fedsdg.experiment.machine.devices import devices_of
 from fedsdg.experiment.machine.interruption import Stopped, stopped_by_signals
-from fedsdg.experiment.machine.processes import Failed, Note, Workers
+from fedsdg.experiment.machine.processes import Failed, Note, Workers, surroundings
 from fedsdg.experiment.machine.progress import GridProgress
 
 __all__ = ["GridError", "backbone_file", "division_of", "kept_or_made", "run_grid"]
@@ -63,13 +62,14 @@ def run_grid(
     if not runs_only:
         shown_pages(config)
     runs = grid_runs(config, store, only)
-    devices = devices_of(config.training.device, jobs)
+    device, threads = config.training.device, config.training.threads
+    apart = bool(devices_of(device, jobs))
     rounds = config.federation.rounds
     with GridProgress(config.experiment, rounds, repeated=runs_only) as progress:
         try:
             with stopped_by_signals() as check:
                 backbone = _make_backbone(config, store, progress)
-                with Workers(jobs, surroundings(config, jobs, bool(devices))) as workers:
+                with Workers(jobs, surroundings(device, threads, jobs, apart)) as workers:
                     made = make_partitions(config, runs, workers, progress)
                     left = [
                         run
@@ -103,8 +103,7 @@ def _make_backbone(config: Config, store: Path, progress: GridProgress) -> str |
         "checkpoints": store.parent / "checkpoints",
         "checkpoint_seconds": config.checkpoint_seconds,
     }
-    threads = {name: str(options.get("threads", 1)) for name in THREADS}
-    with Workers(1, {**ALLOCATOR, **threads}) as workers:
+    with Workers(1, surroundings("cpu", options.get("threads", 1), 1, False)) as workers:
         for _, outcome in workers.map(_backbone, [(options, file, keeping)]):
             made = needed(outcome, f"backbone {config.backbone}")
     progress.say(f"backbone {config.backbone}: {made[:8]}")

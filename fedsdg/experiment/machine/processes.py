@@ -20,13 +20,45 @@ from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Any, TypeVar
 
+from fedsdg.experiment.machine.devices import WORKSPACE
+
 Task = TypeVar("Task")
+
+#: glibc gives large tensors back to the kernel when they are freed and faults them in again at the
+#: next step, which costs a training run a large part of its time. With these it keeps the memory;
+#: other C libraries ignore them. oneDNN keeps a kernel for each of 1024 shapes of a product; in
+#: bfloat16, where clients' last batches have all sizes, these take over half a gigabyte and are
+#: seldom met again.
+ALLOCATOR = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": "4294967296",
+    "MALLOC_TOP_PAD_": "268435456",
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256",
+}
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 #: With which a task says something on its way.
 Note = Callable[[Any], None]
 
 #: Seconds that a process has to clean up in when it is told to end.
 PATIENCE = 30
+
+
+def surroundings(device: str, threads: int, jobs: int, apart: bool) -> dict[str, str]:
+    """Return what the processes that train find in their environment.
+
+    Args:
+        device: what they train on.
+        threads: how many threads each has.
+        jobs: how many runs are done side by side.
+        apart: whether each process has its own GPU.
+    """
+    found = {**ALLOCATOR, **dict.fromkeys(THREADS, str(threads))}
+    if device == "cuda":
+        found |= WORKSPACE
+        if not apart:
+            found["FEDSDG_SHARING"] = str(jobs)  # read in federation/passes.py
+    return found
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,9 @@ from typing import Any
 from fedsdg import files
 from fedsdg.experiment.backbones.made import require_made, take_recorded
 from fedsdg.experiment.config import Config
-from fedsdg.experiment.grid.environment import surroundings
 from fedsdg.experiment.machine.devices import devices_of
 from fedsdg.experiment.machine.interruption import Stopped, stopped_by_signals
-from fedsdg.experiment.machine.processes import Failed, Workers
+from fedsdg.experiment.machine.processes import Failed, Workers, surroundings
 from fedsdg.experiment.machine.progress import TimeLeft
 from fedsdg.experiment.search.found import (
     backbone_recipe,
@@ -93,7 +92,9 @@ def search(
 
     device = config.training.device
     jobs = max(1, min(jobs or len(devices_of(device)) or os.cpu_count() or 1, expected))
-    environment = surroundings(config, jobs, bool(devices_of(device, jobs)))
+    environment = surroundings(
+        device, config.training.threads, jobs, bool(devices_of(device, jobs))
+    )
     done, killed = 0, 0
     try:
         with (

@@ -109,7 +109,6 @@ def test_again_nothing_is_trained_and_json_goes_to_stdout_alone(folder, monkeypa
         (["--seeds", "11"], "--seeds is 11, but the record of 'needs' has 10; ask for 1 to 10"),
         (["--seeds", "0"], "--seeds is 0, but the record"),
         (["--against", "dito"], "the record has no row 'dito'; did you mean 'ditto'?"),
-        (["--jobs", "0"], "--jobs is 0, but must be at least 1"),
     ],
 )
 def test_a_wrong_word_is_one_sentence_and_leaves_nothing(
