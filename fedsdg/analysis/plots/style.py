@@ -131,7 +131,7 @@ _HUES = {
     "#56B4E9": ("s^o", "fedavg-sgd", "scaffold", "fedsgd"),
     "#332288": ("D^ v", "fedcurv", "fedprox-inexact", "", "fedprox"),
     "#AA4499": ("Ps^v", "fine-tune", "ditto", "fedrep", "interpolate"),
-    "#6F4C9B": ("os^", "fedper", "apfl", "fed-rod"),
+    "#6F4C9B": ("os^D", "fedper", "apfl", "fed-rod", "fedbabu"),
     "#B08BD9": ("PX", "gated-head", "gated-head-train"),
     "#117733": ("<>o", "krum", "multikrum", "screened"),
     "#999933": ("hpd", "geometric-median", "coordinate-median", "trimmed-mean"),
