@@ -158,7 +158,12 @@ class Run:
         return rows
 
     def of_group(self, rows: pd.DataFrame, group: str) -> pd.DataFrame:
-        """Those of a run's rows that belong to a group of clients; see ``late_clients``."""
+        """Those of a run's rows that belong to a group of clients.
+
+        Args:
+            rows: Rows of clients, with a column ``conflicts`` where the group is not "all".
+            group: "all", "agree" or "conflict".
+        """
         if group == "all":
             return rows
         self.rows("clients", "conflicts")

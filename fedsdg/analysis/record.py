@@ -137,15 +137,16 @@ def _done(runs: Iterable[Run]) -> list[str]:
 
 
 def _pages(experiment: str, results: Path, recorded: Path | None) -> dict[str, list[str]]:
-    """The tables and figures made here or recorded; a kind without any is left out.
+    """The tables and figures made here or recorded; a kind that neither has is left out.
 
     Figures are drawn later, from the record.
     """
     names = read_json(recorded / "pages.json") if recorded else {}
     for kind, suffix in (("tables", "csv"), ("figures", "json")):
         made = {file.stem for file in (results / kind / experiment).glob(f"*.{suffix}")}
-        names[kind] = sorted(made.union(names.get(kind, [])))
-    return {kind: stems for kind, stems in names.items() if stems}
+        if made or kind in names:
+            names[kind] = sorted(made.union(names.get(kind, [])))
+    return names
 
 
 def _copy_search(experiment: str, results: Path, record: Path) -> None:

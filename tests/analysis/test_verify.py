@@ -199,8 +199,10 @@ def test_without_records_there_is_nothing_to_compare_with(tmp_path):
 
 
 def test_the_sample_cannot_be_negative(copy, capsys):
-    assert main(["verify", "--sample", "-1"]) == 2
-    assert "--sample is -1" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["verify", "--sample", "-1"])
+    said = capsys.readouterr().err
+    assert "argument --sample: must be a whole number from 0, not '-1'" in said
 
 
 def test_an_origin_that_was_changed_after_its_run_is_named(copy, capsys):

@@ -79,8 +79,8 @@ def test_a_method_that_needs_adapters_is_refused_with_full():
     for name, row in METHODS.items():
         raw["methods"] = [name]
         asked = row.personalisation.adapters
-        shared_or_private = asked.get("head", "shared") in ("shared", "private")
-        assert row.needs_adapters == (not set(asked) <= {"head", "local"} or not shared_or_private)
+        whole_head = asked.get("head", "shared") in ("shared", "private", "frozen")
+        assert row.needs_adapters == (not set(asked) <= {"head", "local"} or not whole_head)
         if row.needs_adapters:
             said = re.escape(f"{name} works on adapters")
             with pytest.raises(ValueError, match=said):

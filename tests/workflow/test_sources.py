@@ -78,7 +78,10 @@ def test_a_rule_depends_on_what_its_command_uses(stage, imports, package):
     assert {module for (module,) in roots} <= classes <= needed
     files = {module: reach._files()[module] for module in sorted(imports.modules - {"fedsdg"})}
     texts = {module: file.read_text() for module, file in files.items()}
-    several = sorted(m for m in classes if edited(texts[m]) != ast.unparse(ast.parse(texts[m])))
+    # Of a module whose constants alone are used, functions do not count.
+    several = sorted(
+        {m for m, name, *_ in used if re.search(rf"^(def|class) {name}\b", texts.get(m, ""), re.M)}
+    )
     for module in several[:: max(1, len(several) // 7)]:
         files[module].write_text(edited(texts[module]))
         forget()
