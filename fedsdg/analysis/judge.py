@@ -225,7 +225,7 @@ def every(judged: Sequence[Judgement], decisive: Judgement) -> Judgement:
 
     The largest p for the claim stands without correction (intersection-union test; Berger 1982,
     Technometrics 24). Any of them refutes it; that one is picked by its result, so its p counts
-    times their number. One with fewer than five seeds leaves the claim undecided.
+    times their number. One with too few seeds for an interval leaves the claim undecided.
 
     Args:
         judged: The judgements, at least one.

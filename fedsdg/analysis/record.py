@@ -144,7 +144,7 @@ def _pages(experiment: str, results: Path, recorded: Path | None) -> dict[str, l
     names = read_json(recorded / "pages.json") if recorded else {}
     for kind, suffix in (("tables", "csv"), ("figures", "json")):
         made = {file.stem for file in (results / kind / experiment).glob(f"*.{suffix}")}
-        if made or kind in names:
+        if made:
             names[kind] = sorted(made.union(names.get(kind, [])))
     return names
 

@@ -203,7 +203,7 @@ class Seconds:
 
 
 def columns_in(row: type) -> list[tuple[str, pa.DataType]]:
-    """Return the names and types of the columns that a class of these names."""
+    """Return the names and types of the columns of a class such as ``Round``."""
     return [(name, kind) for name, kind in vars(row).items() if isinstance(kind, pa.DataType)]
 
 

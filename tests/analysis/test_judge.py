@@ -117,6 +117,14 @@ def test_one_of_few_seeds_leaves_all_of_several_undecided():
     assert every([near, near], near).verdict == SUPPORTED
 
 
+def test_the_weakest_of_several_supports_and_the_strongest_refutes_all():
+    near, far = judge(FIVE, Threshold(1.0, None)), judge(FIVE, Threshold(0.0, None))
+    assert far.support < near.support == every([far, near], near).support
+    low, lower = judge(FIVE, Threshold(5.0, None)), judge(FIVE, Threshold(6.0, None))
+    assert lower.against < low.against
+    assert every([low, lower], lower).against == pytest.approx(2 * lower.against)
+
+
 @pytest.mark.parametrize(("bound", "times", "verdict"), [(1.0, 1, SUPPORTED), (6.0, 2, REFUTED)])
 def test_that_all_hold_costs_nothing_and_that_one_does_not_costs_its_choice(bound, times, verdict):
     """Of two alike the p of one stands, or twice it where a pick could have decided."""

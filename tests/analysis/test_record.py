@@ -8,6 +8,7 @@ import pytest
 from fedsdg.analysis import plots
 from fedsdg.analysis.claims import write_claims
 from fedsdg.analysis.plots import FIGURES, write_figure
+from fedsdg.analysis.record import write_record_hashes
 from fedsdg.analysis.summarise import summarise
 from fedsdg.analysis.tables import TABLES, write_table
 from fedsdg.cli import main
@@ -89,6 +90,15 @@ def test_it_names_the_tables_and_figures_that_were_made(computed, tmp_path):
         write_figure(computed / "summary/tried", name, computed / "figures/tried" / name)
     main(["record", "tried"])
     assert json.loads(pages.read_text())["figures"] == ["gates", "weights"]
+
+
+def test_a_record_that_says_that_it_has_no_figures_has_none_after_a_merge(computed):
+    main(["record", "tried"])
+    pages = computed / "reference/tried/pages.json"
+    write_json(pages, {"figures": [], **json.loads(pages.read_text())})
+    write_record_hashes(pages.parent)
+    assert main(["record", "tried", "--merge"]) == 0
+    assert json.loads(pages.read_text()) == {"figures": [], "tables": sorted(TABLES)}
 
 
 def test_a_later_record_takes_the_place_of_the_former(computed):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from scipy import stats
@@ -55,6 +56,16 @@ def test_failed_runs_stay_as_rows_with_their_error(summary_dir) -> None:
     place = "digits/clients~12/{}/{}/seed~{}"
     assert list(named) == [place.format(*identity) for identity in failed]
     assert named[place.format("dirichlet~0.1", "krum", 1)].startswith("FloatingPointError")
+
+
+def test_a_summary_of_one_seed_holds_its_rows_alone(summary_dir) -> None:
+    alone, everything = Summary(summary_dir, seed=2), Summary(summary_dir)
+    for name in ("rounds", "clients", "timings"):
+        rows = everything.frame(name)
+        assert alone.frame(name).equals(rows[rows["seed"] == 2].reset_index(drop=True)), name
+    evaluated = alone.frame("rounds", ["seed", "evaluated"], where=pc.field("evaluated"))
+    assert {*evaluated["seed"]} == {2} and evaluated["evaluated"].all()
+    assert {run["seed"] for run in alone.runs} == {2}
 
 
 def test_what_was_not_run_is_a_row_of_its_own_kind(written, tmp_path) -> None:

@@ -255,21 +255,21 @@ def test_a_frozen_head_is_the_common_draw_to_the_last_bit_and_is_not_sent(materi
 
 
 @pytest.mark.parametrize(
-    ("entry", "moves"),
+    ("entry", "head_alone"),
     [
-        ("fedbabu", HEAD),
-        ({"type": "fedbabu", "tunes": "all"}, None),
-        ({"type": "fine-tune", "tunes": "head"}, HEAD),
-        ("fine-tune", None),
+        ("fedbabu", True),
+        ({"type": "fedbabu", "tunes": "all"}, False),
+        ({"type": "fine-tune", "tunes": "head"}, True),
+        ("fine-tune", False),
     ],
     ids=str,
 )
-def test_before_an_evaluation_copies_train_what_is_tuned_alone(finished, entry, moves):
+def test_before_an_evaluation_copies_train_what_is_tuned_alone(finished, entry, head_alone):
     one = finished(entry)
     before, (tuned, steps) = everything(one), copies(one)
     for name, value in before.items():
         same = [torch.equal(a, b) for a, b in zip(value, tuned[name], strict=True)]
-        assert same == [moves is not None and name not in moves] * CLIENTS, name
+        assert same == [head_alone and name not in HEAD] * CLIENTS, name
     assert steps == 2 * one.batches_per_epoch(np.arange(CLIENTS)).sum()
     assert one.records.rounds[-1]["evaluation_steps"] == steps
     for name, value in everything(one).items():
