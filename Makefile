@@ -68,7 +68,7 @@ report: $(INSTALLED) ## the workflow's report of CONFIG, with the lineage of eve
 everything: $(INSTALLED) ## every published table and figure from nothing: many hours
 	FEDSDG_TESTS=everything $(PYTEST) tests/bad_inputs/test_bad_inputs.py tests/experiment/test_resuming.py \
 	  tests/aggregation/engines/test_distributed.py tests/analysis/test_many_runs.py -k "test_files or generated or kills or many_runs"
-	set -e; for name in config $(ARENAS) cross-needs needs-controls verification ablation $(SMALL) studies/restarting; do \
+	set -e; for name in config $(ARENAS) cross-needs cross-label-skew needs-controls verification ablation $(SMALL) studies/restarting; do \
 	  $(GRID) config/$$name.yaml; done
 	set -e; for file in config/claims/*.yaml; do $(GRID) $$file; done
 	$(MAKE) extended cifar100 cifar100-plan cifar100-pilot bench

@@ -1,4 +1,4 @@
-"""Regret: how many points a method is below the best row of a cell, over all cells of the arenas.
+"""Regret: how many points a method is below the best row of a cell, over several experiments.
 
 The table and the figure of ``fedsdg.analysis.views.regret``.
 """

@@ -9,7 +9,7 @@ from fedsdg.cli.command import File, Folder, Page
 from fedsdg.cli.options import require_writable
 from fedsdg.files import hint
 from fedsdg.files.declarations import names as declared
-from fedsdg.files.places import ARENAS
+from fedsdg.files.places import CROSS
 
 #: What can be rendered besides the tables and figures of an experiment.
 CLAIMS, ACROSS, KERNELS, THROUGHPUT = "claims", "across", "kernels", "throughput"
@@ -39,7 +39,7 @@ def render(
 
     A name is a table or a figure (both, where both have it; table:NAME or figure:NAME is one of
     them) or `claims`: the primary comparisons of an experiment with their verdicts. `across`
-    compares the methods of several arenas; `kernels` and `throughput` show what `make bench`
+    compares the methods of several experiments; `kernels` and `throughput` show what `make bench`
     measured; `page` is the results page, one file for a browser; `ledger` judges claims.yaml.
 
     Args:
@@ -52,8 +52,8 @@ def render(
         partitions: files for the figure partition (default: those of the record)
         measured: measurements for kernels and throughput
         records: folder with a record or summary of each experiment, for across, page and ledger
-        experiments: folders of the records, for across and page (default: label-skew, needs and
-            views, as far as they exist)
+        experiments: folders of the records, for across (default: the cells of the cross) and for
+            page (default: label-skew, needs and views, as far as they exist)
         reference: the record from which page takes ledger, attacks and speed
         configs: folder of the configs, for page and ledger
         metric: for across, a column of runs.parquet without its prefix (selected_, quarter_, last_)
@@ -83,7 +83,7 @@ def render(
         elif kind == ACROSS:
             from fedsdg.analysis.regret import write_across
 
-            arenas = list(experiments or ARENAS)
+            arenas = list(experiments or CROSS)
             written += write_across(arenas, records, folder, drawn, metric)
         elif kind == KERNELS:
             from fedsdg.analysis.speed import write_kernels

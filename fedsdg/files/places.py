@@ -48,6 +48,8 @@ ARENAS = {
     "needs": "config/needs.yaml",
     "views": "config/views.yaml",
 }
+#: The cells of the cross whose record is complete: all methods, each tuned there.
+CROSS = ("cross-needs", "cross-label-skew")
 
 #: The files of a run, the hashes of the others last of all.
 RUN_FILES = (
