@@ -8,28 +8,29 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fedsdg.cli.command import File, Rule
+from fedsdg.cli.command import NamedFile, Rule
+from fedsdg.cli.options import print_json
 
 
 def aggregate(
     *,
     rule: Rule,
-    global_: File,
-    clients: Sequence[File],
-    out: File,
+    global_: NamedFile,
+    clients: Sequence[NamedFile],
+    out: NamedFile,
     overwrite: bool = False,
-    report: File | None = None,
-    num_samples: File | None = None,
-    num_batches: File | None = None,
+    report: NamedFile | None = None,
+    num_samples: NamedFile | None = None,
+    num_batches: NamedFile | None = None,
     on_nonfinite: Literal["raise", "drop"] = "raise",
     memory: Annotated[int, "MIB"] = 256,
-    client_samples: File | None = None,
+    client_samples: NamedFile | None = None,
     num_clients: Annotated[int, "K"] | None = None,
     upload: Sequence[Annotated[str, "NAME=FOLDER"]] = (),
-    state: File | None = None,
-    state_out: File | None = None,
+    state: NamedFile | None = None,
+    state_out: NamedFile | None = None,
     round: Annotated[int, "N"] = 1,
-) -> int:
+) -> None:
     r"""Aggregate clients' safetensors files into one, in little memory.
 
     Args:
@@ -113,8 +114,7 @@ def aggregate(
         with new_file(report, overwrite=overwrite) as file:
             file.write(f"{text}\n".encode())
     else:
-        print(json.dumps(facts, indent=2, allow_nan=False, ensure_ascii=False))
-    return 0
+        print_json(facts)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

@@ -8,16 +8,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedsdg.cli.command import ConfigFiles, File
-from fedsdg.cli.options import leave_out, print_json, print_remarks
+from fedsdg.cli.command import ConfigFiles, NamedFile
+from fedsdg.cli.options import answer, leave_out, print_remarks
 
 if TYPE_CHECKING:
     from fedsdg.experiment.config import Config
-    from fedsdg.experiment.examining.findings import Finding
+    from fedsdg.experiment.examining.findings import Finding, Outcome
 
 
 def check(
-    files: Sequence[File] = (),
+    files: Sequence[NamedFile] = (),
     *,
     laid: ConfigFiles,
     brief: bool = False,
@@ -71,17 +71,12 @@ def _check_config(config: Config, brief: bool, json: bool) -> int:
         return 0
     runs = len(config.datasets) * len(config.settings) * len(config.methods) * len(config.seeds)
     horizon = list(findings(config))
-    if json:
-        counted = ("methods", "datasets", "skews", "scenarios", "seeds")
-        sizes = {key: len(getattr(config, key)) for key in counted}
-        print_json({"experiment": config.experiment, **sizes, "runs": runs, "horizon": horizon})
-    else:
-        under = f"{len(config.scenarios)} scenarios x " if config.scenarios else ""
-        print(
-            f"{config.experiment}: {len(config.methods)} methods x {len(config.datasets)} data "
-            f"sets x {len(config.skews)} skews x {under}{len(config.seeds)} seeds = {runs} runs"
-        )
-        print("\n".join(horizon))
+    counted = ("methods", "datasets", "skews", "scenarios", "seeds")
+    sizes = {key: len(getattr(config, key)) for key in counted}
+    facts = {"experiment": config.experiment, **sizes, "runs": runs, "horizon": horizon}
+    product = " x ".join(f"{size} {name}" for name, size in sizes.items() if size)
+    product = product.replace("datasets", "data sets")
+    answer(json, facts, [f"{config.experiment}: {product} = {runs} runs", *horizon])
     remarks = [remark for case in cases for remark in case.remarks(config.federation.clients)]
     for remark in dict.fromkeys(remarks):
         print(f"fedsdg: {remark}", file=sys.stderr)
@@ -102,7 +97,6 @@ MOST = 5
 
 def _check_files(files: Sequence[str], verbose: bool, json: bool) -> int:
     """Return 1 where a property does not hold, else 0."""
-    from fedsdg.experiment.examining.findings import FAILED
     from fedsdg.experiment.examining.plugin import examine_plugin, require_sound
     from fedsdg.methods.plugins import find_plugin
 
@@ -117,11 +111,8 @@ def _check_files(files: Sequence[str], verbose: bool, json: bool) -> int:
         if not json:
             print("\n".join(_report(plugin.place, some, verbose)), flush=True)
         findings += some
-    if json:
-        print_json([one._asdict() for one in findings])
-    else:
-        print(NOT_SEEN)
-    return int(any(one.outcome == FAILED for one in findings))
+    answer(json, [one._asdict() for one in findings], [NOT_SEEN])
+    return int(any(one.outcome == "failed" for one in findings))
 
 
 def _report(place: str, found: Sequence[Finding], verbose: bool) -> Iterator[str]:
@@ -129,9 +120,7 @@ def _report(place: str, found: Sequence[Finding], verbose: bool) -> Iterator[str
 
     Methods that fail by the same sentence, such as two with one rule, share a line.
     """
-    from fedsdg.experiment.examining.findings import FAILED, NOT, OK, WARNING
-
-    for bad in (FAILED, WARNING):
+    for bad in ("failed", "warning"):
         alike: dict[tuple[str, ...], list[Finding]] = {}
         for one in found:
             if one.outcome == bad:
@@ -141,11 +130,12 @@ def _report(place: str, found: Sequence[Finding], verbose: bool) -> Iterator[str
             yield f"{bad:14}  {same[0].part}: {same[0].property}: {same[0].sentence}"
             if more := [_owner(one) for one in same[1:]]:
                 yield f"{'':14}  the same of {', '.join(dict.fromkeys(more))}"
-            if waiting := [one.property for one in found if _follows(one, same[0])]:
+            cause = (same[0].property, _owner(same[0]))
+            if waiting := [one.property for one in found if (one.cause, _owner(one)) == cause]:
                 names = "; ".join(waiting) if len(waiting) <= MOST else f"{len(waiting)} others"
                 yield f"{'':14}  not tried until then: {names}"
     if verbose:
-        for outcome in (OK, NOT):
+        for outcome in ("ok", "does not apply"):
             for one in found:
                 if one.outcome == outcome and not one.cause:
                     yield f"{outcome:14}  {one.part}: {one.property}: {one.sentence}"
@@ -154,14 +144,12 @@ def _report(place: str, found: Sequence[Finding], verbose: bool) -> Iterator[str
 
 def _counts(found: Sequence[Finding]) -> str:
     """Say how many properties failed, passed and so on."""
-    from fedsdg.experiment.examining.findings import FAILED, NOT, OK, WARNING
-
-    counts = Counter(str(one.outcome) for one in found if not one.cause)
-    words: dict[str, str] = {
-        FAILED: "failed",
-        WARNING: f"warning{'s' * (counts[WARNING] != 1)}",
-        OK: "passed",
-        NOT: f"do{'es' * (counts[NOT] == 1)} not apply",
+    counts = Counter(one.outcome for one in found if not one.cause)
+    words: dict[Outcome, str] = {
+        "failed": "failed",
+        "warning": "warning" if counts["warning"] == 1 else "warnings",
+        "ok": "passed",
+        "does not apply": "does not apply" if counts["does not apply"] == 1 else "do not apply",
     }
     return ", ".join(f"{counts[kind]} {word}" for kind, word in words.items() if counts[kind])
 
@@ -169,7 +157,3 @@ def _counts(found: Sequence[Finding]) -> str:
 def _owner(one: Finding) -> str:
     """Return the method, loss or attack that a finding is about."""
     return one.part.partition(", ")[0]
-
-
-def _follows(one: Finding, cause: Finding) -> bool:
-    return one.cause == cause.property and _owner(one) == _owner(cause)

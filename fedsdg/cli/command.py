@@ -15,6 +15,7 @@ import shutil
 import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from types import UnionType
 from typing import (
     TYPE_CHECKING,
@@ -32,12 +33,17 @@ from typing import (
 if TYPE_CHECKING:
     from fedsdg.experiment.config import Config
 
+#: It returns the exit code; one without an answer succeeds.
+Command = Callable[..., int | None]
+
 #: What bad input or a failing run raises; anything else is a defect and keeps its traceback.
 FORESEEN = (ValueError, FloatingPointError, OSError)
 
-#: What the second part of an annotation says in the help, and to a shell that completes.
-File = Annotated[str, "FILE"]
-Folder = Annotated[str, "FOLDER"]
+#: What the second part of an annotation says in the help, and to a shell that completes. A file
+#: that is named may also be a config or a plugin by its name.
+File = Annotated[Path, "FILE"]
+Folder = Annotated[Path, "FOLDER"]
+NamedFile = Annotated[str, "FILE"]
 Method = Annotated[str, "METHOD"]
 DataSet = Annotated[str, "DATASET"]
 Rule = Annotated[str, "RULE"]
@@ -56,9 +62,9 @@ class ConfigFiles(NamedTuple):
         plugin: files that define further METHODS, or names of installed plugins
     """
 
-    config: Sequence[File]
+    config: Sequence[NamedFile]
     set: Sequence[Annotated[str, "KEY=VALUE"]]
-    plugin: Sequence[File]
+    plugin: Sequence[NamedFile]
 
     def load(self, more: Sequence[str] = ()) -> Config:
         """Return the config, with further files laid over those of ``--config``."""
@@ -101,9 +107,9 @@ _REPLACED = {
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one sentence, and whose help ends with an example.
+    """A parser whose errors are one sentence.
 
-    Below its options the help lists names that the package declares (``tables``).
+    Below its options the help lists names that the package declares (``tables``), and an example.
     """
 
     tables: Sequence[str] = ()
@@ -140,39 +146,27 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """Return the usual help, followed by declared names and an example."""
-        parts = [super().format_help()]
+        from fedsdg.files.declarations import names
+
         width = shutil.get_terminal_size().columns - 2
-        if self.tables:
-            from fedsdg.files.declarations import names
-
-            parts += [
-                textwrap.fill(
-                    f"{kind}: {', '.join(listed)}",
-                    width,
-                    subsequent_indent="  ",
-                    break_on_hyphens=False,
-                )
-                for table in self.tables
-                for kind, listed in names(table).items()
-            ]
-        if self.example:
-            gap = [""] if self.tables else []
-            parts += [*gap, "example:", textwrap.indent(self.example, "  ")]
-        return "\n".join([*parts, ""])
+        wrapped = textwrap.TextWrapper(width, subsequent_indent="  ", break_on_hyphens=False)
+        lines = [
+            wrapped.fill(f"{kind}: {', '.join(listed)}")
+            for table in self.tables
+            for kind, listed in names(table).items()
+        ]
+        example = self.example and f"example:\n{textwrap.indent(self.example, '  ')}"
+        parts = [super().format_help().rstrip(), "\n".join(lines), example]
+        return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def add_command(
-    commands: Any, function: Callable[..., int], tables: Sequence[str] = ()
-) -> argparse.ArgumentParser:
-    """Add a command to the command line.
+def add_command(commands: Any, function: Command, tables: Sequence[str] = ()) -> None:
+    """Add a command, whose parser sets ``function`` and ``parser``, to the command line.
 
     Args:
         commands: what ``add_subparsers`` returned.
-        function: the command; it returns the exit code.
+        function: the command.
         tables: of ``fedsdg.files.declarations``, whose names the help lists.
-
-    Returns:
-        The command's parser, which sets ``function`` and ``parser``.
     """
     about = describe(function)
     width = shutil.get_terminal_size().columns - 2
@@ -193,7 +187,6 @@ def add_command(
                 sub.add_argument(f"--{name}", help=of_config[name], **_keywords(kind), default=[])
         else:
             _add_argument(sub, parameter, hint, about.arguments[parameter.name])
-    return sub
 
 
 def _add_argument(
@@ -202,7 +195,7 @@ def _add_argument(
     option, default = _keywords(hint), parameter.default
     needed = default is parameter.empty
     meaning = meaning.replace("%", "%%")
-    if isinstance(default, str | int) and not isinstance(default, bool):
+    if isinstance(default, str | int | Path) and not isinstance(default, bool):
         meaning += " (default: %(default)s)"
     if option.get("action") == "extend" and default == ():
         default = []
@@ -251,4 +244,4 @@ def call(arguments: argparse.Namespace) -> int:
         for name, hint in get_type_hints(arguments.function).items()
         if name != "return"
     }
-    return int(arguments.function(**given))
+    return int(arguments.function(**given) or 0)

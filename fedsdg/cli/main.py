@@ -12,13 +12,13 @@ import errno
 import os
 import select
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from fedsdg import __version__
 from fedsdg.cli.aggregation import aggregate
 from fedsdg.cli.checking import check
-from fedsdg.cli.command import FORESEEN, Parser, add_command, call, describe
+from fedsdg.cli.command import FORESEEN, Command, Parser, add_command, call, describe
 from fedsdg.cli.models import evaluate, export, partition, pretrain
 from fedsdg.cli.records import agree, record, summarise, trace, verify
 from fedsdg.cli.rendering import render
@@ -27,7 +27,7 @@ from fedsdg.cli.training import compare, reproduce, run, search
 from fedsdg.files.spent import note_spent
 
 
-def completion(shell: Literal["bash", "zsh"]) -> int:
+def completion(shell: Literal["bash", "zsh"]) -> None:
     """Print the script by which a shell completes this command.
 
     Args:
@@ -38,12 +38,26 @@ def completion(shell: Literal["bash", "zsh"]) -> int:
     """
     import shtab
 
-    whole, words = parser(), _words()
+    from fedsdg.cli.rendering import OTHERS
+    from fedsdg.data.datasets import DATASETS
+    from fedsdg.files.declarations import names
+
+    # The words that complete an argument, by what the help calls it.
+    words = {
+        "METHOD": names("methods")["methods"],
+        "DATASET": DATASETS,
+        "RULE": names("rules")["rules"],
+        "NAME": sorted({*names("tables")["tables"], *names("figures")["figures"], *OTHERS}),
+    }
     completions: dict[Any, Any] = {name: {shell: f"_fedsdg_{name}"} for name in words}
     completions |= {"FILE": shtab.FILE, "FOLDER": shtab.DIR}
-    for argument in _arguments(whole):
-        if argument.metavar in completions:
-            argument.complete = completions[argument.metavar]  # type: ignore[attr-defined]
+    whole = parser()
+    (commands,) = (one for one in whole._actions if isinstance(one, argparse._SubParsersAction))
+    commands.help = None  # What has no place in the help would not be completed either.
+    for sub in commands.choices.values():
+        for argument in sub._actions:
+            if argument.metavar in completions:
+                argument.complete = completions[argument.metavar]
     form = {
         "bash": '_fedsdg_{name}() {{ compgen -W "{words}" -- "$1"; }}',
         "zsh": "_fedsdg_{name}() {{ compadd -- {words} }}",
@@ -51,36 +65,10 @@ def completion(shell: Literal["bash", "zsh"]) -> int:
     functions = [form.format(name=name, words=" ".join(known)) for name, known in words.items()]
     preamble: Any = {shell: "\n".join(functions)}
     print(shtab.complete(whole, shell, preamble=preamble))
-    return 0
-
-
-def _words() -> dict[str, list[str]]:
-    """Return the words that complete an argument, by what the help calls it."""
-    from fedsdg.cli.rendering import OTHERS
-    from fedsdg.data.datasets import DATASETS
-    from fedsdg.files.declarations import names
-
-    pages = {*names("tables")["tables"], *names("figures")["figures"], *OTHERS}
-    return {
-        "METHOD": [*names("methods")["methods"]],
-        "DATASET": [*DATASETS],
-        "RULE": [*names("rules")["rules"]],
-        "NAME": sorted(pages),
-    }
-
-
-def _arguments(whole: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Yield every option and argument of every command."""
-    for action in whole._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for sub in action.choices.values():
-                yield from _arguments(sub)
-        else:
-            yield action
 
 
 #: The commands by group, in the order of the help.
-COMMANDS: dict[str, Sequence[Callable[..., int]]] = {
+COMMANDS: dict[str, Sequence[Command]] = {
     "run": (run, search, reproduce, compare),
     "look at what there is": (check, methods, data, arenas, completion),
     "data and backbones": (partition, pretrain),
@@ -88,7 +76,7 @@ COMMANDS: dict[str, Sequence[Callable[..., int]]] = {
     "models": (export, evaluate, aggregate),
 }
 #: The tables of ``fedsdg.files.declarations`` whose names a command's help lists.
-TABLES: dict[Callable[..., int], Sequence[str]] = {
+TABLES: dict[Command, Sequence[str]] = {
     run: ("methods",),
     search: ("methods",),
     reproduce: ("keys",),
@@ -98,40 +86,26 @@ TABLES: dict[Callable[..., int], Sequence[str]] = {
 }
 
 
-class WholeParser(Parser):
-    """The parser of all commands: its help lists them in their groups, with an example each."""
-
-    def format_help(self) -> str:
-        """Return usage, description, the commands in groups, and the options."""
-        formatter = self._get_formatter()
-        formatter.start_section("options")
-        formatter.add_arguments(self._optionals._group_actions)
-        formatter.end_section()
-        groups = [
-            "\n".join(
-                [
-                    f"{title}:",
-                    *(f"  {one.__name__:12}{describe(one).summary}" for one in functions),
-                ]
-            )
-            for title, functions in COMMANDS.items()
-        ]
-        usage = f"usage: {self.prog} [options] command …"
-        more = f"'{self.prog} command --help' says more, with an example."
-        options = formatter.format_help().strip()
-        return "\n\n".join([usage, str(self.description), *groups, options, more, ""])
-
-
-def parser() -> WholeParser:
-    """Return the parser of the whole command line."""
-    whole = WholeParser(prog="fedsdg", description="Benchmark and reproduce federated fine-tuning.")
+def parser() -> Parser:
+    """Return the parser of all commands; its help lists them in their groups."""
+    groups = [
+        "\n".join([f"{title}:", *(f"  {one.__name__:12}{describe(one).summary}" for one in group)])
+        for title, group in COMMANDS.items()
+    ]
+    whole = Parser(
+        prog="fedsdg",
+        usage="%(prog)s [options] command …",
+        description="\n\n".join(["Benchmark and reproduce federated fine-tuning.", *groups]),
+        epilog="'%(prog)s command --help' says more, with an example.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     whole.add_argument("--version", action="version", version=f"fedsdg {__version__}")
     whole.add_argument("--traceback", action="store_true", help="show where an error came from")
     commands = whole.add_subparsers(
-        dest="command", required=True, metavar="command", parser_class=Parser
+        dest="command", required=True, metavar="command", prog="fedsdg", help=argparse.SUPPRESS
     )
-    for functions in COMMANDS.values():
-        for function in functions:
+    for group in COMMANDS.values():
+        for function in group:
             add_command(commands, function, TABLES.get(function, ()))
     return whole
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from fedsdg.cli.command import ConfigFiles, Count, DataSet, File, Folder, Seed
-from fedsdg.cli.options import leave_out, print_json, require_writable
+from fedsdg.cli.options import answer, leave_out, require_writable
 from fedsdg.files import hint
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ def partition(
     output: Sequence[File],
     clients: Count | None = None,
     seed: Sequence[Seed] = (),
-) -> int:
+) -> None:
     """Divide a data set among clients, once for each seed.
 
     Args:
@@ -45,8 +44,7 @@ def partition(
             f"--output names {len(output)} file(s), but there are {len(seeds)} seeds; "
             "name one file a seed, in their order"
         )
-    twice = [file for file in output if output.count(file) > 1]
-    if twice:
+    if twice := [file for file in output if output.count(file) > 1]:
         raise ValueError(f"--output names {twice[0]} twice; name one file a seed")
     require_writable(*output, kind="file")
     from fedsdg.data.partition_files import write_partition
@@ -76,12 +74,11 @@ def partition(
             f"left out: {left.too_small} clients with fewer than {config.partition.min_samples} "
             f"samples and {left.not_drawn} that were not drawn, {left.samples_left_out} samples"
         )
-    return 0
 
 
 def pretrain(
     laid: ConfigFiles, *, output: File, backbone: str | None = None, recorded: bool = False
-) -> int:
+) -> None:
     """Make a backbone as the config describes it.
 
     Args:
@@ -105,16 +102,15 @@ def pretrain(
 
     options = config.backbones[name]
     if recorded and take_recorded(name, options, output):
-        return 0
+        return
     from fedsdg.experiment.backbones import pretraining
 
     pretraining.pretrain(
         options,
-        Path(output),
+        output,
         checkpoints=store_folder().parent / "checkpoints",
         checkpoint_seconds=config.checkpoint_seconds,
     )
-    return 0
 
 
 def export(
@@ -124,7 +120,7 @@ def export(
     output: Folder | None = None,
     client: Sequence[Annotated[int, "K"]] = (),
     backbone: File | None = None,
-) -> int:
+) -> None:
     """Write a run's models for peft and timm, or its metrics.
 
     Each model has a card. With --tensorboard no models are written, but every recorded metric, as
@@ -142,35 +138,21 @@ def export(
         fedsdg export mine
         fedsdg export mine --tensorboard events
     """
-    if not Path(run).is_dir():
-        raise FileNotFoundError(
-            f"there is no folder {run}; name that of a run, as 'fedsdg run' prints it"
-        )
     if tensorboard:
-        leave_out(
-            "is for models; --tensorboard writes none",
-            output=output,
-            client=client,
-            backbone=backbone,
-        )
+        models = {"output": output, "client": client, "backbone": backbone}
+        leave_out("is for models; --tensorboard writes none", **models)
         require_writable(tensorboard, remedy="name another place with --tensorboard", kind="folder")
         from fedsdg.analysis.events import write_events
 
-        print(write_events(Path(run), Path(tensorboard)))
-        return 0
+        print(write_events(run, tensorboard))
+        return
     require_writable(output or run, kind="folder")
     from fedsdg.experiment.exports.export import export_run
 
-    done = export_run(
-        Path(run),
-        Path(output) if output else None,
-        client or None,
-        Path(backbone) if backbone else None,
-    )
+    done = export_run(run, output, client or None, backbone)
     for remark in done.remarks:
         print(f"fedsdg: {remark}", file=sys.stderr)
     print(f"{done.folder}: {', '.join(done.names)}")
-    return 0
 
 
 def evaluate(
@@ -181,7 +163,7 @@ def evaluate(
     partition: File | None = None,
     backbone: File | None = None,
     json: bool = False,
-) -> int:
+) -> None:
     """Say how well an exported model does on data sets.
 
     Args:
@@ -198,27 +180,16 @@ def evaluate(
         fedsdg evaluate mine/models/global --data digits
     """
     sources = _sources(laid, data)
-    if not Path(model).is_dir():
-        raise FileNotFoundError(f"there is no folder {model}; name one that 'fedsdg export' wrote")
     from fedsdg.experiment.exports.evaluate import evaluate_model
     from fedsdg.experiment.loading import load_images
 
-    results = evaluate_model(
-        Path(model),
-        map(load_images, sources),
-        Path(backbone) if backbone else None,
-        Path(partition) if partition else None,
+    results = evaluate_model(model, map(load_images, sources), backbone, partition)
+    lines = (
+        f"{one.dataset}: accuracy {one.accuracy:.4f}, loss {one.loss:.4f} on {one.images} images "
+        f"({one.samples}){f'; {one.chance}' if one.chance else ''}"
+        for one in results
     )
-    if json:
-        print_json([asdict(result) for result in results])
-        return 0
-    for result in results:
-        print(
-            f"{result.dataset}: accuracy {result.accuracy:.4f}, loss {result.loss:.4f} on "
-            f"{result.images} images ({result.samples})"
-            f"{f'; {result.chance}' if result.chance else ''}"
-        )
-    return 0
+    answer(json, map(asdict, results), lines)
 
 
 def _sources(laid: ConfigFiles, names: Sequence[str]) -> list[Source]:

@@ -6,7 +6,7 @@ import errno
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +19,21 @@ if TYPE_CHECKING:
 def print_json(content: Any) -> None:
     """Print JSON on standard output, where it stands alone; remarks go to standard error."""
     print(json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False))
+
+
+def answer(json: bool, facts: Any, lines: Iterable[str]) -> None:
+    """Print what a command found: as JSON for a script, or in lines for a person.
+
+    Args:
+        json: Whether the command was given ``--json``.
+        facts: What the JSON holds; an iterator becomes a list.
+        lines: What a person reads.
+    """
+    if json:
+        print_json(list(facts) if isinstance(facts, Iterator) else facts)
+        return
+    for line in lines:
+        print(line)
 
 
 def leave_out(why: str, **options: object) -> None:

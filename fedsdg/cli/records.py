@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fedsdg.cli.command import ConfigFiles, File, Folder
-from fedsdg.cli.options import leave_out, print_failures, print_json, require_writable
+from fedsdg.cli.command import ConfigFiles, File, Folder, NamedFile
+from fedsdg.cli.options import answer, leave_out, print_failures, require_writable
 
 if TYPE_CHECKING:
     from fedsdg.experiment.again import Again
@@ -43,7 +44,7 @@ def summarise(
 
     require_writable(output, kind="file" if succeeded else "folder")
     if succeeded:
-        return _require_success(Path(succeeded), Path(output))
+        return _require_success(succeeded, output)
     if runs is None:
         raise ValueError("name the folder of the runs with --runs, such as results/runs/smoke")
     wanted, primary, roles = None, [], None
@@ -52,21 +53,19 @@ def summarise(
         wanted = config.run_folders()
         primary = [comparison.to_dict() for comparison in config.primary]
         roles = asdict(config.roles)
-    found = Path(search) if search else None
-    analysis.summarise(Path(runs), Path(output), wanted, found, primary, roles)
+    analysis.summarise(runs, output, wanted, search, primary, roles)
     return 0
 
 
 def _require_success(summary: Path, flag: Path) -> int:
     from fedsdg.analysis.summarise import failed_runs
-    from fedsdg.files import atomic_path
+    from fedsdg.files import write_bytes
 
     if failed := [f"{run}: {error}" for run, error in failed_runs(summary).items()]:
         remedy = "'snakemake --cores all --forcerun summarise_runs'"
         print_failures(failed, f"mend the cause, delete these folders, and run {remedy}")
         return 1
-    with atomic_path(flag) as temporary:
-        temporary.write_text("all runs succeeded\n")
+    write_bytes(flag, b"all runs succeeded\n")
     return 0
 
 
@@ -75,7 +74,7 @@ def record(
     *,
     merge: bool = False,
     restamp: Annotated[Sequence[str], ("OLD", "NEW")] = (),
-) -> int:
+) -> None:
     """Keep in results/reference what tables and figures are made from.
 
     Args:
@@ -95,9 +94,8 @@ def record(
         leave_out("adds computed runs, and --restamp computes none", merge=merge)
         pair = commits(*restamp)
         for name in experiment:
-            for sentence in restamped(name, *pair, EVIDENCE):
-                print(sentence)
-        return 0
+            print("\n".join(restamped(name, *pair, EVIDENCE)))
+        return
     require_writable("results/reference", remedy="call it in another folder")
     from fedsdg.analysis.record import keep_record
     from fedsdg.experiment.method_entries import OVERRIDES
@@ -110,10 +108,9 @@ def record(
 
     for name in experiment:
         print(keep_record(name, merge=merge, own_training=own_training))
-    return 0
 
 
-def agree(experiment: Sequence[str], *, json: bool = False) -> int:
+def agree(experiment: Sequence[str], *, json: bool = False) -> None:
     """Say whether primary comparisons come out here as in the record.
 
     Args:
@@ -126,16 +123,11 @@ def agree(experiment: Sequence[str], *, json: bool = False) -> int:
     """
     from fedsdg.analysis.agreement import agreement, facts
 
-    if json:
-        print_json([fact for name in experiment for fact in facts(name)])
-        return 0
-    for name in experiment:
-        for line in agreement(name):
-            print(line)
-    return 0
+    lines = chain.from_iterable(map(agreement, experiment))
+    answer(json, chain.from_iterable(map(facts, experiment)), lines)
 
 
-def trace(file: File, *, row: str = "", column: str = "", json: bool = False) -> int:
+def trace(file: NamedFile, *, row: str = "", column: str = "", json: bool = False) -> None:
     r"""From a committed number to its runs, their hashes, and how to make them again.
 
     Args:
@@ -158,24 +150,20 @@ def trace(file: File, *, row: str = "", column: str = "", json: bool = False) ->
         experiment: again(experiment, runs, Path("config"))
         for experiment, runs in _grouped(number["runs"], lambda run: run["experiment"]).items()
     }
-    if json:
-        commands = {
-            experiment: way and {**asdict(way), "command": way.command}
-            for experiment, way in ways.items()
-        }
-        print_json({**number, "again": commands})
-        return 0
-    for name, text in _lines(number, ways):
-        print(f"{name:12s}{text}")
-    return 0
+    commands = {
+        experiment: way and {**asdict(way), "command": way.command}
+        for experiment, way in ways.items()
+    }
+    lines = (f"{name:12s}{text}" for name, text in _lines(number, ways))
+    answer(json, {**number, "again": commands}, lines)
 
 
 def _grouped(
     runs: Sequence[Mapping[str, Any]], key: Callable[[Mapping[str, Any]], str]
 ) -> dict[str, list[Mapping[str, Any]]]:
-    groups = defaultdict(list)
+    groups: dict[str, list[Mapping[str, Any]]] = {}
     for run in runs:
-        groups[key(run)].append(run)
+        groups.setdefault(key(run), []).append(run)
     return groups
 
 
@@ -266,25 +254,22 @@ def verify(*, sample: Annotated[int, "N", 0] = 1, whole: bool = False, json: boo
             runs.append({"arena": arena, "paired": agreement.paired, **asdict(agreement)})
             if agreement.paired is None:
                 faults.append(f"results/reference/{arena}, {agreement.run}: {agreement.sentence}")
-    if json:
-        listed = [asdict(fault) for fault in differences]
-        print_json({"compared": counts, "faults": listed, "runs": runs})
-        return 1 if faults else 0
-    print(
+    lines = [
         f"recomputed and compared: {counts['tables']} tables, {counts['claims']} pages of claims, "
         f"{counts['sidecars']} sidecars of figures, {counts['verdicts']} verdicts, "
-        f"{counts['documents']} documents with findings"
-    )
-    print("(of figures the numbers, captions and inputs; not drawn)")
+        f"{counts['documents']} documents with findings",
+        "(of figures the numbers, captions and inputs; not drawn)",
+    ]
     if runs:
-        exactly = sum(run["paired"] == "exactly" for run in runs)
-        paired = sum(run["paired"] == "by federation" for run in runs)
-        print(f"first rounds of {len(runs)} runs: {exactly} exactly, {paired} by federation")
-    for fault in faults:
-        print(f"fedsdg: error: {fault}", file=sys.stderr)
-    if faults:
-        print(f"fedsdg: error: {len(faults)} places are not what the records give", file=sys.stderr)
-    return 1 if faults else 0
+        how = Counter(run["paired"] for run in runs)
+        pairs = f"{how['exactly']} exactly, {how['by federation']} by federation"
+        lines.append(f"first rounds of {len(runs)} runs: {pairs}")
+    listed = [asdict(fault) for fault in differences]
+    answer(json, {"compared": counts, "faults": listed, "runs": runs}, lines)
+    if faults and not json:
+        for fault in (*faults, f"{len(faults)} places are not what the records give"):
+            print(f"fedsdg: error: {fault}", file=sys.stderr)
+    return int(bool(faults))
 
 
 def _progress(text: str) -> None:

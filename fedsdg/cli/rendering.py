@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedsdg.cli.command import File, Folder, Page
 from fedsdg.cli.options import require_writable
 from fedsdg.files import hint
 from fedsdg.files.declarations import names as declared
-from fedsdg.files.places import CROSS
+from fedsdg.files.places import CROSS, RECORDS
 
-#: What can be rendered besides the tables and figures of an experiment.
-CLAIMS, ACROSS, KERNELS, THROUGHPUT = "claims", "across", "kernels", "throughput"
-PAGE, LEDGER = "page", "ledger"
-OTHERS = (CLAIMS, ACROSS, KERNELS, THROUGHPUT, PAGE, LEDGER)
 #: Where the two documents go unless ``--output`` names another file.
-DOCUMENTS = {PAGE: "results/report/index.html", LEDGER: "docs/claims.md"}
+DOCUMENTS = {"page": Path("results/report/index.html"), "ledger": Path("docs/claims.md")}
+#: What can be rendered besides the tables and figures of an experiment.
+OTHERS = ("claims", "across", "kernels", "throughput", *DOCUMENTS)
+RECORD = Path(RECORDS)
 
 
 def render(
@@ -27,14 +27,14 @@ def render(
     figures: Folder | None = None,
     claims: File | None = None,
     partitions: Sequence[File] = (),
-    measured: File = "results/reference/performance/measured.json",
-    records: Folder = "results/reference",
+    measured: File = RECORD / "performance/measured.json",
+    records: Folder = RECORD,
     experiments: Sequence[str] = (),
-    reference: Folder = "results/reference",
-    configs: Folder = "config",
+    reference: Folder = RECORD,
+    configs: Folder = Path("config"),
     metric: str = "expected_accuracy",
     freeze: bool = False,
-) -> int:
+) -> None:
     """Render tables, figures, claims or pages from what has been recorded.
 
     A name is a table or a figure (both, where both have it; table:NAME or figure:NAME is one of
@@ -65,53 +65,43 @@ def render(
         fedsdg render page
     """
     pages = [page for one in name for page in _pages(one)]
-    folder = output or "rendered"
+    folder = output or Path("rendered")
     drawn = figures or folder
-    single = [kind for kind, _ in pages if kind in DOCUMENTS]
-    targets = [output or DOCUMENTS[kind] for kind in single]
-    if targets:
+    if targets := [output or DOCUMENTS[kind] for kind, _ in pages if kind in DOCUMENTS]:
         require_writable(*targets, kind="file")
     else:
         require_writable(folder, drawn, kind="folder")
     written: list[Path] = []
     for kind, page in pages:
-        if kind in ("table", "figure", CLAIMS):
-            stem = Path(drawn if kind == "figure" else folder, page)
-            source = _summary_folder(summary, page)
-            stem = Path(claims) if kind == CLAIMS and claims else stem
-            written += _write_page(kind, page, source, stem, partitions)
-        elif kind == ACROSS:
+        if kind == "across":
             from fedsdg.analysis.regret import write_across
 
             arenas = list(experiments or CROSS)
             written += write_across(arenas, records, folder, drawn, metric)
-        elif kind == KERNELS:
+        elif kind == "kernels":
             from fedsdg.analysis.speed import write_kernels
 
-            written += write_kernels(measured, Path(folder, kind), Path(drawn, "roofline"))
-        elif kind == THROUGHPUT:
+            written += write_kernels(measured, folder / kind, drawn / "roofline")
+        elif kind == "throughput":
             from fedsdg.analysis.speed import write_throughput
 
-            written += write_throughput(measured, Path(folder, kind))
-        elif kind == PAGE:
+            written += write_throughput(measured, folder / kind)
+        elif kind == "page":
             from fedsdg.analysis.page import write_page
 
-            written.append(
-                write_page(
-                    records,
-                    output or DOCUMENTS[kind],
-                    experiments=experiments,
-                    reference=reference,
-                    configs=configs,
-                )
-            )
-        else:
+            file = output or DOCUMENTS[kind]
+            sources: dict[str, Any] = {"reference": reference, "configs": configs}
+            written.append(write_page(records, file, experiments=experiments, **sources))
+        elif kind == "ledger":
             written.append(_write_ledger(configs, records, output or DOCUMENTS[kind], freeze))
+        else:
+            stem = (drawn if kind == "figure" else folder) / page
+            stem = claims if kind == "claims" and claims else stem
+            written += _write_page(kind, page, summary, stem, partitions)
     for path in written:
         if path.name in ("regret.md", "kernels.md", "throughput.md"):
             print(path.read_text(encoding="utf-8"))
     print("\n".join(map(str, written)))
-    return 0
 
 
 def _pages(name: str) -> Iterator[tuple[str, str]]:
@@ -125,24 +115,15 @@ def _pages(name: str) -> Iterator[tuple[str, str]]:
     yield from [(kind, page) for kind in there] or [(name, name)]
 
 
-def _summary_folder(summary: str | None, page: str) -> Path:
-    if summary is None:
-        raise ValueError(
-            f"name the record or summary that {page} is made from, such as "
-            "--summary results/reference/needs"
-        )
-    if not Path(summary).is_dir():
-        raise FileNotFoundError(
-            f"there is no folder {summary}; name a record or a summary with --summary, such as "
-            "results/reference/needs"
-        )
-    return Path(summary)
-
-
 def _write_page(
-    kind: str, name: str, summary: Path, stem: Path, partitions: Sequence[str]
+    kind: str, name: str, summary: Path | None, stem: Path, partitions: Sequence[Path]
 ) -> list[Path]:
     """Write a table, a figure or the claims of an experiment."""
+    if summary is None:
+        raise ValueError(
+            f"name the record or summary that {name} is made from, such as "
+            "--summary results/reference/needs"
+        )
     if kind == "table":
         from fedsdg.analysis.tables import write_table
 
@@ -150,15 +131,14 @@ def _write_page(
     if kind == "figure":
         from fedsdg.analysis.plots import write_figure
 
-        files = [Path(file) for file in partitions]
-        files = files or sorted((summary / "partitions").rglob("*.parquet"))
+        files = partitions or sorted((summary / "partitions").rglob("*.parquet"))
         return write_figure(summary, name, stem, partitions=files)
     from fedsdg.analysis.claims import write_claims
 
     return write_claims(summary, stem)
 
 
-def _write_ledger(configs: str, records: str, output: str, freeze: bool) -> Path:
+def _write_ledger(configs: Path, records: Path, output: Path, freeze: bool) -> Path:
     """Judge every claim of the specifications by the record, and render the findings."""
     from fedsdg.analysis.findings import (
         primary_comparisons,
@@ -183,6 +163,6 @@ def _write_ledger(configs: str, records: str, output: str, freeze: bool) -> Path
         from fedsdg.analysis.ledger.frozen import freeze as freeze_origins
 
         claims = read_claims("claims.yaml", published_grids(configs))
-        number = freeze_origins(claims, Path(records))
-        print(f"{number} of their origins frozen in {Path(records, FROZEN)}")
-    return Path(output)
+        number = freeze_origins(claims, records)
+        print(f"{number} of their origins frozen in {records / FROZEN}")
+    return output

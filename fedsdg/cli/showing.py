@@ -8,20 +8,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from fedsdg.cli.command import ConfigFiles, File, Method
-from fedsdg.cli.options import print_json
+from fedsdg.cli.command import ConfigFiles, Method, NamedFile
+from fedsdg.cli.options import answer
 from fedsdg.files import hint
 
 if TYPE_CHECKING:
+    from fedsdg.experiment.arenas import Arena
     from fedsdg.methods.declared import Row
 
 
 def methods(
     name: Sequence[Method] = (),
     *,
-    plugin: Sequence[File] = (),
+    plugin: Sequence[NamedFile] = (),
     json: bool = False,
-) -> int:
+) -> None:
     """List the methods by family, or print all about one.
 
     For one method: its formula, messages, kept state, parameters, cost and source. `fedsdg methods
@@ -40,7 +41,6 @@ def methods(
 
     known = offered([find_plugin(place) for place in plugin])
     if name:
-        wide = shutil.get_terminal_size().columns
         words = name[1:] if name[0] == "show" else name
         for word in words:
             if word not in known:
@@ -48,19 +48,13 @@ def methods(
         if len(words) != 1:
             raise ValueError("name one method, as in 'fedsdg methods show scaffold'")
         row = find_row(words[0], known[words[0]])
-        if json:
-            print_json(facts(words[0], row))
-        else:
-            print("\n".join(lines(words[0], row, wide)))
-        return 0
+        wide = shutil.get_terminal_size().columns
+        answer(json, facts(words[0], row), lines(words[0], row, wide))
+        return
     table = {method: find_row(method, place) for method, place in known.items()}
-    if json:
-        print_json([facts(method, row) for method, row in table.items()])
-    else:
-        # In a pipe a line is not cut.
-        wide = shutil.get_terminal_size(fallback=(10_000, 24)).columns
-        print("\n".join(_listed(table, wide)))
-    return 0
+    # In a pipe a line is not cut.
+    wide = shutil.get_terminal_size(fallback=(10_000, 24)).columns
+    answer(json, (facts(method, row) for method, row in table.items()), _listed(table, wide))
 
 
 def _listed(table: Mapping[str, Row], wide: int) -> Iterator[str]:
@@ -80,7 +74,7 @@ def _listed(table: Mapping[str, Row], wide: int) -> Iterator[str]:
             yield line if len(line) <= wide else f"{line[: wide - 1].rstrip()}…"
 
 
-def data(laid: ConfigFiles, *, json: bool = False) -> int:
+def data(laid: ConfigFiles, *, json: bool = False) -> None:
     """List the data sets, and whether they are on this machine.
 
     With --config or --plugin also those that the config describes.
@@ -96,26 +90,20 @@ def data(laid: ConfigFiles, *, json: bool = False) -> int:
     from fedsdg.experiment.offered_data import offered_data
 
     sets = list(offered_data(config))
-    if json:
-        print_json([asdict(one) for one in sets])
-        return 0
-    rows: list[tuple[str, ...]] = [("data set", "classes", "images", "pixels", "here", "from")]
+    rows = [["data set", "classes", "images", "pixels", "here", "from"]]
     for one in sets:
         pixels = f"{one.size}×{one.size}" if one.size else "—"
         pixels += {1: " grey", 3: " colour"}.get(one.channels or 0, "")
         note = f" ({one.note})" if one.note else ""
         counts = ["—" if n is None else f"{n:,}" for n in (one.classes, one.images)]
         here = "yes" if one.here else "no"
-        rows.append((one.name, *counts, pixels, here, f"{one.place}{note}"))
-    last = len(rows[0]) - 1
-    widths = [max(len(row[i]) for row in rows) for i in range(last)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        print("  ".join([*cells, row[last]]).rstrip())
-    return 0
+        rows.append([one.name, *counts, pixels, here, f"{one.place}{note}"])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    answer(json, map(asdict, sets), lines)
 
 
-def arenas(*, json: bool = False) -> int:
+def arenas(*, json: bool = False) -> None:
     """List the experiments that ship, with a sentence on each.
 
     Args:
@@ -127,16 +115,18 @@ def arenas(*, json: bool = False) -> int:
     from fedsdg.experiment.arenas import arenas as listed
 
     experiments = list(listed())
-    if json:
-        print_json([asdict(one) for one in experiments])
-        return 0
+    answer(json, map(asdict, experiments), map(_presented, experiments))
+
+
+def _presented(one: Arena) -> str:
+    """Return a paragraph about an experiment, with the command that runs it."""
+    files = " ".join(file.removesuffix(".yaml") for file in (*one.over, one.file))
+    counts = {name: getattr(one, f"{name}s") for name in ("method", "round", "seed", "run")}
+    size = ", ".join(f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items())
+    record = "with a committed record" if one.recorded else "no committed record"
     wide = shutil.get_terminal_size().columns - 1
-    for one in experiments:
-        files = " ".join(file.removesuffix(".yaml") for file in (*one.over, one.file))
-        counts = {name: getattr(one, f"{name}s") for name in ("method", "round", "seed", "run")}
-        size = ", ".join(f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items())
-        record = "with a committed record" if one.recorded else "no committed record"
-        print(f"{one.name}: {', '.join(one.datasets)}, {one.clients} clients")
-        print(textwrap.fill(one.about, wide, initial_indent="  ", subsequent_indent="  "))
-        print(f"  {size}; {record}\n  fedsdg run --grid {files}\n")
-    return 0
+    about = textwrap.fill(one.about, wide, initial_indent="  ", subsequent_indent="  ")
+    return (
+        f"{one.name}: {', '.join(one.datasets)}, {one.clients} clients\n{about}\n"
+        f"  {size}; {record}\n  fedsdg run --grid {files}\n"
+    )

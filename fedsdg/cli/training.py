@@ -8,8 +8,9 @@ import shlex
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedsdg.cli.command import (
     ConfigFiles,
@@ -19,12 +20,13 @@ from fedsdg.cli.command import (
     Folder,
     Method,
     Minutes,
+    NamedFile,
     Seed,
 )
 from fedsdg.cli.options import (
+    answer,
     leave_out,
     print_failures,
-    print_json,
     print_remarks,
     require_writable,
     where_next,
@@ -49,7 +51,7 @@ def run(
     skew: str | None = None,
     seed: Seed | None = None,
     output: Folder | None = None,
-    grid: Sequence[File] | None = None,
+    grid: Sequence[NamedFile] | None = None,
     jobs: Count = 1,
     seeds_together: Count = 1,
     only: Sequence[Method] = (),
@@ -83,47 +85,29 @@ def run(
         fedsdg run --grid smoke --jobs 2
     """
     config = laid.load(grid or ())
+    of_run: dict[str, Any] = {"dataset": dataset, "skew": skew, "seed": seed, "output": output}
+    several: dict[str, Any] = {"jobs": jobs, "seeds_together": seeds_together}
+    of_grid: dict[str, Any] = {"only": only, "minutes": minutes, "runs_only": runs_only}
     if grid is None:
-        leave_out(
-            "is for a whole grid: add --grid",
-            jobs=jobs > 1,
-            seeds_together=seeds_together > 1,
-            only=only,
-            continue_record=continue_record,
-            minutes=minutes,
-            runs_only=runs_only,
-        )
+        more = {name: count > 1 for name, count in several.items()}
+        why = "is for a whole grid: add --grid"
+        leave_out(why, **more, **of_grid, continue_record=continue_record)
         if method is None:
             raise ValueError("name a method with --method, or a whole grid with --grid")
     else:
-        leave_out(
-            "is for one run; choose runs of a grid with --only",
-            method=method,
-            dataset=dataset,
-            skew=skew,
-            seed=seed,
-            output=output,
-        )
+        leave_out("is for one run; choose runs of a grid with --only", method=method, **of_run)
     require_writable(store_folder(), remedy="name another place with FEDSDG_STORE")
     require_writable(output or "results", kind="folder")
     if method is not None:
-        return _run_one(config, output, method, dataset, skew, seed)
+        return _run_one(config, method, **of_run)
     from fedsdg.experiment.continuing import is_asked_for
     from fedsdg.experiment.grid import run_grid
     from fedsdg.experiment.possible import require_possible
 
     require_possible(config)
     print_remarks(config)
-    failed = run_grid(
-        config,
-        store_folder(),
-        jobs=jobs,
-        only=only,
-        minutes=minutes,
-        seeds_together=seeds_together,
-        continue_record=continue_record or is_asked_for(),
-        runs_only=runs_only,
-    )
+    continued = continue_record or is_asked_for()
+    failed = run_grid(config, store_folder(), **several, **of_grid, continue_record=continued)
     if failed:
         print_failures(failed, "mend the cause, and give the same command again")
         return 1
@@ -134,11 +118,11 @@ def run(
 
 def _run_one(
     config: Config,
-    output: str | None,
     method: str,
     dataset: str | None,
     skew: str | None,
     seed: int | None,
+    output: Path | None,
 ) -> int:
     from fedsdg.experiment.chance import ON_THE_GLOBAL_TEST, chance_of_run
     from fedsdg.experiment.machine.progress import round_progress
@@ -154,7 +138,7 @@ def _run_one(
             file=sys.stderr,
         )
     print_remarks(one.config)
-    folder = Path(output) if output else one.folder
+    folder = output or one.folder
     failure = do(one, store_folder(), folder, round_progress)
     if failure:
         print(f"fedsdg: error: {one.title} failed: {failure}", file=sys.stderr)
@@ -162,11 +146,10 @@ def _run_one(
     result = read_json(folder / "result.json")
     chance = chance_of_run(result)
     for name, value in result["last"].items():
-        if value is None:
-            continue
-        remark = chance.remark(value) if chance and name in ON_THE_GLOBAL_TEST else ""
-        text = value if name == "round" else f"{value:.4f}"
-        print(f"{name:28s}{text}{f'  {remark}' if remark else ''}")
+        if value is not None:
+            remark = chance.remark(value) if chance and name in ON_THE_GLOBAL_TEST else ""
+            text = value if name == "round" else f"{value:.4f}"
+            print(f"{name:28s}{text}  {remark}".rstrip())
     print(f"records in {folder}")
     print(f"its curves: fedsdg export {folder} --tensorboard events")
     print("tables and figures of a whole experiment: fedsdg run --grid smoke")
@@ -184,7 +167,7 @@ def search(
     continue_record: bool = False,
     show: bool = False,
     found: File | None = None,
-) -> int:
+) -> None:
     """Search hyper-parameters, equally long for every method.
 
     On seeds outside the grid, by validation accuracy.
@@ -208,10 +191,10 @@ def search(
     if found:
         from fedsdg.experiment.search import found_entries, read_found
 
-        print(found_entries(read_found(Path(found))))
-        return 0
+        print(found_entries(read_found(found)))
+        return
     config = laid.load()
-    target = Path(output or filled(SEARCH, experiment=config.experiment))
+    target = output or filled(SEARCH, experiment=config.experiment)
     if not show:
         require_writable(target, kind="file")
         require_writable(store_folder(), remedy="name another place with FEDSDG_STORE")
@@ -228,7 +211,7 @@ def search(
         results = searching.search(
             config,
             store_folder(),
-            Path(backbone) if backbone else backbone_file(config),
+            backbone or backbone_file(config),
             target,
             jobs=jobs,
             only=only,
@@ -236,7 +219,6 @@ def search(
             record=record if continue_record or is_asked_for() else None,
         )
     print("\n".join(searching.summary_lines(results)))
-    return 0
 
 
 def reproduce(snakemake: Sequence[str] = (), *, laid: ConfigFiles, cores: str = "all") -> int:
@@ -267,7 +249,9 @@ def reproduce(snakemake: Sequence[str] = (), *, laid: ConfigFiles, cores: str = 
     command += ["--configfile", str(kept_whole(merged)), "--cores", cores]
     if not snakemake:
         command += ["--quiet", "host", "reason", "progress"]
-        logging.getLogger("snakemake.logging").addFilter(_tells_something)
+        chosen = ("Select jobs to execute", "Execute ")  # It says no more than that it chooses.
+        log = logging.getLogger("snakemake.logging")
+        log.addFilter(lambda line: not line.getMessage().startswith(chosen))
     _write_jobs_call()
     path = [str(JOBS_CALL.parent.absolute()), os.environ.get("PATH", os.defpath)]
     os.environ["PATH"] = os.pathsep.join(path)
@@ -280,11 +264,6 @@ def reproduce(snakemake: Sequence[str] = (), *, laid: ConfigFiles, cores: str = 
             return int(end.code or 0)
     print("\n".join(where_next(config)))
     return 0
-
-
-def _tells_something(line: logging.LogRecord) -> bool:
-    """Return whether a line of Snakemake's log says more than that it chooses jobs."""
-    return not line.getMessage().startswith(("Select jobs to execute", "Execute "))
 
 
 def _write_jobs_call() -> None:
@@ -302,7 +281,7 @@ def _write_jobs_call() -> None:
 
 
 def compare(
-    file: Sequence[File],
+    file: Sequence[NamedFile],
     *,
     arena: str = "needs",
     seeds: int = 5,
@@ -312,7 +291,7 @@ def compare(
     jobs: Count | None = None,
     output: Folder | None = None,
     json: bool = False,
-) -> int:
+) -> None:
     """Set methods of your own beside the published rows of an arena.
 
     Args:
@@ -330,27 +309,21 @@ def compare(
         fedsdg compare my_method.py --against ditto fedrep
     """
     require_writable(output or "compare", kind="folder")
-    from itertools import chain
-
     from fedsdg.analysis.tables.render import to_text
     from fedsdg.analysis.tables.standing import differences, places, standing_table
     from fedsdg.experiment import comparing
     from fedsdg.files import read_json
 
     request = comparing.Request(tuple(file), arena, seeds, tuple(against), tune, baselines_here)
-    folder = Path(output) if output else None
-    outcome = comparing.compare(
-        request, store_folder(), jobs=jobs or os.cpu_count() or 1, output=folder
-    )
+    count = jobs or os.cpu_count() or 1
+    outcome = comparing.compare(request, store_folder(), jobs=count, output=output)
     page = outcome.folder / comparing.PAGE
-    if json:
-        facts = read_json(outcome.folder / "comparison.json")
-        rows = [*chain(*(differences(standing) for standing in outcome.standings))]
-        print_json({"paired": facts["paired"], "page": page.as_posix(), "differences": rows})
-        return 0
-    for standing in outcome.standings:
-        print(to_text(standing_table(standing)))
-        for sentence in places(standing):
-            print(sentence)
-    print(f"the page: {page}", file=sys.stderr)
-    return 0
+    facts = {
+        "paired": read_json(outcome.folder / "comparison.json")["paired"],
+        "page": page.as_posix(),
+        "differences": [row for standing in outcome.standings for row in differences(standing)],
+    }
+    sentences = ([to_text(standing_table(one)), *places(one)] for one in outcome.standings)
+    answer(json, facts, chain.from_iterable(sentences))
+    if not json:
+        print(f"the page: {page}", file=sys.stderr)
