@@ -56,7 +56,7 @@ else
 	$(BIN)/fedsdg agree needs
 	@FEDSDG_SPENT= $(MAKE) --no-print-directory page RECORDS=results/summary
 endif
-	@$(BIN)/python -c "import sys; from fedsdg.files.spent import spent_sentence; print(spent_sentence(*sys.argv[1:]))" $(SPENT) $(INSTALLED)
+	@$(BIN)/python -m fedsdg.files.spent $(SPENT) $(INSTALLED)
 	@echo "$(or $(CONFIG),All arenas): tables in results/tables/, figures in results/figures/, claims in results/claims/, reports in results/report*.html"
 page: $(INSTALLED) ## the results page of the record, to be opened in a browser
 	@printf 'Open in a browser: ' && $(BIN)/fedsdg render page --records $(RECORDS)

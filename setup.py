@@ -1,6 +1,6 @@
 """What a wheel holds beside the code: copies of a checkout's own files, made when it is built.
 
-Everything else is said in ``pyproject.toml``; ``fedsdg/files/shipped.py`` finds the copies.
+Everything else is said in ``pyproject.toml``; ``fedsdg/files/places.py`` finds the copies.
 """
 
 import subprocess

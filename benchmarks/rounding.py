@@ -26,8 +26,7 @@ import pandas as pd
 from fedsdg.analysis.summarise import Run, find_runs, read_summary
 from fedsdg.experiment.replay import ROUNDS
 from fedsdg.files import provenance, read_json, write_json
-from fedsdg.files.places import ARENAS, BACKBONE, RECORDS, RUNS, filled
-from fedsdg.files.shipped import shipped
+from fedsdg.files.places import ARENAS, BACKBONE, RECORDS, RUNS, filled, shipped
 
 #: The value of `training.kernel` in the repeated runs.
 KERNEL = "torch"

@@ -24,7 +24,7 @@ from fedsdg.cli.records import agree, record, summarise, trace, verify
 from fedsdg.cli.rendering import render
 from fedsdg.cli.showing import arenas, data, methods
 from fedsdg.cli.training import compare, reproduce, run, search
-from fedsdg.files.spent import note_spent
+from fedsdg.files import note_spent
 
 
 def completion(shell: Literal["bash", "zsh"]) -> None:

@@ -234,7 +234,7 @@ def reproduce(snakemake: Sequence[str] = (), *, laid: ConfigFiles, cores: str = 
     """
     from fedsdg.experiment.config import parse_config
     from fedsdg.experiment.config_files import kept_whole, merged_config
-    from fedsdg.files.shipped import shipped
+    from fedsdg.files.places import shipped
 
     if find_spec("snakemake") is None:
         raise ValueError(

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.config_files import load_config, merged_config
-from fedsdg.files.places import RECORD, filled
-from fedsdg.files.shipped import root
+from fedsdg.files.places import RECORD, filled, root
 
 #: Where they are, in a checkout or in a wheel.
 CONFIGS = root() / "config"

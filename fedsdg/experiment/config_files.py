@@ -16,7 +16,7 @@ import yaml
 from fedsdg.experiment.config import Config, parse_config
 from fedsdg.experiment.scenarios import laid_over
 from fedsdg.files import hint, write_bytes
-from fedsdg.files.shipped import root, shipped
+from fedsdg.files.places import root, shipped
 from fedsdg.files.strict_yaml import parse_yaml, read_yaml
 from fedsdg.parts import mapping
 

@@ -21,9 +21,8 @@ from fedsdg.experiment.machine.progress import round_progress
 from fedsdg.experiment.single import do, single
 from fedsdg.experiment.store import store_folder
 from fedsdg.files import hint, read_json
-from fedsdg.files.places import RECORDS
+from fedsdg.files.places import RECORDS, shipped
 from fedsdg.files.records import read_parquet
-from fedsdg.files.shipped import shipped
 
 Names = str | Path | Sequence[str | Path]
 

@@ -12,7 +12,7 @@ from fedsdg.experiment.sections import (
     TrainingConfig,
 )
 from fedsdg.files import hint
-from fedsdg.files.shipped import root
+from fedsdg.files.places import root
 from fedsdg.files.strict_yaml import read_yaml
 from fedsdg.methods.declared import Row
 from fedsdg.methods.plugins import (

@@ -34,8 +34,8 @@ from fedsdg.experiment.store import (
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.rounds import Federation
 from fedsdg.federation.together import no_exit
+from fedsdg.files import note_spent
 from fedsdg.files.places import RUN_FILES
-from fedsdg.files.spent import note_spent
 
 Progress = Callable[[int, Mapping[str, Any]], None]
 

@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,8 @@ from typing import Any
 PACKAGE = Path(__file__).parents[1]
 #: Beside files that must not change: their SHA-256, as ``sha256sum --check`` reads them.
 HASHES = "SHA256SUMS"
+#: The environment variable that names the file of ``note_spent``; without it nothing is noted.
+SPENT = "FEDSDG_SPENT"
 
 
 @contextlib.contextmanager
@@ -233,7 +236,7 @@ def git(*arguments: str) -> str | None:
 
 def provenance() -> dict[str, Any]:
     """Where and with what a result is made: commit, versions, machine. Differs between runs."""
-    from fedsdg.files.shipped import built_of
+    from fedsdg.files.places import built_of
 
     versions = {}
     for name in ("fedsdg-bench", "torch", "timm", "peft", "numpy", "scipy", "pyarrow", "pandas"):
@@ -252,6 +255,23 @@ def provenance() -> dict[str, Any]:
         "host": platform.node(),
         "cpu_count": os.cpu_count(),
     }
+
+
+def note_spent(name: str, seconds: float | None = None) -> None:
+    """Add a line to the file that ``$FEDSDG_SPENT`` names, if it names one.
+
+    Args:
+        name: the command, or a part of one.
+        seconds: of processor time; None: those of this process and its children so far.
+    """
+    file = os.environ.get(SPENT)
+    if not file:
+        return
+    if seconds is None:
+        used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        seconds = sum(one.ru_utime + one.ru_stime for one in used)
+    with open(file, "a", encoding="utf-8") as lines:
+        lines.write(f"{name} {seconds:.3f}\n")
 
 
 def _processor() -> str:

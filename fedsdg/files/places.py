@@ -3,6 +3,10 @@
 Names in braces are wildcards of the workflow, and are filled in by :func:`filled` elsewhere. A
 *setting* is a skew, or a skew under a scenario: ``iid``, ``iid@half``. Imports nothing heavy, for
 the workflow reads it on every call.
+
+Also where those files lie that come with the package beside its code: configs, workflow, records of
+arenas. A checkout has them once, in its own folders; a wheel holds copies within the package, which
+``setup.py`` puts there when it is built. Whoever needs one asks ``shipped``.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedsdg.files import HASHES
+from fedsdg.files import HASHES, PACKAGE
 
 #: The partitions of all seeds, and one of them, below the folder of partitions; they are the same
 #: in all scenarios.
@@ -93,3 +97,44 @@ def partition_of(dataset: str, clients: int, setting: str, seed: int) -> Path:
 def run_below(identity: Mapping[str, Any]) -> str:
     """Where a run lies below the folder of runs; a row of records calls its setting ``skew``."""
     return RUN_BELOW.format_map({**identity, "setting": identity["skew"]})
+
+
+# --- What comes with the package ------------------------------------------------------------------
+
+#: The folder of copies within an installed package; a checkout has none.
+INSIDE = "_shipped"
+
+
+def shipped(place: str | Path, package: Path = PACKAGE) -> Path:
+    """Return a file or folder of a checkout, wherever this package keeps it; to be read alone.
+
+    Args:
+        place: Where it lies in a checkout, such as ``config/needs.yaml``.
+        package: The package that brings it.
+
+    Raises:
+        FileNotFoundError: The package has come without it.
+    """
+    found = root(package) / place
+    if found.exists():
+        return found
+    if (package / INSIDE).is_dir():
+        lack = f"in the installed package {package}, which brings less than the repository has"
+        remedy = "clone the repository for the rest"
+    elif (package.parent / "pyproject.toml").is_file():
+        lack, remedy = f"in the checkout {package.parent}", "`git status` says what is gone"
+    else:
+        lack = f"beside the package {package}, which was installed without its data"
+        remedy = "install it again from its wheel, or from a clone of the repository"
+    raise FileNotFoundError(f"there is no {place} {lack}; {remedy}")
+
+
+def root(package: Path = PACKAGE) -> Path:
+    """The checkout in which the package lies, or its copies of what a checkout has."""
+    return package / INSIDE if (package / INSIDE).is_dir() else package.parent
+
+
+def built_of(package: Path = PACKAGE) -> str | None:
+    """The commit that an installed package was built of; None where it says none."""
+    file = package / INSIDE / "COMMIT"
+    return file.read_text(encoding="utf-8").strip() if file.is_file() else None

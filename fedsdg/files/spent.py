@@ -1,72 +1,46 @@
-"""Processor time by command, in a file: where the core-minutes of ``make reproduce`` went.
+"""Where the core-minutes of ``make reproduce`` went: ``python -m fedsdg.files.spent FILE``.
 
-Each command adds a line when it ends, its child processes included. Snakemake's lines therefore
-include those of the commands that it calls, and what they leave is Snakemake's own.
+Each command adds a line to the file when it ends (``note_spent``), its child processes included.
+Snakemake's lines therefore include those of the commands that it calls, and what they leave is
+Snakemake's own.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import resource
-from collections import defaultdict
+import sys
 from pathlib import Path
 
-#: The environment variable that names the file; without it nothing is noted.
-SPENT = "FEDSDG_SPENT"
-
-#: What is shown, and the commands it consists of; training and evaluation are parts of commands.
+SNAKEMAKE = "Snakemake and the measurement of speed"
+STARTING = "starting the processes that train"
+#: What the time of a command, or of a part of one, is shown as.
 PARTS = {
-    "training": ("training",),
-    "evaluation": ("evaluation",),
-    "starting the processes that train": ("run",),
-    "backbone": ("pretrain",),
-    "partitions": ("partition",),
-    "tables, figures and claims": (
-        "summarise",
-        "render",
-        "agree",
-    ),
-    "checks": ("check",),
-    "reports": ("report",),
-    "Snakemake and the measurement of speed": ("snakemake",),
+    "training": "training",
+    "evaluation": "evaluation",
+    "run": STARTING,
+    "pretrain": "backbone",
+    "partition": "partitions",
+    **dict.fromkeys(("summarise", "render", "agree"), "tables, figures and claims"),
+    "check": "checks",
+    "report": "reports",
+    "snakemake": SNAKEMAKE,
 }
 #: Commands that Snakemake does not call; ``reproduce`` is the process of Snakemake itself.
 APART = ("snakemake", "report", "agree", "reproduce")
 
 
-def note_spent(name: str, seconds: float | None = None) -> None:
-    """Add a line to the file that ``$FEDSDG_SPENT`` names, if it names one.
-
-    Args:
-        name: the command, or a part of one.
-        seconds: of processor time; None: those of this process and its children so far.
-    """
-    file = os.environ.get(SPENT)
-    if not file:
-        return
-    if seconds is None:
-        used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-        seconds = sum(one.ru_utime + one.ru_stime for one in used)
-    with open(file, "a", encoding="utf-8") as lines:
-        lines.write(f"{name} {seconds:.3f}\n")
-
-
 def spent(text: str) -> dict[str, float]:
-    """Core-minutes by part (``PARTS``), from the lines of a file; their sum is the whole."""
-    by_name: defaultdict[str, float] = defaultdict(float)
+    """Core-minutes by part, from the lines of a file; their sum is the whole."""
+    found = dict.fromkeys(PARTS.values(), 0.0)
     for line in text.splitlines():
         name, seconds = line.split()
-        by_name[name] += float(seconds) / 60
-    of_runs = by_name["training"] + by_name["evaluation"]
-    called = sum(
-        minutes
-        for name, minutes in by_name.items()
-        if name not in (*APART, "training", "evaluation")
-    )
-    found = {part: sum(by_name[name] for name in names) for part, names in PARTS.items()}
-    found["starting the processes that train"] -= of_runs
-    found["Snakemake and the measurement of speed"] -= called
+        minutes = float(seconds) / 60
+        if name in PARTS:
+            found[PARTS[name]] += minutes
+        if name in ("training", "evaluation"):
+            found[STARTING] -= minutes
+        elif name not in APART:
+            found[SNAKEMAKE] -= minutes
     return found
 
 
@@ -88,3 +62,7 @@ def spent_sentence(file: str | Path, installed: str | Path | None = None) -> str
         minutes = sum(int(m) + float(s.replace(",", ".")) / 60 for m, s in last)
         sentence += f"; the installation took {minutes:.1f} before"
     return sentence
+
+
+if __name__ == "__main__":
+    print(spent_sentence(*sys.argv[1:]))

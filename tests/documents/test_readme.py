@@ -7,8 +7,7 @@ from sklearn.datasets import load_digits
 
 from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.grid.runs import grid_runs
-from fedsdg.files.places import ARENAS
-from fedsdg.files.shipped import shipped
+from fedsdg.files.places import ARENAS, shipped
 from fedsdg.methods.families import METHODS
 
 ROOT = Path(__file__).parents[2]

@@ -22,9 +22,8 @@ from fedsdg.experiment.config_files import kept_whole
 from fedsdg.experiment.declared_data import ALL, all_clients, description
 from fedsdg.experiment.reach import code_of, source_hash
 from fedsdg.experiment.store import libraries
-from fedsdg.files import places, sha256_json
+from fedsdg.files import note_spent, places, sha256_json
 from fedsdg.files.declarations import declarations, families, titles
-from fedsdg.files.spent import note_spent
 from fedsdg.files.strict_yaml import read_yaml
 from fedsdg.methods.plugins import plugin_sources
 

@@ -16,8 +16,7 @@ from typing import Any
 
 from fedsdg import files
 from fedsdg.experiment.backbones.recipe import Checkpoint, Recipe, Timm, parse_backbone
-from fedsdg.files.places import RECORDS
-from fedsdg.files.shipped import root
+from fedsdg.files.places import RECORDS, root
 
 
 def is_made(options: Mapping[str, Any], output: Path | str) -> bool:

@@ -29,9 +29,8 @@ from fedsdg.experiment.grid import run_grid
 from fedsdg.experiment.possible import require_possible
 from fedsdg.experiment.replay import Agreement
 from fedsdg.files import hint, read_json, write_json
-from fedsdg.files.places import ARENAS, ROLES, SEARCH, SUMMARY, filled
+from fedsdg.files.places import ARENAS, ROLES, SEARCH, SUMMARY, filled, shipped
 from fedsdg.files.places import RECORDS as PUBLISHED
-from fedsdg.files.shipped import shipped
 
 __all__ = ["PAGE", "Compared", "Request", "compare"]
 

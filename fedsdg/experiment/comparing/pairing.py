@@ -14,8 +14,7 @@ from fedsdg.experiment.grid.loaded import loaded_images, loaded_material
 from fedsdg.experiment.replay import Agreement, replay
 from fedsdg.files import atomic_path
 from fedsdg.files.places import RECORD as PLACE
-from fedsdg.files.places import RECORDS, filled, partition_of, split_setting
-from fedsdg.files.shipped import shipped
+from fedsdg.files.places import RECORDS, filled, partition_of, shipped, split_setting
 
 
 @dataclass(frozen=True)

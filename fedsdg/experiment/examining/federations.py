@@ -20,7 +20,7 @@ from fedsdg.experiment.material import Material, make_partition, prepare_materia
 from fedsdg.experiment.run_config import RunConfig
 from fedsdg.federation.asked import probes_of
 from fedsdg.federation.rounds import Federation
-from fedsdg.files.shipped import shipped
+from fedsdg.files.places import shipped
 from fedsdg.methods.declared import Row
 from fedsdg.methods.method import Method
 from fedsdg.methods.plugins import Plugin, contents, find_method, find_row

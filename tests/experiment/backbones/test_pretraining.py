@@ -20,7 +20,7 @@ from fedsdg.experiment.backbones.recipe import parse_backbone
 from fedsdg.experiment.backbones.source_images import source_images
 from fedsdg.experiment.material import make_partition
 from fedsdg.files import read_json
-from fedsdg.files.shipped import shipped
+from fedsdg.files.places import shipped
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build, load_backbone, save_backbone
 from fedsdg.models.probe import linear_probe

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from fedsdg.files.shipped import INSIDE, is_checkout, shipped
+from fedsdg.files.places import INSIDE, shipped
 
 
 @pytest.fixture
@@ -22,7 +22,6 @@ def filled(file):
 
 
 def test_here_it_is_the_file_of_the_checkout():
-    assert is_checkout()
     config = shipped("config/config.yaml")
     assert config.is_file() and (config.parents[1] / "pyproject.toml").is_file()
     assert {"runs.parquet", "rounds.parquet", "clients.parquet"} <= {
@@ -33,16 +32,13 @@ def test_here_it_is_the_file_of_the_checkout():
 def test_in_a_checkout_and_in_sources_that_were_copied_it_lies_beside_the_package(package):
     file = filled(package.parent / "config/needs.yaml")
     assert shipped("config/needs.yaml", package) == file
-    assert not is_checkout(package)
     (package.parent / "pyproject.toml").touch()
-    assert is_checkout(package)
     assert shipped("config/needs.yaml", package) == file
 
 
 def test_in_an_installed_package_only_its_own_copies_count(package):
     filled(package.parent / "config/needs.yaml")  # Of somebody else among the installed.
     filled(package / INSIDE / "config/views.yaml")
-    assert not is_checkout(package)
     assert shipped("config/views.yaml", package) == package / INSIDE / "config/views.yaml"
     assert shipped("config", package).is_dir()
     with pytest.raises(FileNotFoundError, match="brings less than the repository has"):
