@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from pathlib import Path
 
 import altair as alt
 import pandas as pd
 import vl_convert
 
 from fedsdg.analysis.inference import mean_interval
+from fedsdg.files.places import ARENAS, RECORDS, root
 
-ROOT = Path(__file__).resolve().parents[2]
-ARENAS = ("label-skew", "needs", "views")
 #: Of the clients that agree and of those that differ, where they do; else of all.
 ACCURACIES = {"expected_accuracy_a": "A", "expected_accuracy_b": "B", "expected_accuracy": ""}
 #: After Okabe and Ito, those that can be told apart and seen on white and on dark.
@@ -23,35 +21,30 @@ DASHES = [[1, 0], [6, 2], [2, 2], [8, 2, 2, 2]]
 
 @cache
 def _rounds(arena: str) -> pd.DataFrame:
-    """Means over seeds and half widths of their intervals: method, line, round, mean, low, high."""
-    folder = ROOT / "results/reference" / arena
+    """Means over seeds and the ends of their intervals by method, line and round."""
+    folder = root() / RECORDS / arena
     frame = pd.read_parquet(folder / "rounds.parquet")
-    frame = frame[frame["evaluated"]]
+    columns = [column for column in ACCURACIES if column in frame]
+    values = frame[frame["evaluated"]].melt(["method", "skew", "round"], columns, "column")
+    values = values.dropna(subset="value")
+    # Of clients that agree and clients that differ where there are both, and then not of all.
+    kinds = values.groupby(["method", "skew"])["column"].transform("nunique")
+    values = values[(kinds < 3) | (values["column"] != "expected_accuracy")]
+    line = (values["skew"] + " " + values["column"].map(ACCURACIES)).str.strip()
+    groups = values.assign(line=line).groupby(["method", "line", "round"])["value"]
     types = pd.read_parquet(folder / "runs.parquet", columns=["method", "type"])
-    found = []
-    for (method, skew), part in frame.groupby(["method", "skew"]):
-        known = [c for c in ACCURACIES if c in part and part[c].notna().any()]
-        # Of clients that agree and clients that differ where there are both, and then not of all.
-        for column in known[:2] if len(known) == 3 else known:
-            about = _means(part, column)
-            line = " ".join(word for word in (str(skew), ACCURACIES[column]) if word)
-            found.append(about.assign(method=method, line=line))
-    kinds = types.drop_duplicates("method").set_index("method")["type"]
-    joined = pd.concat(found, ignore_index=True)
-    return joined.assign(type=joined["method"].map(kinds))
+    means = groups.apply(_interval).unstack().reset_index()
+    return means.merge(types.drop_duplicates("method"), on="method")
 
 
-def _means(part: pd.DataFrame, column: str) -> pd.DataFrame:
-    """By round the mean over seeds and the ends of its interval, within 0 and 1."""
-    found = []
-    for number, values in part.groupby("round")[column]:
-        one = mean_interval(values.dropna())
-        half = one.half_width or 0.0
-        found.append((number, one.mean, max(one.mean - half, 0.0), min(one.mean + half, 1.0)))
-    return pd.DataFrame(found, columns=["round", "mean", "low", "high"])
+def _interval(values: pd.Series) -> pd.Series:
+    """The mean and the ends of its interval, within 0 and 1."""
+    one = mean_interval(values)
+    half = one.half_width or 0.0
+    ends = {"low": max(one.mean - half, 0.0), "high": min(one.mean + half, 1.0)}
+    return pd.Series({"mean": one.mean, **ends})
 
 
-@cache
 def curves(name: str) -> str:
     """An SVG for each arena that has the method, or else its variants; empty where none has."""
     drawn = []

@@ -5,18 +5,15 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
 
+from fedsdg.files.places import ARENAS, RECORDS, root
 from fedsdg.methods.declared import Row
 
-ROOT = Path(__file__).resolve().parents[2]
 #: Where sizes are looked up, the first that has a method: the grid in which each ran once, arenas.
-RECORDS = ("every-method", "label-skew", "needs", "views")
-
-
+GRIDS = ("every-method", *ARENAS)
 #: Of the picture, in its own units.
 WIDTH = 470
 
@@ -30,22 +27,17 @@ class Exchange(NamedTuple):
 
 
 def measured() -> Mapping[str, Exchange]:
-    """By method, from the committed records: means over the runs of the first that has it."""
+    """By method, from the first of the committed runs that has it."""
+    columns = ["method", "rounds", "bytes_up", "bytes_down", "client_storage_bytes", "config"]
+    runs = pd.concat(
+        pd.read_parquet(root() / RECORDS / grid / "runs.parquet", columns=[*columns, "status"])
+        for grid in GRIDS
+    )
     found: dict[str, Exchange] = {}
-    for record in RECORDS:
-        folder = ROOT / "results/reference" / record
-        columns = ["method", "status", "rounds", "bytes_up", "bytes_down", "client_storage_bytes"]
-        runs = pd.read_parquet(folder / "runs.parquet", columns=[*columns, "config"])
-        runs = runs[runs["status"] == "ok"]
-        for name, part in runs.groupby("method"):
-            if str(name) in found:
-                continue
-            one = part.iloc[0]
-            cohort = json.loads(one["config"])["federation"]["clients_per_round"]
-            visits = one["rounds"] * cohort
-            found[str(name)] = Exchange(
-                one["bytes_up"] / visits, one["bytes_down"] / visits, one["client_storage_bytes"]
-            )
+    for one in runs[runs["status"] == "ok"].drop_duplicates("method").itertuples():
+        visits = one.rounds * json.loads(one.config)["federation"]["clients_per_round"]
+        sent = (one.bytes_up / visits, one.bytes_down / visits)
+        found[one.method] = Exchange(*sent, one.client_storage_bytes)
     return found
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import html
 import tomllib
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from fedsdg.files.places import root
+
 PAGE = "architecture.md"
 WIDTH, HEIGHT, GAP = 700, 46, 14
 
@@ -27,21 +27,16 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 def layers() -> list[list[str]]:
     """The rooms of the package from the top down, those of one layer together."""
-    linter = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
-    (whole,) = (
-        one["layers"]
-        for one in linter["contracts"]
-        if one["type"] == "layers" and "containers" not in one
-    )
-    rooms = [[room.strip() for room in layer.split("|")] for layer in whole]
-    return [one for one in rooms if one != ["fedsdg.__main__"]]
+    tools = tomllib.loads((root() / "pyproject.toml").read_text("utf-8"))["tool"]
+    contracts = tools["importlinter"]["contracts"]
+    (whole,) = (one for one in contracts if one["type"] == "layers" and "containers" not in one)
+    return [layer.split(" | ") for layer in whole["layers"] if layer != "fedsdg.__main__"]
 
 
 def drawing() -> str:
     """An SVG: a row for each layer, a box for each room with what it says of itself."""
     boxes = []
-    found = layers()
-    for row, rooms in enumerate(found):
+    for row, rooms in enumerate(found := layers()):
         width = (WIDTH - GAP * (len(rooms) - 1)) / len(rooms)
         for place, room in enumerate(rooms):
             x, y = place * (width + GAP) + 1, row * (HEIGHT + GAP) + 1
@@ -61,7 +56,7 @@ def drawing() -> str:
 
 def sentence(room: str) -> str:
     """The first sentence of a module or package."""
-    place = ROOT / room.replace(".", "/")
+    place = root() / room.replace(".", "/")
     file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     said = ast.get_docstring(ast.parse(file.read_text("utf-8"))) or ""
     return said.partition("\n\n")[0].replace("\n", " ")

@@ -9,17 +9,18 @@ from __future__ import annotations
 import ast
 import html
 import re
-from pathlib import Path, PurePosixPath
 from typing import Any
 
-from curves import ARENAS, curves
+import yaml
+from curves import curves
 from exchange import Exchange, measured, picture
 from mkdocs.structure.files import File, Files
 
+from fedsdg.files.places import ARENAS, RECORDS, root
 from fedsdg.methods.declared import Row, methods
 from fedsdg.methods.markdown import allowed, default_of, in_words, table
+from fedsdg.methods.page import fixed_of
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDER = "methods"
 #: Modules that every method imports.
 COMMON = {"fedsdg.federation.pooling"}
@@ -59,19 +60,17 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 def page(name: str, row: Row, sent: Exchange | None) -> str:
     """The Markdown of a method's page."""
-    keeps = sentence_of(row, row.personalisation)
-    drawn = picture(row, sent)
-    curved = curves(name)
-    parts = [f"# {row.title}", f"`{name}` · {row.family}", _block("formula", row.formula)]
-    parts += ["## What is sent, what is kept", drawn]
-    if keeps:
+    formula = f'<p class="formula">{html.escape(row.formula)}</p>'
+    parts = [f"# {row.title}", f"`{name}` · {row.family}", formula]
+    parts += ["## What is sent, what is kept", picture(row, sent)]
+    if keeps := sentence_of(row, row.personalisation):
         parts.append(f"*{row.personalisation}*: {keeps}")
     parts.append(
         "d is the number of communicated parameters ([all symbols](../methods.md)); bytes are "
         "those of one client in one round, measured on the model of the arenas."
     )
     parts += ["## Parameters", _parameters(row), f"```yaml\n{_entry(name, row)}```"]
-    if curved:
+    if curved := curves(name):
         parts += [
             "## In the arenas",
             "Accuracy of clients' own models on the global test set as each sees it, by round: the "
@@ -80,23 +79,16 @@ def page(name: str, row: Row, sent: Exchange | None) -> str:
             "[What the arenas are](../arenas.md); [how to read intervals](../reading.md).",
             f'<div class="curves">{curved}</div>',
         ]
-        parts.append(", ".join(_table_link(arena) for arena in ARENAS) + ": all of their tables.")
+        tables = [f"[{arena}](../../{RECORDS}/{arena}/main.md)" for arena in ARENAS]
+        parts.append(f"{', '.join(tables)}: all of their tables.")
     else:
         parts += ["## In the arenas", "No published arena has this method."]
     parts += ["## Source", f"{row.source}.", _modules(row)]
     return "\n\n".join(parts) + "\n"
 
 
-def _block(kind: str, text: str) -> str:
-    return f'<p class="{kind}">{html.escape(text)}</p>'
-
-
 def _parameters(row: Row) -> str:
-    held = {key: one for key, one in sorted(row.fixed.items()) if one is not None}
-    fixed = [f"`{key}` is {in_words(one)}" for key, one in held.items()]
-    fixed += [f"`{key}` of `training` is {in_words(one)}" for key, one in row.training.items()]
-    fixed += [f"`optimiser` is {row.optimiser}"] if row.optimiser else []
-    fixed += ["`weight_decay` is 0"] if row.undecayed else []
+    fixed = [f"`{key}` is {in_words(one)}" for key, one in fixed_of(row).items()]
     said = f"\n\nFixed by the method: {'; '.join(fixed)}." if fixed else ""
     if not row.parameters:
         return f"It has none of its own.{said}"
@@ -109,20 +101,12 @@ def _parameters(row: Row) -> str:
 
 def _entry(name: str, row: Row) -> str:
     """The method as a config has it, with the first of its parameters that has a default."""
-    shown = next(((k, p) for k, p in row.parameters.items() if not p.required), None)
-    entry = name if shown is None else f"{{type: {name}, {shown[0]}: {_yaml(shown[1].default)}}}"
-    return f"methods:\n  - {entry}\n"
-
-
-def _yaml(value: Any) -> str:
-    """A value as YAML reads it: 1e-08 would be a text there."""
-    small = isinstance(value, float) and "e" in f"{value:g}"
-    return f"{value:.12f}".rstrip("0") if small else in_words(value)
-
-
-def _table_link(arena: str) -> str:
-    folder = PurePosixPath("results/reference", arena)
-    return f"[{arena}](../../{folder}/main.md)"
+    shown = next(((k, p.default) for k, p in row.parameters.items() if not p.required), None)
+    if shown is None:
+        return f"methods:\n  - {name}\n"
+    values = {"type": name, shown[0]: shown[1]}
+    entry = yaml.safe_dump(values, default_flow_style=True, sort_keys=False)
+    return f"methods:\n  - {entry}"
 
 
 def _modules(row: Row) -> str:
@@ -138,7 +122,7 @@ def sentence_of(row: Row, name: str) -> str:
     Nothing of a part that consists of its docstring, for it changes nothing.
     """
     for module in row.modules:
-        tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text("utf-8"))
+        tree = ast.parse((root() / f"{module.replace('.', '/')}.py").read_text("utf-8"))
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and node.name == name and len(node.body) > 1:
                 return (ast.get_docstring(node) or "").partition("\n\n")[0].replace("\n", " ")

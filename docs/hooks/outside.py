@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mkdocs.structure.files import File, Files, InclusionLevel
 
-ROOT = Path(__file__).resolve().parents[2]
+from fedsdg.files.places import root
+
+ROOT = root()
 #: Where files from outside docs/ lie on the site.
 BELOW = PurePosixPath("repository")
 #: Shown as code, at most so many bytes of them; what is larger or something else is copied.
@@ -23,8 +24,11 @@ TEXTS = {"": "text", ".cff": "yaml", ".json": "json", ".py": "python", ".toml": 
 TEXTS |= {".yaml": "yaml", ".smk": "python", ".csv": "text"}
 LONGEST = 200_000
 
-_LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
-_CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.DOTALL | re.MULTILINE)
+#: What is code, and what a link leads to, without its anchor.
+_LINK = re.compile(
+    r"^```.*?^```$|`[^`\n]+`|(?<=\]\()(?P<target>[^)\s#]+)(?=(?:#[^)\s]*)?\))",
+    re.DOTALL | re.MULTILINE,
+)
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -35,12 +39,10 @@ def on_files(files: Files, config: Any) -> Files:
     found: dict[str, File] = {}
     while waiting:
         place, text = waiting.pop()
-        for _, target, _, _ in links(text):
-            there = resolved(target, place)
+        for link in _LINK.finditer(text):
+            there = resolved(link["target"], place)
             if there is None or there.parts[:1] == ("docs",) or str(there) in found:
                 continue
-            if not (ROOT / there).exists():
-                continue  # Left as it is, so that strict mode names it.
             found[str(there)] = added = file_of(there, config)
             if there.suffix == ".md":
                 waiting.append((there, added.content_string))
@@ -53,40 +55,23 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """The text with its links to files of the checkout turned to their places on the site."""
     here = PurePosixPath(page.file.src_uri)
     place = Path(*here.parts[1:]) if here.parts[0] == str(BELOW) else Path("docs", here)
-    if here.parts[0] == str(BELOW) and here.name == "index.md":
-        place = place.parent / "index.md"
 
-    def turned(match: re.Match[str]) -> str:
-        there = resolved(match[2], place)
-        if there is None or not (ROOT / there).exists():
-            return match[0]
-        to = os.path.relpath(site_place(there), here.parent)
-        return f"{match[1]}{PurePosixPath(to)}{match[3] or ''}{match[4]}"
+    def turned(link: re.Match[str]) -> str:
+        there = resolved(link["target"], place)
+        return link[0] if there is None else os.path.relpath(site_place(there), here.parent)
 
-    return outside_code(markdown, lambda text: _LINK.sub(turned, text))
+    return _LINK.sub(turned, markdown)
 
 
-def links(text: str) -> Iterator[tuple[str, ...]]:
-    """Every link of a text that stands in no code: its four groups."""
-    for match in _LINK.finditer(_CODE.sub("", text)):
-        yield match.groups()
+def resolved(target: str | None, place: Path) -> Path | None:
+    """The file that a link in a file of the checkout means, both relative to the checkout.
 
-
-def outside_code(text: str, change: Any) -> str:
-    """The text with what is no code changed."""
-    parts, end = [], 0
-    for code in _CODE.finditer(text):
-        parts += [change(text[end : code.start()]), code[0]]
-        end = code.end()
-    return "".join([*parts, change(text[end:])])
-
-
-def resolved(target: str, place: Path) -> Path | None:
-    """The file that a link in a file of the checkout means, both relative to the checkout."""
-    if re.match(r"[a-z]+:|/", target):
+    None where there is none; such a link is left as it is, so that strict mode names it.
+    """
+    if target is None or re.match(r"[a-z]+:|/", target):
         return None
     there = os.path.normpath(place.parent / target)
-    return None if there.startswith("..") else Path(there)
+    return None if there.startswith("..") or not (ROOT / there).exists() else Path(there)
 
 
 def site_place(there: Path) -> PurePosixPath:
