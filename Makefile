@@ -22,6 +22,7 @@ SPENT := $(abspath .fedsdg/spent.txt)
 PERFORMANCE := results/performance/full
 REPRODUCE = $(BIN)/fedsdg reproduce --cores $(CORES)
 SEEDED = --set seeds=[$$(seq -s, 0 $$(($(SEEDS) - 1)))]
+CHOSEN = $(if $(CONFIG),--config $(CONFIG),$(SEEDED))
 GRID = $(BIN)/fedsdg run --jobs $(GRID_JOBS) --grid
 # The arenas beside that of config/config.yaml, label-skew.
 ARENAS = needs views
@@ -44,15 +45,12 @@ smoke: $(INSTALLED) ## every stage of a small experiment, in about a minute
 
 reproduce: $(INSTALLED) ## every table and figure of the three arenas, five seeds (SEEDS=2 is quicker)
 	@mkdir -p $(dir $(SPENT)) && : > $(SPENT)
-ifdef CONFIG
-	$(REPRODUCE) --config $(CONFIG) -- all performance
-	$(REPRODUCE) --config $(CONFIG) -- all performance --report results/report.html
-else
-	$(REPRODUCE) $(SEEDED) -- all performance
-	set -e; for name in $(ARENAS); do $(REPRODUCE) --config $$name $(SEEDED) -- all; done
+	$(REPRODUCE) $(CHOSEN) -- all performance
+	$(REPRODUCE) $(CHOSEN) -- all performance --report results/report.html
+ifndef CONFIG
+	set -e; for name in $(ARENAS); do $(REPRODUCE) --config $$name $(SEEDED) -- all; \
+	  $(REPRODUCE) --config $$name $(SEEDED) -- all --report results/report-$$name.html; done
 	set -e; for name in $(SMALL); do $(REPRODUCE) --config $$name; done
-	$(REPRODUCE) $(SEEDED) -- all performance --report results/report.html
-	set -e; for name in $(ARENAS); do $(REPRODUCE) --config $$name $(SEEDED) -- all --report results/report-$$name.html; done
 	$(BIN)/fedsdg agree needs
 	@FEDSDG_SPENT= $(MAKE) --no-print-directory page RECORDS=results/summary
 endif

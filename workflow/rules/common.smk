@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,7 +23,7 @@ from fedsdg.experiment.config_files import kept_whole
 from fedsdg.experiment.declared_data import ALL, all_clients, description
 from fedsdg.experiment.reach import code_of, source_hash
 from fedsdg.experiment.store import libraries
-from fedsdg.files import note_spent, places, sha256_json
+from fedsdg.files import canonical_json, note_spent, places, sha256_json
 from fedsdg.files.declarations import declarations, families, titles
 from fedsdg.files.strict_yaml import read_yaml
 from fedsdg.methods.plugins import plugin_sources
@@ -99,32 +100,21 @@ CODE = {
 }
 
 
-def canonical(value):
-    """A plain string for `params`: equal settings give equal text, whatever their order."""
-    return json.dumps(value, sort_keys=True)
-
-
-def settings_and_code(cell):
+def settings_and_code(dataset, setting, method):
     """The hash of what the config says of a cell's runs, whatever their seed, and of their code."""
-    method = CONFIG.method(cell.method)
-    run = CONFIG.run(cell.dataset, cell.setting, method, min(CONFIG.seeds))
-    return [replace(run, seed=0).hash, canonical({"code": source_hash(run), **libraries()})]
+    run = CONFIG.run(dataset, setting, CONFIG.method(method), min(CONFIG.seeds))
+    return [replace(run, seed=0).hash, canonical_json({"code": source_hash(run), **libraries()})]
 
 
 def settings_and_code_of_grid(wildcards):
     """One hash of those of all cells."""
-    cells = [
-        SimpleNamespace(dataset=dataset, setting=setting, method=method.label)
-        for dataset in CONFIG.datasets
-        for setting in CONFIG.settings
-        for method in CONFIG.methods
-    ]
-    return sha256_json(sorted([*vars(cell).values(), *settings_and_code(cell)] for cell in cells))
+    cells = product(CONFIG.datasets, CONFIG.settings, VALUES["method"])
+    return sha256_json(sorted([*cell, *settings_and_code(*cell)] for cell in cells))
 
 
 def partition_settings(wildcards):
     """How samples are dealt and, of a user's data, what they are and which files there are."""
-    return canonical({**config["partition"], **description(config, wildcards.dataset)})
+    return canonical_json({**config["partition"], **description(config, wildcards.dataset)})
 
 
 def plugin_files(wildcards):

@@ -20,14 +20,21 @@ REPORTED = {
 }
 
 
+# The files of a summary; those of the runs of this checkout.
+SUMMARY_FILES = [*(f"{name}.parquet" for name in places.SUMMARY_TABLES), places.NAMED, places.ROLES]
+SUMMARY = [f"{places.SUMMARY}/{name}" for name in SUMMARY_FILES]
+
+
 def pages(experiment, named, table, figure):
     """The pages of an experiment: stems of tables and figures, and the names that render takes."""
-    return SimpleNamespace(
+    shown = SimpleNamespace(
         experiment=experiment,
         tables=expand(table, experiment=experiment, table=named["tables"]),
         figures=expand(figure, experiment=experiment, figure=named["figures"]),
         names=[f"{kind[:-1]}:{name}" for kind in ("tables", "figures") for name in named[kind]],
     )
+    shown.output = [*files_of(shown, "tables"), *files_of(shown, "figures")]
+    return shown
 
 
 def files_of(shown, kind):
@@ -36,23 +43,15 @@ def files_of(shown, kind):
     return expand("{stem}.{suffix}", stem=getattr(shown, kind), suffix=suffixes)
 
 
-def summary_files():
-    """The summary of the runs of this checkout."""
-    names = [*(f"{name}.parquet" for name in places.SUMMARY_TABLES), places.NAMED, places.ROLES]
-    return [f"{places.SUMMARY}/{name}" for name in names]
-
-
 def computed_pages():
     """Those of the config, which are made from the summary; they stand in the report."""
     shown = pages(EXPERIMENT, config, places.TABLE, places.FIGURE)
     partitions = grid(places.PARTITION, seed=min(CONFIG.seeds))
-    shown.rule, shown.input = "render", [*grid(summary_files()), *partitions]
-    (shown.claims,) = grid(places.CLAIMS)
-    shown.output = [*files_of(shown, "tables"), *files_of(shown, "figures")]
-    shown.output = [*shown.output, f"{shown.claims}.md", f"{shown.claims}.json"]
-    shown.output = [reported(file) for file in shown.output]
+    shown.rule, shown.input = "render", [*grid(SUMMARY), *partitions]
+    (claims,) = grid(places.CLAIMS)
+    shown.output = [*map(reported, [*shown.output, f"{claims}.md", f"{claims}.json"])]
     shown.options = f"--output results/tables/{EXPERIMENT} --figures results/figures/{EXPERIMENT}"
-    shown.options += f" --claims {shown.claims} --partitions {' '.join(partitions)}"
+    shown.options += f" --claims {claims} --partitions {' '.join(partitions)}"
     shown.names = ["claims", *shown.names]
     return shown
 
@@ -75,11 +74,9 @@ def recorded_pages(experiment):
     named = {**declarations()["usual_pages"], **named}
     shown = pages(experiment, named, f"{places.RECORD}/{{table}}", places.PAPER_FIGURE)
     shown.rule = f"render_record_{experiment}"
-    files = [f"{name}.parquet" for name in places.SUMMARY_TABLES]
-    files = [folder / name for name in (*files, places.NAMED, places.ROLES, "search.json")]
+    files = [folder / name for name in (*SUMMARY_FILES, "search.json")]
     files += sorted((folder / "partitions").rglob("*.parquet"))
     shown.input = [str(file) for file in files if file.exists()]
-    shown.output = [*files_of(shown, "tables"), *files_of(shown, "figures")]
     shown.options = f"--output {folder} --figures paper_figures/{experiment}"
     return shown
 

@@ -10,6 +10,8 @@ SUITES = [
     for name in ("accuracy", "aggregation", "growth")
 ]
 SOURCES = [os.path.relpath(file) for file in sorted((ROOT / "benchmarks").glob("*.py"))]
+FOLDER = "results/performance/short"
+REPORT = dict(caption="../report/performance.rst", category="Performance")
 
 
 rule measure_kernels:
@@ -20,7 +22,7 @@ rule measure_kernels:
         suites=SUITES,
         benchmarks=SOURCES,
     output:
-        "results/performance/short/aggregation.json",
+        f"{FOLDER}/aggregation.json",
     log:
         "results/logs/measure_kernels/short.log",
     benchmark:
@@ -45,25 +47,14 @@ rule report_kernels:
     input:
         measured=rules.measure_kernels.output,
     output:
-        table=report(
-            "results/performance/short/kernels.csv",
-            caption="../report/performance.rst",
-            category="Performance",
-            labels={"part": "table"},
-        ),
-        formats=multiext("results/performance/short/kernels", ".md", ".tex"),
-        figure=report(
-            "results/performance/short/roofline.svg",
-            caption="../report/performance.rst",
-            category="Performance",
-            labels={"part": "figure"},
-        ),
-        copies=multiext("results/performance/short/roofline", ".pdf", ".png", ".json"),
+        table=report(f"{FOLDER}/kernels.csv", **REPORT, labels={"part": "table"}),
+        formats=multiext(f"{FOLDER}/kernels", ".md", ".tex"),
+        figure=report(f"{FOLDER}/roofline.svg", **REPORT, labels={"part": "figure"}),
+        copies=multiext(f"{FOLDER}/roofline", ".pdf", ".png", ".json"),
     log:
         "results/logs/report_kernels/short.log",
     benchmark:
         "results/benchmarks/report_kernels/short.tsv"
-    threads: 1
     resources:
         mem_mb=1024,
         runtime=10,

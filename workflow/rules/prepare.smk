@@ -1,5 +1,8 @@
 """Partitions (the samples of each client) and the frozen backbone of all methods."""
 
+# What lies beside a backbone: what it was made of, and where it is from.
+FACTS = places.BACKBONE.replace(".safetensors", ".json")
+
 
 rule partition_clients:
     """Divide a data set among clients and into their train, validation and test splits, by seed."""
@@ -13,7 +16,6 @@ rule partition_clients:
         f"results/benchmarks/partition_clients/{places.DIVISIONS}.tsv"
     # All partitions first: then every cell can start, the dearest before the others.
     priority: 50
-    threads: 1
     resources:
         mem_mb=lambda wildcards, attempt: memory(wildcards.dataset, attempt),
         runtime=30,
@@ -33,7 +35,7 @@ rule pretrain_backbone:
         weights=lambda wildcards: config["backbones"][wildcards.backbone].get("file", []),
     output:
         weights=places.BACKBONE,
-        facts=places.BACKBONE.replace(".safetensors", ".json"),
+        facts=FACTS,
     log:
         "results/logs/pretrain_backbone/{backbone}.log",
     benchmark:
@@ -49,7 +51,7 @@ rule pretrain_backbone:
         # `threads` is capped by --cores, and a sum in two parts is not a sum in one:
         # the number that the config states is what counts.
         threads=lambda wildcards: config["backbones"][wildcards.backbone].get("threads", 1),
-        settings=lambda wildcards: canonical(config["backbones"][wildcards.backbone]),
+        settings=lambda wildcards: canonical_json(config["backbones"][wildcards.backbone]),
         code=CODE["pretrain"],
         recorded=recorded_backbone,
     message:

@@ -7,20 +7,19 @@ rule summarise_runs:
         records=grid(f"{places.RUN}/{{record}}"),
         search=search_file,
     output:
-        summary_files(),
+        SUMMARY,
     log:
         "results/logs/summarise_runs/{experiment}.log",
     benchmark:
         "results/benchmarks/summarise_runs/{experiment}.tsv"
-    threads: 1
     resources:
         mem_mb=2048,
         runtime=30,
     params:
         runs=places.RUNS,
         code=CODE["summarise"],
-        primary=canonical(config.get("primary")),
-        roles=canonical(config.get("roles")),
+        primary=canonical_json(config.get("primary")),
+        roles=canonical_json(config.get("roles")),
         summary=subpath(output[0], parent=True),
         search=lambda wildcards, input: [f"--search {file}" for file in input.search],
     message:
@@ -45,7 +44,6 @@ for SHOWN in [HERE, *RECORDS]:
             f"results/benchmarks/{SHOWN.rule}/{SHOWN.experiment}.tsv"
         # What is committed is rendered where the command is given, and sent to no cluster.
         localrule: SHOWN is not HERE
-        threads: 1
         resources:
             mem_mb=2048,
             runtime=40,
@@ -75,7 +73,6 @@ rule compare_arenas:
         "results/logs/compare_arenas.log",
     benchmark:
         "results/benchmarks/compare_arenas.tsv"
-    threads: 1
     resources:
         mem_mb=1024,
         runtime=10,
@@ -91,7 +88,7 @@ rule compare_arenas:
 rule verify_runs:
     """Fail if a run failed: the last rule, so that all tables and figures stand before it does."""
     input:
-        summary=summary_files(),
+        summary=SUMMARY,
         pages=f"{places.CLAIMS}.md",
     output:
         places.VERIFIED,
@@ -99,7 +96,6 @@ rule verify_runs:
         "results/logs/verify_runs/{experiment}.log",
     benchmark:
         "results/benchmarks/verify_runs/{experiment}.tsv"
-    threads: 1
     resources:
         mem_mb=1024,
         runtime=10,

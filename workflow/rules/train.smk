@@ -4,15 +4,11 @@ from fedsdg.experiment.starts import FILES as START_FILES
 
 # None where all parameters of a small CNN are trained.
 BACKBONES = expand(
-    places.BACKBONE, backbone=CONFIG.backbone if CONFIG.trainable == "adapters" else []
+    [places.BACKBONE, FACTS], backbone=CONFIG.backbone if CONFIG.trainable == "adapters" else []
 )
 # The files of the checkpoint that training starts from, which may be made anew in their place.
-START = [
-    f"{folder}/{name}"
-    for folder in [(config.get("adapters") or {}).get("start")]
-    if folder
-    for name in START_FILES
-]
+START = (config.get("adapters") or {}).get("start")
+START = [f"{START}/{name}" for name in START_FILES] if START else []
 
 if TOGETHER:
 
@@ -25,7 +21,6 @@ if TOGETHER:
         input:
             partitions=grid(places.PARTITION),
             backbone=BACKBONES,
-            facts=[file.replace(".safetensors", ".json") for file in BACKBONES],
             start=START,
         output:
             grid(f"{places.RUN}/{{record}}"),
@@ -54,7 +49,6 @@ else:
         input:
             partitions=partitions_of_cell,
             backbone=BACKBONES,
-            facts=[file.replace(".safetensors", ".json") for file in BACKBONES],
             start=START,
         output:
             expand(
@@ -76,7 +70,9 @@ else:
             runtime=lambda wildcards: 120 if wildcards.dataset in SMALL else 480,
             gpu=GPU,
         params:
-            settings=settings_and_code,
+            settings=lambda wildcards: settings_and_code(
+                wildcards.dataset, wildcards.setting, wildcards.method
+            ),
         message:
             "Train {wildcards.method} on {wildcards.dataset}, {wildcards.setting}, all seeds"
         shell:
