@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -148,7 +148,7 @@ def trace(file: NamedFile, *, row: str = "", column: str = "", json: bool = Fals
     # One command for each experiment, with all of its runs behind the number.
     ways = {
         experiment: again(experiment, runs, Path("config"))
-        for experiment, runs in _grouped(number["runs"], lambda run: run["experiment"]).items()
+        for experiment, runs in _by("experiment", number["runs"]).items()
     }
     commands = {
         experiment: way and {**asdict(way), "command": way.command}
@@ -158,13 +158,10 @@ def trace(file: NamedFile, *, row: str = "", column: str = "", json: bool = Fals
     answer(json, {**number, "again": commands}, lines)
 
 
-def _grouped(
-    runs: Sequence[Mapping[str, Any]], key: Callable[[Mapping[str, Any]], str]
-) -> dict[str, list[Mapping[str, Any]]]:
-    groups: dict[str, list[Mapping[str, Any]]] = {}
-    for run in runs:
-        groups.setdefault(key(run), []).append(run)
-    return groups
+def _by(name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Return the runs by what this field of theirs names."""
+    values = dict.fromkeys(run[name] for run in runs)
+    return {value: [run for run in runs if run[name] == value] for value in values}
 
 
 def _lines(number: Mapping[str, Any], ways: Mapping[str, Again | None]) -> list[tuple[str, str]]:
@@ -179,7 +176,8 @@ def _lines(number: Mapping[str, Any], ways: Mapping[str, Again | None]) -> list[
         ("recomputed", f"{number['recomputed']}: {now}"),
         ("by seed", "  ".join(f"{seed}: {_short(v)}" for seed, v in number["seeds"].items())),
     ]
-    for folder, group in _grouped(runs, lambda run: run["run"].rpartition("/")[0]).items():
+    cells = [{**run, "cell": run["run"].rpartition("/")[0]} for run in runs]
+    for folder, group in _by("cell", cells).items():
         seeds = ",".join(str(run["seed"]) for run in group)
         lines.append(("runs", f"{folder}/seed~{{{seeds}}}"))
         lines.append(("config", _hashes(group, "seed", "config_hash", ": ")))
