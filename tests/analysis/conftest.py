@@ -2,9 +2,11 @@
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +14,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from matplotlib.figure import Figure
 
+from fedsdg.analysis import plots
+from fedsdg.analysis.plots import FIGURES
+from fedsdg.analysis.plots.style import styled
 from fedsdg.analysis.record import write_record_hashes
 from fedsdg.analysis.summarise import summarise
+from fedsdg.analysis.summary import Summary
+from fedsdg.analysis.tables import TABLES, to_markdown
+from fedsdg.cli import main
 from fedsdg.files import sha256_json, write_json
+from fedsdg.files.places import run_below
 from fedsdg.files.records import CLIENTS_SCHEMA, ROUNDS_SCHEMA, TIMINGS_SCHEMA, write_parquet
 
 #: Method → (personal accuracy at α = 0.1, gain per decade of α, global accuracy at α = 0.1).
@@ -37,14 +47,6 @@ LEVELS = {
 }
 METHODS = tuple(LEVELS)
 BLOCKS = 6
-EXPECTED = (
-    "expected_accuracy",
-    "expected_std",
-    "expected_worst_decile",
-    "expected_accuracy_a",
-    "expected_accuracy_b",
-    "global_val_accuracy",
-)
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Written:
 
     def values(self, skew: str, method: str, metric: str, at: str = "last") -> np.ndarray:
         found = [
-            entry[at][metric]
+            entry[at].get(metric)
             for (_, s, m, _), entry in self.truth.items()
             if (s, m) == (skew, method)
         ]
@@ -88,86 +90,77 @@ class Written:
 
 def write_runs(runs: Path, plan: Plan) -> Written:
     written = Written(runs, plan)
-    for dataset in plan.datasets:
-        for skew in plan.skews:
-            for method in plan.methods:
-                for seed in plan.seeds:
-                    _write_run(written, dataset, skew, method, seed)
+    for at in product(plan.datasets, plan.skews, plan.methods, plan.seeds):
+        run, place = _synthetic(plan, *at), at[1:]
+        if place in plan.empty:
+            run_folder(runs, run).mkdir(parents=True)
+            continue
+        if place in plan.failed:
+            run.error = "FloatingPointError: client 3: the loss is not finite in round 2"
+        else:
+            written.truth[at] = {"last": run.last, "selected": run.selected or {}}
+            if run.quarter:
+                written.truth[at]["quarter"] = run.quarter
+        write_run(runs, run)
     return written
 
 
-def _write_run(written: Written, dataset: str, skew: str, method: str, seed: int) -> None:
-    plan = written.plan
-    folder = written.runs / dataset / f"clients~{plan.clients}" / skew / method / f"seed~{seed}"
-    folder.mkdir(parents=True)
-    if (skew, method, seed) in plan.empty:
-        return
-    result = _facts(plan, written.runs.name, dataset, skew, method, seed)
-    if (skew, method, seed) in plan.failed:
-        error = "FloatingPointError: client 3: the loss is not finite in round 2"
-        write_json(folder / "result.json", result | {"status": "failed", "error": error})
-        return
+def _synthetic(plan: Plan, dataset: str, skew: str, method: str, seed: int) -> "Run":
     rng = np.random.default_rng([seed, len(skew), *skew.encode(), *method.encode()])
     shared = np.random.default_rng([seed, *skew.encode()])  # partition and cohorts
     rounds, clients = _records(plan, skew, method, rng, shared)
-    write_records(folder, rounds, clients)
     evaluated = [row for row in rounds if row["evaluated"]]
     selected = max(evaluated, key=lambda row: (row["val_accuracy"], -row["round"]))
-    metrics = {
-        at: {
-            name: row.get(name)
-            for name in (
-                "round",
-                *(EXPECTED if plan.quarters else ()),
-                "personal_accuracy",
-                "personal_std",
-                "personal_worst_decile",
-                "personal_accuracy_weighted",
-                "global_accuracy",
-                "global_loss",
-                "val_accuracy",
-            )
-        }
-        for at, row in (("last", evaluated[-1]), ("selected", selected))
-    }
-    if plan.quarters:
-        quarter = [row for row in evaluated if row["round"] > 0.75 * plan.rounds]
-        names = [name for name in metrics["last"] if name != "round"]
-        metrics["quarter"] = {"round": plan.rounds, "evaluations": len(quarter)} | {
-            name: float(np.mean([row[name] for row in quarter])) if name in quarter[0] else None
-            for name in names
-        }
-    written.truth[dataset, skew, method, seed] = metrics
-    total = sum(row["bytes_up"] for row in rounds)
-    local = method == "local-only"
-    write_json(
-        folder / "result.json",
-        result
-        | metrics
-        | {
-            "status": "ok",
-            "error": None,
-            "bytes_up": total,
-            "bytes_down": total,
-            "client_storage_bytes": 98304 if local or method == "fedsdg" else 0,
-            "communicated_parameters": 0 if local else 24_000,
-            "private_parameters": 24_576 if local or method == "fedsdg" else 0,
-            "degenerate_rounds": 0,
-            "rounds": plan.rounds,
-        },
+    counts = ("train_loss", "bytes_up", "bytes_down", "evaluated")
+    last, chosen = (
+        {name: value for name, value in row.items() if name not in counts}
+        for row in (evaluated[-1], selected)
     )
-    seconds = [
-        {
-            "round": row["round"],
-            "train_seconds": plan.seconds,
-            "aggregate_seconds": 0.01 * plan.seconds,
-            "evaluate_seconds": 0.2 * plan.seconds if row["evaluated"] else None,
+    quarter = None
+    if plan.quarters:
+        rows = [row for row in evaluated if row["round"] > 0.75 * plan.rounds]
+        quarter = {"round": plan.rounds, "evaluations": len(rows)} | {
+            name: float(np.mean([row[name] for row in rows])) for name in last if name != "round"
         }
+    total, local = sum(row["bytes_up"] for row in rounds), method == "local-only"
+    private = local or method == "fedsdg"
+    result = {
+        "bytes_up": total,
+        "bytes_down": total,
+        "client_storage_bytes": 98304 if private else 0,
+        "communicated_parameters": 0 if local else 24_000,
+        "private_parameters": 24_576 if private else 0,
+        "degenerate_rounds": 0,
+    }
+    timings = [
+        {"round": row["round"], "train_seconds": plan.seconds}
+        | {"aggregate_seconds": 0.01 * plan.seconds}
+        | {"evaluate_seconds": 0.2 * plan.seconds if row["evaluated"] else None}
         for row in rounds
     ]
-    write_parquet(folder / "timings.parquet", seconds, TIMINGS_SCHEMA)
     wall = {"wall_seconds": 1.3 * plan.seconds * plan.rounds, "peak_rss_mb": 800.0}
-    write_json(folder / "provenance.json", wall)
+    return Run(method, seed, skew=skew, clients=plan.clients, dataset=dataset,
+               config=_config(plan, method), result=result, last=last, selected=chosen,
+               quarter=quarter, rounds=rounds, rows=clients, timings=timings,
+               provenance=wall)  # fmt: skip
+
+
+def _config(plan: Plan, method: str) -> dict:
+    own = {
+        "fedsdg": {"lambda1": 1e-4, "lambda2": 1e-4, "gate": "block"},
+        "fedprox": {"mu": 0.1},
+        "krum": {"f": 1},
+        "cgsv": {"gamma0": 0.5, "floor": 0.001},
+    }
+    sgd = method in ("scaffold", "fedavg-sgd")
+    return {
+        "federation": {"clients": plan.clients, "clients_per_round": plan.cohort}
+        | {"rounds": plan.rounds},
+        "training": {"epochs": 2, "batch_size": 16, "eta_p": 0.003, "eta_m": 0.005}
+        | {"eta_g": 0.1 if sgd else 0.003, "optimiser": "sgd" if sgd else "adam"},
+        "adapters": {"rank": 8, "alpha": 16.0, "targets": "outputs"},
+        "parameters": own.get(method, {}),
+    }
 
 
 def write_records(folder: Path, rounds: list[dict], clients: list[dict]) -> None:
@@ -180,42 +173,6 @@ def write_records(folder: Path, rounds: list[dict], clients: list[dict]) -> None
         more = pa.table(columns).schema
         extra = [column for column in more if column.name not in schema.names]
         write_parquet(folder / f"{name}.parquet", rows, pa.schema([*schema, *extra]))
-
-
-def _facts(plan: Plan, experiment: str, dataset: str, skew: str, method: str, seed: int) -> dict:
-    own = {
-        "fedsdg": {"lambda1": 1e-4, "lambda2": 1e-4, "gate": "block"},
-        "fedprox": {"mu": 0.1},
-        "krum": {"f": 1},
-        "cgsv": {"gamma0": 0.5, "floor": 0.001},
-    }
-    config = {
-        "dataset": dataset,
-        "skew": skew,
-        "seed": seed,
-        "federation": {"clients": plan.clients, "clients_per_round": plan.cohort}
-        | {"rounds": plan.rounds},
-        "training": {"epochs": 2, "batch_size": 16, "eta_p": 0.003, "eta_m": 0.005}
-        | {"eta_g": 0.1 if method in ("scaffold", "fedavg-sgd") else 0.003}
-        | {"optimiser": "sgd" if method in ("scaffold", "fedavg-sgd") else "adam"},
-        "adapters": {"rank": 8, "alpha": 16.0, "targets": "outputs"},
-        "method": method,
-        "parameters": own.get(method, {}),
-    }
-    return {
-        "experiment": experiment,
-        "dataset": dataset,
-        "clients": plan.clients,
-        "skew": skew,
-        "method": method,
-        "label": method,
-        "seed": seed,
-        "config": config,
-        "config_hash": sha256_json(config),
-        "partition_hash": sha256_json([skew, seed]),
-        "backbone_hash": sha256_json("letters"),
-        "source_hash": sha256_json("source"),
-    }
 
 
 def _records(
@@ -248,29 +205,20 @@ def _records(
             "bytes_down": 0 if method == "local-only" else plan.cohort * 96_512,
             "evaluated": evaluated,
         }
-        accuracy = np.clip(
-            0.1 + (level + difficulty - difficulty.mean() - 0.1) * progress, 0.0, 1.0
-        )
+        accuracy = 0.1 + (level + difficulty - difficulty.mean() - 0.1) * progress
+        accuracy = np.clip(accuracy, 0.0, 1.0)
         if evaluated:
-            wobble = rng.normal(0, 0.01)
-            accuracy = np.clip(accuracy + wobble, 0, 1)
+            accuracy = np.clip(accuracy + rng.normal(0, 0.01), 0, 1)
             lowest = np.sort(accuracy)[: math.ceil(plan.clients / 10)]
-            row |= {
-                "personal_accuracy": float(accuracy.mean()),
-                "personal_std": float(accuracy.std()),
-                "personal_worst_decile": float(lowest.mean()),
-                "personal_accuracy_weighted": float(accuracy.mean()),
-                "val_accuracy": float(accuracy.mean() + rng.normal(0, 0.01)),
-            }
+            over = {"accuracy": accuracy.mean(), "std": accuracy.std()}
+            over["worst_decile"] = lowest.mean()
+            row |= {f"personal_{name}": float(value) for name, value in over.items()}
+            row["personal_accuracy_weighted"] = float(accuracy.mean())
+            row["val_accuracy"] = float(accuracy.mean() + rng.normal(0, 0.01))
             if plan.quarters:
-                half = plan.clients // 2
-                row |= {
-                    "expected_accuracy": float(accuracy.mean()),
-                    "expected_std": float(accuracy.std()),
-                    "expected_worst_decile": float(lowest.mean()),
-                    "expected_accuracy_a": float(accuracy[:half].mean()),
-                    "expected_accuracy_b": float(accuracy[half:].mean()),
-                }
+                halves = np.split(accuracy, 2)
+                over |= {"accuracy_a": halves[0].mean(), "accuracy_b": halves[1].mean()}
+                row |= {f"expected_{name}": float(value) for name, value in over.items()}
             if overall is not None:
                 share = overall + 0.10 * decades + luck
                 row["global_accuracy"] = float(0.1 + (share - 0.1) * progress + rng.normal(0, 0.01))
@@ -284,12 +232,9 @@ def _records(
                 continue
             place = int(np.flatnonzero(cohort == client)[0]) if took_part else 0
             has_gates = method == "fedsdg" and trained[client]
-            own = {
-                "expected_accuracy": float(accuracy[client]),
-                "drawn": bool(trained[client]),
-                "conflicts": client >= plan.clients // 2,
-                "group": client % 2 if client >= plan.clients // 2 else -1,
-            }
+            differs = client >= plan.clients // 2
+            own = {"expected_accuracy": float(accuracy[client]), "drawn": bool(trained[client])}
+            own |= {"conflicts": differs, "group": client % 2 if differs else -1}
             clients.append(
                 {
                     "round": number,
@@ -322,13 +267,11 @@ def _weights(
 def write_partitions(folder: Path, plan: Plan, classes: int = 10) -> list[Path]:
     """Partition files with the columns and metadata that training's data room writes."""
     paths = []
-    for dataset in plan.datasets:
-        for skew in plan.skews:
-            for seed in plan.seeds:
-                path = folder / dataset / f"clients~{plan.clients}" / skew / f"seed~{seed}.parquet"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                pq.write_table(_partition(plan, dataset, skew, seed, classes), path)
-                paths.append(path)
+    for dataset, skew, seed in product(plan.datasets, plan.skews, plan.seeds):
+        path = folder / dataset / f"clients~{plan.clients}" / skew / f"seed~{seed}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(_partition(plan, dataset, skew, seed, classes), path)
+        paths.append(path)
     return paths
 
 
@@ -336,12 +279,8 @@ def _partition(plan: Plan, dataset: str, skew: str, seed: int, classes: int) -> 
     rng = np.random.default_rng([7, seed, *skew.encode()])
     alpha = float(skew.partition("~")[2] or 100)
     labels = np.repeat(np.arange(classes), 140)
-    client = np.concatenate(
-        [
-            rng.choice(plan.clients, 140, p=rng.dirichlet([alpha] * plan.clients))
-            for _ in range(classes)
-        ]
-    )
+    shares = [rng.dirichlet([alpha] * plan.clients) for _ in range(classes)]
+    client = np.concatenate([rng.choice(plan.clients, 140, p=share) for share in shares])
     names = np.array(["train", "val", "test"])
     split = names[rng.choice(3, len(labels), p=[0.5, 0.2, 0.3])]
     rest = np.arange(classes).repeat(35)
@@ -378,55 +317,96 @@ class Run:
     selected: dict | None = None
     rounds: list[dict] = field(default_factory=list)
     rows: list[dict] = field(default_factory=list)
-    aggregate_seconds: float | None = None
+    timings: list[dict] = field(default_factory=list)
+    provenance: dict = field(default_factory=dict)
+    error: str | None = None
+
+
+def run_folder(runs: Path, run: Run) -> Path:
+    skew = f"{run.skew}@{run.scenario}" if run.scenario else run.skew
+    identity = {"dataset": run.dataset, "clients": run.clients, "skew": skew}
+    return runs / run_below(identity | {"method": run.method, "seed": run.seed})
 
 
 def write_run(runs: Path, run: Run) -> None:
-    place = f"{run.skew}@{run.scenario}" if run.scenario else run.skew
-    cell = runs / run.dataset / f"clients~{run.clients}" / place
-    folder = cell / run.method / f"seed~{run.seed}"
+    folder = run_folder(runs, run)
     kind = run.type or run.method
-    config = {
-        "dataset": run.dataset,
-        "skew": run.skew,
-        "seed": run.seed,
-        "method": kind,
-    } | run.config
+    named = {"dataset": run.dataset, "skew": run.skew, "seed": run.seed, "method": kind}
+    config = named | run.config
     last = {"round": len(run.rounds)} | run.last
     result = {
+        **named,
         "experiment": runs.name,
+        "clients": run.clients,
+        "label": run.method,
         "status": "ok",
-        "method": kind,
+        "error": None,
         "config": config,
         "config_hash": sha256_json(config),
-        "last": last,
-        "selected": run.selected or run.quarter or last,
-        **({"quarter": run.quarter} if run.quarter is not None else {}),
-        "communicated_parameters": 100,
-        "rounds": len(run.rounds),
-        **run.result,
+        "partition_hash": sha256_json([run.skew, run.seed]),
+        "backbone_hash": sha256_json("letters"),
+        "source_hash": sha256_json("source"),
     }
+    if run.error is not None:
+        write_json(folder / "result.json", result | {"status": "failed", "error": run.error})
+        return
+    result |= {"last": last, "selected": run.selected or run.quarter or last}
+    result |= {"quarter": run.quarter} if run.quarter is not None else {}
+    result |= {"communicated_parameters": 100, "rounds": len(run.rounds)} | run.result
     write_json(folder / "result.json", result)
     write_records(folder, run.rounds, run.rows)
-    seconds = [
-        {"round": number + 1, "aggregate_seconds": run.aggregate_seconds}
-        for number in range(len(run.rounds))
-    ]
-    write_parquet(folder / "timings.parquet", seconds, TIMINGS_SCHEMA)
+    write_parquet(folder / "timings.parquet", run.timings, TIMINGS_SCHEMA)
+    if run.provenance:
+        write_json(folder / "provenance.json", run.provenance)
+
+
+def make_record(folder: Path, name: str, runs: Iterable[Run], **options) -> Path:
+    """Write runs below ``folder/runs/name``, and the summary of all there to ``records/name``."""
+    for run in runs:
+        write_run(folder / "runs" / name, run)
+    summarise(folder / "runs" / name, folder / "records" / name, **options)
+    return folder / "records" / name
 
 
 @pytest.fixture
-def summary_of(tmp_path: Path) -> Callable[[Iterable[Run]], Path]:
+def summary_of(tmp_path: Path) -> Callable[..., Path]:
     """The folder of a summary of runs that a test wrote itself."""
 
     def make(runs: Iterable[Run], primary: Iterable[dict] = (), roles: dict | None = None) -> Path:
-        for run in runs:
-            write_run(tmp_path / "runs" / "arena", run)
-        folder = tmp_path / "summary" / "arena"
-        summarise(tmp_path / "runs" / "arena", folder, primary=list(primary), roles=roles)
-        return folder
+        return make_record(tmp_path, "arena", runs, primary=list(primary), roles=roles)
 
     return make
+
+
+def markdown(folder: Path, table: str) -> str:
+    """A table of a summary in Markdown, with single spaces."""
+    return re.sub(" +", " ", to_markdown(TABLES[table](Summary(folder))))
+
+
+def drawn(folder: Path, name: str, partitions: Iterable[Path] = ()) -> Figure:
+    """A figure of a summary, not written."""
+    summary = Summary(folder)
+    with styled(summary.roles):
+        return FIGURES[name].drawn(FIGURES[name].frame(summary, partitions))
+
+
+@pytest.fixture
+def as_svg(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A figure is drawn for each format anew; where it is the drawing that is tested, one does."""
+    monkeypatch.setattr(plots, "_FORMATS", {"svg": plots._FORMATS["svg"]})
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """The one line with which a command ends that cannot do what it was asked."""
+
+    def sentence(*words: object) -> str:
+        capsys.readouterr()
+        assert main([str(word) for word in words]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        return line
+
+    return sentence
 
 
 @pytest.fixture

@@ -6,87 +6,65 @@ import pytest
 
 from fedsdg.analysis.agreement import agrees
 from fedsdg.analysis.judge import Threshold, judge
-from fedsdg.analysis.summarise import summarise
 from fedsdg.cli import main
 
-from .conftest import write_run
+from .conftest import make_record
 from .test_comparisons import named, of, runs, spread
 
 
 @pytest.fixture
-def results(tmp_path, monkeypatch):
-    """Ten seeds in the record and as many as asked for here, with a difference of its own."""
+def agree(tmp_path, monkeypatch, capsys):
+    """What the command says of ten seeds in the record and as many as asked for here."""
     monkeypatch.chdir(tmp_path)
 
-    def make(here, record=0.05, seeds=10, ids=("one",), recorded=("one",)):
-        wanted = [named(name, ["ditto"]) for name in ids]
-        kept = [named(name, ["ditto"]) for name in recorded]
-        for place, mean, n, which in (
-            ("summary", here, seeds, wanted),
-            ("reference", record, 10, kept),
+    def said(here, seeds=10, ids=("one",)):
+        for place, mean, n, names in (
+            ("summary", here, seeds, ids),
+            ("reference", 0.05, 10, ["one"]),
         ):
-            values = of({"ditto": spread(mean, 0.01, n)})
-            shutil.rmtree(tmp_path / "runs", ignore_errors=True)
-            for run in runs(values):
-                write_run(tmp_path / "runs" / "needs", run)
-            summarise(
-                tmp_path / "runs/needs", tmp_path / "results" / place / "needs", primary=which
-            )
+            made = runs(of({"ditto": spread(mean, 0.01, n)}))
+            wanted = [named(name, ["ditto"]) for name in names]
+            shutil.rmtree(tmp_path / "made", ignore_errors=True)
+            record = make_record(tmp_path / "made", "needs", made, primary=wanted)
+            shutil.copytree(record, tmp_path / "results" / place / "needs", dirs_exist_ok=True)
+        assert main(["agree", "needs"]) == 0
+        return capsys.readouterr().out
 
-    return make
-
-
-def test_a_line_says_here_record_verdict_and_agreement(results, capsys) -> None:
-    results(here=0.052, seeds=5)
-    assert main(["agree", "needs"]) == 0
-    assert capsys.readouterr().out == (
-        "needs, one: here +5.2 points (n = 5), the record +5.0 points (n = 10): higher; "
-        "they agree\n"
-    )
+    return said
 
 
-@pytest.mark.parametrize(("here", "outcome"), [(0.06, "they agree"), (0.09, "they do not agree")])
-def test_intervals_that_overlap_agree(results, capsys, here, outcome) -> None:
-    results(here=here)
-    assert main(["agree", "needs"]) == 0
-    assert capsys.readouterr().out.endswith(f"; {outcome}\n")
+SHORT = "; fewer than 5 seeds give no verdict"
+ONE = f", and one seed has no interval{SHORT}"
 
 
-def test_few_seeds_are_compared_without_a_verdict(results, capsys) -> None:
-    results(here=0.052, seeds=4)
-    assert main(["agree", "needs"]) == 0
-    assert capsys.readouterr().out.endswith("; they agree; fewer than 5 seeds give no verdict\n")
-    results(here=0.2, seeds=4)
-    assert main(["agree", "needs"]) == 0
-    assert "; they do not agree; fewer than 5 seeds give" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("here", "seeds", "end"),
+    [
+        (0.052, 5, "here +5.2 points (n = 5), the record +5.0 points (n = 10): higher; they agree"),
+        (0.06, 10, "; they agree"),
+        (0.09, 10, "; they do not agree"),
+        (0.052, 4, f"; they agree{SHORT}"),
+        (0.2, 4, f"; they do not agree{SHORT}"),
+        (0.01, 1, f"(n = 1), the record +5.0 points (n = 10): higher; the same sign{ONE}"),
+        (-0.01, 1, f"(n = 1), the record +5.0 points (n = 10): higher; another sign{ONE}"),
+    ],
+)
+def test_a_line_says_here_record_verdict_and_agreement(agree, here, seeds, end) -> None:
+    """Intervals that overlap agree; few seeds give no verdict, and one seed has a sign."""
+    line = agree(here, seeds)
+    assert line.startswith("needs, one: here ") and line.endswith(f"{end}\n"), line
 
 
-@pytest.mark.parametrize(("here", "sign"), [(0.01, "the same sign"), (-0.01, "another sign")])
-def test_one_seed_has_a_sign(results, capsys, here, sign) -> None:
-    results(here=here, seeds=1)
-    assert main(["agree", "needs"]) == 0
-    text = capsys.readouterr().out
-    assert f"(n = 1), the record +5.0 points (n = 10): higher; {sign}" in text
-
-
-def test_what_the_record_lacks_is_said(results, capsys, tmp_path) -> None:
-    results(here=0.05, ids=("one", "two"))
-    assert main(["agree", "needs"]) == 0
-    assert "needs, two: here +5.0 points (n = 10); the record does not have it" in (
-        capsys.readouterr().out
-    )
+def test_what_the_record_or_the_experiment_lacks_is_said(agree, refused, capsys, tmp_path) -> None:
+    said = "needs, two: here +5.0 points (n = 10); the record does not have it"
+    assert said in agree(0.05, ids=("one", "two"))
     shutil.rmtree(tmp_path / "results/reference")
     assert main(["agree", "needs"]) == 0
     assert capsys.readouterr().out.count("the record does not have it") == 2
-    results(here=0.05, ids=())
-    assert main(["agree", "needs"]) == 0
-    assert "names no primary comparisons" in capsys.readouterr().out
-
-
-def test_an_experiment_that_was_not_computed_is_named(tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["agree", "needs"]) != 0
-    assert "there is no results/summary/needs; run the experiment first" in capsys.readouterr().err
+    assert "names no primary comparisons" in agree(0.05, ids=())
+    shutil.rmtree(tmp_path / "results/summary")
+    missing = refused("agree", "needs")
+    assert "there is no results/summary/needs; run the experiment first" in missing
 
 
 def test_agreement_is_symmetric_and_holds_the_mean_of_the_other() -> None:

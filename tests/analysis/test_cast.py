@@ -4,18 +4,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from fedsdg.analysis.plots.style import (
-    GREY,
-    IN_COLOUR,
-    YARDSTICK,
-    always,
-    cast,
-    fences,
-    leads,
-    looks,
-    styled,
-    ticks_within,
-)
+from fedsdg.analysis.plots import style
+from fedsdg.analysis.plots.style import GREY, IN_COLOUR, YARDSTICK, cast, fences, leads, looks
 from fedsdg.analysis.summary import Roles
 from fedsdg.files.declarations import titles
 
@@ -27,7 +17,7 @@ def test_at_most_five_are_in_colour_and_the_roles_are_always_among_them() -> Non
     look = cast(methods, {"scaffold": 0.9, "krum": 0.2, CEILING: 0.99})
     coloured = [m for m in methods if look[m].colour != GREY and m != CEILING]
     assert len(coloured) == IN_COLOUR == 5
-    assert set(coloured) == {*always(), "scaffold"}, "the best other one fills the place"
+    assert set(coloured) == {*style.always(), "scaffold"}, "the best other one fills the place"
     assert look[CEILING].colour != GREY
     assert list(look) == methods
     assert look["fedsdg"] == looks(["fedsdg"])["fedsdg"]
@@ -47,7 +37,7 @@ def test_other_roles_are_drawn_as_the_usual_ones_are() -> None:
     marks, and who is no longer either is drawn as any other method."""
     methods = list(titles("methods"))
     usual = looks(methods)
-    with styled(Roles("krum", ("fedavg",), "data-sharing")):
+    with style.styled(Roles("krum", ("fedavg",), "data-sharing")):
         look, coloured = looks(methods), leads(methods, {"scaffold": 0.9, "data-sharing": 1.0})
         known = cast(methods, {"scaffold": 0.9})
     assert set(coloured) == {"krum", "fedavg", "fine-tune", "local-only", "scaffold"}
@@ -71,7 +61,7 @@ def test_a_far_value_does_not_stretch_an_axis() -> None:
 def test_ticks_are_whole_and_within_the_data() -> None:
     axes = Figure().subplots()
     axes.set_xlim(-3, 64)
-    ticks_within(axes.xaxis, 1, 60)
+    style.ticks_within(axes.xaxis, 1, 60)
     ticks = axes.get_xticks()
     assert len(ticks) > 2 and ticks.min() >= 1 and ticks.max() <= 60
     assert (ticks == np.round(ticks)).all()

@@ -4,7 +4,7 @@ import json
 import re
 from dataclasses import asdict, replace
 
-import pyarrow.parquet as pq
+import pandas as pd
 import pytest
 
 from fedsdg.analysis.claims import described, write_claims
@@ -20,18 +20,15 @@ VERDICTS = re.compile(
 
 
 def test_described_are_the_rows_of_the_differences(summary_dir) -> None:
-    rows = {
-        (row["skew"], row["rival"], row["metric"], row["at"]): row
-        for row in pq.read_table(summary_dir / "differences.parquet").to_pylist()
-    }
+    keys = ["skew", "rival", "metric", "at"]
+    rows = pd.read_parquet(summary_dir / "differences.parquet").set_index(keys)
     found = described(Summary(summary_dir))
     assert {row["at"] for row in found} == {"selected"}
     assert {row["rival"] for row in found} == {"fedavg", "fedavg-uniform", "local-only"}
     assert len(found) == 2 * (2 * 3 + 2)  # local only has no global accuracy
     for one in found:
-        row = rows[one["skew"], one["rival"], one["metric"], one["at"]]
-        assert one["mean"] == pytest.approx(100 * row["mean"])
-        assert one["low"] == pytest.approx(100 * row["low"])
+        row = rows.loc[tuple(one[key] for key in keys)]
+        assert [one["mean"], one["low"]] == pytest.approx([100 * row["mean"], 100 * row["low"]])
 
 
 def test_what_is_described_has_no_word_of_judgement(summary_dir, tmp_path) -> None:
@@ -43,9 +40,8 @@ def test_what_is_described_has_no_word_of_judgement(summary_dir, tmp_path) -> No
     assert "Not known to be steady at round 6." in text
 
 
-def test_every_fedavg_is_described_and_none_is_chosen(quarters_dir, tmp_path) -> None:
+def test_every_fedavg_is_described_and_none_is_chosen(quarters_dir) -> None:
     found = described(Summary(quarters_dir))
-    assert {row["at"] for row in found} == {"selected"}
     rivals = ["fedavg", "fedavg-uniform", "fedavg-sgd", "local-only"]
     assert list(dict.fromkeys(row["rival"] for row in found)) == rivals
     assert {row["metric"] for row in found} >= {"expected_accuracy_a", "expected_accuracy_b"}
@@ -64,23 +60,15 @@ def test_primary_comparisons_begin_with_their_verdict(summary_of, tmp_path) -> N
     assert facts["primary"][0]["decisive"] == "fedavg-sgd"
 
 
-def test_few_seeds_have_points_alone(make_runs, tmp_path) -> None:
-    summarise(make_runs(seeds=(0, 1, 2, 3)).runs, tmp_path / "s")
-    _, markdown = write_claims(tmp_path / "s", tmp_path / "claims")
-    text = markdown.read_text("utf-8")
-    assert "points, n = 4" in text and "[" not in text
-
-
-def test_both_files_say_the_same_twice(summary_dir, tmp_path) -> None:
-    first = write_claims(summary_dir, tmp_path / "a")
-    second = write_claims(summary_dir, tmp_path / "b")
-    assert [p.read_bytes() for p in first] == [p.read_bytes() for p in second]
-
-
-def test_without_fedsdg_the_file_says_so(make_runs, tmp_path) -> None:
-    summarise(make_runs(methods=("krum",)).runs, tmp_path / "s")
-    _, markdown = write_claims(tmp_path / "s", tmp_path / "claims")
-    assert "the experiment lacks 'fedsdg'" in markdown.read_text("utf-8")
+def test_few_seeds_have_points_alone_and_without_fedsdg_there_is_nothing(make_runs, tmp_path):
+    for name, changes, said in (
+        ("few", {"seeds": (0, 1)}, "points, n = 2"),
+        ("none", {"seeds": (0,), "methods": ("krum",)}, "the experiment lacks 'fedsdg'"),
+    ):
+        summarise(make_runs(name, **changes).runs, tmp_path / name)
+        _, markdown = write_claims(tmp_path / name, tmp_path / "claims")
+        text = markdown.read_text("utf-8")
+        assert said in text and "[" not in text
 
 
 def test_titles_of_plugins_are_plain_text(summary_of, tmp_path) -> None:

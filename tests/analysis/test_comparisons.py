@@ -1,6 +1,7 @@
 """Primary comparisons: SciPy's paired tests, Holm over all that were named, and verdicts."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -9,11 +10,10 @@ from scipy import stats
 from fedsdg.analysis.comparisons import Named, adjusted, compare, comparisons, facts
 from fedsdg.analysis.inference import holm
 from fedsdg.analysis.names import metric_named
-from fedsdg.analysis.summarise import summarise
 from fedsdg.analysis.summary import Cell, Setting, Summary
-from fedsdg.analysis.tables import write_table
+from fedsdg.analysis.tables import TABLES
 
-from .conftest import Run, write_run
+from .conftest import Run, make_record, markdown
 
 SEEDS = range(10)
 
@@ -111,6 +111,9 @@ def test_a_verdict_needs_ten_common_seeds(compared) -> None:
     assert one.verdict == "9 seeds, no verdict" and one.p < 1e-4
     one = compared({"krum": spread(0.05, 0.01, 1)}, named("one", ["krum"]))["one"]
     assert one.verdict == "1 seed, no verdict" and one.p is None
+    more = {"fedavg": spread(0.05, 0.01, 12, key=1), "fedavg-sgd": spread(0.05, 0.01, 10)}
+    one = compared(more)["one"]
+    assert [d.n for d in one.differences] == [12, 10] and one.n == 10, "what all have"
 
 
 def test_what_is_yet_to_be_run_counts_in_holms_correction(compared) -> None:
@@ -145,49 +148,46 @@ def test_ahead_of_each_fails_with_one_that_is_ahead(compared) -> None:
     assert undecided.verdict == "undecided"
 
 
-def test_seeds_are_paired_over_what_all_have(compared) -> None:
-    differences = {"fedavg": spread(0.05, 0.01, 12, key=1), "fedavg-sgd": spread(0.05, 0.01, 10)}
-    one = compared(differences)["one"]
-    assert [d.n for d in one.differences] == [12, 10] and one.n == 10
-
-
-def test_the_table_and_the_file_hold_what_was_named(summary_of, tmp_path) -> None:
+def test_the_table_and_the_file_hold_what_was_named(summary_of) -> None:
     differences = {"fedavg": spread(0.06, 0.01), "fedavg-sgd": spread(0.04, 0.01, key=2)}
     folder = summary_of(runs(of(differences)), [named("ahead", list(differences))])
-    csv, markdown, _ = write_table(folder, "primary", tmp_path / "primary")
-    text = " ".join(markdown.read_text("utf-8").split())
+    text = markdown(folder, "primary")
     assert "| ahead: FedSDG | accuracy of clients that differ (B) |" in text
     assert "each of 2" in text and text.count("| higher |") == 1 and "+4.0 [" in text
     assert "ahead: before convergence or not judged" not in text, "runs without rounds say nothing"
-    assert len(csv.read_text("utf-8").splitlines()) == 1 + 2
+    assert len(TABLES["primary"](Summary(folder)).raw) == 2
+    (folder / "primary.json").unlink()
+    assert comparisons(Summary(folder)) == [], "a record from before lacks the file"
 
 
-def test_without_named_comparisons_the_table_says_so(summary_dir, tmp_path) -> None:
-    _, markdown, _ = write_table(summary_dir, "primary", tmp_path / "primary")
-    assert "names no primary comparisons" in markdown.read_text("utf-8")
-    (Summary(summary_dir).folder / "primary.json").unlink()
-    assert comparisons(Summary(summary_dir)) == [], "a record from before lacks the file"
-    (summary_dir / "primary.json").write_text("[]")
-
-
-def test_few_seeds_have_points_alone(summary_of, tmp_path) -> None:
+def test_few_seeds_have_points_alone(summary_of) -> None:
     folder = summary_of(runs(of({"ditto": spread(0.05, 0.001, 4)})), [named("one", ["ditto"])])
-    _, markdown, _ = write_table(folder, "primary", tmp_path / "primary")
-    row = next(line for line in markdown.read_text("utf-8").splitlines() if "one: FedSDG" in line)
+    row = next(line for line in markdown(folder, "primary").splitlines() if "one: FedSDG" in line)
     cells = [cell.strip() for cell in row.split("|")[1:-1]]
     assert cells[4:] == ["4", "+5.0", "–", "–", "–", "4 seeds, no verdict"]
 
 
 def test_a_claim_not_to_be_below_is_tested_against_its_margin(compared) -> None:
-    """Two points behind are not below by three, and clearly below by one."""
-    behind = spread(-0.02, 0.01)
-    for margin, verdict in ((3.0, "not below by 3 points"), (1.0, "below by 1 point")):
+    """Two points behind are not below by three, and clearly below by one.
+
+    A point behind one of two: above −3 is above it for each, so no correction is needed.
+    """
+    behind, wide = spread(-0.02, 0.01), spread(-0.02, 0.05)
+    for given, margin, verdict in (
+        (behind, 3.0, "not below by 3 points"),
+        (behind, 1.0, "below by 1 point"),
+        (wide, 1.0, "undecided"),
+    ):
         claim = named("one", ["ditto"]) | {"kind": "not-below", "margin": margin}
-        one = compared({"ditto": behind}, claim)["one"]
+        one = compared({"ditto": given}, claim)["one"]
         assert one.verdict == verdict
-        assert one.p == pytest.approx(stats.ttest_1samp(behind, -margin / 100).pvalue)
-    wide = compared({"ditto": spread(-0.02, 0.05)}, claim)["one"]
-    assert wide.verdict == "undecided"
+        assert one.p == pytest.approx(stats.ttest_1samp(given, -margin / 100).pvalue)
+    differences = {"ditto": spread(-0.01, 0.02, key=1), "fedrep": spread(0.03, 0.09, key=2)}
+    claim = named("one", list(differences)) | {"kind": "not-below", "margin": 3.0}
+    one = compared(differences, claim)["one"]
+    p = [stats.ttest_1samp(d, -0.03).pvalue for d in differences.values()]
+    assert one.decisive.rival == "ditto" and p[1] > 2 * p[0]
+    assert one.p == pytest.approx(p[1])
 
 
 def test_seeds_that_were_named_alone_count(compared) -> None:
@@ -200,23 +200,17 @@ def test_seeds_that_were_named_alone_count(compared) -> None:
 def test_a_regret_is_the_sum_over_its_cells_in_several_records(tmp_path) -> None:
     """The best row cancels: what is left is the difference of sums, seed by seed."""
     first, second = spread(0.04, 0.01, key=1), spread(-0.01, 0.01, key=2)
-    claim = {
-        "id": "regret",
-        "subject": "fedsdg",
-        "rivals": ["krum"],
-        "metric": "expected_accuracy",
-        "kind": "regret",
-        "cells": ["one:iid", "two:iid"],
-    }
+    claim = {"id": "regret", "subject": "fedsdg", "rivals": ["krum"], "kind": "regret"}
+    claim |= {"metric": "expected_accuracy", "cells": ["one:iid", "two:iid"]}
     for name, gaps in (("one", first), ("two", second)):
+        made = []
         for seed, gap in enumerate(gaps):
             for method, value in (("fedsdg", 0.8), ("krum", 0.8 - gap)):
                 last = {"expected_accuracy": float(value)}
                 quarter = last | {"evaluations": 3}
-                run = Run(method, seed, skew="iid", last=last, quarter=quarter)
-                write_run(tmp_path / "runs" / name, run)
-        summarise(tmp_path / "runs" / name, tmp_path / name, primary=[claim])
-        (one,) = comparisons(Summary(tmp_path / name))
+                made.append(Run(method, seed, skew="iid", last=last, quarter=quarter))
+        folder = make_record(tmp_path, name, made, primary=[claim])
+        (one,) = comparisons(Summary(folder))
         if name == "one":
             assert one.verdict == "0 seeds, no verdict", "the other record is not there yet"
     sums = first + second
@@ -224,54 +218,44 @@ def test_a_regret_is_the_sum_over_its_cells_in_several_records(tmp_path) -> None
     assert one.p == pytest.approx(stats.ttest_1samp(sums, 0).pvalue)
     assert one.verdict == "lower regret"
     assert facts(one)["cells"] == "one:iid, two:iid"
-    _, markdown, _ = write_table(tmp_path / "two", "primary", tmp_path / "primary")
-    assert "| one:iid, two:iid |" in " ".join(markdown.read_text("utf-8").split())
+    assert "| one:iid, two:iid |" in markdown(folder, "primary")
 
 
-def by_round(summary_of, selected, quarter, before=None):
+def by_round(summary_of, selected, quarter, before):
     """One comparison with ditto whose differences are these in each of the reported rounds."""
     ours = spread(0.6, 0.05, key=9)
     both = []
-    for seed in SEEDS:
-        for method in ("fedsdg", "ditto"):
-            off = method == "ditto"
-            at = {
-                name: {"expected_accuracy_b": float(ours[seed] - off * values[seed])}
-                for name, values in (("selected", selected), ("quarter", quarter))
-            }
-            at["quarter"] |= {"evaluations": 3, "expected_accuracy": 0.5}
-            rounds = []
-            if before is not None:
-                value = float(ours[seed] - off * before[seed])
-                rounds = [{"round": r, "evaluated": True, "expected_accuracy_b": value}
-                          for r in range(1, 17)]  # fmt: skip
-            both.append(Run(method, seed, skew="iid", rounds=rounds, last={}, **at))
-    summary = Summary(summary_of(both, [named("one", ["ditto"])]))
-    return comparisons(summary)[0]
+    for seed, method in product(SEEDS, ("fedsdg", "ditto")):
+        chosen, late, early = (
+            float(ours[seed] - (values[seed] if method == "ditto" else 0.0))
+            for values in (selected, quarter, before)
+        )
+        at = {"selected": {"expected_accuracy_b": chosen}}
+        at["quarter"] = {"expected_accuracy_b": late, "evaluations": 3, "expected_accuracy": 0.5}
+        rounds = [{"round": r, "evaluated": True, "expected_accuracy_b": early}
+                  for r in range(1, 17)]  # fmt: skip
+        both.append(Run(method, seed, skew="iid", rounds=rounds, **at))
+    return comparisons(Summary(summary_of(both, [named("one", ["ditto"])])))[0]
 
 
-def test_a_verdict_that_the_last_quarter_does_not_share_is_undecided(summary_of) -> None:
-    clear, none = spread(0.05, 0.01), spread(0.0, 0.03, key=4)
-    one = by_round(summary_of, clear, none)
-    assert one.word() == "higher"
-    assert one.verdict == "undecided (selected round: higher; last quarter: undecided)"
-    assert by_round(summary_of, clear, spread(0.04, 0.01, key=5)).verdict == "higher"
+CLEAR, LESS, NONE = spread(0.05, 0.01), spread(0.04, 0.01, key=5), spread(0.0, 0.03, key=4)
 
 
-def test_a_weaker_word_in_the_quarter_before_is_said(summary_of, tmp_path) -> None:
-    clear = spread(0.05, 0.01)
-    one = by_round(summary_of, clear, clear, before=spread(0.0, 0.03, key=4))
-    assert (one.verdict, one.remark) == ("higher", "in the quarter before the last: undecided")
-    assert by_round(summary_of, clear, clear, before=clear).remark == ""
-
-
-def test_an_opposite_word_in_the_quarter_before_is_said(summary_of) -> None:
-    clear = spread(0.05, 0.01)
-    one = by_round(summary_of, clear, clear, before=spread(-0.05, 0.01, key=4))
-    assert (one.verdict, one.remark) == ("higher", "in the quarter before the last: lower")
-    none = spread(0.0, 0.03, key=4)
-    undecided = by_round(summary_of, none, none, before=clear)
-    assert (undecided.verdict, undecided.remark) == ("undecided", ""), "it is the weakest word"
+@pytest.mark.parametrize(
+    ("rounds", "verdict", "remark"),
+    [
+        ((CLEAR, LESS, CLEAR), "higher", ""),
+        ((CLEAR, NONE, CLEAR), "undecided (selected round: higher; last quarter: undecided)", ""),
+        ((CLEAR, CLEAR, NONE), "higher", "in the quarter before the last: undecided"),
+        ((CLEAR, CLEAR, -CLEAR), "higher", "in the quarter before the last: lower"),
+        ((NONE, NONE, CLEAR), "undecided", ""),
+    ],
+)
+def test_a_verdict_needs_the_last_quarter_and_says_a_weaker_word_before(
+    summary_of, rounds, verdict, remark
+) -> None:
+    one = by_round(summary_of, *rounds)
+    assert (one.verdict, one.remark) == (verdict, remark)
 
 
 def test_records_without_a_last_quarter_have_the_last_round_beside() -> None:
@@ -282,19 +266,8 @@ def test_records_without_a_last_quarter_have_the_last_round_beside() -> None:
         name = Named("one", "fedsdg", ("ditto",), metric, Cell(Setting("digits", 10), "iid"))
         return adjusted([compare(name, values)])[0]
 
-    clear, none = one(spread(0.05, 0.01)), one(spread(0.0, 0.03, key=4))
-    both = replace(clear, aside={"last": none})
+    both = replace(one(CLEAR), aside={"last": one(NONE)})
     assert both.verdict == "undecided (selected round: higher; last round: undecided)"
-
-
-def test_not_below_each_of_several_by_a_margin_takes_the_largest_p(compared) -> None:
-    """A point behind one of two: above −3 is above it for each, so no correction is needed."""
-    differences = {"ditto": spread(-0.01, 0.02, key=1), "fedrep": spread(0.03, 0.09, key=2)}
-    claim = named("one", list(differences)) | {"kind": "not-below", "margin": 3.0}
-    one = compared(differences, claim)["one"]
-    p = [stats.ttest_1samp(d, -0.03).pvalue for d in differences.values()]
-    assert one.decisive.rival == "ditto" and p[1] > 2 * p[0]
-    assert one.p == pytest.approx(p[1])
 
 
 def test_equivalent_to_each_is_as_sure_as_the_least_sure(compared) -> None:

@@ -6,15 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedsdg.analysis.findings import (
-    DOCUMENTS,
-    Statement,
-    faults,
-    read_findings,
-    rendered,
-    statements,
-    write_findings,
-)
+from fedsdg.analysis import findings as room
+from fedsdg.analysis.findings import Statement, faults, read_findings, rendered, statements
 from fedsdg.analysis.ledger import read_ledger
 
 ROOT = Path(__file__).parents[2]
@@ -64,19 +57,15 @@ def test_a_block_lists_its_findings_with_effect_verdict_link_seeds_and_horizon(f
     )
 
 
-def test_seeds_are_said_once_and_only_where_there_are_some() -> None:
-    assert KNOWN["few"].shown("few", "docs/a.md") == (
-        "+1.0 points ([2 seeds, no verdict](claims.md#few))"
-    )
-    assert KNOWN["open"].shown("open", "docs/a.md") == "not run yet ([open](claims.md#open))"
-
-
-def test_links_are_relative_to_the_document(findings) -> None:
+def test_links_are_relative_to_the_document_and_seeds_are_said_once(findings) -> None:
     text = "<!-- findings: readme -->\n<!-- /findings -->\n"
     shown = rendered(text, findings(*FINDINGS), KNOWN, "README.md")
     assert "(docs/claims.md#gates-help)" in shown and "Nothing" not in shown
     again = rendered(shown, findings(*FINDINGS), KNOWN, "README.md")
     assert again == shown, "rendering is idempotent"
+    few = "+1.0 points ([2 seeds, no verdict](claims.md#few))"
+    assert KNOWN["few"].shown("few", "docs/a.md") == few
+    assert KNOWN["open"].shown("open", "docs/a.md") == "not run yet ([open](claims.md#open))"
 
 
 def test_a_finding_that_presumes_another_verdict_is_refused(findings, tmp_path) -> None:
@@ -86,7 +75,7 @@ def test_a_finding_that_presumes_another_verdict_is_refused(findings, tmp_path) 
     assert "presumes that gates-help is 'supported', but it is 'refuted'" in found["gates"]
     (tmp_path / "README.md").write_text("<!-- findings: readme -->\n<!-- /findings -->\n")
     with pytest.raises(ValueError, match="presumes"):
-        write_findings(tmp_path, findings(*FINDINGS), other)
+        room.write_findings(tmp_path, findings(*FINDINGS), other)
     assert (tmp_path / "README.md").read_text() == (
         "<!-- findings: readme -->\n<!-- /findings -->\n"
     )
@@ -113,7 +102,7 @@ def test_a_bad_finding_is_named(findings, given, message) -> None:
 
 
 def test_every_finding_is_shown_and_every_block_has_one() -> None:
-    texts = "".join((ROOT / name).read_text("utf-8") for name in DOCUMENTS)
+    texts = "".join((ROOT / name).read_text("utf-8") for name in room.DOCUMENTS)
     known = read_findings(ROOT / "claims.yaml")
     blocks = {name for one in known for name in one.blocks}
     assert blocks == {name for name in blocks if f"<!-- findings: {name} -->" in texts}

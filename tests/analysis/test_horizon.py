@@ -3,28 +3,15 @@
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import stats
 
-from fedsdg.analysis.horizon import (
-    BEFORE,
-    CANNOT_TELL,
-    PAST,
-    RISING,
-    STEADY,
-    gate_moves,
-    horizon_label,
-    horizon_notes,
-    horizon_of,
-    horizons,
-    quarters,
-    reported_values,
-)
+from fedsdg.analysis import horizon
+from fedsdg.analysis.horizon import CANNOT_TELL, PAST, RISING, STEADY
 from fedsdg.analysis.summary import Summary
-from fedsdg.analysis.tables import write_table
+from fedsdg.analysis.tables import TABLES
 
-from .conftest import Run
+from .conftest import Run, markdown
 
 ROUNDS = 16
 SEEDS = range(5)
@@ -50,7 +37,7 @@ def runs(changes, **given):
 
 
 def row(summary_of, made):
-    (found,) = horizons(Summary(summary_of(made))).to_dict("records")
+    (found,) = horizon.horizons(Summary(summary_of(made))).to_dict("records")
     return found
 
 
@@ -79,20 +66,14 @@ def test_the_word_is_that_of_scipys_interval(summary_of, changes, word) -> None:
     assert one["word"] == word
 
 
-def test_a_falling_accuracy_is_not_taken_for_a_rising_one(summary_of) -> None:
-    """Signed changes of seeds that cancel are no movement, and one that falls has its sign."""
-    fall = row(summary_of, runs([-0.05, -0.06, -0.055, -0.05, -0.06]))
-    assert fall["word"] == PAST and fall["change"] < 0
-
-
-@pytest.mark.parametrize(("every", "word"), [(4, STEADY), (5, CANNOT_TELL)])
-def test_either_quarter_needs_three_evaluations(summary_of, every, word) -> None:
-    assert row(summary_of, runs([0.0] * 5, every=every, rounds=48))["word"] == word
-
-
-def test_the_arenas_of_sixty_rounds_have_three_evaluations_in_either_quarter(summary_of) -> None:
-    one = row(summary_of, runs([0.0] * 5, every=5, rounds=60))
-    assert (one["evaluations"], one["word"]) == (3, STEADY)
+@pytest.mark.parametrize(
+    ("every", "rounds", "evaluations", "word"),
+    [(4, 48, 3, STEADY), (5, 48, 2, CANNOT_TELL), (5, 60, 3, STEADY)],
+)
+def test_either_quarter_needs_three_evaluations(summary_of, every, rounds, evaluations, word):
+    """The arenas have sixty rounds, of which every fifth is evaluated."""
+    one = row(summary_of, runs([0.0] * 5, every=every, rounds=rounds))
+    assert (one["evaluations"], one["word"]) == (evaluations, word)
 
 
 def test_a_round_belongs_to_one_quarter_at_most(summary_of) -> None:
@@ -105,7 +86,7 @@ def test_a_round_belongs_to_one_quarter_at_most(summary_of) -> None:
             for r in range(1, rounds + 1)
         ]
         made.append(Run("krum", rounds, skew="iid", scenario=f"r{rounds}", rounds=rows))
-    frame = quarters(Summary(summary_of(made)), METRIC)
+    frame = horizon.quarters(Summary(summary_of(made)), METRIC)
     assert len(frame) == 5 and ((frame["last"] - frame["before"]) == 0.25).all()
 
 
@@ -119,22 +100,23 @@ def test_clients_that_agree_and_that_differ_are_judged_apart(summary_of) -> None
     summary = Summary(summary_of(made))
     (cell,) = summary.cells()
     words = {
-        m: horizon_of(summary, cell, "fedsdg", f"expected_accuracy{m}") for m in ("", "_a", "_b")
+        m: horizon.horizon_of(summary, cell, "fedsdg", f"expected_accuracy{m}")
+        for m in ("", "_a", "_b")
     }
     assert words == {"": STEADY, "_a": RISING, "_b": PAST}
-    assert horizon_of(summary, cell, "krum") == ""
+    assert horizon.horizon_of(summary, cell, "krum") == ""
 
 
 def test_the_quarter_before_the_last_can_be_read_like_a_reported_round(summary_of) -> None:
     summary = Summary(summary_of(runs([0.04, 0.08])))
     (cell,) = summary.cells()
-    values = reported_values(summary, cell, METRIC, BEFORE)["fedsdg"]
+    values = horizon.reported_values(summary, cell, METRIC, horizon.BEFORE)["fedsdg"]
     # Rounds 9 to 12 of 16: their mean is at 10.5.
     assert values == {s: pytest.approx(0.5 + 4 * c / 16 * 10.5) for s, c in enumerate((0.04, 0.08))}
-    assert reported_values(summary, cell, METRIC, "selected")["fedsdg"] == {0: 0.5, 1: 0.5}
+    assert horizon.reported_values(summary, cell, METRIC, "selected")["fedsdg"] == {0: 0.5, 1: 0.5}
 
 
-def test_labels_and_notes_say_what_was_not_steady(summary_of, tmp_path) -> None:
+def test_labels_and_notes_say_what_was_not_steady(summary_of) -> None:
     moving = {METRIC: 4 * 0.02 / ROUNDS}
     made = []
     for seed in SEEDS:
@@ -143,28 +125,25 @@ def test_labels_and_notes_say_what_was_not_steady(summary_of, tmp_path) -> None:
     summary = Summary(folder := summary_of(made))
     two_classes, iid = summary.cells()
     phrase = f"still rising at round {ROUNDS}"
-    assert horizon_label(summary, two_classes) == phrase
-    assert horizon_label(summary, iid) == f"{phrase}: FedAvg (samples)"
-    assert horizon_label(summary, iid, ["fedsdg", "krum"]) == ""
-    assert horizon_label(summary) == f"{phrase}: FedSDG, FedAvg (samples)"
-    assert horizon_notes(summary) == (
+    assert horizon.horizon_label(summary, two_classes) == phrase
+    assert horizon.horizon_label(summary, iid) == f"{phrase}: FedAvg (samples)"
+    assert horizon.horizon_label(summary, iid, ["fedsdg", "krum"]) == ""
+    assert horizon.horizon_label(summary) == f"{phrase}: FedSDG, FedAvg (samples)"
+    assert horizon.horizon_notes(summary) == (
         f"Still rising at round {ROUNDS}: FedSDG (2 classes); FedAvg (samples).",
     )
-    csv, markdown, _ = write_table(folder, "horizon", tmp_path / "horizon")
-    text = markdown.read_text("utf-8")
+    text = markdown(folder, "horizon")
     assert text.count(" rising |") == 3 and text.count(" steady |") == 2
-    assert len(csv.read_text("utf-8").splitlines()) == 1 + 5
+    assert len(TABLES["horizon"](summary).raw) == 5
 
 
-def test_one_phrase_stands_for_what_cannot_be_told(summary_of) -> None:
-    summary = Summary(summary_of([run(every=8)]))
-    assert horizon_label(summary) == f"not known to be steady at round {ROUNDS}"
-
-
-def test_a_run_without_an_evaluation_has_no_horizon(summary_of) -> None:
+def test_what_cannot_be_told_is_one_phrase_and_without_evaluations_there_is_none(summary_of):
     rows = [{"round": r, "evaluated": False} for r in range(1, 9)]
     summary = Summary(summary_of([Run("krum", skew="iid", rounds=rows)]))
-    assert horizons(summary).empty and horizon_label(summary) == "" and not horizon_notes(summary)
+    assert horizon.horizons(summary).empty
+    assert horizon.horizon_label(summary) == "" and not horizon.horizon_notes(summary)
+    summary = Summary(summary_of([run(every=8)]))
+    assert horizon.horizon_label(summary) == f"not known to be steady at round {ROUNDS}"
 
 
 def gated(seed, rate, method="fedsdg", **parameters):
@@ -180,26 +159,22 @@ def gated(seed, rate, method="fedsdg", **parameters):
     return Run(method, seed, skew="iid", rounds=rounds, rows=clients, config=config)
 
 
-def test_gates_move_by_the_rate_times_the_steps_of_a_median_client(summary_of, tmp_path) -> None:
+def test_gates_move_by_the_rate_times_the_steps_of_a_median_client(summary_of) -> None:
     made = [gated(0, 0.1), gated(1, 0.1), gated(0, 0.1, "fedsdg-fixed", gate_fixed=0.5)]
     folder = summary_of(made)
-    (one,) = gate_moves(Summary(folder)).to_dict("records")
+    (one,) = horizon.gate_moves(Summary(folder)).to_dict("records")
     assert one["method"] == "fedsdg"
     assert one["travel"] == pytest.approx(0.1 * 8 * 3.5)  # 2, 3, 4, 5 steps a round
     assert one["gates_a"] == pytest.approx(0.05 + 0.08)
     assert one["gates_b"] == pytest.approx(0.25 + 0.08)
-    csv, markdown, _ = write_table(folder, "horizon", tmp_path / "horizon")
-    assert "2.8 (gates fixed by tuning)" in markdown.read_text("utf-8")
-    assert pd.read_csv(csv).set_index("method").loc["fedsdg", "η_m × steps"] == pytest.approx(2.8)
+    assert "2.8 (gates fixed by tuning)" in markdown(folder, "horizon")
+    raw = TABLES["horizon"](Summary(folder)).raw.set_index("method")
+    assert raw.loc["fedsdg", "η_m × steps"] == pytest.approx(2.8)
 
 
 def test_newer_records_say_themselves_how_far_gates_could_move(summary_of) -> None:
-    one = gated(0, 0.1)
-    one.result = {"gate_travel": 7.0, "gates_a": 0.25, "gates_b": 0.75}
-    (row,) = gate_moves(Summary(summary_of([one, run("krum")]))).to_dict("records")
-    assert (row["method"], row["travel"], row["gates_a"], row["gates_b"]) == (
-        "fedsdg",
-        7.0,
-        0.25,
-        0.75,
-    )
+    one, moves = gated(0, 0.1), {"gates_a": 0.25, "gates_b": 0.75}
+    one.result = moves | {"gate_travel": 7.0}
+    (row,) = horizon.gate_moves(Summary(summary_of([one, run("krum")]))).to_dict("records")
+    expected = moves | {"method": "fedsdg", "travel": 7.0}
+    assert {name: row[name] for name in expected} == expected

@@ -2,21 +2,15 @@
 
 import json
 
-from fedsdg.analysis.hyperparameters import hyperparameters, symbol
+from fedsdg.analysis.hyperparameters import hyperparameters
 
 
-def run(method, seed=0, rounds=20, per_round=5, **parameters):
-    config = {
-        "federation": {"rounds": rounds, "clients_per_round": per_round},
-        "parameters": parameters,
-    }
-    return {
-        "method": method,
-        "seed": seed,
-        "status": "ok",
-        "config": json.dumps(config),
-        "backbone_hash": "ab" * 32,
-    }
+def run(method, seed=0, rounds=20, per_round=5, training=None, **parameters):
+    federation = {"rounds": rounds, "clients_per_round": per_round}
+    config = {"federation": federation, "parameters": parameters}
+    config |= {"training": training} if training else {}
+    facts = {"method": method, "seed": seed, "status": "ok", "backbone_hash": "ab" * 32}
+    return facts | {"config": json.dumps(config)}
 
 
 def test_what_differs_is_named() -> None:
@@ -40,18 +34,13 @@ def test_what_scenarios_set_for_all_methods_alike_is_listed_once() -> None:
 
 
 def test_a_choice_with_settings_reads_as_words() -> None:
-    chosen = [
-        {"type": "sgd", "momentum": 0.9, "nesterov": True},
-        {"type": "sgd", "momentum": 0.5, "nesterov": False},
-        "adam",
-    ]
-    runs = [run(method) for method in ("fedavg", "scaffold", "krum")]
-    for one, optimiser in zip(runs, chosen, strict=True):
-        config = {**json.loads(one["config"]), "training": {"optimiser": optimiser}}
-        one["config"] = json.dumps(config)
-    assert "; optimiser adam (FedAvg (samples): sgd with momentum 0.9 and nesterov; " in (
-        text := hyperparameters(runs)
-    )
+    chosen = {
+        "fedavg": {"type": "sgd", "momentum": 0.9, "nesterov": True},
+        "scaffold": {"type": "sgd", "momentum": 0.5, "nesterov": False},
+        "krum": "adam",
+    }
+    text = hyperparameters([run(m, training={"optimiser": one}) for m, one in chosen.items()])
+    assert "; optimiser adam (FedAvg (samples): sgd with momentum 0.9 and nesterov; " in text
     assert "SCAFFOLD: sgd with momentum 0.5)" in text
     spread = [run("fedprox-inexact", gamma={"low": 0.4, "high": 0.8})]
     assert "FedProx (γ-inexact): γ = 0.4 to 0.8. " in hyperparameters(spread)
@@ -63,29 +52,13 @@ def test_a_sweep_names_no_methods() -> None:
     assert text.startswith("20 rounds; 2 clients per round (also 3). Seeds 0 (n = 1).")
 
 
-def test_symbols_of_keys() -> None:
-    assert [symbol(key) for key in ("parameters.lambda1", "training.eta_m", "parameters.mu")] == [
-        "λ₁",
-        "η_m",
-        "μ",
-    ]
-    assert symbol("federation.clients_per_round") == "clients per round"
-    assert symbol("parameters.epsilon") == "ε"
-
-
 def test_what_is_usual_is_named_only_where_something_else_is_there() -> None:
     usual = [run("scaffold", server_rate=1.0), run("fedprox-inexact", gamma=[0.9, 0.7, 0.5])]
     assert "server rate" not in hyperparameters(usual) and "γ =" not in hyperparameters(usual)
     both = [run("scaffold", server_rate=1.0), run("scaffold", server_rate=1.5)]
     assert "SCAFFOLD: server rate = 1/1.5" in hyperparameters(both)
     assert "γ = 0.9/0.5" in hyperparameters([run("fedprox-inexact", gamma=[0.9, 0.5])])
-
-    def with_loss(method: str, loss: str) -> dict:
-        one = run(method)
-        one["config"] = json.dumps({**json.loads(one["config"]), "training": {"loss": loss}})
-        return one
-
-    plain = [with_loss("fedavg", "cross-entropy"), with_loss("krum", "cross-entropy")]
+    plain = [run(method, training={"loss": "cross-entropy"}) for method in ("fedavg", "krum")]
     assert "loss" not in hyperparameters(plain)
-    mixed = [*plain, with_loss("fedprox", "focal")]
+    mixed = [*plain, run("fedprox", training={"loss": "focal"})]
     assert "loss cross-entropy (FedProx: focal)" in hyperparameters(mixed)

@@ -33,24 +33,12 @@ def test_interval_is_student_t(n: int, confidence: float) -> None:
     assert found.std == pytest.approx(stats.tstd(x))
 
 
-def test_interval_agrees_with_the_one_sample_test() -> None:
-    """The end of a 95 % interval is the value that the two-sided t-test rejects at p = 0.05."""
-    x = np.array([0.71, 0.74, 0.69, 0.75, 0.70])
-    interval = mean_interval(x)
-    assert interval.low is not None
-    assert stats.ttest_1samp(x, interval.low).pvalue == pytest.approx(0.05)
-
-
-def test_one_seed_has_a_mean_and_no_interval() -> None:
-    interval = mean_interval([0.5])
-    assert (interval.n, interval.mean) == (1, 0.5)
-    assert interval.std is interval.half_width is interval.low is interval.high is None
-
-
 @pytest.mark.parametrize("values", [[], [0.1, math.nan], [math.inf], [[0.1, 0.2]]])
 def test_values_that_allow_no_mean_are_refused(values: list) -> None:
     with pytest.raises(ValueError):
         mean_interval(values)
+    with pytest.raises(ValueError, match="between -1 and 1"):
+        correlation_interval([0.5, 1.1])
 
 
 def test_paired_difference_is_the_paired_t_test_over_common_seeds() -> None:
@@ -70,14 +58,18 @@ def test_paired_difference_is_the_paired_t_test_over_common_seeds() -> None:
     assert found.subject_mean - found.rival_mean == pytest.approx(found.interval.mean)
 
 
-def test_paired_difference_at_its_limits() -> None:
+def test_intervals_at_their_limits() -> None:
+    interval = mean_interval([0.5])
+    assert (interval.n, interval.mean) == (1, 0.5)
+    assert interval.std is interval.half_width is interval.low is interval.high is None
     assert paired_difference({0: 0.5}, {1: 0.5}) is None
-    one = paired_difference({0: 0.75}, {0: 0.5})
-    assert one is not None and one.p is None and one.interval.low is None
-    same = paired_difference({0: 0.5, 1: 0.25}, {0: 0.5, 1: 0.25})
-    assert same is not None and same.p == 1.0
-    shifted = paired_difference({0: 0.5, 1: 0.25}, {0: 0.25, 1: 0.0})
-    assert shifted is not None and shifted.p == 0.0
+    for ours, theirs, p in (
+        ({0: 0.75}, {0: 0.5}, None),
+        ({0: 0.5, 1: 0.25}, {0: 0.5, 1: 0.25}, 1.0),
+        ({0: 0.5, 1: 0.25}, {0: 0.25, 1: 0.0}, 0.0),
+    ):
+        found = paired_difference(ours, theirs)
+        assert found is not None and found.p == p
 
 
 def test_holm_by_hand() -> None:
@@ -148,11 +140,6 @@ def test_the_interval_of_correlations_stays_within_one(rho: list[float]) -> None
     assert (found.low is None) == (len(rho) == 1)
 
 
-def test_a_correlation_beyond_one_is_refused() -> None:
-    with pytest.raises(ValueError, match="between -1 and 1"):
-        correlation_interval([0.5, 1.1])
-
-
 def test_benjamini_and_hochberg_by_hand() -> None:
     # Sorted: 0.005·4/1, 0.01·4/2, 0.03·4/3, 0.04·4/4, each lowered to its successor.
     given = [0.01, None, 0.04, 0.03, 0.005]
@@ -194,22 +181,16 @@ def test_a_crossed_interval_covers_the_mean_of_other_seeds_and_images() -> None:
     assert np.mean(alone) < 0.7
 
 
-def test_equal_images_leave_the_interval_over_seeds() -> None:
-    levels = np.array([0.7, 0.72, 0.69, 0.71, 0.7])
-    images = np.repeat(levels[:, None], 30, axis=1)
-    one, plain = crossed_interval(levels, images), mean_interval(levels)
-    assert (one.low, one.high) == (pytest.approx(plain.low), pytest.approx(plain.high))
-    with pytest.raises(ValueError, match="5 levels need finite images"):
-        crossed_interval(levels, images[:4])
-
-
-def test_images_that_differ_by_chance_alone_leave_the_interval_over_seeds() -> None:
-    """Every image is right as often as any other, though each seed errs on images of its own."""
+def test_images_that_are_equal_or_differ_by_chance_leave_the_interval_over_seeds() -> None:
+    """By chance: each is right as often as any other, though each seed errs on its own."""
     levels = np.array([0.4, 0.6, 0.5, 0.4, 0.6])
     own = 0.1 * np.kron(np.array([1, -1, 0, 1, -1])[:, None], np.array([1.0, -1.0] * 10))
-    images = levels[:, None] + own - own.mean(axis=0)
-    one, plain = crossed_interval(levels, images), mean_interval(levels)
-    assert (one.low, one.high) == (pytest.approx(plain.low), pytest.approx(plain.high))
+    plain = mean_interval(levels)
+    for differences in (0 * own, own - own.mean(axis=0)):
+        one = crossed_interval(levels, levels[:, None] + differences)
+        assert (one.low, one.high) == (pytest.approx(plain.low), pytest.approx(plain.high))
+    with pytest.raises(ValueError, match="5 levels need finite images"):
+        crossed_interval(levels, own[:4])
 
 
 def test_the_part_of_the_images_in_a_crossed_interval_is_their_variance() -> None:

@@ -7,14 +7,7 @@ import pytest
 from scipy import stats
 
 from fedsdg.analysis.inference import mean_interval
-from fedsdg.analysis.judge import (
-    REFUTED,
-    SUPPORTED,
-    UNDECIDED,
-    Threshold,
-    every,
-    judge,
-)
+from fedsdg.analysis.judge import REFUTED, SUPPORTED, UNDECIDED, Threshold, every, judge
 
 #: Mean 3, s = √2.5, t_{.975, 4} = 2.7764: the interval is 3 ± 1.9632.
 FIVE = [1.0, 2.0, 3.0, 4.0, 5.0]

@@ -44,7 +44,7 @@ def run(seed=0, method="fedsdg", **more):
         cohort = {2 * (number % 2), 2 * (number % 2) + 1}  # clients 0 and 1, then 2 and 3
         for client in range(4):
             took_part = client in cohort
-            late = number > 4
+            late = number > 6  # the last quarter; what stood before is another matter
             row = {
                 "round": number,
                 "client": client,
@@ -94,68 +94,50 @@ def record(summary_of):
     return Record(Summary(summary_of([run(0), run(1)])))
 
 
-def measured(record, name, **options):
-    values = MEASURES[name].function(record, Case(CELL, "fedsdg", options))
-    assert set(values) == {0, 1}
-    return values
+MEANS = [np.mean(GATES[client]) for client in range(4)]
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"below": 0.1}, 100 * np.mean([3 / 4, 1 / 4, 0, 1 / 4])),
-        ({"above": 0.9}, 100 * np.mean([0, 1 / 4, 1, 1 / 4])),
-        ({"above": 0.3, "below": 0.7}, 100 * np.mean([1 / 4, 2 / 4, 0, 2 / 4])),
-        ({"below": 0.1, "clients": "agree"}, 100 * np.mean([3 / 4, 1 / 4])),
-        ({"above": 0.9, "clients": "conflict"}, 100 * np.mean([1, 1 / 4])),
-    ],
-)
-def test_shares_of_gates_within_clients(record, options, expected):
-    assert measured(record, "gate share", **options)[0] == pytest.approx(expected)
+def test_measures_by_hand(record):
+    """Shares and means are taken within clients first; correlations are over clients."""
 
+    def measured(name, **options):
+        values = MEASURES[name].function(record, Case(CELL, "fedsdg", options))
+        assert set(values) == {0, 1}
+        return values[0]
 
-def test_gates_of_clients(record):
-    means = [np.mean(GATES[client]) for client in range(4)]
-    assert measured(record, "gate")[0] == pytest.approx(np.mean(means))
-    conflict = measured(record, "gate", clients="conflict")[1]
-    assert conflict == pytest.approx(np.mean(means[2:]))
-    ends = 100 * np.mean([3 / 4, 2 / 4, 1, 2 / 4])
-    assert measured(record, "gate extremes")[0] == pytest.approx(ends)
-    spread = measured(record, "spread over blocks", of="gates", clients="conflict")
-    assert spread[0] == pytest.approx(np.mean([0.0, 1.0]))
-    shares = measured(record, "spread over blocks", of="private_shares")
-    assert shares[0] == pytest.approx(np.mean([0.0, 0.1, 0.2, 0.3]))
-
-
-def test_gates_before_the_last_quarter_do_not_count(summary_of):
-    """Rounds 7 and 8 of 8 are the last quarter; whatever stood before is another matter."""
-    one = run(0)
-    for row in one.rows:
-        if row["round"] <= 6:
-            row["gates"] = [0.0] * 4
-    record = Record(Summary(summary_of([one])))
-    value = MEASURES["gate"].function(record, Case(CELL, "fedsdg", {}))[0]
-    assert value == pytest.approx(np.mean([np.mean(GATES[client]) for client in range(4)]))
-
-
-def test_penalties_at_their_times(record):
-    assert measured(record, "penalty", of="gate", at="first")[0] == pytest.approx(2.75)
-    assert measured(record, "penalty", of="gate")[0] == pytest.approx(np.mean([1.25, 1.0]))
-    assert measured(record, "penalty", of="private", at="largest")[0] == pytest.approx(0.09)
-
-
-def test_private_branch_against_the_shared_one(record):
-    assert measured(record, "private ratio")[0] == pytest.approx(0.15)
-    assert measured(record, "private ratio", clients="conflict")[0] == pytest.approx(0.25)
-    assert measured(record, "private share", clients="agree")[0] == pytest.approx(0.075)
-
-
-def test_weights_in_units_of_an_equal_share(record):
-    """Clients 2 and 3 share a round of their own: 0.25 · 2 and 0.75 · 2."""
-    assert measured(record, "relative weight")[0] == pytest.approx(1.0)
-    assert measured(record, "relative weight", clients="conflict")[0] == pytest.approx(1.0)
-    # Half of the rounds have equal weights, half give one client all: (2 + 1) / 2 of 2.
-    assert measured(record, "effective clients")[0] == pytest.approx(75.0)
+    for name, options, expected in (
+        ("gate share", {"below": 0.1}, 100 * np.mean([3 / 4, 1 / 4, 0, 1 / 4])),
+        ("gate share", {"above": 0.9}, 100 * np.mean([0, 1 / 4, 1, 1 / 4])),
+        ("gate share", {"above": 0.3, "below": 0.7}, 100 * np.mean([1 / 4, 2 / 4, 0, 2 / 4])),
+        ("gate share", {"below": 0.1, "clients": "agree"}, 100 * np.mean([3 / 4, 1 / 4])),
+        ("gate share", {"above": 0.9, "clients": "conflict"}, 100 * np.mean([1, 1 / 4])),
+        ("gate", {}, np.mean(MEANS)),
+        ("gate", {"clients": "conflict"}, np.mean(MEANS[2:])),
+        ("gate extremes", {}, 100 * np.mean([3 / 4, 2 / 4, 1, 2 / 4])),
+        ("spread over blocks", {"of": "gates", "clients": "conflict"}, np.mean([0.0, 1.0])),
+        ("spread over blocks", {"of": "private_shares"}, np.mean([0.0, 0.1, 0.2, 0.3])),
+        ("penalty", {"of": "gate", "at": "first"}, 2.75),
+        ("penalty", {"of": "gate"}, np.mean([1.25, 1.0])),
+        ("penalty", {"of": "private", "at": "largest"}, 0.09),
+        ("private ratio", {}, 0.15),
+        ("private ratio", {"clients": "conflict"}, 0.25),
+        ("private share", {"clients": "agree"}, 0.075),
+        # Clients 2 and 3 share a round of their own: 0.25 · 2 and 0.75 · 2.
+        ("relative weight", {}, 1.0),
+        ("relative weight", {"clients": "conflict"}, 1.0),
+        # Half of the rounds have equal weights, half give one client all: (2 + 1) / 2 of 2.
+        ("effective clients", {}, 75.0),
+        # Mean gates rank 0 < 1 = 3 < 2; steps rise with the client.
+        ("gates and steps", {}, np.corrcoef([1, 2.5, 4, 2.5], [1, 2, 3, 4])[0, 1]),
+        # Weights alternate 0.5, 1.5, 0.5, 1.5 in units of an equal share.
+        ("credit", {"of": "weight", "against": "noise_rate"},
+         np.corrcoef([1.5, 3.5, 1.5, 3.5], [1, 2, 3, 4])[0, 1]),
+        ("accuracy", {"metric": "personal_accuracy"}, 90.0),
+        ("simulated time", {}, 24.0),
+        # Rounds 5 to 8 alternate by a point; those before do not count.
+        ("swing", {}, 1.0),
+    ):  # fmt: skip
+        assert measured(name, **options) == pytest.approx(expected), (name, options)
 
 
 def test_a_group_that_weighs_more_shows(summary_of):
@@ -172,36 +154,17 @@ def test_a_group_that_weighs_more_shows(summary_of):
         assert value[0] == pytest.approx(expected)
 
 
-def test_rank_correlations_over_clients(record):
-    # Mean gates rank 0 < 1 = 3 < 2 by value 0.1625, 0.5, 0.95, 0.5; steps rise with the client.
-    ranks, steps = np.array([1, 2.5, 4, 2.5]), np.array([1, 2, 3, 4])
-    expected = np.corrcoef(ranks, steps)[0, 1]
-    assert measured(record, "gates and steps")[0] == pytest.approx(expected)
-    # Weights alternate 0.5, 1.5, 0.5, 1.5 in units of an equal share.
-    weights, noise = np.array([1.5, 3.5, 1.5, 3.5]), steps
-    credit = measured(record, "credit", of="weight", against="noise_rate")[0]
-    assert credit == pytest.approx(np.corrcoef(weights, noise)[0, 1])
-
-
-def test_accuracies_and_clocks(record):
-    values = measured(record, "accuracy", metric="personal_accuracy")
-    assert values == {0: pytest.approx(90.0), 1: pytest.approx(91.0)}
-    assert measured(record, "simulated time")[0] == pytest.approx(24.0)
-    # Rounds 5 to 8 alternate by a point; those before do not count.
-    assert measured(record, "swing")[0] == pytest.approx(1.0)
-
-
 def test_what_is_sent(record):
-    runs = record.summary.runs
-    for one in runs:  # what summarising kept of a run that sent 2 · 2 clients · 100 scalars · 8
+    for one in record.summary.runs:
+        # What summarising kept of a run that sent 2 · 2 clients · 100 scalars · 8.
         one |= {"bytes_up": 6400, "bytes_down": 6400, "private_parameters": 96}
-    assert measured(record, "scalars")[0] == pytest.approx(1.0)
-    assert measured(record, "bytes")[0] == pytest.approx(0.0128)
-    assert measured(record, "private size")[0] == pytest.approx(0.96)
     plan = {"depth": 2, "mlp_ratio": 4.0, "dim": 5}
     write_json(record.summary.folder / "backbones" / "small.json", {"architecture": plan})
     # 2 blocks · (4 + 8) · 25 weights = 600; 100 parameters are sent.
-    assert measured(record, "share of the model")[0] == pytest.approx(100 / 6)
+    sent = {"scalars": 1.0, "bytes": 0.0128, "private size": 0.96, "share of the model": 100 / 6}
+    for name, expected in sent.items():
+        values = MEASURES[name].function(record, Case(CELL, "fedsdg", {}))
+        assert values == pytest.approx({0: expected, 1: expected}), name
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from fedsdg.cli import main
 from fedsdg.files import sha256_json, write_json
 from fedsdg.files.records import CLIENTS_SCHEMA, ROUNDS_SCHEMA, more, write_parquet
 
+from .conftest import Plan, write_partitions, write_runs
+
 TABLES = ("main", "bytes", "seconds")
 METHODS = ("fedsdg", "fedavg", "krum", "local-only")
 SUMMARY = ("runs", "rounds", "clients", "timings", "differences")
@@ -23,74 +25,71 @@ OLD = ("fedsdg", "fedavg")
 LATER = {"personal_steps": 12, "gate_travel": 3.5, "gates_a": 0.25}
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Runs of four methods and two seeds with their partitions; a test computes some of them."""
+    folder = tmp_path_factory.mktemp("made")
+    plan = Plan(methods=METHODS, seeds=(1, 2))
+    runs = write_runs(folder / "tried", plan).runs
+    write_partitions(folder / "partitions", plan)
+    for number, file in enumerate(sorted(runs.rglob("result.json")), 1):
+        change(file, config={"backbone": "letters"})
+        days = {"started": f"2026-01-{number:02}", "finished": f"2026-02-{number:02}"}
+        change(file.with_name("provenance.json"), machine="one", **days)
+    # Columns that only some runs have, and not those that are first in the order.
+    for folder in runs.glob("*/*/*/krum/*"):
+        for name, schema, added in (
+            ("rounds", ROUNDS_SCHEMA, lambda row: {"attackers": 1}),
+            ("clients", CLIENTS_SCHEMA, lambda row: {"answers": bytes([row["client"], 255])}),
+        ):
+            file = folder / f"{name}.parquet"
+            rows = [row | added(row) for row in pq.read_table(file).to_pylist()]
+            write_parquet(file, rows, schema, more(name))
+        change(folder / "result.json", **LATER)
+    return runs.parent
+
+
 @pytest.fixture
-def grid(make_runs, make_partitions, tmp_path, monkeypatch):
-    """Runs of four methods and two seeds, lying aside; a function computes some of them."""
+def grid(made, tmp_path, monkeypatch):
+    """A working folder beside those runs, which lie aside."""
     monkeypatch.chdir(tmp_path)
-    written = make_runs("tried", methods=METHODS, seeds=(1, 2))
-    make_partitions(seeds=(1, 2))
-    shutil.move(tmp_path / "partitions", "results/partitions")
+    shutil.copytree(made / "partitions", "results/partitions")
     write_json("results/backbones/letters.json", {"accuracy": 0.5})
-    for number, file in enumerate(sorted(written.runs.rglob("result.json"))):
-        change(file, backbone="letters")
-        facts = json.loads(file.with_name("provenance.json").read_text())
-        days = {"started": f"2026-01-{number + 1:02}", "finished": f"2026-02-{number + 1:02}"}
-        write_json(file.with_name("provenance.json"), {**facts, "machine": "one", **days})
-    # A column that only some runs have, and not those that are first in the order.
-    for file in written.runs.rglob("krum/*/rounds.parquet"):
-        rows = [row | {"attackers": 1} for row in pq.read_table(file).to_pylist()]
-        write_parquet(file, rows, ROUNDS_SCHEMA, more("rounds"))
-        # What runs of before lack.
-        file = file.with_name("clients.parquet")
-        rows = [
-            row | {"answers": bytes([row["client"], 255])}
-            for row in pq.read_table(file).to_pylist()
-        ]
-        write_parquet(file, rows, CLIENTS_SCHEMA, more("clients"))
-        facts = json.loads(file.with_name("result.json").read_text())
-        write_json(file.with_name("result.json"), {**facts, **LATER})
-    return written.runs
+    return shutil.copytree(made / "tried", tmp_path / "tried")
 
 
-def change(file, **config):
-    facts = json.loads(file.read_text())
-    facts["config"] |= config
-    facts["config_hash"] = sha256_json(facts["config"])
-    write_json(file, facts)
+def change(file, config=None, **facts):
+    """Change facts of a file, and keys of the config in it."""
+    known = json.loads(file.read_text())
+    write_json(file, known | ({"config": known["config"] | config} if config else {}) | facts)
 
 
 def compute(grid, *places, missing=()):
     """As if the runs in these folders had been computed here, and no others."""
-    runs = Path("results/runs/tried")
+    runs, summary = Path("results/runs/tried"), Path("results/summary/tried")
     shutil.rmtree("results/runs", ignore_errors=True)
-    wanted = []
-    for place in places:
-        for folder in sorted(grid.glob(f"digits/clients~12/*/{place}")):
-            name = folder.relative_to(grid)
-            shutil.copytree(folder, runs / name)
-            wanted.append(str(name))
-    summary = Path("results/summary/tried")
-    summarise(runs, summary, [*wanted, *missing])
+    folders = [f for place in places for f in sorted(grid.glob(f"digits/clients~12/*/{place}"))]
+    names = [str(folder.relative_to(grid)) for folder in folders]
+    for folder, name in zip(folders, names, strict=True):
+        shutil.copytree(folder, runs / name, dirs_exist_ok=True)
+    summarise(runs, summary, [*names, *missing])
     shutil.rmtree("results/tables", ignore_errors=True)
     for table in TABLES:
         write_table(summary, table, Path("results/tables/tried", table))
     write_claims(summary, Path("results/claims/tried"))
 
 
+def recorded():
+    return {run.folder: run for run in read_summary("results/reference/tried")}
+
+
 def contents(folder=Path("results/reference/tried")):
-    return {
-        str(file.relative_to(folder)): file.read_bytes()
-        for file in sorted(folder.rglob("*"))
-        if file.is_file()
-    }
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 
 def record(*options):
     return main(["record", "tried", *options])
-
-
-def named(grid, *methods):
-    return [f"{method}/seed~*" for method in methods]
 
 
 def test_a_summary_that_is_read_and_written_is_the_same_to_the_byte(grid, tmp_path):
@@ -105,7 +104,7 @@ def test_a_summary_that_is_read_and_written_is_the_same_to_the_byte(grid, tmp_pa
 @pytest.mark.parametrize(
     "pieces",
     [
-        (["krum/seed~*", "local-only/*"], ["fedsdg/*", "fedavg/*"]),
+        (["*/*"],),  # without a record it is just a record
         (["*/seed~2"], ["*/seed~1"]),
         (["fedavg/*", "krum/*"], ["fedsdg/seed~1", "krum/seed~2"], ["fedsdg/*", "local-only/*"]),
     ],
@@ -120,45 +119,33 @@ def test_pieces_make_the_record_that_is_made_at_once(grid, pieces):
         compute(grid, *piece)
         assert record("--merge") == 0
     merged = contents()
-    origins = json.loads(merged.pop("provenance.json"))
-    expected = json.loads(whole.pop("provenance.json"))
+    origins, expected = (json.loads(files.pop("provenance.json")) for files in (merged, whole))
     for files in (merged, whole):
         lines = files["SHA256SUMS"].splitlines()
         files["SHA256SUMS"] = [line for line in lines if not line.endswith(b"provenance.json")]
     assert merged == whole
-    assert [sorted(entry.pop("runs")) for entry in origins] == [
-        sorted(entry.pop("runs")) for entry in expected
+    assert [sorted(one.pop("runs")) for one in origins] == [
+        sorted(one.pop("runs")) for one in expected
     ]
     assert origins == expected == [{"machine": "one", "first": "2026-01-01", "last": "2026-02-16"}]
 
 
-def test_without_a_record_it_is_just_a_record(grid):
-    compute(grid, "*/seed~*")
-    assert record("--merge") == 0
-    merged = contents()
-    assert record() == 0
-    assert contents() == merged
-
-
 def test_without_merge_the_record_is_replaced(grid):
-    compute(grid, *named(grid, *METHODS))
-    record()
-    compute(grid, *named(grid, *OLD))
-    record()
-    assert {run.row["method"] for run in read_summary("results/reference/tried")} == set(OLD)
+    for methods in (METHODS, OLD):
+        compute(grid, *(f"{method}/*" for method in methods))
+        assert record() == 0
+    assert {run.row["method"] for run in recorded().values()} == set(OLD)
 
 
 def test_a_run_computed_here_replaces_the_recorded_one_and_the_others_stay(grid):
     compute(grid, "*/seed~*")
     record()
-    before = {run.folder: run for run in read_summary("results/reference/tried")}
+    before = recorded()
     file = next(grid.rglob("krum/seed~1/result.json"))
-    facts = json.loads(file.read_text())
-    facts["last"]["personal_accuracy"] = 0.125
-    write_json(file, facts)
+    change(file, last=json.loads(file.read_text())["last"] | {"personal_accuracy": 0.125})
     compute(grid, "krum/seed~1")
     assert record("--merge") == 0
-    after = {run.folder: run for run in read_summary("results/reference/tried")}
+    after = recorded()
     assert after.keys() == before.keys()
     changed = [name for name in after if after[name].row != before[name].row]
     assert changed == [str(file.parent.relative_to(grid))]
@@ -166,25 +153,21 @@ def test_a_run_computed_here_replaces_the_recorded_one_and_the_others_stay(grid)
 
 
 def test_a_run_that_was_not_run_here_replaces_none(grid):
-    compute(grid, "*/seed~*")
+    compute(grid, "krum/*", "fedavg/*")
     record()
-    whole = contents()
     place = "digits/clients~12/dirichlet~0.1"
     compute(grid, "fedavg/*", missing=[f"{place}/krum/seed~1", f"{place}/scaffold/seed~1"])
     record("--merge")
-    runs = {run.folder: run.row["status"] for run in read_summary("results/reference/tried")}
+    runs = {folder: run.row["status"] for folder, run in recorded().items()}
     assert runs[f"{place}/krum/seed~1"] == "ok"
     assert runs[f"{place}/scaffold/seed~1"] == "not run"
-    compute(grid, "*/seed~*")
-    record()
-    assert contents() == whole
 
 
 def test_every_machine_and_commit_has_an_entry_with_its_runs(grid):
-    compute(grid, *named(grid, *OLD))
+    compute(grid, "fedsdg/*", "fedavg/*")
     record()
     for file in grid.rglob("provenance.json"):
-        write_json(file, json.loads(file.read_text()) | {"machine": "two"})
+        change(file, machine="two")
     compute(grid, "fedavg/seed~1", "krum/*")
     record("--merge")
     entries = json.loads(Path("results/reference/tried/provenance.json").read_text())
@@ -196,7 +179,7 @@ def test_every_machine_and_commit_has_an_entry_with_its_runs(grid):
 
 def test_a_record_from_before_is_joined(grid):
     """One entry of provenance, no results and no quarters."""
-    compute(grid, *named(grid, *OLD))
+    compute(grid, "fedsdg/*", "fedavg/*")
     record()
     kept = Path("results/reference/tried")
     write_json(kept / "provenance.json", {"machine": "old", "wall_seconds": 3.0})
@@ -205,15 +188,14 @@ def test_a_record_from_before_is_joined(grid):
     late = [name for name in table.column_names if name == "result" or name.startswith("quarter_")]
     pq.write_table(table.drop_columns(late), kept / "runs.parquet")
     (kept / "SHA256SUMS").unlink()
-    compute(grid, *named(grid, "krum"))
+    compute(grid, "krum/*")
     assert record("--merge") == 0
-    runs = read_summary(kept)
-    assert [run.row["result"] is None for run in runs] == [run.row["method"] in OLD for run in runs]
-    for run in runs:
-        later = {} if run.row["method"] in OLD else LATER
-        assert {name: run.row[name] for name in LATER} == {**dict.fromkeys(LATER), **later}
-        assert ("answers" in run.table("clients").column_names) == bool(later)
-        for row in run.table("clients").to_pylist() if later else ():
+    for run in recorded().values():
+        old, clients = run.row["method"] in OLD, run.table("clients")
+        assert (run.row["result"] is None) == old
+        assert {name: run.row[name] for name in LATER} == (dict.fromkeys(LATER) if old else LATER)
+        assert ("answers" in clients.column_names) == (not old)
+        for row in [] if old else clients.to_pylist():
             assert row["answers"] == bytes([row["client"], 255])
     entries = json.loads((kept / "provenance.json").read_text())
     assert [(entry["machine"], len(entry["runs"])) for entry in entries] == [("old", 8), ("one", 4)]
@@ -222,18 +204,19 @@ def test_a_record_from_before_is_joined(grid):
 
 def edit(part, **changes):
     def apply(file):
-        facts = json.loads(file.read_text())
-        (facts["config"] if part == "config" else facts["config"][part]).update(changes)
-        write_json(file, facts)
+        known = json.loads(file.read_text())["config"]
+        change(file, config=changes if part == "config" else {part: known[part] | changes})
 
     return apply
 
 
 def rehash(name):
-    def apply(file):
-        write_json(file, json.loads(file.read_text()) | {name: sha256_json("another")})
+    return lambda file: change(file, **{name: sha256_json("another")})
 
-    return apply
+
+def spoilt(grid, method, spoil):
+    for file in grid.rglob(f"{method}/seed~*/result.json"):
+        spoil(file)
 
 
 @pytest.mark.parametrize(
@@ -250,18 +233,14 @@ def rehash(name):
     ],
 )
 def test_runs_that_cannot_stand_beside_those_of_the_record_are_refused(
-    grid, capsys, method, spoil, message
+    grid, refused, method, spoil, message
 ):
-    compute(grid, "fedsdg/*", "fedavg/seed~1")
+    compute(grid, "fedsdg/seed~2", "fedavg/seed~1")
     record()
     before = contents()
-    for file in grid.rglob(f"{method}/seed~*/result.json"):
-        spoil(file)
+    spoilt(grid, method, spoil)
     compute(grid, f"{method}/seed~2")
-    capsys.readouterr()
-    assert record("--merge") == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
+    said = refused("record", "tried", "--merge")
     assert f"cannot join the record of 'tried': {message}" in said
     assert f"{method}/seed~2 of those here" in said and "record without --merge" in said
     assert contents() == before
@@ -275,14 +254,12 @@ def test_runs_of_code_that_computes_the_same_may_stand_beside_each_other(grid):
     kept = Path("results/reference/tried")
     place = "digits/clients~12/dirichlet~0.1/fedavg/seed~"
     new, other = sha256_json("another"), sha256_json("a third")
-    stamps = [{"old": "a", "new": "b", "gate": ["the same"], "sources": {new: [], other: []}}]
-    for source, folder in ((new, f"{place}1"), (new, f"{place}2"), (other, f"{place}1")):
-        stamps[0]["sources"][source].append(folder)
-    for file in grid.rglob("fedavg/seed~*/result.json"):
-        rehash("source_hash")(file)
+    sources = {new: [f"{place}1", f"{place}2"], other: [f"{place}1"]}
+    spoilt(grid, "fedavg", rehash("source_hash"))
     compute(grid, "fedavg/seed~2")
     assert record("--merge") == 2
-    stamps[0]["sources"][new] += [run.folder for run in read_summary(kept)]
+    sources[new] += recorded()
+    stamps = [{"old": "a", "new": "b", "gate": ["the same"], "sources": sources}]
     write_json(kept / "restamped.json", stamps)
     assert record("--merge") == 0
     (entry,) = json.loads((kept / "restamped.json").read_text())
@@ -292,27 +269,20 @@ def test_runs_of_code_that_computes_the_same_may_stand_beside_each_other(grid):
 
 
 @pytest.mark.parametrize(
-    ("method", "spoil"),
+    ("method", "spoil", "here"),
     [
-        ("krum", edit("training", eta_g=9)),  # a rate of its own
-        ("krum", rehash("source_hash")),  # other methods go through other code
+        ("krum", edit("training", eta_g=9), "krum/*"),  # a rate of its own
+        ("krum", rehash("source_hash"), "krum/*"),  # other methods go through other code
+        ("*", edit("federation", rounds=60), "*/*"),  # all recorded runs are replaced
     ],
 )
-def test_what_a_method_has_for_itself_is_no_contradiction(grid, method, spoil):
-    compute(grid, *named(grid, *OLD))
+def test_what_a_method_has_for_itself_and_what_replaces_all_is_no_contradiction(
+    grid, method, spoil, here
+):
+    compute(grid, "fedsdg/*", "fedavg/*")
     record()
-    for file in grid.rglob(f"{method}/seed~*/result.json"):
-        spoil(file)
-    compute(grid, f"{method}/*")
-    assert record("--merge") == 0
-
-
-def test_where_all_recorded_runs_are_replaced_nothing_can_contradict(grid):
-    compute(grid, *named(grid, *OLD))
-    record()
-    for file in grid.rglob("result.json"):
-        edit("federation", rounds=60)(file)
-    compute(grid, "*/seed~*")
+    spoilt(grid, method, spoil)
+    compute(grid, here)
     assert record("--merge") == 0
 
 
@@ -341,16 +311,14 @@ def shuffled(file):
         ("rounds", shuffled, "do not stand together"),
     ],
 )
-def test_a_damaged_record_is_named_and_stays(grid, capsys, name, damage, message):
-    compute(grid, *named(grid, *OLD))
+def test_a_damaged_record_is_named_and_stays(grid, refused, name, damage, message):
+    compute(grid, "fedsdg/*", "fedavg/*")
     record()
     damage(Path(f"results/reference/tried/{name}.parquet"))
     Path("results/reference/tried/SHA256SUMS").unlink()  # A record of before it had hashes.
     before = contents()
-    compute(grid, *named(grid, "krum"))
-    capsys.readouterr()
-    assert record("--merge") == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and message in said and "restore it" in said
+    compute(grid, "krum/seed~1")
+    said = refused("record", "tried", "--merge")
+    assert message in said and "restore it" in said
     assert contents() == before
     assert record() == 0

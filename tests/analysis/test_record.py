@@ -5,7 +5,6 @@ import shutil
 
 import pytest
 
-from fedsdg.analysis import plots
 from fedsdg.analysis.claims import write_claims
 from fedsdg.analysis.plots import FIGURES, write_figure
 from fedsdg.analysis.record import write_record_hashes
@@ -14,17 +13,19 @@ from fedsdg.analysis.tables import TABLES, write_table
 from fedsdg.cli import main
 from fedsdg.files import write_json
 
+from .conftest import Plan, write_partitions, write_runs
+
 CELLS = ("dirichlet~0.1", "dirichlet~1.0")
 
 
-@pytest.fixture
-def computed(make_runs, make_partitions, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
     """A folder in which an experiment was computed; a run of its grid was not run."""
-    monkeypatch.chdir(tmp_path)
-    written = make_runs("tried", methods=("fedsdg", "fedavg"), seeds=(1, 2))
-    results = tmp_path / "results"
-    shutil.copytree(written.runs, results / "runs/tried")
-    for file in (results / "runs/tried").rglob("result.json"):
+    folder = tmp_path_factory.mktemp("computed")
+    results = folder / "results"
+    plan = Plan(methods=("fedsdg", "fedavg"), seeds=(1, 2))
+    runs = write_runs(results / "runs/tried", plan).runs
+    for file in runs.rglob("result.json"):
         facts = json.loads(file.read_text())
         facts["config"]["backbone"] = "letters"
         write_json(file, facts)
@@ -32,39 +33,42 @@ def computed(make_runs, make_partitions, tmp_path, monkeypatch):
         made = {"machine": f"m{facts['seed']}", "wall_seconds": 1.0, "finished": "2026-01-01"}
         write_json(file.with_name("provenance.json"), made)
     write_json(results / "backbones/letters.json", {"accuracy": 0.5})
-    make_partitions(seeds=(1, 2))
-    shutil.move(tmp_path / "partitions", results / "partitions")
+    write_partitions(results / "partitions", plan)
     wanted = [f"digits/clients~12/{skew}/fedsdg/seed~{seed}" for skew in CELLS for seed in (1, 2)]
-    wanted += ["digits/clients~12/dirichlet~0.1/fedavg/seed~1"]
-    wanted += ["digits/clients~12/dirichlet~0.1/scaffold/seed~1"]
+    wanted += [f"digits/clients~12/dirichlet~0.1/{name}/seed~1" for name in ("fedavg", "scaffold")]
     summary = results / "summary/tried"
-    summarise(results / "runs/tried", summary, wanted)
+    summarise(runs, summary, wanted)
     for table in TABLES:
         write_table(summary, table, results / "tables/tried" / table)
     write_claims(summary, results / "claims/tried")
-    return results
+    return folder
 
 
-def test_figures_and_tables_of_the_record_are_those_of_the_results(computed, tmp_path, monkeypatch):
-    monkeypatch.setattr(plots, "_FORMATS", {"svg": plots._FORMATS["svg"]})  # what is compared
+@pytest.fixture
+def computed(built, tmp_path, monkeypatch):
+    """A copy of it, as the working folder."""
+    shutil.copytree(built, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "results"
+
+
+@pytest.mark.usefixtures("as_svg")
+def test_figures_and_tables_of_the_record_are_those_of_the_results(computed, tmp_path):
     assert main(["record", "tried"]) == 0
     kept = computed / "reference/tried"
     for table in TABLES:
-        write_table(kept, table, tmp_path / table)
-        for suffix in ("csv", "md"):
-            assert (tmp_path / f"{table}.{suffix}").read_bytes() == (
-                kept / f"{table}.{suffix}"
-            ).read_bytes()
-    for name, (summary, partitions) in {
-        "kept": (kept, kept / "partitions"),
-        "own": (computed / "summary/tried", computed / "partitions"),
-    }.items():
-        for figure in FIGURES:
+        for file in write_table(kept, table, tmp_path / table)[:2]:
+            assert file.read_bytes() == (kept / file.name).read_bytes()
+    for figure in FIGURES:
+        for name, summary, partitions in (
+            ("kept", kept, kept / "partitions"),
+            ("own", computed / "summary/tried", computed / "partitions"),
+        ):
             files = sorted(partitions.rglob("seed~1.parquet"))
             assert len(files) == len(CELLS)
             write_figure(summary, figure, tmp_path / name / figure, files)
-    for file in sorted((tmp_path / "own").glob("*.svg")):
-        assert (tmp_path / "kept" / file.name).read_bytes() == file.read_bytes()
+        kept_svg, own_svg = (tmp_path / name / f"{figure}.svg" for name in ("kept", "own"))
+        assert kept_svg.read_bytes() == own_svg.read_bytes()
 
 
 def test_it_holds_provenance_backbone_and_claims_and_the_lowest_seeds_partitions(computed):
@@ -82,56 +86,47 @@ def test_it_holds_provenance_backbone_and_claims_and_the_lowest_seeds_partitions
     assert found == [f"partitions/digits/clients~12/{skew}/seed~1.parquet" for skew in CELLS]
 
 
-def test_it_names_the_tables_and_figures_that_were_made(computed, tmp_path):
-    main(["record", "tried"])
+@pytest.mark.usefixtures("as_svg")
+def test_it_names_the_tables_and_figures_that_were_made(computed):
+    """A record that says that it has no figures has none after a merge."""
     pages = computed / "reference/tried/pages.json"
+    main(["record", "tried"])
     assert json.loads(pages.read_text()) == {"tables": sorted(TABLES)}
-    for name in ("weights", "gates"):
-        write_figure(computed / "summary/tried", name, computed / "figures/tried" / name)
-    main(["record", "tried"])
-    assert json.loads(pages.read_text())["figures"] == ["gates", "weights"]
-
-
-def test_a_record_that_says_that_it_has_no_figures_has_none_after_a_merge(computed):
-    main(["record", "tried"])
-    pages = computed / "reference/tried/pages.json"
     write_json(pages, {"figures": [], **json.loads(pages.read_text())})
     write_record_hashes(pages.parent)
     assert main(["record", "tried", "--merge"]) == 0
     assert json.loads(pages.read_text()) == {"figures": [], "tables": sorted(TABLES)}
-
-
-def test_a_later_record_takes_the_place_of_the_former(computed):
+    for name in ("weights", "gates"):
+        write_figure(computed / "summary/tried", name, computed / "figures/tried" / name)
+    (pages.parent / "old.md").touch()
     main(["record", "tried"])
-    left_over = computed / "reference/tried/old.md"
-    left_over.touch()
-    main(["record", "tried"])
-    assert not left_over.exists()
+    assert json.loads(pages.read_text())["figures"] == ["gates", "weights"]
+    assert not (pages.parent / "old.md").exists()
     assert [entry.name for entry in (computed / "reference").iterdir()] == ["tried"]
 
 
-def test_what_lacks_or_failed_is_one_sentence_and_the_record_stays(computed, capsys):
-    assert main(["record", "tride"]) == 2
-    assert "there is no summary of 'tride'" in capsys.readouterr().err
+def test_what_lacks_or_failed_is_one_sentence_and_the_record_stays(computed, refused):
+    assert "there is no summary of 'tride'" in refused("record", "tride")
     main(["record", "tried"])
     backbone = computed / "backbones/letters.json"
     backbone.rename(backbone.with_suffix(".lost"))
-    assert main(["record", "tried"]) == 2
-    assert "backbones/letters.json" in capsys.readouterr().err
+    assert "backbones/letters.json" in refused("record", "tried")
     backbone.with_suffix(".lost").rename(backbone)
     result = next((computed / "runs/tried").rglob("fedavg/seed~1/result.json"))
     write_json(result, json.loads(result.read_text()) | {"status": "failed", "error": "it fell"})
     summarise(computed / "runs/tried", computed / "summary/tried")
-    assert main(["record", "tried"]) == 2
-    assert "1 run(s) of 'tried' failed, the first is digits/" in capsys.readouterr().err
+    said = refused("record", "tried")
+    assert "1 run(s) of 'tried' failed, the first is digits/" in said
     assert [entry.name for entry in (computed / "reference").iterdir()] == ["tried"]
     assert (computed / "reference/tried/claims.md").is_file()
 
 
+SEARCH = {"criterion": "accuracy", "seeds": [100], "skews": ["iid"], "methods": {}}
+
+
 def test_a_record_keeps_the_search_made_here_or_the_one_that_it_had(computed):
     made, tuned = computed / "search/tried.json", computed / "search/tried.tuned.yaml"
-    search = {"criterion": "accuracy", "seeds": [100], "skews": ["iid"], "methods": {}}
-    write_json(made, search)
+    write_json(made, SEARCH)
     tuned.write_text("fedavg: {eta_g: 0.1}\n")
     assert main(["record", "tried"]) == 0
     kept = computed / "reference/tried/search.json"
@@ -140,7 +135,7 @@ def test_a_record_keeps_the_search_made_here_or_the_one_that_it_had(computed):
     made.unlink()
     tuned.unlink()
     assert main(["record", "tried"]) == 0
-    assert json.loads(kept.read_text()) == search
+    assert json.loads(kept.read_text()) == SEARCH
     assert kept.with_name("tuned.yaml").read_text() == "fedavg: {eta_g: 0.1}\n"
 
 
@@ -149,8 +144,7 @@ def test_values_of_a_search_may_be_there_before_the_first_record(computed) -> No
     target = computed / "reference/tried"
     target.mkdir(parents=True)
     (target / "tuned.yaml").write_text("fedsdg: {eta_g: 0.001}\n")
-    search = {"criterion": "accuracy", "seeds": [100], "skews": ["iid"], "methods": {}}
-    write_json(target / "search.json", search)
+    write_json(target / "search.json", SEARCH)
     assert main(["record", "tried", "--merge"]) == 0
     assert (target / "runs.parquet").is_file()
     assert (target / "tuned.yaml").is_file()

@@ -8,7 +8,7 @@ import pytest
 
 from fedsdg.analysis.plots import roofline
 from fedsdg.analysis.plots.style import styled
-from fedsdg.analysis.speed import CODES, Measurements, write_kernels, write_throughput
+from fedsdg.analysis.speed import Measurements, write_kernels, write_throughput
 from fedsdg.cli import main
 from fedsdg.files import sha256_file, write_json
 
@@ -27,9 +27,9 @@ MACHINE = {
 
 
 def timing(suite, rule, clients, parameters, code="ours", **facts):
+    cached = 4 * clients * parameters < 1 << 20
     row = {"suite": suite, "rule": rule, "clients": clients, "parameters": parameters}
-    row |= {"code": code, "in_cache": 4 * clients * parameters < 1 << 20, "refused": None}
-    return row | facts
+    return row | {"code": code, "in_cache": cached, "refused": None} | facts
 
 
 def timings():
@@ -52,29 +52,48 @@ def timings():
     return rows
 
 
-@pytest.fixture
-def measured(tmp_path):
-    accuracy = {
-        "rule": "krum",
-        "code": "byzfl",
-        "measure": "right winner",
-        "updates": "independent",
-    }
-    accuracy |= {"clients": 10, "parameters": 1000, "value": 0.8, "shown": "8 of 10"}
+def measurements():
+    """Of every kind that a table has a block for."""
+    of = {"rule": "krum", "clients": 10, "parameters": 1000}
+    accuracy = of | {"code": "byzfl", "measure": "right winner", "updates": "independent"}
+    accuracy |= {"value": 0.8, "shown": "8 of 10"}
     aim = {"rule": "fedsdg", "clients": 10, "parameters": 1_000_000, "against": "plain"}
     aim |= {"bound": 5, "at_most": False, "value": 4.5, "met": False}
     bar = {"rule": "krum", "clients": 10, "parameters": 1_000_000, "least": 6, "reason": "one pass"}
     bar |= {"ratio": 9.0, "verdict": "cleared"}
-    path = tmp_path / "measured.json"
+    small = {"rule": "krum", "clients": 20, "tensors": 200, "numbers": 1000, "least": 1 / 3}
+    small |= {"reason": "joined", "ratio": 0.8, "verdict": "cleared"}
+    facts = {"rule": "fedsdg", "clients": 200, "parameters": 50_000_000, "refused": None}
+    done = {"bytes_of_clients": 40_000_000_000, "peak_bytes": 700 << 20, "limit_bytes": 1536 << 20}
+    done |= {"seconds_of_aggregation": 61.25, "passes": 2, "bytes_read": 80_000_000_000}
+    done |= {"bytes_per_second": 1_300_000_000, "bare_bytes_per_second": 1_500_000_000}
+    skipped = facts | {"skipped": "9 bytes are needed, 8 are free"}
     parts = {"timings": timings(), "accuracy": [accuracy], "aims": [aim], "bars": [bar]}
-    write_json(path, {"machine": MACHINE, **parts})
-    return path
+    parts |= {"dictionaries": [small], "files": [facts | done, skipped]}
+    return {"machine": MACHINE, **parts}
 
 
-@pytest.fixture
-def written(measured, tmp_path):
-    paths = write_kernels(measured, tmp_path / "kernels", tmp_path / "roofline")
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("speed")
+
+
+@pytest.fixture(scope="module")
+def measured(folder):
+    write_json(folder / "measured.json", measurements())
+    return folder / "measured.json"
+
+
+@pytest.fixture(scope="module")
+def written(measured, folder):
+    paths = write_kernels(measured, folder / "kernels", folder / "roofline")
     return {path.name: path for path in paths}
+
+
+@pytest.fixture(scope="module")
+def text(written):
+    """The table of kernels, with single spaces."""
+    return re.sub(" +", " ", written["kernels.md"].read_text("utf-8"))
 
 
 def test_seven_files_and_a_truthful_sidecar(measured, written):
@@ -86,60 +105,35 @@ def test_seven_files_and_a_truthful_sidecar(measured, written):
     assert "Abacus 2000, 1 of 2 cores, memory read at 20 GB/s" in facts["caption"]
 
 
-def test_the_same_measurements_give_the_same_bytes(measured, written, tmp_path):
-    again = write_kernels(measured, tmp_path / "b" / "kernels", tmp_path / "b" / "roofline")
-    assert [p.read_bytes() for p in again] == [written[p.name].read_bytes() for p in again]
-
-
-def test_cells_are_milliseconds_rates_shares_and_ratios(written):
-    text = written["kernels.md"].read_text("utf-8")
-    (fedsdg,) = re.findall(r"M = 10, d = 1,000,000 \(40.0 MB\).*?\| FedSDG +\|(.*?)\n", text, re.S)
+def test_cells_are_milliseconds_rates_shares_and_ratios(written, text):
+    (fedsdg,) = re.findall(r"M = 10, d = 1,000,000 \(40.0 MB\).*?\| FedSDG \|(.*?)\n", text, re.S)
     # 92 MB in 4 ms are 23 GB/s.
-    assert [cell.strip() for cell in fedsdg.split("|")[:4]] == ["4.00", "23.0", "0.90", "5.0×"]
+    assert fedsdg.startswith(" 4.00 | 23.0 | 0.90 | 5.0× |")
     assert "(0.90)" in text  # In the cache: not judged.
     assert "fails" in text
     assert "byzfl, Krum, M = 10, d = 10,000: fails with “too large: 1e9”" in text
     assert "Flower: not installed (benchmarks/requirements.txt), so not compared" in text
     assert "beside 1 of 24 measurements other programs" in text
-
-
-def test_blocks_on_allocator_accuracy_aims_and_bars(written):
-    text = re.sub(" +", " ", written["kernels.md"].read_text("utf-8"))
-    assert "| memory kept by the allocator | 4.00 | 20.00 | 5.0× |" in text
-    assert "| allocator's defaults | 4.00 | 50.00 | 12.5× |" in text
-    assert "| Krum: right winner | independent | 10 × 1,000 | byzfl | 8 of 10 |" in text
-    aim = "| FedSDG | 10 × 1,000,000 | ≥ 5× formulas, plainly | 4.50 | not reached |"
-    assert aim in text
-    assert "| Krum | 10 × 1,000,000 | ≥ 6× | 9.0× | cleared |" in text
-
-
-def test_dictionaries_of_small_arrays_are_a_block(measured, tmp_path):
-    row = {"rule": "krum", "clients": 20, "tensors": 200, "numbers": 1000, "least": 1 / 3}
-    row |= {"reason": "joined", "ratio": 0.8, "verdict": "cleared"}
-    write_json(measured, json.loads(measured.read_text()) | {"dictionaries": [row]})
-    write_kernels(measured, tmp_path / "k", tmp_path / "r")
-    text = re.sub(" +", " ", (tmp_path / "k.md").read_text("utf-8"))
-    assert "| Krum | 20 × 200 × 1,000 | ≤ 3× | 1.25× | cleared |" in text
-
-
-def test_files_larger_than_the_memory_are_a_block_or_a_note(measured, tmp_path):
-    facts = {"rule": "fedsdg", "clients": 200, "parameters": 50_000_000, "refused": None}
-    done = {"bytes_of_clients": 40_000_000_000, "peak_bytes": 700 << 20, "limit_bytes": 1536 << 20}
-    done |= {"seconds_of_aggregation": 61.25, "passes": 2, "bytes_read": 80_000_000_000}
-    done |= {"bytes_per_second": 1_300_000_000, "bare_bytes_per_second": 1_500_000_000}
-    data = json.loads(measured.read_text())
-    skipped = facts | {"skipped": "9 bytes are needed, 8 are free"}
-    write_json(measured, data | {"files": [facts | done, skipped]})
-    write_kernels(measured, tmp_path / "k", tmp_path / "r")
-    text = re.sub(" +", " ", (tmp_path / "k.md").read_text("utf-8"))
-    assert "| FedSDG | 200 × 50,000,000 | 40.0 | 700 of 1,536 | 61.2 | 2 | 1.30 | 1.50 |" in text
-    assert "left out, 9 bytes are needed, 8 are free" in text
-
-
-def test_csv_holds_every_timing(written):
     raw = pd.read_csv(written["kernels.csv"])
     assert len(raw) == len(timings())
     assert raw["seconds"].dropna().tolist() == [r["seconds"] for r in timings() if "seconds" in r]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "| memory kept by the allocator | 4.00 | 20.00 | 5.0× |",
+        "| allocator's defaults | 4.00 | 50.00 | 12.5× |",
+        "| Krum: right winner | independent | 10 × 1,000 | byzfl | 8 of 10 |",
+        "| FedSDG | 10 × 1,000,000 | ≥ 5× formulas, plainly | 4.50 | not reached |",
+        "| Krum | 10 × 1,000,000 | ≥ 6× | 9.0× | cleared |",
+        "| Krum | 20 × 200 × 1,000 | ≤ 3× | 1.25× | cleared |",
+        "| FedSDG | 200 × 50,000,000 | 40.0 | 700 of 1,536 | 61.2 | 2 | 1.30 | 1.50 |",
+        "left out, 9 bytes are needed, 8 are free",
+    ],
+)
+def test_every_kind_of_measurement_has_its_line(text, line):
+    assert line in text
 
 
 def test_curves_are_the_shares_and_the_roof_is_at_one(measured):
@@ -157,33 +151,26 @@ def test_curves_are_the_shares_and_the_roof_is_at_one(measured):
     assert {4.0, 20.0} <= drawn
 
 
-def test_a_form_with_one_size_and_no_curves_is_still_drawn(measured, tmp_path):
-    data = json.loads(measured.read_text())
+def test_a_form_with_one_size_and_no_curves_is_still_drawn(tmp_path):
+    """Nor has it blocks that only newer measurements have."""
+    data = measurements()
+    del data["dictionaries"], data["files"]
     data["timings"] = [r for r in data["timings"] if r["parameters"] == 10_000][:2]
-    write_json(measured, data)
-    assert all(p.is_file() for p in write_kernels(measured, tmp_path / "k", tmp_path / "r"))
+    write_json(tmp_path / "measured.json", data)
+    paths = write_kernels(tmp_path / "measured.json", tmp_path / "k", tmp_path / "r")
+    assert all(path.is_file() for path in paths)
 
 
-def test_wrong_files_are_named(tmp_path):
-    with pytest.raises(
-        FileNotFoundError, match=r"none.json is not there; make it with: make bench"
-    ):
-        Measurements.read(tmp_path / "none.json")
-    write_json(tmp_path / "other.json", {"machine": {}})
-    with pytest.raises(ValueError, match="has no timings, accuracy, bars, aims"):
-        Measurements.read(tmp_path / "other.json")
-
-
-def test_the_command_prints_the_table_and_names_what_is_missing(measured, tmp_path, capsys):
-    given = ["--output", str(tmp_path / "k")]
-    assert main(["render", "kernels", "--measured", str(measured), *given]) == 0
+def test_the_command_prints_the_table_and_names_what_is_missing(
+    measured, tmp_path, capsys, refused, as_svg
+):
+    given = ["render", "kernels", "--output", str(tmp_path / "k"), "--measured"]
+    assert main([*given, str(measured)]) == 0
     assert "M = 10, d = 1,000,000" in capsys.readouterr().out
-    assert main(["render", "kernels", "--measured", str(tmp_path / "none.json"), *given]) == 2
-    assert "none.json is not there; make it with: make bench" in capsys.readouterr().err
-
-
-def test_every_code_of_the_columns_has_a_mark():
-    assert set(roofline.MARKS) == {"ours", "floor", *CODES}
+    assert "none.json is not there; make it with: make bench" in refused(*given, "none.json")
+    write_json(tmp_path / "other.json", {"machine": {}})
+    said = refused(*given, tmp_path / "other.json")
+    assert "has no timings, accuracy, bars, aims" in said
 
 
 def measured_round(model, code, precision, seconds, **more):
@@ -210,53 +197,49 @@ def parts_of_rounds():
     return {"machine": MACHINE | unread, **empty, "rounds": rounds, **more}
 
 
-@pytest.fixture
-def of_rounds(tmp_path):
-    path = tmp_path / "rounds.json"
-    write_json(path, parts_of_rounds())
-    return path
+@pytest.fixture(scope="module")
+def of_rounds(folder):
+    write_json(folder / "rounds.json", parts_of_rounds())
+    return folder / "rounds.json"
 
 
-def lines_of(text, name):
-    lines = re.findall(rf"^\| {re.escape(name)} +\|(.*)\|$", text, re.M)
-    return [[cell.strip() for cell in line.split("|")] for line in lines]
+@pytest.fixture(scope="module")
+def rounds_text(of_rounds, folder):
+    _, md, _ = write_throughput(of_rounds, folder / "rounds")
+    return re.sub(" +", " ", md.read_text("utf-8"))
 
 
-def test_rates_counts_shares_and_ratios(of_rounds, tmp_path):
-    csv, md, _ = write_throughput(of_rounds, tmp_path / "table")
-    text = md.read_text("utf-8")
-    # 400 samples and 4 GFLOP in 0.2 s, where 100 GFLOP/s are possible.
-    assert lines_of(text, "ours")[0] == [
-        "float32",
-        "5.000",
-        "2,000",
-        "10.0",
-        "20.0",
-        "0.20",
-        "1.00×",
-    ]
-    assert lines_of(text, "plain loop")[0][-1] == "3.50×"
-    assert lines_of(text, "Flower's simulation")[0][1:] == ["0.455", "182", "–", "–", "–", "11.00×"]
-    assert lines_of(text, "ours")[2][-3:] == ["0.01", "0.50×", "1.00×"]
-    assert "**digits, FedSDG: 5 clients, batch 16, 400 samples on the cpu**" in text
-    assert len(pd.read_csv(csv)) == 5
+@pytest.mark.parametrize(
+    "line",
+    [
+        "**digits, FedSDG: 5 clients, batch 16, 400 samples on the cpu**",
+        # 400 samples and 4 GFLOP in 0.2 s, where 100 GFLOP/s are possible.
+        "| ours | float32 | 5.000 | 2,000 | 10.0 | 20.0 | 0.20 | 1.00× |",
+        "| plain loop | float32 | 1.429 | 571 | 10.0 | 5.71 | 0.06 | 3.50× |",
+        "| Flower's simulation | float32 | 0.455 | 182 | – | – | – | 11.00× |",
+        "| 0.01 | 0.50× | 1.00× |",
+        "| plain loop in float32, ours in float32 | ≥ 3× | 3.50× | reached |",
+        "| digits, FedSDG | ≥ 2× | 3.40× | cleared |",
+        "starting and stopping took 12 s more",
+        "- peak in bfloat16: 200 GFLOP/s",
+        "beside 1 of 5 measurements other programs",
+    ],
+)
+def test_rounds_have_rates_counts_shares_ratios_aims_bars_and_notes(rounds_text, line):
+    assert line in rounds_text
 
 
-def test_aims_bars_and_notes(of_rounds, tmp_path):
-    _, md, _ = write_throughput(of_rounds, tmp_path / "table")
-    text = re.sub(" +", " ", md.read_text("utf-8"))
-    assert "| plain loop in float32, ours in float32 | ≥ 3× | 3.50× | reached |" in text
-    assert "| digits, FedSDG | ≥ 2× | 3.40× | cleared |" in text
-    assert "starting and stopping took 12 s more" in text
-    assert "- peak in bfloat16: 200 GFLOP/s" in text
-    assert "beside 1 of 5 measurements other programs" in text
-    assert "not both installed" not in text
+def test_of_installed_programs_nothing_is_said(rounds_text, folder):
+    assert "not both installed" not in rounds_text
+    assert len(pd.read_csv(folder / "rounds.csv")) == 5
 
 
-def test_the_command_prints_the_rounds_and_names_a_file_without_rounds(of_rounds, tmp_path, capsys):
-    given = ["--output", str(tmp_path / "table")]
-    assert main(["render", "throughput", "--measured", str(of_rounds), *given]) == 0
+def test_the_command_prints_the_rounds_and_names_a_file_without_rounds(
+    of_rounds, tmp_path, capsys, refused
+):
+    given = ["render", "throughput", "--output", str(tmp_path / "table"), "--measured"]
+    assert main([*given, str(of_rounds)]) == 0
     assert "Flower's simulation" in capsys.readouterr().out
-    write_json(of_rounds, parts_of_rounds() | {"rounds": []})
-    assert main(["render", "throughput", "--measured", str(of_rounds), *given]) == 2
-    assert "rounds.json holds no rounds of federations" in capsys.readouterr().err
+    write_json(tmp_path / "rounds.json", parts_of_rounds() | {"rounds": []})
+    said = refused(*given, tmp_path / "rounds.json")
+    assert "rounds.json holds no rounds of federations" in said

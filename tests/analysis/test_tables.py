@@ -1,6 +1,5 @@
 """Tables: numbers against closed forms, bold where they are best, and three formats that parse."""
 
-import io
 import math
 import re
 import shutil
@@ -17,16 +16,10 @@ from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables import TABLES, layout, write_table
 from fedsdg.analysis.tables.render import latex_escape, markdown_escape, to_latex, to_markdown
 
-from .conftest import Run
-
-METRICS = {
-    "personal_accuracy": "personal_accuracy",
-    "worst_decile": "personal_worst_decile",
-    "global_accuracy": "global_accuracy",
-}
+from .conftest import Run, make_record, markdown
 
 
-def markdown_tables(text: str) -> list[pd.DataFrame]:
+def tables_in(text: str) -> list[pd.DataFrame]:
     """The pipe tables of a Markdown text, read as GitHub does."""
     found: list[pd.DataFrame] = []
     for block in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE):
@@ -49,74 +42,54 @@ def interval(values: np.ndarray) -> str:
 
 
 @pytest.fixture
-def rendered(summary_dir, tmp_path):
-    def render(name: str) -> dict[str, str]:
-        paths = write_table(summary_dir, name, tmp_path / name)
-        return {path.suffix[1:]: path.read_text(encoding="utf-8") for path in paths}
+def csv_of(summary_dir, tmp_path):
+    def written(name: str) -> pd.DataFrame:
+        return pd.read_csv(write_table(summary_dir, name, tmp_path / name)[0])
 
-    return render
+    return written
 
 
-@pytest.mark.parametrize(("table", "metric"), METRICS.items())
-def test_cells_are_means_and_half_widths_in_percent(written, rendered, table, metric) -> None:
-    selected, last = markdown_tables(rendered(table)["md"])
+@pytest.mark.parametrize(
+    ("table", "metric"),
+    [
+        ("personal_accuracy", "personal_accuracy"),
+        ("worst_decile", "personal_worst_decile"),
+        ("global_accuracy", "global_accuracy"),
+    ],
+)
+def test_cells_are_means_and_half_widths_in_percent(written, summary_dir, table, metric) -> None:
+    """The best of a column is bold, and only it."""
+    selected, last = tables_in(markdown(summary_dir, table))
     for at, shown in (("last", last), ("selected", selected)):
         for skew, heading in zip(written.plan.skews, shown.columns, strict=True):
+            means = {}
             for method in written.plan.methods:
                 cell = shown.at[method_title(method), heading].replace("**", "")
                 values = written.values(skew, method, metric, at)
+                means[method_title(method)] = values.mean()
                 if metric == "global_accuracy" and method == "local-only":
                     assert cell == "–"
                 elif (skew, method) in {("dirichlet~0.1", "krum"), ("dirichlet~1.0", "fedavg")}:
                     assert cell == f"{100 * values.mean():.1f} (4/5 ok)"
                 else:
                     assert cell == interval(values)
+            bold = [name for name, cell in shown[heading].items() if cell.startswith("**")]
+            assert bold == [max(means, key=lambda name: np.nan_to_num(means[name]))]
 
 
-def test_the_best_of_a_column_is_bold_and_only_it(written, rendered) -> None:
-    shown = markdown_tables(rendered("personal_accuracy")["md"])[0]
-    for skew, heading in zip(written.plan.skews, shown.columns, strict=True):
-        means = {
-            method_title(m): written.values(skew, m, "personal_accuracy").mean()
-            for m in written.plan.methods
-        }
-        best = max(means, key=lambda name: means[name])
-        bold = [name for name, cell in shown[heading].items() if cell.startswith("**")]
-        assert bold == [best]
-
-
-def test_the_main_table_has_a_column_per_skew_and_metric(written, rendered) -> None:
-    (shown,) = markdown_tables(rendered("main")["md"])
+def test_the_main_table_has_a_column_per_skew_and_metric_and_says_what_lacks(
+    written, summary_dir
+) -> None:
+    text = markdown(summary_dir, "main")
+    (shown,) = tables_in(text)
     assert shown.shape == (len(written.plan.methods), 3 * len(written.plan.skews))
     cell = shown.at["FedSDG", "Dirichlet α = 1.0<br>worst decile"].replace("**", "")
     assert cell == interval(written.values("dirichlet~1.0", "fedsdg", "personal_worst_decile"))
-
-
-def test_missing_numbers_have_their_reason(rendered) -> None:
-    text = rendered("main")["md"]
     assert "Local only: – no global accuracy: every parameter is private" in text
     assert "Krum: seed 1 failed with “FloatingPointError: client 3" in text
     assert "FedAvg (samples): seed 2 failed with “the run left no result.json” (α = 1.0)" in text
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_a_grid_in_part_still_gives_every_table(in_part, tmp_path, name) -> None:
-    for path in write_table(in_part, name, tmp_path / name):
-        assert path.read_text()
-
-
-def test_cells_that_were_not_run_stand_in_the_table_as_such(in_part, tmp_path) -> None:
-    _, markdown, _ = write_table(in_part, "main", tmp_path / "main")
-    (shown,) = markdown_tables(markdown.read_text())
-    assert set(shown.loc["SCAFFOLD"]) == {"– (not run)"}
-    assert all(cell.endswith("(1/2 ok)") for cell in shown.loc["FedSDG"].str.replace("**", ""))
-    text = markdown.read_text()
-    assert ": not run: seed 1." in text and "SCAFFOLD: " not in text
-    assert "Seeds 0 (n = 1)." in text, "a seed of which nothing was run is not counted"
-
-
-def test_captions_carry_the_hyper_parameters(rendered) -> None:
-    caption = rendered("main")["md"].splitlines()[0].replace("\\", "")
+    assert "Not known to be steady at round 6: all methods." in text
+    caption = text.splitlines()[0].replace("\\", "")
     for words in (
         "6 rounds; 4 clients per round",
         "batch size 16",
@@ -129,9 +102,33 @@ def test_captions_carry_the_hyper_parameters(rendered) -> None:
         assert words in caption
 
 
-def test_csv_reads_back_to_six_digits_and_holds_no_more(written, rendered) -> None:
-    raw = pd.read_csv(io.StringIO(rendered("personal_accuracy")["csv"]))
-    for row in raw.to_dict("records"):
+@pytest.mark.parametrize("name", TABLES)
+def test_a_grid_in_part_and_one_of_failures_still_give_every_table(
+    in_part, failures, tmp_path, name
+) -> None:
+    for folder in (in_part, failures):
+        assert all(path.read_text() for path in write_table(folder, name, tmp_path / name))
+
+
+@pytest.fixture(scope="module")
+def failures(tmp_path_factory):
+    """The summary of an experiment of which both runs failed."""
+    folder = tmp_path_factory.mktemp("failures")
+    return make_record(folder, "failed", [Run(m, error="it fell") for m in ("fedsdg", "fedavg")])
+
+
+def test_cells_that_were_not_run_stand_in_the_table_as_such(in_part, failures) -> None:
+    text = markdown(in_part, "main")
+    (shown,) = tables_in(text)
+    assert set(shown.loc["SCAFFOLD"]) == {"– (not run)"}
+    assert all(cell.endswith("(1/2 ok)") for cell in shown.loc["FedSDG"].str.replace("**", ""))
+    assert ": not run: seed 1." in text and "SCAFFOLD: " not in text
+    assert "Seeds 0 (n = 1)." in text, "a seed of which nothing was run is not counted"
+    assert markdown(failures, "main").count("– (0/1 ok)") == 6
+
+
+def test_csv_reads_back_to_six_digits_and_holds_no_more(written, csv_of) -> None:
+    for row in csv_of("personal_accuracy").to_dict("records"):
         values = written.values(row["skew"], row["method"], "personal_accuracy")
         assert row["last round mean (%)"] == pytest.approx(100 * values.mean(), rel=5e-6)
         spread = row["last round standard deviation (%)"]
@@ -143,12 +140,11 @@ def test_csv_reads_back_to_six_digits_and_holds_no_more(written, rendered) -> No
 
 
 @pytest.mark.parametrize("name", ["main", "differences", "bytes", "rounds_to_target"])
-def test_latex_is_balanced_with_whole_rows(rendered, name) -> None:
-    text = rendered(name)["tex"]
+def test_latex_is_balanced_with_whole_rows(summary_dir, name) -> None:
+    text = to_latex(TABLES[name](Summary(summary_dir)))
     assert text.count("{") == text.count("}")
-    environments = re.findall(r"\\(begin|end)\{(\w+)\}", text)
     stack = []
-    for kind, environment in environments:
+    for kind, environment in re.findall(r"\\(begin|end)\{(\w+)\}", text):
         if kind == "begin":
             stack.append(environment)
         else:
@@ -163,23 +159,24 @@ def test_latex_is_balanced_with_whole_rows(rendered, name) -> None:
                 assert len(re.findall(r"(?<!\\)&", line)) + spans == len(columns) - 1
 
 
-@pytest.mark.parametrize("name", [name for name in TABLES if name != "seconds"])
-def test_two_renderings_are_equal_whatever_the_times(make_runs, tmp_path, name) -> None:
-    files = []
+def test_two_renderings_are_equal_whatever_the_times(make_runs, tmp_path) -> None:
     for turn, seconds in (("a", 1.0), ("b", 3.0)):
         written = make_runs(name=f"{turn}/synthetic", seeds=(0, 1), seconds=seconds)
         summarise(written.runs, tmp_path / turn)
-        files.append([p.read_bytes() for p in write_table(tmp_path / turn, name, tmp_path / turn)])
-    assert files[0] == files[1]
+        for name in TABLES:
+            write_table(tmp_path / turn, name, tmp_path / turn / "tables" / name)
+    for file in (tmp_path / "a/tables").iterdir():
+        same = file.read_bytes() == (tmp_path / "b/tables" / file.name).read_bytes()
+        assert same == (file.stem != "seconds"), file.name
 
 
-def test_bytes_are_per_round_and_in_total(written, rendered) -> None:
-    raw = pd.read_csv(io.StringIO(rendered("bytes")["csv"])).set_index("method")
+def test_bytes_are_per_round_and_in_total(written, summary_dir, csv_of) -> None:
+    raw = csv_of("bytes").set_index("method")
     per_round = written.plan.cohort * 96_512
     assert raw.at["fedsdg", "bytes up per round (bytes)"] == per_round
     assert raw.at["fedsdg", "bytes down per run (bytes)"] == per_round * written.plan.rounds
     assert raw.at["local-only", "bytes up per run (bytes)"] == 0
-    (shown,) = markdown_tables(rendered("bytes")["md"])
+    (shown,) = tables_in(markdown(summary_dir, "bytes"))
     assert shown.at["FedSDG", "per round<br>up (kB)"] == "386"
 
 
@@ -191,54 +188,39 @@ def test_data_that_leave_their_clients_are_told_beside_the_bytes(summary_dir, tm
     given = clients["method"].eq("krum") & clients["client"].isin([0, 1])
     shares = clients["client"].map({0: 0.1, 1: 0.3}).where(given)
     clients.assign(disclosed=shares).to_parquet(file)
-    markdown = next(p for p in write_table(folder, "bytes", tmp_path / "t") if p.suffix == ".md")
-    (shown,) = markdown_tables(markdown.read_text())
+    (shown,) = tables_in(markdown(folder, "bytes"))
     column = shown["privacy<br>data disclosed (%)"]
     assert column["Krum"] == "20.0" and column["FedSDG"] == "–"
 
 
-def test_seconds_come_from_the_timings(written, rendered) -> None:
-    raw = pd.read_csv(io.StringIO(rendered("seconds")["csv"])).set_index("method")
+def test_seconds_come_from_the_timings(written, csv_of) -> None:
+    raw = csv_of("seconds").set_index("method")
     assert raw.at["fedsdg", "train per round (s)"] == pytest.approx(1.0)
     assert raw.at["fedsdg", "evaluate per round (s)"] == pytest.approx(0.2)
     assert raw.at["krum", "wall time per run (s)"] == pytest.approx(1.3 * written.plan.rounds)
 
 
-def test_differences_show_their_interval_and_no_mark(written, rendered) -> None:
-    shown = markdown_tables(rendered("differences")["md"])[0]
-    ours = written.values("dirichlet~0.1", "fedsdg", "personal_accuracy")
-    theirs = written.values("dirichlet~0.1", "fedavg", "personal_accuracy")
-    expected = stats.ttest_rel(ours, theirs)
-    ends = expected.confidence_interval()
+def test_differences_show_their_interval_and_no_mark(written, summary_dir, csv_of) -> None:
+    shown = tables_in(markdown(summary_dir, "differences"))[0]
+    ours, theirs = (
+        written.values("dirichlet~0.1", method, "personal_accuracy")
+        for method in ("fedsdg", "fedavg")
+    )
+    ends = stats.ttest_rel(ours, theirs).confidence_interval()
     cell = shown.at["FedAvg (samples)", "Dirichlet α = 0.1"].replace("\\", "")
     assert cell == f"{points((ours - theirs).mean())} [{points(ends.low)}, {points(ends.high)}]"
+    columns = set(csv_of("differences").columns)
+    assert not {"p", "p_holm"} & columns, "what is described has no test"
+    assert {"low (percentage points)", "high (percentage points)"} <= columns
 
 
-def test_what_is_described_has_no_test_in_its_file(rendered) -> None:
-    raw = pd.read_csv(io.StringIO(rendered("differences")["csv"]))
-    assert not {"p", "p_holm"} & set(raw.columns)
-    assert {"low (percentage points)", "high (percentage points)"} <= set(raw.columns)
-
-
-def test_a_table_of_several_settings_has_a_block_for_each(make_runs, tmp_path) -> None:
-    written = make_runs(datasets=("usps", "digits"), skews=("iid",), seeds=(0,))
-    summarise(written.runs, tmp_path / "s")
-    markdown = write_table(tmp_path / "s", "main", tmp_path / "main")[1].read_text("utf-8")
-    assert re.findall(r"^\*\*(.*)\*\*$", markdown, flags=re.MULTILINE) == [
+def test_a_table_of_several_settings_has_a_block_for_each(bare) -> None:
+    text = markdown(bare, "main")
+    assert re.findall(r"^\*\*(.*)\*\*$", text, flags=re.MULTILINE) == [
         "Digits, 12 clients",
         "USPS, 12 clients",
     ]
-    assert all("±" not in cell for t in markdown_tables(markdown) for cell in t.to_numpy().flat)
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_an_experiment_of_failures_still_has_its_tables(make_runs, tmp_path, name) -> None:
-    failed = frozenset({("iid", method, 0) for method in ("fedsdg", "fedavg")})
-    written = make_runs(methods=("fedsdg", "fedavg"), skews=("iid",), seeds=(0,), failed=failed)
-    summarise(written.runs, tmp_path / "s")
-    markdown = write_table(tmp_path / "s", name, tmp_path / name)[1].read_text("utf-8")
-    if name == "main":
-        assert markdown.count("– (0/1 ok)") == 6
+    assert all("±" not in cell for t in tables_in(text) for cell in t.to_numpy().flat)
 
 
 def test_unknown_table_and_missing_summary_are_named(summary_dir, tmp_path) -> None:
@@ -267,18 +249,19 @@ def test_a_view_becomes_a_block_whose_cells_know_their_rows() -> None:
     assert keys[1] == [{"method": "krum", "share": 0.2}, None]
 
 
-def test_escapes() -> None:
-    assert latex_escape("a_b & 5 % η_g {x}") == r"a\_b \& 5 \% η\_g \{x\}"
-    assert (
-        latex_escape("~^$#\\ ± 日")
-        == r"\textasciitilde{}\textasciicircum{}\$\#\textbackslash{} ± 日"
-    )
-    assert markdown_escape("a|b*c_d") == r"a\|b\*c\_d"
-    assert markdown_escape("1.2 [0.1, 0.3]") == "1.2 [0.1, 0.3]"
-    assert (
-        markdown_escape("[x](javascript:1)\n# [y][z]: $1") == r"[x\](javascript:1) # [y\][z\]: \$1"
-    )
-    assert latex_escape("two\n\nlines") == "two lines"
+@pytest.mark.parametrize(
+    ("escape", "text", "escaped"),
+    [
+        (latex_escape, "a_b & 5 % η_g {x}", r"a\_b \& 5 \% η\_g \{x\}"),
+        (latex_escape, "~^$#\\ 日", r"\textasciitilde{}\textasciicircum{}\$\#\textbackslash{} 日"),
+        (latex_escape, "two\n\nlines", "two lines"),
+        (markdown_escape, "a|b*c_d", r"a\|b\*c\_d"),
+        (markdown_escape, "1.2 [0.1, 0.3]", "1.2 [0.1, 0.3]"),
+        (markdown_escape, "[x](javascript:1)\n# [y][z]: $1", r"[x\](javascript:1) # [y\][z\]: \$1"),
+    ],
+)
+def test_escapes(escape, text, escaped) -> None:
+    assert escape(text) == escaped
 
 
 def test_a_title_with_breaks_and_links_keeps_tables_whole() -> None:
@@ -303,97 +286,85 @@ def test_formatting() -> None:
     assert amount(3e-9, 1) == "3.00e-09"
 
 
-def test_the_ceiling_is_never_the_best(summary_of, tmp_path) -> None:
+def test_the_ceiling_is_never_the_best(summary_of) -> None:
     shares = {"fedavg": 0.7, "krum": 0.6, "centralised": 0.9, "centralised-long": 0.95}
     metrics = ("personal_accuracy", "personal_worst_decile", "global_accuracy")
     runs = [Run(m, last=dict.fromkeys(metrics, share)) for m, share in shares.items()]
-    _, markdown, _ = write_table(summary_of(runs), "main", tmp_path / "main")
-    text = markdown.read_text("utf-8")
-    assert text.count("**70.0**") == 3 and "| 90.0 |" in " ".join(text.split())
+    text = markdown(summary_of(runs), "main")
+    assert text.count("**70.0**") == 3 and "| 90.0 |" in text
     assert "**90.0**" not in text and "**95.0**" not in text
 
 
-@pytest.mark.parametrize(
-    ("value", "held"),
-    [
-        (0.1 + 0.2, 0.3),
+def test_files_hold_six_significant_digits() -> None:
+    """A last digit does not reach them: the same numbers, summed in another order."""
+    for value, held in (
         (-2.0 / 3, -0.666667),
         (1.23456789e-7, 1.23457e-7),
         (123456789.0, 123456789.0),  # whole: a count of bytes is exact
         (1234567.5, 1234570.0),
         (0.0, 0.0),
         (float("inf"), float("inf")),
-    ],
-)
-def test_files_hold_six_significant_digits(value, held) -> None:
-    assert printed(value) == held
-
-
-def test_a_last_digit_does_not_reach_the_file() -> None:
-    """The same numbers, summed in another order."""
+    ):
+        assert printed(value) == held
     one, other = (0.1 + 0.2) + 0.3, 0.1 + (0.2 + 0.3)
     assert one != other and printed(one) == printed(other)
     assert math.isnan(printed(float("nan")))
 
 
-def test_the_main_table_shows_the_selected_round(with_quarters, quarters_dir, tmp_path) -> None:
-    _, markdown, _ = write_table(quarters_dir, "main", tmp_path / "main")
-    (shown,) = markdown_tables(markdown.read_text("utf-8"))
-    keys = ("expected_accuracy", "expected_worst_decile", "global_accuracy")
-    assert len(shown.columns) == len(keys)
-    for key, heading in zip(keys, shown.columns, strict=True):
-        values = with_quarters.values("iid", "fedsdg", key, "selected")
-        assert shown.at["FedSDG", heading].replace("**", "") == interval(values)
-    caption = markdown.read_text("utf-8").splitlines()[0]
-    assert "round selected on validation data" in caption
-
-
-def test_a_metric_table_has_the_own_shard_beside_the_expected_accuracy(
+def test_accuracies_of_todays_records_are_expected_ones_of_the_selected_round(
     with_quarters, quarters_dir, tmp_path
 ) -> None:
-    csv, markdown, _ = write_table(quarters_dir, "personal_accuracy", tmp_path / "table")
-    text = markdown.read_text("utf-8")
-    tables = markdown_tables(text)
-    assert len(tables) == 4 and text.count("personal accuracy (own shard)") == 2
-    wanted = [
-        (key, at)
-        for key in ("expected_accuracy", "personal_accuracy")
-        for at in ("selected", "quarter")
-    ]
-    for (key, at), shown in zip(wanted, tables, strict=True):
-        values = with_quarters.values("iid", "fedavg", key, at)
-        assert shown.at["FedAvg (samples)", "IID"].replace("**", "") == interval(values)
+    """The own shard stands beside them, clients that agree and that differ in a table of theirs."""
+
+    def check(shown: pd.DataFrame, wanted: list[tuple[str, str]], method: str) -> None:
+        assert len(shown.columns) == len(wanted)
+        for (key, at), heading in zip(wanted, shown.columns, strict=True):
+            cell = shown.at[method_title(method), heading].replace("**", "")
+            assert cell == interval(with_quarters.values("iid", method, key, at))
+
+    text = markdown(quarters_dir, "main")
+    keys = ("expected_accuracy", "expected_worst_decile", "global_accuracy")
+    check(*tables_in(text), [(key, "selected") for key in keys], "fedsdg")
+    assert "round selected on validation data" in text.splitlines()[0]
+    (groups,) = tables_in(markdown(quarters_dir, "groups"))
+    check(groups, [(f"expected_accuracy_{kind}", "selected") for kind in "ab"], "fedsdg")
+    assert [*groups.columns] == ["IID<br>A", "IID<br>B"]
+    csv, file, _ = write_table(quarters_dir, "personal_accuracy", tmp_path / "table")
+    tables = tables_in(file.read_text("utf-8"))
+    wanted = [(key, at) for key in ("expected_accuracy", "personal_accuracy")
+              for at in ("selected", "quarter")]  # fmt: skip
+    for place, shown in zip(wanted, tables, strict=True):
+        check(shown, [place], "fedavg")
+    assert file.read_text("utf-8").count("personal accuracy (own shard)") == 2
     raw = pd.read_csv(csv).set_index(["method", "metric"])
     values = with_quarters.values("iid", "fedavg", "expected_accuracy", "quarter")
     found = raw.at[("fedavg", "expected_accuracy"), "last quarter mean (%)"]
     assert found == pytest.approx(100 * values.mean())
 
 
-def test_clients_that_agree_and_that_differ_stand_apart(
-    with_quarters, quarters_dir, summary_dir, tmp_path
-) -> None:
-    _, markdown, _ = write_table(quarters_dir, "groups", tmp_path / "groups")
-    (shown,) = markdown_tables(markdown.read_text("utf-8"))
-    for heading, key in zip(shown.columns, "ab", strict=True):
-        values = with_quarters.values("iid", "fedsdg", f"expected_accuracy_{key}", "selected")
-        assert heading == f"IID<br>{key.upper()}"
-        assert shown.at["FedSDG", heading].replace("**", "") == interval(values)
-    _, markdown, _ = write_table(summary_dir, "groups", tmp_path / "none")
-    assert "No client of this experiment differs" in markdown.read_text("utf-8")
+@pytest.mark.parametrize(
+    ("name", "note"),
+    [
+        ("groups", "No client of this experiment differs"),
+        ("byzantine", "was attacked"),
+        ("detection", "blocks clients"),
+        ("label_noise", "has label noise"),
+        ("stragglers", "kept simulated time"),
+        ("primary", "names no primary comparisons"),
+        ("sensitivity", "No setting varies"),
+        ("tuning", "No search was made of this experiment's hyper-parameters."),
+    ],
+)
+def test_a_table_without_rows_says_why(summary_dir, name, note) -> None:
+    assert note in markdown(summary_dir, name)
 
 
 def test_few_seeds_give_points_and_a_note(make_runs, tmp_path) -> None:
     summarise(make_runs(seeds=(0, 1, 2, 3)).runs, tmp_path / "s")
     for name in ("main", "differences"):
-        _, markdown, _ = write_table(tmp_path / "s", name, tmp_path / name)
-        text = markdown.read_text("utf-8")
+        text = markdown(tmp_path / "s", name)
         assert "the mean of 4 seeds, fewer than 5" in text
-        for shown in markdown_tables(text):
+        for shown in tables_in(text):
             assert not [c for c in shown.to_numpy().flat if "±" in c or "[" in c]
-    raw = pd.read_csv(tmp_path / "main.csv")
-    assert raw["last round half-width of 95 % interval (%)"].isna().all()
-
-
-def test_a_table_says_what_was_not_steady(rendered) -> None:
-    note = "Not known to be steady at round 6: all methods."
-    assert note in rendered("main")["md"]
+    csv, *_ = write_table(tmp_path / "s", "main", tmp_path / "main")
+    assert pd.read_csv(csv)["last round half-width of 95 % interval (%)"].isna().all()

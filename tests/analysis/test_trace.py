@@ -18,60 +18,46 @@ ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "results/reference"
 
 
-def reported(summary, run, key, scale=1.0):
-    return scale * run[f"{summary.reported}_{key}"]
+#: Of pages of the record: a column, and of what of its runs it is the mean.
+MEANS = [
+    ("every-method", "main", "last quarter mean (%)", "{reported}_{metric}"),
+    ("every-method", "bytes", "bytes up per run (bytes)", "bytes_up"),
+    ("byzantine", "byzantine", "mean (share)", "{reported}_global_accuracy"),
+    ("sensitivity", "sensitivity", "mean (share)", "{reported}_{metric}"),
+    ("stragglers", "stragglers", "global_accuracy", "{reported}_global_accuracy"),
+]
 
 
-#: Of pages of the record: a column, and what a run gives for it, of which it is the mean.
-MEANS = {
-    ("every-method", "main", "last quarter mean (%)"): lambda s, row, run: reported(
-        s, run, row["metric"], 100
-    ),
-    ("every-method", "bytes", "bytes up per run (bytes)"): lambda s, row, run: run["bytes_up"],
-    ("byzantine", "byzantine", "mean (share)"): lambda s, row, run: reported(
-        s, run, "global_accuracy"
-    ),
-    ("sensitivity", "sensitivity", "mean (share)"): lambda s, row, run: reported(
-        s, run, row["metric"]
-    ),
-    ("stragglers", "stragglers", "global_accuracy"): lambda s, row, run: reported(
-        s, run, "global_accuracy"
-    ),
-}
-
-
-@pytest.mark.parametrize(("experiment", "table", "column"), MEANS)
-def test_a_number_is_the_mean_of_what_its_runs_give(experiment, table, column):
+@pytest.mark.parametrize(("experiment", "table", "column", "of_run"), MEANS)
+def test_a_number_is_the_mean_of_what_its_runs_give(experiment, table, column, of_run):
     summary = Summary(RECORDS / experiment)
-    of_run = MEANS[experiment, table, column]
     rows = [row for row in records(TABLES[table](summary).raw) if row[column] is not None]
     assert len(rows) > 3
+    scale = 100 if column.endswith("(%)") else 1
     for row in rows[:: max(1, len(rows) // 5)]:
-        values = [of_run(summary, row, run) for run in runs_behind(summary, row)]
+        key = of_run.format(reported=summary.reported, metric=row.get("metric"))
+        values = [scale * run[key] for run in runs_behind(summary, row)]
         assert statistics.fmean(values) == pytest.approx(row[column], rel=1e-9), row
 
 
-@pytest.mark.parametrize(("experiment", "seeds"), [("needs", 10), ("views", 5)])
-def test_a_difference_stands_on_both_methods_at_the_seeds_that_they_share(experiment, seeds):
-    summary = Summary(RECORDS / experiment)
+def test_a_difference_stands_on_both_methods_at_the_seeds_that_they_share():
+    summary = Summary(RECORDS / "views")
     rows = records(TABLES["differences"](summary).raw)
-    assert {row["n"] for row in rows} == {seeds}
+    assert {row["n"] for row in rows} == {5}
     for row in rows[:: len(rows) // 8]:
-        runs = runs_behind(summary, row)
-        column = f"{row['at']}_{row['metric']}"
-        means = {
-            name: statistics.fmean(run[column] for run in runs if run["method"] == name)
+        runs, key = runs_behind(summary, row), f"{row['at']}_{row['metric']}"
+        ours, theirs = (
+            statistics.fmean(run[key] for run in runs if run["method"] == name)
             for name in ("fedsdg", row["rival"])
-        }
-        assert len(runs) == 2 * row["n"]
-        assert 100 * (means["fedsdg"] - means[row["rival"]]) == pytest.approx(
-            row["mean (percentage points)"], abs=1e-9
         )
+        assert len(runs) == 2 * row["n"]
+        mean = row["mean (percentage points)"]
+        assert 100 * (ours - theirs) == pytest.approx(mean, abs=1e-9)
 
 
 @pytest.mark.parametrize(
     ("experiment", "table", "count"),
-    [("label-noise", "label_noise", "runs"), ("verification-skew", "verification", "n")],
+    [("label-noise", "label_noise", "runs"), ("verification", "verification", "n")],
 )
 def test_runs_are_as_many_as_the_row_says(experiment, table, count):
     summary = Summary(RECORDS / experiment)
@@ -93,35 +79,29 @@ def test_what_took_so_long_to_a_target_stands_on_the_yardstick_too(quarters_dir)
     assert {run["method"] for run in runs_behind(summary, row)} == {"fedsdg", "fedavg-uniform"}
 
 
-def test_trials_of_a_search_are_no_runs():
-    summary = Summary(RECORDS / "needs")
-    assert runs_behind(summary, records(TABLES["tuning"](summary).raw)[0]) == []
-    assert runs_behind(summary, records(FIGURES["tuning"].frame(summary))[0]) == []
-
-
 @pytest.fixture(scope="module")
 def pages(quarters_dir, tmp_path_factory):
     """Tables in every format and sidecars of figures, with the summary that they are made from."""
     folder = tmp_path_factory.mktemp("pages") / "results" / "reference" / "quarters"
-    folder.mkdir(parents=True)
-    for file in quarters_dir.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(quarters_dir, folder)
     for name in ("main", "groups", "personal_accuracy", "tuning"):
         write_table(folder, name, folder / name)
     figures = folder.parents[2] / "paper_figures" / "quarters"
-    for name in ("groups", "convergence"):
-        write_figure(folder, name, figures / name)
+    write_figure(folder, "groups", figures / "groups")
+    (figures / "partition.json").write_text("{}")
+    (folder / "other.md").write_text("| a |\n")
     return folder
 
 
 @pytest.mark.parametrize("suffix", ["md", "tex"])
 def test_a_printed_number_is_found_by_what_people_call_it(pages, with_quarters, suffix):
     """Its seeds are what was put into the runs."""
-    found = trace(pages / f"groups.{suffix}", "FedSDG", "IID, B")
-    assert found == trace(pages / f"groups.{suffix}", "fedsdg", "iid, expected_accuracy_b")
+    page = pages / f"groups.{suffix}"
+    found = trace(page, "FedSDG", "IID, B")
+    assert found == trace(page, "fedsdg", "iid, expected_accuracy_b")
     line = int(found["line"].removeprefix("line "))
-    assert "FedSDG" in (pages / f"groups.{suffix}").read_text().splitlines()[line - 1]
-    assert found == trace(f"{pages / f'groups.{suffix}'}:{line}", column="IID, B")
+    assert "FedSDG" in page.read_text().splitlines()[line - 1]
+    assert found == trace(f"{page}:{line}", column="IID, B")
     truth = with_quarters.values("iid", "fedsdg", "expected_accuracy_b", "selected")
     assert [*found["seeds"].values()] == pytest.approx(list(100 * truth))
     assert found["unrounded"] == pytest.approx(100 * truth.mean())
@@ -145,13 +125,16 @@ def test_a_number_of_a_csv_or_a_sidecar_is_found_by_its_names(pages, with_quarte
     assert read_json(sidecar)["numbers"][place]["method"] == "fedavg"
 
 
-def test_a_committed_number_that_is_another_one_is_shown_with_its_line(pages):
-    before = (pages / "groups.md").read_text()
+def test_a_committed_number_that_is_another_one_is_shown_and_a_lost_row_is_to_be_verified(pages):
+    page, before = pages / "groups.md", (pages / "groups.md").read_text()
     line = next(line for line in before.splitlines() if line.startswith("| FedSDG"))
     number = line.split("|")[2].split()[0]
-    (pages / "groups.md").write_text(before.replace(line, line.replace(number, "1.0")))
-    found = trace(pages / "groups.md", "FedSDG", "IID, A")
-    (pages / "groups.md").write_text(before)
+    page.write_text(before.replace(line, line.replace(number, "1.0")))
+    found = trace(page, "FedSDG", "IID, A")
+    page.write_text(before.replace(f"{line}\n", ""))
+    with pytest.raises(ValueError, match="other rows or columns .* run fedsdg verify"):
+        trace(page, "FedSDG", "IID, A")
+    page.write_text(before)
     assert "1.0" in found["committed"] != found["recomputed"]
 
 
@@ -173,20 +156,18 @@ def test_what_is_known_of_a_run_is_what_its_record_says(pages):
 
 def test_of_a_summary_made_here_data_and_origin_come_from_beside_it(pages, tmp_path):
     """Runs in their folders, the others from the record that they were joined with."""
-    summary = tmp_path / "results/summary/quarters"
-    shutil.copytree(pages, summary)
-    table = tmp_path / "results/tables/quarters/groups.md"
+    results = tmp_path / "results"
+    shutil.copytree(pages, results / "summary/quarters")
+    table = results / "tables/quarters/groups.md"
     table.parent.mkdir(parents=True)
     shutil.copy(pages / "groups.md", table)
     below = "digits/clients~12/iid/fedsdg"
     origin = {"commit": "c0ffee", "runs": [f"{below}/seed~0"]}
-    write_json(tmp_path / "results/reference/quarters/provenance.json", [origin])
-    write_json(
-        tmp_path / f"results/runs/quarters/{below}/seed~1/provenance.json", {"commit": "decade"}
-    )
+    write_json(results / "reference/quarters/provenance.json", [origin])
+    write_json(results / f"runs/quarters/{below}/seed~1/provenance.json", {"commit": "decade"})
     partition = "partitions/digits/clients~10/dirichlet~1.0/seed~0.parquet"
-    (tmp_path / "results" / partition).parent.mkdir(parents=True)
-    shutil.copy(RECORDS / "label-noise" / partition, tmp_path / "results" / partition)
+    (results / partition).parent.mkdir(parents=True)
+    shutil.copy(RECORDS / "label-noise" / partition, results / partition)
     runs = {run["seed"]: run for run in trace(table, "FedSDG", "IID, B")["runs"]}
     assert [runs[seed]["made"]["commit"] for seed in (0, 1)] == ["c0ffee", "decade"]
     assert runs[0]["data_hash"].startswith("efaf81ffb1c4")
@@ -207,14 +188,15 @@ def test_of_a_summary_made_here_data_and_origin_come_from_beside_it(pages, tmp_p
     ],
 )
 def test_what_cannot_be_traced_is_one_sentence(pages, name, row, column, said):
-    (pages / "other.md").write_text("| a |\n")
     place = pages.parents[2] / "paper_figures/quarters" if name.endswith("json") else pages
-    (pages.parents[2] / "paper_figures/quarters/partition.json").write_text("{}")
     with pytest.raises((ValueError, FileNotFoundError), match=said):
         trace(place / name, row, column)
 
 
 def test_no_run_stands_behind_trials_and_measurements():
+    summary = Summary(RECORDS / "needs")
+    assert runs_behind(summary, records(TABLES["tuning"](summary).raw)[0]) == []
+    assert runs_behind(summary, records(FIGURES["tuning"].frame(summary))[0]) == []
     with pytest.raises(ValueError, match="no run stands behind '91.0'; the trials of a search"):
         trace(RECORDS / "needs/tuning.md", "fedsdg", "Validation (%)")
     for page in ("performance/kernels.md", "across/regret.md"):
@@ -222,28 +204,18 @@ def test_no_run_stands_behind_trials_and_measurements():
             trace(RECORDS / page, "Krum", "ms")
 
 
-def test_a_page_that_has_lost_a_row_is_sent_to_be_verified(pages):
-    lines = (pages / "main.md").read_text().splitlines()
-    broken = pages / "worst_decile.md"
-    broken.write_text("\n".join(lines[:-3]))
-    with pytest.raises(ValueError, match="other rows or columns .* run fedsdg verify"):
-        trace(broken, "fedsdg", "IID")
-    broken.unlink()
-
-
-def test_a_claim_leads_to_the_runs_of_both_sides_and_so_does_a_sentence_that_cites_it():
+def test_a_claim_leads_to_the_runs_of_both_sides():
     found = trace(ROOT / "docs/claims.md", "private-head-suffices")
-    values = {
-        name: {
+    fedper, fedsdg = (
+        {
             run["seed"]: 100 * run["selected_expected_accuracy_b"]
             for run in Summary(RECORDS / "needs").runs
             if run["method"] == name and run["status"] == "ok"
         }
         for name in ("fedper", "fedsdg")
-    }
-    for seed, value in found["seeds"].items():
-        difference = values["fedper"][seed] - values["fedsdg"][seed]
-        assert value == pytest.approx(difference, rel=1e-4)
+    )
+    gaps = {seed: fedper[seed] - fedsdg[seed] for seed in found["seeds"]}
+    assert found["seeds"] == pytest.approx(gaps, rel=1e-4)
     assert found["committed"] == found["recomputed"]
     assert len(found["runs"]) == 2 * len(found["seeds"]) == 20
 
@@ -267,8 +239,7 @@ def test_every_primary_comparison_that_a_document_cites_can_be_traced():
         page = RECORDS / file / "claims.md"
         lines = page.read_text().splitlines()
         (line,) = [n for n, text in enumerate(lines, start=1) if text.startswith(f"- **{name}: ")]
-        found = trace(page, name)
-        assert found == trace(f"{page}:{line}")
+        found = trace(f"{page}:{line}")
         assert found["committed"] == found["recomputed"] and found["committed"] in lines[line - 1]
         assert statistics.fmean(found["seeds"].values()) == pytest.approx(found["unrounded"])
     assert trace(ROOT / "docs/findings.md", "gated-b") == found
@@ -282,8 +253,7 @@ def test_a_claim_about_two_groups_of_clients_names_each_run_once():
     page = ROOT / "docs/claims.md"
     lines = page.read_text().splitlines()
     (line,) = [n for n, text in enumerate(lines, start=1) if '"gates-follow-need"' in text]
-    found = trace(page, "gates-follow-need")
-    assert found == trace(f"{page}:{line}")
+    found = trace(f"{page}:{line}")
     assert [run["seed"] for run in found["runs"]] == [*found["seeds"]] == [*range(10)]
 
 

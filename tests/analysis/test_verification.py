@@ -12,23 +12,14 @@ def run(seed, gates, penalty, gate_init=0.0, method="fedsdg"):
     rng = np.random.default_rng(seed)
     rounds, rows = [], []
     for number in range(1, 9):
-        share = number / 8
-        rounds.append(
-            {
-                "round": number,
-                "gate_penalty": 3.0 - 2.0 * share + rng.normal(0, 0.01),
-                "private_penalty": penalty + rng.normal(0, 0.001),
-            }
-        )
+        gate_penalty = 3.0 - 2.0 * number / 8 + rng.normal(0, 0.01)
+        penalties = {"gate_penalty": gate_penalty}
+        penalties["private_penalty"] = penalty + rng.normal(0, 0.001)
+        rounds.append({"round": number} | penalties)
         rows += [
-            {
-                "round": number,
-                "client": client,
-                "participated": True,
-                "local_steps": 3,
-                "val_accuracy": 0.5,
-                "gates": np.clip(np.asarray(gates) + rng.normal(0, 0.01, 6), 0, 1).tolist(),
-            }
+            {"round": number, "client": client, "participated": True, "local_steps": 3}
+            | {"val_accuracy": 0.5}
+            | {"gates": np.clip(np.asarray(gates) + rng.normal(0, 0.01, 6), 0, 1).tolist()}
             for client in range(4)
         ]
     config = {

@@ -17,6 +17,13 @@ def reference() -> Path:
     return REFERENCE
 
 
+def page_of(records: Path, folder: Path, *experiments: str, **more) -> Path:
+    """A page of summaries, beside which there is no record of the repository."""
+    places = {"reference": folder / "none", "configs": folder}
+    output = folder / "report" / "index.html"
+    return write_page(records, output, experiments=experiments, **places, **more)
+
+
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("page") / "report" / "index.html"

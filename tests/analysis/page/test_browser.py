@@ -1,7 +1,6 @@
 """The page as a person uses it, in a real browser without a network: pointer, keyboard, phone."""
 
 import json
-import math
 import re
 import shutil
 import time
@@ -13,16 +12,15 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from scipy.stats import t as student
 
-from fedsdg.analysis.page import write_page
 from fedsdg.analysis.summarise import summarise
 from fedsdg.files import write_json
 from fedsdg.files.declarations import declarations, families
 
 from ..conftest import Plan, write_runs
+from .conftest import page_of
+from .test_page import ends_of
 
-REFERENCE = Path(__file__).parents[3] / "results" / "reference"
 ROUND_ARENA = "label-skew-digits-20-dirichlet~0.1"
 NEEDS = "needs-digits-20-iid@half"
 
@@ -59,6 +57,9 @@ def tab(open_tab, made: Path):
     return open_tab(made)
 
 
+BOARD = ".board:not([hidden])"
+
+
 def column(tab, heading: str) -> list[str]:
     """What stands under a heading of the visible board, in the order of its visible rows."""
     return tab.evaluate(
@@ -74,7 +75,7 @@ def column(tab, heading: str) -> list[str]:
 
 
 def head(tab, name: str):
-    return tab.locator(f".board:not([hidden]) thead th[data-column={name}] button")
+    return tab.locator(f"{BOARD} thead th[data-column={name}] button")
 
 
 def mean(text: str) -> float | None:
@@ -106,19 +107,17 @@ def test_it_is_ready_soon_asks_for_nothing_and_complains_of_nothing(open_tab, ma
 def test_columns_sort_by_number_and_what_is_missing_stands_last(tab):
     tab.select_option("#arena", NEEDS)  # there a run sends 34 MB or 109 MB: text sorts otherwise
     for heading in ("expected_worst_decile", "global_accuracy", "bytes"):
-        head(tab, heading).click()
-        falling = [mean(text) for text in column(tab, heading)]
-        head(tab, heading).click()
-        rising = [mean(text) for text in column(tab, heading)]
-        for values, reverse in ((falling, True), (rising, False)):
+        for falling in (True, False):
+            head(tab, heading).click()
+            values = [mean(text) for text in column(tab, heading)]
             known = [value for value in values if value is not None]
-            assert known == sorted(known, reverse=reverse) and len(set(known)) > 2
+            assert known == sorted(known, reverse=falling) and len(set(known)) > 2
             assert values[: len(known)] == known
     head(tab, "method").press("Enter")
     names = column(tab, "method")
     assert names == sorted(names, key=str.lower)
-    assert tab.get_attribute(".board:not([hidden]) thead th[data-column=method]", "aria-sort")
-    assert tab.locator(".board:not([hidden]) th[aria-sort]").count() == 1
+    assert tab.get_attribute(f"{BOARD} thead th[data-column=method]", "aria-sort")
+    assert tab.locator(f"{BOARD} th[aria-sort]").count() == 1
 
 
 def test_rows_are_filtered_by_family_and_name_and_hidden_one_by_one(tab):
@@ -135,7 +134,7 @@ def test_rows_are_filtered_by_family_and_name_and_hidden_one_by_one(tab):
     tab.fill("#find", "ditto")
     assert [name.split(" †")[0] for name in column(tab, "method")] == ["Ditto"]
     tab.fill("#find", "")
-    row = tab.locator(".board:not([hidden]) tr[data-method=fedrep]")
+    row = tab.locator(f"{BOARD} tr[data-method=fedrep]")
     row.locator(".hide").press("Enter")
     assert "FedRep" not in column(tab, "method") and len(column(tab, "method")) == len(everyone) - 1
     assert tab.evaluate("document.activeElement.className") == "hide"
@@ -149,7 +148,7 @@ def test_a_number_opens_its_runs_with_their_provenance_by_pointer_and_by_keyboar
     mine = runs[(runs["method"] == "ditto") & (runs["status"] == "ok")].sort_values("seed")
     origins = json.loads((reference / "needs" / "provenance.json").read_text())
     tab.select_option("#arena", NEEDS)
-    cells = tab.locator(".board:not([hidden]) tr[data-method=ditto] .number")
+    cells = tab.locator(f"{BOARD} tr[data-method=ditto] .number")
     assert cells.count() == 9  # the name, five accuracies, bytes, steps, seeds
     for number in range(1, cells.count()):
         cells.nth(number).click()
@@ -177,32 +176,28 @@ def test_a_number_opens_its_runs_with_their_provenance_by_pointer_and_by_keyboar
     assert tab.evaluate("document.activeElement.textContent") == cell.inner_text()
 
 
-@pytest.mark.parametrize(("one", "other"), [("fedsdg", "fedavg"), ("fedrep", "fine-tune")])
-def test_two_methods_differ_by_the_paired_interval_over_their_common_seeds(
-    tab, reference, one, other
-):
+def test_two_methods_differ_by_the_paired_interval_over_their_common_seeds(tab, reference):
     runs = pd.read_parquet(reference / "needs" / "runs.parquet")
     table = runs[runs["status"] == "ok"].pivot(
         index="seed", columns="method", values="selected_expected_accuracy_b"
     )
-    gaps = 100 * (table[one] - table[other]).dropna()
-    assert len(gaps) == 10
-    half = student.ppf(0.975, len(gaps) - 1) * gaps.std(ddof=1) / math.sqrt(len(gaps))
-    ends = [gaps.mean(), gaps.mean() - half, gaps.mean() + half]
     tab.select_option("#arena", NEEDS)
-    tab.select_option("#one", one)
-    tab.select_option("#other", other)
-    tab.select_option("#rival-metric", "expected_accuracy_b")
-    settle(tab)
-    said = tab.inner_text("#gap").replace("−", "-")
-    found = re.search(
-        r": ([+-]?[\d.]+) points \[([+-]?[\d.]+), ([+-]?[\d.]+)\], (\d+) paired", said
-    )
-    assert found is not None, said
-    assert [float(text) for text in found.groups()[:3]] == pytest.approx(ends, abs=0.051)
-    assert int(found.group(4)) == len(gaps)
-    assert tab.locator("#chart-pairs path[aria-roledescription=point]").count() == 2 * len(gaps)
-    assert tab.locator("#chart-gaps path[aria-roledescription=point]").count() == len(gaps) + 1
+    for one, other in (("fedsdg", "fedavg"), ("fedrep", "fine-tune")):
+        gaps = 100 * (table[one] - table[other]).dropna()
+        assert len(gaps) == 10
+        tab.select_option("#one", one)
+        tab.select_option("#other", other)
+        tab.select_option("#rival-metric", "expected_accuracy_b")
+        settle(tab)
+        said = tab.inner_text("#gap").replace("−", "-")
+        found = re.search(r": (\S+) points \[(\S+), (\S+)\], (\d+) paired", said)
+        assert found is not None, said
+        assert [float(text) for text in found.groups()] == pytest.approx(
+            [*ends_of(gaps), len(gaps)], abs=0.051
+        )
+        points = "path[aria-roledescription=point]"
+        assert tab.locator(f"#chart-pairs {points}").count() == 2 * len(gaps)
+        assert tab.locator(f"#chart-gaps {points}").count() == len(gaps) + 1
 
 
 def test_curves_are_switched_shown_against_any_cost_and_say_what_is_under_the_pointer(tab):
@@ -294,8 +289,8 @@ def test_how_the_runs_were_made_is_a_table_of_their_configs(tab, reference):
     runs = pd.read_parquet(reference / "needs" / "runs.parquet")
     tab.select_option("#arena", NEEDS)
     tab.fill("#find", "nobody")  # filters are of the leaderboard alone
-    tab.click(".board:not([hidden]) summary")
-    common, own = (tab.locator(".board:not([hidden]) details table").nth(i) for i in (0, 1))
+    tab.click(f"{BOARD} summary")
+    common, own = (tab.locator(f"{BOARD} details table").nth(i) for i in (0, 1))
     config = json.loads(runs.loc[runs["method"] == "ditto", "config"].iloc[0])
     assert f"rounds\t{config['federation']['rounds']}" in common.inner_text()
     _, heads, *rows = (line.split("\t") for line in own.inner_text().splitlines())
@@ -306,31 +301,32 @@ def test_how_the_runs_were_made_is_a_table_of_their_configs(tab, reference):
 
 def test_a_method_leads_to_what_is_declared_of_it(tab):
     tab.select_option("#arena", NEEDS)
-    tab.locator(".board:not([hidden]) tr[data-method=fedsdg-half] th .number").press("Enter")
+    tab.locator(f"{BOARD} tr[data-method=fedsdg-half] th .number").press("Enter")
     said = tab.inner_text("#runs")
     (declared,) = [one for one in declarations()["methods"] if one["name"] == "fedsdg"]
     assert "A variant of FedSDG" in said and declared["formula"] in said
     assert declared["source"] in said and "λ₁ of Eq. 5, weight of Σ_l |m_l|" in said
 
 
-def test_what_was_chosen_stands_in_the_address_and_survives_a_reload(open_tab, made):
-    tab = open_tab(made)
+def test_what_was_chosen_stands_in_the_address_and_survives_a_reload(tab):
+    def state():
+        return column(tab, "method"), tab.inner_text("#gap"), tab.inner_text("#claims-shown")
+
     assert tab.evaluate("arena().experiment") == "needs", "it opens there"
     tab.select_option("#arena", ROUND_ARENA)
     head(tab, "bytes").click()
     tab.uncheck("#families input[value='FedSDG']")
     tab.fill("#find", "fed")
-    tab.locator(".board:not([hidden]) tr[data-method=fedprox] .hide").click()
+    tab.locator(f"{BOARD} tr[data-method=fedprox] .hide").click()
     tab.check("#curve-methods input[value=krum]")
     tab.check("#cost input[value=steps]")
     tab.select_option("#one", "scaffold")
     tab.uncheck("#verdicts input[value='open']")
-    before = column(tab, "method"), tab.inner_text("#gap"), tab.inner_text("#claims-shown")
+    before = state()
     tab.reload()
     tab.wait_for_selector("html[data-ready=all]")
     settle(tab)
-    after = column(tab, "method"), tab.inner_text("#gap"), tab.inner_text("#claims-shown")
-    assert before == after and tab.input_value("#find") == "fed"
+    assert before == state() and tab.input_value("#find") == "fed"
     assert tab.is_checked("#curve-methods input[value=krum]")
     assert tab.is_checked("#cost input[value=steps]")
     assert tab.inner_text("#restore") == "Show hidden rows (1)"
@@ -342,7 +338,7 @@ def test_the_back_button_takes_back_the_arena_the_dialog_and_the_section(tab):
     tab.click(".bar nav a[href='#ledger']")
     assert tab.evaluate("location.hash").startswith("#ledger?arena=")
     assert tab.evaluate("byId('ledger').getBoundingClientRect().top") < 200
-    tab.locator(".board:not([hidden]) .number").nth(1).click()
+    tab.locator(f"{BOARD} .number").nth(1).click()
     assert tab.is_visible("#runs")
     title = tab.inner_text("#runs-title")
     tab.go_back()
@@ -357,39 +353,42 @@ def test_the_back_button_takes_back_the_arena_the_dialog_and_the_section(tab):
     assert tab.evaluate("arena().id") == first and not tab.is_visible("#runs")
 
 
-@pytest.mark.parametrize(
-    "address",
-    ["#nowhere", "#%?arena=%", "#?arena=none&sort=x&open=a b", "#?one=a&gate-round=x&hide="],
-)
-def test_an_address_that_means_nothing_shows_the_page_as_it_is_at_first(open_tab, made, address):
-    tab = open_tab(made)
-    tab.goto(made.as_uri() + address)
-    tab.reload()
-    tab.wait_for_selector("html[data-ready=all]")
-    settle(tab)
-    assert tab.evaluate("arena().experiment") == "needs" and not tab.is_visible("#runs")
-    assert len(column(tab, "method")) == len(tab.evaluate("arena().methods"))
+def test_an_address_that_means_nothing_shows_the_page_as_it_is_at_first(tab, made):
+    for address in (
+        "#nowhere",
+        "#%?arena=%",
+        "#?arena=none&sort=x&open=a b",
+        "#?one=a&gate-round=x&hide=",
+    ):
+        tab.goto(made.as_uri() + address)
+        tab.reload()
+        tab.wait_for_selector("html[data-ready=all]")
+        settle(tab)
+        assert tab.evaluate("arena().experiment") == "needs" and not tab.is_visible("#runs")
+        assert len(column(tab, "method")) == len(tab.evaluate("arena().methods"))
 
 
-def test_all_can_be_done_by_the_keyboard(open_tab, made):
-    tab = open_tab(made)
+def test_all_can_be_done_by_the_keyboard(tab):
+    def focused(what="className"):
+        return tab.evaluate(f"document.activeElement.{what}")
+
     tab.keyboard.press("Tab")
-    assert tab.evaluate("document.activeElement.className") == "skip"
+    assert focused() == "skip"
     tab.keyboard.press("Enter")
-    assert tab.evaluate("document.activeElement.id") == "leaderboard"
+    assert focused("id") == "leaderboard"
     for _ in range(40):
         tab.keyboard.press("Tab")
-        if tab.evaluate("document.activeElement.className") == "number":
+        if focused() == "number":
             break
     tab.keyboard.press("Enter")
     assert tab.is_visible("#runs")
     tab.keyboard.press("Escape")
-    assert tab.evaluate("document.activeElement.className") == "number"
+    assert focused() == "number"
     box = tab.locator("#curve-methods input[value=ditto]")
     box.focus()
     tab.keyboard.press("Space")
     settle(tab)
-    assert tab.evaluate("document.activeElement.value") == "ditto" and box.is_checked()
+    assert focused("value") == "ditto" and box.is_checked()
 
 
 def test_on_a_phone_nothing_scrolls_sideways_but_tables_in_their_own_place(open_tab, made):
@@ -399,7 +398,7 @@ def test_on_a_phone_nothing_scrolls_sideways_but_tables_in_their_own_place(open_
         tab.select_option("#arena", arena)
         settle(tab)
         assert tab.evaluate("document.documentElement.scrollWidth") == 390, arena
-    tab.locator(".board:not([hidden]) td .number").first.tap()
+    tab.locator(f"{BOARD} td .number").first.tap()
     verdict = tab.locator("#claims tbody tr").first.locator("td").first
     assert "verdict" in verdict.get_attribute("class") and verdict.bounding_box()["x"] < 40
     cards = tab.evaluate(
@@ -421,26 +420,22 @@ def test_dark_by_preference_but_on_paper_light_with_all_leaderboards(open_tab, m
     assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
 
 
-def test_what_is_not_there_is_said_and_breaks_nothing(open_tab, summary_dir, bare, tmp_path):
+def test_what_is_not_there_is_said_and_breaks_nothing(
+    open_tab, reference, summary_dir, bare, tmp_path
+):
     """Failed runs, one seed, no FedSDG, no ledger, no attacks, no search, part of the speeds."""
-    records, reference = tmp_path / "summary", tmp_path / "reference"
+    records = tmp_path / "summary"
     shutil.copytree(summary_dir, records / "synthetic")
     shutil.copytree(bare, records / "bare")
-    measured = json.loads((REFERENCE / "performance" / "measured.json").read_text())
+    measured = json.loads((reference / "performance" / "measured.json").read_text())
     measured["timings"] = [row for row in measured["timings"] if row["suite"] == "sizes"]
     write_json(tmp_path / "performance" / "short" / "aggregation.json", measured)
-    page = write_page(
-        records,
-        tmp_path / "report" / "index.html",
-        experiments=["bare", "synthetic"],
-        reference=reference,
-        configs=tmp_path,
-    )
+    page = page_of(records, tmp_path, "bare", "synthetic")
     tab = open_tab(page)
     for arena in tab.evaluate("data.arenas.map((one) => one.id)"):
         tab.select_option("#arena", arena)
         settle(tab)
-        tab.locator(".board:not([hidden]) td .number").first.click()
+        tab.locator(f"{BOARD} td .number").first.click()
         assert "No config file" in tab.inner_text("#runs")
         assert "not recorded" in tab.inner_text("#runs-made")
         tab.keyboard.press("Escape")
@@ -467,13 +462,7 @@ def test_five_hundred_methods_with_hostile_titles_of_one_seed_are_shown_as_they_
         result |= {"title": f"{hostile}{at}", "method": frame.loc[at, "method"]}
         frame.loc[at, "result"] = json.dumps(result)
     pq.write_table(pa.Table.from_pandas(frame, schema=table.schema), file)
-    page = write_page(
-        summary.parent,
-        tmp_path / "report" / "index.html",
-        experiments=["mine"],
-        reference=tmp_path / "none",
-        configs=tmp_path,
-    )
+    page = page_of(summary.parent, tmp_path, "mine")
     tab = open_tab(page)
     assert tab.locator(".board tr[data-method]").count() == 500
     assert tab.locator("img").count() == 0

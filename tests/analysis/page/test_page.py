@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,7 @@ from fedsdg.files.declarations import families, titles
 from fedsdg.files.places import run_below
 
 from ..conftest import first_seeds_alone
+from .conftest import page_of
 
 ARENAS = ("label-skew", "needs", "views")
 
@@ -54,10 +56,8 @@ class Boards(HTMLParser):
     def handle_starttag(self, tag, attributes):
         said = dict(attributes)
         self.tags.append((tag, said))
-        if tag == "div" and said.get("class") == "board":
-            self.arena = said["data-arena"]
-        elif tag == "section":
-            self.arena = ""
+        if tag == "section" or said.get("class") == "board":
+            self.arena = said.get("data-arena", "")
         elif tag == "tr":
             self.method = said.get("data-method", "")
         elif tag in ("td", "th"):
@@ -96,22 +96,25 @@ def data(made: Path) -> dict:
     return data_of(made)
 
 
-def in_print(values: pd.Series) -> str:
+def ends_of(values: pd.Series) -> list[float]:
+    """Mean and 95 % interval."""
+    half = student.ppf(0.975, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
+    return [values.mean(), values.mean() - half, values.mean() + half]
+
+
+def in_print(shares: pd.Series) -> str:
     """Mean and half-width in percent, as a table has them; the interval is cut at 0 and 100."""
-    mean, n = values.mean(), len(values)
-    if n < 5:
-        return f"{100 * mean:.1f}"
-    half = student.ppf(0.975, n - 1) * values.std(ddof=1) / math.sqrt(n)
-    if mean - half < 0 or mean + half > 1:
-        low, high = max(mean - half, 0), min(mean + half, 1)
-        return f"{100 * mean:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
-    return f"{100 * mean:.1f} ± {100 * half:.1f}"
+    if len(shares) < 5:
+        return f"{100 * shares.mean():.1f}" if len(shares) else "–"
+    mean, low, high = (100 * end for end in ends_of(shares))
+    if low < 0 or high > 100:
+        return f"{mean:.1f} [{max(low, 0):.1f}, {min(high, 100):.1f}]"
+    return f"{mean:.1f} ± {high - mean:.1f}"
 
 
-def three_digits(value: float) -> str:
-    if value == 0:
-        return "0"
-    return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3}f}"
+def digits(text: str, value: float) -> bool:
+    """Whether a number is printed to three digits or more."""
+    return float(text.replace(",", "")) == pytest.approx(value, rel=0.0051)
 
 
 @pytest.mark.parametrize("experiment", ARENAS)
@@ -124,21 +127,16 @@ def test_every_number_of_a_leaderboard_is_that_of_the_record(boards, reference, 
     compared = 0
     for skew, cell in runs.groupby("skew"):
         board = boards.found[f"{experiment}-digits-20-{skew}"]
-        tried = cell[cell["status"] != "not run"]
-        assert set(board) == set(tried["method"])
+        assert set(board) == set(cell[cell["status"] != "not run"]["method"])
         for method, mine in cell[cell["status"] == "ok"].groupby("method"):
             row = board[method]
-            assert set(names) | {"bytes", "steps", "seeds"} <= set(row)
             for name in names:
                 known = mine[f"selected_{name}"].dropna()
                 # A mean half-way between two that are printed may be printed as either.
-                near = {in_print(known + off) if len(known) else "–" for off in (-1e-12, 0, 1e-12)}
-                assert row[name] in near, (method, name)
-            sent = (mine["bytes_up"] + mine["bytes_down"]).mean() / 1e6
-            assert row["bytes"] == three_digits(sent)
+                assert row[name] in {in_print(known + off) for off in (-1e-12, 0, 1e-12)}, method
+            assert digits(row["bytes"], (mine["bytes_up"] + mine["bytes_down"]).mean() / 1e6)
             own = rounds[(rounds["skew"] == skew) & (rounds["method"] == method)]
-            steps = own.groupby("seed")["local_steps"].sum().mean() / 1e3
-            assert row["steps"] == three_digits(steps)
+            assert digits(row["steps"], own.groupby("seed")["local_steps"].sum().mean() / 1e3)
             asked = len(cell[cell["method"] == method])
             assert row["seeds"] == (str(asked) if len(mine) == asked else f"{len(mine)} of {asked}")
             compared += len(names) + 3
@@ -213,29 +211,25 @@ def test_the_commands_make_what_the_record_says_of_its_runs(data, reference):
     compared = 0
     for arena in data["arenas"]:
         runs = pd.read_parquet(reference / arena["experiment"] / "runs.parquet")
+        runs = runs[(runs["seed"] == 2)].set_index(["skew", "method"])["config"]
         files = [shlex.split(arena["commands"]["one"])[3]]
         config = load_config(files)
         for method in arena["methods"]:
             one, many = (
-                shlex.split(command.replace("METHOD", method["label"]))
-                for command in (arena["commands"]["one"], arena["commands"]["all"])
+                shlex.split(arena["commands"][kind].replace("METHOD", method["label"]))
+                for kind in ("one", "all")
             )
             said = dict(zip(one[2::2], one[3::2], strict=True))
-            wanted = config.run(
-                said["--dataset"], said["--skew"], config.method(said["--method"]), 2
-            )
-            mine = runs[(runs["skew"] == said["--skew"]) & (runs["method"] == method["label"])]
-            (known,) = mine.loc[mine["seed"] == 2, "config"]
-            there = flat(json.loads(known))
-            assert {key: flat(wanted.to_dict()).get(key) for key in there} == there
-            assert many[:4] == ["fedsdg", "run", "--grid", *files]
-            assert many[4] == "--only" and many[-1] == "SEEDS"
+            skew, row = said["--skew"], config.method(said["--method"])
+            wanted = flat(config.run(said["--dataset"], skew, row, 2).to_dict())
+            there = flat(json.loads(runs[skew, method["label"]]))
+            assert {key: wanted.get(key) for key in there} == there
+            assert many[:5] == ["fedsdg", "run", "--grid", *files, "--only"]
+            assert many[-1] == "SEEDS"
             seeds = method["values"]["seeds"]
             only = [*many[5:-1], *(f"seed~{seed}" for seed in seeds)]
             made = [run.identity for run in grid_runs(config, Path("store"), only)]
-            assert [(one["skew"], one["seed"]) for one in made] == [
-                (said["--skew"], seed) for seed in seeds
-            ]
+            assert [(one["skew"], one["seed"]) for one in made] == [(skew, s) for s in seeds]
             compared += 1
     assert compared == 81
 
@@ -245,42 +239,41 @@ def test_curves_are_means_over_seeds_against_what_was_spent(data, reference):
     rounds["spent"] = rounds["bytes_up"] + rounds["bytes_down"]
     rounds["spent"] = rounds.groupby(["skew", "method", "seed"])["spent"].cumsum() / 1e6
     (arena,) = [one for one in data["arenas"] if one["id"] == "views-digits-20-iid@rotate"]
-    shown = pd.DataFrame(arena["curves"]["expected_accuracy_b"])
+    shown = pd.DataFrame(arena["curves"]["expected_accuracy_b"]).set_index(["method", "round"])
     here = rounds[(rounds["skew"] == "iid@rotate") & rounds["evaluated"]]
-    assert len(shown) == len(here.groupby(["method", "round"]))
-    for (method, number), rows in here.groupby(["method", "round"]):
-        mine = shown[(shown["method"] == method) & (shown["round"] == number)].iloc[0]
-        values = 100 * rows["expected_accuracy_b"]
-        half = student.ppf(0.975, 4) * values.std(ddof=1) / math.sqrt(5)
-        assert mine["mean"] == pytest.approx(values.mean(), abs=0.006)
-        assert mine["high"] - mine["low"] == pytest.approx(2 * half, abs=0.011)
+    points = here.groupby(["method", "round"])
+    assert len(shown) == len(points)
+    for place, rows in points:
+        mine = shown.loc[place]
+        mean, low, high = ends_of(100 * rows["expected_accuracy_b"])
+        assert mine["mean"] == pytest.approx(mean, abs=0.006)
+        assert mine["high"] - mine["low"] == pytest.approx(high - low, abs=0.011)
         assert mine["bytes"] == pytest.approx(rows["spent"].mean(), rel=1e-5)
 
 
 @pytest.mark.parametrize("column", ["gates", "private_shares"])
 def test_heat_maps_hold_every_client_and_block_to_the_hundredth(data, reference, column):
-    clients = pd.read_parquet(reference / "needs" / "clients.parquet")
-    rounds = pd.read_parquet(reference / "needs" / "rounds.parquet")
+    clients, rounds = (
+        pd.read_parquet(reference / "needs" / f"{name}.parquet") for name in ("clients", "rounds")
+    )
     (arena,) = [one for one in data["arenas"] if one["experiment"] == "needs"]
     runs = [run for run in arena["gates"] if run["method"] == "fedsdg"]
     assert [run["seed"] for run in runs] == list(range(10))
     run = runs[3]
-    own = clients[(clients["method"] == "fedsdg") & (clients["seed"] == 3)]
-    evaluated = rounds[(rounds["method"] == "fedsdg") & (rounds["seed"] == 3) & rounds["evaluated"]]
-    assert run["rounds"] == evaluated["round"].tolist()
+    own, mine = (
+        frame[(frame["method"] == "fedsdg") & (frame["seed"] == 3)] for frame in (clients, rounds)
+    )
+    assert run["rounds"] == mine[mine["evaluated"]]["round"].tolist()
     shape = len(run["rounds"]), len(run["clients"]), run["blocks"]
     shown = np.frombuffer(base64.b64decode(run[column]), dtype=np.uint8).reshape(shape)
     kinds = own.dropna(subset=["conflicts"]).groupby("client")["conflicts"].last()
     assert run["kinds"] == ["B" if kinds[client] else "A" for client in run["clients"]]
     assert run["kinds"] == sorted(run["kinds"])
-    for r, number in enumerate(run["rounds"]):
-        now = own[own["round"] == number].set_index("client")[column]
-        for c, client in enumerate(run["clients"]):
-            value = now.get(client)
-            if value is None:
-                assert (shown[r, c] == 255).all()
-            else:
-                assert shown[r, c] == pytest.approx(100 * np.asarray(value), abs=0.51)
+    values = own.set_index(["round", "client"])[column]
+    for (r, number), (c, client) in product(enumerate(run["rounds"]), enumerate(run["clients"])):
+        value = values.get((number, client))
+        expected = 255 if value is None else 100 * np.asarray(value)
+        assert shown[r, c] == pytest.approx(expected, abs=0.51)
 
 
 def test_robustness_is_the_loss_against_the_same_rule_without_attackers(reference):
@@ -291,22 +284,16 @@ def test_robustness_is_the_loss_against_the_same_rule_without_attackers(referenc
     (found,) = attack_maps(Summary(reference / "breakdown"))
     assert found.groups == [("", 1), ("Sign flip", 3)]
     assert [column.heading for column in found.columns[1:]] == ["5 %", "45 %", "50 %"]
-    compared = 0
+    named = {method_title(name): name for name in runs["method"].unique()}
+    assert len(found.rows) == 4
     for _, (name, *fields) in found.rows:
-        title = name.text
-        (method,) = [name for name in runs["method"].unique() if method_title(name) == title]
         for one, share in zip(fields, (0.05, 0.45, 0.5), strict=True):
-            lost = 100 * (table.loc[method][share] - table.loc[method][0.0])
-            half = student.ppf(0.975, 4) * lost.std(ddof=1) / math.sqrt(5)
-            assert one.value == pytest.approx(lost.mean(), abs=0.051)
+            own = table.loc[named[name.text]]
+            mean, *ends = ends_of(100 * (own[share] - own[0.0]))
+            assert one.value == pytest.approx(mean, abs=0.051)
             assert one.full == pytest.approx(min(max(-one.value, 0.0) / 20, 1.0), abs=0.006)
-            ends = re.search(r"\[(.+), (.+)\]", one.told.replace("−", "-"))
-            assert ends is not None
-            assert [float(end) for end in ends.groups()] == pytest.approx(
-                [lost.mean() - half, lost.mean() + half], abs=0.051
-            )
-            compared += 1
-    assert compared == 12
+            said = re.search(r"\[(.+), (.+)\]", one.told.replace("−", "-"))
+            assert [float(end) for end in said.groups()] == pytest.approx(ends, abs=0.051)
 
 
 def test_regret_is_that_of_its_table(reference):
@@ -318,12 +305,8 @@ def test_regret_is_that_of_its_table(reference):
         for column, one in zip(found.columns[1:], fields, strict=True)
         if one.value is not None and column.group
     ]
-    known = zip(
-        table["experiment"],
-        table["method"].map(method_title),
-        table["regret (percentage points)"],
-        strict=True,
-    )
+    table["title"] = table["method"].map(method_title)
+    known = table[["experiment", "title", "regret (percentage points)"]].itertuples(index=False)
     for (*here, value), (*there, expected) in zip(sorted(shown), sorted(known), strict=True):
         assert here == there and value == pytest.approx(expected, abs=0.0501)
     assert any(name.text.endswith(" (oracle)") for _, (name, *_) in found.rows)
@@ -333,36 +316,28 @@ def test_a_newcomer_stands_first_with_its_verdicts_and_what_was_checked(referenc
     """Ditto with five seeds, as if it were new: the rows of its table, and Holm's verdicts."""
     record = first_seeds_alone(reference / "needs", tmp_path, "ditto", 5)
     standing = Standing(Summary(record), "ditto", ("fedavg", "fedrep"), elsewhere=True)
-    page = write_page(
-        tmp_path,
-        tmp_path / "report" / "index.html",
-        experiments=["needs"],
-        reference=tmp_path,
-        configs=tmp_path,
-        compared=[standing],
-        checked="Checked: <this> machine.",
+    page = page_of(
+        tmp_path, tmp_path, "needs", compared=[standing], checked="Checked: <this> machine."
     )
     text = page.read_text(encoding="utf-8")
     assert '<p class="finding">Checked: &lt;this&gt; machine.</p>' in text
     assert text.index('id="standing"') < text.index('id="leaderboard"')
     assert '<p class="finding">Ditto: ' in text
     (one,) = data_of(page)["standing"]
-    charts = dict(one["charts"])
     runs = pd.read_parquet(record / "runs.parquet").pivot(
         index="seed", columns="method", values="selected_expected_accuracy_b"
     )
-    for row, rival in zip(charts[DIFFERING.title], ("fedrep", "fedavg"), strict=True):
-        gaps = 100 * (runs["ditto"] - runs[rival]).dropna()
-        half = student.ppf(0.975, 4) * gaps.std(ddof=1) / math.sqrt(5)
-        ends = [gaps.mean(), gaps.mean() - half, gaps.mean() + half]
+    rows = dict(one["charts"])[DIFFERING.title]
+    for row, rival in zip(rows, ("fedrep", "fedavg"), strict=True):
         assert row["row"] == method_title(rival)
-        assert [row["gap"], row["low"], row["high"]] == pytest.approx(ends, rel=1e-4)
+        gaps = 100 * (runs["ditto"] - runs[rival]).dropna()
+        assert [row["gap"], row["low"], row["high"]] == pytest.approx(ends_of(gaps), rel=1e-4)
     sheet = standing_sheet(standing, standing.cells[0])
     (_, fedrep), (_, fedavg) = sheet.rows
     verdicts = [cell.text.partition(" (")[0] for cell in fedrep[2::2]]
     assert {*verdicts} <= {"higher", "lower", "equivalent", "undecided"}
     assert fedavg[-1].text == "higher", "FedAvg is tens of points below"
-    assert [cell.text for _, (cell, *_) in sheet.rows] == ["FedRep", "FedAvg (samples)"]
+    assert [fedrep[0].text, fedavg[0].text] == ["FedRep", "FedAvg (samples)"]
 
 
 def test_tuning_and_speed_are_those_of_their_files(data, reference):
@@ -422,13 +397,7 @@ def test_summaries_as_computed_are_shown_with_what_failed_and_what_was_not_run(
     krum = runs / "digits/clients~12/dirichlet~0.1/krum/seed~0"
     write_json(krum / "provenance.json", {"commit": "decade", "dirty": True})
     (tmp_path / "report-needs.html").write_text("")
-    page = write_page(
-        records,
-        tmp_path / "report" / "index.html",
-        experiments=["synthetic", "in-part"],
-        reference=tmp_path / "nowhere",
-        configs=tmp_path,
-    )
+    page = page_of(records, tmp_path, "synthetic", "in-part")
     data, boards = data_of(page), parsed(page)
     board = boards.found["synthetic-digits-12-dirichlet~0.1"]
     assert board["krum"]["seeds"] == "4 of 5" and board["fedsdg"]["seeds"] == "5"
@@ -449,80 +418,62 @@ def test_summaries_as_computed_are_shown_with_what_failed_and_what_was_not_run(
     assert '<a href="../report-needs.html">report-needs.html</a>' in text
 
 
-def _copied(reference: Path, tmp_path: Path) -> Path:
-    folder = tmp_path / "records" / "views"
-    folder.mkdir(parents=True)
-    for name in ("runs", "rounds", "clients"):
-        shutil.copy(reference / "views" / f"{name}.parquet", folder)
-    return folder
+def _rewrite(name, change):
+    def damage(folder: Path) -> None:
+        file = folder / f"{name}.parquet"
+        pq.write_table(change(pq.read_table(file)), file)
+
+    return damage
 
 
-def _lacks_a_column(folder: Path) -> None:
-    file = folder / "rounds.parquet"
-    pq.write_table(pq.read_table(file).drop_columns("evaluated"), file)
-
-
-def _younger(folder: Path) -> None:
-    file = folder / "runs.parquet"
-    table = pq.read_table(file)
-    pq.write_table(table.replace_schema_metadata({b"fedsdg.format": b"99"}), file)
-
-
-def _cut_off(folder: Path) -> None:
-    file = folder / "clients.parquet"
-    file.write_bytes(file.read_bytes()[:1000])
-
-
-def _no_run(folder: Path) -> None:
-    file = folder / "runs.parquet"
-    pq.write_table(pq.read_table(file).slice(0, 0), file)
+YOUNGER = {b"fedsdg.format": b"99"}
 
 
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (_lacks_a_column, r"rounds\.parquet has no column 'evaluated'.*schema.*fedsdg summarise"),
-        (_younger, r"runs\.parquet has records of format 99.*update"),
-        (_cut_off, r"clients\.parquet is no file of records.*fedsdg summarise"),
-        (_no_run, r"runs\.parquet holds no run; summarise again"),
+        (_rewrite("rounds", lambda table: table.drop_columns("evaluated")),
+         r"rounds\.parquet has no column 'evaluated'.*schema.*fedsdg summarise"),
+        (_rewrite("runs", lambda table: table.replace_schema_metadata(YOUNGER)),
+         r"runs\.parquet has records of format 99.*update"),
+        (lambda folder: (folder / "clients.parquet").write_bytes(b"PAR1"),
+         r"clients\.parquet is no file of records.*fedsdg summarise"),
+        (_rewrite("runs", lambda table: table.slice(0, 0)),
+         r"runs\.parquet holds no run; summarise again"),
         (lambda folder: (folder / "rounds.parquet").unlink(), r"rounds\.parquet is missing"),
     ],
-)
+)  # fmt: skip
 def test_a_record_that_cannot_be_read_is_named_in_one_sentence(
-    reference, tmp_path, capsys, damage, said
+    reference, tmp_path, refused, damage, said
 ):
-    folder = _copied(reference, tmp_path)
+    folder = tmp_path / "records" / "views"
+    folder.mkdir(parents=True)
+    for name in ("runs", "rounds", "clients"):
+        shutil.copy(reference / "views" / f"{name}.parquet", folder)
     damage(folder)
     output = tmp_path / "report" / "index.html"
-    assert main(["render", "page", "--records", str(folder.parent), "--output", str(output)]) == 2
-    error = capsys.readouterr().err
-    assert re.fullmatch(rf"fedsdg: error: .*{said}.*\n", error), error
+    line = refused("render", "page", "--records", folder.parent, "--output", output)
+    assert re.fullmatch(rf"fedsdg: error: .*{said}.*", line), line
     assert not list(output.parent.iterdir())
 
 
-def test_a_page_without_runs_and_a_name_without_a_record_say_so(reference, tmp_path, capsys):
-    (tmp_path / "empty").mkdir()
-    output = tmp_path / "index.html"
-    options = ["--output", str(output), "--records"]
-    assert main(["render", "page", *options, str(tmp_path / "empty")]) == 2
-    assert "has no runs of label-skew, needs, views" in capsys.readouterr().err
-    assert main(["render", "page", *options, str(reference), "--experiments", "neads"]) == 2
-    assert "did you mean 'needs'?" in capsys.readouterr().err
-    assert not output.exists()
-
-
-def test_a_place_that_cannot_be_written_is_named_before_anything_is_computed(
-    reference, tmp_path, capsys, monkeypatch
+def test_what_cannot_be_read_or_written_is_named_before_anything_is_computed(
+    reference, tmp_path, refused, monkeypatch
 ):
     monkeypatch.setattr("fedsdg.analysis.page._page", lambda *_: pytest.fail("computed"))
+    page = ("render", "page", "--output", tmp_path / "index.html", "--records")
+    (tmp_path / "empty").mkdir()
+    assert "has no runs of label-skew, needs, views" in refused(*page, tmp_path / "empty")
+    line = refused(*page, reference, "--experiments", "neads")
+    assert "did you mean 'needs'?" in line and not (tmp_path / "index.html").exists()
     (tmp_path / "file").write_text("")
     wrong = [tmp_path / "file" / "index.html", tmp_path]
     if os.geteuid() != 0:
         (tmp_path / "locked").mkdir(mode=0o555)
         wrong.append(tmp_path / "locked" / "index.html")
     for output in wrong:
-        assert main(["render", "page", "--records", str(reference), "--output", str(output)]) == 2
-        assert re.match(rf"fedsdg: error: {output} .*--output\n", capsys.readouterr().err)
+        line = refused("render", "page", "--records", reference, "--output", output)
+        assert re.fullmatch(rf"fedsdg: error: {output} .*--output", line)
 
 
 def test_the_command_prints_the_path_and_makes_the_same_bytes_in_every_process(

@@ -6,40 +6,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedsdg.analysis.plots import FIGURES
-from fedsdg.analysis.plots.style import styled
 from fedsdg.analysis.summary import Summary
-from fedsdg.analysis.tables import write_table
-from fedsdg.analysis.views.costs import (
-    SHARES,
-    accuracy_over_time,
-    costs_of_waiting,
-    progress,
-    rounds_to_target,
-    seconds,
-    smoothed,
-    traffic,
-)
+from fedsdg.analysis.views import costs
 from fedsdg.files.records import write_tables
 
-from ..conftest import Run
+from ..conftest import Run, drawn, make_record, markdown
 
 
-def run(method, seed, accuracies, step=10, column="personal_accuracy"):
+def run(method, seed, accuracies, step=10):
     """Every second round is evaluated; a round has ``step`` local steps and 3 MB."""
     rounds = [
-        {
-            "round": i + 1,
-            "evaluated": i % 2 == 1,
-            "local_steps": step,
-            "bytes_up": 1_000_000,
-            "bytes_down": 2_000_000,
-            "personal_accuracy": 0.0,
-        }
-        | ({column: accuracies[i // 2]} if i % 2 else {"personal_accuracy": None})
+        {"round": i + 1, "evaluated": i % 2 == 1, "local_steps": step}
+        | {"bytes_up": 1_000_000, "bytes_down": 2_000_000}
+        | {"personal_accuracy": accuracies[i // 2] if i % 2 else None}
         for i in range(2 * len(accuracies))
     ]
-    return Run(method, seed, rounds=rounds, last={column: accuracies[-1]})
+    last, timings = {"personal_accuracy": accuracies[-1]}, [{"round": 1}, {"round": 2}]
+    return Run(method, seed, rounds=rounds, last=last, timings=timings)
 
 
 def rewrite(file, frame):
@@ -47,20 +30,19 @@ def rewrite(file, frame):
     write_tables(file, [pa.Table.from_pandas(frame, schema, preserve_index=False)], schema)
 
 
-@pytest.fixture
-def summary(summary_of):
-    return summary_of(
-        [
-            run("fedavg-uniform", 0, [0.2, 0.5, 0.8, 0.8]),
-            run("fedavg-uniform", 1, [0.4, 0.7, 0.8, 0.8]),
-            run("krum", 0, [0.1, 0.1, 0.1, 0.1]),
-            run("ditto", 0, [0.9, 0.9, 0.9, 0.9], step=25),
-        ]
-    )
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    runs = [
+        run("fedavg-uniform", 0, [0.2, 0.5, 0.8, 0.8]),
+        run("fedavg-uniform", 1, [0.4, 0.7, 0.8, 0.8]),
+        run("krum", 0, [0.1, 0.1, 0.1, 0.1]),
+        run("ditto", 0, [0.9, 0.9, 0.9, 0.9], step=25),
+    ]
+    return make_record(tmp_path_factory.mktemp("costs"), "arena", runs)
 
 
-def test_costs_add_up_to_each_evaluation(summary) -> None:
-    rows = progress(Summary(summary))
+def test_costs_add_up_to_each_evaluation(folder) -> None:
+    rows = costs.progress(Summary(folder))
     own = rows[rows["method"] == "fedavg-uniform"].sort_values("round")
     assert own["round"].tolist() == [2, 4, 6, 8]
     assert own["steps"].tolist() == [20, 40, 60, 80]
@@ -72,12 +54,12 @@ def test_costs_add_up_to_each_evaluation(summary) -> None:
 
 
 def test_smoothing_is_the_mean_of_up_to_three_evaluations() -> None:
-    assert smoothed([3.0, 0.0, 0.0, 6.0, 3.0]) == pytest.approx([3.0, 1.5, 1.0, 2.0, 3.0])
+    assert costs.smoothed([3.0, 0.0, 0.0, 6.0, 3.0]) == pytest.approx([3.0, 1.5, 1.0, 2.0, 3.0])
 
 
-def test_a_target_is_reached_by_the_smoothed_mean_or_never(summary, tmp_path) -> None:
-    rows = rounds_to_target(Summary(summary)).set_index(["method", "share"])
-    assert set(rows.index.get_level_values("share")) == set(SHARES)
+def test_a_target_is_reached_by_the_smoothed_mean_or_never(folder) -> None:
+    rows = costs.rounds_to_target(Summary(folder)).set_index(["method", "share"])
+    assert set(rows.index.get_level_values("share")) == set(costs.SHARES)
     # The yardstick ends at 0.8, so 90 % are 0.72; its smoothed curve is 0.3, 0.45, 0.567, 0.733.
     own = rows.loc[("fedavg-uniform", 0.90)]
     assert own["target"] == pytest.approx(0.72)
@@ -85,17 +67,18 @@ def test_a_target_is_reached_by_the_smoothed_mean_or_never(summary, tmp_path) ->
     assert np.isnan(rows.loc[("fedavg-uniform", 0.99), "round"])
     assert rows.loc[("ditto", 0.99)][["round", "steps"]].tolist() == [2, 50]
     assert rows.loc["krum"]["round"].isna().all()
-    _, markdown, _ = write_table(summary, "rounds_to_target", tmp_path / "t")
-    text = markdown.read_text("utf-8")
+    text = markdown(folder, "rounds_to_target")
     assert "to 72.0 %" in text
     line = next(line for line in text.splitlines() if line.startswith("| Krum"))
-    assert line.count("–") == 3 * len(SHARES)
+    assert line.count("–") == 3 * len(costs.SHARES)
 
 
-def test_a_target_is_reached_where_it_is_met_exactly(summary_of) -> None:
+def test_a_target_is_reached_where_it_is_met_exactly_and_needs_its_yardstick(summary_of) -> None:
     """0.9 · 0.5 = 0.45, also in floating point."""
-    runs = [run("fedavg-uniform", 0, [0.5, 0.5]), run("krum", 0, [0.9 * 0.5, 0.0])]
-    rows = rounds_to_target(Summary(summary_of(runs))).set_index(["method", "share"])
+    folder = summary_of([run("krum", 0, [0.9 * 0.5, 0.0])])
+    assert "FedAvg (uniform) to measure by" in markdown(folder, "rounds_to_target")
+    folder = summary_of([run("fedavg-uniform", 0, [0.5, 0.5])])
+    rows = costs.rounds_to_target(Summary(folder)).set_index(["method", "share"])
     assert rows.loc[("krum", 0.90), "round"] == 2
 
 
@@ -110,53 +93,41 @@ def test_seconds_are_means_over_the_runs_that_are_ok(summary_of) -> None:
     listed = pd.read_parquet(folder / "runs.parquet")
     listed.loc[listed["seed"] == 2, "status"] = "failed"
     rewrite(folder / "runs.parquet", listed)
-    (row,) = seconds(Summary(folder)).to_dict("records")
+    (row,) = costs.seconds(Summary(folder)).to_dict("records")
     assert row["train per round (s)"] == 2.0
     assert row["wall time per run (s)"] == 12.0
     # Of two values, s = |difference| / √2.
     assert row["standard deviation of wall time (s)"] == pytest.approx(4 / 2**0.5)
 
 
-def test_traffic_is_a_mean_over_runs_and_rounds_in_either_direction(summary_of, tmp_path) -> None:
+def test_traffic_is_a_mean_over_runs_and_rounds_in_either_direction(summary_of) -> None:
     folder = summary_of([run("krum", seed, [0.1, 0.2]) for seed in range(2)])
     listed = pd.read_parquet(folder / "runs.parquet")
     listed = listed.assign(bytes_up=[4000000, 8000000], bytes_down=[400000, 1200000], rounds=[4, 4])
     rewrite(folder / "runs.parquet", listed)
-    (row,) = traffic(Summary(folder)).to_dict("records")
+    (row,) = costs.traffic(Summary(folder)).to_dict("records")
     assert (row["bytes up per run (bytes)"], row["bytes down per run (bytes)"]) == (6e6, 8e5)
     assert (row["bytes up per round (bytes)"], row["bytes down per round (bytes)"]) == (1.5e6, 2e5)
-    _, markdown, _ = write_table(folder, "bytes", tmp_path / "bytes")
-    (line,) = [text for text in markdown.read_text("utf-8").splitlines() if "| Krum" in text]
+    (line,) = [x for x in markdown(folder, "bytes").splitlines() if x.startswith("| Krum")]
     # 1 kB = 1000 bytes, 1 MB = 1000 kB.
     printed = [float(cell.replace(",", "")) for cell in line.split("|")[2:6]]
     assert printed == [1500, 200, 6, 0.8]
 
 
-def test_without_the_yardstick_the_table_says_so(summary_of, tmp_path) -> None:
-    folder = summary_of([run("krum", 0, [0.1, 0.2])])
-    _, markdown, _ = write_table(folder, "rounds_to_target", tmp_path / "t")
-    assert "FedAvg (uniform) to measure by" in markdown.read_text("utf-8")
-
-
-def test_fine_tuning_before_an_evaluation_is_counted_where_recorded(summary_of, tmp_path) -> None:
+def test_fine_tuning_before_an_evaluation_is_counted_where_recorded(folder, summary_of) -> None:
     """Fine-tuning trains 7 more steps in the rounds that are evaluated: the second and fourth."""
     plain, tuned = run("fedavg-uniform", 0, [0.2, 0.8]), run("fine-tune", 0, [0.2, 0.8])
     for each, steps in ((plain, 0), (tuned, 7)):
         for row in each.rounds:
             row["personal_steps"] = steps if row["evaluated"] else 0
-    folder = summary_of([plain, tuned])
-    rows = progress(Summary(folder))
+    counted = summary_of([plain, tuned])
+    rows = costs.progress(Summary(counted))
     tuned_rows = rows[rows["method"] == "fine-tune"]
     assert tuned_rows["steps"].tolist() == [20, 40], "local steps alone, as for any method"
     assert tuned_rows["personal_steps"].tolist() == [7, 14]
-    _, markdown, _ = write_table(folder, "rounds_to_target", tmp_path / "with")
-    assert "personal steps (k)" in markdown.read_text("utf-8")
-
-
-def test_a_record_without_steps_of_fine_tuning_says_that_they_are_not_counted(summary, tmp_path):
-    assert "personal_steps" not in progress(Summary(summary))
-    _, markdown, _ = write_table(summary, "rounds_to_target", tmp_path / "without")
-    text = markdown.read_text("utf-8")
+    assert "personal steps (k)" in markdown(counted, "rounds_to_target")
+    assert "personal_steps" not in costs.progress(Summary(folder))
+    text = markdown(folder, "rounds_to_target")
     assert "personal steps (k)" not in text
     assert "Steps of fine-tuning before an evaluation are not counted" in text
 
@@ -196,7 +167,7 @@ def clocked(summary_of):
 
 
 def test_the_mean_curve_steps_with_every_seed(clocked) -> None:
-    rows = accuracy_over_time(Summary(clocked))
+    rows = costs.accuracy_over_time(Summary(clocked))
     own = rows[(rows["scenario"] == "deadline") & (rows["metric"] == "global_accuracy")]
     # Seed 0 is evaluated at 2, 4, 7 and seed 1 at 3, 4.5, 6: both from 3 on. Seed 1 is over at 6
     # and keeps its last accuracy to the end of the longer run.
@@ -209,8 +180,8 @@ def test_the_mean_curve_steps_with_every_seed(clocked) -> None:
     assert "krum" not in set(rows["method"]), "a run without a clock is not drawn"
 
 
-def test_costs_are_sums_over_rounds_and_means_over_seeds(clocked, tmp_path) -> None:
-    rows = costs_of_waiting(Summary(clocked)).set_index("scenario")
+def test_costs_are_sums_over_rounds_and_means_over_seeds(clocked, summary_of) -> None:
+    rows = costs.costs_of_waiting(Summary(clocked)).set_index("scenario")
     row = rows.loc["deadline"]
     assert row["n"] == 2
     assert row["simulated_seconds"] == pytest.approx((7.0 + 6.0) / 2)
@@ -219,30 +190,15 @@ def test_costs_are_sums_over_rounds_and_means_over_seeds(clocked, tmp_path) -> N
     assert row["discarded_share"] == pytest.approx(3 / 17)
     assert row["global_accuracy"] == pytest.approx(0.405)
     assert np.isnan(rows.loc["wait", "arrived"])
-    _, markdown, _ = write_table(clocked, "stragglers", tmp_path / "stragglers")
-    text = markdown.read_text("utf-8")
+    text = markdown(clocked, "stragglers")
     assert "| deadline |" in text and "17.6" in text and "40.5" in text
-
-
-def test_clients_out_of_time_are_counted_where_there_are_any(clocked, summary_of, tmp_path):
-    _, plain, _ = write_table(clocked, "stragglers", tmp_path / "plain")
-    assert "out of time" not in plain.read_text("utf-8")
+    assert "out of time" not in text
     # A round without such clients says nothing, and so does a seed; both count 0.
-    some = summary_of(
-        [
-            timed(0, "short", [1.0, 2.0], **{**COUNTS, "out_of_time": [None, 3]}),
-            timed(1, "short", [1.0, 2.0], **COUNTS),
-        ]
-    )
-    rows = costs_of_waiting(Summary(some)).set_index("scenario")
+    short = [timed(0, "short", [1.0, 2.0], **{**COUNTS, "out_of_time": [None, 3]})]
+    some = summary_of([*short, timed(1, "short", [1.0, 2.0], **COUNTS)])
+    rows = costs.costs_of_waiting(Summary(some)).set_index("scenario")
     assert rows.loc["short", "out_of_time"] == 1.5
-    _, markdown, _ = write_table(some, "stragglers", tmp_path / "some")
-    assert "| out of time |" in markdown.read_text("utf-8")
-
-
-def test_without_a_clock_the_table_says_so(summary_dir, tmp_path) -> None:
-    _, markdown, _ = write_table(summary_dir, "stragglers", tmp_path / "stragglers")
-    assert "kept simulated time" in markdown.read_text("utf-8")
+    assert "| out of time |" in markdown(some, "stragglers")
 
 
 def test_personal_accuracy_is_the_expected_one_where_the_record_has_it(summary_of) -> None:
@@ -251,11 +207,9 @@ def test_personal_accuracy_is_the_expected_one_where_the_record_has_it(summary_o
     for row in expected.rounds:
         row["expected_accuracy"] = 0.9 if row["evaluated"] else None
     expected.last["expected_accuracy"] = 0.9
-    shown = Summary(summary_of([expected]))
-    rows = accuracy_over_time(shown).set_index("metric")
+    folder = summary_of([expected])
+    rows = costs.accuracy_over_time(Summary(folder)).set_index("metric")
     assert set(rows.index) == {"expected_accuracy", "global_accuracy"}
     assert rows.loc["expected_accuracy", "mean"] == 0.9
-    with styled():
-        figure = FIGURES["stragglers"].drawn(rows.reset_index())
-    personal = figure.axes[0].lines[0].get_ydata()
+    personal = drawn(folder, "stragglers").axes[0].lines[0].get_ydata()
     assert personal.tolist() == [90.0]

@@ -2,6 +2,7 @@
 
 import io
 import json
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -10,11 +11,11 @@ import pytest
 from fedsdg.analysis.plots import write_figure
 from fedsdg.analysis.summarise import search_file, summarise
 from fedsdg.analysis.summary import Summary
-from fedsdg.analysis.tables import TABLES, to_csv, to_markdown, write_table
+from fedsdg.analysis.tables import TABLES, to_csv
 from fedsdg.analysis.views.sweeps import budgets, panels, search_curves, sweeps
 from fedsdg.experiment.search_space import expected_best
 
-from ..conftest import Run
+from ..conftest import Run, make_record, markdown
 
 
 def run(label, kind, seed, value, scenario="", clients_per_round=5, eta_m=0.005, **parameters):
@@ -31,13 +32,11 @@ def grid(a, b):
     return 0.5 + 100 * a - 10 * b
 
 
-@pytest.fixture
-def summary(summary_of):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
     runs = [
         run(f"fedsdg-{a}-{b}", "fedsdg", seed, grid(a, b), lambda1=a, lambda2=b, epsilon=1e-8)
-        for a in (1e-4, 5e-4, 1e-3)
-        for b in (1e-4, 1e-3)
-        for seed in (0, 1)
+        for a, b, seed in product((1e-4, 5e-4, 1e-3), (1e-4, 1e-3), (0, 1))
     ]
     default = {"lambda1": 1e-4, "lambda2": 1e-4, "epsilon": 1e-8}
     for seed in (0, 1):
@@ -50,11 +49,15 @@ def summary(summary_of):
             run("fedavg", "fedavg", seed, 0.45, "few", clients_per_round=2),
             run("krum", "krum", seed, 0.1, f=1),
         ]
-    return summary_of(runs)
+    return make_record(tmp_path_factory.mktemp("sweeps"), "arena", runs)
 
 
-def test_a_grid_gives_a_line_for_each_combination_of_the_others(summary) -> None:
-    rows = sweeps(Summary(summary))
+@pytest.fixture(scope="module")
+def rows(folder):
+    return sweeps(Summary(folder))
+
+
+def test_a_grid_gives_a_line_for_each_combination_of_the_others(rows) -> None:
     own = rows[(rows["key"] == "parameters.lambda1") & (rows["metric"] == "personal_accuracy")]
     assert set(own["others"]) == {"λ₂ = 0.0001", "λ₂ = 0.001"}
     for _, row in own.iterrows():
@@ -66,28 +69,20 @@ def test_a_grid_gives_a_line_for_each_combination_of_the_others(summary) -> None
     assert line["value"].tolist() == ["0.0001", "0.0005", "0.001"]
 
 
-def test_a_single_sweep_is_one_line(summary) -> None:
-    rows = sweeps(Summary(summary))
+def test_a_single_sweep_is_one_line(rows) -> None:
     own = rows[(rows["key"] == "parameters.epsilon") & (rows["metric"] == "global_accuracy")]
     assert own["value"].tolist() == ["1e-08", "0.01"]
     assert own["mean"].to_numpy() == pytest.approx([grid(1e-4, 1e-4) - 0.1, 0.2])
     assert set(own["others"]) == {""}
 
 
-def test_scenarios_sweep_the_federation_for_every_method(summary, tmp_path) -> None:
-    rows = sweeps(Summary(summary))
-    own = rows[rows["key"] == "federation.clients_per_round"]
-    assert set(own["type"]) == {"fedsdg", "fedavg"}
+def test_scenarios_sweep_the_federation_for_every_method(folder, rows) -> None:
     listed = [(key, set(part["type"])) for _, key, part in panels(rows)]
     assert listed[0] == ("federation.clients_per_round", {"fedsdg", "fedavg"})
-    assert [key for key, _ in listed[1:]] == [
-        "parameters.epsilon",
-        "parameters.lambda1",
-        "parameters.lambda2",
-    ]
+    parameters = [f"parameters.{name}" for name in ("epsilon", "lambda1", "lambda2")]
+    assert [key for key, _ in listed[1:]] == parameters
     assert "krum" not in set(rows["type"]), "nothing of it varies"
-    _, markdown, _ = write_table(summary, "sensitivity", tmp_path / "sensitivity")
-    text = markdown.read_text("utf-8")
+    text = markdown(folder, "sensitivity")
     assert "clients per round**" in text and "λ₁**" in text
 
 
@@ -104,12 +99,6 @@ def test_variants_of_a_method_are_told_apart_under_scenarios(summary_of) -> None
         {"fedsdg2": 0.52, "fedsdg5": 0.55, "uniform-weights2": 0.72, "uniform-weights5": 0.75}
     )
     assert set(own["others"]) == {""}
-
-
-def test_without_sweeps_the_table_says_so(summary_of, tmp_path) -> None:
-    summary = summary_of([run("fedavg", "fedavg", 0, 0.5), run("krum", "krum", 0, 0.4, f=1)])
-    _, markdown, _ = write_table(summary, "sensitivity", tmp_path / "sensitivity")
-    assert "No setting varies" in markdown.read_text("utf-8")
 
 
 def trials_of(scores, **more):
@@ -173,15 +162,21 @@ def test_the_table_names_best_values_failures_and_edges(searched):
         "mean (share)": 0.859375,
         "edges": "η_g high",
     }
-    text = to_markdown(table)
+    text = markdown(searched, "tuning")
     assert "2 (1 failed)" in text and "Seeds 100, 101" in text
 
 
-def test_the_figure_depends_on_the_search(searched, tmp_path):
-    *_, sidecar = write_figure(searched, "tuning", tmp_path / "tuning")
-    facts = json.loads(sidecar.read_text())
-    assert any(file.endswith("summary/search.json") for file in facts["inputs"])
-    assert [row["method"] for row in facts["numbers"]] == ["fedsdg", "local-only"]
+def test_the_figure_depends_on_the_search_until_it_is_gone(searched, written, tmp_path):
+    def figure():
+        *_, sidecar = write_figure(searched, "tuning", tmp_path / "tuning")
+        facts = json.loads(sidecar.read_text())
+        return any("search.json" in file for file in facts["inputs"]), facts["numbers"]
+
+    depends, numbers = figure()
+    assert depends and [row["method"] for row in numbers] == ["fedsdg", "local-only"]
+    summarise(written.runs, searched)
+    assert not (searched / "search.json").exists(), "that of a former call"
+    assert figure() == (False, [])
 
 
 def test_budgets_are_a_few_trials_and_all_of_them(searched, found):
@@ -194,15 +189,6 @@ def test_budgets_are_a_few_trials_and_all_of_them(searched, found):
     best = expected_best(scores)
     assert rows["mean"].tolist()[1:] == [best[3], best[11], best[15]]
     assert rows["trials"].tolist() == [2, 4, 12, 16]
-
-
-def test_without_a_search_the_page_says_so(searched, written, tmp_path):
-    summarise(written.runs, searched)
-    assert not (searched / "search.json").exists(), "that of a former call"
-    text = to_markdown(TABLES["tuning"](Summary(searched)))
-    assert "No search was made of this experiment's hyper-parameters." in text
-    paths = write_figure(searched, "tuning", tmp_path / "tuning")
-    assert json.loads(paths[-1].read_text())["numbers"] == []
 
 
 def test_the_search_made_here_goes_before_the_committed_one(tmp_path):
