@@ -34,7 +34,7 @@ from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.grid.runs import grid_runs
 from fedsdg.files import write_json
 from fedsdg.files.declarations import families, titles
-from fedsdg.files.places import run_below
+from fedsdg.files.places import CROSS, run_below
 
 from ..conftest import first_seeds_alone
 from .conftest import page_of
@@ -298,7 +298,7 @@ def test_robustness_is_the_loss_against_the_same_rule_without_attackers(referenc
 
 def test_regret_is_that_of_its_table(reference):
     table = pd.read_csv(reference / "across" / "regret.csv")
-    found = regret_map([Summary(reference / name) for name in ARENAS])
+    found = regret_map([Summary(reference / name) for name in CROSS])
     shown = [
         (column.group, name.text.removesuffix(" (oracle)"), one.value)
         for _, (name, *fields) in found.rows
