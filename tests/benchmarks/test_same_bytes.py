@@ -19,6 +19,7 @@ from fedsdg.experiment.restamping import kind_of, lacking
 from fedsdg.files import canonical_json
 from fedsdg.files.places import ARENAS, RECORDS
 from fedsdg.methods.choices import ATTACKS
+from tests.copies import keep_compiled
 
 NOTHING = {"renamed": {}, "exceptions": []}
 IS = {"experiment": "arena", "dataset": "digits", "skew": "iid", "label": "krum", "seed": 0}
@@ -363,6 +364,7 @@ def test_a_bit_a_column_and_runs_that_are_missing_are_found_through_real_runs(
     tree, copy = same_bytes.ROOT, tmp_path / "copy"
     for name in ("fedsdg", "config"):
         shutil.copytree(tree / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    keep_compiled(copy / "fedsdg")
     for name, (old, new) in PLANTED.items():
         fault = {"file": name, "old": old, "new": new}
         (copy / name).write_text(planted((tree / name).read_text(), fault))

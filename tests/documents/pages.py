@@ -12,7 +12,9 @@ A comment right above a block says it, unseen by readers:
 Blocks without a language are drawings and listings, and no code.
 
 As a program, ``python -P pages.py PAGE…`` follows pages in the working directory with the package
-that Python finds, also those blocks that other tests run, and prints where the package lies.
+that Python finds, those of which a test runs all blocks too. It prints where the package lies, and
+each page and command before what they print. A page that cannot be followed ends no other: what
+went wrong is printed after ``FAULT``, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -25,9 +27,11 @@ import runpy
 import shlex
 import sys
 import textwrap
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import yaml
 
@@ -117,6 +121,7 @@ def run_shell(text: str) -> None:
             name, _, value = words.pop(0).partition("=")
             variables[name] = value
         if words:
+            print(f"$ {line}")
             with _environment(variables):
                 _follow(line, [place for word in words for place in _expanded(word)])
 
@@ -130,9 +135,18 @@ def _follow(line: str, words: list[str]) -> None:
             status = end.code
         assert status in (0, None), f"{line!r} ended with {status}"
     elif program == "python" and len(arguments) == 1:
-        runpy.run_path(arguments[0], run_name="__main__")
+        _run_alone(arguments[0])
     else:
         raise AssertionError(f"{line!r} is no command that is run here; say why with `not run`")
+
+
+def _run_alone(script: str) -> None:
+    """Run a script for which there is no package of ours."""
+    with mock.patch.dict(sys.modules):
+        for name in [name for name in sys.modules if name.split(".")[0] == "fedsdg"]:
+            del sys.modules[name]
+        sys.modules["fedsdg"] = None  # type: ignore[assignment]
+        runpy.run_path(script, run_name="__main__")
 
 
 def _expanded(word: str) -> list[str]:
@@ -155,15 +169,31 @@ def run_python(block: Block, names: dict[str, Any]) -> None:
     exec(compile(textwrap.dedent(block.text), str(block), "exec"), names)
 
 
+def follow_pages(named: list[str]) -> int:
+    """Follow pages one after the other in the working directory; 1 where one has a fault."""
+    place, faults = Path.cwd(), 0
+    for page in named:
+        print(f"PAGE {page}")
+        shared: dict[str, Any] = {"__name__": page}
+        whole = _ALL.search((ROOT / page).read_text(encoding="utf-8"))
+        left_out = ("not run",) if whole else ("not run", "run by")
+        try:
+            for block in blocks(page):
+                if block.kind not in left_out:
+                    follow(block, shared, place)
+        except BaseException:
+            faults = 1
+            print("FAULT", traceback.format_exc())
+    return faults
+
+
 if __name__ == "__main__":
     # peft and timm import torchvision, which test environments may have for another torch.
     from fedsdg.models.torchvision_schemas import declare_torchvision_operators
 
     declare_torchvision_operators()
+    import peft  # noqa: F401
+    import timm  # noqa: F401
+
     print(fedsdg.__file__)
-    place = Path.cwd()
-    for page in sys.argv[1:]:
-        shared: dict[str, Any] = {"__name__": page}
-        for block in blocks(page):
-            if block.kind != "not run":
-                follow(block, shared, place)
+    sys.exit(follow_pages(sys.argv[1:]))

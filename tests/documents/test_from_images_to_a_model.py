@@ -1,13 +1,14 @@
-"""docs/from-images-to-a-model.md, followed to the letter with photographs that are drawn here."""
+"""docs/from-images-to-a-model.md, followed to the letter with photographs that are drawn here.
+
+By the wheel, in an empty folder; what comes of it is looked at in this process.
+"""
 
 import contextlib
 import io
 import json
 import re
-import runpy
 import shlex
 import shutil
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,62 +31,44 @@ from fedsdg.models.backbones import load_backbone
 from fedsdg.models.parameters import views
 from fedsdg.models.torchvision_schemas import declare_torchvision_operators
 from fedsdg.rng import stream
+from tests.documents import pages
 from tests.own_images import PHOTO_CLASSES, stamped, write_image, write_photographs
 
 declare_torchvision_operators()
 import peft  # noqa: E402, F401
 import timm  # noqa: E402, F401
 
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs/from-images-to-a-model.md"
+PAGE = "docs/from-images-to-a-model.md"
 FILES = ["photos.yaml"]
 RUN = "results/runs/photos/photos/clients~8/domains/fedsdg/seed~0"
 
 
-def blocks(language):
-    """The code blocks of a language, in the order of the page."""
-    pattern = rf"^```{language}\n(.*?)^```$"
-    return re.findall(pattern, PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-
-
-def alone(script):
-    """Run a script for which there is no package of ours."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in sys.modules if name.split(".")[0] == "fedsdg"]:
-            patch.delitem(sys.modules, name)
-        patch.setitem(sys.modules, "fedsdg", None)
-        runpy.run_path(script, run_name="__main__")
-
-
 def follow(line):
-    """What a line of the page prints."""
+    """What a further command prints, in this process."""
     program, *arguments = shlex.split(line)
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
-        if program == "python":
-            alone(*arguments)
-        else:
-            assert program == "fedsdg" and main(arguments) == 0, line
+        assert program == "fedsdg" and main(arguments) == 0, line
     return said.getvalue()
 
 
 @pytest.fixture(scope="module")
-def followed(tmp_path_factory):
-    """The folder in which the page was followed, and what its commands printed."""
+def followed(installed, tmp_path_factory):
+    """The folder in which the page was followed from the wheel, and what its commands printed."""
     folder = tmp_path_factory.mktemp("followed")
     write_photographs(folder / "photos")
     for file in sorted((folder / "photos").glob("*/horse/*.jpg")):
         Image.open(file).save(file.with_suffix(".png"))
         file.unlink()
-    (folder / "photos.yaml").write_text(*blocks("yaml"), encoding="utf-8")
-    (folder / "predict.py").write_text(*blocks("python"), encoding="utf-8")
+    done = installed.python(pages.__file__, PAGE, cwd=folder)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    _, *printed = re.split(r"^\$ .*\n", done.stdout, flags=re.MULTILINE)
+    assert len(printed) == 6
     with pytest.MonkeyPatch.context() as patch:
         for variable in ("FEDSDG_CONFIG", "FEDSDG_STORE", "FEDSDG_DATA"):
             patch.delenv(variable, raising=False)
         patch.chdir(folder)
-        lines = [line for block in blocks("sh") for line in block.splitlines()]
-        assert len(lines) == 6
-        yield SimpleNamespace(folder=folder, printed=[*map(follow, lines)])
+        yield SimpleNamespace(folder=folder, printed=printed)
 
 
 @pytest.fixture(scope="module")

@@ -1,92 +1,119 @@
-"""The commands of README and documents, from the wheel alone in empty folders.
+"""Every command and block of code of README and documents, from the wheel alone.
 
-The default config is a small one, since that of the package trains for minutes; configs that the
-pages name, such as `smoke`, are those of the wheel.
+The pages are followed in one folder, so that what one has computed the next finds, and in one
+process. Configs are small ones, since that of the package trains for minutes; test_wheel.py runs
+the wheel's own. Pages with a test of their own name it; what takes minutes says why it is not run.
 """
 
 import os
+import re
 import shlex
-import subprocess
-import sys
+from types import SimpleNamespace
 
 import nbclient
 import nbformat
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from fedsdg.cli.main import parser
 from tests.documents import pages
-from tests.documents.pages import blocks, small_config
+from tests.documents.pages import DOCS, ROOT, blocks, small_config
 from tests.own_images import write_photographs
 
 pytestmark = pytest.mark.slow
 
-DOCS = pages.DOCS
+RUN = {
+    page: found
+    for page in pages.pages()
+    if (found := [one for one in blocks(page) if one.kind not in ("not run", "run by")])
+}
+#: Their blocks read files of the record, as a checkout has them; all others go without a checkout.
+OF_THE_RECORD = [
+    page for page, found in RUN.items() if any("results/reference/" in one.text for one in found)
+]
+
+
+def readme_commands() -> list[str]:
+    """The lines of the README's block that this test runs."""
+    (block,) = (one for one in blocks("README.md") if one.kind == "run by")
+    return block.text.splitlines()
+
+
+def write_uploads(folder) -> None:
+    """What docs/aggregate.md has at hand: files of a server and of clients, controls, counts."""
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.randn(40, generator=generator)
+    save_file({"w": theta}, folder / "g.safetensors")
+    for name in ("clients", "controls"):
+        (folder / name).mkdir()
+        for k in range(3):
+            moved = theta + 0.1 * torch.randn(40, generator=generator) + 0.05
+            facts = {"num_samples": str(10 + k)}
+            save_file({"w": moved}, folder / name / f"client-{k}.safetensors", metadata=facts)
+    (folder / "all.json").write_text("[10, 11, 12]")
 
 
 @pytest.fixture(scope="module")
-def environment(installed, tmp_path_factory):
-    """What a shell in which the wheel is installed has, with a small default config."""
+def followed(installed, tmp_path_factory):
+    """The folder, the environment of its shell, and what each page printed there."""
+    folder = tmp_path_factory.mktemp("pages")
     default = tmp_path_factory.mktemp("default") / "config.yaml"
     default.write_text(small_config("config"), encoding="utf-8")
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("FEDSDG_")}
-    more = {"PYTHONPATH": str(installed.site), "FEDSDG_CONFIG": str(default), "MPLBACKEND": "agg"}
-    return kept | more
-
-
-def follow(page, folder, environment, installed):
-    """Run every block of a page in a folder, in one process that has the wheel's code."""
-    done = subprocess.run(
-        [sys.executable, "-P", pages.__file__, page],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
+    # A file of this name takes the place of the package's own.
+    (folder / "smoke").write_text(small_config("smoke"), encoding="utf-8")
+    write_uploads(folder)
+    write_photographs(folder / "photos/pets")
+    (method,) = (one for one in blocks("docs/compare.md") if one.kind == "file")
+    (folder / "my_method.py").write_text(method.text)
+    (folder / "README.md").write_text(f"```sh\n{readme_commands()[0]}\n```\n")
+    more = {"FEDSDG_CONFIG": str(default), "MPLBACKEND": "agg"}
+    printed = {}
+    alone = [page for page in RUN if page not in OF_THE_RECORD]
+    for part in ([str(folder / "README.md"), *alone], OF_THE_RECORD):
+        done = installed.python(pages.__file__, *part, cwd=folder, **more)
+        place, *said = re.split(r"^PAGE (\S+)\n", done.stdout, flags=re.MULTILINE)
+        assert place.strip() == str(installed.package / "__init__.py"), done.stderr[-3000:]
+        printed |= dict(zip(said[::2], said[1::2], strict=True))
+        if not (folder / "results/reference").exists():
+            (folder / "results/reference").symlink_to(ROOT / "results/reference")
+    return SimpleNamespace(
+        folder=folder, environment=installed.environment | more, printed=printed, place=place
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.splitlines()[0] == str(installed.package / "__init__.py")
-    return done
 
 
-def test_the_readme_checks_a_method_in_an_empty_folder(empty, installed):
-    """Its second line trains for minutes; docs/compare.md and the command's own tests run it."""
-    (block,) = (one for one in blocks("README.md") if one.kind == "run by")
-    check, compare = (shlex.split(line, comments=True) for line in block.text.splitlines())
+@pytest.mark.parametrize("page", RUN)
+def test_every_block_runs(page, followed):
+    assert "\nFAULT" not in f"\n{followed.printed[page]}", followed.printed[page][-3000:]
+
+
+def test_the_readme_checks_a_method(followed):
+    """Its second line trains for minutes; the command's own tests run it."""
+    check, compare = (shlex.split(line, comments=True) for line in readme_commands())
     assert check == ["fedsdg", "check", "my_method.py"]
     assert parser().parse_args(compare[1:]).file == ["my_method.py"]
-    (method,) = (one for one in blocks("docs/compare.md") if one.kind == "file")
-    (empty / "my_method.py").write_text(method.text)
-    done = installed(*check[1:], cwd=empty)
-    assert done.returncode == 0, done.stdout + done.stderr
+    said = followed.printed[str(followed.folder / "README.md")]
+    assert "my_method.py: " in said and "\nFAULT" not in said
 
 
-@pytest.mark.parametrize("page", ["docs/own-data.md", "docs/models.md"])
-def test_a_page_runs_in_an_empty_folder(page, empty, environment, installed):
-    if page == "docs/own-data.md":
-        write_photographs(empty / "photos/pets")
-    follow(page, empty, environment, installed)
-
-
-def test_photographs_become_a_model_in_an_empty_folder(empty, environment, installed):
-    write_photographs(empty / "photos")
-    done = follow("docs/from-images-to-a-model.md", empty, environment, installed)
-    assert "on 56 images (its test set)" in done.stdout
-    assert (empty / "results/again/result.json").is_file()
-
-
-def test_tutorial_and_notebook_run_in_an_empty_folder(empty, environment, installed, monkeypatch):
-    """With the wheel's own `smoke`; the notebook finds the tutorial's runs finished."""
-    follow("docs/tutorial.md", empty, environment, installed)
-    for name in set(os.environ) - set(environment):
+def test_the_notebook_runs_and_finds_the_tutorials_runs(followed, monkeypatch):
+    for name in set(os.environ) - set(followed.environment):
         monkeypatch.delenv(name)
-    for name, value in environment.items():
+    for name, value in followed.environment.items():
         monkeypatch.setenv(name, value)
     notebook = nbformat.read(DOCS / "quickstart.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell for cell in code if cell.outputs or cell.execution_count] == [], "clear outputs"
     place = nbformat.v4.new_code_cell("import fedsdg; fedsdg.__file__")
     notebook.cells.append(place)
-    resources = {"metadata": {"path": str(empty)}}
-    nbclient.NotebookClient(notebook, timeout=300, resources=resources).execute()
-    assert place.outputs[0]["data"]["text/plain"] == repr(str(installed.package / "__init__.py"))
+    resources = {"metadata": {"path": str(followed.folder)}}
+    nbclient.NotebookClient(
+        notebook, timeout=300, kernel_name="python3", resources=resources
+    ).execute()
+    assert place.outputs[0]["data"]["text/plain"] == repr(followed.place.strip())
     printed = "".join(o.get("text", "") for cell in notebook.cells for o in cell.get("outputs", ()))
     assert "2 runs, 2 of them finished before" in printed
+    table, plot = code[-2].outputs, code[-1].outputs
+    assert re.search(r"fedavg +fedsdg", table[-1]["data"]["text/plain"])
+    assert any("image/png" in output.get("data", {}) for output in plot)

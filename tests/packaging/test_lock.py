@@ -75,8 +75,9 @@ def pip(*arguments: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", OTHERS)
-def test_every_pin_has_a_wheel(version, tmp_path):
+def test_every_pin_has_a_wheel_for_the_newest_python(tmp_path):
+    """So have those between it and the one that tests run on; CI installs the lock on each."""
+    version = OTHERS[-1]
     pins = wanted(version)
     assert len(pins) > 150 and len(pins) == len({one.name for one in pins})
     asked = [one for one in pins if not serves(one, version)]

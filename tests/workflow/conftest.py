@@ -1,6 +1,5 @@
 """A copy of the workflow in a folder of its own, and Snakemake as a reader would call it."""
 
-import contextlib
 import functools
 import json
 import os
@@ -15,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.copies import keep_compiled
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -159,11 +160,7 @@ def copy_workflow(folder: Path, commands: Path) -> Project:
     for part in ("workflow", "config", "profiles", "fedsdg", "benchmarks"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / part, folder / part, ignore=ignored)
-    # What the code behind the rules was read as, which takes seconds; its name is the code's hash.
-    (folder / "fedsdg/__pycache__").mkdir()
-    for kept in (ROOT / "fedsdg/__pycache__").glob("reach-*.json"):
-        with contextlib.suppress(FileNotFoundError):
-            shutil.copy(kept, folder / "fedsdg/__pycache__")
+    keep_compiled(folder / "fedsdg")
     shutil.copy(ROOT / "Snakefile", folder)
     return Project(folder, commands)
 

@@ -15,6 +15,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from tests.copies import keep_compiled
+
 ROOT = Path(__file__).resolve().parents[2]
 
 RULE = '''"""The mean of updates that are cut to a length."""
@@ -159,6 +161,7 @@ def copy(tmp_path_factory):
         shutil.copytree(ROOT / name, place / name, ignore=skipped)
     for name, text in ROWS.items():
         (place / "fedsdg" / name).write_text(text, encoding="utf-8")
+    keep_compiled(place / "fedsdg")
     for name, edits in EDITS.items():
         file = place / "fedsdg" / name
         text = file.read_text(encoding="utf-8")

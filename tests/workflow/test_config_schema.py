@@ -160,10 +160,7 @@ def test_what_methods_cannot_do_is_said_before_any_job(project):
     assert refused.returncode != 0
     assert "error: methods: krum: too few" in refused.stdout
     assert "the config cannot be run, as said above" in refused.stdout
-    assert not (project.folder / "calls.jsonl").exists() and not refused.stdout.count(
-        "Finished job"
-    )
-    assert project.snakemake(*asked).returncode == 0
+    assert not (project.folder / "calls.jsonl").exists() and "Finished job" not in refused.stdout
 
 
 def test_snakemake_refuses_before_it_plans_anything(project):

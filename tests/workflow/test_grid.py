@@ -54,16 +54,33 @@ def test_where_all_parameters_are_trained_no_backbone_is_made(project):
 FILE_NAME = re.compile(r"[\w~./-]+\.(?:parquet|safetensors|json|md|csv|tex|pdf|svg|png)\b")
 
 
-def test_the_log_is_a_line_for_each_job_and_no_wall_of_file_names(project):
-    done = project.snakemake("--cores", "2", "--configfile", "config/smoke.yaml")
+def test_the_log_is_a_line_for_each_job_and_every_command_sees_the_effective_config(project):
+    write_config(project, "seeds: [7]")
+    files = ("--configfile", "config/smoke.yaml", "more.yaml")
+    done = project.snakemake("--cores", "2", *files, "--config", "experiment=tried")
     assert done.returncode == 0, done.stdout
     jobs = re.findall(r"^Job \d+: (.*)$", done.stdout, re.MULTILINE)
     steps = re.findall(r"^(\d+) of (\d+) steps", done.stdout, re.MULTILINE)
-    assert "Train all runs of smoke" in jobs
+    assert "Train all runs of tried" in jobs
     assert len(jobs) == len(steps) == int(steps[-1][1])
     # The last says where a person looks, and no other names a file.
-    assert jobs[-1].startswith("All of smoke is there: results/tables/smoke/, ")
-    assert FILE_NAME.findall(done.stdout) == ["results/claims/smoke.md"]
+    assert jobs[-1].startswith("All of tried is there: results/tables/tried/, ")
+    assert FILE_NAME.findall(done.stdout) == ["results/claims/tried.md"]
+    for command in ("partition", "pretrain", "run"):
+        (call,) = project.calls(command)
+        config = yaml.safe_load(call["config"])
+        assert config["experiment"] == "tried"
+        assert config["seeds"] == [7]
+        assert config["federation"]["rounds"] == 6
+        assert config["federation"]["clients"] == 20
+        assert config["training"]["eta_g"] == 0.003
+    (partition,) = project.calls("partition")
+    assert partition["given"] == {
+        "dataset": ["digits"],
+        "clients": ["20"],
+        "skew": ["dirichlet~0.3"],
+        "output": ["results/partitions/digits/clients~20/dirichlet~0.3/seed~7.parquet"],
+    }
 
 
 def test_the_reason_of_a_job_is_told_on_demand(project):
@@ -101,35 +118,6 @@ def test_works_from_another_folder(project, tmp_path):
     assert re.search(r"train_grid +1\b", dry.stdout)
 
 
-def test_every_command_sees_the_effective_config(project):
-    write_config(project, "seeds: [7]")
-    done = project.snakemake(
-        "runs",
-        "--cores=2",
-        "--configfile",
-        "config/smoke.yaml",
-        "more.yaml",
-        "--config",
-        "experiment=tried",
-    )
-    assert done.returncode == 0, done.stdout
-    for command in ("partition", "pretrain", "run"):
-        for call in project.calls(command):
-            config = yaml.safe_load(call["config"])
-            assert config["experiment"] == "tried"
-            assert config["seeds"] == [7]
-            assert config["federation"]["rounds"] == 6
-            assert config["federation"]["clients"] == 20
-            assert config["training"]["eta_g"] == 0.003
-    (partition,) = project.calls("partition")
-    assert partition["given"] == {
-        "dataset": ["digits"],
-        "clients": ["20"],
-        "skew": ["dirichlet~0.3"],
-        "output": ["results/partitions/digits/clients~20/dirichlet~0.3/seed~7.parquet"],
-    }
-
-
 @pytest.mark.slow
 def test_threads_are_the_configs_whatever_cores_there_are(project):
     cell = "results/runs/label-skew/digits/clients~20/dirichlet~0.1/fedavg/seed~0/result.json"
@@ -146,7 +134,6 @@ def test_threads_are_the_configs_whatever_cores_there_are(project):
 def test_the_grid_trains_in_as_many_processes_as_there_are_cores(finished):
     (call,) = finished.calls("run")
     assert call["given"] == {"grid": [], "runs-only": [], "jobs": ["2"]}
-    assert finished.snakemake("--lint").returncode == 0, "without cores, too"
 
 
 def test_the_dearest_cells_train_first(finished_cells):

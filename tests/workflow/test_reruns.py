@@ -3,75 +3,22 @@
 import os
 import re
 import resource
+from collections import Counter
 
 import pytest
 
 from .conftest import CELLS, jobs_of
 
-AFTER_TRAINING = {
-    "summarise_runs": 1,
-    "render": 1,
-    "verify_runs": 1,
-}
+AFTER_TRAINING = {"summarise_runs": 1, "render": 1, "verify_runs": 1}
 #: The job of the grid takes from the store what has not changed (tests/experiment/test_grid.py).
 GRID = {"train_grid": 1, **AFTER_TRAINING}
+PAGES = {"render": 1, "verify_runs": 1}
 
 PLUGIN = """
 from fedsdg.methods.families import METHODS as TABLE
 
 METHODS = {"clipped": TABLE["fedavg"]}
 """
-
-LESS_LIKELY = [
-    ("analysis/tables/render.py", {"render": 1, "verify_runs": 1}),
-    ("analysis/summarise.py", AFTER_TRAINING),
-    ("data/skew.py", {"partition_clients": 3, **GRID}),
-    ("experiment/backbones/pretraining.py", {"pretrain_backbone": 1, **GRID}),
-]
-
-
-def test_a_second_run_has_nothing_to_do_and_says_so_at_once(finished):
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    second = finished.snakemake("--cores", "2")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert second.returncode == 0
-    assert "Nothing to be done" in second.stdout
-    # Processor time: the clock would measure the machine's other work too.
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 6
-
-
-@pytest.mark.parametrize(
-    ("file", "expected"),
-    [
-        ("analysis/plots/style.py", {"render": 1, "verify_runs": 1}),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in LESS_LIKELY),
-        ("aggregation/rules/krum.py", GRID),
-    ],
-)
-def test_an_edited_source_redoes_what_depends_on_it(finished, file, expected):
-    finished.edit(f"fedsdg/{file}")
-    assert finished.planned() == expected
-
-
-@pytest.mark.parametrize(
-    ("file", "cells"),
-    # Krum and Multi-Krum, for three skews.
-    [("aggregation/rules/krum.py", 6), ("federation/local_training.py", 39)],
-)
-def test_an_edited_source_trains_the_cells_that_reach_it(finished_cells, file, cells):
-    finished_cells.edit(f"fedsdg/{file}")
-    assert finished_cells.planned(*CELLS) == {"train_cell": cells, **AFTER_TRAINING}
-
-
-def test_the_checkpoint_that_training_starts_from_is_an_input(project):
-    (project.folder / "start.yaml").write_text("adapters: {start: taken/global}")
-    asked = ("--configfile", "start.yaml", "--until", "train_grid")
-    lacking = project.snakemake("--dry-run", "--cores", "1", *asked)
-    assert lacking.returncode and "adapter_config.json is missing" in lacking.stdout
-    (project.folder / "taken/global").mkdir(parents=True)
-    for name in ("adapter_config.json", "adapter_model.safetensors"):
-        (project.folder / "taken/global" / name).touch()
-    assert project.planned(*asked)["train_grid"] == 1
 
 
 def change(project, old: str, new: str) -> None:
@@ -89,10 +36,87 @@ def entry(project, kind: str) -> str:
     return line
 
 
-def test_lambda_of_one_method_trains_that_method_alone(finished_cells):
-    own = entry(finished_cells, "fedsdg")
-    change(finished_cells, own, re.sub(r"lambda1: [^,}]+", "lambda1: 0.0002", own))
-    assert finished_cells.planned(*CELLS) == {"train_cell": 3, **AFTER_TRAINING}
+def planned_cells(project) -> Counter[str]:
+    """Method -> number of its cells that would be trained; all after training follows."""
+    dry = project.snakemake("--dry-run", "--cores", "2", *CELLS)
+    cells = Counter(re.findall(r"^Job \d+: Train (\S+)", dry.stdout, re.MULTILINE))
+    trained = {"train_cell": cells.total()} if cells else {}
+    assert jobs_of(dry) == {**trained, **AFTER_TRAINING}
+    return cells
+
+
+def test_a_second_run_has_nothing_to_do_and_says_so_at_once(finished):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    second = finished.snakemake("--cores", "2")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert second.returncode == 0
+    assert "Nothing to be done" in second.stdout
+    # Processor time: the clock would measure the machine's other work too.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 6
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("analysis/plots/style.py", PAGES),
+        ("analysis/summarise.py", AFTER_TRAINING),
+        ("data/skew.py", {"partition_clients": 3, **GRID}),
+        ("experiment/backbones/pretraining.py", {"pretrain_backbone": 1, **GRID}),
+        ("aggregation/rules/krum.py", GRID),
+    ],
+)
+def test_an_edited_source_redoes_what_depends_on_it(finished, file, expected):
+    finished.edit(f"fedsdg/{file}")
+    assert finished.planned() == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("evaluate_every: 5", "evaluate_every: 4", GRID),
+        ("min_samples: 12", "min_samples: 10", {"partition_clients": 3, **GRID}),
+        ("    depth: 6", "    depth: 5", {"pretrain_backbone": 1, **GRID}),
+        ("seeds: [0, 1, 2, 3, 4]", "seeds: [0, 1, 2, 3, 4, 5]", {"partition_clients": 3, **GRID}),
+    ],
+)
+def test_an_edited_section_redoes_what_depends_on_it(finished, old, new, expected):
+    change(finished, old, new)
+    assert finished.planned() == expected
+
+
+@pytest.mark.slow
+def test_an_edited_source_trains_the_cells_that_reach_it(finished_cells):
+    """All at once, for three skews: each edit concerns the cells that it should, and no others."""
+    project = finished_cells
+    project.edit("fedsdg/aggregation/rules/krum.py")
+    own = entry(project, "fedsdg")
+    change(project, own, re.sub(r"lambda1: [^,}]+", "lambda1: 0.0002", own))
+    plugin = project.folder / "clipped.py"
+    plugin.write_text(PLUGIN)
+    change(project, "experiment: label-skew\n", "experiment: label-skew\nplugins: [clipped.py]\n")
+    more = "  - {type: krum, name: krum-0, f: 0}\n  - clipped\n"
+    change(project, entry(project, "local-only"), more)
+    changed = ("krum", "multikrum", "fedsdg", "krum-0", "clipped")
+    assert planned_cells(project) == dict.fromkeys(changed, 3)
+    done = project.snakemake("--cores", "2", *CELLS)
+    assert done.returncode == 0, done.stdout
+    plugin.write_text(f"{PLUGIN}# edited\n")
+    assert planned_cells(project) == {"clipped": 3}
+
+
+@pytest.mark.slow
+def test_a_setting_of_training_trains_whom_it_concerns_and_redoes_nothing_upstream(finished_cells):
+    """But FedSDG, whose entry has an η_m of its own: that is what its runs are made with."""
+    change(finished_cells, "  eta_m: 0.1\n", "  eta_m: 0.2\n")
+    cells = planned_cells(finished_cells)
+    assert len(cells) == 12 and "fedsdg" not in cells
+
+
+@pytest.mark.slow
+def test_a_method_less_trains_nothing(finished_cells):
+    change(finished_cells, entry(finished_cells, "local-only"), "")
+    assert planned_cells(finished_cells) == {}
 
 
 def test_what_concerns_no_result_redoes_nothing(finished):
@@ -115,32 +139,21 @@ def test_what_concerns_no_result_redoes_nothing(finished):
         change(finished, own, f"  - {{{', '.join(reversed(keys))}}}\n")
     change(finished, "seeds: [100, 101]", "seeds: [100]")
     change(finished, "checkpoint_seconds: 30", "checkpoint_seconds: 5")
+    # A plugin of which no method takes part.
+    (finished.folder / "clipped.py").write_text(PLUGIN)
+    change(finished, "experiment: label-skew\n", "experiment: label-skew\nplugins: [clipped.py]\n")
     assert finished.planned() == {}
 
 
-@pytest.mark.slow
-def test_a_setting_of_training_trains_whom_it_concerns_and_redoes_nothing_upstream(finished_cells):
-    """But FedSDG, whose entry has an η_m of its own: that is what its runs are made with."""
-    change(finished_cells, "  eta_m: 0.1\n", "  eta_m: 0.2\n")
-    assert finished_cells.planned(*CELLS) == {"train_cell": 36, **AFTER_TRAINING}
-
-
-@pytest.mark.slow
-def test_rounds_and_evaluation_belong_to_training(finished):
-    change(finished, "evaluate_every: 5", "evaluate_every: 4")
-    assert finished.planned() == GRID
-
-
-@pytest.mark.slow
-def test_the_partition_section_redoes_partitions_but_not_the_backbone(finished):
-    change(finished, "min_samples: 12", "min_samples: 10")
-    assert finished.planned() == {"partition_clients": 3, **GRID}
-
-
-@pytest.mark.slow
-def test_the_backbone_section_redoes_the_backbone_but_not_the_partitions(finished):
-    change(finished, "    depth: 6", "    depth: 5")
-    assert finished.planned() == {"pretrain_backbone": 1, **GRID}
+def test_the_checkpoint_that_training_starts_from_is_an_input(project):
+    (project.folder / "start.yaml").write_text("adapters: {start: taken/global}")
+    asked = ("--configfile", "start.yaml", "--until", "train_grid")
+    lacking = project.snakemake("--dry-run", "--cores", "1", *asked)
+    assert lacking.returncode and "adapter_config.json is missing" in lacking.stdout
+    (project.folder / "taken/global").mkdir(parents=True)
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (project.folder / "taken/global" / name).touch()
+    assert project.planned(*asked)["train_grid"] == 1
 
 
 @pytest.mark.slow
@@ -160,54 +173,12 @@ def test_a_backbone_is_made_anew_where_it_is_asked_for_or_the_records_has_change
     assert jobs_of(project.snakemake(*asked)) == {"pretrain_backbone": 1}
 
 
-def test_a_new_seed_needs_its_partitions_and_every_cell(finished):
-    change(finished, "seeds: [0, 1, 2, 3, 4]", "seeds: [0, 1, 2, 3, 4, 5]")
-    assert finished.planned() == {"partition_clients": 3, **GRID}
-
-
-@pytest.mark.slow
-def test_a_new_method_trains_alone(finished_cells):
-    last = entry(finished_cells, "local-only")
-    change(finished_cells, last, f"{last}  - {{type: krum, name: krum-0, f: 0}}\n")
-    assert finished_cells.planned(*CELLS) == {"train_cell": 3, **AFTER_TRAINING}
-
-
-@pytest.mark.slow
-def test_an_edited_plugin_trains_its_own_methods_alone(finished_cells):
-    """Whose file it is: methods of the table do not depend on it."""
-    finished = finished_cells
-    plugin = finished.folder / "clipped.py"
-    plugin.write_text(PLUGIN)
-    change(finished, "experiment: label-skew\n", "experiment: label-skew\nplugins: [clipped.py]\n")
-    assert finished.planned(*CELLS) == {}
-    last = entry(finished, "local-only")
-    change(finished, last, f"{last}  - clipped\n")
-    assert finished.planned(*CELLS) == {"train_cell": 3, **AFTER_TRAINING}
-    done = finished.snakemake("--cores", "2", *CELLS)
-    assert done.returncode == 0, done.stdout
-    plugin.write_text(f"{PLUGIN}# edited\n")
-    assert finished.planned(*CELLS) == {"train_cell": 3, **AFTER_TRAINING}
-
-
-@pytest.mark.slow
-def test_a_method_less_trains_nothing(finished_cells):
-    change(finished_cells, entry(finished_cells, "local-only"), "")
-    assert finished_cells.planned(*CELLS) == AFTER_TRAINING
-
-
-@pytest.mark.slow
-def test_a_lost_table_comes_back(finished):
-    (finished.folder / "results/tables/label-skew/main.tex").unlink()
-    assert finished.planned() == {"render": 1, "verify_runs": 1}
-
-
 @pytest.mark.slow
 def test_experiments_share_partitions_and_keep_their_runs_apart(finished):
-    planned = finished.planned("--configfile", "config/smoke.yaml")
-    assert "partition_clients" not in planned
-    assert planned["train_grid"] == 1
     # Six seeds of a skew that two experiments have: the five that were there come out the same.
     (finished.folder / "more.yaml").write_text("seeds: [0, 1, 2, 3, 4, 5]\nexperiment: more\n")
     done = finished.snakemake("--cores", "2", "--configfile", "more.yaml")
-    assert done.returncode == 0 and finished.calls("partition")[-1]["config"] != ""
+    assert done.returncode == 0 and len(finished.calls("partition")) > 3
     assert finished.planned() == {}
+    smoke = finished.planned("--configfile", "config/smoke.yaml")
+    assert "partition_clients" not in smoke and smoke["train_grid"] == 1
