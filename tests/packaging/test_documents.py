@@ -27,6 +27,7 @@ RUN = {
     page: found
     for page in pages.pages()
     if (found := [one for one in blocks(page) if one.kind not in ("not run", "run by")])
+    and not pages.has_its_test(page)
 }
 #: Their blocks read files of the record, as a checkout has them; all others go without a checkout.
 OF_THE_RECORD = [

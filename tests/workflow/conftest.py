@@ -186,15 +186,16 @@ def project(tmp_path: Path, stand_in: Path) -> Project:
     return copy_workflow(tmp_path / "project", stand_in)
 
 
-#: With which every cell is a job; without it the small grid is one.
-CELLS = ("--workflow-profile", "profiles/gpu")
+#: With which every cell of one skew is a job; without it the small grid is one.
+CELLS = ("--workflow-profile", "profiles/gpu", "--config", "training={device: cuda}")
+CELLS += ("skews=[dirichlet~0.3]",)
 
 
 @pytest.fixture(scope="session")
 def finish(
     tmp_path_factory: pytest.TempPathFactory, stand_in: Path
 ) -> Callable[[tuple[str, ...]], Project]:
-    """Runs the whole default grid by the stand-in, once for all tests with the same options."""
+    """Runs the default grid by the stand-in, once for all tests with the same options."""
 
     @functools.cache
     def finish(options: tuple[str, ...]) -> Project:
@@ -214,5 +215,5 @@ def finished(finish: Callable[[tuple[str, ...]], Project], tmp_path: Path) -> Pr
 
 @pytest.fixture
 def finished_cells(finish: Callable[[tuple[str, ...]], Project], tmp_path: Path) -> Project:
-    """A checkout in which the whole default grid was run, a job for each cell."""
+    """A checkout in which the cells of one skew were run, a job for each."""
     return finish(CELLS).copy(tmp_path / "project")

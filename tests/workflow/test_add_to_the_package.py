@@ -173,11 +173,6 @@ def copy(tmp_path_factory):
     return place
 
 
-def run(place, *words):
-    """What `fedsdg …` of the copy prints."""
-    return python(place, "-m", "fedsdg", *words)
-
-
 def python(place, *words):
     done = subprocess.run(
         [sys.executable, *words],
@@ -191,16 +186,47 @@ def python(place, *words):
     return done.stdout
 
 
+#: What the copy's package answers, in one process: the methods, a step, sentences on wrong configs.
+ASKED = """
+import contextlib, io, json
+import numpy as np
+from fedsdg.aggregation import aggregate
+from fedsdg.cli import main
+from fedsdg.experiment.config_files import load_config
+
+with contextlib.redirect_stdout(io.StringIO()) as methods:
+    assert main(["methods"]) == 0
+clients = np.array([[3.0, 4.0], [0.0, 0.5]])
+step = aggregate({"type": "cut-mean", "length": 1}, np.zeros(2), clients).parameters
+sentences = []
+for wrong in ("methods=[{type: cut-mean, lenght: 1}]", "conditions={dim: {light: 2}}",
+              "conditions={attack: {type: flat, share: 0.2, height: 11}}"):
+    try:
+        load_config((), [wrong])
+    except ValueError as error:
+        sentences.append(str(error))
+print(json.dumps([methods.getvalue(), step.tolist(), sentences]))
+"""
+
+
 def test_two_files_each():
     """One is new or the other's row; a condition has no row: what it does is the second."""
     assert len(ROWS) == 3 and len(EDITS) == 5
 
 
-def test_command_documents_and_schema_show_them(copy, monkeypatch):
+def test_command_aggregate_and_configs_know_them(copy, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    lines = {line.split()[0]: line for line in run(copy, "methods").splitlines()}
+    methods, step, sentences = json.loads(python(copy, "-c", ASKED))
+    lines = {line.split()[0]: line for line in methods.splitlines()}
     assert "CutMean" in lines["cut-mean"] and "length=2.0" in lines["cut-mean"]
     assert "Mean + Ridge, " in lines["ridge"] and "rho=0.5" in lines["ridge"]
+    assert step == pytest.approx([0.3, (0.8 + 0.5) / 2])
+    assert "no parameter 'lenght'; did you mean 'length'?" in sentences[0]
+    assert sentences[1] == "conditions.dim.light is 2, but must be at most 1"
+    assert sentences[2] == "conditions.attack.height is 11, but must be at most 10"
+
+
+def test_documents_and_schema_show_them(copy):
     page = (copy / "docs/methods.md").read_text(encoding="utf-8")
     assert "c, the greatest length of an update" in page and "Ridge (`ridge`)" in page
     keys = (copy / "docs/config.md").read_text(encoding="utf-8")
@@ -213,31 +239,6 @@ def test_command_documents_and_schema_show_them(copy, monkeypatch):
     before = json.loads((ROOT / "fedsdg/declarations.json").read_text())["methods"]
     after = json.loads((copy / "fedsdg/declarations.json").read_text())["methods"]
     assert [one for one in after if one["name"] not in ("cut-mean", "ridge")] == before
-
-
-def test_aggregate_knows_the_rule(copy):
-    code = (
-        "import numpy as np\nfrom fedsdg.aggregation import aggregate\n"
-        "found = aggregate({'type': 'cut-mean', 'length': 1}, np.zeros(2),"
-        " np.array([[3.0, 4.0], [0.0, 0.5]]))\n"
-        "print(found.parameters.tolist())"
-    )
-    step = json.loads(python(copy, "-c", code))
-    assert step == pytest.approx([0.3, (0.8 + 0.5) / 2])
-
-
-def test_a_config_is_checked_against_them(copy):
-    code = (
-        "from fedsdg.experiment.config_files import load_config\n"
-        "for wrong in ('methods=[{type: cut-mean, lenght: 1}]', 'conditions={dim: {light: 2}}',\n"
-        "              'conditions={attack: {type: flat, share: 0.2, height: 11}}'):\n"
-        "    try:\n        load_config((), [wrong])\n"
-        "    except ValueError as error:\n        print(error)\n"
-    )
-    said = python(copy, "-c", code).splitlines()
-    assert "no parameter 'lenght'; did you mean 'length'?" in said[0]
-    assert said[1] == "conditions.dim.light is 2, but must be at most 1"
-    assert said[2] == "conditions.attack.height is 11, but must be at most 10"
 
 
 def read_rows(results, method, column=None):
@@ -256,7 +257,7 @@ def test_runs_tables_and_figures_show_them(copy):
         "conditions={attack: {type: flat, share: 0.2}, dim: {light: 0.25}}",
         "federation.global_images=100",
     ]  # fmt: skip
-    run(copy, "run", "--grid", "--set", *settings)
+    python(copy, "-m", "fedsdg", "run", "--grid", "--jobs", "1", "--set", *settings)
     results = copy / "results"
     assert len(list((results / "runs/added").rglob("result.json"))) == 3
     assert read_rows(results, "cut-mean", "dimmed") == {0.75}

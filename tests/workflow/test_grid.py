@@ -120,7 +120,7 @@ def test_works_from_another_folder(project, tmp_path):
 
 @pytest.mark.slow
 def test_threads_are_the_configs_whatever_cores_there_are(project):
-    cell = "results/runs/label-skew/digits/clients~20/dirichlet~0.1/fedavg/seed~0/result.json"
+    cell = "results/runs/label-skew/digits/clients~20/dirichlet~0.3/fedavg/seed~0/result.json"
     (project.folder / "threads.yaml").write_text("backbones: {letters: {threads: 2}}\n")
     done = project.snakemake(cell, "--cores", "1", *CELLS, "--configfile", "threads.yaml")
     assert done.returncode == 0, done.stdout
@@ -138,9 +138,9 @@ def test_the_grid_trains_in_as_many_processes_as_there_are_cores(finished):
 
 def test_the_dearest_cells_train_first(finished_cells):
     cells = [call["given"]["only"] for call in finished_cells.calls("run")]
-    assert len({tuple(cell) for cell in cells}) == 3 * METHODS
-    # Two run side by side, so that the fourth may note its call before the third.
-    assert [method for *_, method in cells[:4]].count("fine-tune") == 3
+    assert len({tuple(cell) for cell in cells}) == METHODS
+    # Two run side by side, so that the second may note its call before the first.
+    assert "fine-tune" in [method for *_, method in cells[:2]]
 
 
 @pytest.mark.slow

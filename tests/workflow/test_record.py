@@ -66,9 +66,13 @@ def published(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in names}
 
 
-@pytest.fixture
-def clone(check_out, tmp_path):
-    """The tracked files as git would check them out, with times in any order."""
+@pytest.fixture(scope="module")
+def clone(check_out, tmp_path_factory):
+    """The tracked files as git would check them out, with times in any order.
+
+    The last test alone changes more than times.
+    """
+    tmp_path = tmp_path_factory.mktemp("clone")
     project = check_out(
         tmp_path / "clone",
         f'#!/bin/sh\nPYTHONPATH="{tmp_path}/clone" exec "{sys.executable}" -m fedsdg "$@"\n',
