@@ -47,43 +47,55 @@ def write_run(place, run="arena/seed~0", **changed):
     )
 
 
-def compared(tmp_path, allow=NOTHING, **changed):
-    write_run(tmp_path / "before")
-    write_run(tmp_path / "after", **changed)
-    found = differences(tmp_path / "before", tmp_path / "after", allow)
-    assert list(found) == [NAME]
-    return found[NAME]
+def allowing(**exception):
+    """What allows one exception for all runs."""
+    one = {"runs": "arena/*", "commit": "abc", "reason": "so", **exception}
+    return {**NOTHING, "exceptions": [one]}
 
 
-def test_equal_runs_are_equal_though_configs_and_commits_differ(tmp_path):
-    assert compared(tmp_path) == []
+BOUNDED = allowing(difference=1e-7)
+MENDED = allowing(columns=["bytes_up"])
+EVERYTHING = allowing(columns="all")
+OTHER_STATE = {"state": {"models": "n"}}
+MORE = {"clients": {"more": [1, 2], "weight": [0.5, 0.1]}}
+WEIGHT = "clients: weight in row 1 was 0.0"
 
 
 @pytest.mark.parametrize(
-    ("changed", "sentence"),
+    ("changed", "allow", "sentences"),
     [
-        ({"rounds": {"train_loss": [np.nextafter(2.3, 3), np.nan]}}, "train_loss in row 0"),
-        ({"rounds": {"train_loss": [2.3, 0.0]}}, "train_loss in row 1 was nan"),
-        ({"clients": {"weight": [0.5, -0.0]}}, "weight in row 1"),
-        ({"clients": {"cohort": ["a", "c"]}}, "cohort in row 1 was b and is c"),
-        ({"clients": {"more": [1, 2]}}, "the column more is there after alone"),
-        ({"last": {"round": 1}}, "result.json: last was"),
-        ({"bytes_up": 31}, "result.json: bytes_up was 30 and is 31"),
-        ({"state": {"bank": "c"}}, "the hash of its bank differs"),
+        # Though commits and hashes of configs differ.
+        ({}, NOTHING, []),
+        ({"rounds": {"train_loss": [np.nextafter(2.3, 3), np.nan]}}, NOTHING, ["loss in row 0"]),
+        ({"rounds": {"train_loss": [2.3, 0.0]}}, NOTHING, ["train_loss in row 1 was nan"]),
+        ({"clients": {"weight": [0.5, -0.0]}}, NOTHING, ["weight in row 1"]),
+        ({"clients": {"cohort": ["a", "c"]}}, NOTHING, ["cohort in row 1 was b and is c"]),
+        ({"last": {"round": 1}}, NOTHING, ["result.json: last was"]),
+        ({"bytes_up": 31}, NOTHING, ["result.json: bytes_up was 30 and is 31"]),
+        ({"state": {"bank": "c"}}, NOTHING, ["the hash of its bank differs"]),
+        # A new column hides no difference of the others.
+        (MORE, NOTHING, ["clients: the column more is there after alone", WEIGHT]),
+        (MORE, {**NOTHING, "added": {"clients": ["more"]}}, [WEIGHT]),
+        # An exception bounds the first round alone.
+        ({"rounds": {"train_loss": [2.3 + 5e-8, 1.0]}, **OTHER_STATE}, BOUNDED, []),
+        (
+            {"rounds": {"train_loss": [2.3 + 2e-7, 1.0]}},
+            BOUNDED,
+            ["train_loss of the first round differs by 2e-07, allowed 1e-07"],
+        ),
+        # A mended fault excuses its columns, or all that follows.
+        ({"rounds": {"bytes_up": [11, 21]}}, MENDED, []),
+        ({"rounds": {"train_loss": [2.4, np.nan]}}, MENDED, ["train_loss in row 0"]),
+        (OTHER_STATE, MENDED, ["the hash of its models differs"]),
+        ({"rounds": {"train_loss": [2.4, 1.0]}, **OTHER_STATE}, EVERYTHING, []),
     ],
 )
-def test_every_difference_is_named(tmp_path, changed, sentence):
-    (found,) = compared(tmp_path, **changed)
-    assert sentence in found
-
-
-def test_a_column_that_is_new_hides_no_difference_of_the_others(tmp_path):
-    changed = {"clients": {"more": [1, 2], "weight": [0.5, 0.1]}}
-    more, weight = compared(tmp_path / "named", **changed)
-    assert more == "clients: the column more is there after alone"
-    assert weight.startswith("clients: weight in row 1 was 0.0")
-    allow = {**NOTHING, "added": {"clients": ["more"]}}
-    assert compared(tmp_path / "allowed", allow, **changed) == [weight]
+def test_every_difference_is_named_unless_it_is_allowed(tmp_path, changed, allow, sentences):
+    write_run(tmp_path / "before")
+    write_run(tmp_path / "after", **changed)
+    (found,) = differences(tmp_path / "before", tmp_path / "after", allow).items()
+    assert found[0] == NAME and len(found[1]) == len(sentences)
+    assert all(part in one for part, one in zip(sentences, found[1], strict=True))
 
 
 def test_runs_are_known_by_what_they_are_and_missing_ones_are_named(tmp_path):
@@ -111,9 +123,7 @@ def test_a_run_that_failed_is_named_and_never_the_same(tmp_path, sides, sentence
     for side in ("before", "after"):
         failed = {"status": "failed", "error": "ValueError: x"} if side in sides else {}
         write_run(tmp_path / side, **failed)
-    anything = {"runs": "arena/*", "commit": "abc", "reason": "so", "columns": "all"}
-    for exceptions in ([], [anything]):
-        allow = {**NOTHING, "exceptions": exceptions}
+    for allow in (NOTHING, EVERYTHING):
         assert differences(tmp_path / "before", tmp_path / "after", allow) == {NAME: sentences}
 
 
@@ -125,15 +135,18 @@ def test_a_table_that_is_there_once_is_named(tmp_path):
     assert found.endswith("clients.parquet is there before alone")
 
 
-def test_a_column_may_be_renamed_by_the_map(tmp_path):
-    write_run(tmp_path / "before")
-    write_run(tmp_path / "after")
-    file = tmp_path / "after/arena/seed~0/clients.parquet"
-    pd.read_parquet(file).rename(columns={"weight": "share"}).to_parquet(file)
+def test_a_column_and_a_file_may_be_renamed_by_the_map(tmp_path):
     places = tmp_path / "before", tmp_path / "after"
+    for place in places:
+        write_run(place)
+    file = places[1] / "arena/seed~0/clients.parquet"
+    pd.read_parquet(file).rename(columns={"weight": "share"}).to_parquet(file)
     assert len(differences(*places, NOTHING)[NAME]) == 2
     allow = {**NOTHING, "renamed": {"clients": {"weight": "share"}}}
     assert differences(*places, allow) == {NAME: []}
+    (places[0] / "arena/seed~0/clients.parquet").rename(places[0] / "arena/seed~0/people.parquet")
+    assert differences(*places, {**allow, "files": {"clients": "people"}}) == {NAME: []}
+    assert len(differences(*places, {**NOTHING, "files": {"clients": "people"}})[NAME]) == 2
 
 
 def test_a_row_that_the_base_lacks_is_not_compared(tmp_path):
@@ -148,28 +161,6 @@ def test_a_row_that_the_base_lacks_is_not_compared(tmp_path):
     allow = {**NOTHING, "exceptions": [said]}
     assert differences(before, after, allow) == {NAME: []}
     assert differences(after, before, allow) == {NAME: [], new: ["only before"]}
-
-
-def test_an_exception_bounds_the_first_round_alone(tmp_path):
-    one = {"runs": "arena/*", "commit": "abc", "reason": "another order", "difference": 1e-7}
-    allow = {"renamed": {}, "exceptions": [one]}
-    later = {"rounds": {"train_loss": [2.3 + 5e-8, 1.0]}, "state": {"models": "n"}}
-    assert compared(tmp_path / "little", allow, **later) == []
-    (found,) = compared(tmp_path / "much", allow, rounds={"train_loss": [2.3 + 2e-7, 1.0]})
-    assert "train_loss of the first round differs by 2e-07, allowed 1e-07" in found
-
-
-def test_a_mended_fault_excuses_its_columns_or_all_that_follows(tmp_path):
-    one = {"runs": "arena/*", "commit": "abc", "reason": "time was wrong", "columns": ["bytes_up"]}
-    allow = {"renamed": {}, "exceptions": [one]}
-    assert compared(tmp_path / "named", allow, rounds={"bytes_up": [11, 21]}) == []
-    (found,) = compared(tmp_path / "other", allow, rounds={"train_loss": [2.4, np.nan]})
-    assert "train_loss in row 0" in found
-    (found,) = compared(tmp_path / "state", allow, state={"models": "n"})
-    assert "the hash of its models differs" in found
-    allow = {"renamed": {}, "exceptions": [{**one, "columns": "all"}]}
-    everything = {"rounds": {"train_loss": [2.4, 1.0]}, "state": {"models": "n"}}
-    assert compared(tmp_path / "all", allow, **everything) == []
 
 
 @pytest.mark.parametrize(
@@ -309,17 +300,6 @@ def change_method(folder, name):
     said = json.loads(file.read_text())
     said["config"]["method"] = name
     file.write_text(json.dumps(said))
-
-
-def test_a_run_whose_files_were_called_otherwise_is_compared_with_them(tmp_path):
-    write_run(tmp_path / "before")
-    write_run(tmp_path / "after", clients={"weight": [0.5, 0.1]})
-    (tmp_path / "before/arena/seed~0/clients.parquet").rename(
-        tmp_path / "before/arena/seed~0/people.parquet"
-    )
-    places = tmp_path / "before", tmp_path / "after"
-    (found,) = differences(*places, {**NOTHING, "files": {"clients": "people"}})[NAME]
-    assert found.startswith("clients: weight in row 1")
 
 
 def test_a_grid_that_does_not_go_is_an_error_with_its_last_words(tmp_path):
