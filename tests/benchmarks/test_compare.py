@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.compare import compare
+
 ROOT = Path(__file__).parents[2]
 AGAIN = """
 import time
@@ -23,9 +25,18 @@ def git(folder: Path, *arguments: str) -> None:
     subprocess.run(["git", "-C", str(folder), *who, *arguments], check=True, capture_output=True)
 
 
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("compared") / "repository"
+#: One attempt will do: that a miss is measured again is not what is tested here.
+ONCE = """
+import sys
+from benchmarks import compare
+compare.ATTEMPTS = 1
+sys.exit(compare.compare("main", ["--short", "-k", "10x130000-fedavg"]))
+"""
+
+
+@pytest.fixture
+def repository(tmp_path) -> Path:
+    folder = tmp_path / "repository"
     tracked = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard", "fedsdg", "benchmarks"],
         check=True,
@@ -33,20 +44,23 @@ def repository(tmp_path_factory) -> Path:
         text=True,
     ).stdout.splitlines()
     for name in (*tracked, "pyproject.toml"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes((ROOT / name).read_bytes())
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes((ROOT / name).read_bytes())
     git(folder, "init", "--quiet", "--initial-branch", "main")
     git(folder, "add", "--all")
     git(folder, "commit", "--quiet", "--message", "As it is")
     return folder
 
 
-def compare(repository: Path, base: str) -> subprocess.CompletedProcess[str]:
-    options = ["--short", "-k", "10x130000-fedavg"]
+@pytest.mark.slow
+def test_a_slower_working_tree_fails_and_leaves_nothing_behind(repository):
+    with (repository / "fedsdg/aggregation/plans.py").open("a") as source:
+        source.write(AGAIN)
     # In a process that is a worker of xdist, nothing would be measured.
     alone = {name: value for name, value in os.environ.items() if "XDIST" not in name}
-    return subprocess.run(
-        [sys.executable, "-m", "benchmarks.compare", base, *options],
+    done = subprocess.run(
+        [sys.executable, "-c", ONCE],
         cwd=repository,
         # The reference will do: kernels would be compiled in every new checkout.
         env=alone | {"PYTHONPATH": str(repository), "FEDSDG_AGGREGATION_BACKEND": "torch"},
@@ -55,13 +69,6 @@ def compare(repository: Path, base: str) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
     )
-
-
-@pytest.mark.slow
-def test_a_slower_working_tree_fails_and_leaves_nothing_behind(repository):
-    with (repository / "fedsdg/aggregation/plans.py").open("a") as source:
-        source.write(AGAIN)
-    done = compare(repository, "main")
     assert done.returncode != 0, done.stdout
     assert "Performance has regressed" in done.stdout
     worktrees = subprocess.run(
@@ -70,7 +77,6 @@ def test_a_slower_working_tree_fails_and_leaves_nothing_behind(repository):
     assert len(worktrees.splitlines()) == 1
 
 
-def test_an_unknown_commit_is_named(repository):
-    done = compare(repository, "nowhere")
-    assert done.returncode == 2
-    assert "there is no commit 'nowhere' to compare with" in done.stdout
+def test_an_unknown_commit_is_named(capsys):
+    assert compare("nowhere") == 2
+    assert "there is no commit 'nowhere' to compare with" in capsys.readouterr().err

@@ -139,20 +139,14 @@ def test_a_log_has_a_line_for_every_pass(federation, capsys):
     assert lines == ["pass 1: reading: 31.9kB of 31.9kB", "pass 2: writing: 31.9kB of 31.9kB"]
 
 
-def test_a_terminal_has_a_bar(federation):
+def test_a_terminal_has_a_bar(federation, monkeypatch):
     pty, termios, fcntl = map(pytest.importorskip, ("pty", "termios", "fcntl"))
     terminal, end = pty.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    arguments = ["--rule", "fedsdg", "--global", "g.safetensors", "--out", "new", "--clients"]
-    subprocess.run(
-        [sys.executable, "-m", "fedsdg", "aggregate", *arguments, *FILES],
-        stdout=subprocess.DEVNULL,
-        stderr=end,
-        check=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    shown = os.read(terminal, 1 << 16).decode()
-    os.close(end)
+    with os.fdopen(end, "w") as errors:
+        monkeypatch.setattr(sys, "stderr", errors)
+        assert command() == 0
+        shown = os.read(terminal, 1 << 16).decode()
     os.close(terminal)
     assert "pass 2: writing: 100%" in shown and "31.9k/31.9k" in shown
 

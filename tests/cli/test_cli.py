@@ -33,20 +33,6 @@ def test_module_and_console_script_are_the_same_command():
         assert run_command(*name, "--version").stdout == run_command(script, "--version").stdout
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["methods"], ["render", "--help"], ["check", "--help"]]
-)
-def test_light_commands_start_without_torch(arguments):
-    code = (
-        "import sys\nfrom fedsdg.cli import main\n"
-        "try:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
-        "heavy = {'torch', 'timm', 'peft', 'matplotlib', 'snakemake'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    done = run_command(sys.executable, "-c", code, *arguments, cwd=CONFIG.parents[1])
-    assert done.returncode == 0, done.stderr
-
-
 def test_check_counts_the_grid(capsys):
     assert main(["check", "--config", str(CONFIG)]) == 0
     assert "13 methods x 1 data sets x 3 skews x 5 seeds = 195 runs" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import json
 import shlex
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from fedsdg.cli import main
 from fedsdg.cli.command import describe
 from fedsdg.cli.main import COMMANDS, parser
+from tests.built import ONE_BY_ONE
 
 ROOT = Path(__file__).parents[2]
 GROUPS = {one.__name__: title for title, several in COMMANDS.items() for one in several}
@@ -42,15 +44,25 @@ def test_every_command_stands_in_the_help_once_in_its_group_in_a_line(capsys, mo
     assert max(map(len, lines)) < 100
 
 
-def test_help_starts_without_arrays_parts_or_configs():
-    code = (
-        "import sys\nfrom fedsdg.cli import main\n"
-        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
-        "heavy = {'torch', 'numpy', 'pandas', 'yaml', 'shtab', 'tqdm'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize(
+    ("lines", "heavy"),
+    [
+        (["--help"], {"torch", "numpy", "pandas", "yaml", "shtab", "tqdm"}),
+        (
+            ["methods", "render --help", "check --help"],
+            {"torch", "timm", "peft", "matplotlib", "snakemake"},
+        ),
+    ],
+    ids=["help", "light commands"],
+)
+def test_help_and_light_commands_start_without_what_they_do_not_need(lines, heavy):
+    told = f"\nprint(json.dumps([name for name in {sorted(heavy)} if name in sys.modules]))"
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_BY_ONE + told, *lines],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    *said, loaded = map(json.loads, done.stdout.splitlines())
+    assert [code for code, *_ in said] == [0] * len(lines) and loaded == []
 
 
 # --- Examples -------------------------------------------------------------------------------------
@@ -173,32 +185,27 @@ def test_every_option_of_every_command_is_explained():
 # --- Places to write to ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "run --method krum --skew iid --output {}",
-        "partition --dataset digits --skew iid --seed 0 --output {}",
-        "pretrain --output {}",
-        "render main --summary results/reference/needs --output {}",
-        "summarise --runs results/runs/x --output {}",
-    ],
-)
-def test_a_place_that_cannot_be_written_is_one_sentence_before_anything_is_imported(command):
+UNWRITABLE = [
+    "run --method krum --skew iid --output /dev/null/here",
+    "partition --dataset digits --skew iid --seed 0 --output /dev/null/here",
+    "pretrain --output /dev/null/here",
+    "render main --summary results/reference/needs --output /dev/null/here",
+    "summarise --runs results/runs/x --output /dev/null/here",
+]
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence_before_anything_is_imported():
     """In a process of its own, in which torch would be seen."""
-    code = (
-        "import sys\nfrom fedsdg.cli import main\ncode = main(sys.argv[1:])\n"
-        "assert not {'torch', 'matplotlib'} & set(sys.modules)\nsys.exit(code)\n"
-    )
-    words = command.format("/dev/null/here").split()
+    seen = "\nassert not {'torch', 'matplotlib'} & set(sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    (error,) = done.stderr.splitlines()
-    assert (
-        "/dev/null/here cannot be written (Not a directory): change the permissions of /dev/"
-        in error
-    )
+        [sys.executable, "-c", ONE_BY_ONE + seen, *UNWRITABLE],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(said) == len(UNWRITABLE)
+    sentence = "/dev/null/here cannot be written (Not a directory): change the permissions of /dev/"
+    for code, _, errors in said:
+        assert code == 2 and errors.count("\n") == 1 and sentence in errors
 
 
 def test_a_full_folder_is_named_with_the_remedy(monkeypatch, tmp_path, capsys):
