@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.compare import compare
-
 ROOT = Path(__file__).parents[2]
 AGAIN = """
 import time
@@ -75,8 +73,3 @@ def test_a_slower_working_tree_fails_and_leaves_nothing_behind(repository):
         ["git", "-C", str(repository), "worktree", "list"], capture_output=True, text=True
     ).stdout
     assert len(worktrees.splitlines()) == 1
-
-
-def test_an_unknown_commit_is_named(capsys):
-    assert compare("nowhere") == 2
-    assert "there is no commit 'nowhere' to compare with" in capsys.readouterr().err

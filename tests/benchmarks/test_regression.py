@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import regression
-from benchmarks.regression import ATTEMPTS, LIMIT, PIECES, TURNS, Unable, main, ratio, worker
+from benchmarks import regression, runs, same_bytes, same_tables
+from benchmarks.compare import compare
+from benchmarks.regression import ATTEMPTS, LIMIT, PIECES, TURNS, Unable, ratio, worker
 
 ROOT = Path(__file__).parents[2]
 
@@ -73,7 +74,12 @@ def test_a_slower_piece_is_named_and_an_older_commit_may_lack_one(monkeypatch, c
         regression.regressions(there, ["a"])
 
 
-def test_an_unknown_commit_is_named(capsys):
+@pytest.mark.parametrize(
+    "main",
+    [regression.main, runs.main, same_bytes.main, same_tables.main, lambda words: compare(*words)],
+    ids=["regression", "runs", "same_bytes", "same_tables", "compare"],
+)
+def test_an_unknown_commit_is_named(main, capsys):
     assert main(["nowhere"]) == 2
     assert "there is no commit 'nowhere' to compare with" in capsys.readouterr().err
 

@@ -23,7 +23,6 @@ from benchmarks.runs import (
     RUNS,
     Bar,
     floor_seconds,
-    main,
     measure,
     missed,
     page,
@@ -148,11 +147,6 @@ def test_the_runs_are_of_their_arenas(arena):
     for method in (method for of, method in RUNS if of == arena):
         assert config.method(method).label == method
     assert (ROOT / BACKBONE).is_file()
-
-
-def test_an_unknown_commit_is_named(capsys):
-    assert main(["nowhere"]) == 2
-    assert "there is no commit 'nowhere' to compare with" in capsys.readouterr().err
 
 
 @pytest.mark.slow

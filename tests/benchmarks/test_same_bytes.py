@@ -378,8 +378,3 @@ def test_a_bit_a_column_and_runs_that_are_missing_are_found_through_real_runs(
     found = json.loads((tmp_path / "gate/evidence.json").read_text())
     assert found["different"] == [line for line in lines if "fedsdg" not in line]
     assert [kind["method"] for kind in found["same"]] == ["fedsdg"]
-
-
-def test_an_unknown_commit_is_an_error_in_one_sentence(tmp_path, capsys):
-    assert main(["no-such-commit", "--work", str(tmp_path)]) == 2
-    assert "there is no commit 'no-such-commit' to compare with" in capsys.readouterr().err

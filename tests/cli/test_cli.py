@@ -110,61 +110,6 @@ def test_nan_makes_run_alone_exit_with_one(small, capsys):
     assert json.loads(Path("out/result.json").read_text())["status"] == "failed"
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["run", "--method", "fedsdg", "--jobs", "3"], "--jobs is for a whole grid: add --grid"),
-        (["run", "--method", "fedsdg", "--runs-only"], "--runs-only is for a whole grid"),
-        (["run", "--grid", "--skew", "iid"], "--skew is for one run; choose runs of a grid with"),
-        (["pretrain", "--output", "."], ". is a folder, but a file is written"),
-        (["run", "--method", "fedsdg", "--output", __file__], "is a file, but a folder is needed"),
-        (
-            ["partition", "--dataset", "digits", "--skew", "iid", "--seed", "0", "1",
-             "--output", "x", "x"],
-            "--output names x twice; name one file a seed",
-        ),
-        (["render", "ledger"], "there is no claims.yaml here; call this in the root of a checkout"),
-        (["run", "--method", "fedsdg"], "name one skew with --skew: dirichlet~0.1, dirichlet~0.3"),
-        (
-            ["run", "--method", "fedsdg", "--skew", "iid@slow"],
-            "--skew is 'iid@slow', but must be one of iid\n",
-        ),
-        (
-            ["run", "--method", "cgsv-xu", "--skew", "iid"],
-            "cgsv-xu weighs all clients in every round, but 10 of the 20 take part",
-        ),
-        (
-            ["run", "--method", "fedsdg", "--skew", "classes~1", "--set", "partition.retries=0",
-             "partition.min_samples=72"],
-            "too few for 20 clients of at least 72",
-        ),
-        (
-            ["partition", "--dataset", "digitz", "--skew", "iid", "--seed", "0", "--output", "x"],
-            "did you mean 'digits'?",
-        ),
-        (
-            ["partition", "--dataset", "digits", "--skew", "dirichlet~0", "--seed", "0",
-             "--output", "x"],
-            "dirichlet~0",
-        ),
-        (
-            ["partition", "--dataset", "digits", "--clients", "500", "--skew", "iid", "--seed",
-             "0", "--output", "x"],
-            "500",
-        ),
-    ],
-)  # fmt: skip
-def test_bad_input_is_one_sentence_and_nothing_is_written(
-    tmp_path, monkeypatch, capsys, arguments, message
-):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FEDSDG_CONFIG", raising=False)
-    assert main(arguments) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
-    assert not os.listdir(tmp_path)
-
-
 @pytest.mark.slow
 def test_mnist_through_the_same_door(tmp_path, monkeypatch):
     """K = 50, α = 0.1: images of another size and kind reach the digits backbone."""

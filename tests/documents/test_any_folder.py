@@ -1,6 +1,5 @@
 """Every command in any folder: the default config comes from the package, the rest is named."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -83,22 +82,6 @@ def test_under_scenarios_a_skew_names_one_of_them():
     assert config.including(None, None, "iid@slow").settings[-1] == "iid@slow"
     with pytest.raises(ValueError, match="must be one of iid@calm, iid@slow"):
         config.including(None, None, "iid")
-
-
-@pytest.mark.parametrize(
-    "command",
-    ["render ledger", "agree needs", "record needs", "summarise --succeeded x --output y", "verify",
-     "trace x.md --row a --column b", "render claims --summary x --output y", "render page",
-     "render main convergence --summary x --output y", "search --show", "run --grid no.yaml",
-     "render kernels --measured x --output y", "summarise --runs x --output y",
-     "render throughput --measured x --output y", "run"],
-)  # fmt: skip
-def test_what_is_not_in_this_folder_is_one_sentence(folder, capsys, command):
-    assert main(command.split()) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("fedsdg: error: ") and error.count("\n") == 1
-    assert len(error.split()) > 6
-    assert not os.listdir(folder)
 
 
 def test_a_config_of_the_package_goes_by_its_name_unless_there_is_a_file(folder):
