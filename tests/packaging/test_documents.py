@@ -1,8 +1,8 @@
 """Every command and block of code of README and documents, from the wheel alone.
 
 The pages are followed in one folder, so that what one has computed the next finds, and in one
-process. Configs are small ones, since that of the package trains for minutes; test_wheel.py runs
-the wheel's own. Pages with a test of their own name it; what takes minutes says why it is not run.
+process, with small configs, for the package's own train for minutes. Pages with a test of their own
+name it; what takes minutes says why it is not run.
 """
 
 import os

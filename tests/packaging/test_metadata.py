@@ -89,7 +89,7 @@ def test_make_reproduce_ends_with_where_the_results_are(goals, begin):
 
 
 def test_make_smoke_is_the_command_that_ends_with_where_the_results_are():
-    """tests/packaging/test_wheel.py reads its last lines."""
+    """tests/workflow/test_smoke.py reads its last lines."""
     *_, last = make("--dry-run", "smoke").splitlines()
     assert last.endswith("/fedsdg reproduce --cores all --config smoke")
 

@@ -1,4 +1,7 @@
-"""The wheel alone: what it holds, and what it does in an empty folder without the repository."""
+"""The wheel alone: what it holds, and what it does in an empty folder without the repository.
+
+tests/workflow/test_smoke.py reproduces a small experiment with it.
+"""
 
 import json
 import re
@@ -12,23 +15,12 @@ import pytest
 import yaml
 
 from fedsdg import __version__
-from fedsdg.files import read_json
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 INSIDE = "fedsdg/_shipped/"
 ARENAS = ("label-skew", "needs", "views")
-#: The smoke experiment with two methods whose rules have files of their own, a backbone in seconds,
-#: and few pages.
-TRIED = {
-    "experiment": "tried",
-    "backbones": {"letters-small": {"images": 400, "held_out": 100, "epochs": 1}},
-    "federation": {"rounds": 2, "evaluate_every": 1},
-    "methods": ["fedavg", {"type": "krum", "f": 1}],
-    "tables": ["main"],
-    "figures": ["convergence"],
-}
 
 
 def test_index_and_installer_accept_both(built):
@@ -125,62 +117,3 @@ def test_a_wheel_without_its_data_says_so(own_installation, empty):
         assert "was installed without its data, so there is no config/config.yaml" in done.stderr
         assert "install it again from its wheel" in done.stderr
     assert not list(empty.iterdir())
-
-
-def planned(done: subprocess.CompletedProcess[str]) -> dict[str, int]:
-    """Rule -> number of jobs, by the table that Snakemake begins with."""
-    table = re.search(
-        r"Job stats:\njob +count\n-[- ]+\n(.*?)\n\n", done.stderr + done.stdout, re.DOTALL
-    )
-    assert done.returncode == 0 and table is not None, done.stderr
-    rows = (line.split() for line in table[1].splitlines())
-    return {rule: int(count) for rule, count in rows if rule not in ("all", "total")}
-
-
-def test_it_reproduces_and_another_release_redoes_what_it_changed(own_installation, built, empty):
-    """Two rounds of two methods, by the workflow, then the same with one rule's code edited."""
-    fedsdg, store = own_installation, empty / ".fedsdg/runs"
-    (empty / "tried.yaml").write_text(yaml.safe_dump(TRIED))
-    # Environments often lie in a repository of somebody's own, whose commit is not the package's.
-    around = ["git", "-C", str(fedsdg.site.parent), "-c", "user.name=A", "-c", "user.email=a@b.org"]
-    subprocess.run([*around, "init", "--quiet"], check=True)
-    subprocess.run([*around, "commit", "--quiet", "--allow-empty", "-m", "other"], check=True)
-    command = ["reproduce", "--config", "smoke", "tried.yaml", "--cores", "2"]
-    done = fedsdg(*command, cwd=empty)
-    assert done.returncode == 0, done.stderr
-    assert len([*done.stdout.splitlines(), *done.stderr.splitlines()]) < 40
-    assert done.stdout.endswith(
-        "a table:  results/tables/tried/main.md\n"
-        "a figure: results/figures/tried/convergence.svg\n"
-        "claims:   results/claims/tried.md\n"
-        "the page: fedsdg render page --records results/summary --experiments tried\n"
-    )
-    for file in ("tables/tried/main.md", "figures/tried/convergence.svg", "claims/tried.md"):
-        assert (empty / "results" / file).stat().st_size
-    below = "results/runs/tried/digits/clients~20/dirichlet~0.3"
-    for method in ("fedavg", "krum"):
-        run = empty / below / method / "seed~0"
-        assert read_json(run / "result.json")["status"] == "ok"
-        assert read_json(run / "result.json")["last"]["round"] == 2
-        assert read_json(run / "provenance.json")["commit"] == built.commit
-    krum = empty / below / "krum/seed~0/result.json"
-    before, first = read_json(krum), {place.name for place in store.iterdir()}
-    assert len(first) == 2
-
-    version = own_installation.package / "__init__.py"
-    version.write_text(version.read_text().replace(__version__, "99.0.0"))
-    with (own_installation.package / "aggregation/rules/krum.py").open("a") as rule:
-        rule.write("\nassert True\n")
-    again = planned(done := fedsdg(*command, "--", "--dry-run", cwd=empty))
-    assert "the page" not in done.stdout
-    assert again == {
-        "train_grid": 1,
-        "summarise_runs": 1,
-        "render": 1,
-        "verify_runs": 1,
-    }
-    run = ["run", "--grid", "smoke", "tried.yaml", "--runs-only", "--jobs", "1"]
-    assert (done := fedsdg(*run, cwd=empty)).returncode == 0, done.stderr
-    assert len({place.name for place in store.iterdir()} - first) == 1
-    now = read_json(krum)
-    assert now["source_hash"] != before["source_hash"] and now["last"] == before["last"]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.built import built, installed  # noqa: F401
 from tests.copies import keep_compiled
 
 ROOT = Path(__file__).resolve().parents[2]

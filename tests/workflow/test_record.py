@@ -87,9 +87,8 @@ def clone(check_out, tmp_path_factory):
 
 
 def test_figures_and_tables_of_a_clone_need_no_training(clone):
-    """Nor do they when every published file is newer than what it is made from."""
+    """Even when every published file is newer than what it is made from."""
     assert len(RECORDED) >= 2
-    assert clone.planned("figures", "tables") == AGAIN
     for name in published(clone.folder):
         os.utime(clone.folder / name)
     assert clone.planned("figures", "tables") == AGAIN

@@ -82,7 +82,7 @@ def test_a_rule_depends_on_what_its_command_uses(stage, imports, package):
     several = sorted(
         {m for m, name, *_ in used if re.search(rf"^(def|class) {name}\b", texts.get(m, ""), re.M)}
     )
-    for module in several[:: max(1, len(several) // 7)]:
+    for module in several[:: max(1, len(several) // 3)]:
         files[module].write_text(edited(texts[module]))
         forget()
         assert reach.code_of(*doors) != before, module
