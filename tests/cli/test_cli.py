@@ -41,26 +41,30 @@ def test_check_counts_the_grid(capsys):
 BACKBONE = Path("results/backbones/letters.safetensors")
 
 
-@pytest.fixture
-def small(tmp_path, monkeypatch):
-    """A folder with a config and a tiny backbone where the config would have it."""
+def write_small(folder, raw):
+    """Write a config, and a tiny backbone where it would have it."""
     import torch
 
     from fedsdg.models.architecture import Architecture
     from fedsdg.models.backbones import build, save_backbone
 
+    (folder / "config.yaml").write_text(yaml.safe_dump(raw))
+    architecture = Architecture(8, 4, 1, 32, 2, 2, (0.5,), (0.5,))
+    torch.manual_seed(0)
+    recipe = {k: v for k, v in raw["backbones"]["letters"].items() if k != "source"}
+    save_backbone(build(architecture), architecture, folder / BACKBONE, facts_of(recipe))
+    return folder / "config.yaml"
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """The config of a small grid, with its backbone."""
     monkeypatch.chdir(tmp_path)
     raw = yaml.safe_load(CONFIG.read_text())
     raw |= {"experiment": "small", "seeds": [0], "skews": ["dirichlet~1.0"]}
     raw["methods"] = ["fedsdg", "fedavg"]
     raw["federation"] |= {"clients": 6, "clients_per_round": 2, "rounds": 2}
-    file = tmp_path / "config.yaml"
-    file.write_text(yaml.safe_dump(raw))
-    architecture = Architecture(8, 4, 1, 32, 2, 2, (0.5,), (0.5,))
-    torch.manual_seed(0)
-    recipe = {k: v for k, v in raw["backbones"]["letters"].items() if k != "source"}
-    save_backbone(build(architecture), architecture, tmp_path / BACKBONE, facts_of(recipe))
-    return file
+    return write_small(tmp_path, raw)
 
 
 def test_a_run_alone_prints_and_records(small, capsys):
@@ -115,24 +119,13 @@ def test_mnist_through_the_same_door(tmp_path, monkeypatch):
     """K = 50, α = 0.1: images of another size and kind reach the digits backbone."""
     if not os.environ.get("FEDSDG_DATA"):
         pytest.skip("FEDSDG_DATA names no folder with data sets")
-    import torch
-
-    from fedsdg.models.architecture import Architecture
-    from fedsdg.models.backbones import build, save_backbone
-
     raw = yaml.safe_load(CONFIG.read_text())
     raw |= {"experiment": "mnist", "datasets": ["mnist"], "seeds": [0], "skews": ["dirichlet~0.1"]}
     raw["federation"] |= {"clients": 50, "clients_per_round": 5, "rounds": 1}
     raw["training"] |= {"epochs": 1, "batch_size": 64}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(raw))
-    architecture = Architecture(8, 2, 1, 32, 2, 2, (0.3,), (0.4,))
-    torch.manual_seed(0)
-    backbone = tmp_path / "results/backbones/letters.safetensors"
-    save_backbone(
-        build(architecture), architecture, backbone, facts_of(raw["backbones"]["letters"])
-    )
     monkeypatch.chdir(tmp_path)
-    assert main(["run", "--config", "config.yaml", "--method", "fedsdg", "--output", "out"]) == 0
+    command = ["run", "--config", str(write_small(tmp_path, raw)), "--method", "fedsdg"]
+    assert main([*command, "--output", "out"]) == 0
     result = json.loads(Path("out/result.json").read_text())
     assert result["dataset"] == "mnist" and result["clients"] == 50
     clients = pq.read_table("out/clients.parquet").to_pydict()
