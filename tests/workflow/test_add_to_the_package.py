@@ -209,11 +209,6 @@ print(json.dumps([methods.getvalue(), step.tolist(), sentences]))
 """
 
 
-def test_two_files_each():
-    """One is new or the other's row; a condition has no row: what it does is the second."""
-    assert len(ROWS) == 3 and len(EDITS) == 5
-
-
 def test_command_aggregate_and_configs_know_them(copy, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     methods, step, sentences = json.loads(python(copy, "-c", ASKED))
