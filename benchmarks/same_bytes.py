@@ -24,6 +24,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
@@ -233,6 +234,7 @@ def _stop_after_a_checkpoint(
                 stopped |= there
                 process.send_signal(signal.SIGTERM)
                 process.wait()
+            time.sleep(0.02)  # who looks all the time takes a core of those that train
         if process.returncode != 128 + signal.SIGTERM:
             break
     if not stopped:

@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-import time
 from contextlib import nullcontext
 from itertools import product
 
@@ -359,13 +358,6 @@ def test_a_bit_a_column_and_runs_that_are_missing_are_found_through_real_runs(
     def stopped_in_the_copy(grid, checkout, *more):
         compute(grid._replace(stopped=checkout == copy), checkout, *more)
 
-    look = same_bytes._with_checkpoint
-
-    def looked_now_and_then(folder):
-        time.sleep(0.02)  # whoever looks all the time takes a core of those that train
-        return look(folder)
-
-    monkeypatch.setattr(same_bytes, "_with_checkpoint", looked_now_and_then)
     monkeypatch.setattr(same_bytes, "GRIDS", (grid,))
     monkeypatch.setattr(same_bytes, "ROOT", copy)
     monkeypatch.setattr(same_bytes, "compute", stopped_in_the_copy)
