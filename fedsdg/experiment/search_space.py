@@ -91,6 +91,8 @@ class Interval:
         end = round(end) if self.integer else float(f"{end:.{DIGITS}g}")
         if side == "low":
             least = -math.inf if allowed.least is None else allowed.least
+            if self.scale == "log" and self.integer:
+                least = max(least, 1)  # 0 has no logarithm.
             return replace(self, low=min(max(end, least), self.low))
         most = math.inf if allowed.most is None else allowed.most
         return replace(self, high=max(min(end, most), self.high))

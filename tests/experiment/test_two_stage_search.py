@@ -74,6 +74,7 @@ def test_a_range_grows_by_a_third_of_its_width_within_what_the_parameter_allows(
     epochs = Interval(1, 16, "log", integer=True)
     assert epochs.widened("high", Range(1)) == Interval(1, 40, "log", integer=True)
     assert epochs.widened("low", Range(1)) == epochs
+    assert epochs.widened("low", Range(0)) == epochs, "0 has no logarithm"
     # Gates that cannot move are not tried, however well they do.
     assert replace(rate, bound=True).widened("low", Range(0)) == replace(rate, bound=True)
 
