@@ -18,7 +18,7 @@ from pathlib import Path
 from fedsdg.analysis.comparisons import Comparison, comparisons
 from fedsdg.analysis.formatting import difference
 from fedsdg.analysis.horizon import STEADY
-from fedsdg.analysis.ledger.entries import Entry
+from fedsdg.analysis.ledger.entries import ADJUSTED, Entry
 from fedsdg.analysis.ledger.page import effect_text
 from fedsdg.analysis.summary import Summary
 from fedsdg.files import atomic_path, hint, read_json
@@ -153,8 +153,8 @@ def primary_comparisons(records: str | Path) -> dict[str, list[Comparison]]:
 
 
 def _horizon(entry: Entry) -> str:
-    """The horizon, unless it is steady, and the words of rounds that disagree."""
-    parts = [entry.reason] if entry.quarter else []
+    """The horizon, unless it is steady, and why a clear interval is undecided."""
+    parts = [entry.reason] if entry.quarter or entry.reason == ADJUSTED else []
     if entry.horizon and set(entry.horizon.split(" − ")) != {STEADY}:
         parts.append(f"training: {entry.horizon.replace(' − ', ', ')}")
     return "; ".join(parts)

@@ -44,6 +44,8 @@ from fedsdg.files.places import split_setting
 
 #: Post hoc claims have an interval and no verdict.
 NO_VERDICT = "no verdict"
+#: Why a claim is undecided whose interval alone would decide it.
+ADJUSTED = "not after the adjustment for the other claims of its family"
 #: In the order of the page: refuted claims come first.
 VERDICTS = (REFUTED, SUPPORTED, UNDECIDED, NO_VERDICT, OPEN)
 #: Fields that stand in the ledger's file only where they say something.
@@ -175,7 +177,7 @@ def _finished(draft: _Draft, judged: Mapping[str, Judgement]) -> Entry:
         few = mine[1].low is None
         reason = "too few seeds" if few else draft.doubt
         if not few and mine[1].p is not None and not _straddles(mine[1]):
-            reason = "not after the adjustment for the other claims of its family"
+            reason = ADJUSTED
     remark = ""
     if quarter != verdict:
         reason = f"selected round: {verdict}; {BESIDE[beside]}: {quarter}"
