@@ -113,10 +113,11 @@ GRIDS = (
             "methods": [
                 {"type": "fedsdg", "name": "fedsdg-keep", "private_optimiser": "keep"},
                 {"type": "fedsa-lora", "name": "fedsa-lora-head", "head": "private"},
-                {"type": "clustered", "clusters": 4, "assignment": "known"},
             ],
         },
     ),
+    # Every row of the cross, not tuned.
+    Grid("cross", ["config", "cross-needs"], {"experiment": "cross", "seeds": [3], "tuned": None}),
     Grid("full", ["config", "extended/full"], {**ONE, "experiment": "full"}),
     Grid(
         "attacks",
