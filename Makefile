@@ -81,13 +81,13 @@ record: $(INSTALLED) ## put computed EXPERIMENTS into the record, and draw its f
 	$(BIN)/fedsdg record $(EXPERIMENTS)
 	$(BIN)/snakemake figures tables --cores $(CORES)
 cifar100: $(INSTALLED) ## CIFAR-100 among 50 clients, as it was recorded: hours
-	$(GRID) paper cifar100
+	$(GRID) cifar100
 cifar100-plan: $(INSTALLED) ## CIFAR-100 among 50 clients, as it is planned: hours
-	$(GRID) paper cifar100 cifar100-plan
-	$(GRID) paper cifar100 cifar100-plan cifar100-needs
+	$(GRID) cifar100-plan
+	$(GRID) cifar100-needs
 cifar100-pilot: $(INSTALLED) ## a pilot of it among 100 clients, in part (BACKBONE=tiny-imagenet-file)
 	for part in "fedsdg fedavg local-only" "dirichlet~0.1 seed~0"; do \
-	  $(GRID) paper cifar100-pilot $(if $(BACKBONE),--set backbone=$(BACKBONE)) --only $$part || exit; \
+	  $(GRID) cifar100-pilot $(if $(BACKBONE),--set backbone=$(BACKBONE)) --only $$part || exit; \
 	done
 
 extended: $(INSTALLED) ## the ten extended experiments: hours

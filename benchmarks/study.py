@@ -50,30 +50,21 @@ class Part:
         return f"{experiment}, {seeds}"
 
 
-def cell(*configs: str) -> tuple[Part, Part]:
+def cell(config: str) -> tuple[Part, Part]:
     """A cell of the cross: the search for its values, then five seeds."""
-    return Part(configs), Part(configs, tuple(FIRST))
+    return Part((config,)), Part((config,), tuple(FIRST))
 
 
-LABEL_SKEW = ("cross-needs", "cross-label-skew")
-VIEWS = ("cross-needs", "cross-views")
-CIFAR100 = ("cross-cifar100-needs",)
-MNIST = ("cross-cifar100-needs", "cross-mnist-needs")
+CROSS = ("cross-needs", "cross-label-skew", "cross-views")
+CIFAR100 = ("cross-cifar100-needs", "cross-cifar100-label-skew")
+MNIST = ("cross-mnist-needs", "cross-mnist-label-skew")
 PARTS = (
     Part(("studies/restarting",), tuple(range(5))),
-    *cell("cross-needs"),
-    *cell(*LABEL_SKEW),
-    *cell(*VIEWS),
-    *(Part(configs, tuple(SECOND)) for configs in (("cross-needs",), LABEL_SKEW, VIEWS)),
-    Part((*CIFAR100, "studies/cifar100-rates")),
-    Part((*CIFAR100, "cross-cifar100-label-skew", "studies/cifar100-rates")),
-    *(
-        Part(configs, (seed,))
-        for seed in FIRST
-        for configs in (CIFAR100, (*CIFAR100, "cross-cifar100-label-skew"))
-    ),
-    *cell(*MNIST),
-    *cell(*MNIST, "cross-mnist-label-skew"),
+    *(part for config in CROSS for part in cell(config)),
+    *(Part((config,), tuple(SECOND)) for config in CROSS),
+    *(Part((config, "studies/cifar100-rates")) for config in CIFAR100),
+    *(Part((config,), (seed,)) for seed in FIRST for config in CIFAR100),
+    *(part for config in MNIST for part in cell(config)),
 )
 
 

@@ -37,7 +37,7 @@ def published_grids(folder: str | Path) -> dict[str, Grid]:
         own = _read(file)
         if "experiment" in own:
             config = {**base, "scenarios": {}}
-            for layer in (*(_read(Path(folder) / name) for name in own.get("over") or ()), own):
+            for layer in (*(_read(file.parent / name) for name in own.get("over") or ()), own):
                 below, above = config["scenarios"], layer.get("scenarios", {})
                 scenarios = {} if above is None else {**below, **above}
                 config |= {**layer, "scenarios": scenarios}

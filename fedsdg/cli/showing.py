@@ -120,7 +120,6 @@ def arenas(*, json: bool = False) -> None:
 
 def _presented(one: Arena) -> str:
     """Return a paragraph about an experiment, with the command that runs it."""
-    files = " ".join(file.removesuffix(".yaml") for file in (*one.over, one.file))
     counts = {name: getattr(one, f"{name}s") for name in ("method", "round", "seed", "run")}
     size = ", ".join(f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items())
     record = "with a committed record" if one.recorded else "no committed record"
@@ -128,5 +127,5 @@ def _presented(one: Arena) -> str:
     about = textwrap.fill(one.about, wide, initial_indent="  ", subsequent_indent="  ")
     return (
         f"{one.name}: {', '.join(one.datasets)}, {one.clients} clients\n{about}\n"
-        f"  {size}; {record}\n  fedsdg run --grid {files}\n"
+        f"  {size}; {record}\n  fedsdg run --grid {one.file.removesuffix('.yaml')}\n"
     )

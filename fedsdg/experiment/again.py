@@ -16,27 +16,24 @@ from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.replay import config_differences
 from fedsdg.files.strict_yaml import read_yaml
 
-#: A config that many are laid over, beside the default one.
-_BENEATH = "paper.yaml"
-
 
 @dataclass(frozen=True)
 class Again:
     """How to make runs again.
 
-    ``files`` are laid over the default config, in order; ``only`` are the words that choose the
-    runs in its grid; ``differs`` says in what the first run's config is another one now, nothing
-    where the files give the very runs of the record.
+    ``file`` is laid over the default config; ``only`` are the words that choose the runs in its
+    grid; ``differs`` says in what the first run's config is another one now, nothing where the file
+    gives the very runs of the record.
     """
 
-    files: tuple[str, ...]
+    file: str
     only: tuple[str, ...]
     differs: tuple[str, ...]
 
     @property
     def command(self) -> str:
         """The command line."""
-        words = ["fedsdg run --grid", *self.files, *(["--only", *self.only] if self.only else [])]
+        words = ["fedsdg run --grid", self.file, *(["--only", *self.only] if self.only else [])]
         return " ".join(words)
 
 
@@ -48,39 +45,25 @@ def again(experiment: str, runs: Sequence[Mapping[str, Any]], configs: Path) -> 
     experiment.
     """
     best: tuple[int, Again] | None = None
-    for files in _candidates(experiment, configs):
+    for file in _candidates(experiment, configs):
         try:
-            config = load_config(files)
+            config = load_config([file])
         except (ValueError, OSError):
-            continue  # Such files do not belong over one another.
-        if config.experiment != experiment:
-            continue
+            continue  # It is for something that is not here, such as a plugin.
         differing = [_differs(config, run) for run in runs]
         same = sum(not sentences for sentences in differing)
         if best is None or same > best[0]:
-            shown = tuple(file.as_posix() for file in files)
             first = next((sentences for sentences in differing if sentences), ())
-            best = same, Again(shown, _only(config, runs), tuple(first))
+            best = same, Again(file.as_posix(), _only(config, runs), tuple(first))
     return None if best is None else best[1]
 
 
-def _candidates(experiment: str, configs: Path) -> Iterator[list[Path]]:
-    """Files that may give the experiment, laid over the default config: those that name it last.
-
-    ``cifar100-needs.yaml`` is laid over ``cifar100.yaml``, and both over ``paper.yaml``.
-    """
+def _candidates(experiment: str, configs: Path) -> Iterator[Path]:
+    """The config files that name the experiment."""
     for file in sorted(configs.rglob("*.yaml")):
         content = read_yaml(file)
-        if not isinstance(content, Mapping) or content.get("experiment") != experiment:
-            continue
-        parent = file.with_name(f"{file.stem.rpartition('-')[0]}.yaml")
-        above = [[], [parent]] if parent.is_file() else [[]]
-        beneath = configs / _BENEATH
-        lowest = [[], [beneath]] if beneath.is_file() and beneath != file else [[]]
-        for low in lowest:
-            for middle in above:
-                if low != middle or not low:
-                    yield [*low, *middle, file]
+        if isinstance(content, Mapping) and content.get("experiment") == experiment:
+            yield file
 
 
 def _differs(config: Config, run: Mapping[str, Any]) -> list[str]:

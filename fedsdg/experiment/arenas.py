@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fedsdg.experiment.config import Config
-from fedsdg.experiment.config_files import load_config, merged_config
+from fedsdg.experiment.config_files import load_config
 from fedsdg.files.places import RECORD, filled, root
 
 #: Where they are, in a checkout or in a wheel.
@@ -19,15 +19,13 @@ FIRST = "config.yaml"
 class Arena:
     """An experiment: its name, and its file below the folder of configs.
 
-    ``about``: a sentence on what differs among its clients. ``over``: the files that it is laid
-    over besides the first. ``runs`` = methods × data sets × settings × seeds; ``recorded``:
-    whether its record is committed.
+    ``about``: a sentence on what differs among its clients. ``runs`` = methods × data sets ×
+    settings × seeds; ``recorded``: whether its record is committed.
     """
 
     name: str
     file: str
     about: str
-    over: tuple[str, ...]
     datasets: tuple[str, ...]
     clients: int
     methods: int
@@ -41,9 +39,7 @@ def arenas() -> Iterator[Arena]:
     """Yield all experiments that ship, the first one first."""
     files = sorted(CONFIGS.rglob("*.yaml"), key=lambda file: (file.parent != CONFIGS, file))
     for file in sorted(files, key=lambda file: file != CONFIGS / FIRST):
-        said = merged_config([CONFIGS / FIRST, file]).get("over")
-        over = [CONFIGS / name for name in said] if isinstance(said, list) else []
-        config = load_config([CONFIGS / FIRST, *over, file])
+        config = load_config([CONFIGS / FIRST, file])
         yield _arena(config, file.relative_to(CONFIGS).as_posix())
 
 
@@ -54,7 +50,6 @@ def _arena(config: Config, file: str) -> Arena:
         name=config.experiment,
         file=file,
         about=config.about,
-        over=config.over,
         datasets=config.datasets,
         clients=config.federation.clients,
         methods=methods,

@@ -14,7 +14,6 @@ from fedsdg.experiment.backbones.recipe import parse_backbone
 from fedsdg.experiment.conditions import Conditions, parse_conditions
 from fedsdg.experiment.config_values import (
     listed,
-    parse_files,
     parse_name,
     parse_pages,
     parse_seeds,
@@ -114,10 +113,8 @@ class Config:
     roles: RolesConfig = field(default_factory=RolesConfig)
     #: Data sets that the config describes itself, by name.
     own: Mapping[str, OwnData] = field(default_factory=dict)
-    #: A sentence on what it is, and the files that it belongs over besides the default config. Both
-    #: are said of one file, and change nothing.
+    #: A sentence on what it is, said of one file; it changes nothing.
     about: str = ""
-    over: tuple[str, ...] = ()
     #: The file of values that a search found, which are laid over the entries of ``methods``, and
     #: the labels of entries for which it has none.
     tuned: tuple[str, ...] = ()
@@ -346,7 +343,6 @@ def parse_config(raw: Any) -> Config:
         roles=parse_roles(given.get("roles"), labels),
         own=own,
         about=parse_text(given.get("about", ""), "about"),
-        over=parse_files(given.get("over", []), "over"),
     )
     primary = parse_primary(
         given.get("primary"),

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from fedsdg.experiment.config import Config, parse_config
+from fedsdg.experiment.config_values import parse_files
 from fedsdg.experiment.scenarios import laid_over
 from fedsdg.files import hint, write_bytes
 from fedsdg.files.places import root, shipped
@@ -37,8 +38,10 @@ def _setting(text: str) -> dict[str, Any]:
     return dict(setting)
 
 
+#: The files that a file belongs over, besides the default config; paths relative to its own.
+OVER = "over"
 #: What is said of a file, and not of those that are laid over it.
-ABOUT_THE_FILE = frozenset({"about", "over"})
+ABOUT_THE_FILE = frozenset({"about", OVER})
 
 
 def default_file() -> Path:
@@ -51,8 +54,8 @@ def named_file(name: str | Path) -> Path:
     """Return the config file that a name stands for.
 
     A file of this path is taken first. Otherwise the name may be that of a config of the package,
-    without folder and ending (``needs``, ``extended/drift``) or as it lies in a checkout
-    (``config/needs.yaml``), which standard error mentions.
+    without folder and ending (``cross-needs``, ``extended/drift``) or as it lies in a checkout
+    (``config/cross-needs.yaml``), which standard error mentions.
 
     Args:
         name: A path, or the name of a config of the package.
@@ -94,18 +97,44 @@ def _brought() -> list[str]:
     return [file.relative_to(folder).with_suffix("").as_posix() for file in files]
 
 
+def beneath(file: Path) -> list[Path]:
+    """The files that a config file says it belongs over, besides the default one, in order.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: ``over`` is no list of files.
+    """
+    names = parse_files(_content(file).get(OVER, []), OVER)
+    files = [Path(os.path.normpath(file.parent / name)) for name in names]
+    for below in files:
+        if not below.is_file():
+            raise FileNotFoundError(
+                f"there is no {below}, which {file} is laid over; restore it, or change 'over'"
+            )
+    return files
+
+
+def _content(file: Path) -> Mapping[str, Any]:
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no config file {file}; name one with --config")
+    return mapping(read_yaml(file), f"the config file {file}")
+
+
 def merged_config(
     paths: Sequence[str | Path] = (), settings: Sequence[str] = (), plugins: Sequence[str] = ()
 ) -> dict[str, Any]:
     """What ``load_config`` checks, as the files say it."""
+    files = [default_file()]
+    for file in map(named_file, paths):
+        files += [one for one in beneath(file) if one not in files]
+        files.append(file)
     merged: dict[str, Any] = {}
-    for file in [default_file(), *map(named_file, paths)]:
-        if not os.path.isfile(file):
-            raise FileNotFoundError(f"there is no config file {file}; name one with --config")
-        laid = mapping(read_yaml(file), f"the config file {file}")
+    for file in files:
+        laid = _content(file)
         for key in ABOUT_THE_FILE | ({"search"} & set(laid)):
             merged.pop(key, None)
         merged = laid_over(merged, laid)
+    merged.pop(OVER, None)
     for text in settings:
         merged = laid_over(merged, _setting(text))
     listed = merged.get("plugins", [])
@@ -121,7 +150,8 @@ def load_config(
 
     Mappings are merged, all else is replaced; so is ``search``, since a space belongs to the
     methods and the data that it was made for. ``paths``: files, or names of the package's own
-    (``named_file``). ``settings`` are single values laid over the files, as
+    (``named_file``); those that a file names under ``over`` are laid before it, once. ``settings``
+    are single values laid over the files, as
     ``training.device=cuda``; ``plugins`` are added to those that the config lists.
     """
     return parse_config(merged_config(paths, settings, plugins))

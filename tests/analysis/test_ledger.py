@@ -124,7 +124,7 @@ def test_grids_take_what_they_lack_from_the_base(place):
     assert grids["arena"].cells == ("iid", "dirichlet~0.1")
     assert grids["later"].cells == ("iid@a", "dirichlet~0.1@a")
     assert grids["later"].rows == ("krum",)
-    child = {"experiment": "still", "skews": ["iid"], "over": ["extended/later.yaml"]}
+    child = {"experiment": "still", "skews": ["iid"], "over": ["later.yaml"]}
     for more, cells in (
         ({}, ("iid@a",)),
         ({"scenarios": {"a": None, "b": {}}}, ("iid@b",)),

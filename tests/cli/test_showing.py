@@ -180,7 +180,6 @@ def test_every_config_that_ships_is_listed_with_a_sentence_of_its_own(capsys):
     assert (needs["seeds"], needs["rounds"], needs["clients"]) == (10, 60, 20)
     assert needs["runs"] == needs["methods"] * 10
     pictures = next(one for one in found if one["name"] == "cifar100-needs")
-    assert pictures["over"] == ["paper.yaml", "cifar100.yaml", "cifar100-plan.yaml"]
     assert pictures["datasets"] == ["cifar100"] and pictures["clients"] == 50
 
 
@@ -196,12 +195,11 @@ def test_the_command_that_is_shown_runs_that_experiment_in_any_folder(
         # Of a search alone no number is known.
         recorded = (ROOT / "results/reference" / name / "runs.parquet").is_file()
         assert ("with a committed record" if recorded else "no committed record") in block
-        (command,) = [line for line in block.splitlines() if "fedsdg run --grid" in line]
-        files = command.split()[3:]
-        assert not [file for file in files if file.endswith(".yaml")]
-        if len(files) == 1 and name not in ("label-skew", "needs"):
+        (file,) = re.findall(r"^  fedsdg run --grid (\S+)$", block, re.MULTILINE)
+        assert not file.endswith(".yaml")
+        if file not in ("config", "cross-needs", "cross-views", "studies/cifar100-rates"):
             continue
-        config = load_config(files)
+        config = load_config([file])
         assert config.experiment == name
         runs = len(config.methods) * len(config.datasets) * len(config.settings)
         assert re.search(rf"\b{runs * len(config.seeds)} runs?;", block)
@@ -209,25 +207,42 @@ def test_the_command_that_is_shown_runs_that_experiment_in_any_folder(
 
 
 def test_what_is_said_of_a_file_is_not_said_of_those_laid_over_it_and_changes_no_run(tmp_path):
-    (tmp_path / "mine.yaml").write_text("experiment: mine\n")
-    (tmp_path / "said.yaml").write_text("experiment: mine\nabout: ' Mine. '\nover: [a.yaml]\n")
+    (tmp_path / "said.yaml").write_text("experiment: said\nabout: ' Said. '\n")
+    (tmp_path / "mine.yaml").write_text("experiment: mine\nover: [said.yaml]\n")
     mine, said = (load_config([tmp_path / f"{name}.yaml"]) for name in ("mine", "said"))
-    assert (mine.about, mine.over) == ("", ())
-    assert (said.about, said.over) == ("Mine.", ("a.yaml",))
+    assert (mine.about, said.about) == ("", "Said.")
     place = ("digits", "dirichlet~0.1")
     assert mine.run(*place, mine.methods[0], 0).hash == said.run(*place, said.methods[0], 0).hash
 
 
+def test_a_file_is_laid_over_those_it_names_each_once_and_before_it(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (tmp_path / "low.yaml").write_text("experiment: low\nseeds: [1]\nskews: [iid]\n")
+    (folder / "high.yaml").write_text("experiment: high\nover: [../low.yaml]\n")
+    (folder / "more.yaml").write_text("seeds: [2]\n")
+    high, more = folder / "high.yaml", folder / "more.yaml"
+    for files, seeds in (([high], (1,)), ([high, more], (2,)), ([more, high], (1,))):
+        config = load_config(files)
+        assert (config.experiment, config.skews, config.seeds) == ("high", ("iid",), seeds)
+    # Named before, it stays where it was.
+    assert load_config([tmp_path / "low.yaml", more, high]).seeds == (2,)
+    (tmp_path / "low.yaml").unlink()
+    with pytest.raises(FileNotFoundError, match=r"no .*low\.yaml, which .*high\.yaml is laid over"):
+        load_config([high])
+
+
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("said", "sentence"),
     [
-        (["about=3"], "about is 3, but must be a text"),
-        (["over=a.yaml"], "over is 'a.yaml', but must be a list"),
-        (["over=[1]"], "over is 1, but must be a text"),
+        ("about: 3", "about is 3, but must be a text"),
+        ("over: a.yaml", "over is 'a.yaml', but must be a list"),
+        ("over: [1]", "over is 1, but must be a text"),
     ],
 )
-def test_a_sentence_that_is_none(settings, sentence, capsys):
-    assert main(["check", "--set", *settings]) == 2
+def test_what_is_said_of_a_file_and_is_none(said, sentence, tmp_path, capsys):
+    (tmp_path / "mine.yaml").write_text(said)
+    assert main(["check", "--config", str(tmp_path / "mine.yaml")]) == 2
     assert sentence in capsys.readouterr().err
 
 

@@ -27,39 +27,41 @@ def runs_of(experiment, **wanted):
 
 
 @pytest.mark.parametrize(
-    ("experiment", "wanted", "files"),
+    ("experiment", "wanted", "file"),
     [
-        ("needs", {"method": ["fedsdg"]}, ["needs.yaml"]),
-        ("label-skew", {"method": ["krum"], "skew": ["dirichlet~0.1"]}, ["config.yaml"]),
-        ("cifar100", {"method": ["fedsdg"]}, ["paper.yaml", "cifar100.yaml"]),
+        ("cross-needs", {"method": ["fedsdg"]}, "cross-needs.yaml"),
+        ("label-skew", {"method": ["krum"], "skew": ["dirichlet~0.1"]}, "config.yaml"),
+        ("cifar100", {"method": ["fedsdg"]}, "cifar100.yaml"),
     ],
 )
-def test_the_files_are_those_that_give_the_very_runs(experiment, wanted, files):
+def test_the_file_is_the_one_that_gives_the_very_runs(experiment, wanted, file):
     """And the words choose them, and no others, in the grid of these files."""
     runs = runs_of(experiment, **wanted)
     way = again(experiment, runs, CONFIGS)
-    assert [Path(file).name for file in way.files] == files and way.differs == ()
-    assert way.command == " ".join(["fedsdg run --grid", *way.files, "--only", *way.only])
-    chosen = grid_runs(load_config(way.files), Path("store"), way.only)
+    assert Path(way.file).name == file and way.differs == ()
+    assert way.command == " ".join(["fedsdg run --grid", way.file, "--only", *way.only])
+    chosen = grid_runs(load_config([way.file]), Path("store"), way.only)
     names = {(run.config.dataset, run.identity["skew"], run.identity["label"]) for run in chosen}
     assert names == {(run["dataset"], run["skew"], run["method"]) for run in runs}
     assert {run.config.seed for run in chosen} >= {run["seed"] for run in runs}
 
 
 def test_what_has_changed_since_is_named(tmp_path):
-    shutil.copy(CONFIGS / "needs.yaml", tmp_path / "needs.yaml")
-    runs = runs_of("needs", method=["fedavg"], seed=[0])
-    assert again("needs", runs, tmp_path).differs == ()
-    config = yaml.safe_load((tmp_path / "needs.yaml").read_text())
-    config["federation"] = {**config.get("federation", {}), "rounds": 61}
-    (tmp_path / "needs.yaml").write_text(yaml.safe_dump(config))
-    way = again("needs", runs, tmp_path)
-    assert way.differs == ("the config's federation.rounds is 60 in it, but 61 here",)
-    assert again("needs", [{**runs[0], "seed": 99}], tmp_path).differs == (
+    shutil.copy(CONFIGS / "cross-needs.yaml", tmp_path / "cross-needs.yaml")
+    runs = runs_of("cross-needs", method=["fedavg"], seed=[3])
+    assert again("cross-needs", runs, tmp_path).differs == ()
+    config = yaml.safe_load((tmp_path / "cross-needs.yaml").read_text())
+    config["federation"] = {**config.get("federation", {}), "rounds": 121}
+    (tmp_path / "cross-needs.yaml").write_text(yaml.safe_dump(config))
+    way = again("cross-needs", runs, tmp_path)
+    assert way.differs == ("the config's federation.rounds is 120 in it, but 121 here",)
+    assert again("cross-needs", [{**runs[0], "seed": 99}], tmp_path).differs == (
         "the config's grid has no fedavg at iid@half, seed 99",
     )
 
 
 def test_an_experiment_that_no_file_names_has_no_way(tmp_path):
     (tmp_path / "list.yaml").write_text("- 1\n")
-    assert again("needs", runs_of("needs", method=["fedavg"], seed=[0]), tmp_path) is None
+    assert (
+        again("cross-needs", runs_of("cross-needs", method=["fedavg"], seed=[3]), tmp_path) is None
+    )

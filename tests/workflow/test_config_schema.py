@@ -23,6 +23,8 @@ from fedsdg.experiment.sections import (
 from fedsdg.methods.declared import methods
 from fedsdg.parts import declared, plain
 
+from .conftest import jobs_of
+
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = ROOT / "workflow/schemas/config.schema.json"
 DEFAULT = yaml.safe_load((ROOT / "config/config.yaml").read_text())
@@ -63,8 +65,8 @@ def test_the_configs_of_the_repository_are_valid_to_workflow_and_package():
     folder = ROOT / "config"
     for overlay in sorted(folder.rglob("*.yaml")):
         own = yaml.safe_load(overlay.read_text())
-        below = [folder / "config.yaml", *(folder / name for name in own.get("over", []))]
-        config = load_config([*below, overlay])
+        below = [folder / "config.yaml", *(overlay.parent / name for name in own.get("over", []))]
+        config = load_config([overlay])
         validate(merged([*below, overlay]), str(SCHEMA))
         # A file that names no experiment is laid over others and keeps their name.
         named = "experiment" in own and overlay.stem != "config"
@@ -161,6 +163,17 @@ def test_what_methods_cannot_do_is_said_before_any_job(project):
     assert "error: methods: krum: too few" in refused.stdout
     assert "the config cannot be run, as said above" in refused.stdout
     assert not (project.folder / "calls.jsonl").exists() and "Finished job" not in refused.stdout
+
+
+def test_a_file_without_those_it_is_laid_over_is_refused_and_with_them_planned(project):
+    (project.folder / "low.yaml").write_text("seeds: [1]\n")
+    (project.folder / "high.yaml").write_text("over: [low.yaml]\n")
+    asked = ("-n", "--cores", "1", "--configfile")
+    refused = project.snakemake(*asked, "high.yaml")
+    assert refused.returncode != 0
+    assert "high.yaml is laid over low.yaml; name that file before it, or call" in refused.stdout
+    assert "fedsdg reproduce --config high" in refused.stdout
+    assert jobs_of(project.snakemake(*asked, "low.yaml", "high.yaml"))["partition_clients"] == 3
 
 
 def test_snakemake_refuses_before_it_plans_anything(project):

@@ -19,7 +19,7 @@ ROOT = ROOT.parent if ROOT.name == "workflow" else ROOT
 sys.path.insert(0, str(ROOT))
 from fedsdg.experiment.backbones.made import takes_recorded
 from fedsdg.experiment.config import parse_config
-from fedsdg.experiment.config_files import kept_whole
+from fedsdg.experiment.config_files import OVER, beneath, kept_whole
 from fedsdg.experiment.declared_data import ALL, all_clients, description
 from fedsdg.experiment.reach import code_of, source_hash
 from fedsdg.experiment.store import libraries
@@ -32,9 +32,17 @@ from fedsdg.methods.plugins import plugin_sources
 if workflow.is_main_process:
     atexit.register(note_spent, "report" if "--report" in sys.argv else "snakemake")
 
-# Snakemake has read these files already, but keeps the last of two equal keys without a word.
-for file in (*workflow.configfiles, *workflow.overwrite_configfiles):
-    read_yaml(Path(file))
+# Snakemake has read these files already, but keeps the last of two equal keys without a word, and
+# knows nothing of the files that one is laid over.
+LAID = [Path(file).resolve() for file in (*workflow.configfiles, *workflow.overwrite_configfiles)]
+for number, file in enumerate(LAID):
+    read_yaml(file)
+    for lacking in set(beneath(file)) - set(LAID[:number]):
+        raise ValueError(
+            f"{file.name} is laid over {lacking.name}; name that file before it, or "
+            f"call fedsdg reproduce --config {file.stem}"
+        )
+config.pop(OVER, None)
 if config["federation"]["clients"] == ALL:
     # Counted here, and a number in the config that the jobs get.
     config["federation"]["clients"] = all_clients(config)
