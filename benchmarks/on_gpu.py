@@ -27,6 +27,7 @@ from typing import NamedTuple
 from benchmarks.carry import joined
 from fedsdg.experiment.machine.interruption import Stopped, stopped_by_signals
 from fedsdg.files import atomic_path, read_json, write_json
+from fedsdg.files.places import ARENAS
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_BYTES = 16_000_000
@@ -143,10 +144,10 @@ PARTS = (
     Part("kernels", 3, _ours("kernels", "kernels.json")),
     Part("training vit-tiny", 3, _training("vit-tiny")),
     Part("training digits", 3, _training("digits")),
-    Part("needs", 4, _grid("config", "needs", jobs=4)),
-    Part("label-skew", 3, _grid("config", jobs=4)),
-    Part("views", 3, _grid("config", "views", jobs=4)),
-    Part("cifar100", 60, _grid("config", "paper", "cifar100", jobs=2), _no_images),
+    Part("needs", 4, _grid("config", "cross-needs", jobs=4)),
+    Part("label-skew", 3, _grid("config", "cross-label-skew", jobs=4)),
+    Part("views", 3, _grid("config", "cross-views", jobs=4)),
+    Part("cifar100", 60, _grid("config", "cifar100", jobs=2), _no_images),
 )
 
 
@@ -262,9 +263,7 @@ def write_outputs(parts: Iterable[Part], place: Place, lines: dict[str, str]) ->
         logs = [(f.stem, f.read_bytes()) for f in sorted((work / "logs").glob("*.log"))]
         most = MOST_BYTES // (len(logs) + 1)
         temporary.write_bytes(b"".join(b"== %s\n%s" % (n.encode(), t[-most:]) for n, t in logs))
-    experiments = {"arenas": ("needs", "label-skew", "views"), "cifar100": ("cifar100",)}
-    if place.small:
-        experiments["arenas"] = ("needs", "config", "views")
+    experiments = {"arenas": tuple(ARENAS), "cifar100": ("cifar100",)}
     for name, own in experiments.items():
         folders = [results / kind / experiment for experiment in own for kind in KINDS[1:]]
         folders += [results / "runs" / experiment for experiment in own]

@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Do the runs again, print what moved, and write it down."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--arenas", nargs="+", default=list(ARENAS), choices=ARENAS)
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[3])
     parser.add_argument("--work", type=Path, required=True, help="a folder for runs and store")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--output", type=Path, required=True)

@@ -39,7 +39,7 @@ from fedsdg.models.backbones import load_backbone
 from fedsdg.models.fast.tiles import wide
 
 #: Arena -> its files over config/config.yaml, and the setting.
-ARENAS = {"label-skew": ((), "dirichlet~0.1"), "needs": (("needs",), "iid@half")}
+ARENAS = {"label-skew": ((), "dirichlet~0.1"), "needs": (("cross-needs",), "iid@half")}
 RUNS = (
     *(("label-skew", method) for method in ("fedsdg", "fedavg")),
     *(

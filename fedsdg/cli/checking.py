@@ -38,7 +38,7 @@ def check(
 
     Example:
         fedsdg check my_method.py
-        fedsdg check --config needs
+        fedsdg check --config cross-needs
     """
     if files:
         for file in files:

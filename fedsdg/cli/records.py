@@ -114,12 +114,12 @@ def agree(experiment: Sequence[str], *, json: bool = False) -> None:
     """Say whether primary comparisons come out here as in the record.
 
     Args:
-        experiment: as its config names it: needs
+        experiment: as its config names it: cross-needs
         json: print JSON
 
     Example:
-        fedsdg run --grid needs --jobs 2
-        fedsdg agree needs
+        fedsdg run --grid cross-needs --jobs 2
+        fedsdg agree cross-needs
     """
     from fedsdg.analysis.agreement import agreement, facts
 
@@ -138,7 +138,7 @@ def trace(file: NamedFile, *, row: str = "", column: str = "", json: bool = Fals
         json: print JSON
 
     Example:
-        fedsdg trace results/reference/needs/groups.md \
+        fedsdg trace results/reference/cross-needs/groups.md \
           --row fedsdg --column "needs, B"
     """
     from fedsdg.analysis.trace import trace as traced

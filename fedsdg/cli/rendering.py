@@ -10,7 +10,7 @@ from fedsdg.cli.command import File, Folder, Page
 from fedsdg.cli.options import require_writable
 from fedsdg.files import hint
 from fedsdg.files.declarations import names as declared
-from fedsdg.files.places import CROSS, RECORDS
+from fedsdg.files.places import ARENAS, RECORDS
 
 #: Where the two documents go unless ``--output`` names another file.
 DOCUMENTS = {"page": Path("results/report/index.html"), "ledger": Path("docs/claims.md")}
@@ -53,7 +53,7 @@ def render(
         measured: measurements for kernels and throughput
         records: folder with a record or summary of each experiment, for across, page and ledger
         experiments: folders of the records, for across (default: the cells of the cross) and for
-            page (default: label-skew, needs and views, as far as they exist)
+            page (default: those of the cross, as far as they exist)
         reference: the record from which page takes ledger, attacks and speed
         configs: folder of the configs, for page and ledger
         metric: for across, a column of runs.parquet without its prefix (selected_, quarter_, last_)
@@ -61,7 +61,7 @@ def render(
             RECORDS/origins.json; after its run 'fedsdg verify' names a change
 
     Example:
-        fedsdg render main convergence --summary results/reference/needs --output needs
+        fedsdg render main convergence --summary results/reference/cross-needs --output needs
         fedsdg render page
     """
     pages = [page for one in name for page in _pages(one)]
@@ -76,7 +76,7 @@ def render(
         if kind == "across":
             from fedsdg.analysis.regret import write_across
 
-            arenas = list(experiments or CROSS)
+            arenas = list(experiments or ARENAS)
             written += write_across(arenas, records, folder, drawn, metric)
         elif kind == "kernels":
             from fedsdg.analysis.speed import write_kernels
@@ -122,7 +122,7 @@ def _write_page(
     if summary is None:
         raise ValueError(
             f"name the record or summary that {name} is made from, such as "
-            "--summary results/reference/needs"
+            "--summary results/reference/cross-needs"
         )
     if kind == "table":
         from fedsdg.analysis.tables import write_table

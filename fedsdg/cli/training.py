@@ -186,7 +186,7 @@ def search(
 
     Example:
         fedsdg pretrain --output results/backbones/letters.safetensors
-        fedsdg search --config needs --only fedavg --minutes 10
+        fedsdg search --config cross-needs --only fedavg --minutes 10
     """
     if found:
         from fedsdg.experiment.search import found_entries, read_found
@@ -230,7 +230,7 @@ def reproduce(snakemake: Sequence[str] = (), *, laid: ConfigFiles, cores: str = 
         cores: how many jobs side by side
 
     Example:
-        fedsdg reproduce --config needs --cores 2
+        fedsdg reproduce --config cross-needs --cores 2
     """
     from fedsdg.experiment.config import parse_config
     from fedsdg.experiment.config_files import kept_whole, merged_config
@@ -283,7 +283,7 @@ def _write_jobs_call() -> None:
 def compare(
     file: Sequence[NamedFile],
     *,
-    arena: str = "needs",
+    arena: str = "cross-needs",
     seeds: int = 5,
     against: Sequence[Method] = (),
     tune: bool = False,
@@ -296,7 +296,7 @@ def compare(
 
     Args:
         file: my_method.py, which defines METHODS; or a config file with plugins and methods
-        arena: needs, label-skew or views
+        arena: cross-needs, cross-label-skew or cross-views
         seeds: how many of the record's
         against: rows of the record (default: all)
         tune: search for values first, as the rows' were found

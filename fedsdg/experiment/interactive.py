@@ -82,7 +82,7 @@ class Comparison:
 def records(experiment: str | Path) -> Records:
     """The published record of an experiment, by its name; or the records in a folder.
 
-    ``records("needs").runs`` are the published runs of the arena ``needs``;
+    ``records("cross-needs").runs`` are the published runs of the arena ``needs``;
     ``records("results/summary/mine")`` what was computed here. Raises ``FileNotFoundError`` where
     there is neither.
     """
@@ -127,7 +127,7 @@ def run(
 def compare(
     files: Names,
     *,
-    arena: str = "needs",
+    arena: str = "cross-needs",
     seeds: int = 5,
     against: Sequence[str] = (),
     tune: bool = False,

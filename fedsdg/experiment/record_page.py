@@ -44,7 +44,7 @@ import pandas as pd
 
 from fedsdg.files.records import read_parquet
 
-rounds = read_parquet("results/reference/needs/rounds.parquet").to_pandas()
+rounds = read_parquet("results/reference/cross-needs/rounds.parquet").to_pandas()
 rounds[rounds["evaluated"]].groupby(["method", "round"])["expected_accuracy"].mean()
 ```
 

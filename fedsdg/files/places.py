@@ -46,14 +46,13 @@ RECORDS = "results/reference"
 RECORD = f"{RECORDS}/{{experiment}}"
 PAPER_FIGURE = "paper_figures/{experiment}/{figure}"
 
-#: The arenas: experiments with a record that others are compared with, and their configs.
+#: The arenas of the cross, in which every method is tuned for itself: experiments with a record
+#: that others are compared with, and their configs.
 ARENAS = {
-    "label-skew": "config/config.yaml",
-    "needs": "config/needs.yaml",
-    "views": "config/views.yaml",
+    "cross-needs": "config/cross-needs.yaml",
+    "cross-label-skew": "config/cross-label-skew.yaml",
+    "cross-views": "config/cross-views.yaml",
 }
-#: The cells of the cross whose record is complete: all methods, each tuned there.
-CROSS = ("cross-needs", "cross-label-skew")
 
 #: The files of a run, the hashes of the others last of all.
 RUN_FILES = (
@@ -109,7 +108,7 @@ def shipped(place: str | Path, package: Path = PACKAGE) -> Path:
     """Return a file or folder of a checkout, wherever this package keeps it; to be read alone.
 
     Args:
-        place: Where it lies in a checkout, such as ``config/needs.yaml``.
+        place: Where it lies in a checkout, such as ``config/cross-needs.yaml``.
         package: The package that brings it.
 
     Raises:

@@ -46,8 +46,6 @@ from fedsdg.files import atomic_path, sha256_file
 _MEASURED = ("performance/full/measured.json", "performance/short/aggregation.json")
 #: The experiments whose records have attacks by their share.
 _ATTACKED = ("byzantine", "breakdown")
-#: The arena that is open at first, where it is shown.
-_FIRST = "needs"
 #: Section → its name in the bar. What has nothing to show is left out, and that is said below.
 _SECTIONS = {
     "standing": "Standing",
@@ -123,7 +121,6 @@ def _page(
 ) -> str:
     grids = published_grids(configs) if (configs / "config.yaml").is_file() else {}
     shown = [pair for summary in summaries for pair in _arenas(summary, grids)]
-    shown.sort(key=lambda pair: pair[1]["experiment"] != _FIRST)
     boards, arenas = [board for board, _ in shown], [arena for _, arena in shown]
     attacked = [
         opened(reference / name)

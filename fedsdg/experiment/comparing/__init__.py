@@ -49,7 +49,7 @@ class Request:
     """
 
     places: tuple[str, ...]
-    arena: str = "needs"
+    arena: str = "cross-needs"
     seeds: int = 5
     against: tuple[str, ...] = ()
     tuned: bool = False
