@@ -133,13 +133,13 @@ def trace(file: NamedFile, *, row: str = "", column: str = "", json: bool = Fals
     Args:
         file: a table of a record (.md, .csv, .tex), the sidecar of a figure (.json), the ledger,
             README.md or docs/findings.md; FILE:LINE names a line of it
-        row: label or title of the row, as fedsdg or "FedSDG (half)"; id of a claim
+        row: label or title of the row, as fedsdg or "FedSDG (fixed)"; id of a claim
         column: heading or csv name, as "IID, half, B"; words in any order
         json: print JSON
 
     Example:
         fedsdg trace results/reference/cross-needs/groups.md \
-          --row fedsdg --column "needs, B"
+          --row fedsdg --column B
     """
     from fedsdg.analysis.trace import trace as traced
     from fedsdg.experiment.again import again
