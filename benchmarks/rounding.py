@@ -4,9 +4,9 @@
 
 The runs are those of the arenas with the methods and seeds named, with `training.kernel: torch` in
 place of the compiled pass that the record was made with, on the same clients, cohorts, first values
-and backbone. Sums are then rounded otherwise, and nothing else differs from the record. Reported are
-the largest and the root mean square difference of what tables show, and by how much losses differ
-in the first rounds. It goes on where it was broken off.
+and backbone. Sums are then rounded otherwise, and nothing else differs from the record. Reported
+are the largest and the root mean square difference of what tables show, and by how much losses
+differ in the first rounds. It goes on where it was broken off.
 """
 
 from __future__ import annotations

@@ -23,14 +23,17 @@ def test_every_file_that_the_readme_links_to_is_there():
 def test_it_counts_methods_and_runs_as_they_are(tmp_path):
     readme = (ROOT / "README.md").read_text()
     assert int(re.search(r"(\d+) methods", readme)[1]) == len(METHODS)
-    counted = re.findall(r"(\d+)(?: stand)? in (?:the arena )?`([\w-]+)`", readme.split("![")[0])
-    methods = {arena: len(load_config([shipped(file)]).methods) for arena, file in ARENAS.items()}
-    assert {arena: int(count) for count, arena in counted} == methods
-    (tmp_path / "five.yaml").write_text("seeds: [0, 1, 2, 3, 4]\n")
-    seeds = [tmp_path / "five.yaml"]
-    arenas = [load_config([shipped(file), *seeds]) for file in ARENAS.values()]
-    small = [load_config([ROOT / f"config/every-{one}.yaml"]) for one in ("method", "condition")]
-    runs = sum(len(grid_runs(config, tmp_path)) for config in (*arenas, *small))
+    arenas = [load_config([shipped(file)]) for file in ARENAS.values()]
+    said = re.search(r"(\d+) of them stand in each of three arenas, in (\d+) rows", readme)
+    for config in arenas:
+        types = {method.type for method in config.methods}
+        assert [len(types), len(config.methods)] == list(map(int, said.groups()))
+    few = tmp_path / "few.yaml"
+    few.write_text("seeds: [3, 4, 5]\n")
+    made = [load_config([shipped(file), "reproduced", few]) for file in ARENAS.values()]
+    assert {len(config.methods) for config in made} == {20} and "twenty rows" in readme
+    small = [load_config([f"every-{one}"]) for one in ("method", "condition")]
+    runs = sum(len(grid_runs(config, tmp_path)) for config in (*made, *small))
     pages = readme, (ROOT / "docs/running.md").read_text()
     assert [int(re.search(r"(\d+) runs", page)[1]) for page in pages] == [runs, runs]
 
