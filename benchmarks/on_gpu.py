@@ -146,7 +146,7 @@ PARTS = (
     Part("training digits", 3, _training("digits")),
     Part("needs", 4, _grid("config", "cross-needs", jobs=4)),
     Part("label-skew", 3, _grid("config", "cross-label-skew", jobs=4)),
-    Part("views", 3, _grid("config", "cross-views", jobs=4)),
+    Part("views", 3, _grid("config", "views", jobs=4)),
     Part("cifar100", 60, _grid("config", "cifar100", jobs=2), _no_images),
 )
 

@@ -10,7 +10,7 @@ from fedsdg.cli.command import File, Folder, Page
 from fedsdg.cli.options import require_writable
 from fedsdg.files import hint
 from fedsdg.files.declarations import names as declared
-from fedsdg.files.places import ARENAS, RECORDS
+from fedsdg.files.places import CROSS, RECORDS
 
 #: Where the two documents go unless ``--output`` names another file.
 DOCUMENTS = {"page": Path("results/report/index.html"), "ledger": Path("docs/claims.md")}
@@ -53,7 +53,7 @@ def render(
         measured: measurements for kernels and throughput
         records: folder with a record or summary of each experiment, for across, page and ledger
         experiments: folders of the records, for across (default: the cells of the cross) and for
-            page (default: those of the cross, as far as they exist)
+            page (default: the arenas, as far as they exist)
         reference: the record from which page takes ledger, attacks and speed
         configs: folder of the configs, for page and ledger
         metric: for across, a column of runs.parquet without its prefix (selected_, quarter_, last_)
@@ -76,7 +76,7 @@ def render(
         if kind == "across":
             from fedsdg.analysis.regret import write_across
 
-            arenas = list(experiments or ARENAS)
+            arenas = list(experiments or CROSS)
             written += write_across(arenas, records, folder, drawn, metric)
         elif kind == "kernels":
             from fedsdg.analysis.speed import write_kernels

@@ -296,7 +296,7 @@ def compare(
 
     Args:
         file: my_method.py, which defines METHODS; or a config file with plugins and methods
-        arena: cross-needs, cross-label-skew or cross-views
+        arena: cross-needs, cross-label-skew or views
         seeds: how many of the record's
         against: rows of the record (default: all)
         tune: search for values first, as the rows' were found

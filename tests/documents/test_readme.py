@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 
 from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.grid.runs import grid_runs
-from fedsdg.files.places import ARENAS, shipped
+from fedsdg.files.places import ARENAS, CROSS, shipped
 from fedsdg.methods.families import METHODS
 
 ROOT = Path(__file__).parents[2]
@@ -23,16 +23,17 @@ def test_every_file_that_the_readme_links_to_is_there():
 def test_it_counts_methods_and_runs_as_they_are(tmp_path):
     readme = (ROOT / "README.md").read_text()
     assert int(re.search(r"(\d+) methods", readme)[1]) == len(METHODS)
-    arenas = [load_config([shipped(file)]) for file in ARENAS.values()]
-    said = re.search(r"(\d+) of them stand in each of three arenas, in (\d+) rows", readme)
-    for config in arenas:
-        types = {method.type for method in config.methods}
-        assert [len(types), len(config.methods)] == list(map(int, said.groups()))
+    configs = {arena: load_config([shipped(file)]) for arena, file in ARENAS.items()}
+    said = re.search(r"(\d+) of them, in (\d+) rows, .* and (\d+) in `views`", readme, re.DOTALL)
+    crossed, rows, alone = map(int, said.groups())
+    for arena in CROSS:
+        assert rows == len(configs[arena].methods)
+        assert crossed == len({method.type for method in configs[arena].methods})
+    assert alone == len(configs["views"].methods)
     few = tmp_path / "few.yaml"
     few.write_text("seeds: [3, 4, 5]\n")
-    made = [load_config([shipped(file), "reproduced", few]) for file in ARENAS.values()]
-    assert {len(config.methods) for config in made} == {20} and "twenty rows" in readme
-    small = [load_config([f"every-{one}"]) for one in ("method", "condition")]
+    made = [load_config([shipped(ARENAS[arena]), "reproduced", few]) for arena in CROSS]
+    small = [load_config([name]) for name in ("views", "every-method", "every-condition")]
     runs = sum(len(grid_runs(config, tmp_path)) for config in (*made, *small))
     pages = readme, (ROOT / "docs/running.md").read_text()
     assert [int(re.search(r"(\d+) runs", page)[1]) for page in pages] == [runs, runs]

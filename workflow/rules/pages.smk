@@ -6,8 +6,8 @@ results/{summary,tables,figures}/: neither is ever taken for the other.
 """
 
 RECORDED = sorted(file.parent.name for file in Path(places.RECORDS).glob("*/runs.parquet"))
-# The arenas are summarised together where each of them has a record.
-ARENAS = list(places.ARENAS) if set(places.ARENAS) <= set(RECORDED) else []
+# The cells of the cross are summarised together where each of them has a record.
+CROSS = list(places.CROSS) if set(places.CROSS) <= set(RECORDED) else []
 ACROSS = SimpleNamespace(
     tables=[f"{places.RECORDS}/across/regret"],
     figures=["paper_figures/across/regret"],
@@ -83,7 +83,7 @@ def recorded_pages(experiment):
 
 def published(kind):
     """All tables or figures of the records; of an experiment without one those computed here."""
-    shown = [*RECORDS, *([ACROSS] if ARENAS else [])] if EXPERIMENT in RECORDED else [HERE]
+    shown = [*RECORDS, *([ACROSS] if CROSS else [])] if EXPERIMENT in RECORDED else [HERE]
     return [file for one in shown for file in files_of(one, kind)]
 
 

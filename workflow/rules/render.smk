@@ -59,11 +59,11 @@ for SHOWN in [HERE, *RECORDS]:
 
 
 rule compare_arenas:
-    """Regret of every method over the cells of all arenas: a table and a figure."""
+    """Regret of every method over the cells of the cross: a table and a figure."""
     input:
         expand(
             f"{places.RECORD}/{{name}}.parquet",
-            experiment=ARENAS,
+            experiment=CROSS,
             name=["runs", "rounds", "clients"],
         ),
     output:
