@@ -365,9 +365,8 @@ def _chosen(cells: Sequence[_Cell], asked: Sequence[str], path: Path) -> _Cell:
     if lacking := words.difference(*in_parts):
         word = min(lacking)
         raise ValueError(f"{path} has no number called {word!r}{hint(word, sorted(whole))}")
-    meant = [cell for cell in cells if words <= cell.names] or [
-        cell for cell, names in zip(cells, in_parts, strict=True) if words <= names
-    ]
+    possible = [cell for cell, names in zip(cells, in_parts, strict=True) if words <= names]
+    meant = [cell for cell in possible if words & whole <= cell.names] or possible
     if len(meant) != 1:
         everywhere = frozenset.intersection(*(cell.names for cell in meant or cells))
         apart = sorted({name for cell in meant for name in cell.names} - everywhere)

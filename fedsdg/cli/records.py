@@ -139,7 +139,7 @@ def trace(file: NamedFile, *, row: str = "", column: str = "", json: bool = Fals
 
     Example:
         fedsdg trace results/reference/cross-needs/groups.md \
-          --row fedsdg --column B
+          --row fedsdg --column "half, B"
     """
     from fedsdg.analysis.trace import trace as traced
     from fedsdg.experiment.again import again

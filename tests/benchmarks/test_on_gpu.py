@@ -19,6 +19,7 @@ from benchmarks.carry import cut, joined
 from benchmarks.copying import floor_bytes
 from benchmarks.on_gpu import Part, Place, begin, run_parts
 from fedsdg.experiment.config_files import load_config
+from fedsdg.files.places import ARENAS
 
 ROOT = Path(__file__).parents[2]
 
@@ -153,7 +154,7 @@ sys.exit(on_gpu.main(["--small", "--out", "out", "--work", "work"]))
 def test_outputs_are_eight_small_files_and_an_earlier_call_is_taken_up(place, monkeypatch):
     monkeypatch.setattr(on_gpu, "MOST_BYTES", 800_000)
     noise = np.random.default_rng(0).bytes
-    for name in ("needs", "cifar100"):
+    for name in ("cross-needs", "cifar100"):
         folder = place.work / "results" / "runs" / name
         folder.mkdir(parents=True)
         for number in range(6):
@@ -170,7 +171,7 @@ def test_outputs_are_eight_small_files_and_an_earlier_call_is_taken_up(place, mo
     assert files == sorted([*eight.split(), "tests.log", "training.json"])
     assert all((place.out / name).stat().st_size <= 800_000 for name in files)
     summary = (place.out / "summary.md").read_text()
-    assert "left out, for want of room: results/runs/needs/5.parquet" in summary
+    assert "left out, for want of room: results/runs/cross-needs/5.parquet" in summary
 
     other = Place(place.work.with_name("elsewhere"), place.out, "cpu", True)
     begin(other, None, place.out)
@@ -195,7 +196,7 @@ def test_its_own_parts_run_in_small_on_a_cpu(tmp_path):
     assert {row["rule"] for row in rows} >= {"mean", "fedsdg", "krum"}
     with tarfile.open(tmp_path / "out" / "arenas.tar.gz") as archive:
         names = archive.getnames()
-    assert any(name.startswith("results/runs/needs/") and "result" in name for name in names)
+    assert any(name.startswith("results/runs/cross-needs/") and "result" in name for name in names)
 
 
 def test_every_part_names_what_there_is():
@@ -210,7 +211,7 @@ def test_every_part_names_what_there_is():
         a, b, c = (words.index(option) for option in ("--config", "--grid", "--jobs"))
         configs.append(load_config([Path(file) for file in words[a + 1 : b]], words[b + 2 : c]))
     names = [one.experiment for one in configs]
-    assert names == ["needs", "label-skew", "views", "cifar100"]
+    assert names == [*ARENAS, "cifar100"]
     assert all(one.training.device == "cuda" for one in configs)
     assert (configs[-1].federation.rounds, configs[-1].backbone) == (192, "tiny-imagenet-p8")
     assert "no folder with cifar100" in on_gpu.PARTS[-1].lacks(place)

@@ -143,7 +143,7 @@ def test_the_peak_is_beyond_a_product_of_matrices_and_within_what_a_core_can_do(
 def test_the_runs_are_of_their_arenas(arena):
     files, setting = ARENAS[arena]
     config = load_config([ROOT / "config" / f"{name}.yaml" for name in ("config", *files)])
-    assert config.experiment == arena and setting in config.settings
+    assert config.experiment == (*files, arena)[0] and setting in config.settings
     for method in (method for of, method in RUNS if of == arena):
         assert config.method(method).label == method
     assert (ROOT / BACKBONE).is_file()
@@ -156,7 +156,7 @@ def test_a_process_does_a_run_and_says_what_it_took():
         found = one("needs", "fedavg", 1)
         parts = [found["training"], found["evaluation"]]
         assert min(parts) > 0 and sum(parts) < found["total"]
-        config = load_config([ROOT / "config/needs.yaml"])
+        config = load_config([ROOT / "config/cross-needs.yaml"])
         clients = make_partition("digits", "iid", 0, config.federation.clients, config.partition)
         cohort = draw_cohort(0, 1, config.federation.clients, config.federation.clients_per_round)
         sizes = [len(clients.indices(int(client), TRAIN)) for client in cohort]
@@ -165,10 +165,11 @@ def test_a_process_does_a_run_and_says_what_it_took():
         assert alone["samples"] == found["samples"]
         # All clients' own models are asked about the whole test set, the one model once.
         assert alone["images"] > 2 * found["images"] > 0
-        # Fine-tuning before an evaluation is training, by seven epochs of all clients' samples.
+        # Fine-tuning before an evaluation is training, by epochs of all clients' samples.
         tuned = one("needs", "fine-tune", 1)
         everybody = sum(len(shard) for shard in clients.shards(TRAIN))
-        assert tuned["samples"] == found["samples"] + 7 * everybody
+        epochs = config.method("fine-tune").parameters["personal_epochs"]
+        assert tuned["samples"] == found["samples"] + epochs * everybody
         assert tuned["evaluation"] < tuned["training"]
         with pytest.raises(Unable, match="the runs in .*fedfoo in needs: .*fedfoo"):
             one("needs", "fedfoo", 1)

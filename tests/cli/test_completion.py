@@ -51,8 +51,11 @@ def completions(script, *words) -> set[str]:
         (["run", "--method", "scaf"], {"scaffold"}),
         (["methods", "show", "coord"], {"coordinate-median"}),
         (["run", "--dataset", "cifar"], {"cifar10", "cifar100"}),
-        (["run", "--config", "config/nee"], {"config/needs.yaml", "config/needs-controls.yaml"}),
-        (["run", "--grid", "config/config.yaml", "config/vi"], {"config/views.yaml"}),
+        (
+            ["run", "--config", "config/every"],
+            {"config/every-condition.yaml", "config/every-method.yaml"},
+        ),
+        (["run", "--grid", "config/config.yaml", "config/cross-v"], {"config/cross-views.yaml"}),
         (["render", "worst"], {"worst_decile"}),
         (["render", "main", "gate"], {"gates", "gate_dynamics"}),
         (["aggregate", "--rule", "multi"], {"multikrum"}),

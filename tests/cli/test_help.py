@@ -130,7 +130,7 @@ WRONG = [
     ("check --josn=1", "there is no option '--josn'; did you mean '--json'?"),
     ("aggregate --on-nonfinite dorp", "--on-nonfinite cannot be 'dorp'; did you mean"),
     ("completion bsh", "shell cannot be 'bsh'; did you mean 'bash'?"),
-    ("arenas needs", "nothing takes 'needs'; see 'fedsdg arenas --help'"),
+    ("arenas cross-needs", "nothing takes 'cross-needs'; see 'fedsdg arenas --help'"),
     ("run --jobs two", "--jobs: must be a whole number from 1, not 'two'; see 'fedsdg"),
     ("run --minutes -1", "argument --minutes: must be a number from 0, not '-1'"),
     ("", "the following arguments are required: command; see 'fedsdg --help'"),
@@ -141,6 +141,10 @@ WRONG = [
         "'dirchlet~0.1' is not a skew; did you mean 'dirichlet~0.1'?",
     ),
     ("run --grid --only sead~0", "'sead~0' names nothing of the grid; did you mean"),
+    (
+        "run --config extended/label-noise --grid smoke --only seed~9",
+        "'seed~9' names nothing of the grid; did you mean 'seed~0'?",
+    ),
     ("pretrain --backbone lettres --output x", "did you mean 'letters'?"),
     ("render man", "there is no table, figure or page 'man'; did you mean 'main'?"),
     ("render figure:main", "there is no table, figure or page 'figure:main'"),
@@ -171,8 +175,8 @@ WRONG = [
     ("partition --dataset digitz --skew iid --seed 0 --output x", "did you mean 'digits'?"),
     ("partition --dataset digits --skew dirichlet~0 --seed 0 --output x", "dirichlet~0"),
     ("partition --dataset digits --clients 500 --skew iid --seed 0 --output x", "500"),
-    ("agree needs", ""),
-    ("record needs", ""),
+    ("agree cross-needs", ""),
+    ("record cross-needs", ""),
     ("summarise --succeeded x --output y", ""),
     ("verify", ""),
     ("search --show", ""),
@@ -207,10 +211,10 @@ def test_what_is_wrong_is_one_sentence_and_nothing_is_written(
 @pytest.mark.parametrize("command", ["agree", "record"])
 def test_an_experiment_that_was_not_computed_here(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "results/summary/needs").mkdir(parents=True)
-    assert main([command, "neds"]) == 2
+    (tmp_path / "results/summary/cross-needs").mkdir(parents=True)
+    assert main([command, "cros-needs"]) == 2
     (error,) = capsys.readouterr().err.splitlines()
-    assert "neds" in error and "did you mean 'needs'?" in error
+    assert "cros-needs" in error and "did you mean 'cross-needs'?" in error
 
 
 def test_every_option_of_every_command_is_explained():
@@ -227,7 +231,7 @@ UNWRITABLE = [
     "run --method krum --skew iid --output /dev/null/here",
     "partition --dataset digits --skew iid --seed 0 --output /dev/null/here",
     "pretrain --output /dev/null/here",
-    "render main --summary results/reference/needs --output /dev/null/here",
+    "render main --summary results/reference/cross-needs --output /dev/null/here",
     "summarise --runs results/runs/x --output /dev/null/here",
 ]
 

@@ -176,8 +176,8 @@ def test_every_config_that_ships_is_listed_with_a_sentence_of_its_own(capsys):
     for one in found:
         record = ROOT / "results/reference" / one["name"]
         assert one["recorded"] == (record / "runs.parquet").is_file()
-    needs = next(one for one in found if one["name"] == "needs")
-    assert (needs["seeds"], needs["rounds"], needs["clients"]) == (10, 60, 20)
+    needs = next(one for one in found if one["name"] == "cross-needs")
+    assert (needs["seeds"], needs["rounds"], needs["clients"]) == (10, 120, 20)
     assert needs["runs"] == needs["methods"] * 10
     pictures = next(one for one in found if one["name"] == "cifar100-needs")
     assert pictures["datasets"] == ["cifar100"] and pictures["clients"] == 50
@@ -251,8 +251,8 @@ def test_what_is_said_of_a_file_and_is_none(said, sentence, tmp_path, capsys):
 
 def test_check_tells_a_script_the_size_of_the_grid_and_its_horizon(capsys, monkeypatch):
     monkeypatch.delenv("FEDSDG_CONFIG", raising=False)
-    found = answer(capsys, "check", "--config", str(ROOT / "config/needs.yaml"))
-    assert found["experiment"] == "needs" and found["seeds"] == 10
+    found = answer(capsys, "check", "--config", str(ROOT / "config/cross-needs.yaml"))
+    assert found["experiment"] == "cross-needs" and found["seeds"] == 10
     assert found["runs"] == found["methods"] * found["scenarios"] * 10
     assert any("local steps" in line for line in found["horizon"])
 
@@ -260,16 +260,15 @@ def test_check_tells_a_script_the_size_of_the_grid_and_its_horizon(capsys, monke
 def test_agree_tells_a_script_the_differences_of_here_and_of_the_record(
     tmp_path, monkeypatch, capsys
 ):
-    """The record's own summary, put where a computed one lies, agrees with itself."""
+    """The record's own summaries, put where computed ones lie, agree with themselves."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "results/summary").mkdir(parents=True)
-    for place in ("reference", "summary/needs"):
-        source = ROOT / "results/reference" / ("needs" if place.endswith("needs") else "")
-        (tmp_path / "results" / place).symlink_to(source)
-    found = answer(capsys, "agree", "needs")
+    (tmp_path / "results").mkdir()
+    for place in ("reference", "summary"):
+        (tmp_path / "results" / place).symlink_to(ROOT / "results/reference")
+    found = answer(capsys, "agree", "cross-needs")
     assert {one["id"] for one in found} and all(one["here"] == one["record"] for one in found)
     assert all(one["here"]["low"] <= one["here"]["mean"] <= one["here"]["high"] for one in found)
-    assert main(["agree", "needs"]) == 0
+    assert main(["agree", "cross-needs"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(": ", 1)[1] for line in lines] == [one["says"] for one in found]
     assert all("they agree" in line for line in lines)

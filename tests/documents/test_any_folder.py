@@ -85,27 +85,30 @@ def test_under_scenarios_a_skew_names_one_of_them():
 
 
 def test_a_config_of_the_package_goes_by_its_name_unless_there_is_a_file(folder):
-    assert load_config(["needs"]) == load_config([ROOT / "config/needs.yaml"])
+    assert load_config(["cross-needs"]) == load_config([ROOT / "config/cross-needs.yaml"])
     assert load_config(["extended/drift"]).experiment == "drift"
-    (folder / "needs").write_text("experiment: mine\n")
-    assert load_config(["needs"]).experiment == "mine"
-    with pytest.raises(FileNotFoundError, match=r"config/vews.yaml; .* did you mean 'views'"):
-        load_config(["config/vews.yaml"])
+    (folder / "cross-needs").write_text("experiment: mine\n")
+    assert load_config(["cross-needs"]).experiment == "mine"
+    with pytest.raises(
+        FileNotFoundError, match=r"config/cros-views.yaml; .* did you mean 'cross-views'"
+    ):
+        load_config(["config/cros-views.yaml"])
 
 
 def test_a_path_of_a_checkout_falls_back_to_the_config_of_the_package(folder, capsys):
     config_files._mention_fallback.cache_clear()
-    assert load_config(["config/needs.yaml"]) == load_config(["needs"])
+    assert load_config(["config/cross-needs.yaml"]) == load_config(["cross-needs"])
     assert load_config(["config/extended/drift.yaml"]) == load_config(["extended/drift"])
-    load_config(["config/needs.yaml"])
+    load_config(["config/cross-needs.yaml"])
     assert capsys.readouterr().err == (
-        "fedsdg: there is no config/needs.yaml here; the package's own 'needs' is used\n"
+        "fedsdg: there is no config/cross-needs.yaml here; the package's own "
+        "'cross-needs' is used\n"
         "fedsdg: there is no config/extended/drift.yaml here; the package's own "
         "'extended/drift' is used\n"
     )
     (folder / "config").mkdir()
-    (folder / "config/needs.yaml").write_text("experiment: mine\n")
-    assert load_config(["config/needs.yaml"]).experiment == "mine"
+    (folder / "config/cross-needs.yaml").write_text("experiment: mine\n")
+    assert load_config(["config/cross-needs.yaml"]).experiment == "mine"
     assert not capsys.readouterr().err
 
 
@@ -116,7 +119,7 @@ def test_a_missing_config_is_named_first_with_the_closest_name(folder, capsys, c
     (folder / "photos.yaml").touch()
     for name, meant in (
         ("photo.yaml", "photos.yaml"),
-        ("config/vews.yaml", "views"),
+        ("config/cros-views.yaml", "cross-views"),
         ("config/extended/drft.yaml", "extended/drift"),
     ):
         assert main([*command.split(), name]) == 2

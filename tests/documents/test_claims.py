@@ -33,7 +33,7 @@ def test_every_specification_has_claims_and_every_claim_a_home(claims):
 
 def test_grids_are_those_of_the_checked_configs(grids):
     """They are read without the package's own checks; a config of the ledger agrees with these."""
-    for name in ("needs", "label-skew", "verification", "byzantine"):
+    for name in ("cross-needs", "label-skew", "verification", "byzantine"):
         config = load_config([ROOT / "config/config.yaml", grids[name].file])
         assert grids[name].cells == tuple(config.settings)
         assert grids[name].rows == tuple(method.label for method in config.methods)

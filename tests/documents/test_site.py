@@ -13,11 +13,11 @@ from urllib.parse import unquote, urldefrag
 import pandas as pd
 import pytest
 
+from fedsdg.files.places import ARENAS
 from fedsdg.methods.declared import methods
 from fedsdg.methods.markdown import default_of
 
 ROOT = Path(__file__).parents[2]
-ARENAS = ("label-skew", "needs", "views")
 
 pytestmark = pytest.mark.slow
 
@@ -117,17 +117,17 @@ def test_the_picture_says_the_bytes_of_the_record(site):
 
 
 def test_what_lies_outside_the_folder_of_pages_is_on_the_site(site):
-    groups = words(site / "repository/results/reference/needs/groups.html")
+    groups = words(site / "repository/results/reference/cross-needs/groups.html")
     assert "clients that agree with the common labels and images (A)" in groups
-    assert "experiment: needs" in words(site / "repository/config/needs.yaml.html")
-    claims = (site / "repository/results/reference/needs/claims.html").read_text("utf-8")
-    named = json.loads((ROOT / "results/reference/needs/primary.json").read_text())
+    assert "experiment: cross-needs" in words(site / "repository/config/cross-needs.yaml.html")
+    claims = (site / "repository/results/reference/cross-needs/claims.html").read_text("utf-8")
+    named = json.loads((ROOT / "results/reference/cross-needs/primary.json").read_text())
     assert named and all(f'id="{one["id"]}"' in claims for one in named)
 
 
 def test_a_link_that_leads_nowhere_ends_the_build(tmp_path):
     """Two pages as the others are built, one of them with a wrong link of each kind."""
-    right = "[a](other.md#training) [b](../config/needs.yaml)"
+    right = "[a](other.md#training) [b](../config/cross-needs.yaml)"
     wrong = "[c](nowhere.md) [d](../config/none.yaml) [e](other.md#no)"
     pages = tmp_path / "docs"
     pages.mkdir()
@@ -142,7 +142,7 @@ def test_a_link_that_leads_nowhere_ends_the_build(tmp_path):
         assert done.returncode == status, done.stdout
     for target in ("nowhere.md", "../config/none.yaml", "#no"):
         assert target in done.stdout
-    assert "#training" not in done.stdout and "needs.yaml" not in done.stdout
+    assert "#training" not in done.stdout and "cross-needs.yaml" not in done.stdout
 
 
 def test_search_finds_a_page_that_was_opened_from_disk(site):

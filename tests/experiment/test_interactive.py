@@ -24,20 +24,20 @@ SMALL = [
 
 
 def test_published_records_are_frames():
-    found = fedsdg.records("needs")
-    file = ROOT / "results/reference/needs/runs.parquet"
+    found = fedsdg.records("cross-needs")
+    file = ROOT / "results/reference/cross-needs/runs.parquet"
     pd.testing.assert_frame_equal(found.runs, pd.read_parquet(file))
     assert {"round", "train_loss"} <= set(found.rounds) and "client" in found.clients
 
 
 def test_a_folder_of_records_is_read_as_well():
-    folder = ROOT / "results/reference/views"
-    assert len(fedsdg.records(folder).runs) == len(fedsdg.records("views").runs)
+    folder = ROOT / "results/reference/cross-views"
+    assert len(fedsdg.records(folder).runs) == len(fedsdg.records("cross-views").runs)
 
 
 def test_an_unknown_record_names_the_closest():
-    with pytest.raises(FileNotFoundError, match="no published record .*did you mean 'needs'"):
-        fedsdg.records("neds")
+    with pytest.raises(FileNotFoundError, match="no published record .*did you mean 'cross-needs'"):
+        fedsdg.records("cros-needs")
 
 
 def test_a_run_gives_its_records_and_is_found_again(tmp_path, monkeypatch):

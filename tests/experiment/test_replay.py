@@ -15,20 +15,20 @@ from fedsdg.experiment.replay import SAME_LOSS, compared, config_differences, re
 from fedsdg.models.backbones import load_backbone
 
 RECORDS = Path(__file__).parents[2] / "results/reference"
-NEEDS = Path(__file__).parents[2] / "config/needs.yaml"
+NEEDS = Path(__file__).parents[2] / "config/cross-needs.yaml"
 
 
 @pytest.fixture(scope="module")
 def published():
-    """The run of FedSDG with seed 0 in the arena needs, as its record has it."""
-    runs = read_summary(RECORDS / "needs")
-    return next(run for run in runs if run.row["method"] == "fedsdg" and run.row["seed"] == 0)
+    """The run of FedSDG with seed 3 in the arena needs, as its record has it."""
+    runs = read_summary(RECORDS / "cross-needs")
+    return next(run for run in runs if run.row["method"] == "fedsdg" and run.row["seed"] == 3)
 
 
 @pytest.fixture(scope="module")
 def wanted(published):
     config = load_config([NEEDS])
-    return config.run("digits", published.row["skew"], config.method("fedsdg"), 0)
+    return config.run("digits", published.row["skew"], config.method("fedsdg"), 3)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def material():
     return prepare_material("digits", backbone, "cpu")
 
 
-def division(run, seed=0):
+def division(run, seed=3):
     return make_partition(
         load_images("digits"), run.skew, seed, run.federation.clients, run.partition
     )
@@ -61,9 +61,9 @@ def test_the_other_kernel_is_a_pair_and_is_named(published, wanted, material):
 
 def test_another_seed_is_another_federation(published, wanted, material):
     """What would be trained on other samples is named before anything is trained."""
-    found = replay(replace(wanted, seed=1), published, material, division(wanted, 1))
+    found = replay(replace(wanted, seed=4), published, material, division(wanted, 4))
     assert found.paired is None and found.largest is None
-    assert any("seed is 0 in it, but 1 here" in sentence for sentence in found.differs)
+    assert any("seed is 3 in it, but 4 here" in sentence for sentence in found.differs)
     assert any("clients hold other samples" in sentence for sentence in found.differs)
 
 
@@ -80,7 +80,7 @@ def test_a_changed_parameter_is_named_and_a_later_key_stands_for_its_default(pub
     assert config_differences(wanted, recorded) == []
     changed = replace(wanted, parameters={**wanted.parameters, "lambda1": 0.5})
     assert config_differences(changed, recorded) == [
-        "the config's parameters.lambda1 is 0.006062 in it, but 0.5 here"
+        f"the config's parameters.lambda1 is {wanted.parameters['lambda1']} in it, but 0.5 here"
     ]
     squared = replace(wanted, training=replace(wanted.training, loss="other"))
     assert "training.loss is 'cross-entropy' in it" in config_differences(squared, recorded)[0]
@@ -107,7 +107,7 @@ def test_a_key_added_since_leaves_the_hash_of_earlier_runs():
 
 def test_a_run_without_a_result_cannot_be_done_again(published, wanted, material):
     left = replace(published, row={**published.row, "status": "not run"})
-    with pytest.raises(ValueError, match="no result of digits/clients~20/iid@half/fedsdg/seed~0"):
+    with pytest.raises(ValueError, match="no result of digits/clients~20/iid@half/fedsdg/seed~3"):
         replay(wanted, left, material, division(wanted))
 
 

@@ -137,7 +137,7 @@ def test_a_config_laid_over_another_may_leave_out_what_that_searches(config, tmp
 
 
 @pytest.mark.parametrize(
-    "names", [("paper",), ("paper", "cifar100"), ("extended/full",), ("views",)]
+    "names", [("paper",), ("paper", "cifar100"), ("extended/full",), ("cross-needs",)]
 )
 def test_what_another_config_searches_is_not_mixed_in(names):
     """A file's section replaces an earlier one whole: no axis of the default config comes along."""

@@ -44,7 +44,7 @@ def test_a_library_that_is_not_there_has_no_version(monkeypatch):
     [
         ["run", "--method", "fedavg", "--skew", "iid"],
         ["run", "--grid", "smoke"],
-        ["search", "--config", "needs"],
+        ["search", "--config", "cross-needs"],
         ["compare", "mine.yaml"],
     ],
     ids=lambda command: " ".join(command[:2]),

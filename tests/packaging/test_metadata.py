@@ -76,8 +76,8 @@ def test_make_help_lists_every_target_that_can_be_called():
     [
         (["reproduce"], "All arenas: tables in results/tables/, "),
         (
-            ["reproduce", "CONFIG=config/views.yaml"],
-            "config/views.yaml: tables in results/tables/, ",
+            ["reproduce", "CONFIG=config/ablation.yaml"],
+            "config/ablation.yaml: tables in results/tables/, ",
         ),
     ],
 )

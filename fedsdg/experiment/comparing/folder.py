@@ -31,8 +31,9 @@ def write_methods(folder: Path, arena: str, newcomers: Newcomers, seeds: Sequenc
         "seeds": list(seeds),
         "plugins": list(newcomers.plugins),
         "methods": list(newcomers.entries),
-        # The arena's comparisons, spaces and tuned values are those of its own rows.
+        # The arena's comparisons, roles, spaces and tuned values are those of its own rows.
         "primary": None,
+        "roles": None,
         "tuned": None,
         "search": {"space": {}},
         "tables": ["main", "horizon"],

@@ -28,7 +28,9 @@ ROUNDING = 6.0
 
 def rate() -> float:
     """That of FedAvg (uniform) in the arena."""
-    return load_config([ROOT / "config/needs.yaml"]).method("fedavg-uniform").overrides["eta_g"]
+    return (
+        load_config([ROOT / "config/cross-needs.yaml"]).method("fedavg-uniform").overrides["eta_g"]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +51,8 @@ def folder(tmp_path_factory):
         found = fedsdg.compare("twin.yaml", seeds=1, against=against)
     finally:
         patch.undo()
-    assert found.page == Path("compare/needs-twin/index.html")
-    return work / "compare" / "needs-twin"
+    assert found.page == Path("compare/cross-needs-twin/index.html")
+    return work / "compare" / "cross-needs-twin"
 
 
 @pytest.mark.slow
@@ -58,7 +60,7 @@ def test_a_twin_of_a_published_row_reaches_what_it_reaches(folder):
     """The same rule on the same clients, cohorts, first values and backbone: the same accuracy."""
     runs = pd.read_parquet(folder / "records/runs.parquet").set_index("method")
     assert set(runs.index) == {"twin", "fedavg-uniform", "fedsdg", "ditto"}
-    assert set(runs["seed"]) == {0}
+    assert set(runs["seed"]) == {3}
     twin, published = runs.loc["twin"], runs.loc["fedavg-uniform"]
     assert twin["partition_hash"] == published["partition_hash"]
     assert twin["backbone_hash"] == published["backbone_hash"]
@@ -78,7 +80,7 @@ def test_the_folder_stands_by_itself(folder):
     loaded = re.findall(r"(?:src|href)=[\"'](?!#)([^\"']+)", text)
     assert loaded == ["data:,"], "the page loads what is not in it"
     facts = json.loads((folder / "comparison.json").read_text())
-    assert facts["arena"] == "needs" and facts["seeds"] == [0]
+    assert facts["arena"] == "cross-needs" and facts["seeds"] == [3]
     assert set(facts["plugins"]) == {"twin.py"}
 
 
@@ -105,8 +107,11 @@ def test_again_nothing_is_trained_and_json_goes_to_stdout_alone(folder, monkeypa
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        (["--arena", "need"], "there is no record of an arena 'need'; did you mean 'needs'?"),
-        (["--seeds", "11"], "--seeds is 11, but the record of 'needs' has 10; ask for 1 to 10"),
+        (
+            ["--arena", "cross-need"],
+            "no record of an arena 'cross-need'; did you mean 'cross-needs'?",
+        ),
+        (["--seeds", "99"], "--seeds is 99, but the record of 'cross-needs' has"),
         (["--seeds", "0"], "--seeds is 0, but the record"),
         (["--against", "dito"], "the record has no row 'dito'; did you mean 'ditto'?"),
     ],
@@ -135,20 +140,20 @@ def test_a_name_of_the_record_is_taken(tmp_path, monkeypatch, capsys):
 def test_other_partitions_are_no_pairs(tmp_path, monkeypatch):
     """A federation of other clients is refused before anything is trained."""
     monkeypatch.chdir(tmp_path)
-    config = load_config([ROOT / "config/needs.yaml"], ["partition.min_test=4"])
+    config = load_config([ROOT / "config/cross-needs.yaml"], ["partition.min_test=4"])
     config = replace(config, root=tmp_path / "below")
     bring_backbone(config)
-    found = paired(config, read_record("needs"), (0, 1), "fedavg")
+    found = paired(config, read_record("cross-needs"), (3, 4), "fedavg")
     assert found.paired is None and found.largest is None
-    assert "2 partitions are not those of the record: digits iid seed 0 is" in found.sentence
+    assert "2 partitions are not those of the record: digits iid seed 3 is" in found.sentence
     assert [file.name for file in tmp_path.iterdir()] == ["below"]
 
 
 def test_another_federation_is_no_pair(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    config = load_config([ROOT / "config/needs.yaml"], ["federation.clients_per_round=5"])
+    config = load_config([ROOT / "config/cross-needs.yaml"], ["federation.clients_per_round=5"])
     bring_backbone(config)
-    found = paired(config, read_record("needs"), (0,), "fedavg")
+    found = paired(config, read_record("cross-needs"), (3,), "fedavg")
     assert "federation.clients_per_round is 10 in it, but 5 here" in found.sentence
 
 
@@ -165,5 +170,5 @@ def test_rows_of_the_record_can_be_run_here_instead(folder, monkeypatch, capsys)
     assert runs.loc["twin", columns].equals(runs.loc["fedavg-uniform", columns])
     assert json.loads(Path("here/comparison.json").read_text())["paired"] is None
     assert "All rows were run on this machine" in Path("here/index.html").read_text()
-    made = pd.read_parquet("here/results/summary/needs/runs.parquet")
+    made = pd.read_parquet("here/results/summary/cross-needs/runs.parquet")
     assert set(made["method"]) == {"twin", "fedavg-uniform"}, "none is taken from the record"

@@ -19,6 +19,8 @@ ENTRIES = (
     {"type": "fedavg-sgd", "name": "by-sgd"},
     {"type": "fedprox", "name": "own-space"},
 )
+#: What the arena says of its own rows.
+OF_ROWS = ("primary", "roles", "tuned")
 SPACE = {"own-space": {"mu": [0.5, 0.75], "eta_g": [0.001, 0.002]}}
 
 
@@ -29,24 +31,26 @@ def tuned(tmp_path_factory):
     newcomers = Newcomers(ENTRIES, (), SPACE)
     methods = work / "methods.yaml"
     methods.write_text(
-        yaml.safe_dump({"methods": list(ENTRIES), "primary": None, "search": {"space": {}}})
+        yaml.safe_dump(
+            {"methods": list(ENTRIES), **dict.fromkeys(OF_ROWS), "search": {"space": {}}}
+        )
     )
-    arena = ROOT / "config/needs.yaml"
-    published = load_config([arena], [*SMALL, "seeds=[0]"])
+    arena = ROOT / "config/cross-needs.yaml"
+    published = load_config([arena], [*SMALL, "seeds=[3]"])
     published = replace(published, search=replace(published.search, trials=2))
-    config = load_config([arena, methods], [*SMALL, "seeds=[0]"])
+    config = load_config([arena, methods], [*SMALL, "seeds=[3]"])
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(work)
         bring_backbone(config)
         found = tune(newcomers, config, published, work / "store", 1)
-        file = json.loads((work / "results/search/needs.json").read_text())
+        file = json.loads((work / "results/search/cross-needs.json").read_text())
     return found, file, published
 
 
 @pytest.mark.slow
 def test_the_seeds_and_settings_are_those_of_the_arenas_search(tuned):
     _, file, published = tuned
-    assert file["seeds"] == list(published.search.seeds) == [100, 101]
+    assert file["seeds"] == list(published.search.seeds) == [100, 101, 102, 103]
     assert file["skews"] == ["iid@half"]
     assert {name: found["planned"] for name, found in file["methods"].items()} == {
         "mine": 2,
