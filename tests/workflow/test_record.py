@@ -19,7 +19,7 @@ from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables import USUAL_TABLES
 from fedsdg.analysis.verify import record_faults
 from fedsdg.files import HASHES
-from fedsdg.files.places import ARENAS
+from fedsdg.files.places import CROSS
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = sorted(file.parent.name for file in ROOT.glob("results/reference/*/runs.parquet"))
@@ -158,7 +158,7 @@ def test_every_figure_is_drawn_again_as_it_is_committed(experiment, tmp_path, mo
 def test_what_spans_arenas_is_made_again_as_it_is_committed(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     record, figures = (Path(top, "across") for top in ("results/reference", "paper_figures"))
-    write_across(list(ARENAS), record.parent, tmp_path / record, tmp_path / figures)
+    write_across(CROSS, record.parent, tmp_path / record, tmp_path / figures)
     names = [name for name in tracked() if name.startswith((f"{record}/", f"{figures}/"))]
     assert set(names) == set(files_of("arenas", "across", ""))
     for name in names:
