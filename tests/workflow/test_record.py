@@ -19,7 +19,7 @@ from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables import USUAL_TABLES
 from fedsdg.analysis.verify import record_faults
 from fedsdg.files import HASHES
-from fedsdg.files.places import CROSS
+from fedsdg.files.places import ARENAS
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = sorted(file.parent.name for file in ROOT.glob("results/reference/*/runs.parquet"))
@@ -158,7 +158,7 @@ def test_every_figure_is_drawn_again_as_it_is_committed(experiment, tmp_path, mo
 def test_what_spans_arenas_is_made_again_as_it_is_committed(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     record, figures = (Path(top, "across") for top in ("results/reference", "paper_figures"))
-    write_across(CROSS, record.parent, tmp_path / record, tmp_path / figures)
+    write_across(ARENAS, record.parent, tmp_path / record, tmp_path / figures)
     names = [name for name in tracked() if name.startswith((f"{record}/", f"{figures}/"))]
     assert set(names) == set(files_of("arenas", "across", ""))
     for name in names:
@@ -175,7 +175,7 @@ def test_the_workflow_draws_what_is_committed(clone):
     named beforehand."""
     drawn = [("tables", "label-skew", "main"), ("tables", "label-skew", "tuning")]
     drawn += [("figures", "label-skew", "partition"), ("figures", "label-skew", "tuning")]
-    drawn += [("tables", "needs", "primary")]
+    drawn += [("tables", "cross-needs", "groups")]
     for experiment in RECORDED:
         record = clone.folder / "results/reference" / experiment
         mine = {kind: [name for page, of, name in drawn if (page, of) == (kind, experiment)]
@@ -189,7 +189,7 @@ def test_the_workflow_draws_what_is_committed(clone):
         for name in files_of(*page):
             (clone.folder / name).unlink()
     planned = clone.planned("figures", "tables")
-    assert planned == {"render_record_label-skew": 1, "render_record_needs": 1}
+    assert planned == {"render_record_label-skew": 1, "render_record_cross-needs": 1}
     done = clone.snakemake("figures", "tables", "--cores", "2")
     assert done.returncode == 0, done.stdout
     assert_drawn_as_committed([page[1:] for page in drawn if page[0] == "figures"], clone.folder)
@@ -235,7 +235,7 @@ def other_instructions() -> dict[str, str]:
 
 def same_kind_of_machine() -> bool:
     """Whether the published figures were drawn on a machine such as this one."""
-    origins = json.loads((ROOT / "results/reference/needs/provenance.json").read_text())
+    origins = json.loads((ROOT / "results/reference/cross-needs/provenance.json").read_text())
     entries = origins if isinstance(origins, list) else [origins]  # one, in a record from before
     here = (platform.machine(), _processor())
     pinned = f"matplotlib=={matplotlib.__version__}\n" in (ROOT / "requirements.lock").read_text()
