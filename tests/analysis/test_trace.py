@@ -3,6 +3,7 @@
 import json
 import shutil
 import statistics
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from fedsdg.analysis.summary import Summary
 from fedsdg.analysis.tables import TABLES, write_table
 from fedsdg.analysis.trace import runs_behind, trace
 from fedsdg.files import read_json, write_json
+
+from .conftest import Run, make_record
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "results/reference"
@@ -247,6 +250,27 @@ def test_every_primary_comparison_that_a_document_cites_can_be_traced():
         trace(page, "gated-c")
     with pytest.raises(ValueError, match="line 1: no claim stands there"):
         trace(f"{page}:1")
+
+
+def test_a_regret_stands_on_the_runs_of_all_its_cells_at_the_seeds_that_they_share(tmp_path):
+    claim = {"id": "regret", "subject": "fedsdg", "rivals": ["krum"], "kind": "regret"}
+    claim |= {"metric": "expected_accuracy", "cells": ["one:iid", "two:iid"]}
+    for name, seeds in (("one", 6), ("two", 5)):
+        made = []
+        for seed, method in product(range(seeds), ("fedsdg", "krum")):
+            value = 0.8 - (method == "krum") * 0.01 * seed
+            made.append(Run(method, seed, skew="iid", last={"expected_accuracy": value}))
+        record = make_record(tmp_path, name, made, primary=[claim])
+    page = record / "claims.md"
+    page.write_text("- **regret: 5 seeds, no verdict**.\n")
+    found = trace(page, "regret")
+    assert found["seeds"] == pytest.approx({seed: 2.0 * seed for seed in range(5)})
+    assert found["unrounded"] == pytest.approx(4.0)
+    cells = [(run["experiment"], run["method"], run["seed"]) for run in found["runs"]]
+    assert sorted(cells) == [*product(("one", "two"), ("fedsdg", "krum"), range(5))]
+    shutil.rmtree(tmp_path / "records/one")
+    with pytest.raises(ValueError, match="line 1: no number stands there, but"):
+        trace(page, "regret")
 
 
 def test_a_claim_about_two_groups_of_clients_names_each_run_once():
