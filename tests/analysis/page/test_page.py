@@ -444,10 +444,10 @@ YOUNGER = {b"fedsdg.format": b"99"}
 def test_a_record_that_cannot_be_read_is_named_in_one_sentence(
     reference, tmp_path, refused, damage, said
 ):
-    folder = tmp_path / "records" / "cross-views"
+    folder = tmp_path / "records" / "cross-label-skew"
     folder.mkdir(parents=True)
     for name in ("runs", "rounds", "clients"):
-        shutil.copy(reference / "cross-views" / f"{name}.parquet", folder)
+        shutil.copy(reference / "cross-label-skew" / f"{name}.parquet", folder)
     damage(folder)
     output = tmp_path / "report" / "index.html"
     line = refused("render", "page", "--records", folder.parent, "--output", output)
@@ -480,11 +480,11 @@ def test_the_command_prints_the_path_and_makes_the_same_bytes_in_every_process(
     reference, tmp_path, capsys
 ):
     output, again = tmp_path / "index.html", tmp_path / "again.html"
-    options = ["render", "page", "--records", str(reference), "--experiments", "cross-views"]
+    options = ["render", "page", "--records", str(reference), "--experiments", "cross-label-skew"]
     options += ["--reference", str(tmp_path), "--configs", str(tmp_path), "--output"]
     assert main([*options, str(output)]) == 0
     assert capsys.readouterr().out == f"{output}\n"
-    assert {one["experiment"] for one in data_of(output)["arenas"]} == {"cross-views"}
+    assert {one["experiment"] for one in data_of(output)["arenas"]} == {"cross-label-skew"}
     command = [sys.executable, "-m", "fedsdg", *options, str(again)]
     subprocess.run(command, check=True, env={**os.environ, "PYTHONHASHSEED": "7"})
     assert again.read_bytes() == output.read_bytes()
