@@ -23,7 +23,7 @@ RIVALS = ("fedsdg", "fedavg", "fine-tune", "ffa-lora")
 @pytest.fixture(scope="module")
 def record(tmp_path_factory):
     """Ditto as if it were the newcomer, with the first five seeds of the record."""
-    return first_seeds_alone(NEEDS, tmp_path_factory.mktemp("needs"), "ditto", 5)
+    return first_seeds_alone(NEEDS, tmp_path_factory.mktemp("record"), "ditto", 5)
 
 
 @pytest.fixture(scope="module")
