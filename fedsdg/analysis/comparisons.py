@@ -46,7 +46,7 @@ class Named:
 
     @property
     def where(self) -> str:
-        """The cells of a regret: "needs:iid@half, views:iid@invert"; "" otherwise."""
+        """The cells of a regret: "cross-needs:iid@half, cross-views:iid@invert"; "" otherwise."""
         return ", ".join(map(":".join, self.cells))
 
 

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from os.path import normpath
 from pathlib import Path
 from types import MappingProxyType
@@ -227,10 +228,9 @@ def _traced(
 ) -> dict[str, Any]:
     """Trace a number of a page that ``make`` makes from a summary."""
     rows = _rows(page, cell.raw)
-    behind = {id(run): run for row in rows for run in runs_behind(summary, row)}
-    runs = [(summary, run) for run in behind.values()]
     unrounded = _value(page, cell.raw)
-    if unrounded is None or not runs:
+    runs = [] if unrounded is None else _behind(summary, rows)
+    if not runs:
         what = "no run stands behind" if unrounded is not None else "no number stands there, but"
         why = "; the trials of a search gave it: see search.json" if path.stem == "tuning" else ""
         raise ValueError(f"{path}, {cell.line}: {what} {cell.committed!r}{why}")
@@ -248,6 +248,23 @@ def _traced(
         },
         "runs": [_facts_of(*run) for run in runs],
     }
+
+
+def _behind(summary: Summary, rows: Iterable[Mapping[str, Any]]) -> list[_Run]:
+    """Return the runs behind rows, each once; a regret has cells in several records."""
+    behind: dict[tuple[str, str], _Run] = {}
+    for row in rows:
+        parts = []
+        for cell in (row.get("cells") or "").split(", "):
+            experiment, _, skew = cell.partition(":")
+            there = Summary(summary.folder.parent / experiment) if experiment else summary
+            own = runs_behind(there, {**row, "skew": skew} if skew else row)
+            parts.append([(there, run) for run in own])
+        common = set.intersection(*({run["seed"] for _, run in part} for part in parts))
+        for there, run in chain.from_iterable(parts):
+            if run["seed"] in common:
+                behind[there.experiment, run_below(run)] = there, run
+    return [*behind.values()]
 
 
 def _seeds(runs: Iterable[_Run]) -> list[int]:

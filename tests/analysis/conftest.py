@@ -490,15 +490,15 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def first_seeds_alone(record: Path, target: Path, method: str, count: int) -> Path:
-    """A copy of a record, below `target`, that lacks the later seeds of one of its methods."""
+    """A copy of a record, below `target`, with the first `count` seeds of one of its methods."""
     copy = target / record.name
     shutil.copytree(record, copy)
+    wanted = pq.read_table(record / "runs.parquet", columns=["seed"])["seed"]
+    last = sorted(wanted.unique().to_pylist())[count - 1]
     for file in copy.glob("*.parquet"):
         table = pq.read_table(file)
         if {"method", "seed"} <= set(table.column_names):
-            later = pc.and_(
-                pc.equal(table["method"], method), pc.greater_equal(table["seed"], count)
-            )
+            later = pc.and_(pc.equal(table["method"], method), pc.greater(table["seed"], last))
             pq.write_table(table.filter(pc.invert(later)), file)
     write_record_hashes(copy)
     return copy

@@ -25,9 +25,9 @@ def agree(tmp_path, monkeypatch, capsys):
             made = runs(of({"ditto": spread(mean, 0.01, n)}))
             wanted = [named(name, ["ditto"]) for name in names]
             shutil.rmtree(tmp_path / "made", ignore_errors=True)
-            record = make_record(tmp_path / "made", "needs", made, primary=wanted)
-            shutil.copytree(record, tmp_path / "results" / place / "needs", dirs_exist_ok=True)
-        assert main(["agree", "needs"]) == 0
+            record = make_record(tmp_path / "made", "arena", made, primary=wanted)
+            shutil.copytree(record, tmp_path / "results" / place / "arena", dirs_exist_ok=True)
+        assert main(["agree", "arena"]) == 0
         return capsys.readouterr().out
 
     return said
@@ -52,19 +52,19 @@ ONE = f", and one seed has no interval{SHORT}"
 def test_a_line_says_here_record_verdict_and_agreement(agree, here, seeds, end) -> None:
     """Intervals that overlap agree; few seeds give no verdict, and one seed has a sign."""
     line = agree(here, seeds)
-    assert line.startswith("needs, one: here ") and line.endswith(f"{end}\n"), line
+    assert line.startswith("arena, one: here ") and line.endswith(f"{end}\n"), line
 
 
 def test_what_the_record_or_the_experiment_lacks_is_said(agree, refused, capsys, tmp_path) -> None:
-    said = "needs, two: here +5.0 points (n = 10); the record does not have it"
+    said = "arena, two: here +5.0 points (n = 10); the record does not have it"
     assert said in agree(0.05, ids=("one", "two"))
     shutil.rmtree(tmp_path / "results/reference")
-    assert main(["agree", "needs"]) == 0
+    assert main(["agree", "arena"]) == 0
     assert capsys.readouterr().out.count("the record does not have it") == 2
     assert "names no primary comparisons" in agree(0.05, ids=())
     shutil.rmtree(tmp_path / "results/summary")
-    missing = refused("agree", "needs")
-    assert "there is no results/summary/needs; run the experiment first" in missing
+    missing = refused("agree", "arena")
+    assert "there is no results/summary/arena; run the experiment first" in missing
 
 
 def test_agreement_is_symmetric_and_holds_the_mean_of_the_other() -> None:

@@ -16,7 +16,7 @@ KNOWN = {
     "half-a": Statement(
         "undecided (selected round: undecided; last quarter: higher)",
         "+0.5 points [−0.7, +1.8]",
-        "results/reference/needs/claims.md",
+        "results/reference/arena/claims.md",
         "training: rising",
         seeds=5,
     ),
@@ -50,7 +50,7 @@ def test_a_block_lists_its_findings_with_effect_verdict_link_seeds_and_horizon(f
         "# A\n<!-- findings: needs -->\n"
         "- **Gates** help by +3.4 points [+2.7, +4.1] ([supported](claims.md#gates-help); 10 "
         "seeds); those that agree get +0.5 points [−0.7, +1.8] ([undecided](../results/reference/"
-        "needs/claims.md#half-a); selected round: undecided; last quarter: higher; 5 seeds; "
+        "arena/claims.md#half-a); selected round: undecided; last quarter: higher; 5 seeds; "
         "training: rising).\n"
         "- Nothing with a number.\n"
         "<!-- /findings -->\nB\n"

@@ -13,7 +13,7 @@ from fedsdg.analysis.record import write_record_hashes
 from fedsdg.analysis.tables import write_table
 from fedsdg.analysis.verify import across_faults, json_faults, text_faults, verify
 from fedsdg.cli import main
-from fedsdg.files.places import CROSS
+from fedsdg.files.places import ARENAS
 
 ROOT = Path(__file__).parents[2]
 NAME = "label-noise"
@@ -263,7 +263,7 @@ def test_what_spans_arenas_is_compared_with_their_records(tmp_path):
     tables, sidecar = "results/reference/across", "paper_figures/across/regret.json"
     for folder in (tables, "paper_figures/across"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
-    for arena in CROSS:
+    for arena in ARENAS:
         (tmp_path / "results/reference" / arena).symlink_to(ROOT / "results/reference" / arena)
     column = "regret (percentage points)"
     number = repr(json.loads((ROOT / sidecar).read_text())["numbers"][0][column])

@@ -191,7 +191,8 @@ def _cells(given: Any, where: str) -> tuple[tuple[str, str], ...]:
     pairs = [str(one).partition(":") for one in named]
     if given is not named or not all(experiment and cell for experiment, _, cell in pairs):
         raise ValueError(
-            f"{where}: 'cells' is {given!r}; write a list of experiment:cell, as [needs:iid@half]"
+            f"{where}: 'cells' is {given!r}; write a list of experiment:cell, as "
+            "[cross-needs:iid@half]"
         )
     if twice := [one for one, times in Counter(map(str, named)).items() if times > 1]:
         raise ValueError(f"{where} names the cell {twice[0]!r} twice; name each once")

@@ -38,13 +38,13 @@ class Arena:
 
     @property
     def id(self) -> str:
-        """What names it in the page: needs-digits-20-iid@half."""
+        """What names it in the page: cross-needs-digits-20-iid@half."""
         setting = self.cell.setting
         return f"{self.summary.experiment}-{setting.dataset}-{setting.clients}-{self.cell.skew}"
 
     @property
     def title(self) -> str:
-        """Its name in print: "needs: IID, half"."""
+        """Its name in print: "cross-needs: IID, half"."""
         where = self.summary.cell_title(self.cell).replace("\n", ", ")
         return f"{self.summary.experiment}: {where}"
 

@@ -16,13 +16,14 @@ import pytest
 from fedsdg.analysis.summarise import summarise
 from fedsdg.files import write_json
 from fedsdg.files.declarations import declarations, families
+from fedsdg.files.places import ARENAS
 
 from ..conftest import Plan, write_runs
 from .conftest import page_of
 from .test_page import ends_of
 
-ROUND_ARENA = "label-skew-digits-20-dirichlet~0.1"
-NEEDS = "needs-digits-20-iid@half"
+ROUND_ARENA = "cross-label-skew-digits-20-dirichlet~0.1"
+NEEDS = "cross-needs-digits-20-iid@half"
 
 
 @pytest.fixture
@@ -105,7 +106,7 @@ def test_it_is_ready_soon_asks_for_nothing_and_complains_of_nothing(open_tab, ma
 
 
 def test_columns_sort_by_number_and_what_is_missing_stands_last(tab):
-    tab.select_option("#arena", NEEDS)  # there a run sends 34 MB or 109 MB: text sorts otherwise
+    tab.select_option("#arena", NEEDS)  # there a run sends 68 MB or 218 MB: text sorts otherwise
     for heading in ("expected_worst_decile", "global_accuracy", "bytes"):
         for falling in (True, False):
             head(tab, heading).click()
@@ -114,8 +115,8 @@ def test_columns_sort_by_number_and_what_is_missing_stands_last(tab):
             assert known == sorted(known, reverse=falling) and len(set(known)) > 2
             assert values[: len(known)] == known
     head(tab, "method").press("Enter")
-    names = column(tab, "method")
-    assert names == sorted(names, key=str.lower)
+    words = [re.split(r"[^\w ]", name.lower())[0].strip() for name in column(tab, "method")]
+    assert words == sorted(words)  # Marks within a name are the browser's to order.
     assert tab.get_attribute(f"{BOARD} thead th[data-column=method]", "aria-sort")
     assert tab.locator(f"{BOARD} th[aria-sort]").count() == 1
 
@@ -144,9 +145,9 @@ def test_rows_are_filtered_by_family_and_name_and_hidden_one_by_one(tab):
 
 
 def test_a_number_opens_its_runs_with_their_provenance_by_pointer_and_by_keyboard(tab, reference):
-    runs = pd.read_parquet(reference / "needs" / "runs.parquet")
+    runs = pd.read_parquet(reference / "cross-needs" / "runs.parquet")
     mine = runs[(runs["method"] == "ditto") & (runs["status"] == "ok")].sort_values("seed")
-    origins = json.loads((reference / "needs" / "provenance.json").read_text())
+    origins = json.loads((reference / "cross-needs" / "provenance.json").read_text())
     tab.select_option("#arena", NEEDS)
     cells = tab.locator(f"{BOARD} tr[data-method=ditto] .number")
     assert cells.count() == 9  # the name, five accuracies, bytes, steps, seeds
@@ -156,11 +157,11 @@ def test_a_number_opens_its_runs_with_their_provenance_by_pointer_and_by_keyboar
         assert "Ditto" in said and cells.nth(number).inner_text() in said
         for _, run in mine.iterrows():
             assert run["config_hash"][:12] in said and run["partition_hash"][:12] in said
-        folder = "digits/clients~20/iid@half/ditto/seed~0"
+        folder = "digits/clients~20/iid@half/ditto/seed~3"
         (origin,) = [one for one in origins if folder in one["runs"]]
         assert origin["commit"] in said and origin["first"][:10] in said
-        assert "--method ditto --seed 0" in said and "config/needs.yaml" in said
-        assert "iid@half ditto seed~0 seed~1 seed~2 seed~3 seed~4" in said
+        assert "--method ditto --seed 3" in said and "config/cross-needs.yaml" in said
+        assert "iid@half ditto seed~3 seed~4 seed~5 seed~6 seed~7" in said
         tab.keyboard.press("Escape")
         assert not tab.is_visible("#runs")
     cell = cells.nth(3)  # clients that differ
@@ -177,14 +178,14 @@ def test_a_number_opens_its_runs_with_their_provenance_by_pointer_and_by_keyboar
 
 
 def test_two_methods_differ_by_the_paired_interval_over_their_common_seeds(tab, reference):
-    runs = pd.read_parquet(reference / "needs" / "runs.parquet")
+    runs = pd.read_parquet(reference / "cross-needs" / "runs.parquet")
     table = runs[runs["status"] == "ok"].pivot(
         index="seed", columns="method", values="selected_expected_accuracy_b"
     )
     tab.select_option("#arena", NEEDS)
     for one, other in (("fedsdg", "fedavg"), ("fedrep", "fine-tune")):
         gaps = 100 * (table[one] - table[other]).dropna()
-        assert len(gaps) == 10
+        assert len(gaps) in (5, 10)
         tab.select_option("#one", one)
         tab.select_option("#other", other)
         tab.select_option("#rival-metric", "expected_accuracy_b")
@@ -223,7 +224,7 @@ def test_curves_are_switched_shown_against_any_cost_and_say_what_is_under_the_po
     assert re.search(r"accuracy \(%\)\s*\d+\.\d \[", tab.inner_text("#vg-tooltip-element"))
 
 
-def test_gates_of_any_round_seed_and_method_are_shown(tab):
+def test_gates_of_any_round_seed_and_method_are_shown(tab, reference):
     tab.select_option("#arena", NEEDS)
     settle(tab)
     fields = "#chart-gates g.concat_0_group path[aria-roledescription='rect mark']"
@@ -241,11 +242,13 @@ def test_gates_of_any_round_seed_and_method_are_shown(tab):
     settle(tab)
     assert tab.inner_text("#gate-said") == str(rounds[0]) and last() != shown
     tab.locator("#gate-round").press("End")
-    tab.select_option("#gate-seed", "3")
+    tab.select_option("#gate-seed", "4")
     tab.select_option("#gate-measure", "private_shares")
     settle(tab)
     assert len(last()) == 20 * 6 and last() != shown
-    assert tab.locator("#gate-method option").count() == 5
+    clients = pd.read_parquet(reference / "cross-needs" / "clients.parquet")
+    gated = clients[clients["gates"].notna()]["method"].nunique()
+    assert tab.locator("#gate-method option").count() == gated > 5
 
 
 def test_the_ledger_is_filtered_by_verdict_source_and_words(tab, reference):
@@ -267,12 +270,15 @@ def test_the_ledger_is_filtered_by_verdict_source_and_words(tab, reference):
     assert tab.inner_text("#claims-shown") == f"{rows.count()} of {len(entries)}"
 
 
-def test_what_is_seen_of_the_gates_is_said_in_a_sentence(tab, reference):
-    clients = pd.read_parquet(reference / "needs" / "clients.parquet")
-    own = clients[(clients["method"] == "fedsdg") & (clients["seed"] == 0)]
+@pytest.mark.parametrize("method", ["fedsdg", "fedsdg-official"])
+def test_what_is_seen_of_the_gates_is_said_in_a_sentence(tab, reference, method):
+    clients = pd.read_parquet(reference / "cross-needs" / "clients.parquet")
+    own = clients[(clients["method"] == method) & (clients["seed"] == 3)]
     of_b = own.dropna(subset=["conflicts"]).groupby("client")["conflicts"].last().astype(bool)
     last = own[own["round"] == own["round"].max()].set_index("client")["gates"].dropna()
     tab.select_option("#arena", NEEDS)
+    tab.select_option("#gate-method", method)
+    settle(tab)
     said = tab.inner_text("#gate-seen")
     for kind, word in ((False, "A"), (True, "B")):
         gates = np.stack([gates for client, gates in last.items() if of_b[client] == kind])
@@ -281,12 +287,14 @@ def test_what_is_seen_of_the_gates_is_said_in_a_sentence(tab, reference):
         assert float(found[1]) == pytest.approx(gates.mean(), abs=0.011)
         assert float(found[2]) == pytest.approx(100 * (gates > 0.5).mean(), abs=2)
     gates = np.stack(list(last))
-    block = 1 + int(np.argmax((gates > 0.5).sum(axis=0)))
-    assert said.endswith(f"% lie in block {block}.")
+    opened = (gates > 0.5).sum(axis=0)
+    block = f"% lie in block {1 + int(np.argmax(opened))}."
+    assert said.endswith(block if opened.any() else "% above one half.")
+    assert opened.any() == (method == "fedsdg-official"), "both kinds of sentences"
 
 
 def test_how_the_runs_were_made_is_a_table_of_their_configs(tab, reference):
-    runs = pd.read_parquet(reference / "needs" / "runs.parquet")
+    runs = pd.read_parquet(reference / "cross-needs" / "runs.parquet")
     tab.select_option("#arena", NEEDS)
     tab.fill("#find", "nobody")  # filters are of the leaderboard alone
     tab.click(f"{BOARD} summary")
@@ -301,7 +309,7 @@ def test_how_the_runs_were_made_is_a_table_of_their_configs(tab, reference):
 
 def test_a_method_leads_to_what_is_declared_of_it(tab):
     tab.select_option("#arena", NEEDS)
-    tab.locator(f"{BOARD} tr[data-method=fedsdg-half] th .number").press("Enter")
+    tab.locator(f"{BOARD} tr[data-method=fedsdg-fixed] th .number").press("Enter")
     said = tab.inner_text("#runs")
     (declared,) = [one for one in declarations()["methods"] if one["name"] == "fedsdg"]
     assert "A variant of FedSDG" in said and declared["formula"] in said
@@ -312,7 +320,7 @@ def test_what_was_chosen_stands_in_the_address_and_survives_a_reload(tab):
     def state():
         return column(tab, "method"), tab.inner_text("#gap"), tab.inner_text("#claims-shown")
 
-    assert tab.evaluate("arena().experiment") == "needs", "it opens there"
+    assert tab.evaluate("arena().experiment") == next(iter(ARENAS)), "it opens there"
     tab.select_option("#arena", ROUND_ARENA)
     head(tab, "bytes").click()
     tab.uncheck("#families input[value='FedSDG']")
@@ -364,7 +372,9 @@ def test_an_address_that_means_nothing_shows_the_page_as_it_is_at_first(tab, mad
         tab.reload()
         tab.wait_for_selector("html[data-ready=all]")
         settle(tab)
-        assert tab.evaluate("arena().experiment") == "needs" and not tab.is_visible("#runs")
+        assert tab.evaluate("arena().experiment") == next(iter(ARENAS)) and not tab.is_visible(
+            "#runs"
+        )
         assert len(column(tab, "method")) == len(tab.evaluate("arena().methods"))
 
 

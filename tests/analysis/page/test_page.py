@@ -34,12 +34,10 @@ from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.grid.runs import grid_runs
 from fedsdg.files import write_json
 from fedsdg.files.declarations import families, titles
-from fedsdg.files.places import CROSS, run_below
+from fedsdg.files.places import ARENAS, CROSS, run_below
 
 from ..conftest import first_seeds_alone
 from .conftest import page_of
-
-ARENAS = ("label-skew", "needs", "views")
 
 
 @dataclass
@@ -122,7 +120,7 @@ def test_every_number_of_a_leaderboard_is_that_of_the_record(boards, reference, 
     runs = pd.read_parquet(reference / experiment / "runs.parquet")
     rounds = pd.read_parquet(reference / experiment / "rounds.parquet")
     names = ["expected_accuracy", "expected_worst_decile", "global_accuracy"]
-    if experiment != "label-skew":
+    if experiment != "cross-label-skew":
         names += ["expected_accuracy_a", "expected_accuracy_b"]
     compared = 0
     for skew, cell in runs.groupby("skew"):
@@ -180,9 +178,9 @@ def test_a_page_is_one_file_that_asks_for_nothing(made, boards):
 
 
 def test_values_and_runs_behind_a_number_are_those_of_the_record(data, reference):
-    runs = pd.read_parquet(reference / "needs" / "runs.parquet").set_index(["method", "seed"])
-    (arena,) = [one for one in data["arenas"] if one["experiment"] == "needs"]
-    entries = json.loads((reference / "needs" / "provenance.json").read_text())
+    runs = pd.read_parquet(reference / "cross-needs" / "runs.parquet").set_index(["method", "seed"])
+    (arena,) = [one for one in data["arenas"] if one["experiment"] == "cross-needs"]
+    entries = json.loads((reference / "cross-needs" / "provenance.json").read_text())
     for method in arena["methods"]:
         seeds = method["values"]["seeds"]
         assert seeds == sorted(seeds) and seeds
@@ -201,7 +199,7 @@ def test_values_and_runs_behind_a_number_are_those_of_the_record(data, reference
                 assert fact in said
             assert entry["first"][:10] in said and entry["last"][:10] in said
     assert arena["commands"]["one"].startswith(
-        f"fedsdg run --config {(reference.parents[1] / 'config/needs.yaml').as_posix()} "
+        f"fedsdg run --config {(reference.parents[1] / 'config/cross-needs.yaml').as_posix()} "
         "--dataset digits --skew iid@half --method METHOD"
     )
 
@@ -211,7 +209,7 @@ def test_the_commands_make_what_the_record_says_of_its_runs(data, reference):
     compared = 0
     for arena in data["arenas"]:
         runs = pd.read_parquet(reference / arena["experiment"] / "runs.parquet")
-        runs = runs[(runs["seed"] == 2)].set_index(["skew", "method"])["config"]
+        runs = runs[runs["seed"] == 3].set_index(["skew", "method"])["config"]
         files = [shlex.split(arena["commands"]["one"])[3]]
         config = load_config(files)
         for method in arena["methods"]:
@@ -221,7 +219,7 @@ def test_the_commands_make_what_the_record_says_of_its_runs(data, reference):
             )
             said = dict(zip(one[2::2], one[3::2], strict=True))
             skew, row = said["--skew"], config.method(said["--method"])
-            wanted = flat(config.run(said["--dataset"], skew, row, 2).to_dict())
+            wanted = flat(config.run(said["--dataset"], skew, row, 3).to_dict())
             there = flat(json.loads(runs[skew, method["label"]]))
             assert {key: wanted.get(key) for key in there} == there
             assert many[:5] == ["fedsdg", "run", "--grid", *files, "--only"]
@@ -231,7 +229,7 @@ def test_the_commands_make_what_the_record_says_of_its_runs(data, reference):
             made = [run.identity for run in grid_runs(config, Path("store"), only)]
             assert [(one["skew"], one["seed"]) for one in made] == [(skew, s) for s in seeds]
             compared += 1
-    assert compared == 81
+    assert compared == 2 * 34 + 2 * 9
 
 
 def test_curves_are_means_over_seeds_against_what_was_spent(data, reference):
@@ -254,15 +252,15 @@ def test_curves_are_means_over_seeds_against_what_was_spent(data, reference):
 @pytest.mark.parametrize("column", ["gates", "private_shares"])
 def test_heat_maps_hold_every_client_and_block_to_the_hundredth(data, reference, column):
     clients, rounds = (
-        pd.read_parquet(reference / "needs" / f"{name}.parquet") for name in ("clients", "rounds")
+        pd.read_parquet(reference / "cross-needs" / f"{name}.parquet")
+        for name in ("clients", "rounds")
     )
-    (arena,) = [one for one in data["arenas"] if one["experiment"] == "needs"]
+    clients, rounds = (frame[frame["method"] == "fedsdg"] for frame in (clients, rounds))
+    (arena,) = [one for one in data["arenas"] if one["experiment"] == "cross-needs"]
     runs = [run for run in arena["gates"] if run["method"] == "fedsdg"]
-    assert [run["seed"] for run in runs] == list(range(10))
+    assert [run["seed"] for run in runs] == sorted(set(rounds["seed"]))
     run = runs[3]
-    own, mine = (
-        frame[(frame["method"] == "fedsdg") & (frame["seed"] == 3)] for frame in (clients, rounds)
-    )
+    own, mine = (frame[frame["seed"] == run["seed"]] for frame in (clients, rounds))
     assert run["rounds"] == mine[mine["evaluated"]]["round"].tolist()
     shape = len(run["rounds"]), len(run["clients"]), run["blocks"]
     shown = np.frombuffer(base64.b64decode(run[column]), dtype=np.uint8).reshape(shape)
@@ -314,10 +312,10 @@ def test_regret_is_that_of_its_table(reference):
 
 def test_a_newcomer_stands_first_with_its_verdicts_and_what_was_checked(reference, tmp_path):
     """Ditto with five seeds, as if it were new: the rows of its table, and Holm's verdicts."""
-    record = first_seeds_alone(reference / "needs", tmp_path, "ditto", 5)
+    record = first_seeds_alone(reference / "cross-needs", tmp_path, "ditto", 5)
     standing = Standing(Summary(record), "ditto", ("fedavg", "fedrep"), elsewhere=True)
     page = page_of(
-        tmp_path, tmp_path, "needs", compared=[standing], checked="Checked: <this> machine."
+        tmp_path, tmp_path, "cross-needs", compared=[standing], checked="Checked: <this> machine."
     )
     text = page.read_text(encoding="utf-8")
     assert '<p class="finding">Checked: &lt;this&gt; machine.</p>' in text
@@ -341,9 +339,9 @@ def test_a_newcomer_stands_first_with_its_verdicts_and_what_was_checked(referenc
 
 
 def test_tuning_and_speed_are_those_of_their_files(data, reference):
-    search = json.loads((reference / "views" / "search.json").read_text())["methods"]
+    search = json.loads((reference / "cross-needs" / "search.json").read_text())["methods"]
     for label, found in search.items():
-        rows = [row for row in data["tuning"]["views"] if row["method"] == label]
+        rows = [row for row in data["tuning"]["cross-needs"] if row["method"] == label]
         assert [row["trials"] for row in rows] == list(range(1, len(rows) + 1))
         best = [100 * value for value in found["expected_best"]]
         assert [row["best"] for row in rows] == pytest.approx(best, abs=0.006)
@@ -396,7 +394,7 @@ def test_summaries_as_computed_are_shown_with_what_failed_and_what_was_not_run(
     )
     krum = runs / "digits/clients~12/dirichlet~0.1/krum/seed~0"
     write_json(krum / "provenance.json", {"commit": "decade", "dirty": True})
-    (tmp_path / "report-needs.html").write_text("")
+    (tmp_path / "report-cross-needs.html").write_text("")
     page = page_of(records, tmp_path, "synthetic", "in-part")
     data, boards = data_of(page), parsed(page)
     board = boards.found["synthetic-digits-12-dirichlet~0.1"]
@@ -415,7 +413,7 @@ def test_summaries_as_computed_are_shown_with_what_failed_and_what_was_not_run(
     assert arena["commands"] == {} and data["speeds"] is None
     text = page.read_text(encoding="utf-8")
     assert "left out: Findings, Regret, Robustness, Ledger, Tuning, Speed." in text
-    assert '<a href="../report-needs.html">report-needs.html</a>' in text
+    assert '<a href="../report-cross-needs.html">report-cross-needs.html</a>' in text
 
 
 def _rewrite(name, change):
@@ -446,10 +444,10 @@ YOUNGER = {b"fedsdg.format": b"99"}
 def test_a_record_that_cannot_be_read_is_named_in_one_sentence(
     reference, tmp_path, refused, damage, said
 ):
-    folder = tmp_path / "records" / "views"
+    folder = tmp_path / "records" / "cross-label-skew"
     folder.mkdir(parents=True)
     for name in ("runs", "rounds", "clients"):
-        shutil.copy(reference / "views" / f"{name}.parquet", folder)
+        shutil.copy(reference / "cross-label-skew" / f"{name}.parquet", folder)
     damage(folder)
     output = tmp_path / "report" / "index.html"
     line = refused("render", "page", "--records", folder.parent, "--output", output)
@@ -463,9 +461,11 @@ def test_what_cannot_be_read_or_written_is_named_before_anything_is_computed(
     monkeypatch.setattr("fedsdg.analysis.page._page", lambda *_: pytest.fail("computed"))
     page = ("render", "page", "--output", tmp_path / "index.html", "--records")
     (tmp_path / "empty").mkdir()
-    assert "has no runs of label-skew, needs, views" in refused(*page, tmp_path / "empty")
-    line = refused(*page, reference, "--experiments", "neads")
-    assert "did you mean 'needs'?" in line and not (tmp_path / "index.html").exists()
+    assert "has no runs of cross-needs, cross-label-skew, views" in refused(
+        *page, tmp_path / "empty"
+    )
+    line = refused(*page, reference, "--experiments", "cross-neads")
+    assert "did you mean 'cross-needs'?" in line and not (tmp_path / "index.html").exists()
     (tmp_path / "file").write_text("")
     wrong = [tmp_path / "file" / "index.html", tmp_path]
     if os.geteuid() != 0:
@@ -480,11 +480,11 @@ def test_the_command_prints_the_path_and_makes_the_same_bytes_in_every_process(
     reference, tmp_path, capsys
 ):
     output, again = tmp_path / "index.html", tmp_path / "again.html"
-    options = ["render", "page", "--records", str(reference), "--experiments", "views"]
+    options = ["render", "page", "--records", str(reference), "--experiments", "cross-label-skew"]
     options += ["--reference", str(tmp_path), "--configs", str(tmp_path), "--output"]
     assert main([*options, str(output)]) == 0
     assert capsys.readouterr().out == f"{output}\n"
-    assert {one["experiment"] for one in data_of(output)["arenas"]} == {"views"}
+    assert {one["experiment"] for one in data_of(output)["arenas"]} == {"cross-label-skew"}
     command = [sys.executable, "-m", "fedsdg", *options, str(again)]
     subprocess.run(command, check=True, env={**os.environ, "PYTHONHASHSEED": "7"})
     assert again.read_bytes() == output.read_bytes()
