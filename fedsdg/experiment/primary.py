@@ -23,7 +23,7 @@ ACCURACIES = tuple(
 
 #: What may be claimed of the subject and the rival.
 KINDS = ("above", "not-below", "regret")
-#: A cell of any experiment: ``needs:iid@half``.
+#: A cell of any experiment: ``cross-needs:iid@half``.
 CELL = rf"[A-Za-z0-9][A-Za-z0-9._+-]*:({SKEW.pattern})(@[A-Za-z0-9][A-Za-z0-9._~-]*)?"
 
 _KEYS = ("id", "subject", "rival", "metric", "cell", "dataset", "kind", "margin", "cells", "seeds")
@@ -177,7 +177,8 @@ def _cells(value: Any, where: str) -> tuple[str, ...]:
     for cell in listed(value, where):
         if not isinstance(cell, str) or not re.fullmatch(CELL, cell):
             raise ValueError(
-                f"{where} names {shown(cell)}, but must name experiment:cell, as 'needs:iid@half'"
+                f"{where} names {shown(cell)}, but must name experiment:cell, "
+                "as 'cross-needs:iid@half'"
             )
     return tuple(value)
 

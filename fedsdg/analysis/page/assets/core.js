@@ -1,8 +1,14 @@
 "use strict";
 // What all sections share: the data, what was chosen, and how a chart is drawn.
-const data = JSON.parse(document.getElementById("data").textContent);
+let data; // once it is unpacked
 const byId = (id) => document.getElementById(id);
 const arena = () => data.arenas.find((one) => one.id === byId("arena").value);
+
+async function unpacked(text) {
+  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Response(stream).json();
+}
 
 function node(name, attributes = {}, ...children) {
   const made = document.createElement(name);

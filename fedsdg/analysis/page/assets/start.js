@@ -36,6 +36,7 @@ function followLink(event) {
 }
 
 async function start() {
+  data = await unpacked(byId("data").textContent);
   const preferred = matchMedia("(prefers-color-scheme: dark)");
   setTheme(preferred.matches);
   preferred.addEventListener("change", ({ matches }) => setTheme(matches));
