@@ -101,8 +101,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for arena in given.arenas:
         work = given.work.resolve()
         work.mkdir(parents=True, exist_ok=True)
-        do_again(arena, given.methods, given.seeds, work, given.jobs)
         record = {run.folder: run for run in read_summary(shipped(f"{RECORDS}/{arena}"))}
+        there = {run.row["method"] for run in record.values()}
+        wanted = [method for method in given.methods if method in there]
+        do_again(arena, wanted, given.seeds, work, given.jobs)
         runs = work / filled(RUNS, experiment=arena)
         found = [runs / run.folder for run in find_runs(runs)]
         pairs = [(record[str(one.relative_to(runs))], one) for one in found]

@@ -451,11 +451,14 @@ def _shares(rows: pd.DataFrame) -> pd.Series:
     return rows["weight"] * rows.groupby("round")["weight"].transform("count")
 
 
-@_measure("relative weight", options=_CLIENTS)
+@_measure("relative weight", options={"quarter": ("first", "last"), **_CLIENTS})
 def _relative_weight(run: Run, options: Options) -> float:
-    """Mean weight of these clients in units of an equal share 1/M."""
+    """Mean weight of these clients in units of an equal share 1/M, in all rounds or a quarter."""
     rows = run.rows("clients", "weight").dropna(subset=["weight"])
     weights = rows.assign(value=_shares(rows))
+    quarters = {"first": ~after(rows, 1 / 4), "last": after(rows, 3 / 4)}
+    if "quarter" in options:
+        weights = weights[quarters[options["quarter"]]]
     return float(run.of_group(weights, options.get("clients", "all"))["value"].mean())
 
 

@@ -151,8 +151,8 @@ def load_config(
     Mappings are merged, all else is replaced; so is ``search``, since a space belongs to the
     methods and the data that it was made for. ``paths``: files, or names of the package's own
     (``named_file``); those that a file names under ``over`` are laid before it, once. ``settings``
-    are single values laid over the files, as
-    ``training.device=cuda``; ``plugins`` are added to those that the config lists.
+    are single values laid over the files, as ``training.device=cuda``; ``plugins`` are added to
+    those that the config lists.
     """
     return parse_config(merged_config(paths, settings, plugins))
 

@@ -52,7 +52,7 @@ ARENAS = {
     "cross-label-skew": "config/cross-label-skew.yaml",
     "views": "config/views.yaml",
 }
-#: Those of the cross, in which every method is tuned for itself; that of views is not whole yet.
+#: Those of the cross, in which every method is tuned for itself; `views` is not complete there.
 CROSS = ("cross-needs", "cross-label-skew")
 
 #: The files of a run, the hashes of the others last of all.

@@ -33,6 +33,10 @@ def test_it_counts_methods_and_runs_as_they_are(tmp_path):
     few = tmp_path / "few.yaml"
     few.write_text("seeds: [3, 4, 5]\n")
     made = [load_config([shipped(ARENAS[arena]), "reproduced", few]) for arena in CROSS]
+    for config in made:
+        assert [configs[config.experiment].method(one.label) for one in config.methods] == [
+            *config.methods
+        ]
     small = [load_config([name]) for name in ("views", "every-method", "every-condition")]
     runs = sum(len(grid_runs(config, tmp_path)) for config in (*made, *small))
     pages = readme, (ROOT / "docs/running.md").read_text()

@@ -350,9 +350,14 @@ def dots(
             panel.axvline(0.0, color=INK, linewidth=0.9, zorder=1)
         for turn, value in enumerate(marks):
             own = part if value is None else part[part[mark] == value]
-            offset = 0.2 * (turn - (len(marks) - 1) / 2) if len(marks) > 2 else 0.0
+            apart = turn - (len(marks) - 1) / 2
+            offset = 0.2 * apart if len(marks) > 2 else 0.0
             for row in records(own):
-                _dot(panel, row, names.index(row[y]) + offset, look[value], against_zero)
+                at = names.index(row[y])
+                if _is_beyond(panel, row):  # Numbers stand one above the other.
+                    _arrow(panel, row, at + 0.5 * apart, look[value], against_zero)
+                else:
+                    _dot(panel, row, at + offset, look[value], against_zero)
         panel.set_yticks(range(len(names)), [title_of(y, name) for name in names])
         for text, name in zip(panel.get_yticklabels(), names, strict=True):
             text.set_fontweight("bold" if name == roles().subject else "normal")
@@ -391,26 +396,35 @@ def _ends(part: pd.DataFrame) -> list[pd.Series]:
     return [known["low"], known["high"]]
 
 
+def _is_beyond(panel: Axes, row: Mapping[str, Any]) -> bool:
+    left, right = panel.get_xlim()
+    return not left <= 100 * row["mean"] <= right
+
+
+def _arrow(
+    panel: Axes, row: Mapping[str, Any], height: float, look: Look, against_zero: bool
+) -> None:
+    mean = 100 * row["mean"]
+    is_high = mean > panel.get_xlim()[1]
+    inside, edge = (0.86, 1.0) if is_high else (0.14, 0.0)
+    panel.annotate(
+        f"{mean:+.1f}".replace("-", "−") if against_zero else f"{mean:.0f}",
+        (edge, height),
+        (inside, height),
+        xycoords=panel.get_yaxis_transform(),
+        ha="right" if is_high else "left",
+        va="center",
+        fontsize=6,
+        color=look.colour,
+        arrowprops={"arrowstyle": "-|>", "color": look.colour, "linewidth": 0.9}
+        | {"shrinkA": 0.0, "shrinkB": 0.0},
+    )
+
+
 def _dot(
     panel: Axes, row: Mapping[str, Any], height: float, look: Look, against_zero: bool
 ) -> None:
-    mean, (left, right) = 100 * row["mean"], panel.get_xlim()
-    if not left <= mean <= right:
-        inside, edge = (0.86, 1.0) if mean > right else (0.14, 0.0)
-        panel.annotate(
-            f"{mean:+.1f}".replace("-", "−") if against_zero else f"{mean:.0f}",
-            (edge, height),
-            (inside, height),
-            xycoords=panel.get_yaxis_transform(),
-            ha="right" if mean > right else "left",
-            va="center",
-            fontsize=6,
-            color=look.colour,
-            arrowprops={"arrowstyle": "-|>", "color": look.colour, "linewidth": 0.9}
-            | {"shrinkA": 0.0, "shrinkB": 0.0},
-        )
-        return
-    is_open = False
+    mean, is_open = 100 * row["mean"], False
     if row.get("n", 0) >= INTERVAL_SEEDS:
         low, high = 100 * row["low"], 100 * row["high"]
         is_open = against_zero and low <= 0.0 <= high

@@ -179,11 +179,10 @@ def _checked(agreement: Agreement | None, record: Record) -> str:
 
 
 def _moved(agreement: Agreement, record: Record) -> str:
-    """By how much rounding alone moved runs of the arena, if ``benchmarks/rounding.py`` says it."""
-    arenas = read_json(shipped(f"{PUBLISHED}/rounding.json"))["arenas"]
-    measured = arenas.get(record.folder.name)
-    if agreement.paired == "exactly" or measured is None:
+    """By how much rounding alone moved runs of the arena: ``benchmarks/rounding.py``."""
+    if agreement.paired == "exactly":
         return ""
+    measured = read_json(shipped(f"{PUBLISHED}/rounding.json"))["arenas"][record.folder.name]
     largest = measured["expected_accuracy"]["largest"]
     return (
         f"; rounding alone moved the personal accuracy of {measured['runs']} runs of this arena by "
