@@ -1,92 +1,135 @@
 """Metrics: numbers of a run, each declared once with its title and unit.
 
-Stored metrics are columns of runs.parquet, derived ones functions of a run's rows of another table.
-``_a`` and ``_b`` restrict a metric to the clients that agree with the majority and to the others.
+Stored metrics are columns of runs.parquet; the others are functions of a run's rows of a table.
+``_a`` and ``_b`` restrict a metric to the clients that agree with the majority and to those that
+conflict with it. Entering a metric gives it to tables, figures, claims and ``fedsdg trace``:
+
+    @metric("largest update", "", table="rounds", reads="update_norm_max")
+    def largest_update(rows):
+        return rows["update_norm_max"].max()
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pandas as pd
+from scipy.stats import rankdata
 
+from fedsdg.files import hint
+from fedsdg.next_analysis.names import is_oracle
 from fedsdg.next_analysis.records import RUN, Record
+from fedsdg.next_analysis.statistics import regret as shortfall
 
-#: Readings of a stored metric: the round selected on validation data, and the mean of the last
-#: quarter's evaluations.
-READINGS = {"selected": "round selected on validation data", "quarter": "mean of the last quarter"}
+#: Readings of a stored metric.
+READINGS = {
+    "selected": "round selected on validation data",
+    "end": "mean of the evaluations in the last quarter of the rounds",
+}
 GROUPS = {"": "", "_a": ", clients that agree (A)", "_b": ", clients that conflict (B)"}
 
-#: Rows of a run → its number.
+#: Rows of a run → its number, NaN where it has none.
 Number = Callable[[pd.DataFrame], float]
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A number of a run: ``table`` and ``columns`` are what ``number`` reads; none: it is stored.
-
-    ``exact`` numbers are counted, so that a single seed decides about them.
-    """
+    """A number of a run."""
 
     title: str
     unit: str = ""
     number: Number | None = None
+    """What makes it of rows of ``table``; None: it is stored, once for each reading."""
     table: str = "runs"
     columns: tuple[str, ...] = ()
     exact: bool = False
+    """Whether it is counted, so that a single seed decides about it."""
+
+    @property
+    def readings(self) -> tuple[str, ...]:
+        """The readings it has: those of ``READINGS`` if it is stored, else one."""
+        return tuple(READINGS) if self.number is None else ("selected",)
 
 
+_OWN: frozenset[str] = frozenset()
+#: Name → metric.
 METRICS: dict[str, Metric] = {
-    f"{name}{group}": Metric(f"{title}{tail}", "%")
-    for name, title, groups in (
-        ("expected_accuracy", "personal accuracy", GROUPS | {"_new": ", new clients"}),
-        ("expected_worst_decile", "worst-decile accuracy", {"": ""}),
-        ("personal_accuracy", "accuracy on the own shard", {"": ""}),
-        ("personal_worst_decile", "worst-decile accuracy on the own shard", {"": ""}),
-        ("global_accuracy", "accuracy of the shared model", {"": ""}),
-        ("val_accuracy", "validation accuracy", {"": ""}),
-    )
-    for group, tail in groups.items()
+    "accuracy": Metric("accuracy", "%"),
+    "accuracy_a": Metric(f"accuracy{GROUPS['_a']}", "%"),
+    "accuracy_b": Metric(f"accuracy{GROUPS['_b']}", "%"),
+    "accuracy_new": Metric("accuracy, new clients", "%"),
+    "worst_decile": Metric("worst-decile accuracy", "%"),
+    "accuracy_own_test": Metric("accuracy on the own test set", "%"),
+    "worst_decile_own_test": Metric("worst-decile accuracy on the own test set", "%"),
+    "accuracy_shared": Metric("accuracy of the shared model", "%"),
+    "val_accuracy": Metric("validation accuracy", "%"),
+    "regret": Metric("points below the best row", "points"),
 }
 
 
 def values(
     record: Record, name: str, runs: pd.DataFrame | None = None, at: str = "selected"
 ) -> pd.DataFrame:
-    """Return a metric of every finished run that has it.
+    """Return a metric of every run that succeeded and has it.
 
     Args:
         record: The experiment.
         name: A key of ``METRICS``.
-        runs: The runs that are wanted; all by default.
+        runs: Rows of ``record.runs`` that are wanted; all by default.
         at: A reading of a stored metric.
 
     Returns:
         ``RUN``, ``metric``, ``value`` in the metric's unit.
+
+    Raises:
+        ValueError: There is no such metric or reading.
     """
+    if name not in METRICS:
+        raise ValueError(f"there is no metric {name!r}{hint(name, METRICS)}")
+    if at not in READINGS:
+        raise ValueError(f"there is no reading {at!r}{hint(at, READINGS)}")
+    runs = record.finished if runs is None else runs[runs["status"] == "ok"]
+    found = _numbers(record, name, runs, at).reindex(runs.index).astype(float)
+    tidy = runs[RUN].assign(metric=name, value=found)
+    return tidy.dropna(subset=["value"]).reset_index(drop=True)
+
+
+def _numbers(record: Record, name: str, runs: pd.DataFrame, at: str) -> pd.Series:
+    """Return the numbers of runs by their index."""
     metric = METRICS[name]
-    runs = record.finished if runs is None else runs
+    if name == "regret":
+        return _regrets(record, at)
     if metric.number is None:
-        column = f"{at}_{name}"
-        found = (
-            100 * runs[column].astype(float) if column in runs else pd.Series(np.nan, runs.index)
-        )
-    elif metric.table == "runs":
-        found = metric.number(runs)
+        return 100 * runs.get(f"{at}_{name}", pd.Series(dtype=float)).astype(float)
+    if metric.table == "runs":
+        rows = runs.assign(run=runs.index)
     else:
         rows = record.rows(metric.table, metric.columns, runs)
-        rows = rows.dropna(how="all", subset=[c for c in metric.columns if c not in _KEYS])
-        numbers = {key: metric.number(own) for key, own in rows.groupby(RUN, sort=False)}
-        found = pd.Series(
-            [numbers.get(tuple(key), np.nan) for key in runs[RUN].to_numpy()], runs.index
-        )
-    return runs[RUN].assign(metric=name, value=found).dropna(subset=["value"])
+    told = [name for name in metric.columns if name not in _PLACES]
+    rows = rows.dropna(how="all", subset=told)
+    return pd.Series({run: metric.number(own) for run, own in rows.groupby("run")}, dtype=float)
 
 
-_KEYS = ("round", "client", "conflicts")
+@cache
+def _regrets(record: Record, at: str) -> pd.Series:
+    """Return the regret of every run, each measured within its cell."""
+    frame = values(record, "accuracy", at=at)
+    oracles = [method for method in record.methods if is_oracle(method)]
+    parts = [
+        shortfall(own, oracles).assign(experiment=record.name, cell=cell)
+        for cell, own in frame.groupby("cell")
+    ]
+    if not parts:
+        return pd.Series(dtype=float)
+    places = record.runs[RUN].reset_index(names="run")
+    return places.merge(pd.concat(parts), on=RUN).set_index("run")["value"]
+
+
+#: Columns that say where a row stands, which every row has.
+_PLACES = ("round", "client", "conflicts", "participated")
 
 
 def metric(
@@ -98,18 +141,47 @@ def metric(
     exact: bool = False,
     groups: bool = False,
 ) -> Callable[[Number], Number]:
-    """Enter a function of a run's rows as a metric of its name, with ``groups`` three of them."""
+    """Enter a function of a run's rows as a metric of the function's name.
+
+    Args:
+        title: Its name in print.
+        unit: Its unit in print, "%" or "points" for shares of 100.
+        table: Whose rows it takes: ``rounds``, ``clients``, ``timings``, or ``runs`` (one row).
+        reads: Columns it needs beside ``round``, with blanks between. Rows in which all of them
+            are null are left out, and runs that have no other.
+        exact: Whether it is counted, so that a single seed decides about it.
+        groups: Enter it over groups of clients as well, as ``{name}_a`` and ``{name}_b``.
+
+    Returns:
+        A decorator that leaves the function as it is.
+
+    Raises:
+        ValueError: A metric of this package has the name.
+    """
 
     def enter(number: Number) -> Number:
-        columns = tuple(
-            dict.fromkeys(["round", *reads.split(), *(["conflicts"] if groups else [])])
-        )
-        for group, tail in (GROUPS if groups else {"": ""}).items():
-            of = partial(_of_group, number, group) if group else number
-            METRICS[number.__name__ + group] = Metric(title + tail, unit, of, table, columns, exact)
+        _enter(number.__name__, number, title, unit, table, reads, exact, groups)
         return number
 
     return enter
+
+
+def _enter(
+    name: str,
+    number: Number,
+    title: str,
+    unit: str = "",
+    table: str = "clients",
+    reads: str = "",
+    exact: bool = False,
+    groups: bool = False,
+) -> None:
+    if name in _OWN:
+        raise ValueError(f"there is a metric {name!r} already; give yours another name")
+    columns = ["round", *reads.split(), "conflicts"] if groups else ["round", *reads.split()]
+    for group, tail in (GROUPS if groups else {"": ""}).items():
+        of_group = partial(_of_group, number, group) if group else number
+        METRICS[name + group] = Metric(title + tail, unit, of_group, table, tuple(columns), exact)
 
 
 def _of_group(number: Number, group: str, rows: pd.DataFrame) -> float:
@@ -117,226 +189,309 @@ def _of_group(number: Number, group: str, rows: pd.DataFrame) -> float:
     return number(members) if len(members) else np.nan
 
 
-def _late(rows: pd.DataFrame, share: float = 3 / 4) -> pd.DataFrame:
+def _after(rows: pd.DataFrame, share: float) -> pd.DataFrame:
+    """Return the rows of the rounds after this share of a run."""
     return rows[rows["round"] > share * rows["round"].max()]
-
-
-def _per_client(
-    rows: pd.DataFrame, column: str, number: Callable[[np.ndarray], float]
-) -> pd.Series:
-    """Return the mean of ``number`` over the evaluations of the last quarter, client by client."""
-    late = _late(rows).dropna(subset=["val_accuracy", column])
-    return late[column].map(np.asarray).map(number).groupby(late["client"]).mean()
 
 
 # --- training ------------------------------------------------------------------------------------
 
 
-@metric(
-    "change of accuracy over the last half", "points", table="rounds", reads="expected_accuracy"
-)
-def trend(rows: pd.DataFrame) -> float:
-    last = _late(rows)
-    before = _late(rows, 1 / 2).drop(last.index)
-    return 100 * (last["expected_accuracy"].mean() - before["expected_accuracy"].mean())
+@metric("change over the last half", "points", table="rounds", reads="accuracy")
+def change(rows: pd.DataFrame) -> float:
+    """Return mean accuracy of the last quarter minus that of the third."""
+    last = _after(rows, 3 / 4)
+    third = _after(rows, 1 / 2).drop(last.index)
+    return 100 * (last["accuracy"].mean() - third["accuracy"].mean())
 
 
-@metric("swing between evaluations", "points", table="rounds", reads="global_accuracy")
+@metric("swing between evaluations", "points", table="rounds", reads="accuracy_shared")
 def swing(rows: pd.DataFrame) -> float:
-    return 100 * float(_late(rows, 1 / 2)["global_accuracy"].diff().abs().mean())
+    """Return the mean |change| of the shared model between evaluations of the last half."""
+    late = _after(rows, 1 / 2)["accuracy_shared"]
+    return 100 * float(late.diff().abs().mean()) if len(late) > 2 else np.nan
 
 
 # --- gates and private parts ---------------------------------------------------------------------
 
-for _name, _title, _inside in (
-    ("gate", "mean gate", lambda m: m),
-    ("gates_closed", "gates below 0.1 (%)", lambda m: 100.0 * (m < 0.1)),
-    ("gates_middle", "gates in [0.4, 0.6] (%)", lambda m: 100.0 * ((m > 0.4) & (m < 0.6))),
-    ("gates_open", "gates above 0.9 (%)", lambda m: 100.0 * (m > 0.9)),
-    (
-        "gates_extreme",
-        "gates below 0.1 or above 0.9 (%)",
-        lambda m: 100.0 * ((m < 0.1) | (m > 0.9)),
-    ),
+
+def _per_client(
+    rows: pd.DataFrame, column: str, number: Callable[[np.ndarray], np.ndarray]
+) -> pd.Series:
+    """Return by client the mean of ``number`` over the evaluations of the last quarter.
+
+    ``number`` takes the column's values [rows, blocks] and returns [rows].
+    """
+    late = _after(rows, 3 / 4).dropna(subset=["val_accuracy", column])
+    if late.empty:
+        return pd.Series(dtype=float)
+    blocks = np.stack([np.atleast_1d(value) for value in late[column]])
+    return pd.Series(number(blocks), late.index).groupby(late["client"]).mean()
+
+
+def _mean(blocks: np.ndarray) -> np.ndarray:
+    return blocks.mean(axis=1)
+
+
+def _spread(blocks: np.ndarray) -> np.ndarray:
+    return np.ptp(blocks, axis=1)
+
+
+def _closed(gates: np.ndarray) -> np.ndarray:
+    return 100 * (gates < 0.1).mean(axis=1)
+
+
+def _middle(gates: np.ndarray) -> np.ndarray:
+    return 100 * ((gates > 0.4) & (gates < 0.6)).mean(axis=1)
+
+
+def _open(gates: np.ndarray) -> np.ndarray:
+    return 100 * (gates > 0.9).mean(axis=1)
+
+
+def _extreme(gates: np.ndarray) -> np.ndarray:
+    return _closed(gates) + _open(gates)
+
+
+def _over_clients(column: str, number: Callable[[np.ndarray], np.ndarray]) -> Number:
+    return lambda rows: _per_client(rows, column, number).mean()
+
+
+for _name, _column, _number, _title, _unit in (
+    ("gate", "gates", _mean, "mean gate", ""),
+    ("gate_spread", "gates", _spread, "spread of gates over blocks", ""),
+    ("gates_closed", "gates", _closed, "gates below 0.1", "%"),
+    ("gates_middle", "gates", _middle, "gates in [0.4, 0.6]", "%"),
+    ("gates_open", "gates", _open, "gates above 0.9", "%"),
+    ("gates_extreme", "gates", _extreme, "gates below 0.1 or above 0.9", "%"),
+    ("private_share", "private_shares", _mean, "private share", ""),
+    ("share_spread", "private_shares", _spread, "spread of private shares over blocks", ""),
+    ("private_ratio", "private_ratio", _mean, "‖θ_p‖ / ‖θ_g‖", ""),
 ):
-
-    def _mean_gate(rows: pd.DataFrame, inside: Callable = _inside) -> float:
-        return _per_client(rows, "gates", lambda m: inside(m).mean()).mean()
-
-    _mean_gate.__name__ = _name
-    metric(_title, reads="client gates val_accuracy", groups=True)(_mean_gate)
+    _of_clients = _over_clients(_column, _number)
+    _enter(_name, _of_clients, _title, _unit, reads=f"client val_accuracy {_column}", groups=True)
 
 
-@metric("spread of gates over blocks", reads="client gates val_accuracy", groups=True)
-def gate_spread(rows: pd.DataFrame) -> float:
-    return _per_client(rows, "gates", np.ptp).mean()
+def _first(rows: pd.DataFrame, column: str) -> float:
+    return float(rows.loc[rows["round"].idxmin(), column])
 
 
-@metric("private share", reads="client private_shares val_accuracy", groups=True)
-def private_share(rows: pd.DataFrame) -> float:
-    return _per_client(rows, "private_shares", np.mean).mean()
+def _late(rows: pd.DataFrame, column: str) -> float:
+    return float(_after(rows, 3 / 4)[column].mean())
 
 
-@metric("spread of private shares", reads="client private_shares val_accuracy", groups=True)
-def share_spread(rows: pd.DataFrame) -> float:
-    return _per_client(rows, "private_shares", np.ptp).mean()
+def _largest(rows: pd.DataFrame, column: str) -> float:
+    return float(rows[column].max())
 
 
-@metric("‖θ_p‖ / ‖θ_g‖", reads="client private_ratio val_accuracy", groups=True)
-def private_ratio(rows: pd.DataFrame) -> float:
-    return _per_client(rows, "private_ratio", np.mean).mean()
+for _column in ("gate_penalty", "private_penalty"):
+    for _when, _pick in (("first", _first), ("late", _late), ("largest", _largest)):
+        _title = f"{_column.replace('_', ' ')}, {_when}"
+        _number = partial(_pick, column=_column)
+        _enter(f"{_column}_{_when}", _number, _title, table="rounds", reads=_column)
 
 
-for _of in ("gate", "private"):
-    for _when, _pick in (
-        ("first", lambda rows, c: rows.loc[rows["round"].idxmin(), c]),
-        ("late", lambda rows, c: _late(rows)[c].mean()),
-        ("largest", lambda rows, c: rows[c].max()),
-    ):
-
-        def _penalty(rows: pd.DataFrame, pick: Callable = _pick, of: str = _of) -> float:
-            return float(pick(rows, f"{of}_penalty"))  # rounds without a gate have none
-
-        _penalty.__name__ = f"{_of}_penalty_{_when}"
-        metric(f"{_of} penalty, {_when}", table="rounds", reads=f"{_of}_penalty")(_penalty)
-
-
-@metric("ρ of gates with local steps", reads="client gates val_accuracy local_steps")
+@metric("ρ of gates with local steps", reads="client val_accuracy local_steps gates")
 def gates_and_steps(rows: pd.DataFrame) -> float:
+    """Return Spearman's ρ over clients between mean gate and local steps taken."""
+    gates = _per_client(rows, "gates", _mean)
     steps = rows.groupby("client")["local_steps"].sum()
-    return _per_client(rows, "gates", np.mean).corr(steps, method="spearman")
+    return _rank_correlation(gates, steps.reindex(gates.index))
 
 
 # --- weights and credit --------------------------------------------------------------------------
 
 
-def _weights(rows: pd.DataFrame) -> pd.Series:
-    """Return weights in units of an equal share; cohorts differ in size."""
-    return rows["weight"] * rows.groupby("round")["weight"].transform("count")
+def _rank_correlation(x: pd.Series, y: pd.Series) -> float:
+    """Return Spearman's ρ over pairs without gaps; NaN below three, or where one is constant."""
+    pairs = pd.DataFrame({"x": x, "y": y}, dtype=float).dropna()
+    if len(pairs) < 3 or (pairs.nunique() < 2).any():
+        return np.nan
+    ranks = rankdata(pairs.to_numpy(), axis=0)
+    return float(np.corrcoef(ranks, rowvar=False)[0, 1])
 
 
-for _when, _slice in (
-    ("", lambda rows: rows),
-    ("_first", lambda rows: rows.drop(_late(rows, 1 / 4).index)),
-    ("_last", _late),
+def relative_weights(rows: pd.DataFrame) -> pd.Series:
+    """Return the weights of a run's clients in units of an equal share; cohorts differ in size."""
+    cohorts = np.bincount(rows["round"], weights=rows["weight"].notna())
+    return rows["weight"] * cohorts[rows["round"]]
+
+
+def _weight_b(rows: pd.DataFrame, after: float = 0, until: float = 1) -> float:
+    """Return the mean relative weight of clients in conflict in a part of the rounds."""
+    progress = rows["round"] / rows["round"].max()
+    wanted = rows["conflicts"].eq(True) & (progress > after) & (progress <= until)
+    return float(relative_weights(rows)[wanted].mean())
+
+
+for _name, _when, _part in (
+    ("weight_b", "", {}),
+    ("weight_b_first", ", first quarter", {"until": 1 / 4}),
+    ("weight_b_last", ", last quarter", {"after": 3 / 4}),
 ):
-
-    def _weight(rows: pd.DataFrame, part: Callable = _slice) -> float:
-        conflicting = rows.assign(weight=_weights(rows))
-        return part(conflicting)[part(conflicting)["conflicts"].eq(True)]["weight"].mean()
-
-    _weight.__name__ = f"weight_b{_when}"
-    metric("weight of clients in conflict (1: equal)", reads="weight conflicts")(_weight)
+    _title = f"weight of clients that conflict (1: equal){_when}"
+    _enter(_name, partial(_weight_b, **_part), _title, reads="weight conflicts")
 
 
-@metric("effective clients (%)", reads="weight")
+@metric("effective clients", "%", reads="weight")
 def effective_clients(rows: pd.DataFrame) -> float:
-    w = rows[rows["weight"] > 0].groupby("round")["weight"]
-    entropy = -w.apply(lambda w: (w * np.log(w)).sum())
-    return 100 * float((np.exp(entropy) / rows.groupby("round")["weight"].count()).mean())
+    """Return exp(−Σ w ln w) / M, M the clients that have a weight, mean over rounds."""
+    rows = rows.dropna(subset=["weight"])
+    weight = rows["weight"].to_numpy().clip(1e-300)
+    entropy = np.bincount(rows["round"], weights=-weight * np.log(weight))
+    cohorts = np.bincount(rows["round"])
+    return 100 * float((np.exp(entropy) / cohorts)[cohorts > 0].mean())
 
 
-for _credit in ("weight", "alignment", "credibility", "contribution", "shapley_estimate"):
-    for _against in ("noise_rate", "shapley"):
+def _credit(rows: pd.DataFrame, credit: str, yardstick: str) -> float:
+    """Return Spearman's ρ over clients between their mean credit and a yardstick."""
+    if credit == "weight":
+        rows = rows.assign(weight=relative_weights(rows))
+    means = rows.groupby("client")[[credit, yardstick]].mean()
+    return _rank_correlation(means[credit], means[yardstick])
 
-        def _rank(rows: pd.DataFrame, credit: str = _credit, against: str = _against) -> float:
-            if credit == "weight":
-                rows = rows.assign(weight=_weights(rows))
-            means = rows.groupby("client")[[credit, against]].mean().dropna()
-            return (
-                means[credit].corr(means[against], method="spearman") if len(means) > 2 else np.nan
-            )
 
-        _rank.__name__ = f"{_credit}_by_{_against}"
-        metric(f"ρ of {_credit} with {_against}", reads=f"client weight {_credit} {_against}")(
-            _rank
-        )
+for _name in ("weight", "alignment", "credibility", "contribution", "shapley_estimate"):
+    for _column in ("noise_rate", "shapley"):
+        _number = partial(_credit, credit=_name, yardstick=_column)
+        _title = f"ρ of {_name.replace('_', ' ')} with {_column.replace('_', ' ')}"
+        _enter(f"{_name}_by_{_column}", _number, _title, reads=f"client {_name} {_column}")
+
+
+# --- detection of attackers ----------------------------------------------------------------------
+
+
+def _detection(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return by client: ``attacks``, ``present``, ``blocked`` in the end, ``delay`` until then.
+
+    A client is blocked or not until another row says otherwise.
+    """
+    place = rows["round"].to_numpy() - 1, rows["client"].to_numpy()
+    shape = place[0].max() + 1, place[1].max() + 1
+    stated = np.zeros(shape, bool)
+    stated[place] = rows["blocked"].notna()
+    blocked, present, attacks = np.zeros((3, *shape), bool)
+    for grid, column in ((blocked, "blocked"), (present, "participated"), (attacks, "attacker")):
+        grid[place] = rows[column].eq(True)
+    rounds = np.where(stated, np.arange(shape[0])[:, None], 0)
+    last = np.maximum.accumulate(rounds, axis=0)
+    blocked = np.take_along_axis(blocked, last, axis=0)
+    return pd.DataFrame(
+        {
+            "attacks": attacks.any(axis=0),
+            "present": present.any(axis=0),
+            "blocked": blocked[-1],
+            "delay": blocked.argmax(axis=0) - present.argmax(axis=0),
+        }
+    )
+
+
+_DETECTION = "client participated attacker blocked"
+
+
+@metric("attackers among the blocked clients", "%", reads=_DETECTION)
+def precision(rows: pd.DataFrame) -> float:
+    """Return the share of the clients blocked in the end that attack."""
+    clients = _detection(rows)
+    return 100 * clients.loc[clients["blocked"], "attacks"].mean()
+
+
+@metric("blocked clients among the attackers", "%", reads=_DETECTION)
+def recall(rows: pd.DataFrame) -> float:
+    """Return the share of the attackers that took part that are blocked in the end."""
+    clients = _detection(rows)
+    return 100 * clients.loc[clients["attacks"] & clients["present"], "blocked"].mean()
+
+
+@metric("rounds until an attacker is blocked", "rounds", reads=_DETECTION)
+def delay(rows: pd.DataFrame) -> float:
+    """Return rounds from an attacker's first participation to its first block, on average."""
+    clients = _detection(rows)
+    caught = clients["attacks"] & clients["present"] & clients["blocked"]
+    return clients.loc[caught, "delay"].mean()
+
+
+@metric("honest clients blocked", reads=_DETECTION)
+def wrongly_blocked(rows: pd.DataFrame) -> float:
+    """Return the number of clients blocked in the end that do not attack."""
+    clients = _detection(rows)
+    return float((clients["blocked"] & ~clients["attacks"]).sum())
 
 
 # --- costs ---------------------------------------------------------------------------------------
 
 
-def _count(name: str, title: str, unit: str, number: Number) -> None:
-    METRICS[name] = Metric(title, unit, number, exact=True)
+def _stored(rows: pd.DataFrame, columns: list[str], unit: float) -> float:
+    return float(rows[columns].sum(axis=1).iloc[0] / unit)
 
 
-_count("megabytes", "bytes sent both ways", "MB", lambda r: (r["bytes_up"] + r["bytes_down"]) / 1e6)
-_count("degenerate_rounds", "rounds without alignment", "", lambda r: r["degenerate_rounds"])
-_count(
-    "private_size",
-    "private over communicated parameters",
-    "",
-    lambda r: r["private_parameters"] / r["communicated_parameters"],
+for _name, _title, _unit, _columns, _size in (
+    ("megabytes", "sent, both ways", "MB", "bytes_up bytes_down", 1e6),
+    ("megabytes_up", "sent by clients", "MB", "bytes_up", 1e6),
+    ("megabytes_down", "sent to clients", "MB", "bytes_down", 1e6),
+    ("client_storage", "kept by a client between rounds", "kB", "client_storage_bytes", 1e3),
+    ("communicated_parameters", "parameters sent", "", "communicated_parameters", 1),
+    ("private_parameters", "parameters kept by a client", "", "private_parameters", 1),
+    ("personal_steps", "steps for what clients keep", "thousand", "personal_steps", 1e3),
+    ("degenerate_rounds", "rounds without alignment", "rounds", "degenerate_rounds", 1),
+):
+    _number = partial(_stored, columns=_columns.split(), unit=_size)
+    _enter(_name, _number, _title, _unit, "runs", _columns, exact=True)
+
+
+@metric(
+    "parameters kept over parameters sent",
+    table="runs",
+    reads="private_parameters communicated_parameters",
+    exact=True,
 )
+def private_size(rows: pd.DataFrame) -> float:
+    """Return the size of what a client keeps over that of what it sends."""
+    return float((rows["private_parameters"] / rows["communicated_parameters"]).iloc[0])
 
 
-def _seconds(rows: pd.DataFrame) -> pd.DataFrame:
+def _timed(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return all rounds but the first, which loads and compiles what others only use."""
     return rows[rows["round"] > 1]
 
 
 @metric("seconds of one aggregation", "ms", table="timings", reads="aggregate_seconds")
 def aggregation_ms(rows: pd.DataFrame) -> float:
-    return 1000 * _seconds(rows)["aggregate_seconds"].mean()
+    """Return the mean over rounds of the server's step."""
+    return 1000 * float(_timed(rows)["aggregate_seconds"].mean())
 
 
 @metric(
     "aggregation over training time", "%", table="timings", reads="aggregate_seconds train_seconds"
 )
 def aggregation_share(rows: pd.DataFrame) -> float:
-    sums = _seconds(rows).sum(numeric_only=True)
-    return 100 * sums["aggregate_seconds"] / sums["train_seconds"]
+    """Return seconds of aggregation over seconds of training."""
+    sums = _timed(rows)[["aggregate_seconds", "train_seconds"]].sum()
+    return 100 * float(sums["aggregate_seconds"] / sums["train_seconds"])
 
 
-@metric("seconds of a run", "s", table="timings", reads="wall_seconds")
-def wall_seconds(rows: pd.DataFrame) -> float:
-    return rows["wall_seconds"].iloc[0]
+def _total(rows: pd.DataFrame, column: str) -> float:
+    return float(rows[column].sum())
 
 
-@metric("simulated time", "s", table="rounds", reads="simulated_seconds")
-def simulated_seconds(rows: pd.DataFrame) -> float:
-    return rows["simulated_seconds"].max()
+#: What the stragglers of a run did, summed over rounds: uploads, clients, seconds.
+SUMS = ("idle_seconds", "arrived", "late", "discarded", "passed_over", "dropped", "out_of_time")
+for _column in (*SUMS, "local_steps"):
+    _title = _column.replace("_", " ")
+    _enter(_column, partial(_total, column=_column), _title, table="rounds", reads=_column)
+for _name, _table, _title, _unit in (
+    ("wall_seconds", "timings", "seconds of a run", "s"),
+    ("peak_rss_mb", "timings", "peak memory", "MB"),
+    ("simulated_seconds", "rounds", "simulated time", "s"),
+):
+    _enter(_name, partial(_largest, column=_name), _title, _unit, _table, _name)
 
 
-#: Columns of a round that count uploads and clients.
-SUMS = ("idle_seconds", "arrived", "late", "discarded", "passed_over", "dropped")
-for _column in SUMS:
-
-    def _sum(rows: pd.DataFrame, column: str = _column) -> float:
-        return rows[column].sum()
-
-    _sum.__name__ = f"{_column}_sum"
-    metric(_column.replace("_", " "), table="rounds", reads=_column)(_sum)
+@metric("step minus the honest clients' mean", table="rounds", reads="honest_distance")
+def honest_distance(rows: pd.DataFrame) -> float:
+    """Return the median over rounds of ‖step − mean of the honest updates‖."""
+    return float(rows["honest_distance"].median())
 
 
-# --- detection of attackers ----------------------------------------------------------------------
-
-_BLOCKED = "client participated attacker blocked"
-
-
-def _caught(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return by client: ``attacks``, ``blocked`` in the end, ``delay`` until it was first blocked."""
-    rows = rows.sort_values("round")
-    rows = rows.assign(blocked=rows["blocked"].eq(True), attacks=rows["attacker"].eq(True))
-    first = [
-        rows[rows[c].eq(True)].groupby("client")["round"].min() for c in ("blocked", "participated")
-    ]
-    by_client = rows.groupby("client").agg(attacks=("attacks", "any"), blocked=("blocked", "last"))
-    return by_client.assign(delay=first[0] - first[1])
-
-
-@metric("attackers among the blocked (%)", "%", reads=_BLOCKED)
-def precision(rows: pd.DataFrame) -> float:
-    caught = _caught(rows)
-    return 100 * caught.loc[caught["blocked"], "attacks"].mean()
-
-
-@metric("blocked among the attackers (%)", "%", reads=_BLOCKED)
-def recall(rows: pd.DataFrame) -> float:
-    caught = _caught(rows)
-    return 100 * caught.loc[caught["attacks"], "blocked"].mean()
-
-
-@metric("rounds until an attacker is blocked", reads=_BLOCKED)
-def delay(rows: pd.DataFrame) -> float:
-    caught = _caught(rows)
-    return caught.loc[caught["attacks"] & caught["blocked"], "delay"].mean()
+#: The metrics of this package, which others do not replace.
+_OWN = frozenset(METRICS)
