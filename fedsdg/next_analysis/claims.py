@@ -1,43 +1,82 @@
-"""Claims: sentences with a test, declared in YAML before the runs and judged by one function.
+"""Claims: sentences with a test, declared in claims.yaml and judged by one rule.
 
     gates-follow-need:
-      claim: Clients in conflict open their gates further than those that agree.
-      origin: hypothesis             # or: specification 002, primary, post hoc
-      metric: gate_b - gate_a        # a metric, or arithmetic of metrics of the same runs
+      claim: Clients in conflict open their gates further than clients that agree.
+      origin: specification 002      # or primary, hypothesis, post hoc
+      metric: gate_b - gate_a        # a metric, or arithmetic of metrics of the same run
       of: cross-needs/iid@half/fedsdg
-      minus: fedavg                  # or over; what differs on the other side; a list: each of them
+      minus: fedavg                  # or over; optional: the other side, shortened to what differs
       holds: "> 0"                   # or "< x", "x..y", "x ± y"
 
-Several keys under ``of`` mean that the claim must hold for each.
+A list under ``of``, ``minus`` or ``over``: the claim must hold for each. Keys joined by `` + ``:
+the sum of their numbers, seed by seed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 
+from fedsdg.files import git, hint, read_json
+from fedsdg.files.strict_yaml import parse_yaml, read_yaml
+from fedsdg.next_analysis.layout import signed
 from fedsdg.next_analysis.metrics import METRICS, values
-from fedsdg.next_analysis.records import Record
-from fedsdg.next_analysis.statistics import LEAST_SEEDS, LEVEL, holm, interval, p_beyond
+from fedsdg.next_analysis.records import record
+from fedsdg.next_analysis.statistics import LEAST_SEEDS, interval
 
-FIELDS = {"claim", "origin", "metric", "of", "minus", "over", "holds"}
-SUPPORTED, REFUTED, UNDECIDED = "supported", "refuted", "undecided"
-_NAME = re.compile(r"[a-z_][a-z0-9_]*")
-_HOLDS = re.compile(
-    r"(?P<sign>[<>])\s*(?P<x>\S+)|(?P<low>\S+)\s*\.\.\s*(?P<high>\S+)|(?P<mid>\S+)\s*±\s*(?P<by>\S+)"
+#: Printed wherever a verdict stands.
+RULE = (
+    "A claim is *supported* or *refuted*, from five seeds on, if the 99 % Student-t interval "
+    "(paired by seed where rows are compared) lies inside or outside what is claimed, at the "
+    "selected round and at the end of training alike; otherwise it is *undecided*. Numbers with "
+    "one reading (gates, weights, penalties) are judged by it, counted ones by any seed. Against "
+    "several rivals: supported if it is against each, refuted if against one. What was looked for "
+    "afterwards (†) has an interval and no verdict."
 )
+SUPPORTED, REFUTED, UNDECIDED = "supported", "refuted", "undecided"
+OPEN, NO_VERDICT = "open", "no verdict"
+WORDS = (SUPPORTED, REFUTED, UNDECIDED, OPEN, NO_VERDICT)
+POST_HOC = "post hoc"
+_NUMBER = r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?"
+_TERM = r"(?:[a-z_]\w*|\d+(?:\.\d+)?)"
+_KEY = r"[^/\s]+/[^/\s]+/[^/\s]+"
+_SHORTENED = (r"[^/\s]+(/[^/\s]+){0,2}", "what differs of experiment/cell/method, or a list of it")
+#: Field of a claim → pattern of its text, and what is allowed there.
+_FIELDS = {
+    "claim": (r".*\S.*", "a sentence"),
+    "origin": (
+        rf"specification \d{{3}}|primary|hypothesis|{POST_HOC}",
+        f"specification NNN, primary, hypothesis or {POST_HOC}",
+    ),
+    "metric": (
+        rf"(?=.*[a-z]){_TERM}(\s*[-+*/]\s*{_TERM})*",
+        "a metric, or arithmetic of metrics such as gate_b - gate_a",
+    ),
+    "of": (rf"{_KEY}( \+ {_KEY})*", "experiment/cell/method, or a list of them"),
+    "minus": _SHORTENED,
+    "over": _SHORTENED,
+    "holds": (
+        rf"[<>]\s*{_NUMBER}|{_NUMBER}\s*(\.\.|±)\s*{_NUMBER}",
+        "'> x', '< x', 'x..y' or 'x ± y'",
+    ),
+}
+_SIDES = ("of", "minus", "over")
+#: What identifies a comparison of a claim, and one reading of it.
+_COMPARISON = ["of", "against"]
+_TEST = [*_COMPARISON, "at"]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence with its test; see the module."""
+    """A sentence with its test; the module explains the fields."""
 
     id: str
     claim: str
@@ -50,215 +89,296 @@ class Claim:
 
     @property
     def range(self) -> tuple[float, float]:
-        """The range in which the number is claimed to lie."""
-        found = _HOLDS.fullmatch(self.holds)
-        if not found:
-            raise ValueError(
-                f"claim {self.id}: holds is {self.holds!r}; write '> x', 'x..y' or 'x ± y'"
-            )
-        part = found.groupdict()
-        if part["sign"]:
-            x = float(part["x"])
-            return (x, np.inf) if part["sign"] == ">" else (-np.inf, x)
-        if part["mid"]:
-            return float(part["mid"]) - float(part["by"]), float(part["mid"]) + float(part["by"])
-        return float(part["low"]), float(part["high"])
+        """The range in which the number is claimed to lie, infinite on an open side."""
+        first, *second = [float(number) for number in re.findall(_NUMBER, self.holds)]
+        if not second:
+            return (first, np.inf) if ">" in self.holds else (-np.inf, first)
+        if "±" in self.holds:
+            return first - second[0], first + second[0]
+        return min(first, second[0]), max(first, second[0])
 
     @property
-    def unit(self) -> str:
-        """The unit of the number."""
-        unit = METRICS[_NAME.findall(self.metric)[0]].unit
-        return "times" if self.over else "points" if self.minus and unit == "%" else unit
+    def metrics(self) -> list[str]:
+        """The names of the metrics that the test reads."""
+        return re.findall(r"\b[a-z_]\w*", self.metric)
+
+    @property
+    def readings(self) -> tuple[str, ...]:
+        """The readings that are judged: both if one of the metrics has two."""
+        return max((METRICS[name].readings for name in self.metrics), key=len)
 
     @property
     def exact(self) -> bool:
-        """Whether the number is counted, so that one seed decides."""
-        return all(METRICS[name].exact for name in _NAME.findall(self.metric))
+        """Whether the number is counted, so that any seed decides."""
+        return all(METRICS[name].exact for name in self.metrics)
+
+    @property
+    def test(self) -> str:
+        """The test in Markdown: what is compared, and what must hold."""
+        sides = {side: ", ".join(f"`{key}`" for key in getattr(self, side)) for side in _SIDES}
+        other = "".join(f" {side} {keys}" for side, keys in sides.items() if keys and side != "of")
+        return f"`{self.metric}` of {sides['of']}{other}: `{self.holds}`"
 
 
-def read_claims(file: str | Path) -> list[Claim]:
-    """Read and check the claims of a YAML file."""
-    claims = []
-    for name, given in yaml.safe_load(Path(file).read_text()).items():
-        if unknown := set(given) - FIELDS:
-            raise ValueError(
-                f"claim {name}: unknown field {sorted(unknown)}; it takes {sorted(FIELDS)}"
-            )
-        lists = {
-            k: (v,) if isinstance(v, str) else tuple(v)
-            for k, v in given.items()
-            if k in ("of", "minus", "over")
-        }
-        claim = Claim(id=name, **{**given, **lists})
-        if unknown := set(_NAME.findall(claim.metric)) - METRICS.keys():
-            raise ValueError(f"claim {name}: there is no metric {sorted(unknown)}")
-        claim.range
-        claims.append(claim)
-    return claims
+def read_claims(file: str | Path = "claims.yaml") -> list[Claim]:
+    """Read and check the claims of a YAML file.
+
+    Args:
+        file: A mapping from the id of a claim to its fields; see the module.
+
+    Returns:
+        The claims, in the order of the file.
+
+    Raises:
+        ValueError: Names the claim and the field that is wrong, and what is allowed there.
+    """
+    entries = read_yaml(Path(file))
+    if not isinstance(entries, Mapping):
+        raise ValueError(f"{file} holds no claims; write an id and its fields below it")
+    return [_checked(name, entry) for name, entry in entries.items()]
 
 
-@dataclass(frozen=True)
+def _checked(name: str, entry: Any) -> Claim:
+    if not isinstance(entry, Mapping):
+        raise ValueError(f"claim {name} has no fields; write {', '.join(_FIELDS)} below it")
+    for key, value in entry.items():
+        if key not in _FIELDS:
+            raise ValueError(f"claim {name}: there is no field {key!r}{hint(key, _FIELDS)}")
+        pattern, allowed = _FIELDS[key]
+        texts = value if key in _SIDES and isinstance(value, list) and value else [value]
+        if not all(isinstance(text, str) and re.fullmatch(pattern, text) for text in texts):
+            raise ValueError(f"claim {name}: {key} is {value!r}; write {allowed}")
+    for key in _FIELDS:
+        if key not in (*entry, "minus", "over"):
+            raise ValueError(f"claim {name}: {key} is missing; write {_FIELDS[key][1]}")
+    if "minus" in entry and "over" in entry:
+        raise ValueError(f"claim {name}: minus and over exclude each other; keep one of them")
+    claim = _claim(name, entry)
+    for metric in claim.metrics:
+        if metric not in METRICS:
+            raise ValueError(f"claim {name}: there is no metric {metric!r}{hint(metric, METRICS)}")
+    return claim
+
+
+def _claim(name: str, entry: Mapping[str, Any]) -> Claim:
+    """Return the claim of an unchecked entry."""
+    sides = {side: entry.get(side, ()) for side in _SIDES}
+    tuples = {k: (side,) if isinstance(side, str) else tuple(side) for k, side in sides.items()}
+    return Claim(**{"id": name, **entry, **tuples})
+
+
+def numbers(claim: Claim, root: str | Path) -> pd.DataFrame:
+    """Return what a claim is about, seed by seed: this side minus, or over, each other one.
+
+    Args:
+        claim: The claim.
+        root: The folder of the records.
+
+    Returns:
+        ``of``, ``against`` (the other side as the claim has it, "" if there is none), ``at``,
+        ``seed``, ``value``; empty if a record, a row or a common seed is lacking.
+    """
+    parts = []
+    for of, against in product(claim.of, claim.minus + claim.over or [""]):
+        for at in claim.readings:
+            value = by_seed(root, of, claim.metric, at)
+            if against:
+                other = by_seed(root, completed(against, of), claim.metric, at)
+                value = (value - other if claim.minus else value / other).dropna()
+            part = value.rename_axis("seed").reset_index(name="value")
+            parts.append(part.assign(of=of, against=against, at=at))
+    complete = all(len(part) for part in parts)
+    return pd.concat(parts, ignore_index=True) if complete else parts[0].iloc[:0]
+
+
+def by_seed(root: str | Path, key: str, metric: str, at: str = "selected") -> pd.Series:
+    """Return a metric, or arithmetic of metrics, of the runs of a row, by seed.
+
+    Args:
+        root: The folder of the records.
+        key: ``experiment/cell/method``, or several joined by `` + ``, whose numbers are added.
+        metric: The metric or the arithmetic.
+        at: The reading of the metrics that have two.
+
+    Returns:
+        A number per seed that all keys and metrics have; empty where there is no record.
+    """
+    parts = [_of_row(Path(root), one, metric, at) for one in key.split(" + ")]
+    return pd.concat(parts, axis=1).dropna().sum(axis=1)
+
+
+def _of_row(root: Path, key: str, metric: str, at: str) -> pd.Series:
+    experiment, cell, method = key.split("/")
+    if not (root / experiment / "runs.parquet").is_file():
+        return pd.Series(dtype=float)
+    there = record(root / experiment)
+    runs = there.finished
+    runs = runs[(runs["cell"] == cell) & (runs["method"] == method)]
+    columns = {}
+    for name in re.findall(r"\b[a-z_]\w*", metric):
+        reading = at if at in METRICS[name].readings else "selected"
+        columns[name] = values(there, name, runs, reading).set_index("seed")["value"]
+    return pd.Series(pd.DataFrame(columns, dtype=float).eval(metric))
+
+
+def completed(other: str, of: str) -> str:
+    """Return the key that a shortened one means: ``fedavg`` beside ``needs/iid@half/fedsdg``."""
+    parts = [part for part in other.split("/") if part]
+    keys = [key.split("/")[: 3 - len(parts)] + parts for key in of.split(" + ")]
+    return " + ".join("/".join(key) for key in keys)
+
+
+@dataclass(frozen=True, eq=False)
 class Verdict:
-    """A judged claim: mean, 95 % interval, two-sided p, and the word; see ``judge``."""
+    """A judged claim; the numbers are those of the comparison that decides, at 95 %."""
 
     claim: Claim
     word: str
+    """One of ``WORDS``."""
     n: int = 0
+    """The number of seeds."""
     mean: float = np.nan
     low: float = np.nan
     high: float = np.nan
-    p: float = np.nan
+    by_seed: Mapping[int, float] = field(default_factory=dict)
+    """Seed → number, at the selected round."""
+    tests: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """A row per comparison and reading: ``of``, ``against``, ``at``, ``n``, ``mean``, the ends
+    ``low``, ``high`` at 95 % and ``low_99``, ``high_99`` at 99 %; whether all readings of the
+    comparison lie ``inside`` or ``outside`` of what is claimed; ``room`` to the nearest bound."""
 
-    def __str__(self) -> str:
-        """Return "+3.4 points [+2.7, +4.1] (supported, n = 10)"."""
-        unit = {"%": " %", "": ""}.get(self.claim.unit, f" {self.claim.unit}")
-        ends = (
-            f" [{_plain(self.low, unit)}, {_plain(self.high, unit)}]"
-            if self.low == self.low
-            else ""
-        )
-        return f"{_plain(self.mean, unit)}{unit}{ends} ({self.word}, n = {self.n})"
-
-
-def _plain(value: float, unit: str) -> str:
-    sign = "+" if unit == " points" else ""
-    text = f"{value:{sign}.1f}" if unit in (" points", " %") else f"{value:.3g}"
-    return text.replace("-", "−")
-
-
-@cache
-def _record(folder: Path) -> Record:
-    return Record(folder)
-
-
-def sides(claim: Claim, root: Path) -> list[tuple[str, pd.Series, pd.Series | None]]:
-    """Return (key, its numbers by seed, those of the other side) of every comparison of a claim."""
-    found = []
-    for key in claim.of:
-        own = by_seed(root, key, claim.metric)
-        others = [_completed(other, key) for other in (*claim.minus, *claim.over)]
-        found += [(other, own, by_seed(root, other, claim.metric)) for other in others] or [
-            (key, own, None)
-        ]
-    return found
-
-
-def by_seed(root: Path, key: str, metric: str) -> pd.Series:
-    """Return a metric, or arithmetic of metrics, of the runs of ``experiment/cell/method``, by seed."""
-    experiment, cell, method = key.split("/")
-    record = _record(root / experiment)
-    runs = record.finished
-    runs = runs[(runs["cell"] == cell) & (runs["method"] == method)]
-    names = list(dict.fromkeys(_NAME.findall(metric)))
-    columns = {name: values(record, name, runs).set_index("seed")["value"] for name in names}
-    return pd.DataFrame(columns).eval(metric).dropna()
-
-
-def _completed(other: str, key: str) -> str:
-    """Return a key whose leading parts are those of another one: ``fedavg``, ``iid@none/fedsdg``."""
-    parts = other.split("/")
-    return "/".join([*key.split("/")[: 3 - len(parts)], *parts])
+    @property
+    def number(self) -> str:
+        """The mean with its 95 % interval: "+32.3 points [+31.1, +33.4]"; "–" without a record."""
+        if not self.n:
+            return "–"
+        compared = bool(self.claim.minus) or len(self.claim.metrics) > 1
+        unit = METRICS[self.claim.metrics[0]].unit
+        if compared and unit == "%":
+            unit = "points"
+        form = f"{'+' if compared else ''}z.{'1f' if unit in ('%', 'points') else '3g'}"
+        mean, low, high = (signed(f"{x:{form}}") for x in (self.mean, self.low, self.high))
+        unit = "times" if self.claim.over else unit
+        ends = "" if np.isnan(self.low) else f" [{low}, {high}]"
+        return f"{mean} {unit}".rstrip() + ends + " †" * (self.claim.origin == POST_HOC)
 
 
 def judge(claim: Claim, root: str | Path = "results/reference") -> Verdict:
-    """Judge a claim by the Student-t interval over seeds of its number, paired by seed.
+    """Judge a claim by ``RULE``.
 
-    *Supported*: the whole 95 % interval lies in the claimed range; *refuted*: none of it does;
-    *undecided*: neither. Of several comparisons all must hold (intersection-union test), so the one
-    nearest to failing decides, and a refutation counts times their number. ``p`` is that of the
-    two-sided t-test against the nearest bound.
+    Args:
+        claim: The claim.
+        root: The folder of the records.
+
+    Returns:
+        The verdict: *open* without a record or a row; *no verdict* for claims looked for afterwards
+        and for fewer than five seeds, unless the number is counted.
     """
-    try:
-        compared = sides(claim, Path(root))
-    except FileNotFoundError:
-        return Verdict(claim, "open")
-    (low, high), tests = claim.range, []
-    for _, own, other in compared:
-        numbers = own if other is None else (own - other if claim.minus else own / other).dropna()
-        if len(numbers) == 0:
-            return Verdict(claim, "open")
-        n, mean, std = len(numbers), numbers.mean(), numbers.std(ddof=1)
-        if claim.exact:
-            inside = numbers.between(low, high).all()
-            tests.append(
-                (mean, n, numbers.min(), numbers.max(), *((0.0, 1.0) if inside else (1.0, 0.0)))
-            )
-            continue
-        if n < LEAST_SEEDS:
-            return Verdict(claim, f"{n} seeds, no verdict", n, mean)
-        shown = interval(numbers.to_frame("value").assign(one=0), ["one"]).iloc[0]
-        above = 0.0 if low == -np.inf else p_beyond(mean, std, n, low)
-        below = 0.0 if high == np.inf else p_beyond(-mean, std, n, -high)
-        under = 1.0 if low == -np.inf else p_beyond(-mean, std, n, -low)
-        over = 1.0 if high == np.inf else p_beyond(mean, std, n, high)
-        tests.append((mean, n, shown["low"], shown["high"], max(above, below), min(under, over)))
-    mean, n, first, last, *_ = min(tests, key=lambda t: min(t[0] - low, high - t[0]))
-    support = max(t[4] for t in tests)
-    against = min(1.0, len(tests) * min(t[5] for t in tests))
-    word = SUPPORTED if support < LEVEL / 2 else REFUTED if against < LEVEL / 2 else UNDECIDED
-    if claim.origin == "post hoc":
-        word = "no verdict"
+    seeds = numbers(claim, root)
+    if seeds.empty:
+        return Verdict(claim, OPEN)
+    tests = _tested(claim, seeds)
+    if claim.origin == POST_HOC or (tests["n"].min() < LEAST_SEEDS and not claim.exact):
+        word = NO_VERDICT
+    elif tests["inside"].all():
+        word = SUPPORTED
+    else:
+        word = REFUTED if tests["outside"].any() else UNDECIDED
+    decides = (tests["at"] == "selected") & (tests["outside"] | (word != REFUTED))
+    shown = tests[decides].sort_values("room", kind="stable").iloc[0]
+    mine = seeds[(seeds[_TEST] == shown[_TEST]).all(axis=1)]
     return Verdict(
         claim,
         word,
-        min(t[1] for t in tests),
-        mean,
-        first,
-        last,
-        min(1.0, 2 * min(support, against)),
+        n=int(shown["n"]),
+        mean=float(shown["mean"]),
+        low=float(shown["low"]),
+        high=float(shown["high"]),
+        by_seed=dict(zip(mine["seed"], mine["value"], strict=True)),
+        tests=tests,
+    )
+
+
+def _tested(claim: Claim, seeds: pd.DataFrame) -> pd.DataFrame:
+    """Return the intervals of all comparisons and readings, and on which side they lie."""
+    low, high = claim.range
+    wide = interval(seeds, _TEST, 0.99).rename(columns={"low": "low_99", "high": "high_99"})
+    tests = interval(seeds, _TEST).merge(wide[[*_TEST, "low_99", "high_99"]], on=_TEST)
+    inside = (tests["low_99"] >= low) & (tests["high_99"] <= high)
+    outside = (tests["low_99"] > high) | (tests["high_99"] < low)
+    if claim.exact:
+        held = seeds["value"].between(low, high)
+        inside[:] = held.groupby([seeds[key] for key in _TEST], sort=False).all().to_numpy()
+        outside = ~inside
+    rival = [tests[key] for key in _COMPARISON]
+    return tests.assign(
+        inside=inside.groupby(rival).transform("all"),
+        outside=outside.groupby(rival).transform("all"),
+        room=np.minimum(tests["mean"] - low, high - tests["mean"]),
     )
 
 
 def judge_all(claims: Iterable[Claim], root: str | Path = "results/reference") -> list[Verdict]:
-    """Judge claims; p-values of the primary ones are adjusted for one another after Holm."""
-    verdicts = [judge(claim, root) for claim in claims]
-    primary = [i for i, v in enumerate(verdicts) if v.claim.origin == "primary" and v.p == v.p]
-    for i, p in zip(primary, holm([verdicts[i].p for i in primary]), strict=True):
-        word = verdicts[i].word if p < LEVEL else UNDECIDED
-        verdicts[i] = Verdict(**{**vars(verdicts[i]), "word": word, "p": p})
-    return verdicts
+    """Judge claims; see ``judge``."""
+    return [judge(claim, root) for claim in claims]
 
 
-def page(verdicts: Sequence[Verdict]) -> str:
-    """Return the claims as a Markdown table, by origin."""
-    rows = [
-        {
-            "claim": f'<a id="{v.claim.id}"></a>`{v.claim.id}` {v.claim.claim}',
-            "verdict": v.word,
-            "number": str(v).partition(" (")[0] if v.n else "–",
-            "holds": v.claim.holds,
-            "n": v.n or "–",
-            "p": f"{v.p:.2g}" if v.p == v.p else "–",
-            "test": f"{v.claim.metric} of {', '.join(v.claim.of)}"
-            + "".join(
-                f" {word} {', '.join(k)}"
-                for word, k in (("minus", v.claim.minus), ("over", v.claim.over))
-                if k
-            ),
-        }
-        for v in verdicts
-    ]
-    parts = [
-        f"## {origin}\n\n{own.to_markdown(index=False)}\n"
-        for origin, own in pd.DataFrame(rows).groupby([v.claim.origin for v in verdicts])
-    ]
-    return "# Claims and what the record says\n\n" + "\n".join(parts)
+def undeclared(
+    claims: Iterable[Claim], root: str | Path, repository: str | Path
+) -> tuple[list[str], list[str]]:
+    """Find claims that were not declared before their runs.
+
+    Args:
+        claims: The claims; those that were looked for afterwards are left out.
+        root: The folder of the records, whose provenance.json names the commits of runs.
+        repository: A checkout.
+
+    Returns:
+        A sentence for every claim and commit at which it was not declared; and the commits of
+        which this cannot be told.
+    """
+    faults = []
+    unknown: set[str] = set()
+    for claim in claims:
+        for commit in [] if claim.origin == POST_HOC else _commits(claim, Path(root)):
+            declared = declared_before(claim, commit, repository)
+            if declared is None:
+                unknown.add(commit)
+            elif not declared:
+                faults.append(
+                    f"claim {claim.id}: at {commit[:10]}, the commit of its runs, claims.yaml had "
+                    f"another test or none; run them again, or make its origin '{POST_HOC}'"
+                )
+    return faults, sorted(unknown)
 
 
-#: ``<!-- id verdict -->…<!-- / -->`` in a document; the verdict is what the prose presumes.
-_SLOT = re.compile(r"<!-- (?P<id>[\w+.-]+) (?P<presumed>[\w ]+) -->.*?<!-- / -->", re.DOTALL)
+def declared_before(claim: Claim, commit: str, repository: str | Path) -> bool | None:
+    """Return whether a claim's test stood in claims.yaml at a commit.
+
+    Its sentence may have been reworded. None: it cannot be told, since this clone lacks the commit,
+    or claims.yaml had the first edition's form then.
+    """
+    then = _claims_at(commit, str(repository))
+    if then is None or claim.id not in then:
+        return None if then is None else False
+    return replace(_claim(claim.id, then[claim.id]), claim=claim.claim) == claim
 
 
-def rendered(text: str, verdicts: Mapping[str, Verdict]) -> str:
-    """Return a document with the numbers of the claims that it cites filled in."""
+@cache
+def _claims_at(commit: str, repository: str) -> dict[str, Any] | None:
+    entries = parse_yaml(git("-C", repository, "show", f"{commit}:claims.yaml") or "")
+    known = isinstance(entries, dict) and all("holds" in entry for entry in entries.values())
+    return entries if known else None
 
-    def number(slot: re.Match[str]) -> str:
-        verdict = verdicts[slot["id"]]
-        if verdict.word != slot["presumed"]:
-            raise ValueError(
-                f"{slot['id']} is {verdict.word}, but the text presumes {slot['presumed']}"
-            )
-        shown = f"[{str(verdict).partition(' (')[0]}](docs/claims.md#{slot['id']})"
-        return f"<!-- {slot['id']} {slot['presumed']} -->{shown}<!-- / -->"
 
-    return _SLOT.sub(number, text)
+def _commits(claim: Claim, root: Path) -> list[str]:
+    """Return the commits at which the runs of a claim were made."""
+    pairs = product(claim.of, ("", *claim.minus, *claim.over))
+    keys = {key for of, other in pairs for key in completed(other, of).split(" + ")}
+    commits = set()
+    for experiment, cell, method in (key.split("/") for key in keys):
+        file = root / experiment / "provenance.json"
+        run = f"/{cell.split(':')[-1]}/{method}/seed~"
+        for made in read_json(file) if file.is_file() else []:
+            commits |= {made["commit"]} if any(run in place for place in made["runs"]) else set()
+    return sorted(commits)

@@ -1,0 +1,173 @@
+"""Where verdicts stand in documents: docs/claims.md, its numbers, and slots in the prose.
+
+    … by <!-- private-branch-helps supported -->[+32.3 points …](docs/claims.md#…)<!-- / -->.
+    <!-- table main needs fedrep,fedper -->…<!-- / -->
+
+A slot names a claim and the verdict that its sentence presumes, or lines of an arena's table.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+
+import pandas as pd
+
+from fedsdg.files import hint, write_bytes
+from fedsdg.next_analysis.claims import RULE, WORDS, Verdict, judge_all, read_claims
+from fedsdg.next_analysis.layout import Table
+from fedsdg.next_analysis.records import record
+from fedsdg.next_analysis.tables import TABLES
+
+RECORDS = Path("results/reference")
+PAGE = Path("docs/claims.md")
+NUMBERS = RECORDS / "across/claims.csv"
+#: Arena → its record.
+ARENAS = {"needs": "cross-needs", "label-skew": "cross-label-skew", "views": "views"}
+_END = "<!-- / -->"
+#: Code, in which nothing is filled; or a comment, with all up to its end if it is a slot.
+_SLOT = re.compile(rf"`[^`\n]*`|<!-- ([^>\n]+) -->((?:(?!<!--).)*{_END})?", re.DOTALL)
+
+
+def page(verdicts: Collection[Verdict]) -> str:
+    """Return docs/claims.md: the rule, and a line for each claim, by origin."""
+    origins = list(dict.fromkeys(verdict.claim.origin for verdict in verdicts))
+    lines = [
+        {
+            "origin": verdict.claim.origin,
+            "claim": f'<a id="{verdict.claim.id}"></a>`{verdict.claim.id}` {verdict.claim.claim}',
+            "verdict": f"**{verdict.word}**",
+            "number": verdict.number,
+            "n": verdict.n or "–",
+            "compared": verdict.claim.test,
+        }
+        for verdict in sorted(verdicts, key=lambda one: origins.index(one.claim.origin))
+    ]
+    counts = Counter(verdict.word for verdict in verdicts)
+    told = ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
+    return (
+        f"# Claims\n\n> {RULE}\n\n{len(lines)} claims: {told}. Numbers are means over n seeds with "
+        "95 % intervals, at the selected round; of several rivals, the one that decides. "
+        f"[All intervals](../{NUMBERS}), at both readings and levels. Claims are declared in "
+        "[claims.yaml](../claims.yaml); `fedsdg trace ID` shows the runs behind one, and "
+        "`fedsdg render claims` writes this page.\n\n"
+        f"{pd.DataFrame(lines).to_markdown(index=False, disable_numparse=True)}\n"
+    )
+
+
+def table(verdicts: Collection[Verdict]) -> Table:
+    """Return the intervals of every comparison of every claim, at each reading."""
+    columns = ["claim", "verdict", "metric", "of", "against", "at", "n"]
+    columns += ["mean", "low", "high", "low_99", "high_99"]
+    parts = [pd.DataFrame(columns=columns)]
+    for verdict in verdicts:
+        facts = {"claim": verdict.claim.id, "verdict": verdict.word, "metric": verdict.claim.metric}
+        parts += [verdict.tests.assign(**facts)[columns]] if verdict.n else []
+    numbers = pd.concat(parts[1:] or parts, ignore_index=True)
+    return Table("claims", RULE, numbers, numbers)
+
+
+def rendered(text: str, verdicts: Mapping[str, Verdict], file: Path, root: Path) -> str:
+    """Return a document with its slots filled.
+
+    Args:
+        text: The document.
+        verdicts: Id → verdict.
+        file: Where it stands below the root.
+        root: The root of the repository.
+
+    Raises:
+        ValueError: Names file and line of a slot that presumes another verdict, whose claim or
+            table does not exist, or that does not end.
+    """
+
+    def filled(slot: re.Match[str]) -> str:
+        kind, *arguments = (slot[1] or "code").split()
+        if slot[2] is None and kind not in {*verdicts, "table", "/"}:
+            return slot[0]
+        try:
+            if slot[2] is None:
+                raise ValueError(f"the slot lacks its beginning or its end, {_END}")
+            if kind == "table":
+                content = _lines(arguments, root)
+            else:
+                content = _number(verdicts, kind, " ".join(arguments), file)
+        except ValueError as error:
+            line = text.count("\n", 0, slot.start()) + 1
+            raise ValueError(f"{file}:{line}: {error}") from error
+        return f"<!-- {slot[1]} -->{content}{_END}"
+
+    return _SLOT.sub(filled, text)
+
+
+def _number(verdicts: Mapping[str, Verdict], name: str, presumed: str, file: Path) -> str:
+    """Return the number of a claim as a link to its line of docs/claims.md."""
+    if name not in verdicts:
+        raise ValueError(f"there is no claim {name!r}{hint(name, verdicts)}")
+    verdict = verdicts[name]
+    if presumed != verdict.word:
+        raise ValueError(
+            f"the slot presumes that {name} is {presumed or 'judged'}, but it is {verdict.word} "
+            f"({verdict.number}); mend the sentence and the slot"
+        )
+    return f"[{verdict.number}]({Path(os.path.relpath(PAGE, file.parent)).as_posix()}#{name})"
+
+
+def _lines(arguments: Sequence[str], root: Path) -> str:
+    """Return lines of a table of an arena."""
+    if len(arguments) != 3:
+        raise ValueError("write <!-- table NAME ARENA LABEL,LABEL -->")
+    name, arena, labels = arguments
+    for kind, word, known in (("table", name, TABLES), ("arena", arena, ARENAS)):
+        if word not in known:
+            raise ValueError(f"there is no {kind} {word!r}{hint(word, known)}")
+    made = TABLES[name](record(root / RECORDS / ARENAS[arena]))
+    return f"\n{made.rows(labels.split(','))}\n"
+
+
+def documents(root: str | Path = ".") -> Iterator[tuple[Path, Callable[[], str]]]:
+    """Yield docs/claims.md, its numbers and every document with slots, each with its maker.
+
+    Args:
+        root: The root of the repository.
+    """
+    root = Path(root)
+    yield root / PAGE, lambda: page(judged(root).values())
+    yield root / NUMBERS, lambda: table(judged(root).values()).csv()
+    for file in (root / "README.md", *sorted(root.glob("docs/**/*.md"))):
+        if file != root / PAGE and file.is_file() and _END in file.read_text(encoding="utf-8"):
+            yield file, partial(_document, root, file)
+
+
+def _document(root: Path, file: Path) -> str:
+    text = file.read_text(encoding="utf-8")
+    return rendered(text, judged(root), file.relative_to(root), root)
+
+
+@cache
+def judged(root: Path) -> dict[str, Verdict]:
+    """Return the verdicts of a repository's claims.yaml by id, judged once in a process."""
+    verdicts = judge_all(read_claims(root / "claims.yaml"), root / RECORDS)
+    return {verdict.claim.id: verdict for verdict in verdicts}
+
+
+def render_documents(root: str | Path = ".") -> list[Path]:
+    """Write docs/claims.md and its numbers, and fill the slots of all documents in place.
+
+    Args:
+        root: The root of the repository.
+
+    Returns:
+        The files.
+
+    Raises:
+        ValueError: A slot is wrong; then nothing is written.
+    """
+    texts = {file: make() for file, make in documents(root)}
+    for file, text in texts.items():
+        write_bytes(file, text.encode())
+    return [*texts]
