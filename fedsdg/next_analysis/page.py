@@ -1,60 +1,415 @@
-"""One HTML file with tables, figures and claims; it needs no network and no script library."""
+"""The results page: one HTML file that needs no network, made of records, claims and figures.
+
+Numbers are embedded as JSON with their seeds; ``assets/page.js`` draws the regret map, the
+leaderboard and the charts from them, so that each number can show what it is the mean of.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from html import escape
+import base64
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from fedsdg.next_analysis.claims import Verdict
+import jinja2
+import numpy as np
+import pandas as pd
+from markupsafe import Markup, escape
+
+from fedsdg.files import atomic_path, read_json
+from fedsdg.files.places import ARENAS, RECORDS
+from fedsdg.next_analysis.claims import OPEN, RULE, Verdict, judge_all, read_claims
+from fedsdg.next_analysis.drawing import GREY, OTHERS, colour
+from fedsdg.next_analysis.metrics import METRICS, READINGS, values
+from fedsdg.next_analysis.names import METHODS, cell_title, is_oracle, method_order, method_title
+from fedsdg.next_analysis.provenance import command, with_origins
+from fedsdg.next_analysis.records import Record, record
+from fedsdg.next_analysis.statistics import interval, regret
 from fedsdg.next_analysis.tables import Table
 
-_HEAD = """<!doctype html><html lang=en><meta charset=utf-8><title>FedSDG Bench</title>
-<meta name=viewport content="width=device-width"><style>
-:root{color-scheme:light dark;font:15px/1.45 system-ui}body{max-width:76rem;margin:2rem auto;padding:0 1rem}
-table{border-collapse:collapse;font-variant-numeric:tabular-nums;display:block;overflow-x:auto}
-th,td{padding:.15rem .6rem;text-align:right;border-bottom:1px solid #8884}td:first-child,th:first-child{text-align:left}
-th{cursor:pointer}img{max-width:100%;background:#fff}.supported{color:#087f5b}.refuted{color:#c92a2a}
-</style><script>
-addEventListener('click',e=>{const h=e.target.closest('th');if(!h)return;const b=h.closest('table').tBodies[0],
-i=h.cellIndex,v=r=>parseFloat(r.cells[i].textContent.replace('−','-'));h.up=!h.up;
-b.append(...[...b.rows].sort((p,q)=>(h.up?-1:1)*((v(p)||-1e9)-(v(q)||-1e9))))})
-</script>"""
+_ASSETS = Path(__file__).parent / "assets"
+#: Experiment → its name on the page, and how clients differ there.
+_SETTINGS = {
+    "cross-needs": (
+        "needs",
+        "Half of the clients (B) permute four of the ten labels, each in its own way; the others "
+        "(A) agree.",
+    ),
+    "cross-label-skew": (
+        "label skew",
+        "Clients hold different shares of the classes (Dirichlet, α = 0.1).",
+    ),
+    "views": ("views", "Half of the clients (B) see other images, inverted or rotated."),
+}
+#: Metrics whose course over the rounds is shown.
+_CURVES = ("accuracy", "accuracy_a", "accuracy_b", "accuracy_shared")
+#: Rows whose curves are shown before anybody chooses, beside the best four of the first cell.
+_DRAWN = ("fedsdg", "fedavg-uniform")
+
+
+_PUBLISHED = "Every method was tuned by one rule and met the same clients, rounds and seeds."
+_MAP = (
+    "Regret: points below the best method of a setting, the best chosen on the other seeds. "
+    "Bold: a paired test cannot tell it from the best. ‡: an oracle, told what others must find "
+    "out; never the best."
+)
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column of the leaderboard."""
+
+    metric: str
+    short: str
+    digits: int = 1
+    at: str = "selected"
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the script shows of it."""
+        metric = METRICS[self.metric]
+        reading = f", {READINGS[self.at]}" if len(metric.readings) > 1 else ""
+        traced = self.metric if self.at == "selected" else f"{self.metric} --at {self.at}"
+        return {
+            "short": self.short,
+            "title": metric.title + reading,
+            "unit": metric.unit,
+            "digits": self.digits,
+            "trace": traced,
+        }
+
+
+_COLUMNS = {
+    "accuracy": _Column("accuracy", "All clients"),
+    "accuracy_a": _Column("accuracy_a", "A (agree)"),
+    "accuracy_b": _Column("accuracy_b", "B (conflict)"),
+    "worst_decile": _Column("worst_decile", "Worst decile"),
+    "accuracy_own_test": _Column("accuracy_own_test", "Own test set"),
+    "accuracy_shared": _Column("accuracy_shared", "Shared model"),
+    "accuracy_end": _Column("accuracy", "All, at the end", at="end"),
+    "change": _Column("change", "Change, last half"),
+    "megabytes": _Column("megabytes", "MB", digits=0),
+    "regret": _Column("regret", "Regret"),
+}
+
+
+def arenas(folder: str | Path) -> list[Record]:
+    """Return the records that a page of a folder shows: its arenas, or all if it has none.
+
+    Args:
+        folder: Has a folder per experiment, as results/reference and results/summary do.
+
+    Raises:
+        FileNotFoundError: There is no record.
+    """
+    names = {file.parent.name: file.parent for file in sorted(Path(folder).glob("*/runs.parquet"))}
+    if not names:
+        raise FileNotFoundError(f"{folder} has no record; run 'fedsdg summarise' first")
+    chosen = [name for name in ARENAS if name in names] or [*names]
+    return [record(names[name]) for name in chosen]
 
 
 def write_page(
     output: str | Path,
-    sections: Sequence[tuple[str, Sequence[Table], Sequence[Path]]],
-    verdicts: Sequence[Verdict],
+    records: Sequence[Record],
+    claims_file: str | Path | None = None,
+    root: str | Path = ".",
+    compared: Sequence[Table] = (),
+    remark: str = "",
 ) -> Path:
-    """Write the page.
+    """Write the page; the same files give the same bytes.
 
     Args:
         output: The file.
-        sections: Title, tables and figures (.svg) of every experiment.
-        verdicts: The judged claims.
+        records: The experiments; every cell of each is an arena of the page.
+        claims_file: The claims, judged by the records beside ``records``; those that are open there
+            are shown for results/reference only.
+        root: The repository: README.md, whose numbered lines are the findings, and figures.
+        compared: Rankings of newcomers, shown first.
+        remark: A paragraph below them.
+
+    Returns:
+        ``output``.
+
+    Raises:
+        ValueError: A record is damaged, or a claim is wrong.
     """
-    parts = [_HEAD, "<h1>FedSDG Bench</h1>"]
-    for title, tables, figures in sections:
-        parts.append(f"<h2>{escape(title)}</h2>")
-        for table in tables:
-            shown = table.text.to_html(index=False, border=0).replace("**", "")
-            parts.append(
-                f"<details open><summary>{escape(table.caption)}</summary>{shown}</details>"
-            )
-        parts += [
-            file.read_text(encoding="utf-8").partition("<svg")[2].join(("<svg", ""))
-            for file in figures
-        ]
-    parts.append(
-        "<h2>Claims</h2><table><thead><tr><th>claim<th>verdict<th>number</tr></thead><tbody>"
+    root = Path(root)
+    folder = records[0].folder.parent
+    published = folder.resolve() == (root / RECORDS).resolve()
+    boards = [_board(one, cell, root / "config") for one in records for cell in _cells(one)]
+    verdicts = [] if claims_file is None else judge_all(read_claims(claims_file), folder)
+    verdicts = [verdict for verdict in verdicts if published or verdict.word != OPEN]
+    data = _data(boards, verdicts)
+    methods = data["methods"].values()
+    finished = sum(len(one.finished) for one in records)
+    facts = {
+        "title": "FedSDG Bench",
+        "headline": f"{len(methods)} methods, {len(boards)} settings, {finished} runs",
+        "about": _PUBLISHED if published else f"Made from {folder.as_posix()}.",
+        "findings": _findings(root / "README.md", data["claims"]) if published else [],
+        "map_caption": _MAP,
+        "families": sorted({method["family"] for method in methods}),
+        "compared": [_ranking(table, remark) for table in compared],
+        "rule": _inline(RULE),
+        "claims": [_claim(verdict) for verdict in verdicts],
+        "figures": _figures(records, root / ("paper_figures" if published else "results/figures")),
+        "source": "Records: " + ", ".join(one.folder.as_posix() for one in records) + ".",
+    }
+    with atomic_path(output) as temporary:
+        temporary.write_text(_rendered(facts, data), encoding="utf-8")
+    return Path(output)
+
+
+def _data(boards: Sequence[Mapping[str, Any]], verdicts: Iterable[Verdict]) -> dict[str, Any]:
+    """Return what the script draws."""
+    labels = sorted({label for board in boards for label in board["rows"]}, key=method_order)
+    return {
+        "arenas": boards,
+        "metrics": {key: column.facts() for key, column in _COLUMNS.items()},
+        "methods": {label: _method(label) for label in labels},
+        "map": _by_worst_regret(boards),
+        "drawn": _drawn(boards[0]["rows"]),
+        "claims": {verdict.claim.id: _traced(verdict) for verdict in verdicts if verdict.by_seed},
+    }
+
+
+def _rendered(facts: Mapping[str, Any], data: Mapping[str, Any]) -> str:
+    """Fill the template; text is escaped, and JSON cannot end its element."""
+    parts = [
+        "leaderboard",
+        "bytes",
+        "curves",
+        *(key for key in ("claims", "figures") if facts[key]),
+    ]
+    embedded = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    files = {name: (_ASSETS / f"page.{name}").read_text(encoding="utf-8") for name in ("css", "js")}
+    room = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_ASSETS),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
     )
-    for v in verdicts:
-        number = str(v).partition(" (")[0] if v.n else ""
-        parts.append(
-            f"<tr id={v.claim.id}><td>{escape(v.claim.claim)}<td class={v.word.split()[0]}>{v.word}<td>{number}"
-        )
-    output = Path(output)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text("\n".join([*parts, "</table>"]), encoding="utf-8")
-    return output
+    return room.get_template("page.html").render(
+        facts,
+        sections=parts,
+        style=Markup(files["css"]),
+        script=Markup(files["js"]),
+        data=Markup(embedded.replace("<", "\\u003c")),
+    )
+
+
+# --- numbers -------------------------------------------------------------------------------------
+
+
+def _cells(one: Record) -> list[str]:
+    return [*dict.fromkeys(one.finished["cell"])]
+
+
+def _board(one: Record, cell: str, configs: Path) -> dict[str, Any]:
+    """Return a cell of an experiment: its methods with their numbers, seeds, runs and curves."""
+    runs = one.finished[one.finished["cell"] == cell]
+    name, about = _SETTINGS.get(one.name, (one.name, ""))
+    setting = cell_title(cell).removeprefix("IID, ")
+    by_method = with_origins(one, runs).groupby("method")
+    rows = {str(label): _row(own, configs) for label, own in by_method}
+    for key, column in _COLUMNS.items():
+        _add_numbers(rows, key, _values(one, column, runs))
+    counted = [key for key in _COLUMNS if any(key in row["numbers"] for row in rows.values())]
+    seeds = runs["seed"].nunique()
+    return {
+        "key": f"{one.name}/{cell}",
+        "title": name if len(_cells(one)) == 1 else f"{name}, {setting}",
+        "about": f"{about} Means over {seeds} seeds ± half of the 95 % interval, from five seeds "
+        "on, in the round selected on validation data.",
+        "columns": [key for key in counted if key != "regret"],
+        "rows": rows,
+        **_courses(one, runs),
+    }
+
+
+def _row(runs: pd.DataFrame, configs: Path) -> dict[str, Any]:
+    """Return the seeds of a row, its runs' folders and origins, and what makes the first again."""
+    made = runs["commit"].str[:10] + ", " + runs["day"]
+    return {
+        "seeds": runs["seed"].tolist(),
+        "runs": runs["run"].tolist(),
+        "made": made.fillna("unknown").tolist(),
+        "command": command(runs.head(1), configs),
+        "numbers": {},
+    }
+
+
+def _values(one: Record, column: _Column, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return a column's numbers by seed; of regret, whether a test cannot tell it from the best."""
+    if column.metric != "regret":
+        return values(one, column.metric, runs, column.at).assign(tied=False)
+    oracles = [label for label in one.methods if is_oracle(label)]
+    return regret(values(one, "accuracy", runs), oracles)
+
+
+def _add_numbers(rows: Mapping[str, dict[str, Any]], key: str, numbers: pd.DataFrame) -> None:
+    """Add to rows the mean, half of the 95 % interval, and the value of every seed."""
+    by_seed = numbers.set_index(["method", "seed"])["value"].to_dict()
+    for mean in interval(numbers, ["method", "tied"]).to_dict("records"):
+        row = rows[mean["method"]]
+        row["numbers"][key] = {
+            "mean": _plain(mean["mean"]),
+            "half": _plain(mean["mean"] - mean["low"]),
+            "tied": mean["tied"],
+            "seeds": [_plain(by_seed.get((mean["method"], seed))) for seed in row["seeds"]],
+        }
+
+
+def _courses(one: Record, runs: pd.DataFrame) -> dict[str, Any]:
+    """Return accuracy and MB at every evaluation, and the methods that spend bytes best."""
+    columns = ["round", "bytes_up", "bytes_down", *_CURVES]
+    rows = one.rows("rounds", columns, runs).sort_values(["run", "round"])
+    rows["megabytes"] = (rows["bytes_up"] + rows["bytes_down"]).groupby(rows["run"]).cumsum() / 1e6
+    means = {metric: _course(rows, metric) for metric in _CURVES}
+    return {
+        "curves": {metric: _points(own) for metric, own in means.items() if len(own)},
+        "front": _front(means["accuracy"]),
+    }
+
+
+def _course(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return a metric's means over seeds, and those of the MB sent until then, by round."""
+    rows = rows.dropna(subset=[metric])
+    means = interval(rows.assign(value=100 * rows[metric]), ["method", "round"])
+    spent = rows.groupby(["method", "round"])["megabytes"].mean().rename("spent")
+    return means.join(spent, on=["method", "round"]).sort_values(["method", "round"])
+
+
+def _points(means: pd.DataFrame) -> dict[str, list[Any]]:
+    """Return round, MB, mean and both ends of the interval at every evaluation, by method."""
+    points: dict[str, list[Any]] = {label: [] for label in means["method"].unique()}
+    shown = ["round", "spent", "mean", "low", "high"]
+    for label, *numbers in means[["method", *shown]].itertuples(index=False):
+        points[label].append([_plain(number) for number in numbers])
+    return points
+
+
+def _front(means: pd.DataFrame) -> list[str]:
+    """Return the methods that at some evaluation are the most accurate for their bytes or fewer."""
+    rivals = means[~means["method"].map(is_oracle)].sort_values(
+        ["spent", "mean"], ascending=[True, False]
+    )
+    best = rivals["mean"].cummax()
+    ahead = rivals[rivals["mean"] > best.shift(fill_value=-np.inf)]
+    return sorted(set(ahead["method"]), key=method_order)
+
+
+def _plain(number: Any) -> float | None:
+    """Return six significant digits, or None."""
+    return None if number is None or pd.isna(number) else float(f"{number:.6g}")
+
+
+def _method(label: str) -> dict[str, Any]:
+    """Return what the page says of a method; on a dark ground its colour is lighter."""
+    shade = colour(label)
+    if shade == GREY:
+        shade = OTHERS[METHODS[label]["order"] % len(OTHERS)][0]
+    lighter = f"color-mix(in oklab, {shade} 60%, white)"
+    return {
+        "title": method_title(label) + (" ‡" if is_oracle(label) else ""),
+        "family": METHODS[label]["family"],
+        "personal": METHODS[label]["personal"],
+        "oracle": is_oracle(label),
+        "colour": f"light-dark({shade}, {lighter})" if shade != "#000000" else "var(--ink)",
+    }
+
+
+def _by_worst_regret(boards: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Sort the methods that have a regret: least regret in their worst cell first, oracles last."""
+    worst: dict[str, float] = {}
+    for board in boards:
+        for label, row in board["rows"].items():
+            regrets = row["numbers"].get("regret", {"mean": -np.inf})
+            worst[label] = max(worst.get(label, -np.inf), regrets["mean"])
+    measured = [label for label in worst if worst[label] > -np.inf]
+    return sorted(measured, key=lambda label: (is_oracle(label), worst[label]))
+
+
+def _drawn(rows: Mapping[str, Any]) -> list[str]:
+    """Return the rows whose curves are shown before anybody chooses: some, and the best four."""
+    measured = [label for label in rows if "accuracy" in rows[label]["numbers"]]
+    measured.sort(key=lambda label: -rows[label]["numbers"]["accuracy"]["mean"])
+    best = [label for label in measured if not is_oracle(label)][:4]
+    return [label for label in rows if label in (*_DRAWN, *best)]
+
+
+# --- text ----------------------------------------------------------------------------------------
+
+
+def _findings(readme: Path, shown: Mapping[str, Any]) -> list[Markup]:
+    """Return the numbered lines of README's results; numbers link to the claims on the page."""
+    if not readme.is_file():
+        return []
+    _, _, results = readme.read_text(encoding="utf-8").partition("\n## Results")
+    lines = results.partition("\n## ")[0].splitlines()
+    return [_inline(line[3:], shown) for line in lines if re.match(r"\d\. ", line)]
+
+
+def _inline(text: str, anchors: Iterable[str] = ()) -> Markup:
+    """Return a line of Markdown as HTML: emphasis, and links to what the page has; no comments."""
+
+    def link(found: re.Match[str]) -> str:
+        anchor = found["address"].rpartition("#")[2]
+        return f'<a href="#{anchor}">{found["text"]}</a>' if anchor in anchors else found["text"]
+
+    plain = str(escape(re.sub(r"<!--.*?-->", "", text)))
+    plain = re.sub(r"\[(?P<text>(?:[^][]|\[[^]]*\])+)\]\((?P<address>[^)]*)\)", link, plain)
+    return Markup(re.sub(r"\*(.+?)\*", r"<em>\1</em>", _bold(plain)))
+
+
+def _ranking(table: Table, remark: str) -> dict[str, Any]:
+    html = _bold(table.text.to_html(index=False, border=0))
+    notes = [note for note in (remark, *table.notes) if note]
+    return {"caption": table.caption, "html": Markup(html), "notes": notes}
+
+
+def _bold(html: str) -> str:
+    return re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", html)
+
+
+def _claim(verdict: Verdict) -> dict[str, Any]:
+    claim = verdict.claim
+    number = verdict.number if verdict.by_seed else ""
+    return {
+        "id": claim.id,
+        "word": verdict.word,
+        "text": claim.claim,
+        "origin": claim.origin,
+        "number": number,
+    }
+
+
+def _traced(verdict: Verdict) -> dict[str, Any]:
+    claim = verdict.claim
+    seeds = [[seed, _plain(value)] for seed, value in verdict.by_seed.items()]
+    return {
+        "title": claim.claim,
+        "text": f"{verdict.word}: {verdict.number}. Test: {claim.test}",
+        "seeds": seeds,
+        "commands": [f"fedsdg trace {claim.id}"],
+    }
+
+
+def _figures(records: Sequence[Record], folder: Path) -> list[tuple[str, list[Any]]]:
+    """Return the figures of every experiment: its name, and data URI and caption of each."""
+    found = []
+    for one in records:
+        files = sorted((folder / one.name).glob("*.svg"))
+        images = [(_uri(file), read_json(file.with_suffix(".json"))["caption"]) for file in files]
+        if images:
+            name, _ = _SETTINGS.get(one.name, (one.name, ""))
+            found.append((f"{name}, {len(images)} figures", images))
+    return found
+
+
+def _uri(file: Path) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(file.read_bytes()).decode()
