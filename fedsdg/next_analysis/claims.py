@@ -41,33 +41,35 @@ RULE = (
     "several rivals: supported if it is against each, refuted if against one. What was looked for "
     "afterwards (†) has an interval and no verdict."
 )
-SUPPORTED, REFUTED, UNDECIDED = "supported", "refuted", "undecided"
-OPEN, NO_VERDICT = "open", "no verdict"
-WORDS = (SUPPORTED, REFUTED, UNDECIDED, OPEN, NO_VERDICT)
+OPEN = "open"
+WORDS = ("supported", "refuted", "undecided", OPEN, "no verdict")
 POST_HOC = "post hoc"
 _NUMBER = r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?"
-_TERM = r"(?:[a-z_]\w*|\d+(?:\.\d+)?)"
+_NAME = r"\b[a-z_]\w*"
+_TERM = rf"(?:{_NAME}|\d+(?:\.\d+)?)"
 _KEY = r"[^/\s]+/[^/\s]+/[^/\s]+"
-_SHORTENED = (r"[^/\s]+(/[^/\s]+){0,2}", "what differs of experiment/cell/method, or a list of it")
-#: Field of a claim → pattern of its text, and what is allowed there.
+_SHORTENED = r"[^/\s]+(/[^/\s]+){0,2}"
+#: Field of a claim → the pattern of its text.
 _FIELDS = {
-    "claim": (r".*\S.*", "a sentence"),
-    "origin": (
-        rf"specification \d{{3}}|primary|hypothesis|{POST_HOC}",
-        f"specification NNN, primary, hypothesis or {POST_HOC}",
-    ),
-    "metric": (
-        rf"(?=.*[a-z]){_TERM}(\s*[-+*/]\s*{_TERM})*",
-        "a metric, or arithmetic of metrics such as gate_b - gate_a",
-    ),
-    "of": (rf"{_KEY}( \+ {_KEY})*", "experiment/cell/method, or a list of them"),
+    "claim": r".*\S.*",
+    "origin": rf"specification \d{{3}}|primary|hypothesis|{POST_HOC}",
+    "metric": rf"(?=.*[a-z]){_TERM}(\s*[-+*/]\s*{_TERM})*",
+    "of": rf"{_KEY}( \+ {_KEY})*",
     "minus": _SHORTENED,
     "over": _SHORTENED,
-    "holds": (
-        rf"[<>]\s*{_NUMBER}|{_NUMBER}\s*(\.\.|±)\s*{_NUMBER}",
-        "'> x', '< x', 'x..y' or 'x ± y'",
-    ),
+    "holds": rf"[<>]\s*{_NUMBER}|{_NUMBER}\s*(\.\.|±)\s*{_NUMBER}",
 }
+#: The same in words.
+_ALLOWED = {
+    "claim": "a sentence",
+    "origin": f"specification NNN, primary, hypothesis or {POST_HOC}",
+    "metric": "a metric, or arithmetic of metrics such as gate_b - gate_a",
+    "of": "experiment/cell/method, or a list of them",
+    "minus": "what differs of experiment/cell/method, or a list of it",
+    "over": "what differs of experiment/cell/method, or a list of it",
+    "holds": "'> x', '< x', 'x..y' or 'x ± y'",
+}
+_REQUIRED = ("claim", "origin", "metric", "of", "holds")
 _SIDES = ("of", "minus", "over")
 #: What identifies a comparison of a claim, and one reading of it.
 _COMPARISON = ["of", "against"]
@@ -100,7 +102,7 @@ class Claim:
     @property
     def metrics(self) -> list[str]:
         """The names of the metrics that the test reads."""
-        return re.findall(r"\b[a-z_]\w*", self.metric)
+        return re.findall(_NAME, self.metric)
 
     @property
     def readings(self) -> tuple[str, ...]:
@@ -141,16 +143,13 @@ def read_claims(file: str | Path = "claims.yaml") -> list[Claim]:
 def _checked(name: str, entry: Any) -> Claim:
     if not isinstance(entry, Mapping):
         raise ValueError(f"claim {name} has no fields; write {', '.join(_FIELDS)} below it")
-    for key, value in entry.items():
+    for key in (*_REQUIRED, *entry):
         if key not in _FIELDS:
             raise ValueError(f"claim {name}: there is no field {key!r}{hint(key, _FIELDS)}")
-        pattern, allowed = _FIELDS[key]
+        value = entry.get(key)
         texts = value if key in _SIDES and isinstance(value, list) and value else [value]
-        if not all(isinstance(text, str) and re.fullmatch(pattern, text) for text in texts):
-            raise ValueError(f"claim {name}: {key} is {value!r}; write {allowed}")
-    for key in _FIELDS:
-        if key not in (*entry, "minus", "over"):
-            raise ValueError(f"claim {name}: {key} is missing; write {_FIELDS[key][1]}")
+        if not all(isinstance(text, str) and re.fullmatch(_FIELDS[key], text) for text in texts):
+            raise ValueError(f"claim {name}: {key} is {value!r}; write {_ALLOWED[key]}")
     if "minus" in entry and "over" in entry:
         raise ValueError(f"claim {name}: minus and over exclude each other; keep one of them")
     claim = _claim(name, entry)
@@ -203,22 +202,20 @@ def by_seed(root: str | Path, key: str, metric: str, at: str = "selected") -> pd
     Returns:
         A number per seed that all keys and metrics have; empty where there is no record.
     """
-    parts = [_of_row(Path(root), one, metric, at) for one in key.split(" + ")]
+    parts = []
+    for one in key.split(" + "):
+        experiment, cell, method = one.split("/")
+        folder = Path(root) / experiment
+        if not (folder / "runs.parquet").is_file():
+            return pd.Series(dtype=float)
+        runs = record(folder).finished
+        runs = runs[(runs["cell"] == cell) & (runs["method"] == method)]
+        columns = {
+            name: values(record(folder), name, runs, at).set_index("seed")["value"]
+            for name in re.findall(_NAME, metric)
+        }
+        parts.append(pd.Series(pd.DataFrame(columns, dtype=float).eval(metric)))
     return pd.concat(parts, axis=1).dropna().sum(axis=1)
-
-
-def _of_row(root: Path, key: str, metric: str, at: str) -> pd.Series:
-    experiment, cell, method = key.split("/")
-    if not (root / experiment / "runs.parquet").is_file():
-        return pd.Series(dtype=float)
-    there = record(root / experiment)
-    runs = there.finished
-    runs = runs[(runs["cell"] == cell) & (runs["method"] == method)]
-    columns = {}
-    for name in re.findall(r"\b[a-z_]\w*", metric):
-        reading = at if at in METRICS[name].readings else "selected"
-        columns[name] = values(there, name, runs, reading).set_index("seed")["value"]
-    return pd.Series(pd.DataFrame(columns, dtype=float).eval(metric))
 
 
 def completed(other: str, of: str) -> str:
@@ -279,24 +276,17 @@ def judge(claim: Claim, root: str | Path = "results/reference") -> Verdict:
         return Verdict(claim, OPEN)
     tests = _tested(claim, seeds)
     if claim.origin == POST_HOC or (tests["n"].min() < LEAST_SEEDS and not claim.exact):
-        word = NO_VERDICT
+        word = "no verdict"
     elif tests["inside"].all():
-        word = SUPPORTED
+        word = "supported"
     else:
-        word = REFUTED if tests["outside"].any() else UNDECIDED
-    decides = (tests["at"] == "selected") & (tests["outside"] | (word != REFUTED))
+        word = "refuted" if tests["outside"].any() else "undecided"
+    decides = (tests["at"] == "selected") & (tests["outside"] | (word != "refuted"))
     shown = tests[decides].sort_values("room", kind="stable").iloc[0]
     mine = seeds[(seeds[_TEST] == shown[_TEST]).all(axis=1)]
-    return Verdict(
-        claim,
-        word,
-        n=int(shown["n"]),
-        mean=float(shown["mean"]),
-        low=float(shown["low"]),
-        high=float(shown["high"]),
-        by_seed=dict(zip(mine["seed"], mine["value"], strict=True)),
-        tests=tests,
-    )
+    by_seed = dict(zip(mine["seed"], mine["value"], strict=True))
+    n, mean, low, high = shown[["n", "mean", "low", "high"]]
+    return Verdict(claim, word, n, mean, low, high, by_seed, tests)
 
 
 def _tested(claim: Claim, seeds: pd.DataFrame) -> pd.DataFrame:
@@ -337,19 +327,19 @@ def undeclared(
         A sentence for every claim and commit at which it was not declared; and the commits of
         which this cannot be told.
     """
-    faults = []
-    unknown: set[str] = set()
-    for claim in claims:
-        for commit in [] if claim.origin == POST_HOC else _commits(claim, Path(root)):
-            declared = declared_before(claim, commit, repository)
-            if declared is None:
-                unknown.add(commit)
-            elif not declared:
-                faults.append(
-                    f"claim {claim.id}: at {commit[:10]}, the commit of its runs, claims.yaml had "
-                    f"another test or none; run them again, or make its origin '{POST_HOC}'"
-                )
-    return faults, sorted(unknown)
+    told = {
+        (claim.id, commit): declared_before(claim, commit, repository)
+        for claim in claims
+        if claim.origin != POST_HOC
+        for commit in _commits(claim, Path(root))
+    }
+    faults = [
+        f"claim {name}: at {commit[:10]}, the commit of its runs, claims.yaml had another test or "
+        f"none; run them again, or make its origin '{POST_HOC}'"
+        for (name, commit), declared in told.items()
+        if declared is False
+    ]
+    return faults, sorted({commit for (_, commit), declared in told.items() if declared is None})
 
 
 def declared_before(claim: Claim, commit: str, repository: str | Path) -> bool | None:

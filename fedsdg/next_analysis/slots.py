@@ -37,16 +37,18 @@ def page(verdicts: Collection[Verdict]) -> str:
     """Return docs/claims.md: the rule, and a line for each claim, by origin."""
     origins = list(dict.fromkeys(verdict.claim.origin for verdict in verdicts))
     lines = [
-        {
-            "origin": verdict.claim.origin,
-            "claim": f'<a id="{verdict.claim.id}"></a>`{verdict.claim.id}` {verdict.claim.claim}',
-            "verdict": f"**{verdict.word}**",
-            "number": verdict.number,
-            "n": verdict.n or "–",
-            "compared": verdict.claim.test,
-        }
+        (
+            verdict.claim.origin,
+            f'<a id="{verdict.claim.id}"></a>`{verdict.claim.id}` {verdict.claim.claim}',
+            f"**{verdict.word}**",
+            verdict.number,
+            verdict.n or "–",
+            verdict.claim.test,
+        )
         for verdict in sorted(verdicts, key=lambda one: origins.index(one.claim.origin))
     ]
+    heads = ["origin", "claim", "verdict", "number", "n", "compared"]
+    table = pd.DataFrame(lines, columns=heads).to_markdown(index=False, disable_numparse=True)
     counts = Counter(verdict.word for verdict in verdicts)
     told = ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
     return (
@@ -55,7 +57,7 @@ def page(verdicts: Collection[Verdict]) -> str:
         f"[All intervals](../{NUMBERS}), at both readings and levels. Claims are declared in "
         "[claims.yaml](../claims.yaml); `fedsdg trace ID` shows the runs behind one, and "
         "`fedsdg render claims` writes this page.\n\n"
-        f"{pd.DataFrame(lines).to_markdown(index=False, disable_numparse=True)}\n"
+        f"{table}\n"
     )
 
 
@@ -63,27 +65,28 @@ def table(verdicts: Collection[Verdict]) -> Table:
     """Return the intervals of every comparison of every claim, at each reading."""
     columns = ["claim", "verdict", "metric", "of", "against", "at", "n"]
     columns += ["mean", "low", "high", "low_99", "high_99"]
-    parts = [pd.DataFrame(columns=columns)]
-    for verdict in verdicts:
-        facts = {"claim": verdict.claim.id, "verdict": verdict.word, "metric": verdict.claim.metric}
-        parts += [verdict.tests.assign(**facts)[columns]] if verdict.n else []
-    numbers = pd.concat(parts[1:] or parts, ignore_index=True)
+    parts = [
+        one.tests.assign(claim=one.claim.id, verdict=one.word, metric=one.claim.metric)
+        for one in verdicts
+        if one.n
+    ]
+    numbers = pd.concat(parts or [pd.DataFrame()]).reindex(columns=columns)
     return Table("claims", RULE, numbers, numbers)
 
 
-def rendered(text: str, verdicts: Mapping[str, Verdict], file: Path, root: Path) -> str:
+def rendered(file: Path, root: Path) -> str:
     """Return a document with its slots filled.
 
     Args:
-        text: The document.
-        verdicts: Id → verdict.
-        file: Where it stands below the root.
+        file: The document, below the root.
         root: The root of the repository.
 
     Raises:
         ValueError: Names file and line of a slot that presumes another verdict, whose claim or
             table does not exist, or that does not end.
     """
+    text = (root / file).read_text(encoding="utf-8")
+    verdicts = judged(root)
 
     def filled(slot: re.Match[str]) -> str:
         kind, *arguments = (slot[1] or "code").split()
@@ -140,12 +143,7 @@ def documents(root: str | Path = ".") -> Iterator[tuple[Path, Callable[[], str]]
     yield root / NUMBERS, lambda: table(judged(root).values()).csv()
     for file in (root / "README.md", *sorted(root.glob("docs/**/*.md"))):
         if file != root / PAGE and file.is_file() and _END in file.read_text(encoding="utf-8"):
-            yield file, partial(_document, root, file)
-
-
-def _document(root: Path, file: Path) -> str:
-    text = file.read_text(encoding="utf-8")
-    return rendered(text, judged(root), file.relative_to(root), root)
+            yield file, partial(rendered, file.relative_to(root), root)
 
 
 @cache

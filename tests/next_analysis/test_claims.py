@@ -205,7 +205,7 @@ def test_wrong_claims_are_refused(tmp_path, change, message):
         ("", "holds no claims"),
         ("one: a sentence", "claim one has no fields"),
         ("a: {claim: x}\na: {claim: y}", "the key 'a' stands in line 1 and again"),
-        ("one: {claim: x, origin: primary, of: e/c/a, holds: < 1}", "metric is missing; write a"),
+        ("one: {claim: x, origin: primary, of: e/c/a, holds: < 1}", "metric is None; write a metric"),
     ],
 )
 def test_wrong_files_are_refused(tmp_path, text, message):
