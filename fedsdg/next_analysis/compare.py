@@ -1,82 +1,130 @@
-"""A new method among the recorded ones, and a reproduction beside the record."""
+"""Where a newcomer stands among the rows of a record."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pandas as pd
 
-from fedsdg.next_analysis.names import method_title
+from fedsdg.next_analysis import statistics
+from fedsdg.next_analysis.layout import MISSING, Table, amount, arranged, percent, points
+from fedsdg.next_analysis.means import HEADS, INTERVAL, WHERE, personal, seeds, tidy
+from fedsdg.next_analysis.metrics import values
+from fedsdg.next_analysis.names import cell_title, is_oracle, method_title
 from fedsdg.next_analysis.records import KEY, Record
-from fedsdg.next_analysis.statistics import LEVEL, holm, interval, p_beyond
-from fedsdg.next_analysis.tables import Table, arranged, oracles, tidy, with_ends, with_half_width
+from fedsdg.next_analysis.settings import search
 
-METRICS = ("expected_accuracy", "expected_accuracy_a", "expected_accuracy_b")
-MARGIN = 1.0
+_BY = ["experiment", "cell", "metric", "at"]
 
 
-def ranking(record: Record, newcomer: str, metrics: Sequence[str] = METRICS) -> Table:
-    """Return every method on the newcomer's seeds, the best first, with the newcomer's lead.
+def standing(record: Record, newcomer: str) -> pd.DataFrame:
+    """Compare a newcomer with every row of its cells, on the newcomer's seeds.
 
-    The verdicts (*higher*, *lower*, *equivalent* within a point, *undecided*) are those of paired
-    t-tests, Holm over all rivals, metrics and cells.
+    Args:
+        record: A record that has the newcomer's runs beside the others.
+        newcomer: The label of the method.
+
+    Returns:
+        A row per cell, method, metric and reading: ``KEY``, ``metric``, ``at``, ``n``, ``mean``,
+        ``std``, ``low``, ``high``; of the newcomer minus the row, paired by seed, ``lead``,
+        ``lead_low``, ``lead_high`` (95 %); ``verdict``: the newcomer is *above* or *below* if the
+        99 % interval excludes 0 at both readings, else *undecided*, and nothing below five seeds;
+        ``place``: 1 for the best accuracy of clients at the selected round, none for an oracle or a
+        row that lacks a seed.
     """
+    headline = personal(record)
+    metrics = [headline, "accuracy_a", "accuracy_b", "worst_decile", "accuracy_shared"]
     frame = tidy(record, metrics)
-    seeds = frame.loc[frame["method"] == newcomer, "seed"].unique()
-    frame = frame[frame["seed"].isin(seeds)]
-    wide = frame.pivot(
-        index=["experiment", "cell", "metric", "seed"], columns="method", values="value"
-    )
-    gaps = (
-        wide.rsub(wide[newcomer], axis=0).drop(columns=newcomer).melt(ignore_index=False).dropna()
-    )
-    found = interval(gaps.reset_index(), [*KEY, "metric"])
-    found = found.assign(verdict=_verdicts(found))
-    means = interval(frame, [*KEY, "metric"]).merge(
-        found, how="left", on=[*KEY, "metric"], suffixes=("", " lead")
-    )
-    place = means[means["metric"] == metrics[0]].set_index("method")["mean"].rank(ascending=False)
-    texts = means.apply(_with_lead, axis=1)
-    text = arranged(means.assign(text=texts), lambda row: row["text"], order=lambda m: place[m])
-    n, of = int(place[newcomer]), len(set(means["method"]) - oracles(record))
-    caption = f"{method_title(newcomer)}: {n} of {of} on {len(seeds)} seeds; in brackets its lead"
-    return Table("ranking", caption, means, text)
+    own = frame[(frame["method"] == newcomer) & (frame["metric"] == headline)]
+    frame = frame.merge(own[["cell", "seed"]].drop_duplicates())
+    numbers = statistics.interval(frame, [*KEY, "metric", "at"])
+    leads = statistics.differences(frame, newcomer, _BY).rename(columns={"rival": "method"})
+    verdicts = leads.groupby(["cell", "metric", "method"]).apply(_verdict).rename("verdict")
+    leads = leads.rename(columns={"mean": "lead", "low": "lead_low", "high": "lead_high"})
+    numbers = numbers.merge(leads.drop(columns=["n", "std"]), "left")
+    numbers = numbers.merge(verdicts.reset_index(), "left")
+    whole = numbers["n"] == numbers["cell"].map(own.groupby("cell")["seed"].nunique())
+    headlines = (numbers["metric"] == headline) & (numbers["at"] == "selected")
+    ranked = numbers[whole & headlines & ~numbers["method"].map(is_oracle)]
+    place = ranked.groupby("cell")["mean"].rank(ascending=False, method="min")
+    return numbers.merge(ranked[["cell", "method"]].assign(place=place), "left")
 
 
-def _with_lead(row: pd.Series) -> str:
-    own = with_half_width(row)
-    if pd.isna(row["mean lead"]):
-        return own
-    return f"{own} ({with_ends({k: row[f'{k} lead'] for k in ('n', 'mean', 'low', 'high')})}, {row['verdict']})"
+def _verdict(leads: pd.DataFrame) -> str:
+    """Judge the lead over a row by its 99 % intervals at both readings."""
+    if leads["n"].min() < statistics.LEAST_SEEDS:
+        return MISSING
+    for word, sign in (("above", 1), ("below", -1)):
+        rows = zip(sign * leads["mean"], leads["std"], leads["n"], strict=True)
+        if all(statistics.p_beyond(mean, std, n, 0) < 0.005 for mean, std, n in rows):
+            return word
+    return "undecided"
 
 
-def _verdicts(found: pd.DataFrame) -> list[str]:
-    rows = found[["mean", "std", "n"]].to_numpy()
-    differ = holm([2 * min(p_beyond(m, s, n, 0), p_beyond(-m, s, n, 0)) for m, s, n in rows])
-    equal = holm([max(p_beyond(m, s, n, -MARGIN), p_beyond(-m, s, n, -MARGIN)) for m, s, n in rows])
-    words = []
-    for mean, p, q in zip(found["mean"], differ, equal, strict=True):
-        word = ("higher" if mean > 0 else "lower") if p < LEVEL else "undecided"
-        words.append("equivalent" if q < LEVEL else word)
-    return words
+def ranking(record: Record, newcomer: str) -> Table:
+    """Return the rows of a newcomer's cells, the best first, and its lead over each.
 
-
-def agreement(here: Record, recorded: Record, metrics: Sequence[str] = METRICS) -> pd.DataFrame:
-    """Return means here and in the record, and whether their intervals overlap.
-
-    Where neither has an interval, the range of the record's seeds is compared.
+    Args:
+        record: A record that has the newcomer's runs beside the others.
+        newcomer: The label of the method.
     """
-    both = [interval(tidy(r, metrics), [*KEY, "metric"]) for r in (here, recorded)]
-    pair = both[0].merge(both[1], on=[*KEY, "metric"], suffixes=(" here", " recorded"))
-    ends = (
-        tidy(recorded, metrics)
-        .groupby([*KEY, "metric"], observed=True)["value"]
-        .agg(["min", "max"])
+    numbers = standing(record, newcomer)
+    title = method_title(newcomer)
+    shown = numbers[numbers["at"] == "selected"].sort_values("place", kind="stable")
+    lines = shown[shown["metric"] == personal(record)]
+    columns = [lines.assign(head="place", text=lines["place"].map("{:.0f}".format))]
+    columns.append(shown.assign(head=shown["metric"].map(HEADS), text=shown.apply(percent, axis=1)))
+    leads = lines[["n"]].assign(mean=lines["lead"], low=lines["lead_low"], high=lines["lead_high"])
+    columns.append(lines.assign(head=f"{title} minus it", text=leads.apply(points, axis=1)))
+    columns.append(lines.assign(head="verdict", text=lines["verdict"]))
+    for name, head in (("megabytes", "MB"), ("wall_seconds", "seconds")):
+        means = values(record, name).groupby(["cell", "method"], as_index=False)["value"].mean()
+        spent = lines.merge(means)
+        columns.append(spent.assign(head=head, text=spent["value"].map(amount)))
+    cells = pd.concat(columns, ignore_index=True)
+    own = cells["method"] == newcomer
+    kept = own.where(cells["head"] == "seconds", True) & ~(own & cells["head"].str.endswith(" it"))
+    text = arranged(
+        cells[kept & cells["text"].notna()].replace({"text": {"nan": MISSING}}),
+        lambda row: str(row["text"]),
+        best=lambda rows: rows["method"] == newcomer,
+        order=None,
     )
-    pair = pair.merge(ends.reset_index(), on=[*KEY, "metric"])
-    low, high = (pair[f"{e} here"].fillna(pair["mean here"]) for e in ("low", "high"))
-    first, last = (
-        pair["low recorded"].fillna(pair["min"]),
-        pair["high recorded"].fillna(pair["max"]),
+    caption = (
+        f"{title} among the rows of {record.name}, on its seeds. Accuracy (%) {WHERE}: {INTERVAL} "
+        f"{seeds(lines)}; MB sent both ways; seconds of a run here. {title} minus a row, points of "
+        "the accuracy of clients, paired by seed [95 % interval]; above, below: the 99 % interval "
+        "excludes 0 at the selected round and at the end."
     )
-    return pair.assign(agree=(low <= last) & (first <= high)).drop(columns=["min", "max"])
+    return Table("ranking", caption, numbers, text)
+
+
+def sentences(record: Record, newcomer: str) -> list[str]:
+    """Return in words where a newcomer stands in each cell, and what limits it there.
+
+    Args:
+        record: A record that has the newcomer's runs beside the others.
+        newcomer: The label of the method.
+    """
+    numbers = standing(record, newcomer)
+    lines = numbers[(numbers["metric"] == personal(record)) & (numbers["at"] == "selected")]
+    title = method_title(newcomer)
+    found = []
+    for cell, rows in lines.groupby("cell", sort=False):
+        own = rows[rows["method"] == newcomer].iloc[0].to_dict()
+        counts = rows["verdict"].value_counts()
+        words = [f"{word} {counts[word]}" for word in ("above", "below") if word in counts]
+        found.append(
+            f"{title}: {own['place']:.0f} of {rows['place'].count()} by the accuracy of clients, "
+            f"{percent(own)} %, in {cell_title(str(cell))} ({seeds(rows)}); it is "
+            f"{' and '.join(words) or 'neither above nor below any'} of the others."
+        )
+    shared = lines["method"].map(lambda label: not record.methods[label]["personal"])
+    if "needs" in record.name and not record.methods[newcomer]["personal"] and shared.any():
+        rivals = lines[shared & lines["place"].notna() & (lines["method"] != newcomer)]
+        found.append(
+            f"{title} ends with one model for all, which cannot serve clients whose labels "
+            f"conflict: such methods end near {rivals['mean'].max():.0f} here."
+        )
+    tuned = search(record)
+    if tuned and newcomer not in tuned:
+        found.append(f"{title} was not tuned, as the rows of the record were; --tune does it.")
+    return found

@@ -1,91 +1,225 @@
-"""Measured speed of aggregation: a table per size and the roofline figure."""
+"""Measured speed of aggregation and training: tables, and the roofline figure."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from fedsdg.next_analysis.figures import Plot, look
-from fedsdg.next_analysis.names import method_order, method_title
-from fedsdg.next_analysis.tables import MISSING, Table
+from fedsdg.files import read_json, sha256_file, write_json
+from fedsdg.next_analysis.layout import MISSING, SETTING, Table, amount
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Row = Mapping[str, Any]
+#: Rules in the order of the tables.
+RULES = {
+    "fedsdg": "FedSDG",
+    "fedavg": "Weighted mean",
+    "scaffold": "SCAFFOLD",
+    "krum": "Krum",
+    "multikrum": "Multi-Krum",
+    "geometric-median": "Geometric median",
+    "coordinate-median": "Coordinate median",
+    "trimmed-mean": "Trimmed mean",
+    "cgsv": "CGSV",
+}
+#: The codes that aggregation is compared with, in the order of the columns.
 CODES = {
     "reference": "torch reference",
-    "plain": "plain formulas",
-    "numpy": "numpy",
-    "torch": "torch",
+    "plain": "formulas, plainly",
+    "numpy": "numpy.median",
+    "torch": "torch.median",
     "flower": "Flower",
     "byzfl": "byzfl",
 }
+#: The codes whose rounds of whole federations are compared, and the models that they train.
+ROUND_CODES = {
+    "ours": "ours",
+    "plain": "plain loop",
+    "peft": "plain loop, adapters of peft",
+    "flower": "Flower's simulation",
+    "flower-fresh": "Flower's simulation, a new model for each message",
+}
+MODELS = {"digits": "digits", "vit-tiny": "ViT-Tiny, 32×32"}
 
 
-def timings(file: str | Path) -> pd.DataFrame:
-    """Return the timings of ``make bench``."""
-    return pd.DataFrame(json.loads(Path(file).read_text())["timings"])
+@dataclass(frozen=True)
+class Measurements:
+    """What ``make bench`` measured on one machine, as lists of rows."""
+
+    path: Path
+    machine: Row
+    timings: Sequence[Row]
+    accuracy: Sequence[Row]
+    aims: Sequence[Row]
+    rounds: Sequence[Row] = ()
+
+    @classmethod
+    def read(cls, path: str | Path) -> Measurements:
+        """Read a file of measurements.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            ValueError: It lacks a part.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} is not there; make it with: make bench")
+        data = read_json(path)
+        parts = ("machine", "timings", "accuracy", "aims")
+        if lacking := [part for part in parts if not isinstance(data, dict) or part not in data]:
+            raise ValueError(f"{path} has no {lacking[0]}; make it again with: make bench")
+        return cls(path, **{part: data.get(part, ()) for part in (*parts, "rounds")})
+
+    def suite(self, name: str) -> list[Row]:
+        """Return the timings of one suite."""
+        return [row for row in self.timings if row["suite"] == name]
+
+    def ours(self, suite: str) -> list[Row]:
+        """Return the timings of our own code in one suite."""
+        return [row for row in self.suite(suite) if row["code"] == "ours"]
+
+    @property
+    def where(self) -> str:
+        """Return one sentence on the machine."""
+        machine = self.machine
+        changes = " with changes" if machine["dirty"] else ""
+        cores = f"{machine['threads']} of {machine['cores']} cores"
+        return f"{machine['processor']}, {cores}; commit {machine['commit'][:8]}{changes}."
 
 
-def kernels(file: str | Path) -> Table:
-    """Return time, rate and share of the memory's speed of every rule and size, and others' time."""
-    rows = timings(file)
-    rows = rows[(rows["suite"] == "sizes") & rows["seconds"].notna()]
-    size = ["clients", "parameters", "rule"]
-    ours = rows[rows["code"] == "ours"].set_index(size)
-    others = rows[rows["code"] != "ours"].pivot_table(index=size, columns="code", values="ratio")
-    numbers = (
-        pd.DataFrame(
-            {
-                "ms": 1e3 * ours["seconds"],
-                "GB/s": ours["least_bytes"] / ours["seconds"] / 1e9,
-                "of a bare read": ours["floor"],
-            }
+def kernels(measured: Measurements) -> Table:
+    """Return time and rate of every rule and size, and how long other codes took."""
+    rows = pd.DataFrame([row for row in measured.suite("sizes") if row.get("seconds")])
+    columns = ["clients", "parameters", "rule"]
+    others = rows[rows["code"] != "ours"].set_index([*columns, "code"])["ratio"].unstack()
+    ours = rows[rows["code"] == "ours"].set_index(columns).join(others)
+    places = {rule: place for place, rule in enumerate(RULES)}
+    ours = ours.reset_index().sort_values("rule", key=lambda rule: rule.map(places))
+    ours["size"] = ours["clients"] * ours["parameters"]
+    lines = []
+    for row in ours.sort_values(["size", "clients"], kind="stable").to_dict("records"):
+        line = {
+            SETTING: f"M = {row['clients']}, d = {row['parameters']:,}",
+            "Rule": RULES.get(row["rule"], row["rule"]),
+            "ms": f"{1e3 * row['seconds']:.2f}",
+            "GB/s": f"{row['least_bytes'] / row['seconds'] / 1e9:.1f}",
+            "of a bare read": f"{row['floor']:.2f}",
+        }
+        ratios = {title: row.get(code, float("nan")) for code, title in CODES.items()}
+        lines.append(line | {t: MISSING if pd.isna(r) else f"{r:.1f}×" for t, r in ratios.items()})
+    caption = (
+        "Aggregation of the updates of M clients with d parameters each: best time, rate at which "
+        "bytes were moved, its share of a bare read's, and how many times as long other codes "
+        f"took. {measured.where}"
+    )
+    return _table("kernels", caption, lines, measured.timings)
+
+
+def throughput(measured: Measurements) -> Table:
+    """Return rounds and samples per second of whole federations, by ours and by other codes."""
+    ours = {
+        (row["model"], row["method"], row["precision"]): row["seconds"]
+        for row in measured.rounds
+        if row["code"] == "ours"
+    }
+    lines = []
+    for row in measured.rounds:
+        key = row["model"], row["method"], row["precision"]
+        rate = row["operations"] / row["seconds"] if row.get("operations") else None
+        line = {
+            SETTING: f"{MODELS[row['model']]}, {row['method']}, {row['clients']} clients",
+            "Code": f"{ROUND_CODES[row['code']]}, {row['precision']}",
+            "rounds/s": f"{1 / row['seconds']:.3f}",
+            "samples/s": amount(row["samples"] / row["seconds"]),
+            "GFLOP/s": amount(rate / 1e9) if rate else MISSING,
+            "of the peak": f"{rate / row['peak']:.2f}" if rate else MISSING,
+            "time / ours": f"{row['seconds'] / ours[key]:.2f}×",
+        }
+        lines.append(line)
+    caption = (
+        "One round of a federation, without evaluation, best time; peak: a product of two square "
+        f"matrices of 1,024; time / ours: in the same precision. {measured.where}"
+    )
+    return _table("throughput", caption, lines, measured.rounds)
+
+
+def _table(name: str, caption: str, lines: Sequence[Row], rows: Sequence[Row]) -> Table:
+    text = pd.DataFrame(lines).fillna(MISSING)
+    busy = sum(row.get("refused") is not None for row in rows)
+    note = f"Beside {busy} of {len(rows)} measurements other programs were at work."
+    return Table(name, caption, pd.DataFrame([*rows]), text, (note,) if busy else ())
+
+
+def write_kernels(measured: str | Path, table: str | Path, figure: str | Path) -> list[Path]:
+    """Write the table of aggregation and the roofline figure.
+
+    Args:
+        measured: The file of measurements.
+        table: Path of the table, kernels, without suffix.
+        figure: Path of the figure without suffix.
+
+    Returns:
+        The files.
+    """
+    from fedsdg.next_analysis.drawing import save, styled
+
+    read = Measurements.read(measured)
+    with styled():
+        files = save(roofline(read), figure)
+    facts = {
+        "figure": "roofline",
+        "caption": f"Speed of aggregation, in percent of a bare read of its bytes. {read.where}",
+        "inputs": {str(measured): sha256_file(Path(measured))},
+    }
+    write_json(Path(f"{figure}.json"), facts)
+    return [*kernels(read).write(Path(table).parent), *files, Path(f"{figure}.json")]
+
+
+def write_throughput(measured: str | Path, table: str | Path) -> list[Path]:
+    """Write the table of training and return the files.
+
+    Args:
+        measured: The file of measurements.
+        table: Path of the table, throughput, without suffix.
+
+    Raises:
+        ValueError: The file holds no rounds of federations.
+    """
+    read = Measurements.read(measured)
+    if not read.rounds:
+        raise ValueError(
+            f"{read.path} holds no rounds of federations; measure them with: "
+            "pytest benchmarks/bench_training.py --measured FILE"
         )
-        .join(others.reindex(columns=[c for c in CODES if c in others]).rename(columns=CODES))
-        .reset_index()
-    )
-    numbers = numbers.sort_values(
-        ["clients", "parameters", "rule"],
-        key=lambda c: c.map(method_order) if c.name == "rule" else c,
-    )
-    text = numbers.assign(rule=numbers["rule"].map(method_title)).map(
-        lambda v: (
-            MISSING
-            if v != v
-            else f"{v:,.3g}"
-            if isinstance(v, float)
-            else f"{v:,}"
-            if isinstance(v, int)
-            else v
-        )
-    )
-    return Table("kernels", "Aggregation: best time; other codes in times ours", numbers, text)
+    return throughput(read).write(Path(table).parent)
 
 
-def _roofline(rows: pd.DataFrame) -> Figure:
-    figure = Figure(figsize=(7, 2.8))
-    for panel, key in zip(
-        figure.subplots(1, 2, sharey=True), ("clients", "parameters"), strict=True
-    ):
-        own = rows[rows["suite"] == key]
-        styles = look(own.groupby("rule")["floor"].mean())
-        for rule, line in own.sort_values(key).groupby("rule"):
-            panel.plot(
-                line[key], 100 * line["floor"], **styles[rule], ms=3, lw=1, label=method_title(rule)
-            )
-        panel.axhline(100, color="black", lw=1)
+def roofline(measured: Measurements) -> Figure:
+    """Draw the share of a bare read's speed of every rule, by clients and by parameters."""
+    from matplotlib.figure import Figure
+
+    from fedsdg.next_analysis.drawing import INK, WIDTH, styles
+
+    figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    for panel, key in zip(panels, ("clients", "parameters"), strict=True):
+        rows = pd.DataFrame(measured.ours(key), columns=["rule", key, "floor"])
+        rules = [rule for rule in RULES if rule in set(rows["rule"])]
+        for rule, style in styles(rules).items():
+            line = rows[rows["rule"] == rule].sort_values(key)
+            panel.plot(line[key], 100 * line["floor"], label=RULES[rule], **style)
+        panel.axhline(100, color=INK, linewidth=1)
         panel.set(xscale="log", yscale="log", xlabel=key)
-    figure.axes[0].set_ylabel("% of a bare read's speed")
-    figure.axes[1].legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        for axis in (panel.xaxis, panel.yaxis):
+            axis.set_major_formatter("{x:,.0f}")
+            axis.set_minor_formatter("")
+    panels[0].set_ylabel("% of the speed of a bare read")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4)
     return figure
-
-
-def roofline(file: str | Path) -> Plot:
-    """Return the figure: share of the memory's speed by clients and parameters."""
-    rows = timings(file)
-    return Plot(
-        lambda _: rows[(rows["code"] == "ours")],
-        _roofline,
-        "Speed of aggregation against a bare read",
-    )

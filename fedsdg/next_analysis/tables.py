@@ -1,353 +1,339 @@
-"""Tables: tidy numbers arranged as methods by columns, written as CSV, Markdown and LaTeX."""
+"""The tables of a record, each declared once: its metrics, its numbers, its words."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from fedsdg.next_analysis.metrics import METRICS, READINGS, SUMS, values
-from fedsdg.next_analysis.names import base_method, cell_title, method_order, method_title, natural_order
-from fedsdg.next_analysis.records import KEY, Record
-from fedsdg.next_analysis.statistics import LEAST_SEEDS, differences, interval, regret
+from fedsdg.files import hint
+from fedsdg.next_analysis import statistics
+from fedsdg.next_analysis.layout import Table, amount, arranged, points
+from fedsdg.next_analysis.means import (
+    BEST,
+    HEADS,
+    INTERVAL,
+    WHERE,
+    best,
+    failures,
+    headed,
+    heading,
+    in_order,
+    means,
+    personal,
+    printed,
+    seeds,
+    tidy,
+)
+from fedsdg.next_analysis.metrics import METRICS, SUMS, values
+from fedsdg.next_analysis.names import cell_title, is_oracle, method_order, method_title
+from fedsdg.next_analysis.records import KEY, RUN, Record
+from fedsdg.next_analysis.settings import settings, sweeps, tuning
 
-MISSING = "–"
-
-
-@dataclass(frozen=True)
-class Table:
-    """``numbers`` is tidy, its key columns first; ``text`` is what is printed of it."""
-
-    name: str
-    caption: str
-    numbers: pd.DataFrame
-    text: pd.DataFrame
-    notes: tuple[str, ...] = ()
-
-    def csv(self) -> str:
-        """Return the numbers, six significant digits."""
-        return self.numbers.to_csv(index=False, float_format="%.6g", lineterminator="\n")
-
-    def markdown(self) -> str:
-        """Return caption, text and notes."""
-        notes = "".join(f"\n- {note}" for note in self.notes)
-        return f"{self.caption}.\n\n{self.text.to_markdown(index=False, disable_numparse=True)}\n{notes}\n"
-
-    def latex(self) -> str:
-        """Return a table with booktabs."""
-        plain = self.text.map(
-            lambda text: text.replace("**", "").replace("%", r"\%").replace("−", "$-$")
-        )
-        caption = ". ".join([self.caption, *self.notes]).replace("%", r"\%")
-        return plain.to_latex(index=False, caption=caption, label=f"tab:{self.name}", escape=False)
-
-    def write(self, folder: str | Path) -> list[Path]:
-        """Write all formats and return the files."""
-        files = {"csv": self.csv(), "md": self.markdown(), "tex": self.latex()}
-        paths = [Path(folder) / f"{self.name}.{suffix}" for suffix in files]
-        for path, text in zip(paths, files.values(), strict=True):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        return paths
-
-
-def minus(text: str) -> str:
-    """Return a number with a minus sign instead of a hyphen."""
-    return text.replace("-", "−")
+GROUPS = ("accuracy_a", "accuracy_b", "accuracy_new")
+COSTS = (
+    *("megabytes", "client_storage", "communicated_parameters", "private_parameters"),
+    *("local_steps", "personal_steps", "wall_seconds", "aggregation_ms", "peak_rss_mb"),
+)
+STRAGGLERS = ("simulated_seconds", *SUMS, "accuracy", "accuracy_shared")
+GATES = (
+    *("gate", "gate_a", "gate_b", "gates_closed", "gates_open"),
+    *("private_share", "private_share_a", "private_share_b"),
+    *("gate_penalty_late", "private_penalty_late", "weight_b"),
+)
+DETECTION = ("precision", "recall", "delay", "wrongly_blocked")
+#: Whose final accuracy is the yardstick of the targets, and the shares of it that they are.
+YARDSTICK = "fedavg-uniform"
+TARGETS = (90, 95, 99)
+#: Evaluations that a smoothed accuracy is the mean of: this one and those before it.
+SMOOTHED = 3
+_NUMBERS = ["n", "mean", "std", "low", "high"]
 
 
-def with_half_width(row: Mapping[str, Any]) -> str:
-    """Return "92.5 ± 0.7"; the mean alone below ``LEAST_SEEDS``."""
-    half = "" if pd.isna(row["low"]) else f" ± {row['mean'] - row['low']:.1f}"
-    return minus(f"{row['mean']:.1f}{half}")
+def main(record: Record) -> Table:
+    """Return accuracies of clients and of the shared model, and the change over the last half."""
+    numbers = means(record, [*HEADS, "change"])
+    hidden = {"worst_decile_own_test"} if "worst_decile" in set(numbers["metric"]) else {}
+    at_end = (numbers["at"] == "end") & (numbers["metric"] != personal(record))
+    shown = headed(numbers[~at_end & ~numbers["metric"].isin(hidden)])
+    caption = (
+        "Accuracy (%) of clients' own models on the global test set as each client sees it, "
+        f"{WHERE}; end: mean of the last quarter; shared model: what is communicated, alone. "
+        f"{INTERVAL.capitalize()} {seeds(numbers)}; {BEST}."
+    )
+    return Table("main", caption, numbers, arranged(shown, printed, best=best), failures(record))
 
 
-def with_ends(row: Mapping[str, Any], sign: str = "+") -> str:
-    """Return "+1.2 [−0.3, +2.7]"."""
-    if pd.isna(row["low"]):
-        return minus(f"{row['mean']:{sign}.1f} (n = {row['n']})")
-    return minus(f"{row['mean']:{sign}.1f} [{row['low']:{sign}.1f}, {row['high']:{sign}.1f}]")
+def subject(record: Record) -> str:
+    """Return the method that the others are subtracted from: FedSDG, or the first eligible."""
+    methods = sorted(record.finished["method"].unique(), key=method_order)
+    eligible = [name for name in methods if not is_oracle(name)] or methods
+    return "fedsdg" if "fedsdg" in methods else eligible[0]
 
 
-def plain(row: Mapping[str, Any]) -> str:
-    """Return three significant digits."""
-    return f"{row['mean']:,.3g}" if row["mean"] < 1000 else f"{row['mean']:,.0f}"
-
-
-def arranged(
-    frame: pd.DataFrame,
-    show: Callable[[Mapping[str, Any]], str],
-    *,
-    lines: str = "method",
-    columns: Sequence[str] = ("cell", "metric"),
-    best: Callable[[pd.DataFrame], pd.Series] | None = None,
-    titles: Mapping[str, Callable[[str], str]] | None = None,
-    order: Callable[[str], Any] = method_order,
-) -> pd.DataFrame:
-    """Return printed cells: a line per value of ``lines``, a column per combination of ``columns``.
+def paired(record: Record, metrics: Sequence[str], of: str) -> pd.DataFrame:
+    """Return a method minus every other one, paired by seed, in each metric and reading.
 
     Args:
-        frame: Tidy numbers, one row per cell.
-        show: Prints a row.
-        lines: The column whose values are the lines.
-        columns: The columns whose combinations are the columns, in order of appearance.
-        best: Marks rows whose cell is bold.
-        titles: Column → how its values are printed.
-        order: Sorting key of the lines.
+        record: The experiment.
+        metrics: Names of ``METRICS``.
+        of: The method.
+
+    Returns:
+        ``KEY``, ``rival``, ``metric``, ``at``, ``n``, ``mean``, ``std``, ``low``, ``high``.
     """
-    if frame.empty:
-        return pd.DataFrame({"": ["no run of this experiment has these numbers"]})
-    titles = {"cell": cell_title, "metric": lambda m: METRICS[m].title, **(titles or {})}
-    text = pd.Series([show(row) for row in frame.to_dict("records")], frame.index)
-    if best is not None:
-        text = text.mask(best(frame), "**" + text + "**")
-    told = [c for c in columns if frame[c].nunique() > 1] or [*columns[-1:]]
-    heads = frame[told].apply(lambda r: ", ".join(titles.get(c, str)(r[c]) for c in told), axis=1)
-    wide = frame.assign(text=text, head=heads).pivot(index=lines, columns="head", values="text")
-    wide = wide[[*dict.fromkeys(heads)]].loc[sorted(wide.index, key=order)].fillna(MISSING)
-    names = [method_title(name) if lines in ("method", "rival") else name for name in wide.index]
-    wide.insert(0, {"method": "Method", "rival": "minus"}.get(lines, lines), names)
-    return wide.reset_index(drop=True)
-
-
-def oracles(record: Record) -> set[str]:
-    """Return the methods that know the groups or have all data in one place."""
-    configs = (
-        record.finished.drop_duplicates("method").set_index("method")["config"].map(json.loads)
+    found = statistics.differences(
+        tidy(record, metrics), of, ["experiment", "cell", "metric", "at"]
     )
-    known = {m for m, c in configs.items() if c.get("parameters", {}).get("assignment") == "known"}
-    return known | {method for method in configs.index if base_method(method) == "centralised"}
+    columns = [*KEY, "rival", "metric", "at", *_NUMBERS]
+    return in_order(found.assign(method=of)[columns], "rival")
 
 
-def _best(record: Record, frame: pd.DataFrame) -> pd.Series:
-    """Mark the highest printed mean of every column, oracles left out."""
-    shown = frame["mean"].round(1).mask(frame["method"].isin(oracles(record)))
-    return shown == shown.groupby([frame["cell"], frame["metric"]]).transform("max")
-
-
-def tidy(record: Record, metrics: Sequence[str], at: str = "selected") -> pd.DataFrame:
-    """Return every metric of every run, in the order of cells and metrics."""
-    frame = pd.concat([values(record, metric, at=at) for metric in metrics], ignore_index=True)
-    cells = sorted(frame["cell"].unique(), key=natural_order)
-    return frame.assign(
-        cell=pd.Categorical(frame["cell"], cells), metric=pd.Categorical(frame["metric"], metrics)
-    ).sort_values(["cell", "metric"], kind="stable")
-
-
-def failures(record: Record) -> tuple[str, ...]:
-    """Return a note per method and cell with failed or missing runs."""
-    lost = record.runs[record.runs["status"] != "ok"]
-    return tuple(
-        f"{method_title(method)}, {cell_title(cell)}: {len(own)} runs {own['status'].iloc[0]}"
-        for (cell, method), own in lost.groupby(["cell", "method"])
-    )
-
-
-def not_settled(record: Record) -> tuple[str, ...]:
-    """Return the note on rows whose accuracy still changed by a point in the last half."""
-    change = interval(values(record, "trend"), [*KEY, "metric"])
-    moving = change[(change["low"] < -1) | (change["high"] > 1)]
-    names = ", ".join(map(method_title, sorted(set(moving["method"]), key=method_order)))
-    return (f"Accuracy may still change by a point: {names}",) if names else ()
-
-
-def accuracy(record: Record, name: str, metrics: Sequence[str]) -> Table:
-    """Return means with intervals of some metrics; the CSV has both readings."""
-    parts = [interval(tidy(record, metrics, at), [*KEY, "metric"]).assign(at=at) for at in READINGS]
-    numbers = pd.concat(parts, ignore_index=True)
-    shown = numbers[numbers["at"] == "selected"]
-    text = arranged(shown, with_half_width, best=partial(_best, record))
+def differences(record: Record) -> Table:
+    """Return the subject minus every other method."""
+    of = subject(record)
+    numbers = paired(record, [*HEADS], of)
+    wanted = [personal(record), *GROUPS[:2], "accuracy_shared"]
+    shown = headed(numbers[(numbers["at"] == "selected") & numbers["metric"].isin(wanted)])
+    text = arranged(shown, points, line="rival", heading=f"{method_title(of)} minus")
     caption = (
-        f"Accuracy (%), {READINGS['selected']}: mean ± half-width of the 95 % Student-t interval "
-        f"over seeds, from {LEAST_SEEDS} seeds on; bold: highest mean of a column"
-    )
-    return Table(name, caption, numbers, text, (*failures(record), *not_settled(record)))
-
-
-def difference(record: Record, subject: str = "fedsdg") -> Table:
-    """Return the subject minus every other method, paired by seed."""
-    metrics = ["expected_accuracy", "expected_accuracy_a", "expected_accuracy_b", "global_accuracy"]
-    frame = tidy(record, metrics)
-    numbers = differences(frame, subject, ["experiment", "cell", "metric"])
-    text = arranged(numbers, with_ends, lines="rival")
-    caption = (
-        f"{method_title(subject)} minus others, points, paired by seed [95 % interval]; not tests"
+        f"{method_title(of)} minus every other method, percentage points, paired by seed, {WHERE}: "
+        f"mean [95 % interval] over {seeds(numbers)}; above 0, {method_title(of)} is better."
     )
     return Table("differences", caption, numbers, text)
 
 
-def trend(record: Record) -> Table:
-    """Return the change of accuracy from the third to the last quarter of the rounds."""
-    numbers = interval(values(record, "trend"), [*KEY, "metric"])
-    caption = "Change of personal accuracy from the third to the last quarter of the rounds, points"
-    return Table("trend", caption, numbers, arranged(numbers, with_ends, columns=("cell",)))
+def regrets(records: Sequence[Record], metric: str = "accuracy") -> pd.DataFrame:
+    """Return points below the best method of every cell, at each reading.
 
+    Args:
+        records: The experiments.
+        metric: In which the methods are compared.
 
-def costs(record: Record) -> Table:
-    """Return bytes, sizes and seconds of a run."""
-    names = ["megabytes", "private_size", "aggregation_ms", "wall_seconds"]
-    numbers = interval(tidy(record, names), [*KEY, "metric"])
-    return Table("costs", "Costs of a run, means", numbers, arranged(numbers, plain))
-
-
-def regrets(records: Sequence[Record], metric: str = "expected_accuracy") -> Table:
-    """Return points below the best method of every cell of some experiments."""
+    Returns:
+        ``KEY``, ``metric`` ("regret"), ``at``, ``n``, ``mean``, ``std``, ``low``, ``high``,
+        ``tied`` (see ``statistics.regret``), ``oracle``.
+    """
     parts = []
     for record in records:
-        for cell, own in values(record, metric).groupby("cell"):
-            gaps = regret(own, oracles(record)).assign(experiment=record.name, cell=cell)
-            parts.append(interval(gaps, [*KEY, "tied"]))
-    numbers = pd.concat(parts, ignore_index=True)
-    worst = numbers.groupby("method")["mean"].max()
+        for _, values_there in tidy(record, [metric]).groupby(["cell", "at"], sort=False):
+            oracles = [label for label in values_there["method"].unique() if is_oracle(label)]
+            gaps = statistics.regret(values_there, oracles)
+            parts.append(gaps.merge(values_there.drop(columns="value"), on=["method", "seed"]))
+    gaps = pd.concat(parts).assign(metric="regret")
+    numbers = statistics.interval(gaps, [*KEY, "metric", "at", "tied"])
+    numbers["oracle"] = numbers["method"].map(is_oracle)
+    return in_order(numbers[[*KEY, "metric", "at", *_NUMBERS, "tied", "oracle"]])
+
+
+def regret(records: Sequence[Record], metric: str = "accuracy") -> Table:
+    """Return points below the best method of every cell; the smallest worst regret stands first.
+
+    Args:
+        records: The experiments.
+        metric: In which the methods are compared.
+    """
+    numbers = regrets(records, metric)
+    shown = numbers[numbers["at"] == "selected"]
+    worst = shown.groupby("method")["mean"].max()
+    names = shown["experiment"].str.removeprefix("cross-") + ", " + shown["cell"].map(cell_title)
     text = arranged(
-        numbers,
-        partial(with_ends, sign=""),
-        columns=("experiment", "cell"),
-        best=lambda frame: frame["tied"],
-        order=lambda method: worst[method],
+        shown.assign(head=names),
+        partial(points, sign=""),
+        setting="metric",
+        best=lambda rows: rows["tied"],
+        order=lambda label: worst[label],
     )
     caption = (
-        "Regret: points below the best method of a cell, which is chosen on the other seeds [95 % "
-        "interval]; bold: cannot be told from the best (paired t-tests, Holm, 5 %)"
+        f"Percentage points of {METRICS[metric].title} below the best method of a cell, {WHERE}, "
+        f"the best chosen on the other seeds: mean [95 % interval] over {seeds(shown)}. Bold: a "
+        "paired test cannot tell it from the best (Holm, 5 %); ‡: an oracle, never the best."
     )
     return Table("regret", caption, numbers, text)
 
 
-def means(
-    record: Record, name: str, metrics: Sequence[str], caption: str, show: Callable = plain
-) -> Table:
-    """Return means of some metrics, as any table that has no more to say."""
-    numbers = interval(tidy(record, metrics), [*KEY, "metric"])
-    return Table(name, f"{caption}: means over seeds", numbers, arranged(numbers, show))
-
-
-def rounds_to_target(record: Record, yardstick: str = "fedavg-uniform") -> Table:
-    """Return rounds, steps and bytes until the smoothed mean accuracy reaches the yardstick's."""
-    read = ["round", "expected_accuracy", "local_steps", "bytes_up", "bytes_down"]
-    rows = record.rows("rounds", read, record.finished).sort_values("round")
-    runs = rows.groupby([*KEY, "seed"])
-    sent = rows["bytes_up"] + rows["bytes_down"]
-    rows = rows.assign(
-        steps=runs["local_steps"].cumsum() / 1e3,
-        MB=sent.groupby([rows[k] for k in [*KEY, "seed"]]).cumsum() / 1e6,
-    )
-    curve = (
-        rows.dropna(subset=["expected_accuracy"])
-        .groupby([*KEY, "round"], as_index=False)[["expected_accuracy", "steps", "MB"]]
-        .mean()
-    )
-    curve["smooth"] = curve.groupby(KEY)["expected_accuracy"].transform(
-        lambda a: a.rolling(3, 1).mean()
-    )
-    final = (
-        tidy(record, ["expected_accuracy"])
-        .groupby(["cell", "method"], observed=True)["value"]
-        .mean()
-        / 100
-    )
-    parts = []
-    for share in (0.90, 0.95, 0.99):
-        target = share * final[:, yardstick].reindex(curve["cell"]).to_numpy(float)
-        there = curve[curve["smooth"] >= target].groupby(KEY, as_index=False).first()
-        long = there.melt(KEY, ["round", "steps", "MB"], "cost", "mean")
-        parts.append(long.assign(target=f"{100 * share:.0f} %"))
-    numbers = pd.concat(parts, ignore_index=True)
-    text = arranged(numbers, plain, columns=("cell", "target", "cost"))
+def cost(record: Record) -> Table:
+    """Return bytes, parameters, steps, time and memory, and what a target accuracy takes."""
+    numbers = pd.concat([means(record, COSTS), targets(record)], ignore_index=True)
+    others = numbers["metric"].str.contains("_to_(?:90|99)|steps_to", regex=True)
+    text = arranged(headed(numbers[~others]), lambda row: amount(row["mean"]))
     caption = (
-        f"Rounds, thousand steps and MB until a share of the accuracy of {method_title(yardstick)}"
+        f"Costs of a run, means over {seeds(numbers)}; to 95: until the mean accuracy, smoothed "
+        f"over {SMOOTHED} evaluations, reaches 95 % of what {method_title(YARDSTICK)} has."
     )
-    return Table("rounds_to_target", caption, numbers, text)
+    return Table("cost", caption, numbers, text)
 
 
-def losses(record: Record, clean: str = "clean", metric: str = "global_accuracy") -> Table:
-    """Return the accuracy that every scenario costs, paired by seed with the scenario ``clean``."""
-    frame = values(record, metric)
-    parts = frame["cell"].str.partition("@")
-    base = frame.assign(skew=parts[0])[parts[2] == clean]
-    pairs = frame.assign(skew=parts[0]).merge(
-        base, on=["skew", "method", "seed"], suffixes=("", " clean")
+def targets(record: Record) -> pd.DataFrame:
+    """Return what it takes until the mean accuracy over seeds reaches shares of the yardstick's.
+
+    A method is there at its first evaluation at which the mean, smoothed over ``SMOOTHED``
+    evaluations, is at least the target; one that never is has no row.
+
+    Returns:
+        ``KEY``, ``metric`` (``rounds_to_95``, ``steps_to_95`` in thousands of all clients together,
+        ``personal_steps_to_95``, ``megabytes_to_95``), ``at``, ``n``, ``mean``.
+    """
+    goals = values(record, "accuracy").query("method == @YARDSTICK").groupby("cell")["value"].mean()
+    counted = ["local_steps", "personal_steps", "bytes_up", "bytes_down"]
+    rows = record.rows("rounds", ["round", "accuracy", *counted]).sort_values(
+        "round", kind="stable"
     )
-    numbers = interval(pairs.assign(value=pairs["value clean"] - pairs["value"]), [*KEY, "metric"])
-    numbers = numbers[~numbers["cell"].str.endswith(f"@{clean}")]
-    return Table("losses", "Points lost", numbers, arranged(numbers, with_ends, columns=("cell",)))
+    sums = rows.groupby(RUN, sort=False)[counted].cumsum()
+    rows["rounds"] = rows["round"]
+    rows["steps"] = sums["local_steps"] / 1e3
+    rows["personal_steps"] = sums["personal_steps"].astype(float) / 1e3
+    rows["megabytes"] = (sums["bytes_up"] + sums["bytes_down"]) / 1e6
+    costs = ["rounds", "steps", "personal_steps", "megabytes"]
+    evaluated = rows.dropna(subset=["accuracy"]).groupby([*KEY, "round"])
+    curves = evaluated[["accuracy", *costs]].mean().assign(n=evaluated.size()).reset_index()
+    smooth = curves.groupby(KEY)["accuracy"].transform(lambda a: a.rolling(SMOOTHED, 1).mean())
+    parts = []
+    for share in TARGETS:
+        reached = curves[100 * smooth >= curves["cell"].map(goals * share / 100)]
+        first = reached.groupby(KEY, as_index=False).first()
+        long = first.melt([*KEY, "n"], costs, "metric", "mean").dropna(subset=["mean"])
+        parts.append(long.assign(metric=long["metric"] + f"_to_{share}", at=""))
+    return in_order(pd.concat(parts)[[*KEY, "metric", "at", "n", "mean"]])
 
 
-def tuning(record: Record) -> Table:
-    """Return the result of the search for every method's hyper-parameters."""
-    search = json.loads((record.folder / "search.json").read_text())["methods"]
-    rows = [
-        {
-            "method": method,
-            "trials": len(own["trials"]),
-            "score": own["best"]["score"],
-            "mean": own["expected_best"][0],
-            "edges": ", ".join(f"{k} {side}" for k, side in own["edges"].items()),
-            **{f"best {k}": v for k, v in own["best"]["parameters"].items()},
-        }
-        for method, own in search.items()
-        if own["best"]
-    ]
-    numbers = pd.DataFrame(sorted(rows, key=lambda row: method_order(row["method"])))
-    text = numbers.assign(method=numbers["method"].map(method_title)).map(
-        lambda v: MISSING if v != v or v == "" else f"{v:g}" if isinstance(v, float) else str(v)
+def scenarios(record: Record) -> pd.DataFrame:
+    """Return attack, share of attackers and the cell without attackers of every cell.
+
+    Two cells belong together where skew, federation and all conditions but the attack agree.
+
+    Returns:
+        ``cell``, ``attack``, ``share``, ``clean`` (missing where no cell is without attackers).
+    """
+    rows = []
+    for _, run in record.finished.drop_duplicates("cell").iterrows():
+        config = json.loads(run["config"])
+        conditions = dict(config.get("conditions") or {})
+        attack = conditions.pop("attack", None) or {}
+        skew, _, scenario = run["cell"].partition("@")
+        kind = scenario.partition("~")[0] if "~" in scenario else attack.get("type", "")
+        around = json.dumps([skew, conditions, config["federation"]], sort_keys=True)
+        facts = {"attack": kind, "share": float(attack.get("share") or 0), "around": around}
+        rows.append({"cell": run["cell"], **facts})
+    frame = pd.DataFrame(rows)
+    clean = frame[frame["share"] == 0].drop_duplicates("around").set_index("around")["cell"]
+    return frame.assign(clean=frame["around"].map(clean)).drop(columns="around")
+
+
+def losses(record: Record, metric: str = "accuracy_shared") -> pd.DataFrame:
+    """Return the points that attacks cost, without attackers minus with, paired by seed.
+
+    Args:
+        record: The experiment.
+        metric: Of which accuracy.
+
+    Returns:
+        ``KEY``, ``metric``, ``at``, ``attack``, ``share``, ``clean``, ``n``, ``mean``, ``std``,
+        ``low``, ``high``.
+    """
+    frame = tidy(record, [metric])
+    free = frame.rename(columns={"cell": "clean", "value": "free"})
+    attacked = frame.merge(scenarios(record).query("share > 0"), on="cell")
+    pairs = attacked.merge(free)
+    lost = pairs.assign(value=pairs["free"] - pairs["value"])
+    keys = [*KEY, "metric", "at", "attack", "share", "clean"]
+    return in_order(statistics.interval(lost, keys))
+
+
+def attacks(record: Record) -> Table:
+    """Return the shared model under attack, points lost, and whom a method blocked."""
+    cells = scenarios(record)
+    attacked = cells[cells["share"] > 0]
+    cells = cells[(cells["share"] > 0) | cells["cell"].isin(attacked["clean"])]
+    accuracies = means(record, ["accuracy_shared"]).merge(cells.drop(columns="clean"))
+    blocked = means(record, DETECTION).merge(attacked.drop(columns="clean"))
+    lost = losses(record)
+    numbers = pd.concat([accuracies, lost, blocked], ignore_index=True)
+    numbers = numbers[[*lost.columns]]
+    shown = numbers[numbers["at"] != "end"]
+    tails = shown["metric"].map({"accuracy_shared": ""} | {n: f", {heading(n)}" for n in DETECTION})
+    shares = (100 * shown["share"]).map("{:.0f} %".format)
+    skews = shown["cell"].str.partition("@")[0].map(cell_title)
+    shown = shown.assign(
+        head=shares + tails.mask(shown["clean"].notna(), ", lost"),
+        block=shown["attack"].where(shown["share"] > 0, "no attackers") + ", " + skews,
     )
-    return Table(
-        "tuning", "Search of hyper-parameters: validation accuracy of the best trial", numbers, text
+    text = arranged(
+        shown.sort_values("share", kind="stable"),
+        lambda row: printed(row) if pd.isna(row["clean"]) else points(row),
+        setting="block",
+        best=lambda rows: best(rows.assign(cell=rows["block"])) & rows["clean"].isna(),
     )
-
-
-def settings(record: Record) -> Table:
-    """Return the values of the config in which methods differ, and in the caption those they share."""
-    runs = record.finished.drop_duplicates(["cell", "method"])
-    flat = pd.json_normalize([json.loads(text) for text in runs["config"]])
-    flat = flat.drop(columns=["seed", "method"]).set_axis(runs["method"].to_numpy())
-    flat = flat.groupby(level=0).agg(lambda c: "/".join(sorted({str(v) for v in c})))
-    differ = [column for column in flat if flat[column].nunique() > 1]
-    shared = ", ".join(f"{name} = {flat[name].iloc[0]}" for name in flat if name not in differ)
-    numbers = flat[differ].rename_axis("method").reset_index()
-    return Table(
-        "settings", f"Settings of methods. All: {shared}", numbers, numbers.replace("nan", MISSING)
+    caption = (
+        "Accuracy (%) of the shared model by share of the clients that attack, points lost to the "
+        f"same runs without attackers, and whom a method blocked in the end, {WHERE}. "
+        f"{INTERVAL.capitalize()} {seeds(accuracies)}; {BEST}."
     )
+    return Table("attacks", caption, numbers, text, failures(record))
 
 
-_PERSONAL = ("expected_accuracy", "expected_worst_decile", "global_accuracy")
-_SHARDS = ("personal_accuracy", "personal_worst_decile")
-#: Name → the function that makes the table of an experiment.
+def of_means(name: str, metrics: Sequence[str], caption: str, record: Record) -> Table:
+    """Return the means of some metrics, a table that has no more to say.
+
+    Args:
+        name: Its name.
+        metrics: Names of ``METRICS``.
+        caption: What they are, without a full stop.
+        record: The experiment.
+    """
+    numbers = means(record, metrics)
+    end = "; end: mean of the last quarter" if (numbers["at"] == "end").any() else ""
+    caption = f"{caption}{end}. {INTERVAL.capitalize()} {seeds(numbers)}."
+    text = arranged(headed(numbers), printed, best=best)
+    return Table(name, caption, numbers, text, failures(record))
+
+
+#: Name → the table of a record.
 TABLES: Mapping[str, Callable[[Record], Table]] = {
-    "main": partial(accuracy, name="main", metrics=_PERSONAL),
+    "main": main,
     "groups": partial(
-        accuracy, name="groups", metrics=("expected_accuracy_a", "expected_accuracy_b")
+        of_means,
+        "groups",
+        GROUPS,
+        "Accuracy (%) of the clients that agree with the majority (A), that conflict with it (B) "
+        f"and that never train (new clients), {WHERE}",
     ),
-    "own_shard": partial(accuracy, name="own_shard", metrics=_SHARDS),
-    "differences": difference,
-    "trend": trend,
-    "costs": costs,
-    "rounds_to_target": rounds_to_target,
-    "losses": losses,
-    "tuning": tuning,
+    "differences": differences,
+    "cost": cost,
     "settings": settings,
-    "detection": partial(
-        means,
-        name="detection",
-        metrics=("precision", "recall", "delay"),
-        caption="Blocked attackers",
-    ),
+    "tuning": tuning,
+    "attacks": attacks,
+    "sweeps": sweeps,
     "stragglers": partial(
-        means,
-        name="stragglers",
-        metrics=("simulated_seconds", *(f"{name}_sum" for name in SUMS), "global_accuracy"),
-        caption="Simulated time and what became of uploads",
+        of_means,
+        "stragglers",
+        STRAGGLERS,
+        f"Simulated time of a run, what became of uploads and clients, and accuracy (%) {WHERE}",
     ),
-    "label_noise": partial(
-        means,
-        name="label_noise",
-        metrics=("weight_by_noise_rate", "weight_by_shapley", "credibility_by_noise_rate"),
-        caption="Spearman's ρ over clients",
-        show=lambda row: with_ends(row, "+"),
+    "gates": partial(
+        of_means,
+        "gates",
+        GATES,
+        "Gates (0: shared alone, 1: all of the private part), private share of a block's update, "
+        "penalties and weights (1: equal), last quarter of the rounds unless named",
     ),
 }
+
+
+def table(name: str, record: Record) -> Table:
+    """Return a table by its name, or the means of the metric of that name.
+
+    Args:
+        name: A key of ``TABLES`` or of ``METRICS``.
+        record: The experiment.
+
+    Raises:
+        ValueError: There is neither a table nor a metric of that name.
+    """
+    if name in TABLES:
+        return TABLES[name](record)
+    if name in METRICS:
+        return of_means(name, [name], heading(name).capitalize(), record)
+    raise ValueError(f"there is no table or metric {name!r}{hint(name, [*TABLES, *METRICS])}")

@@ -1,0 +1,200 @@
+"""A table: tidy numbers for programs, printed cells for people; CSV, Markdown and LaTeX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedsdg.files import hint, markdown_escape, write_bytes
+from fedsdg.next_analysis.names import cell_title, is_oracle, method_order, method_title
+
+MISSING = "–"
+#: Headings of the columns that name a line.
+SETTING, METHOD = "Setting", "Method"
+#: LaTeX's special characters; all others stand as they are, in UTF-8.
+_LATEX = {character: f"\\{character}" for character in "&%$#_{}"}
+_LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A captioned table."""
+
+    name: str
+    caption: str
+    """Plain sentences: what is shown, of how many seeds, what bold means."""
+    numbers: pd.DataFrame
+    """One row per number; the columns of its key stand first."""
+    text: pd.DataFrame
+    """Printed cells; the index has the label of each line's method. The best are ``**bold**``. A
+    first column ``SETTING`` splits the table into blocks."""
+    notes: tuple[str, ...] = ()
+
+    def blocks(self) -> list[tuple[str, pd.DataFrame]]:
+        """Return title and lines of every block, without the columns that are empty there."""
+        if SETTING not in self.text:
+            return [("", self.text)]
+        parts = []
+        for title, lines in self.text.groupby(SETTING, sort=False):
+            lines = lines.drop(columns=SETTING)
+            filled = (lines != MISSING).any()
+            parts.append((str(title), lines.loc[:, filled]))
+        return parts
+
+    def csv(self) -> str:
+        """Return the numbers with six significant digits; rounding noise around 0 is 0."""
+        decimals = self.numbers.select_dtypes("float")
+        plain = self.numbers.assign(**decimals.mask(decimals.abs() < 1e-9, 0.0))
+        return str(plain.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+
+    def markdown(self) -> str:
+        """Return caption, blocks and notes as GitHub shows them."""
+        parts = [markdown_escape(self.caption)]
+        for title, lines in self.blocks():
+            parts += [f"**{markdown_escape(title)}**"] if title else []
+            parts.append(_pipes(lines))
+        if self.notes:
+            parts.append("\n".join(f"- {markdown_escape(note)}" for note in self.notes))
+        return "\n\n".join(parts) + "\n"
+
+    def rows(self, labels: Sequence[str]) -> str:
+        """Return the lines of some methods as a Markdown table, in the order of the labels.
+
+        Raises:
+            ValueError: The table has no line of that label.
+        """
+        for label in labels:
+            if label not in self.text.index:
+                known = sorted(set(self.text.index))
+                raise ValueError(
+                    f"the table {self.name} has no line of {label!r}{hint(label, known)}"
+                )
+        return _pipes(self.text.loc[[*labels]])
+
+    def latex(self) -> str:
+        """Return one ``table`` per block (booktabs, UTF-8): caption first, notes last."""
+        parts = ["% UTF-8, for LuaLaTeX or XeLaTeX; needs unicode-math and booktabs"]
+        caption = f"{self.caption} "
+        for number, (title, lines) in enumerate(self.blocks()):
+            printed = lines.map(_latex).rename(columns=_latex)
+            parts.append(
+                printed.to_latex(
+                    index=False,
+                    caption=_latex(caption + title).strip() or None,
+                    label=f"tab:{self.name.replace('_', '-')}" if number == 0 else None,
+                    column_format="l" + "r" * (lines.shape[1] - 1),
+                )
+            )
+            caption = ""
+        notes = [rf"\par {_latex(note)}" for note in self.notes]
+        return "\n".join([*parts, *notes]) + "\n"
+
+    def write(self, folder: str | Path, *, tex: bool = True) -> list[Path]:
+        """Write ``name.csv``, ``.md`` and ``.tex`` and return the files.
+
+        Args:
+            folder: Where they go.
+            tex: Whether LaTeX is wanted.
+        """
+        texts = {"csv": self.csv(), "md": self.markdown()}
+        texts |= {"tex": self.latex()} if tex else {}
+        files = {suffix: Path(folder) / f"{self.name}.{suffix}" for suffix in texts}
+        for suffix, file in files.items():
+            write_bytes(file, texts[suffix].encode())
+        return [*files.values()]
+
+
+def _pipes(lines: pd.DataFrame) -> str:
+    cells = lines.map(_markdown).rename(columns=markdown_escape)
+    sides = ["left", *["right"] * (lines.shape[1] - 1)]
+    return str(cells.to_markdown(index=False, disable_numparse=True, colalign=sides))
+
+
+def _markdown(cell: str) -> str:
+    bare = cell.removeprefix("**").removesuffix("**")
+    return markdown_escape(bare) if bare == cell else f"**{markdown_escape(bare)}**"
+
+
+def _latex(cell: str) -> str:
+    bare = cell.removeprefix("**").removesuffix("**")
+    text = "".join(_LATEX.get(character, character) for character in bare)
+    return text if bare == cell else rf"\textbf{{{text}}}"
+
+
+def line_title(label: str) -> str:
+    """Return a method as tables print it; an oracle has the sign ‡."""
+    return method_title(label) + " ‡" * is_oracle(label)
+
+
+def arranged(
+    numbers: pd.DataFrame,
+    show: Callable[[Mapping[Hashable, Any]], str],
+    *,
+    setting: str = "cell",
+    line: str = "method",
+    heading: str = METHOD,
+    best: Callable[[pd.DataFrame], pd.Series] | None = None,
+    order: Callable[[str], Any] | None = method_order,
+) -> pd.DataFrame:
+    """Return printed cells: a block per setting, a line per method, a column per ``head``.
+
+    Settings and columns keep the order in which they appear.
+
+    Args:
+        numbers: One row per cell: ``head``, ``setting``, ``line`` and what ``show`` reads.
+        show: Prints a row.
+        setting: The column whose values are the blocks; a single one gets no title.
+        line: The column whose values are the lines; labels of methods are printed by title.
+        heading: Heading of the lines.
+        best: Marks the rows whose cell is bold.
+        order: Sorting key of the lines; None: as they appear.
+    """
+    if numbers.empty:
+        return pd.DataFrame({METHOD: ["no finished run has these numbers"]}, index=[""])
+    text = pd.Series([show(row) for row in numbers.to_dict("records")], numbers.index)
+    if best is not None:
+        text = text.mask(best(numbers), "**" + text + "**")
+    wide = numbers.assign(text=text).pivot(index=[setting, line], columns="head", values="text")
+    settings = [*dict.fromkeys(numbers[setting])]
+    lines = [*dict.fromkeys(zip(numbers[setting], numbers[line], strict=True))]
+    lines.sort(key=lambda key: (settings.index(key[0]), order(key[1]) if order else 0))
+    wide = wide.loc[lines, [*dict.fromkeys(numbers["head"])]].fillna(MISSING)
+    blocks, names = (wide.index.get_level_values(level) for level in (0, 1))
+    wide.insert(0, heading, [line_title(name) for name in names])
+    if len(settings) > 1:
+        titles = blocks.map(cell_title) if setting == "cell" else blocks
+        wide.insert(0, SETTING, titles)
+    return wide.set_axis(names, axis=0).rename_axis(columns=None)
+
+
+def signed(text: str) -> str:
+    """Return a number with a minus sign instead of a hyphen."""
+    return text.replace("-", "−")
+
+
+def percent(row: Mapping[Hashable, Any]) -> str:
+    """Return "92.5 ± 0.7"; the mean alone where there is no interval."""
+    half = "" if pd.isna(row["low"]) else f" ± {row['mean'] - row['low']:.1f}"
+    return signed(f"{row['mean']:.1f}{half}")
+
+
+def points(row: Mapping[Hashable, Any], sign: str = "+") -> str:
+    """Return "+1.2 [−0.3, +2.7]"; "+1.2 (n = 3)" where there is no interval."""
+    if pd.isna(row["low"]):
+        return signed(f"{row['mean']:{sign}.1f} (n = {row['n']:.0f})")
+    return signed(f"{row['mean']:{sign}.1f} [{row['low']:{sign}.1f}, {row['high']:{sign}.1f}]")
+
+
+def amount(value: float) -> str:
+    """Return three significant digits, thousands with commas."""
+    return signed(f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}")
+
+
+def quantity(row: Mapping[Hashable, Any]) -> str:
+    """Return "0.0512 ± 0.0031"; the mean alone where seeds do not differ or are few."""
+    half = row["mean"] - row["low"]
+    return amount(row["mean"]) + (signed(f" ± {half:.2g}") if half > 1e-9 else "")

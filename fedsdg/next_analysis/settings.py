@@ -1,0 +1,194 @@
+"""What methods were set to and how that was found: settings, the search, and swept values."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pandas as pd
+
+from fedsdg.next_analysis import statistics
+from fedsdg.next_analysis.layout import METHOD, MISSING, Table, arranged, line_title, percent
+from fedsdg.next_analysis.means import HEADS, INTERVAL, WHERE, failures, personal, seeds, tidy
+from fedsdg.next_analysis.names import cell_title, method_order
+from fedsdg.next_analysis.records import KEY, RUN, Record
+
+#: Last part of a config's key → its symbol.
+SYMBOLS = {
+    **{"eta_g": "η_g", "eta_p": "η_p", "eta_m": "η_m", "lambda1": "λ₁", "lambda2": "λ₂"},
+    **{"mu": "μ", "gamma": "γ", "gamma0": "γ₀", "epsilon": "ε", "temperature": "τ"},
+    **{"beta": "β", "strength": "λ", "epochs": "e", "skew": "clients' data"},
+}
+#: What identifies a run and is no setting of it.
+_IDENTITY = ["experiment", "dataset", "seed", "method", "skew", "backbone", "federation.clients"]
+
+
+def symbol(key: str) -> str:
+    """Return a dotted key of a config in print: parameters.lambda1 → λ₁."""
+    name = key.rpartition(".")[2]
+    return SYMBOLS.get(name, name.replace("_", " "))
+
+
+def value_text(value: Any) -> str:
+    """Return a value of a config in few characters: 1e-4 → 0.0001."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def config_values(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the configs of some runs as text, one column per dotted key; "none" where unset.
+
+    ``skew`` is how the clients' data differ, without the scenario.
+    """
+    flat = pd.json_normalize([json.loads(text) for text in runs["config"]]).set_axis(runs.index)
+    plain = flat.drop(columns=_IDENTITY, errors="ignore").astype(object)
+    texts = plain.map(value_text).mask(plain.isna(), "none")
+    return texts.assign(skew=runs["cell"].str.partition("@")[0].map(cell_title))
+
+
+def settings(record: Record) -> Table:
+    """Parameters and rates of every method with their origin.
+
+    *searched*: found by the search of this experiment; *set*: another value than a method of the
+    same kind has, or, of training, than another method has; *fixed*: all others, in the CSV alone.
+    """
+    runs = record.finished.drop_duplicates(["cell", "method"])
+    flat = config_values(runs).filter(regex=r"^(parameters|training)\.")
+    long = flat.join(runs[["experiment", "method", "type"]])
+    long = long.melt(["experiment", "method", "type"], var_name="key").query("value != 'none'")
+    rows = long.groupby(["experiment", "method", "type", "key"], sort=False)["value"]
+    numbers = rows.agg(lambda own: " / ".join(dict.fromkeys(own))).reset_index()
+    kind = numbers["type"].where(numbers["key"].str.startswith("parameters."), "")
+    numbers["origin"] = "fixed"
+    numbers.loc[numbers.groupby([kind, "key"])["value"].transform("nunique") > 1, "origin"] = "set"
+    best = {label: found["best"]["parameters"] for label, found in search(record).items()}
+    for label, values in best.items():
+        searched = numbers["key"].str.rpartition(".")[2].isin([*values])
+        numbers.loc[searched & (numbers["method"] == label), "origin"] = "searched"
+    numbers = numbers.drop(columns="type")
+    texts = numbers["key"].map(symbol) + " = " + numbers["value"]
+    wide = texts.groupby([numbers["method"], numbers["origin"]]).agg(", ".join).unstack()
+    wide = wide.reindex(sorted(wide.index, key=method_order), columns=["searched", "set"])
+    wide.insert(0, METHOD, [line_title(label) for label in wide.index])
+    caption = (
+        "Parameters and rates of every method; searched: found by this experiment's search; set: "
+        "by its config or the method's definition, where methods differ."
+    )
+    text = wide.fillna(MISSING).rename_axis(None).rename_axis(columns=None)
+    return Table("settings", caption, numbers, text)
+
+
+def search(record: Record) -> dict[str, Any]:
+    """Return the methods of search.json with a complete trial, in order; none without search."""
+    if not (record.folder / "search.json").is_file():
+        return {}
+    found = record.json("search.json")["methods"]
+    return {
+        label: found[label] for label in sorted(found, key=method_order) if found[label]["best"]
+    }
+
+
+def tuning(record: Record) -> Table:
+    """Return trials, best values and validation accuracy of the search of every method."""
+    rows = []
+    for label, found in search(record).items():
+        best = found["best"]["parameters"].items()
+        row = {"experiment": record.name, "method": label, "trials": len(found["expected_best"])}
+        row |= {"failed": found["failed"]}
+        row["best"] = ", ".join(f"{symbol(key)} = {value_text(value)}" for key, value in best)
+        row |= {"score": 100 * found["best"]["score"], "mean": 100 * found["expected_best"][0]}
+        row["edges"] = ", ".join(f"{symbol(key)} {side}" for key, side in found["edges"].items())
+        rows.append(row)
+    columns = ["experiment", "method", "trials", "failed", "best", "score", "mean", "edges"]
+    numbers = pd.DataFrame(rows, columns=columns)
+    text = pd.DataFrame(
+        {
+            METHOD: numbers["method"].map(line_title),
+            "trials": numbers["trials"].astype(str),
+            "best values": numbers["best"],
+            "best trial": numbers["score"].map("{:.1f}".format),
+            "mean trial": numbers["mean"].map("{:.1f}".format),
+            "at an edge": numbers["edges"].replace("", MISSING),
+        }
+    )
+    where = record.json("search.json") if rows else {"seeds": [], "skews": []}
+    caption = (
+        "Search of hyper-parameters: validation accuracy (%) of clients' own models, mean of the "
+        f"last quarter of the rounds, seeds {', '.join(map(str, where['seeds']))}, "
+        f"{'; '.join(map(cell_title, where['skews']))}."
+    )
+    return Table("tuning", caption, numbers, text.set_axis(numbers["method"], axis=0))
+
+
+def swept(record: Record) -> pd.DataFrame:
+    """Return the runs of every sweep: where runs differ in one value and agree in all else.
+
+    A value that a scenario sets is swept within each label, others among the labels of one type.
+    A run stands in as many rows as values of it are swept.
+
+    Returns:
+        ``RUN``, ``key``, ``setting``, ``others`` (the other swept values) and ``line`` (the method
+        with them).
+    """
+    runs = record.finished
+    flat = config_values(runs)
+    parts = [pd.DataFrame(columns=["key", "setting", "others", "line"])]
+    for kind, members in runs.groupby("type", sort=False):
+        labels = {label: own.index for label, own in members.groupby("method", sort=False)}
+        inside = {key for own in labels.values() for key in _varying(flat.loc[own])}
+        parts += _sweeps(flat.loc[members.index], str(kind), {*_varying(flat)} - inside)
+        for label, own in labels.items():
+            parts += _sweeps(flat.loc[own], str(label), inside)
+    rows = pd.concat(parts)
+    # One run may stand under two labels: a grid and a single sweep meet in the default.
+    found = runs[RUN].loc[rows.index].assign(**rows)
+    return found.drop_duplicates(["key", "line", "setting", "seed"])
+
+
+def _numbers(column: pd.Series) -> pd.Series:
+    return pd.to_numeric(column, errors="coerce")
+
+
+def _varying(flat: pd.DataFrame) -> list[str]:
+    return [str(key) for key in flat if flat[key].nunique() > 1]
+
+
+def _sweeps(flat: pd.DataFrame, name: str, keys: set[str]) -> list[pd.DataFrame]:
+    """Return the runs of a group under each of the keys that are swept in it."""
+    varying = _varying(flat)
+    parts = []
+    for key in (key for key in varying if key in keys):
+        rest = [other for other in varying if other != key]
+        alike = flat[rest].agg("|".join, axis=1) if rest else pd.Series("", flat.index)
+        tried = flat[flat[key].groupby(alike).transform("nunique") > 1]
+        named = [f"{symbol(other)} = " + tried[other] for other in _varying(tried[rest])]
+        others = pd.Series("", tried.index)
+        for text in named:
+            others = (others + ", " + text).str.removeprefix(", ")
+        lines = (line_title(name) + ", " + others).str.removesuffix(", ")
+        facts = {"key": key, "setting": tried[key], "others": others, "line": lines}
+        parts.append(pd.DataFrame(facts))
+    return parts
+
+
+def sweeps(record: Record) -> Table:
+    """Return the accuracies at each value of each swept setting."""
+    wanted = [personal(record), "accuracy_shared"]
+    frame = swept(record).merge(tidy(record, wanted), on=RUN)
+    frame = frame.sort_values("setting", key=_numbers, kind="stable")
+    frame = frame.sort_values("key", kind="stable")
+    numbers = statistics.interval(frame, [*KEY, "metric", "at", "key", "setting", "others", "line"])
+    shown = numbers[numbers["at"] == "selected"]
+    blocks = shown["key"].map(symbol) + ": " + shown["metric"].map(HEADS)
+    first = shown.drop_duplicates("line").set_index("line")["method"]
+    text = arranged(
+        shown.assign(head=shown["setting"], block=blocks),
+        percent,
+        setting="block",
+        line="line",
+        order=lambda name: method_order(first[name]),
+    )
+    caption = (
+        f"Accuracy (%) at each value of a setting, {WHERE}: {INTERVAL} {seeds(numbers)}; a block "
+        "per setting and accuracy."
+    )
+    return Table("sweeps", caption, numbers.drop(columns="line"), text, failures(record))
