@@ -357,8 +357,8 @@ def declared_before(claim: Claim, commit: str, repository: str | Path) -> bool |
 @cache
 def _claims_at(commit: str, repository: str) -> dict[str, Any] | None:
     entries = parse_yaml(git("-C", repository, "show", f"{commit}:claims.yaml") or "")
-    known = isinstance(entries, dict) and all("holds" in entry for entry in entries.values())
-    return entries if known else None
+    listed = not isinstance(entries, dict) or "claims" in entries  # as in the first edition
+    return None if listed else entries
 
 
 def _commits(claim: Claim, root: Path) -> list[str]:

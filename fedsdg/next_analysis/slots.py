@@ -63,14 +63,14 @@ def page(verdicts: Collection[Verdict]) -> str:
 
 def table(verdicts: Collection[Verdict]) -> Table:
     """Return the intervals of every comparison of every claim, at each reading."""
-    columns = ["claim", "verdict", "metric", "of", "against", "at", "n"]
-    columns += ["mean", "low", "high", "low_99", "high_99"]
-    parts = [
-        one.tests.assign(claim=one.claim.id, verdict=one.word, metric=one.claim.metric)
-        for one in verdicts
-        if one.n
-    ]
-    numbers = pd.concat(parts or [pd.DataFrame()]).reindex(columns=columns)
+    parts = {
+        verdict.claim.id: verdict.tests.assign(metric=verdict.claim.metric, verdict=verdict.word)
+        for verdict in verdicts
+        if verdict.n
+    }
+    columns = ["metric", "at", "n", "mean", "low", "high", "low_99", "high_99", "verdict"]
+    numbers = pd.concat(parts, names=["claim"]).reset_index("claim")
+    numbers = numbers[["claim", "of", "against", *columns]]
     return Table("claims", RULE, numbers, numbers)
 
 
