@@ -22,7 +22,7 @@ from markupsafe import Markup, escape
 from fedsdg.files import atomic_path, read_json
 from fedsdg.files.places import ARENAS, RECORDS
 from fedsdg.next_analysis.claims import OPEN, RULE, Verdict, judge_all, read_claims
-from fedsdg.next_analysis.drawing import GREY, OTHERS, colour
+from fedsdg.next_analysis.drawing import GREY, colour
 from fedsdg.next_analysis.metrics import METRICS, READINGS, values
 from fedsdg.next_analysis.names import METHODS, cell_title, is_oracle, method_order, method_title
 from fedsdg.next_analysis.provenance import command, with_origins
@@ -50,6 +50,8 @@ _CURVES = ("accuracy", "accuracy_a", "accuracy_b", "accuracy_shared")
 _DRAWN = ("fedsdg", "fedavg-uniform")
 
 
+#: Colours of methods that have none in the figures.
+_SHADES = ("#5e3c99", "#1b7837", "#d6604d", "#bf812d", "#2c7fb8")
 _PUBLISHED = "Every method was tuned by one rule and met the same clients, rounds and seeds."
 _MAP = (
     "Regret: points below the best method of a setting, the best chosen on the other seeds. "
@@ -212,6 +214,7 @@ def _cells(one: Record) -> list[str]:
 def _board(one: Record, cell: str, configs: Path) -> dict[str, Any]:
     """Return a cell of an experiment: its methods with their numbers, seeds, runs and curves."""
     runs = one.finished[one.finished["cell"] == cell]
+    seeds = runs["seed"].nunique()
     name, about = _SETTINGS.get(one.name, (one.name, ""))
     setting = cell_title(cell).removeprefix("IID, ")
     by_method = with_origins(one, runs).groupby("method")
@@ -219,12 +222,11 @@ def _board(one: Record, cell: str, configs: Path) -> dict[str, Any]:
     for key, column in _COLUMNS.items():
         _add_numbers(rows, key, _values(one, column, runs))
     counted = [key for key in _COLUMNS if any(key in row["numbers"] for row in rows.values())]
-    seeds = runs["seed"].nunique()
+    count = f"Means over {seeds} seeds ± half of the 95 % interval" if seeds > 1 else "One seed"
     return {
         "key": f"{one.name}/{cell}",
         "title": name if len(_cells(one)) == 1 else f"{name}, {setting}",
-        "about": f"{about} Means over {seeds} seeds ± half of the 95 % interval, from five seeds "
-        "on, in the round selected on validation data.",
+        "about": f"{about} {count}, in the round selected on validation data.",
         "columns": [key for key in counted if key != "regret"],
         "rows": rows,
         **_courses(one, runs),
@@ -295,7 +297,7 @@ def _points(means: pd.DataFrame) -> dict[str, list[Any]]:
 
 def _front(means: pd.DataFrame) -> list[str]:
     """Return the methods that at some evaluation are the most accurate for their bytes or fewer."""
-    rivals = means[~means["method"].map(is_oracle)].sort_values(
+    rivals = means[~means["method"].map(is_oracle).astype(bool)].sort_values(
         ["spent", "mean"], ascending=[True, False]
     )
     best = rivals["mean"].cummax()
@@ -312,7 +314,7 @@ def _method(label: str) -> dict[str, Any]:
     """Return what the page says of a method; on a dark ground its colour is lighter."""
     shade = colour(label)
     if shade == GREY:
-        shade = OTHERS[METHODS[label]["order"] % len(OTHERS)][0]
+        shade = _SHADES[METHODS[label]["order"] % len(_SHADES)]
     lighter = f"color-mix(in oklab, {shade} 60%, white)"
     return {
         "title": method_title(label) + (" ‡" if is_oracle(label) else ""),
