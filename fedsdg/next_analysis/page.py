@@ -48,8 +48,6 @@ _SETTINGS = {
 _CURVES = ("accuracy", "accuracy_a", "accuracy_b", "accuracy_shared")
 #: Rows whose curves are shown before anybody chooses, beside the best four of the first cell.
 _DRAWN = ("fedsdg", "fedavg-uniform")
-
-
 #: Colours of methods that have none in the figures.
 _SHADES = ("#5e3c99", "#1b7837", "#d6604d", "#bf812d", "#2c7fb8")
 _PUBLISHED = "Every method was tuned by one rule and met the same clients, rounds and seeds."
@@ -141,12 +139,16 @@ def write_page(
     root = Path(root)
     folder = records[0].folder.parent
     published = folder.resolve() == (root / RECORDS).resolve()
-    boards = [_board(one, cell, root / "config") for one in records for cell in _cells(one)]
+    boards = [
+        _board(opened, cell, root / "config") for opened in records for cell in _cells(opened)
+    ]
+    if not boards:
+        raise ValueError(f"no run below {folder} has finished; run 'fedsdg run' again")
     verdicts = [] if claims_file is None else judge_all(read_claims(claims_file), folder)
     verdicts = [verdict for verdict in verdicts if published or verdict.word != OPEN]
     data = _data(boards, verdicts)
     methods = data["methods"].values()
-    finished = sum(len(one.finished) for one in records)
+    finished = sum(len(opened.finished) for opened in records)
     facts = {
         "title": "FedSDG Bench",
         "headline": f"{len(methods)} methods, {len(boards)} settings, {finished} runs",
@@ -158,7 +160,7 @@ def write_page(
         "rule": _inline(RULE),
         "claims": [_claim(verdict) for verdict in verdicts],
         "figures": _figures(records, root / ("paper_figures" if published else "results/figures")),
-        "source": "Records: " + ", ".join(one.folder.as_posix() for one in records) + ".",
+        "source": "Records: " + ", ".join(opened.folder.as_posix() for opened in records) + ".",
     }
     with atomic_path(output) as temporary:
         temporary.write_text(_rendered(facts, data), encoding="utf-8")
@@ -207,29 +209,29 @@ def _rendered(facts: Mapping[str, Any], data: Mapping[str, Any]) -> str:
 # --- numbers -------------------------------------------------------------------------------------
 
 
-def _cells(one: Record) -> list[str]:
-    return [*dict.fromkeys(one.finished["cell"])]
+def _cells(opened: Record) -> list[str]:
+    return [*dict.fromkeys(opened.finished["cell"])]
 
 
-def _board(one: Record, cell: str, configs: Path) -> dict[str, Any]:
+def _board(opened: Record, cell: str, configs: Path) -> dict[str, Any]:
     """Return a cell of an experiment: its methods with their numbers, seeds, runs and curves."""
-    runs = one.finished[one.finished["cell"] == cell]
+    runs = opened.finished[opened.finished["cell"] == cell]
     seeds = runs["seed"].nunique()
-    name, about = _SETTINGS.get(one.name, (one.name, ""))
+    name, about = _SETTINGS.get(opened.name, (opened.name, ""))
     setting = cell_title(cell).removeprefix("IID, ")
-    by_method = with_origins(one, runs).groupby("method")
-    rows = {str(label): _row(own, configs) for label, own in by_method}
+    by_method = with_origins(opened, runs).groupby("method")
+    rows = {str(label): _row(row, configs) for label, row in by_method}
     for key, column in _COLUMNS.items():
-        _add_numbers(rows, key, _values(one, column, runs))
+        _add_numbers(rows, key, _values(opened, column, runs))
     counted = [key for key in _COLUMNS if any(key in row["numbers"] for row in rows.values())]
     count = f"Means over {seeds} seeds ± half of the 95 % interval" if seeds > 1 else "One seed"
     return {
-        "key": f"{one.name}/{cell}",
-        "title": name if len(_cells(one)) == 1 else f"{name}, {setting}",
+        "key": f"{opened.name}/{cell}",
+        "title": name if len(_cells(opened)) == 1 else f"{name}, {setting}",
         "about": f"{about} {count}, in the round selected on validation data.",
         "columns": [key for key in counted if key != "regret"],
         "rows": rows,
-        **_courses(one, runs),
+        **_courses(opened, runs),
     }
 
 
@@ -245,12 +247,12 @@ def _row(runs: pd.DataFrame, configs: Path) -> dict[str, Any]:
     }
 
 
-def _values(one: Record, column: _Column, runs: pd.DataFrame) -> pd.DataFrame:
+def _values(opened: Record, column: _Column, runs: pd.DataFrame) -> pd.DataFrame:
     """Return a column's numbers by seed; of regret, whether a test cannot tell it from the best."""
     if column.metric != "regret":
-        return values(one, column.metric, runs, column.at).assign(tied=False)
-    oracles = [label for label in one.methods if is_oracle(label)]
-    return regret(values(one, "accuracy", runs), oracles)
+        return values(opened, column.metric, runs, column.at).assign(tied=False)
+    oracles = [label for label in opened.methods if is_oracle(label)]
+    return regret(values(opened, "accuracy", runs), oracles)
 
 
 def _add_numbers(rows: Mapping[str, dict[str, Any]], key: str, numbers: pd.DataFrame) -> None:
@@ -266,14 +268,14 @@ def _add_numbers(rows: Mapping[str, dict[str, Any]], key: str, numbers: pd.DataF
         }
 
 
-def _courses(one: Record, runs: pd.DataFrame) -> dict[str, Any]:
+def _courses(opened: Record, runs: pd.DataFrame) -> dict[str, Any]:
     """Return accuracy and MB at every evaluation, and the methods that spend bytes best."""
     columns = ["round", "bytes_up", "bytes_down", *_CURVES]
-    rows = one.rows("rounds", columns, runs).sort_values(["run", "round"])
+    rows = opened.rows("rounds", columns, runs).sort_values(["run", "round"])
     rows["megabytes"] = (rows["bytes_up"] + rows["bytes_down"]).groupby(rows["run"]).cumsum() / 1e6
     means = {metric: _course(rows, metric) for metric in _CURVES}
     return {
-        "curves": {metric: _points(own) for metric, own in means.items() if len(own)},
+        "curves": {metric: _points(course) for metric, course in means.items() if len(course)},
         "front": _front(means["accuracy"]),
     }
 
@@ -359,9 +361,9 @@ def _findings(readme: Path, shown: Mapping[str, Any]) -> list[Markup]:
 def _inline(text: str, anchors: Iterable[str] = ()) -> Markup:
     """Return a line of Markdown as HTML: emphasis, and links to what the page has; no comments."""
 
-    def link(found: re.Match[str]) -> str:
-        anchor = found["address"].rpartition("#")[2]
-        return f'<a href="#{anchor}">{found["text"]}</a>' if anchor in anchors else found["text"]
+    def link(match: re.Match[str]) -> str:
+        anchor = match["address"].rpartition("#")[2]
+        return f'<a href="#{anchor}">{match["text"]}</a>' if anchor in anchors else match["text"]
 
     plain = str(escape(re.sub(r"<!--.*?-->", "", text)))
     plain = re.sub(r"\[(?P<text>(?:[^][]|\[[^]]*\])+)\]\((?P<address>[^)]*)\)", link, plain)
@@ -395,7 +397,7 @@ def _traced(verdict: Verdict) -> dict[str, Any]:
     seeds = [[seed, _plain(value)] for seed, value in verdict.by_seed.items()]
     return {
         "title": claim.claim,
-        "text": f"{verdict.word}: {verdict.number}. Test: {claim.test}",
+        "text": f"{verdict.word}: {verdict.number}. Test: {claim.test.replace('`', '')}",
         "seeds": seeds,
         "commands": [f"fedsdg trace {claim.id}"],
     }
@@ -403,14 +405,14 @@ def _traced(verdict: Verdict) -> dict[str, Any]:
 
 def _figures(records: Sequence[Record], folder: Path) -> list[tuple[str, list[Any]]]:
     """Return the figures of every experiment: its name, and data URI and caption of each."""
-    found = []
-    for one in records:
-        files = sorted((folder / one.name).glob("*.svg"))
+    sections = []
+    for opened in records:
+        files = sorted((folder / opened.name).glob("*.svg"))
         images = [(_uri(file), read_json(file.with_suffix(".json"))["caption"]) for file in files]
         if images:
-            name, _ = _SETTINGS.get(one.name, (one.name, ""))
-            found.append((f"{name}, {len(images)} figures", images))
-    return found
+            name, _ = _SETTINGS.get(opened.name, (opened.name, ""))
+            sections.append((f"{name}, {len(images)} figures", images))
+    return sections
 
 
 def _uri(file: Path) -> str:

@@ -302,6 +302,6 @@ def test_one_seed_has_no_intervals_and_no_findings(open_tab, tmp_path: Path):
 
 
 def test_arenas_come_first_and_an_empty_folder_is_an_error(tmp_path: Path):
-    assert [one.name for one in arenas(REFERENCE)] == ["cross-needs", "cross-label-skew", "views"]
+    assert [record.name for record in arenas(REFERENCE)] == ["cross-needs", "cross-label-skew", "views"]
     with pytest.raises(FileNotFoundError, match="no record"):
         arenas(tmp_path)

@@ -78,7 +78,7 @@ function shownMethods() {
   if (state.sort === "method") return state.descending ? labels.reverse() : labels;
   const sign = state.descending ? -1 : 1;
   const value = (label) => state.arena.rows[label].numbers[state.sort]?.mean ?? sign * Infinity;
-  return labels.sort((one, other) => sign * (value(one) - value(other)) || 0);
+  return labels.sort((a, b) => sign * (value(a) - value(b)) || 0);
 }
 
 function sortBy(key) {
@@ -137,13 +137,13 @@ function chart(host, lines, xTitle) {
   note("accuracy (%)", { x: 0, y: 14 });
   note(xTitle, { x: right, y: 397, "text-anchor": "end" });
   let free = 0;
-  lines.sort((one, other) => one.strong - other.strong || other.points.at(-1)[1] - one.points.at(-1)[1]);
-  for (const { title, colour, strong, points: own } of lines) {
-    const [endX, endY] = [x(own.at(-1)[0]), y(own.at(-1)[1])];
-    const band = own.filter((point) => strong && point[2] !== null);
+  lines.sort((a, b) => a.strong - b.strong || b.points.at(-1)[1] - a.points.at(-1)[1]);
+  for (const { title, colour, strong, points: course } of lines) {
+    const [endX, endY] = [x(course.at(-1)[0]), y(course.at(-1)[1])];
+    const band = course.filter((point) => strong && point[2] !== null);
     const edge = [...band.map((point) => [point[0], point[2]]), ...band.map((point) => [point[0], point[3]]).reverse()];
     svg.append(element("g", { stroke: colour, fill: "none", "stroke-width": strong ? 2 : 1 },
-      element("title", {}, `${title}: ${print(own.at(-1)[1], 1)} %`), element("path", { d: path(own) }),
+      element("title", {}, `${title}: ${print(course.at(-1)[1], 1)} %`), element("path", { d: path(course) }),
       element("path", { d: edge.length ? path(edge) : "", fill: colour, stroke: "none", opacity: 0.13 }),
       element("circle", { cx: endX, cy: endY, r: strong ? 3 : 1, fill: colour })));
     if (!strong) continue;
