@@ -151,7 +151,8 @@ def write_page(
     finished = sum(len(opened.finished) for opened in records)
     facts = {
         "title": "FedSDG Bench",
-        "headline": f"{len(methods)} methods, {len(boards)} settings, {finished} runs",
+        "headline": f"{_count(len(methods), 'method')}, {_count(len(boards), 'setting')}, "
+        f"{_count(finished, 'run')}",
         "about": _PUBLISHED if published else f"Made from {folder.as_posix()}.",
         "findings": _findings(root / "README.md", data["claims"]) if published else [],
         "map_caption": _MAP,
@@ -322,7 +323,6 @@ def _method(label: str) -> dict[str, Any]:
         "title": method_title(label) + (" ‡" if is_oracle(label) else ""),
         "family": METHODS[label]["family"],
         "personal": METHODS[label]["personal"],
-        "oracle": is_oracle(label),
         "colour": f"light-dark({shade}, {lighter})" if shade != "#000000" else "var(--ink)",
     }
 
@@ -371,9 +371,11 @@ def _inline(text: str, anchors: Iterable[str] = ()) -> Markup:
 
 
 def _ranking(table: Table, remark: str) -> dict[str, Any]:
+    """Return a table as HTML, with the first sentence of its caption as title."""
+    title, _, explanation = table.caption.partition(". ")
     html = _bold(table.text.to_html(index=False, border=0))
-    notes = [note for note in (remark, *table.notes) if note]
-    return {"caption": table.caption, "html": Markup(html), "notes": notes}
+    notes = [note for note in (explanation, remark, *table.notes) if note]
+    return {"title": title, "html": Markup(html), "notes": notes}
 
 
 def _bold(html: str) -> str:
@@ -381,14 +383,12 @@ def _bold(html: str) -> str:
 
 
 def _claim(verdict: Verdict) -> dict[str, Any]:
-    claim = verdict.claim
-    number = verdict.number if verdict.by_seed else ""
     return {
-        "id": claim.id,
+        "id": verdict.claim.id,
         "word": verdict.word,
-        "text": claim.claim,
-        "origin": claim.origin,
-        "number": number,
+        "text": verdict.claim.claim,
+        "origin": verdict.claim.origin,
+        "number": verdict.number if verdict.by_seed else "",
     }
 
 
@@ -411,8 +411,12 @@ def _figures(records: Sequence[Record], folder: Path) -> list[tuple[str, list[An
         images = [(_uri(file), read_json(file.with_suffix(".json"))["caption"]) for file in files]
         if images:
             name, _ = _SETTINGS.get(opened.name, (opened.name, ""))
-            sections.append((f"{name}, {len(images)} figures", images))
+            sections.append((f"{name}, {_count(len(images), 'figure')}", images))
     return sections
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _uri(file: Path) -> str:
