@@ -126,7 +126,8 @@ def write_page(
         records: The experiments; every cell of each is an arena of the page.
         claims_file: The claims, judged by the records beside ``records``; those that are open there
             are shown for results/reference only.
-        root: The repository: README.md, whose numbered lines are the findings, and figures.
+        root: The repository: README.md, whose numbered lines that cite claims are the findings, and
+            figures.
         compared: Rankings of newcomers, shown first.
         remark: A paragraph below them.
 
@@ -350,12 +351,12 @@ def _drawn(rows: Mapping[str, Any]) -> list[str]:
 
 
 def _findings(readme: Path, shown: Mapping[str, Any]) -> list[Markup]:
-    """Return the numbered lines of README's results; numbers link to the claims on the page."""
+    """Return README's numbered lines that cite claims; their links lead to those of the page."""
     if not readme.is_file():
         return []
-    _, _, results = readme.read_text(encoding="utf-8").partition("\n## Results")
-    lines = results.partition("\n## ")[0].splitlines()
-    return [_inline(line[3:], shown) for line in lines if re.match(r"\d\. ", line)]
+    lines = readme.read_text(encoding="utf-8").splitlines()
+    cited = [line for line in lines if re.match(r"\d\. .*docs/claims\.md#", line)]
+    return [_inline(line[3:], shown) for line in cited]
 
 
 def _inline(text: str, anchors: Iterable[str] = ()) -> Markup:
