@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 
 import numpy as np
 import pandas as pd
@@ -104,13 +104,22 @@ def _numbers(record: Record, name: str, runs: pd.DataFrame, at: str) -> pd.Serie
         return _regrets(record, at)
     if metric.number is None:
         return 100 * runs.get(f"{at}_{name}", pd.Series(dtype=float)).astype(float)
-    if metric.table == "runs":
-        rows = runs.assign(run=runs.index)
+    rows = _rows_by_run(record, metric.table, metric.columns)
+    numbers = {run: metric.number(rows[run]) for run in runs.index if run in rows}
+    return pd.Series(numbers, dtype=float)
+
+
+@lru_cache(maxsize=8)
+def _rows_by_run(record: Record, table: str, columns: tuple[str, ...]) -> dict[int, pd.DataFrame]:
+    """Return the rows of each run that has all columns, without those that have none of them."""
+    if table == "runs":
+        rows = record.finished.reindex(columns=[*columns]).assign(run=record.finished.index)
     else:
-        rows = record.rows(metric.table, metric.columns, runs)
-    told = [name for name in metric.columns if name not in _PLACES]
-    rows = rows.dropna(how="all", subset=told)
-    return pd.Series({run: metric.number(own) for run, own in rows.groupby("run")}, dtype=float)
+        rows = record.rows(table, columns)[["run", *columns]]
+    there = rows[[name for name in columns if name not in _PLACES]].notna()
+    complete = there.groupby(rows["run"]).transform("any").all(axis=1)
+    runs = rows[complete & there.any(axis=1)].groupby("run")
+    return {int(own["run"].to_numpy()[0]): own for _, own in runs}
 
 
 @cache
@@ -128,8 +137,8 @@ def _regrets(record: Record, at: str) -> pd.Series:
     return places.merge(pd.concat(parts), on=RUN).set_index("run")["value"]
 
 
-#: Columns that say where a row stands, which every row has.
-_PLACES = ("round", "client", "conflicts", "participated")
+#: Columns that say where a row stands and what its client is.
+_PLACES = ("round", "client", "participated", "conflicts", "attacker")
 
 
 def metric(
@@ -148,7 +157,7 @@ def metric(
         unit: Its unit in print, "%" or "points" for shares of 100.
         table: Whose rows it takes: ``rounds``, ``clients``, ``timings``, or ``runs`` (one row).
         reads: Columns it needs beside ``round``, with blanks between. Rows in which all of them
-            are null are left out, and runs that have no other.
+            are null are left out, and runs that lack one.
         exact: Whether it is counted, so that a single seed decides about it.
         groups: Enter it over groups of clients as well, as ``{name}_a`` and ``{name}_b``.
 
@@ -222,11 +231,13 @@ def _per_client(
 
     ``number`` takes the column's values [rows, blocks] and returns [rows].
     """
-    late = _after(rows, 3 / 4).dropna(subset=["val_accuracy", column])
-    if late.empty:
+    late = rows["round"] > 3 / 4 * rows["round"].max()
+    rows = rows[late & rows["val_accuracy"].notna() & rows[column].notna()]
+    if rows.empty:
         return pd.Series(dtype=float)
-    blocks = np.stack([np.atleast_1d(value) for value in late[column]])
-    return pd.Series(number(blocks), late.index).groupby(late["client"]).mean()
+    numbers = number(np.stack([np.atleast_1d(value) for value in rows[column]]))
+    clients, of_client = np.unique(rows["client"], return_inverse=True)
+    return pd.Series(np.bincount(of_client, numbers) / np.bincount(of_client), clients)
 
 
 def _mean(blocks: np.ndarray) -> np.ndarray:
@@ -257,7 +268,7 @@ def _over_clients(column: str, number: Callable[[np.ndarray], np.ndarray]) -> Nu
     return lambda rows: _per_client(rows, column, number).mean()
 
 
-for _name, _column, _number, _title, _unit in (
+for _name, _column, _of_blocks, _title, _unit in (
     ("gate", "gates", _mean, "mean gate", ""),
     ("gate_spread", "gates", _spread, "spread of gates over blocks", ""),
     ("gates_closed", "gates", _closed, "gates below 0.1", "%"),
@@ -268,12 +279,12 @@ for _name, _column, _number, _title, _unit in (
     ("share_spread", "private_shares", _spread, "spread of private shares over blocks", ""),
     ("private_ratio", "private_ratio", _mean, "‖θ_p‖ / ‖θ_g‖", ""),
 ):
-    _of_clients = _over_clients(_column, _number)
-    _enter(_name, _of_clients, _title, _unit, reads=f"client val_accuracy {_column}", groups=True)
+    _number = _over_clients(_column, _of_blocks)
+    _enter(_name, _number, _title, _unit, reads=f"client val_accuracy {_column}", groups=True)
 
 
 def _first(rows: pd.DataFrame, column: str) -> float:
-    return float(rows.loc[rows["round"].idxmin(), column])
+    return float(rows[column].to_numpy()[rows["round"].argmin()])
 
 
 def _late(rows: pd.DataFrame, column: str) -> float:
@@ -317,20 +328,21 @@ def relative_weights(rows: pd.DataFrame) -> pd.Series:
     return rows["weight"] * cohorts[rows["round"]]
 
 
-def _weight_b(rows: pd.DataFrame, after: float = 0, until: float = 1) -> float:
+def _weight_b(rows: pd.DataFrame, after: float, until: float) -> float:
     """Return the mean relative weight of clients in conflict in a part of the rounds."""
     progress = rows["round"] / rows["round"].max()
     wanted = rows["conflicts"].eq(True) & (progress > after) & (progress <= until)
     return float(relative_weights(rows)[wanted].mean())
 
 
-for _name, _when, _part in (
-    ("weight_b", "", {}),
-    ("weight_b_first", ", first quarter", {"until": 1 / 4}),
-    ("weight_b_last", ", last quarter", {"after": 3 / 4}),
+for _name, _when, _from, _until in (
+    ("weight_b", "", 0, 1),
+    ("weight_b_first", ", first quarter", 0, 1 / 4),
+    ("weight_b_last", ", last quarter", 3 / 4, 1),
 ):
     _title = f"weight of clients that conflict (1: equal){_when}"
-    _enter(_name, partial(_weight_b, **_part), _title, reads="weight conflicts")
+    _number = partial(_weight_b, after=_from, until=_until)
+    _enter(_name, _number, _title, reads="weight conflicts")
 
 
 @metric("effective clients", "%", reads="weight")
@@ -477,8 +489,8 @@ def _total(rows: pd.DataFrame, column: str) -> float:
 #: What the stragglers of a run did, summed over rounds: uploads, clients, seconds.
 SUMS = ("idle_seconds", "arrived", "late", "discarded", "passed_over", "dropped", "out_of_time")
 for _column in (*SUMS, "local_steps"):
-    _title = _column.replace("_", " ")
-    _enter(_column, partial(_total, column=_column), _title, table="rounds", reads=_column)
+    _number = partial(_total, column=_column)
+    _enter(_column, _number, _column.replace("_", " "), table="rounds", reads=_column)
 for _name, _table, _title, _unit in (
     ("wall_seconds", "timings", "seconds of a run", "s"),
     ("peak_rss_mb", "timings", "peak memory", "MB"),
