@@ -141,8 +141,7 @@ def read_claims(file: str | Path = "claims.yaml") -> list[Claim]:
 
 
 def _checked(name: str, entry: Any) -> Claim:
-    if not isinstance(entry, Mapping):
-        raise ValueError(f"claim {name} has no fields; write {', '.join(_FIELDS)} below it")
+    entry = entry if isinstance(entry, Mapping) else {}
     for key in (*_REQUIRED, *entry):
         if key not in _FIELDS:
             raise ValueError(f"claim {name}: there is no field {key!r}{hint(key, _FIELDS)}")

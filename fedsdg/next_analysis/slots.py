@@ -18,16 +18,15 @@ from pathlib import Path
 import pandas as pd
 
 from fedsdg.files import hint, write_bytes
+from fedsdg.files.places import SHORT_NAMES
 from fedsdg.next_analysis.claims import RULE, WORDS, Verdict, judge_all, read_claims
 from fedsdg.next_analysis.layout import Table
 from fedsdg.next_analysis.records import record
-from fedsdg.next_analysis.tables import TABLES
+from fedsdg.next_analysis.tables import table
 
 RECORDS = Path("results/reference")
 PAGE = Path("docs/claims.md")
 NUMBERS = RECORDS / "across/claims.csv"
-#: Arena → its record.
-ARENAS = {"needs": "cross-needs", "label-skew": "cross-label-skew", "views": "views"}
 _END = "<!-- / -->"
 #: Code, in which nothing is filled; or a comment, with all up to its end if it is a slot.
 _SLOT = re.compile(rf"`[^`\n]*`|<!-- ([^>\n]+) -->((?:(?!<!--).)*{_END})?", re.DOTALL)
@@ -48,7 +47,7 @@ def page(verdicts: Collection[Verdict]) -> str:
         for verdict in sorted(verdicts, key=lambda one: origins.index(one.claim.origin))
     ]
     heads = ["origin", "claim", "verdict", "number", "n", "compared"]
-    table = pd.DataFrame(lines, columns=heads).to_markdown(index=False, disable_numparse=True)
+    rows = pd.DataFrame(lines, columns=heads).to_markdown(index=False, disable_numparse=True)
     counts = Counter(verdict.word for verdict in verdicts)
     told = ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
     return (
@@ -56,12 +55,11 @@ def page(verdicts: Collection[Verdict]) -> str:
         "95 % intervals, at the selected round; of several rivals, the one that decides. "
         f"[All intervals](../{NUMBERS}), at both readings and levels. Claims are declared in "
         "[claims.yaml](../claims.yaml); `fedsdg trace ID` shows the runs behind one, and "
-        "`fedsdg render claims` writes this page.\n\n"
-        f"{table}\n"
+        f"`fedsdg render claims` writes this page.\n\n{rows}\n"
     )
 
 
-def table(verdicts: Collection[Verdict]) -> Table:
+def intervals(verdicts: Collection[Verdict]) -> Table:
     """Return the intervals of every comparison of every claim, at each reading."""
     parts = {
         verdict.claim.id: verdict.tests.assign(metric=verdict.claim.metric, verdict=verdict.word)
@@ -99,7 +97,7 @@ def rendered(file: Path, root: Path) -> str:
                 content = _lines(arguments, root)
             else:
                 content = _number(verdicts, kind, " ".join(arguments), file)
-        except ValueError as error:
+        except (ValueError, FileNotFoundError) as error:
             line = text.count("\n", 0, slot.start()) + 1
             raise ValueError(f"{file}:{line}: {error}") from error
         return f"<!-- {slot[1]} -->{content}{_END}"
@@ -111,13 +109,11 @@ def _number(verdicts: Mapping[str, Verdict], name: str, presumed: str, file: Pat
     """Return the number of a claim as a link to its line of docs/claims.md."""
     if name not in verdicts:
         raise ValueError(f"there is no claim {name!r}{hint(name, verdicts)}")
-    verdict = verdicts[name]
-    if presumed != verdict.word:
-        raise ValueError(
-            f"the slot presumes that {name} is {presumed or 'judged'}, but it is {verdict.word} "
-            f"({verdict.number}); mend the sentence and the slot"
-        )
-    return f"[{verdict.number}]({Path(os.path.relpath(PAGE, file.parent)).as_posix()}#{name})"
+    told = f"{verdicts[name].word} ({verdicts[name].number})"
+    if presumed != verdicts[name].word:
+        raise ValueError(f"{name} is presumed {presumed!r} and is {told}; mend the sentence")
+    page = Path(os.path.relpath(PAGE, file.parent)).as_posix()
+    return f"[{verdicts[name].number}]({page}#{name})"
 
 
 def _lines(arguments: Sequence[str], root: Path) -> str:
@@ -125,11 +121,8 @@ def _lines(arguments: Sequence[str], root: Path) -> str:
     if len(arguments) != 3:
         raise ValueError("write <!-- table NAME ARENA LABEL,LABEL -->")
     name, arena, labels = arguments
-    for kind, word, known in (("table", name, TABLES), ("arena", arena, ARENAS)):
-        if word not in known:
-            raise ValueError(f"there is no {kind} {word!r}{hint(word, known)}")
-    made = TABLES[name](record(root / RECORDS / ARENAS[arena]))
-    return f"\n{made.rows(labels.split(','))}\n"
+    there = record(root / RECORDS / SHORT_NAMES.get(arena, arena))
+    return f"\n{table(name, there).rows(labels.split(','))}\n"
 
 
 def documents(root: str | Path = ".") -> Iterator[tuple[Path, Callable[[], str]]]:
@@ -140,7 +133,7 @@ def documents(root: str | Path = ".") -> Iterator[tuple[Path, Callable[[], str]]
     """
     root = Path(root)
     yield root / PAGE, lambda: page(judged(root).values())
-    yield root / NUMBERS, lambda: table(judged(root).values()).csv()
+    yield root / NUMBERS, lambda: intervals(judged(root).values()).csv()
     for file in (root / "README.md", *sorted(root.glob("docs/**/*.md"))):
         if file != root / PAGE and file.is_file() and _END in file.read_text(encoding="utf-8"):
             yield file, partial(rendered, file.relative_to(root), root)
