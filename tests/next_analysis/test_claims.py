@@ -203,9 +203,12 @@ def test_wrong_claims_are_refused(tmp_path, change, message):
     ("text", "message"),
     [
         ("", "holds no claims"),
-        ("one: a sentence", "claim one has no fields"),
+        ("one: a sentence", "claim one: claim is None; write a sentence"),
         ("a: {claim: x}\na: {claim: y}", "the key 'a' stands in line 1 and again"),
-        ("one: {claim: x, origin: primary, of: e/c/a, holds: < 1}", "metric is None; write a metric"),
+        (
+            "one: {claim: x, origin: primary, of: e/c/a, holds: < 1}",
+            "metric is None; write a metric",
+        ),
     ],
 )
 def test_wrong_files_are_refused(tmp_path, text, message):
@@ -309,12 +312,12 @@ def test_lines_of_a_table_are_filled_in(root):
 @pytest.mark.parametrize(
     ("slot", "message"),
     [
-        ("better refuted --><!-- / -->", "presumes that better is refuted, but it is supported"),
+        ("better refuted --><!-- / -->", r"better is presumed 'refuted' and is supported \(\+13"),
         ("bettr supported --><!-- / -->", "no claim 'bettr'; did you mean 'better'"),
         ("better supported -->, ", "the slot lacks its beginning or its end"),
         ("/ -->", "the slot lacks its beginning"),
-        ("table main need fedavg --><!-- / -->", "no arena 'need'; did you mean 'needs'"),
-        ("table man needs fedavg --><!-- / -->", "no table 'man'; did you mean 'main'"),
+        ("table main need fedavg --><!-- / -->", "results/reference/need/methods.json is missing"),
+        ("table man needs fedavg --><!-- / -->", "no table or metric 'man'; did you mean 'main'"),
         ("table main needs fedavgg --><!-- / -->", "no line of 'fedavgg'; did you mean 'fedavg'"),
         ("table main --><!-- / -->", "write <!-- table NAME ARENA"),
     ],
