@@ -179,14 +179,14 @@ def signed(text: str) -> str:
 def percent(row: Mapping[Hashable, Any]) -> str:
     """Return "92.5 ± 0.7"; the mean alone where there is no interval."""
     half = "" if pd.isna(row["low"]) else f" ± {row['mean'] - row['low']:.1f}"
-    return signed(f"{row['mean']:.1f}{half}")
+    return signed(f"{row['mean']:z.1f}{half}")
 
 
 def points(row: Mapping[Hashable, Any], sign: str = "+") -> str:
     """Return "+1.2 [−0.3, +2.7]"; "+1.2 (n = 3)" where there is no interval."""
     if pd.isna(row["low"]):
-        return signed(f"{row['mean']:{sign}.1f} (n = {row['n']:.0f})")
-    return signed(f"{row['mean']:{sign}.1f} [{row['low']:{sign}.1f}, {row['high']:{sign}.1f}]")
+        return signed(f"{row['mean']:{sign}z.1f} (n = {row['n']:.0f})")
+    return signed(f"{row['mean']:{sign}z.1f} [{row['low']:{sign}z.1f}, {row['high']:{sign}z.1f}]")
 
 
 def amount(value: float) -> str:

@@ -91,17 +91,19 @@ def write_shown(
         tex: Whether tables are written as LaTeX as well.
 
     Returns:
-        The files. A figure for which the record has no data is left out.
+        The files. A figure without data is left out, and so is a table that nobody named.
     """
-    if names is None:
-        kinds = zip(("table", "figure"), shown(of), strict=True)
-        names = [f"{kind}:{name}" for kind, own in kinds for name in own]
+    kinds = zip(("table", "figure"), shown(of), strict=True)
+    every = [f"{kind}:{name}" for kind, own in kinds for name in own]
     files: list[Path] = []
-    for kind, name in dict.fromkeys(page for word in names for page in pages_named(word)):
-        if kind == "table":
-            files += table(name, of).write(tables, tex=tex)
-        elif figures is not None:
-            files += write_figure(name, of, figures / name)
+    for word in every if names is None else names:
+        for kind, name in pages_named(word):
+            if kind == "figure" and figures is not None:
+                files += write_figure(name, of, figures / name)
+            elif kind == "table":
+                made = table(name, of)
+                wanted = names is not None or len(made.numbers)
+                files += made.write(tables, tex=tex) if wanted else []
     return files
 
 

@@ -73,7 +73,7 @@ def settings(record: Record) -> Table:
         "Parameters and rates of every method; searched: found by this experiment's search; set: "
         "by its config or the method's definition, where methods differ."
     )
-    text = wide.fillna(MISSING).rename_axis(None).rename_axis(columns=None)
+    text = wide.astype(object).fillna(MISSING).rename_axis(None).rename_axis(columns=None)
     return Table("settings", caption, numbers, text)
 
 
@@ -100,16 +100,11 @@ def tuning(record: Record) -> Table:
         rows.append(row)
     columns = ["experiment", "method", "trials", "failed", "best", "score", "mean", "edges"]
     numbers = pd.DataFrame(rows, columns=columns)
-    text = pd.DataFrame(
-        {
-            METHOD: numbers["method"].map(line_title),
-            "trials": numbers["trials"].astype(str),
-            "best values": numbers["best"],
-            "best trial": numbers["score"].map("{:.1f}".format),
-            "mean trial": numbers["mean"].map("{:.1f}".format),
-            "at an edge": numbers["edges"].replace("", MISSING),
-        }
-    )
+    shown = numbers[["trials", "best", "score", "mean", "edges"]]
+    text = shown.map(lambda value: f"{value:.1f}" if isinstance(value, float) else str(value))
+    text = text.replace("", MISSING)
+    text.columns = ["trials", "best values", "best trial", "mean trial", "at an edge"]
+    text.insert(0, METHOD, numbers["method"].map(line_title))
     where = record.json("search.json") if rows else {"seeds": [], "skews": []}
     caption = (
         "Search of hyper-parameters: validation accuracy (%) of clients' own models, mean of the "
@@ -120,24 +115,18 @@ def tuning(record: Record) -> Table:
 
 
 def swept(record: Record) -> pd.DataFrame:
-    """Return the runs of every sweep: where runs differ in one value and agree in all else.
+    """Return the runs of every sweep: where runs of a kind differ in one value alone.
 
-    A value that a scenario sets is swept within each label, others among the labels of one type.
     A run stands in as many rows as values of it are swept.
 
     Returns:
-        ``RUN``, ``key``, ``setting``, ``others`` (the other swept values) and ``line`` (the method
-        with them).
+        ``RUN``, ``key``, ``setting``, ``others`` (the other swept values) and ``line`` (the kind of
+        method with them).
     """
     runs = record.finished
-    flat = config_values(runs)
     parts = [pd.DataFrame(columns=["key", "setting", "others", "line"])]
-    for kind, members in runs.groupby("type", sort=False):
-        labels = {label: own.index for label, own in members.groupby("method", sort=False)}
-        inside = {key for own in labels.values() for key in _varying(flat.loc[own])}
-        parts += _sweeps(flat.loc[members.index], str(kind), {*_varying(flat)} - inside)
-        for label, own in labels.items():
-            parts += _sweeps(flat.loc[own], str(label), inside)
+    for kind, flat in config_values(runs).groupby(runs["type"], sort=False):
+        parts += [_sweep(flat, str(kind), key) for key in _varying(flat)]
     rows = pd.concat(parts)
     # One run may stand under two labels: a grid and a single sweep meet in the default.
     found = runs[RUN].loc[rows.index].assign(**rows)
@@ -152,22 +141,16 @@ def _varying(flat: pd.DataFrame) -> list[str]:
     return [str(key) for key in flat if flat[key].nunique() > 1]
 
 
-def _sweeps(flat: pd.DataFrame, name: str, keys: set[str]) -> list[pd.DataFrame]:
-    """Return the runs of a group under each of the keys that are swept in it."""
-    varying = _varying(flat)
-    parts = []
-    for key in (key for key in varying if key in keys):
-        rest = [other for other in varying if other != key]
-        alike = flat[rest].agg("|".join, axis=1) if rest else pd.Series("", flat.index)
-        tried = flat[flat[key].groupby(alike).transform("nunique") > 1]
-        named = [f"{symbol(other)} = " + tried[other] for other in _varying(tried[rest])]
-        others = pd.Series("", tried.index)
-        for text in named:
-            others = (others + ", " + text).str.removeprefix(", ")
-        lines = (line_title(name) + ", " + others).str.removesuffix(", ")
-        facts = {"key": key, "setting": tried[key], "others": others, "line": lines}
-        parts.append(pd.DataFrame(facts))
-    return parts
+def _sweep(flat: pd.DataFrame, kind: str, key: str) -> pd.DataFrame:
+    """Return the runs of a kind that have another value of a key and agree in the others."""
+    rest = [other for other in _varying(flat) if other != key]
+    alike = flat[rest].agg("|".join, axis=1) if rest else pd.Series("", flat.index)
+    tried = flat[flat[key].groupby(alike).transform("nunique") > 1]
+    others = pd.Series("", tried.index)
+    for other in _varying(tried[rest]):
+        others = (others + f", {symbol(other)} = " + tried[other]).str.removeprefix(", ")
+    lines = (line_title(kind) + ", " + others).str.removesuffix(", ")
+    return pd.DataFrame({"key": key, "setting": tried[key], "others": others, "line": lines})
 
 
 def sweeps(record: Record) -> Table:

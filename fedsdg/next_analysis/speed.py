@@ -16,18 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Row = Mapping[str, Any]
-#: Rules in the order of the tables.
-RULES = {
-    "fedsdg": "FedSDG",
-    "fedavg": "Weighted mean",
-    "scaffold": "SCAFFOLD",
-    "krum": "Krum",
-    "multikrum": "Multi-Krum",
-    "geometric-median": "Geometric median",
-    "coordinate-median": "Coordinate median",
-    "trimmed-mean": "Trimmed mean",
-    "cgsv": "CGSV",
-}
 #: The codes that aggregation is compared with, in the order of the columns.
 CODES = {
     "reference": "torch reference",
@@ -99,14 +87,13 @@ def kernels(measured: Measurements) -> Table:
     columns = ["clients", "parameters", "rule"]
     others = rows[rows["code"] != "ours"].set_index([*columns, "code"])["ratio"].unstack()
     ours = rows[rows["code"] == "ours"].set_index(columns).join(others)
-    places = {rule: place for place, rule in enumerate(RULES)}
-    ours = ours.reset_index().sort_values("rule", key=lambda rule: rule.map(places))
+    ours = ours.reset_index()
     ours["size"] = ours["clients"] * ours["parameters"]
     lines = []
     for row in ours.sort_values(["size", "clients"], kind="stable").to_dict("records"):
         line = {
             SETTING: f"M = {row['clients']}, d = {row['parameters']:,}",
-            "Rule": RULES.get(row["rule"], row["rule"]),
+            "Rule": row["rule"],
             "ms": f"{1e3 * row['seconds']:.2f}",
             "GB/s": f"{row['least_bytes'] / row['seconds'] / 1e9:.1f}",
             "of a bare read": f"{row['floor']:.2f}",
@@ -210,10 +197,9 @@ def roofline(measured: Measurements) -> Figure:
     panels = figure.subplots(1, 2, sharey=True)
     for panel, key in zip(panels, ("clients", "parameters"), strict=True):
         rows = pd.DataFrame(measured.ours(key), columns=["rule", key, "floor"])
-        rules = [rule for rule in RULES if rule in set(rows["rule"])]
-        for rule, style in styles(rules).items():
+        for rule, style in styles([*rows["rule"].unique()]).items():
             line = rows[rows["rule"] == rule].sort_values(key)
-            panel.plot(line[key], 100 * line["floor"], label=RULES[rule], **style)
+            panel.plot(line[key], 100 * line["floor"], label=rule, **style)
         panel.axhline(100, color=INK, linewidth=1)
         panel.set(xscale="log", yscale="log", xlabel=key)
         for axis in (panel.xaxis, panel.yaxis):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import pandas as pd
 
@@ -37,16 +38,15 @@ COSTS = (
     *("megabytes", "client_storage", "communicated_parameters", "private_parameters"),
     *("local_steps", "personal_steps", "wall_seconds", "aggregation_ms", "peak_rss_mb"),
 )
-STRAGGLERS = ("simulated_seconds", *SUMS, "accuracy", "accuracy_shared")
+STRAGGLERS = ("simulated_seconds", *SUMS)
 GATES = (
     *("gate", "gate_a", "gate_b", "gates_closed", "gates_open"),
     *("private_share", "private_share_a", "private_share_b"),
     *("gate_penalty_late", "private_penalty_late", "weight_b"),
 )
 DETECTION = ("precision", "recall", "delay", "wrongly_blocked")
-#: Whose final accuracy is the yardstick of the targets, and the shares of it that they are.
-YARDSTICK = "fedavg-uniform"
-TARGETS = (90, 95, 99)
+#: Whose accuracy is the yardstick of the target, and the percentage of it that the target is.
+YARDSTICK, TARGET = "fedavg-uniform", 95
 #: Evaluations that a smoothed accuracy is the mean of: this one and those before it.
 SMOOTHED = 3
 _NUMBERS = ["n", "mean", "std", "low", "high"]
@@ -156,47 +156,45 @@ def regret(records: Sequence[Record], metric: str = "accuracy") -> Table:
 
 def cost(record: Record) -> Table:
     """Return bytes, parameters, steps, time and memory, and what a target accuracy takes."""
-    numbers = pd.concat([means(record, COSTS), targets(record)], ignore_index=True)
-    others = numbers["metric"].str.contains("_to_(?:90|99)|steps_to", regex=True)
-    text = arranged(headed(numbers[~others]), lambda row: amount(row["mean"]))
+    numbers = pd.concat([means(record, COSTS), to_target(record)], ignore_index=True)
+    text = arranged(headed(numbers), lambda row: amount(row["mean"]))
     caption = (
-        f"Costs of a run, means over {seeds(numbers)}; to 95: until the mean accuracy, smoothed "
-        f"over {SMOOTHED} evaluations, reaches 95 % of what {method_title(YARDSTICK)} has."
+        f"Costs of a run, means over {seeds(numbers)}; target: {TARGET} % of the accuracy of "
+        f"{method_title(YARDSTICK)}, reached by the mean over {SMOOTHED} evaluations."
     )
     return Table("cost", caption, numbers, text)
 
 
-def targets(record: Record) -> pd.DataFrame:
-    """Return what it takes until the mean accuracy over seeds reaches shares of the yardstick's.
+def to_target(record: Record) -> pd.DataFrame:
+    """Return what it takes until the mean accuracy over seeds reaches that of the yardstick.
 
     A method is there at its first evaluation at which the mean, smoothed over ``SMOOTHED``
-    evaluations, is at least the target; one that never is has no row.
+    evaluations, is at least ``TARGET`` percent of what the yardstick has at its selected round; one
+    that never is has no row.
 
     Returns:
-        ``KEY``, ``metric`` (``rounds_to_95``, ``steps_to_95`` in thousands of all clients together,
-        ``personal_steps_to_95``, ``megabytes_to_95``), ``at``, ``n``, ``mean``.
+        ``KEY``, ``metric`` (``rounds_to_target``, ``steps_to_target`` of all clients together,
+        ``personal_steps_to_target``, ``megabytes_to_target``), ``at``, ``n``, ``mean``.
     """
-    goals = values(record, "accuracy").query("method == @YARDSTICK").groupby("cell")["value"].mean()
     counted = ["local_steps", "personal_steps", "bytes_up", "bytes_down"]
     rows = record.rows("rounds", ["round", "accuracy", *counted]).sort_values(
         "round", kind="stable"
     )
     sums = rows.groupby(RUN, sort=False)[counted].cumsum()
-    rows["rounds"] = rows["round"]
-    rows["steps"] = sums["local_steps"] / 1e3
-    rows["personal_steps"] = sums["personal_steps"].astype(float) / 1e3
-    rows["megabytes"] = (sums["bytes_up"] + sums["bytes_down"]) / 1e6
-    costs = ["rounds", "steps", "personal_steps", "megabytes"]
+    rows["rounds_to_target"] = rows["round"]
+    rows["steps_to_target"] = sums["local_steps"]
+    rows["personal_steps_to_target"] = sums["personal_steps"].astype(float)
+    rows["megabytes_to_target"] = (sums["bytes_up"] + sums["bytes_down"]) / 1e6
+    costs = [name for name in rows if name.endswith("_to_target")]
     evaluated = rows.dropna(subset=["accuracy"]).groupby([*KEY, "round"])
     curves = evaluated[["accuracy", *costs]].mean().assign(n=evaluated.size()).reset_index()
     smooth = curves.groupby(KEY)["accuracy"].transform(lambda a: a.rolling(SMOOTHED, 1).mean())
-    parts = []
-    for share in TARGETS:
-        reached = curves[100 * smooth >= curves["cell"].map(goals * share / 100)]
-        first = reached.groupby(KEY, as_index=False).first()
-        long = first.melt([*KEY, "n"], costs, "metric", "mean").dropna(subset=["mean"])
-        parts.append(long.assign(metric=long["metric"] + f"_to_{share}", at=""))
-    return in_order(pd.concat(parts)[[*KEY, "metric", "at", "n", "mean"]])
+    yardstick = values(record, "accuracy").query("method == @YARDSTICK")
+    final = yardstick.groupby("cell")["value"].mean()
+    reached = curves[100 * smooth >= curves["cell"].map(final).astype(float) * TARGET / 100]
+    first = reached.groupby(KEY, as_index=False).first()
+    long = first.melt([*KEY, "n"], costs, "metric", "mean").dropna(subset=["mean"])
+    return in_order(long.assign(at="")[[*KEY, "metric", "at", "n", "mean"]])
 
 
 def scenarios(record: Record) -> pd.DataFrame:
@@ -252,19 +250,13 @@ def attacks(record: Record) -> Table:
     lost = losses(record)
     numbers = pd.concat([accuracies, lost, blocked], ignore_index=True)
     numbers = numbers[[*lost.columns]]
-    shown = numbers[numbers["at"] != "end"]
-    tails = shown["metric"].map({"accuracy_shared": ""} | {n: f", {heading(n)}" for n in DETECTION})
-    shares = (100 * shown["share"]).map("{:.0f} %".format)
-    skews = shown["cell"].str.partition("@")[0].map(cell_title)
-    shown = shown.assign(
-        head=shares + tails.mask(shown["clean"].notna(), ", lost"),
-        block=shown["attack"].where(shown["share"] > 0, "no attackers") + ", " + skews,
-    )
+    shown = numbers[numbers["at"] != "end"].sort_values("share", kind="stable")
+    rows = shown.to_dict("records")
     text = arranged(
-        shown.sort_values("share", kind="stable"),
+        shown.assign(head=[_share(row) for row in rows], block=[_attack(row) for row in rows]),
         lambda row: printed(row) if pd.isna(row["clean"]) else points(row),
         setting="block",
-        best=lambda rows: best(rows.assign(cell=rows["block"])) & rows["clean"].isna(),
+        best=lambda cells: best(cells.assign(cell=cells["block"])) & cells["clean"].isna(),
     )
     caption = (
         "Accuracy (%) of the shared model by share of the clients that attack, points lost to the "
@@ -272,6 +264,18 @@ def attacks(record: Record) -> Table:
         f"{INTERVAL.capitalize()} {seeds(accuracies)}; {BEST}."
     )
     return Table("attacks", caption, numbers, text, failures(record))
+
+
+def _share(row: Mapping[Hashable, Any]) -> str:
+    """Return the heading of a number of ``attacks``: "20 %, lost"."""
+    what = "" if row["metric"] == "accuracy_shared" else f", {heading(row['metric'])}"
+    return f"{100 * row['share']:.0f} %" + (what if pd.isna(row["clean"]) else ", lost")
+
+
+def _attack(row: Mapping[Hashable, Any]) -> str:
+    """Return the block of a number of ``attacks``."""
+    skew = cell_title(row["cell"].partition("@")[0])
+    return f"{row['attack'] if row['share'] > 0 else 'no attackers'}, {skew}"
 
 
 def of_means(name: str, metrics: Sequence[str], caption: str, record: Record) -> Table:
@@ -310,7 +314,7 @@ TABLES: Mapping[str, Callable[[Record], Table]] = {
         of_means,
         "stragglers",
         STRAGGLERS,
-        f"Simulated time of a run, what became of uploads and clients, and accuracy (%) {WHERE}",
+        "Simulated time of a run, and what became of uploads and clients, sums over rounds",
     ),
     "gates": partial(
         of_means,
