@@ -360,7 +360,7 @@ def _findings(readme: Path, shown: Mapping[str, Any]) -> list[Markup]:
 
 
 def _inline(text: str, anchors: Iterable[str] = ()) -> Markup:
-    """Return a line of Markdown as HTML: emphasis, and links to what the page has; no comments."""
+    """Return a line of Markdown as HTML, without comments; links lead to what the page has."""
 
     def link(match: re.Match[str]) -> str:
         anchor = match["address"].rpartition("#")[2]
@@ -368,7 +368,8 @@ def _inline(text: str, anchors: Iterable[str] = ()) -> Markup:
 
     plain = str(escape(re.sub(r"<!--.*?-->", "", text)))
     plain = re.sub(r"\[(?P<text>(?:[^][]|\[[^]]*\])+)\]\((?P<address>[^)]*)\)", link, plain)
-    return Markup(re.sub(r"\*(.+?)\*", r"<em>\1</em>", _bold(plain)))
+    plain = re.sub(r"`(.+?)`", r"<code>\1</code>", _bold(plain))
+    return Markup(re.sub(r"\*(.+?)\*", r"<em>\1</em>", plain))
 
 
 def _ranking(table: Table, remark: str) -> dict[str, Any]:

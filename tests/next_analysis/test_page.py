@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
 
@@ -70,9 +70,8 @@ def tab(open_tab, made: Path):
     return open_tab(made)
 
 
-def small(folder: Path, seeds: int = 1, titles: dict[str, str] | None = None) -> Record:
+def small(folder: Path, seeds: int = 1, titles: Mapping[str, str] = {}) -> Record:
     """A record with three rows of `views`, some of them renamed."""
-    titles = titles or {}
     folder.mkdir(parents=True)
     methods = json.loads((REFERENCE / "views" / "methods.json").read_text())
     kept = ["fedsdg", "fedavg-uniform", "ditto"]
@@ -113,14 +112,17 @@ def test_it_is_one_small_file_with_few_words(tab, made: Path):
     assert len(tab.evaluate("document.body.innerText").split()) <= 2_500
 
 
-def test_the_first_screen_shows_findings_and_regret(tab):
-    assert tab.locator(".first").bounding_box()["y"] < 100
-    assert tab.locator(".first li").count() == 4
-    for link in tab.locator(".first li a").all():
-        assert tab.locator(link.get_attribute("href")).count() == 1
+def test_the_first_screen_shows_regret_and_findings_with_their_seeds(tab):
     assert tab.locator("#map tbody tr").count() == len(record(REFERENCE / "cross-needs").methods)
     box = tab.locator("#map tbody tr").nth(20).bounding_box()
     assert box["y"] + box["height"] < 900
+    assert tab.locator(".first li").count() == 4
+    for link in tab.locator(".first li a").all():
+        link.click()
+        mean = as_number(link.text_content().split()[0])
+        assert fmean(seeds_shown(tab).values()) == pytest.approx(mean, abs=0.051)
+        tab.keyboard.press("Escape")
+        assert tab.locator(link.get_attribute("href")).count() == 1
 
 
 def test_the_leaderboard_has_the_means_of_the_record(tab):
@@ -176,23 +178,17 @@ def test_other_arenas_have_their_own_rows_and_charts(tab):
 def test_a_number_opens_its_seeds_and_what_makes_them_again(tab):
     opened = record(REFERENCE / "cross-needs")
     label = {facts["title"]: name for name, facts in opened.methods.items()}
-    for row, cell, name, at in (
-        (0, 2, "accuracy", ""),
-        (4, 4, "accuracy_b", ""),
-        (2, 8, "accuracy", "end"),
-    ):
+    for row, cell, name, at in ((4, 4, "accuracy_b", "selected"), (2, 8, "accuracy", "end")):
         line = tab.locator("#board tbody tr").nth(row)
         method = label[line.locator("th").evaluate("head => head.firstChild.textContent")]
         number = line.locator(f":nth-child({cell}) > button")
         number.click()
-        recorded = values(opened, name, at=at or "selected").set_index("method").loc[method]
+        recorded = values(opened, name, at=at).set_index(["method", "seed"])["value"]
         seeds = seeds_shown(tab)
-        assert seeds == pytest.approx(
-            dict(zip(recorded["seed"], recorded["value"], strict=True)), rel=1e-4
-        )
+        assert seeds == pytest.approx(recorded[method].to_dict(), rel=1e-4)
         assert fmean(seeds.values()) == pytest.approx(as_number(number.text_content()), abs=0.051)
         text = tab.locator("#seeds").inner_text()
-        end = f" --at {at}" if at else ""
+        end = " --at end" if at == "end" else ""
         assert f"fedsdg trace cross-needs/iid@half/{method} {name}{end}\n" in text
         assert f"results/runs/cross-needs/digits/clients~20/iid@half/{method}/seed~3" in text
         assert "fedsdg run --grid" in text
@@ -248,8 +244,7 @@ def test_the_keyboard_reaches_opens_and_closes(tab):
     tab.locator("#board thead button").nth(1).focus()
     tab.keyboard.press("Enter")
     assert tab.evaluate("document.activeElement.parentNode.ariaSort") == "ascending"
-    outline = tab.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-    assert outline == "solid"
+    assert tab.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     tab.locator("#board tbody button").first.focus()
     tab.keyboard.press("Enter")
     assert tab.locator("#seeds").get_attribute("open") is not None
@@ -302,6 +297,10 @@ def test_one_seed_has_no_intervals_and_no_findings(open_tab, tmp_path: Path):
 
 
 def test_arenas_come_first_and_an_empty_folder_is_an_error(tmp_path: Path):
-    assert [record.name for record in arenas(REFERENCE)] == ["cross-needs", "cross-label-skew", "views"]
+    assert [record.name for record in arenas(REFERENCE)] == [
+        "cross-needs",
+        "cross-label-skew",
+        "views",
+    ]
     with pytest.raises(FileNotFoundError, match="no record"):
         arenas(tmp_path)

@@ -190,8 +190,8 @@ find("#curve").onchange = ({ target }) => {
   state.curve = target.value;
   drawCharts();
 };
-for (const node of document.querySelectorAll("#claims .number")) {
-  node.onclick = () => openSeeds(data.claims[node.parentNode.id]);
+for (const node of document.querySelectorAll("#claims .number, .first a")) {
+  node.onclick = () => openSeeds(data.claims[node.hash?.slice(1) ?? node.parentNode.id]);
 }
 find("#filter").oninput = drawBoard;
 find("#filter").onsubmit = (event) => event.preventDefault();
