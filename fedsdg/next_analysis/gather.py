@@ -12,8 +12,9 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +36,19 @@ from fedsdg.files import records as schemas
 from fedsdg.files.places import DIVISION, run_below, split_setting
 from fedsdg.files.records import read_parquet, write_tables
 from fedsdg.next_analysis.names import natural_order
-from fedsdg.next_analysis.records import IDENTITY, damaged, guarded, identities
+from fedsdg.next_analysis.records import IDENTITY, damaged, folders_of, guarded
 
 #: Status of a run that nobody has started; the others are "ok" and "failed".
 NOT_RUN = "not run"
+#: Columns of timings.parquet that come from the provenance of a run.
+_MEASURED = ("wall_seconds", "peak_rss_mb")
 #: Tables with rows of every run, and the columns that come first.
 TABLES = {
     "rounds": schemas.ROUNDS_SCHEMA.names,
     "clients": schemas.CLIENTS_SCHEMA.names,
-    "timings": schemas.TIMINGS_SCHEMA.names,
+    "timings": [*schemas.TIMINGS_SCHEMA.names, *_MEASURED],
 }
 _ROWS_OF_A_GROUP = 128 * 1024
-#: Columns of timings.parquet that come from the provenance of a run.
-_MEASURED = ("wall_seconds", "peak_rss_mb")
 _HASHES = ("config_hash", "partition_hash", "backbone_hash", "source_hash")
 #: Texts in runs.parquet, which every record has.
 _TEXTS = ("type", "status", "error", *_HASHES, "config")
@@ -56,13 +57,10 @@ _FACTS = (
     *("commit", "dirty", "python", "versions", "platform", "machine", "processor", "host"),
     *("cpu_count", "device", "threads", "seeds_together"),
 )
-_IDENTITY_FIELDS = [
-    (name, pa.int64() if name in ("clients", "seed") else pa.string()) for name in IDENTITY
-]
-#: Keys of a config in which runs of one experiment may differ, those that all runs of a method
-#: share, and keys of ``training`` that a method may have for itself.
+#: Keys of a config that are a run's own, those that all runs of a method share, and keys of
+#: ``training`` that a method may have for itself.
 _OF_A_RUN = ("dataset", "skew", "seed")
-_OF_A_METHOD = ("method", "parameters", "plugin")
+_OF_A_METHOD = ("method", "parameters", "plugin", "training")
 _OWN_TRAINING = (
     *("optimiser", "loss", "eta_g", "eta_p", "eta_m", "private_optimiser", "refresh"),
     *("epochs", "batch_size"),
@@ -82,6 +80,8 @@ class _Run:
     """Table → its columns."""
     table: Callable[[str], pa.Table]
     """Table → the rows of the run, read anew with every call."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Where, when and in what time it was made, if its folder says so."""
 
 
 # --- folders of runs → summary -------------------------------------------------------------------
@@ -103,18 +103,18 @@ def summarise(
         FileNotFoundError: No folder is asked for.
         ValueError: A folder is misnamed, holds a run of another experiment, or a damaged file.
     """
-    runs = {folder: _run_in(folder) for folder in folders}
+    runs = [_run_in(folder) for folder in folders]
     if not runs:
         raise FileNotFoundError("there is no run to summarise; train first")
-    experiments = {run.row["experiment"]: folder for folder, run in runs.items()}
+    experiments = sorted({run.row["experiment"] for run in runs})
     if len(experiments) > 1:
-        (one, _), (other, stray), *_ = experiments.items()
         raise ValueError(
-            f"{stray} is a run of {other!r} among runs of {one!r}; summarise one experiment alone"
+            f"the runs for {output} are of the experiments {', '.join(experiments)}; summarise "
+            "one alone"
         )
-    _write(output, list(runs.values()), methods)
-    origins = [_origin(folder, run.row) for folder, run in runs.items()]
-    write_json(output / "provenance.json", _joined(origins))
+    _write(output, runs, methods)
+    done = [run for run in runs if run.row["status"] == "ok"]
+    write_json(output / "provenance.json", _joined(_origin(run) for run in done))
     (output / "search.json").unlink(missing_ok=True)
     if search is not None:
         write_json(output / "search.json", read_json(search))
@@ -125,39 +125,30 @@ def failed_runs(summary: Path) -> dict[str, str]:
 
     The error of a run that was not run is ``NOT_RUN``.
     """
-    return {
-        run_below(row): row["error"] or row["status"]
-        for row in _rows_of(summary).values()
-        if row["status"] != "ok"
-    }
+    rows = _rows_of(summary).items()
+    return {run: row["error"] or row["status"] for run, row in rows if row["status"] != "ok"}
 
 
 def _run_in(folder: Path) -> _Run:
-    dataset, clients, skew, method, seed = folder.parts[-5:]
-    result = _result(folder)
-    row = {"error": None, **{k: v for k, v in result.items() if not isinstance(v, dict | list)}}
+    """Return the run in a folder: failed if there is no result, not run if there is no folder."""
+    *_, experiment, dataset, clients, skew, method, seed = folder.resolve().parts
+    result: dict[str, Any] = {"status": "failed", "error": "the run left no result.json"}
+    if not folder.exists():
+        result = {"status": NOT_RUN}
+    elif (folder / "result.json").is_file():
+        result = {"status": "failed", "error": None, **read_json(folder / "result.json")}
+    row = {name: value for name, value in result.items() if not isinstance(value, dict | list)}
     for at, reading in result.items():
         if isinstance(reading, dict) and at != "config":
             row |= {f"{at}_{name}": value for name, value in reading.items()}
-    row |= {
-        "experiment": result.get("experiment", folder.resolve().parts[-6]),
-        "dataset": dataset,
-        "clients": _number(clients, folder),
-        "skew": skew,
-        "method": method,
-        "seed": _number(seed, folder),
-        "type": result.get("method"),
-        "config": canonical_json(result["config"]) if "config" in result else None,
-    }
-    return _Run(row, partial(_fields_in, folder), partial(_table_in, folder))
-
-
-def _result(folder: Path) -> dict[str, Any]:
-    if not folder.exists():
-        return {"status": NOT_RUN}
-    if not (folder / "result.json").is_file():
-        return {"status": "failed", "error": "the run left no result.json"}
-    return {"status": "failed", **read_json(folder / "result.json")}
+    row |= {"type": result.get("method"), "experiment": result.get("experiment", experiment)}
+    row |= {"dataset": dataset, "skew": skew, "method": method}
+    row |= {"clients": _number(clients, folder), "seed": _number(seed, folder)}
+    if "config" in result:
+        row["config"] = canonical_json(result["config"])
+    provenance = folder / "provenance.json"
+    facts = read_json(provenance) if provenance.is_file() else {}
+    return _Run(row, partial(_fields_in, folder), partial(_table_in, folder), facts)
 
 
 def _number(part: str, folder: Path) -> int:
@@ -169,39 +160,18 @@ def _number(part: str, folder: Path) -> int:
 
 def _fields_in(folder: Path, table: str) -> pa.Schema:
     file = folder / f"{table}.parquet"
-    schema = guarded(file, pq.read_schema) if file.is_file() else pa.schema([])
-    measured = _MEASURED if table == "timings" else ()
-    return pa.schema([*schema, *((name, pa.float64()) for name in measured)])
+    return guarded(file, pq.read_schema) if file.is_file() else pa.schema([])
 
 
 def _table_in(folder: Path, table: str) -> pa.Table:
-    """Return the rows of a run; none where it left no such file.
-
-    Its timings have the seconds and the memory of the whole run in each row, and at least one.
-    """
     file = folder / f"{table}.parquet"
-    rows = guarded(file, read_parquet) if file.is_file() else pa.table({})
-    if table != "timings":
-        return rows
-    rows = rows if file.is_file() else pa.table({"round": pa.nulls(1, pa.int32())})
-    facts = _provenance(folder)
-    for name in _MEASURED:
-        value = pa.scalar(facts.get(name), pa.float64())
-        rows = rows.append_column(name, pa.repeat(value, len(rows)))
-    return rows
+    return guarded(file, read_parquet) if file.is_file() else pa.table({})
 
 
-def _provenance(folder: Path) -> dict[str, Any]:
-    file = folder / "provenance.json"
-    facts: dict[str, Any] = read_json(file) if file.is_file() else {}
-    return facts
-
-
-def _origin(folder: Path, row: Row) -> dict[str, Any]:
+def _origin(run: _Run) -> dict[str, Any]:
     """Return the entry of provenance.json of one run."""
-    facts = _provenance(folder)
-    days = {"first": facts.get("started"), "last": facts.get("finished")}
-    return {**facts, **days, "runs": [run_below(row)] if row["status"] == "ok" else []}
+    days = {"first": run.facts.get("started"), "last": run.facts.get("finished")}
+    return {**run.facts, **days, "runs": [run_below(run.row)]}
 
 
 def _joined(origins: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -209,67 +179,67 @@ def _joined(origins: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     entries: dict[str, dict[str, Any]] = {}
     for origin in origins:
         facts = {name: origin[name] for name in _FACTS if name in origin}
-        if not origin["runs"]:
-            continue
         entry = entries.setdefault(canonical_json(facts), {**facts, "runs": []})
         entry["runs"] = sorted([*entry["runs"], *origin["runs"]])
         for name, choose in (("first", min), ("last", max)):
             if origin.get(name) is not None:
                 entry[name] = choose(origin[name], entry.get(name, origin[name]))
-    return [entries[facts] for facts in sorted(entries)]
+    return [entries[facts] for facts in sorted(entries) if entries[facts]["runs"]]
 
 
 # --- tables of runs ------------------------------------------------------------------------------
 
 
-def _write(output: Path, runs: Sequence[_Run], methods: Methods) -> None:
+def _write(output: Path, runs: Iterable[_Run], methods: Methods) -> None:
     """Write runs.parquet, the tables of their rows, and methods.json."""
-    known = {run.row["method"]: methods.get(run.row["method"]) for run in runs}
-    facts = {label: dict(about) for label, about in known.items() if about}
-    ordered = sorted(runs, key=lambda run: _order(run.row, facts))
-    table = pa.Table.from_pylist([dict(run.row) for run in ordered], _runs_schema(ordered))
+
+    def order(run: _Run) -> tuple[Any, ...]:
+        place = [run.row[name] for name in ("dataset", "clients")]
+        method = methods.get(run.row["method"], {}).get("order", np.inf), run.row["method"]
+        return *place, natural_order(run.row["skew"]), method, run.row["seed"]
+
+    ordered = sorted(runs, key=order)
+    table = _runs_table([run.row for run in ordered])
     write_tables(output / "runs.parquet", [table], table.schema)
     for name in TABLES:
-        schema = _schema(name, ordered)
-        rows = (_named(run.row, run.table(name), schema) for run in ordered)
+        schema = _schema(name, ordered, table.select(IDENTITY).schema)
+        rows = (_named(run, run.table(name), schema) for run in ordered)
         write_tables(output / f"{name}.parquet", _groups(rows, schema), schema)
-    write_json(output / "methods.json", facts)
+    labels = {run.row["method"] for run in ordered}
+    write_json(output / "methods.json", {one: dict(methods[one]) for one in labels & {*methods}})
 
 
-def _order(row: Row, methods: Methods) -> tuple[Any, ...]:
-    """Sort runs by data set, clients, skew, method and seed."""
-    method = methods.get(row["method"], {}).get("order", np.inf), row["method"]
-    return row["dataset"], row["clients"], natural_order(row["skew"]), method, row["seed"]
-
-
-def _runs_schema(runs: Sequence[_Run]) -> pa.Schema:
-    """Return the columns of runs.parquet: identity, texts, and numbers that some run has."""
-    names = {name for run in runs for name in run.row}
-    found = pa.Table.from_pylist([{name: run.row.get(name) for name in names} for run in runs])
-    texts = [(name, pa.string()) for name in _TEXTS]
+def _runs_table(rows: Sequence[Row]) -> pa.Table:
+    """Return runs.parquet: identity, texts, and what else some run has."""
     first = [*IDENTITY, *_TEXTS]
-    others = [f for f in found.schema if f.name not in first and not pa.types.is_null(f.type)]
-    return pa.schema([*_IDENTITY_FIELDS, *texts, *sorted(others, key=lambda field: field.name)])
+    others = {name for row in rows for name in row}.difference(first)
+    columns = {
+        name: pa.array([row.get(name) for row in rows]) for name in [*first, *sorted(others)]
+    }
+    columns |= {name: columns[name].cast(pa.string()) for name in _TEXTS}
+    return pa.table({n: c for n, c in columns.items() if n in first or c.null_count < len(c)})
 
 
-def _schema(table: str, runs: Sequence[_Run]) -> pa.Schema:
+def _schema(table: str, runs: Sequence[_Run], identity: pa.Schema) -> pa.Schema:
     """Return the columns of a table: identity, what every run has, what some runs have."""
-    fields = {field.name: field.type for run in runs for field in run.fields(table)}
+    fields = {one.name: one.type for run in runs for one in run.fields(table)}
+    if table == "timings":
+        fields |= dict.fromkeys(_MEASURED, pa.float64())
     usual = [name for name in TABLES[table] if name in fields]
     names = [*usual, *sorted(fields.keys() - {*usual, *IDENTITY})]
-    return pa.schema([*_IDENTITY_FIELDS, *((name, fields[name]) for name in names)])
+    return pa.schema([*identity, *((name, fields[name]) for name in names)])
 
 
-def _named(row: Row, table: pa.Table, schema: pa.Schema) -> pa.Table:
+def _named(run: _Run, table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return a run's rows behind its identity, null in columns that the run lacks."""
+    facts = {**run.row, **run.facts}
     columns = []
-    for field in schema:
-        if field.name in IDENTITY:
-            columns.append(pa.repeat(pa.scalar(row[field.name], field.type), len(table)))
-        elif field.name in table.column_names:
-            columns.append(table[field.name].cast(field.type))
+    for one in schema:
+        if one.name in table.column_names and one.name not in IDENTITY:
+            columns.append(table[one.name].cast(one.type))
         else:
-            columns.append(pa.nulls(len(table), field.type))
+            value = facts.get(one.name) if one.name in (*IDENTITY, *_MEASURED) else None
+            columns.append(pa.repeat(pa.scalar(value, one.type), len(table)))
     return pa.table(columns, schema=schema)
 
 
@@ -299,37 +269,34 @@ def join(parts: Sequence[tuple[Path, pd.DataFrame]], output: Path) -> None:
         FileNotFoundError: A folder lacks a file.
         ValueError: A file is damaged.
     """
-    texts = [frame[IDENTITY].astype(str).agg("/".join, axis=1) for _, frame in parts]
-    _join([(folder, set(own)) for (folder, _), own in zip(parts, texts, strict=True)], output)
+    wanted = [folders_of(pa.Table.from_pandas(frame[IDENTITY])).to_pylist() for _, frame in parts]
+    _join([(folder, set(own)) for (folder, _), own in zip(parts, wanted, strict=True)], output)
 
 
 def _join(parts: Sequence[tuple[Path, Collection[str]]], output: Path) -> None:
-    """Put the runs of these identities together in one folder."""
+    """Put the runs of these folders together; they are below results/runs/{experiment}."""
     runs: list[_Run] = []
     origins: list[dict[str, Any]] = []
     methods: dict[str, Any] = {}
     for folder, wanted in parts:
-        rows = {identity: row for identity, row in _rows_of(folder).items() if identity in wanted}
-        if not rows:
-            continue
+        rows = _rows_of(folder)
         stored = {name: _Stored(folder / f"{name}.parquet") for name in TABLES}
-        runs += [_recorded(identity, row, stored) for identity, row in rows.items()]
-        done = {run_below(row) for row in rows.values()}
+        runs += [_recorded(run, rows[run], stored) for run in rows if run in wanted]
         for origin in read_json(folder / "provenance.json"):
-            origins.append({**origin, "runs": [run for run in origin["runs"] if run in done]})
+            origins.append({**origin, "runs": [run for run in origin["runs"] if run in wanted]})
         methods = {**read_json(folder / "methods.json"), **methods}
     _write(output, runs, methods)
     write_json(output / "provenance.json", _joined(origins))
 
 
 def _rows_of(folder: Path) -> dict[str, Row]:
-    """Return the rows of runs.parquet by their identity."""
-    rows: list[Row] = guarded(folder / "runs.parquet", read_parquet).to_pylist()
-    return {"/".join(str(row[name]) for name in IDENTITY): row for row in rows}
+    """Return the rows of runs.parquet by the folder of the run."""
+    table = guarded(folder / "runs.parquet", read_parquet)
+    return dict(zip(folders_of(table).to_pylist(), table.to_pylist(), strict=True))
 
 
-def _recorded(identity: str, row: Row, stored: Mapping[str, _Stored]) -> _Run:
-    return _Run(row, lambda table: stored[table].schema, lambda table: stored[table].rows(identity))
+def _recorded(run: str, row: Row, stored: Mapping[str, _Stored]) -> _Run:
+    return _Run(row, lambda table: stored[table].schema, lambda table: stored[table].rows(run))
 
 
 class _Stored:
@@ -337,38 +304,32 @@ class _Stored:
 
     def __init__(self, file: Path) -> None:
         require_unchanged(file)
-        self._parquet = guarded(file, pq.ParquetFile)
-        self.schema: pa.Schema = self._parquet.schema_arrow
+        parquet = guarded(file, pq.ParquetFile)
+        self.schema: pa.Schema = parquet.schema_arrow
         self._places = _places(file)
-        counts = [self._parquet.metadata.row_group(i).num_rows for i in range(self._groups)]
-        self._starts = np.cumsum([0, *counts])
-        self._group = lru_cache(maxsize=1)(self._parquet.read_row_group)
+        groups = range(parquet.metadata.num_row_groups)
+        self._ends = np.cumsum([0, *(parquet.metadata.row_group(i).num_rows for i in groups)])
+        self._group = lru_cache(maxsize=1)(parquet.read_row_group)
 
-    @property
-    def _groups(self) -> int:
-        return int(self._parquet.metadata.num_row_groups)
-
-    def rows(self, identity: str) -> pa.Table:
+    def rows(self, run: str) -> pa.Table:
         """Return the rows of a run."""
-        first, last = self._places.get(identity, (0, 0))
+        first, last = self._places.get(run, (0, 0))
         parts = [self.schema.empty_table()]
-        for i in range(self._groups):
-            low, high = max(first, self._starts[i]), min(last, self._starts[i + 1])
-            if low < high:
-                parts.append(self._group(i).slice(low - self._starts[i], high - low))
+        for i, (low, high) in enumerate(pairwise(self._ends)):
+            if low < last and first < high:
+                start = max(first - low, 0)
+                parts.append(self._group(i).slice(start, min(last, high) - low - start))
         return pa.concat_tables(parts)
 
 
 def _places(file: Path) -> dict[str, tuple[int, int]]:
     """Return the first row of each run in a table, and the first behind it."""
-    names = identities(guarded(file, partial(read_parquet, columns=IDENTITY)))
-    codes = names.combine_chunks().dictionary_encode()
-    indices = codes.indices.to_numpy()
-    starts = np.flatnonzero(np.diff(indices, prepend=-1))
+    table = guarded(file, partial(read_parquet, columns=IDENTITY))
+    codes = folders_of(table).combine_chunks().dictionary_encode()
+    starts = np.flatnonzero(np.diff(codes.indices.to_numpy(), prepend=-1)).tolist()
     if len(starts) > len(codes.dictionary):
         raise damaged(file, "the rows of a run do not stand together")
-    ends = np.append(starts[1:], len(indices))
-    spans = zip(starts.tolist(), ends.tolist(), strict=True)
+    spans = pairwise([*starts, len(table)])
     return dict(zip(codes.dictionary.to_pylist(), spans, strict=True))
 
 
@@ -393,23 +354,21 @@ def keep_record(summary: Path, record: Path, *, merge: bool = False) -> None:
     """
     _require_finished(summary)
     here = _rows_of(summary)
-    parts: list[tuple[Path, Collection[str]]] = [(summary, here)]
-    folders = [summary, summary.parents[1]]
+    staying: Collection[str] = ()
     # A search may have left its values in the folder before the first runs are recorded.
-    if merge and (record / "runs.parquet").is_file():
+    if merging := merge and (record / "runs.parquet").is_file():
         recorded = _rows_of(record)
-        made = {identity for identity, row in here.items() if row["status"] != NOT_RUN}
-        staying = recorded.keys() - made
-        _require_alike([recorded[one] for one in sorted(staying)], [here[one] for one in made])
-        parts = [(summary, here.keys() - staying), (record, staying)]
-        folders.append(record)
-    with _appearing(record) as partial_record:
-        _join(parts, partial_record)
-        _copy_search(summary, record, partial_record)
-        _copy_sources(folders, partial_record)
-        _write_pages(folders, partial_record)
-        files = [file.name for file in partial_record.iterdir()]
-        write_hashes(partial_record, [f for f in files if f.endswith((".parquet", ".json"))])
+        made = {run: row for run, row in here.items() if row["status"] == "ok"}
+        staying = recorded.keys() - made.keys()
+        _require_alike([recorded[run] for run in sorted(staying)], [*made.values()])
+    parts = [(summary, here.keys() - staying), (record, staying)]
+    folders = [summary, summary.parents[1], record]
+    with _appearing(record) as new:
+        _join(parts if merging else parts[:1], new)
+        _copy_sources(summary, folders if merging else folders[:2], record, new)
+        _write_pages(folders[::2] if merging else folders[:1], new)
+        names = [file.name for file in new.iterdir() if file.suffix in (".parquet", ".json")]
+        write_hashes(new, names)
 
 
 def _require_finished(summary: Path) -> None:
@@ -419,11 +378,9 @@ def _require_finished(summary: Path) -> None:
             f"there is no summary of {summary.name!r} in {summary}: run the experiment first"
             f"{hint(summary.name, known) if known else ''}"
         )
-    failed = {run: error for run, error in failed_runs(summary).items() if error != NOT_RUN}
-    for run, error in failed.items():
-        raise ValueError(
-            f"{len(failed)} run(s) of {summary.name!r} failed, the first is {run}: {error}"
-        )
+    failed = [f"{run}: {why}" for run, why in failed_runs(summary).items() if why != NOT_RUN]
+    if failed:
+        raise ValueError(f"{len(failed)} run(s) of {summary.name!r} failed, first {failed[0]}")
 
 
 def _require_alike(staying: Sequence[Row], made: Sequence[Row]) -> None:
@@ -443,17 +400,16 @@ def _require_alike(staying: Sequence[Row], made: Sequence[Row]) -> None:
 
 
 def _shared(row: Row) -> dict[tuple[str, ...], Any]:
-    """Return what a run shares: owner and name → value."""
+    """Return what a run has in common with others: owner and name → value."""
     config = json.loads(row["config"])
     skew, scenario = split_setting(row["skew"])
     training = config.get("training", {})
-    all_runs = {k: v for k, v in config.items() if k not in (*_OF_A_RUN, *_OF_A_METHOD, "training")}
-    of_method = {name: config.get(name) for name in (*_OF_A_METHOD, "training")}
+    own = (*_OF_A_RUN, *_OF_A_METHOD)
     division = (row["dataset"], str(row["clients"]), skew, str(row["seed"]))
     return {
-        (scenario, ""): all_runs,
+        (scenario, ""): {k: v for k, v in config.items() if k not in own},
         (scenario, "training"): {k: v for k, v in training.items() if k not in _OWN_TRAINING},
-        (scenario, row["method"], ""): of_method,
+        (scenario, row["method"], ""): {name: config.get(name) for name in _OF_A_METHOD},
         (scenario, row["method"], "source_hash"): row["source_hash"],
         (str(config.get("backbone")), "backbone_hash"): row["backbone_hash"],
         (*division, "partition_hash"): row["partition_hash"],
@@ -475,36 +431,32 @@ def _appearing(folder: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _copy_search(summary: Path, former: Path, record: Path) -> None:
-    """Copy what a search found: here, or else for the former record."""
-    results, name = summary.parents[1], summary.name
-    places = {
-        "search.json": (summary / "search.json", former / "search.json"),
-        "tuned.yaml": (results / f"search/{name}.tuned.yaml", former / "tuned.yaml"),
-    }
-    for target, sources in places.items():
-        for source in [source for source in sources if source.is_file()][:1]:
-            shutil.copyfile(source, record / target)
+def _copy_sources(summary: Path, folders: Sequence[Path], former: Path, record: Path) -> None:
+    """Copy what a search found, partitions of the lowest seed, and the facts of backbones.
 
-
-def _copy_sources(folders: Sequence[Path], record: Path) -> None:
-    """Copy partitions of the lowest seed, if there are any, and the facts of backbones."""
+    Of each the first that is there; only those of backbones must be. The former record may have
+    values of a search without any run.
+    """
     rows = [*_rows_of(record).values()]
     seed = min(row["seed"] for row in rows)
     places = [{**row, "skew": split_setting(row["skew"])[0], "seed": seed} for row in rows]
-    partitions = {f"partitions/{DIVISION.format_map(place)}" for place in places}
     configs = [json.loads(row["config"]) for row in rows if row["status"] == "ok"]
     names = {config.get("backbone") for config in configs} - {None}
     backbones = {f"backbones/{name}.json" for name in names}
-    for file in sorted(partitions | backbones):
-        found = [folder / file for folder in folders if (folder / file).is_file()]
-        if not found and file in backbones:
-            raise FileNotFoundError(
-                f"{folders[1] / file} is missing, which says what the backbone is; pretrain it anew"
-            )
-        if found:
-            (record / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(found[0], record / file)
+    shared = backbones.union(f"partitions/{DIVISION.format_map(place)}" for place in places)
+    tuned = summary.parents[1] / f"search/{summary.name}.tuned.yaml"
+    sources = {
+        "search.json": [summary / "search.json", former / "search.json"],
+        "tuned.yaml": [tuned, former / "tuned.yaml"],
+        **{name: [folder / name for folder in folders] for name in shared},
+    }
+    for name, files in sources.items():
+        file = next(filter(Path.is_file, files), None)
+        if file is not None:
+            (record / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, record / name)
+        elif name in backbones:
+            raise FileNotFoundError(f"{files[1]} is missing; pretrain the backbone anew")
 
 
 def _write_pages(folders: Sequence[Path], record: Path) -> None:

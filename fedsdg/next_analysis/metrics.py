@@ -149,8 +149,9 @@ def metric(
     reads: str = "",
     exact: bool = False,
     groups: bool = False,
+    name: str = "",
 ) -> Callable[[Number], Number]:
-    """Enter a function of a run's rows as a metric of the function's name.
+    """Enter a function of a run's rows as a metric.
 
     Args:
         title: Its name in print.
@@ -160,6 +161,7 @@ def metric(
             are null are left out, and runs that lack one.
         exact: Whether it is counted, so that a single seed decides about it.
         groups: Enter it over groups of clients as well, as ``{name}_a`` and ``{name}_b``.
+        name: Its name; that of the function by default.
 
     Returns:
         A decorator that leaves the function as it is.
@@ -167,30 +169,18 @@ def metric(
     Raises:
         ValueError: A metric of this package has the name.
     """
+    columns = ("round", *reads.split(), *(["conflicts"] if groups else []))
 
     def enter(number: Number) -> Number:
-        _enter(number.__name__, number, title, unit, table, reads, exact, groups)
+        called = name or number.__name__
+        if called in _OWN:
+            raise ValueError(f"there is a metric {called!r} already; give yours another name")
+        for group, tail in (GROUPS if groups else {"": ""}).items():
+            of_group = partial(_of_group, number, group) if group else number
+            METRICS[called + group] = Metric(title + tail, unit, of_group, table, columns, exact)
         return number
 
     return enter
-
-
-def _enter(
-    name: str,
-    number: Number,
-    title: str,
-    unit: str = "",
-    table: str = "clients",
-    reads: str = "",
-    exact: bool = False,
-    groups: bool = False,
-) -> None:
-    if name in _OWN:
-        raise ValueError(f"there is a metric {name!r} already; give yours another name")
-    columns = ["round", *reads.split(), "conflicts"] if groups else ["round", *reads.split()]
-    for group, tail in (GROUPS if groups else {"": ""}).items():
-        of_group = partial(_of_group, number, group) if group else number
-        METRICS[name + group] = Metric(title + tail, unit, of_group, table, tuple(columns), exact)
 
 
 def _of_group(number: Number, group: str, rows: pd.DataFrame) -> float:
@@ -212,13 +202,6 @@ def change(rows: pd.DataFrame) -> float:
     last = _after(rows, 3 / 4)
     third = _after(rows, 1 / 2).drop(last.index)
     return 100 * (last["accuracy"].mean() - third["accuracy"].mean())
-
-
-@metric("swing between evaluations", "points", table="rounds", reads="accuracy_shared")
-def swing(rows: pd.DataFrame) -> float:
-    """Return the mean |change| of the shared model between evaluations of the last half."""
-    late = _after(rows, 1 / 2)["accuracy_shared"]
-    return 100 * float(late.diff().abs().mean()) if len(late) > 2 else np.nan
 
 
 # --- gates and private parts ---------------------------------------------------------------------
@@ -260,10 +243,6 @@ def _open(gates: np.ndarray) -> np.ndarray:
     return 100 * (gates > 0.9).mean(axis=1)
 
 
-def _extreme(gates: np.ndarray) -> np.ndarray:
-    return _closed(gates) + _open(gates)
-
-
 def _over_clients(column: str, number: Callable[[np.ndarray], np.ndarray]) -> Number:
     return lambda rows: _per_client(rows, column, number).mean()
 
@@ -274,17 +253,11 @@ for _name, _column, _of_blocks, _title, _unit in (
     ("gates_closed", "gates", _closed, "gates below 0.1", "%"),
     ("gates_middle", "gates", _middle, "gates in [0.4, 0.6]", "%"),
     ("gates_open", "gates", _open, "gates above 0.9", "%"),
-    ("gates_extreme", "gates", _extreme, "gates below 0.1 or above 0.9", "%"),
     ("private_share", "private_shares", _mean, "private share", ""),
-    ("share_spread", "private_shares", _spread, "spread of private shares over blocks", ""),
     ("private_ratio", "private_ratio", _mean, "‖θ_p‖ / ‖θ_g‖", ""),
 ):
     _number = _over_clients(_column, _of_blocks)
-    _enter(_name, _number, _title, _unit, reads=f"client val_accuracy {_column}", groups=True)
-
-
-def _first(rows: pd.DataFrame, column: str) -> float:
-    return float(rows[column].to_numpy()[rows["round"].argmin()])
+    metric(_title, _unit, reads=f"client val_accuracy {_column}", groups=True, name=_name)(_number)
 
 
 def _late(rows: pd.DataFrame, column: str) -> float:
@@ -295,19 +268,13 @@ def _largest(rows: pd.DataFrame, column: str) -> float:
     return float(rows[column].max())
 
 
-for _column in ("gate_penalty", "private_penalty"):
-    for _when, _pick in (("first", _first), ("late", _late), ("largest", _largest)):
-        _title = f"{_column.replace('_', ' ')}, {_when}"
-        _number = partial(_pick, column=_column)
-        _enter(f"{_column}_{_when}", _number, _title, table="rounds", reads=_column)
-
-
-@metric("ρ of gates with local steps", reads="client val_accuracy local_steps gates")
-def gates_and_steps(rows: pd.DataFrame) -> float:
-    """Return Spearman's ρ over clients between mean gate and local steps taken."""
-    gates = _per_client(rows, "gates", _mean)
-    steps = rows.groupby("client")["local_steps"].sum()
-    return _rank_correlation(gates, steps.reindex(gates.index))
+for _name, _over_rounds, _column, _title in (
+    ("gate_penalty_late", _late, "gate_penalty", "Σ m, last quarter"),
+    ("private_penalty_late", _late, "private_penalty", "‖θ_p‖², last quarter"),
+    ("private_penalty_largest", _largest, "private_penalty", "‖θ_p‖², largest"),
+):
+    _number = partial(_over_rounds, column=_column)
+    metric(_title, table="rounds", reads=_column, name=_name)(_number)
 
 
 # --- weights and credit --------------------------------------------------------------------------
@@ -328,21 +295,10 @@ def relative_weights(rows: pd.DataFrame) -> pd.Series:
     return rows["weight"] * cohorts[rows["round"]]
 
 
-def _weight_b(rows: pd.DataFrame, after: float, until: float) -> float:
-    """Return the mean relative weight of clients in conflict in a part of the rounds."""
-    progress = rows["round"] / rows["round"].max()
-    wanted = rows["conflicts"].eq(True) & (progress > after) & (progress <= until)
-    return float(relative_weights(rows)[wanted].mean())
-
-
-for _name, _when, _from, _until in (
-    ("weight_b", "", 0, 1),
-    ("weight_b_first", ", first quarter", 0, 1 / 4),
-    ("weight_b_last", ", last quarter", 3 / 4, 1),
-):
-    _title = f"weight of clients that conflict (1: equal){_when}"
-    _number = partial(_weight_b, after=_from, until=_until)
-    _enter(_name, _number, _title, reads="weight conflicts")
+@metric("weight of clients that conflict (1: equal)", reads="weight conflicts")
+def weight_b(rows: pd.DataFrame) -> float:
+    """Return the mean relative weight of the clients in conflict."""
+    return float(relative_weights(rows)[rows["conflicts"].eq(True)].mean())
 
 
 @metric("effective clients", "%", reads="weight")
@@ -367,7 +323,8 @@ for _name in ("weight", "alignment", "credibility", "contribution", "shapley_est
     for _column in ("noise_rate", "shapley"):
         _number = partial(_credit, credit=_name, yardstick=_column)
         _title = f"ρ of {_name.replace('_', ' ')} with {_column.replace('_', ' ')}"
-        _enter(f"{_name}_by_{_column}", _number, _title, reads=f"client {_name} {_column}")
+        _reads = f"client {_name} {_column}"
+        metric(_title, reads=_reads, name=f"{_name}_by_{_column}")(_number)
 
 
 # --- detection of attackers ----------------------------------------------------------------------
@@ -439,47 +396,20 @@ def _stored(rows: pd.DataFrame, columns: list[str], unit: float) -> float:
 
 for _name, _title, _unit, _columns, _size in (
     ("megabytes", "sent, both ways", "MB", "bytes_up bytes_down", 1e6),
-    ("megabytes_up", "sent by clients", "MB", "bytes_up", 1e6),
-    ("megabytes_down", "sent to clients", "MB", "bytes_down", 1e6),
     ("client_storage", "kept by a client between rounds", "kB", "client_storage_bytes", 1e3),
     ("communicated_parameters", "parameters sent", "", "communicated_parameters", 1),
     ("private_parameters", "parameters kept by a client", "", "private_parameters", 1),
     ("personal_steps", "steps for what clients keep", "thousand", "personal_steps", 1e3),
-    ("degenerate_rounds", "rounds without alignment", "rounds", "degenerate_rounds", 1),
 ):
     _number = partial(_stored, columns=_columns.split(), unit=_size)
-    _enter(_name, _number, _title, _unit, "runs", _columns, exact=True)
-
-
-@metric(
-    "parameters kept over parameters sent",
-    table="runs",
-    reads="private_parameters communicated_parameters",
-    exact=True,
-)
-def private_size(rows: pd.DataFrame) -> float:
-    """Return the size of what a client keeps over that of what it sends."""
-    return float((rows["private_parameters"] / rows["communicated_parameters"]).iloc[0])
-
-
-def _timed(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return all rounds but the first, which loads and compiles what others only use."""
-    return rows[rows["round"] > 1]
+    metric(_title, _unit, table="runs", reads=_columns, exact=True, name=_name)(_number)
 
 
 @metric("seconds of one aggregation", "ms", table="timings", reads="aggregate_seconds")
 def aggregation_ms(rows: pd.DataFrame) -> float:
     """Return the mean over rounds of the server's step."""
-    return 1000 * float(_timed(rows)["aggregate_seconds"].mean())
-
-
-@metric(
-    "aggregation over training time", "%", table="timings", reads="aggregate_seconds train_seconds"
-)
-def aggregation_share(rows: pd.DataFrame) -> float:
-    """Return seconds of aggregation over seconds of training."""
-    sums = _timed(rows)[["aggregate_seconds", "train_seconds"]].sum()
-    return 100 * float(sums["aggregate_seconds"] / sums["train_seconds"])
+    timed = rows.loc[rows["round"] > 1, "aggregate_seconds"]  # the first loads and compiles
+    return 1000 * float(timed.mean())
 
 
 def _total(rows: pd.DataFrame, column: str) -> float:
@@ -490,19 +420,14 @@ def _total(rows: pd.DataFrame, column: str) -> float:
 SUMS = ("idle_seconds", "arrived", "late", "discarded", "passed_over", "dropped", "out_of_time")
 for _column in (*SUMS, "local_steps"):
     _number = partial(_total, column=_column)
-    _enter(_column, _number, _column.replace("_", " "), table="rounds", reads=_column)
+    metric(_column.replace("_", " "), table="rounds", reads=_column, name=_column)(_number)
 for _name, _table, _title, _unit in (
     ("wall_seconds", "timings", "seconds of a run", "s"),
     ("peak_rss_mb", "timings", "peak memory", "MB"),
     ("simulated_seconds", "rounds", "simulated time", "s"),
 ):
-    _enter(_name, partial(_largest, column=_name), _title, _unit, _table, _name)
-
-
-@metric("step minus the honest clients' mean", table="rounds", reads="honest_distance")
-def honest_distance(rows: pd.DataFrame) -> float:
-    """Return the median over rounds of ‖step − mean of the honest updates‖."""
-    return float(rows["honest_distance"].median())
+    _number = partial(_largest, column=_name)
+    metric(_title, _unit, table=_table, reads=_name, name=_name)(_number)
 
 
 #: The metrics of this package, which others do not replace.
