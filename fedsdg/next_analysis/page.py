@@ -49,7 +49,7 @@ _CURVES = ("accuracy", "accuracy_a", "accuracy_b", "accuracy_shared")
 #: Rows whose curves are shown before anybody chooses, beside the best four of the first cell.
 _DRAWN = ("fedsdg", "fedavg-uniform")
 #: Colours of methods that have none in the figures.
-_SHADES = ("#5e3c99", "#1b7837", "#d6604d", "#bf812d", "#2c7fb8")
+_SHADES = ("#d6604d", "#2c7fb8", "#bf812d", "#1b7837", "#c51b7d")
 _PUBLISHED = "Every method was tuned by one rule and met the same clients, rounds and seeds."
 _MAP = (
     "Regret: points below the best method of a setting, the best chosen on the other seeds. "

@@ -148,7 +148,7 @@ function chart(host, lines, xTitle) {
       element("circle", { cx: endX, cy: endY, r: strong ? 3 : 1, fill: colour })));
     if (!strong) continue;
     free = Math.max(free + 14, endY + 4);
-    const room = Math.floor((width - endX - 8) / 6.6);
+    const room = Math.floor((width - endX - 8) / 6.2);
     const name = title.length > room ? `${title.slice(0, room - 1)}…` : title;
     svg.append(element("text", { x: endX + 8, y: free, fill: colour }, name));
   }
