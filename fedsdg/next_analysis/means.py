@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -138,12 +139,12 @@ def seeds(numbers: pd.DataFrame) -> str:
 def failures(record: Record) -> tuple[str, ...]:
     """Return a note for each reason why runs failed or were not run, with methods and cells."""
     lost = record.runs[record.runs["status"] != "ok"]
+    counts: Counter[tuple[str, str]] = Counter()
+    for run in lost.to_dict("records"):
+        error = str(run["error"] or "").partition("\n")[0][:160]
+        why = f"failed ({error})" if run["status"] == "failed" else run["status"]
+        counts[why, f"{method_title(run['method'])}, {cell_title(run['cell'])}"] += 1
     notes: dict[str, list[str]] = {}
-    for (method, cell), runs in lost.groupby(["method", "cell"], sort=False):
-        first = runs.iloc[0]
-        error = str(first["error"] or "").partition("\n")[0][:160]
-        why = f"failed ({error})" if first["status"] == "failed" else first["status"]
-        notes.setdefault(why, []).append(
-            f"{method_title(str(method))}, {cell_title(str(cell))} ({len(runs)})"
-        )
+    for (why, line), count in counts.items():
+        notes.setdefault(why, []).append(f"{line} ({count})")
     return tuple(f"{why}: {'; '.join(lines)}" for why, lines in notes.items())

@@ -1,0 +1,228 @@
+"""Tables of made-up records, whose numbers are known, and of the committed ones."""
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from fedsdg.next_analysis.layout import Table, points
+from fedsdg.next_analysis.metrics import METRICS, metric
+from fedsdg.next_analysis.records import record, records
+from fedsdg.next_analysis.tables import TABLES, losses, paired, regret, table
+from tests.next_analysis.small import ACCURACY, config, rows_of, run_row, write_record
+
+ROOT = Path(__file__).parents[2]
+RECORDS = ROOT / "results/reference"
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    return write_record(tmp_path_factory.mktemp("records") / "small")
+
+
+def number(made, method, metric, at="selected", **where):
+    rows = made.numbers
+    keys = {"method": method, "metric": metric, "at": at} | where
+    for name, value in keys.items():
+        rows = rows[rows[name] == value]
+    (row,) = rows.to_dict("records")
+    return row
+
+
+def test_main_has_means_and_intervals_of_scipy(small):
+    made = table("main", small)
+    row = number(made, "fedsdg", "accuracy")
+    expected = stats.t.interval(0.95, 4, 92.0, stats.sem(ACCURACY["fedsdg"]))
+    assert (row["n"], row["mean"]) == (5, pytest.approx(92))
+    assert (row["low"], row["high"]) == pytest.approx(expected)
+    assert number(made, "fedsdg", "accuracy", "end")["mean"] == pytest.approx(91)
+    change = number(made, "fedsdg", "change", "")
+    assert change["mean"] == pytest.approx(92 / 4)
+    assert list(made.numbers)[:5] == ["experiment", "cell", "method", "metric", "at"]
+    line = made.text.loc["fedsdg"]
+    assert line["all clients"] == "**92.0 ± 2.0**"
+    assert line["change over the last half (points)"].startswith("+23.0 [")
+
+
+def test_an_oracle_is_marked_and_never_the_best(small):
+    line = table("main", small).text.loc["known"]
+    assert line["Method"] == "Known clusters ‡"
+    assert line["all clients"] == "99.0 ± 0.0"
+
+
+def test_failed_runs_are_notes(tmp_path):
+    rows = rows_of({"fedsdg": (90, 91, 92, 93, 94)})
+    rows[0] |= {"status": "failed", "error": "loss is NaN\n  in round 3"}
+    rows[1] |= {"status": "not run"}
+    made = table("main", write_record(tmp_path / "small", rows))
+    assert number(made, "fedsdg", "accuracy")["n"] == 3
+    assert "±" not in made.text.loc["fedsdg"]["all clients"]
+    notes = ("failed (loss is NaN): FedSDG, IID, half (1)", "not run: FedSDG, IID, half (1)")
+    assert made.notes == notes
+
+
+def test_differences_are_paired_by_seed(small):
+    made = table("differences", small)
+    gaps = np.subtract(ACCURACY["fedsdg"], ACCURACY["fedavg-uniform"])
+    row = number(made, "fedsdg", "accuracy", rival="fedavg-uniform")
+    expected = stats.t.interval(0.95, 4, gaps.mean(), stats.sem(gaps))
+    assert (row["low"], row["high"]) == pytest.approx(expected)
+    shown = made.text.loc["fedavg-uniform"]
+    assert shown["all clients"] == points(row)
+    assert shown["FedSDG minus"] == "FedAvg (uniform)"
+    backwards = paired(small, ["accuracy"], "fedavg-uniform").query("rival == 'fedsdg'")
+    assert backwards["mean"].to_numpy() == pytest.approx([-row["mean"]] * 2)
+
+
+def test_cost_counts_until_the_target(small):
+    made = table("cost", small)
+    assert number(made, "fedsdg", "megabytes", "")["mean"] == 3
+    # 95 % of 82 is 77.9: smoothed over three, FedSDG has 92 · (2 + 3 + 4) / 12 = 69 at most.
+    assert "rounds_to_target" not in set(made.numbers.query("method == 'fedsdg'")["metric"])
+    assert made.text.loc["fedsdg"]["seconds of a run (s)"] == "7"
+
+
+def test_a_target_is_reached_at_an_evaluation(tmp_path):
+    easy = {"fedsdg": (98.0,) * 5, "fedavg-uniform": (60.0,) * 5}
+    made = table("cost", write_record(tmp_path / "small", rows_of(easy)))
+    # The target is 57; smoothed accuracies of FedSDG: 24.5, 36.75, 49, 73.5.
+    assert number(made, "fedsdg", "rounds_to_target", "")["mean"] == 40
+    assert number(made, "fedsdg", "steps_to_target", "")["mean"] == 400
+    assert number(made, "fedsdg", "megabytes_to_target", "")["mean"] == 4
+
+
+def test_settings_tell_searched_from_set(tmp_path):
+    best = {"parameters": {"eta_g": 0.001}, "score": 0.9, "trial": 0}
+    found = {"best": best, "expected_best": [0.8, 0.9], "failed": 1, "edges": {"eta_g": "low"}}
+    search = {"methods": {"fedsdg": found}, "seeds": [100], "skews": ["iid@half"]}
+    small = write_record(tmp_path / "small", search=search)
+    made = table("settings", small)
+    origins = made.numbers.set_index(["method", "key"])["origin"]
+    assert origins["fedsdg", "training.eta_g"] == "searched"
+    assert origins["fedavg-uniform", "training.eta_g"] == "set"
+    assert origins["fedsdg", "training.epochs"] == "fixed"
+    assert made.text.loc["fedsdg"]["searched"] == "η_g = 0.001"
+    tuned = table("tuning", small)
+    (row,) = tuned.numbers.to_dict("records")
+    assert (row["trials"], row["failed"], row["score"], row["mean"]) == (2, 1, 90, 80)
+    assert tuned.text.loc["fedsdg"]["at an edge"] == "η_g low"
+
+
+def attacked(cell, accuracy, share, **conditions):
+    attack = {"type": "sign-flip", "share": share}
+    facts = {"skew": cell, "config": config("fedsdg", attack=attack, **conditions)}
+    return [run_row("fedsdg", seed, value, **facts) for seed, value in enumerate(accuracy)]
+
+
+def test_attacks_are_compared_with_the_same_runs_without(tmp_path):
+    rows = attacked("iid@none", (90, 91, 92, 93, 94), 0.0)
+    rows += attacked("iid@sign-flip~0.2", (80, 82, 82, 84, 84), 0.2)
+    rows += attacked("iid@noisy", (10, 10, 10, 10, 10), 0.0, label_noise={"high": 0.6})
+    small = write_record(tmp_path / "small", rows)
+    lost = losses(small).query("at == 'selected'").to_dict("records")
+    assert [(row["cell"], row["clean"]) for row in lost] == [("iid@sign-flip~0.2", "iid@none")]
+    assert lost[0]["mean"] == pytest.approx(9.6)
+    blocks = dict(table("attacks", small).blocks())
+    assert list(blocks) == ["no attackers, IID", "sign-flip, IID"]
+    assert blocks["sign-flip, IID"].loc["fedsdg"]["20 %, lost"].startswith("+9.6 [")
+
+
+def test_a_sweep_holds_all_else_fixed(tmp_path):
+    rows = []
+    for epochs in (1, 10, 2):
+        for rate in (0.1, 0.2):
+            plan = json.loads(config("fedsdg")) | {"training": {"eta_g": rate, "epochs": epochs}}
+            label = f"fedsdg-{epochs}-{rate}"
+            value = epochs + 100 * rate
+            facts = {"type": "fedsdg", "config": json.dumps(plan)}
+            rows += [run_row(label, seed, value, **facts) for seed in range(2)]
+    made = table("sweeps", write_record(tmp_path / "small", rows))
+    block = dict(made.blocks())["e: all clients"]
+    assert list(block) == ["Method", "1", "2", "10"]
+    assert block.iloc[0].tolist()[1:] == ["11.0", "12.0", "20.0"]
+    assert block.iloc[1, 0].endswith(", η_g = 0.2")
+
+
+def test_regret_is_measured_against_a_best_chosen_elsewhere(small):
+    made = regret([small])
+    row = number(made, "fedavg-uniform", "regret")
+    gaps = np.subtract(ACCURACY["fedsdg"], ACCURACY["fedavg-uniform"])
+    assert (row["mean"], row["tied"], row["oracle"]) == (pytest.approx(gaps.mean()), False, False)
+    assert number(made, "known", "regret")["oracle"]
+    assert made.text.loc["fedsdg"]["small, IID, half"].startswith("**0.0")
+
+
+def test_a_metric_of_a_user_has_a_table(small, monkeypatch):
+    monkeypatch.setattr("fedsdg.next_analysis.metrics.METRICS", METRICS)
+
+    @metric("rounds, twice", table="rounds", reads="local_steps")
+    def twice(rows):
+        return 2 * len(rows)
+
+    try:
+        assert number(table("twice", small), "fedsdg", "twice", "")["mean"] == 8
+    finally:
+        del METRICS["twice"]
+
+
+def test_an_unknown_table_is_named_with_the_nearest(small):
+    with pytest.raises(ValueError, match="no table or metric 'mian'; did you mean 'main'"):
+        table("mian", small)
+
+
+def test_every_format_says_the_same(small, tmp_path):
+    made = table("main", small)
+    files = {file.suffix: file.read_text() for file in made.write(tmp_path)}
+    read = pd.read_csv(io.StringIO(files[".csv"]))
+    assert read["mean"].to_numpy() == pytest.approx(made.numbers["mean"].to_numpy(), rel=1e-5)
+    assert "**92.0 ± 2.0**" in files[".md"]
+    assert r"\textbf{92.0 ± 2.0}" in files[".tex"]
+    assert [file.suffix for file in made.write(tmp_path / "record", tex=False)] == [".csv", ".md"]
+
+
+def test_special_characters_are_escaped():
+    text = pd.DataFrame({"Method": ["a_b | 5 % & c~d"]}, index=["a"])
+    made = Table("odd", "A caption.", pd.DataFrame({"x": [1e-17, 1234567.0]}), text)
+    assert r"a\_b \| 5 % & c\~d" in made.markdown()
+    assert r"a\_b | 5 \% \& c\textasciitilde{}d" in made.latex()
+    assert made.csv() == "x\n0\n1.23457e+06\n"
+
+
+def test_rows_of_some_methods(small):
+    lines = table("main", small).rows(["fedavg-uniform", "fedsdg"]).splitlines()
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["FedAvg (uniform)", "FedSDG"]
+    with pytest.raises(ValueError, match="no line of 'fedsgd'; did you mean 'fedsdg'"):
+        table("main", small).rows(["fedsgd"])
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_records_without_data_give_empty_tables(name):
+    made = table(name, record(RECORDS / "drift"))
+    assert made.csv() and made.markdown() and made.latex()
+    assert "nan" not in made.markdown()
+
+
+def test_every_table_that_a_record_shows_has_numbers():
+    from fedsdg.next_analysis.render import shown
+
+    for recorded in records(RECORDS):
+        tables, _ = shown(recorded)
+        assert tables, recorded.name
+
+
+@pytest.mark.parametrize("experiment", ["cross-needs", "cross-label-skew"])
+def test_numbers_are_those_of_the_first_edition(experiment):
+    """first_edition.csv has means and differences as its last commit printed them."""
+    expected = pd.read_csv(Path(__file__).with_name("first_edition.csv"))
+    expected = expected[expected["experiment"] == experiment].fillna({"rival": ""})
+    made = [table(name, record(RECORDS / experiment)).numbers for name in ("main", "differences")]
+    numbers = pd.concat(made).fillna({"rival": ""})
+    keys = ["experiment", "cell", "method", "rival", "metric", "at"]
+    both = expected.merge(numbers, "left", keys, suffixes=("", " now"))
+    assert len(both) == len(expected) > 200
+    for was, now in ((both["mean"], both["mean now"]), (both["half"], both["mean"] - both["low"])):
+        assert now.to_numpy() == pytest.approx(was.to_numpy(), rel=1e-5, abs=1e-4)
