@@ -1,378 +1,414 @@
-"""Figures: four ways to draw a tidy frame, and the figures that are drawn by them.
+"""Figures of an experiment: functions from a record to the frame that is drawn.
 
-Colours, markers and order of methods are declared once. Every figure is written as PDF, SVG and
-PNG with the numbers that it shows (.csv) and their sources (.json).
+``figure`` enters a function in ``FIGURES`` with the way it is drawn (see ``drawing``). Its
+docstring is the caption, in which ``{method}`` stands for the only method of the frame. A frame
+without rows is no figure: nothing is written. matplotlib is imported only to draw.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from fedsdg.next_analysis.metrics import METRICS, values
-from fedsdg.next_analysis.names import cell_title, method_order, method_title
-from fedsdg.next_analysis.records import KEY, Record
+from fedsdg.files import hint, sha256_file, write_bytes
+from fedsdg.files.records import read_parquet
+from fedsdg.next_analysis.means import heading, means, personal
+from fedsdg.next_analysis.metrics import METRICS, relative_weights, values
+from fedsdg.next_analysis.names import cell_title, method_order, method_title, natural_order
+from fedsdg.next_analysis.records import KEY, RUN, Record
 from fedsdg.next_analysis.statistics import interval
-from fedsdg.next_analysis.tables import MISSING, difference, losses, regrets, tidy
+from fedsdg.next_analysis.tables import losses, paired, regrets, subject
 
-#: Okabe and Ito's colours, readable by the colour-blind; black for the subject.
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442")
-_MARKERS = "osD^vPX"
-_GREY = "#b0b0b0"
-_STYLE = {
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "svg.hashsalt": "fedsdg",
-    "svg.fonttype": "none",
-    "pdf.fonttype": 42,
-    "figure.dpi": 200,
-    "figure.constrained_layout.use": True,
-    "legend.frameon": False,
-    "axes.grid": True,
-    "grid.color": "#e5e5e5",
-    "axes.axisbelow": True,
-    "savefig.bbox": "tight",
-}
+#: The reading that figures show.
+AT = ("selected",)
+#: Fewest values that make a curve; most methods whose gates are shown; most classes with a row.
+LEAST_POINTS, MOST_GATED, MOST_CLASSES = 3, 8, 20
 
-
-def look(merit: pd.Series, subject: str = "fedsdg", most: int = 6) -> dict[str, dict]:
-    """Return colour and marker of every label: the subject, FedAvg and the best; others are grey."""
-    order = sorted(merit.index, key=lambda m: (m != subject, m != "fedavg", -merit[m]))
-    styles = {}
-    for i, label in enumerate(order):
-        colour = "black" if label == subject else _COLOURS[i - 1] if i <= most else _GREY
-        styles[label] = {
-            "color": colour,
-            "marker": _MARKERS[i % len(_MARKERS)] if i <= most else "",
-        }
-    return styles
-
-
-def panels(frame: pd.DataFrame, by: str, height: float, width: float = 3.2) -> tuple[Figure, dict]:
-    """Return a figure and an axes for every value of a column."""
-    keys = list(dict.fromkeys(frame[by]))
-    figure = Figure(figsize=(width * len(keys), height))
-    axes = figure.subplots(1, len(keys), squeeze=False, sharey=True)[0]
-    return figure, dict(zip(keys, axes, strict=True))
-
-
-def dots(frame: pd.DataFrame, *, mark: str, label: str, by: str = "cell") -> Figure:
-    """Draw means with intervals: a line per method, best on top, a dot per value of ``mark``."""
-    order = frame.groupby("method")["mean"].min().sort_values().index
-    figure, axes = panels(frame, by, 0.7 + 0.15 * len(order))
-    for key, panel in axes.items():
-        for (value, own), colour, marker in zip(
-            frame[frame[by] == key].groupby(mark, sort=False), _COLOURS, _MARKERS
-        ):
-            own = own.set_index("method").reindex(order)
-            ends = [(own["mean"] - own["low"]).fillna(0), (own["high"] - own["mean"]).fillna(0)]
-            y = np.arange(len(order))
-            panel.errorbar(
-                own["mean"], y, xerr=ends, fmt=marker, ms=3, lw=1, color=colour, label=_title(value)
-            )
-        panel.set(title=cell_title(key), xlabel=label, ylim=(-1, len(order)))
-        panel.set_yticks(range(len(order)), [method_title(m) for m in order])
-    figure.legend(*panel.get_legend_handles_labels(), loc="outside lower center")
-    return figure
-
-
-def _title(value: str) -> str:
-    return METRICS[value].title if value in METRICS else str(value)
-
-
-def heat_map(
-    frame: pd.DataFrame, *, x: str, y: str, value: str, label: str, full: float, bold: str = ""
-) -> Figure:
-    """Draw numbers as colours with the number in each field; rows are sorted by their worst."""
-    wide = frame.pivot(index=y, columns=x, values=value)[[*dict.fromkeys(frame[x])]]
-    wide = wide.loc[wide.max(axis=1).sort_values().index]
-    strong = (
-        frame.pivot(index=y, columns=x, values=bold).reindex_like(wide)
-        if bold
-        else wide.notna() & False
-    )
-    figure = Figure(figsize=(2.4 + 1.2 * wide.shape[1], 0.8 + 0.17 * len(wide)))
-    panel = figure.subplots()
-    image = panel.imshow(wide, cmap="OrRd", vmin=0, vmax=full, aspect="auto")
-    for (i, j), number in np.ndenumerate(wide.to_numpy()):
-        text = MISSING if np.isnan(number) else f"{number:.1f}".replace("-", "−")
-        weight = "bold" if strong.iat[i, j] is True or strong.iat[i, j] == True else "normal"  # noqa: E712
-        panel.text(
-            j,
-            i,
-            text,
-            ha="center",
-            va="center",
-            weight=weight,
-            color="white" if number > 0.6 * full else "black",
-        )
-    panel.set_xticks(range(wide.shape[1]), wide.columns)
-    panel.xaxis.tick_top()
-    panel.set_yticks(range(len(wide)), wide.index)
-    panel.grid(False)
-    figure.colorbar(image, label=label, shrink=0.6)
-    return figure
-
-
-def curves(
-    frame: pd.DataFrame,
-    *,
-    x: str,
-    label: str,
-    line: str = "method",
-    by: str = "cell",
-    log: bool = False,
-) -> Figure:
-    """Draw means over ``x`` with bands, a panel per value of ``by``; names stand in the legend."""
-    figure, axes = panels(frame, by, 2.8)
-    styles = look(frame[frame[x] == frame[x].max()].groupby(line)["mean"].mean())
-    for key, panel in axes.items():
-        for name, own in frame[frame[by] == key].groupby(line, sort=False):
-            own, style = own.sort_values(x), styles[name]
-            lead = style["color"] != _GREY
-            panel.plot(
-                own[x],
-                own["mean"],
-                **style,
-                ms=3,
-                lw=1.4 if lead else 0.6,
-                markevery=0.2,
-                label=method_title(name) if lead else None,
-                zorder=2 + lead,
-            )
-            if lead and own["low"].notna().any():
-                panel.fill_between(
-                    own[x], own["low"], own["high"], color=style["color"], alpha=0.12, lw=0
-                )
-        panel.set(title=cell_title(key), xlabel=x, xscale="log" if log else "linear")
-    next(iter(axes.values())).set_ylabel(label)
-    panel.legend(loc="center left", bbox_to_anchor=(1, 0.5))
-    return figure
-
-
-def accuracy_by_round(record: Record, metric: str = "expected_accuracy") -> pd.DataFrame:
-    """Return means over seeds at each evaluation."""
-    rows = record.rows("rounds", ["round", metric], record.finished).dropna(subset=[metric])
-    return interval(rows.assign(value=100 * rows[metric]), [*KEY, "round"])
-
-
-def scatter(frame: pd.DataFrame, *, label: tuple[str, str], by: str = "method") -> Figure:
-    """Draw points, a panel per value of ``by``."""
-    figure, axes = panels(frame, by, 2.4)
-    for key, panel in axes.items():
-        own = frame[frame[by] == key]
-        panel.scatter(own["x"], own["y"], s=14, color=_COLOURS[0], alpha=0.8)
-        panel.set(title=method_title(key), xlabel=label[0])
-    next(iter(axes.values())).set_ylabel(label[1])
-    return figure
-
-
-def paths(frame: pd.DataFrame) -> Figure:
-    """Draw two clients' ways through the plane and the aggregates, a panel per cell."""
-    figure, axes = panels(frame, "cell", 3.0)
-    for key, panel in axes.items():
-        own = frame[frame["cell"] == key]
-        for client, way in own.dropna(subset=["client"]).groupby("client"):
-            for _, local in way.groupby("round"):
-                panel.plot(
-                    local["x"], local["y"], lw=0.7, color=_COLOURS[int(client) % len(_COLOURS)]
-                )
-        server = own[own["client"].isna()].sort_values("round")
-        panel.plot(server["x"], server["y"], "D-", ms=4, lw=1, color="black")
-        panel.set(
-            title=f"{cell_title(key)}\n{100 * own['plane_share'].max():.0f} % of the variance",
-            aspect="equal",
-        )
-    return figure
-
-
-def last_gates(record: Record, method: str = "fedsdg") -> pd.DataFrame:
-    """Return the last gates of every client at the lowest seed, clients that agree first."""
-    runs = record.finished[record.finished["method"] == method]
-    rows = record.rows(
-        "clients",
-        ["round", "client", "gates", "conflicts"],
-        runs[runs["seed"] == runs["seed"].min()],
-    )
-    rows = (
-        rows.dropna(subset=["gates"]).sort_values("round").groupby("client", as_index=False).last()
-    )
-    rows = rows.sort_values(["conflicts", "client"]).explode("gates")
-    block = rows.groupby("client").cumcount() + 1
-    name = rows["conflicts"].map({True: "B ", False: "A "}).fillna("") + rows["client"].astype(str)
-    return rows[KEY].assign(client=name, block=block, value=rows["gates"].astype(float))
-
-
-def by_group(record: Record, column: str, method: str = "fedsdg") -> pd.DataFrame:
-    """Return a column of clients by round: means of clients that agree and that conflict."""
-    runs = record.finished[record.finished["method"] == method]
-    rows = record.rows("clients", ["round", column, "conflicts"], runs).dropna(subset=[column])
-    kinds = np.where(rows["conflicts"].eq(True), "B", "A")
-    by_run = rows.assign(group=kinds, value=rows[column].map(np.mean)).groupby(
-        [*KEY, "seed", "group", "round"]
-    )
-    return interval(by_run["value"].mean().reset_index(), [*KEY, "group", "round"])
-
-
-def class_counts(record: Record) -> pd.DataFrame:
-    """Return the samples of every class at every client for the lowest seed."""
-    file = sorted((record.folder / "partitions").rglob("*.parquet"))[0]
-    rows = pd.read_parquet(file, columns=["label", "client"])
-    counts = (
-        rows[rows["client"] >= 0].value_counts(["client", "label"]).rename("value").reset_index()
-    )
-    return counts.sort_values(["client", "label"])
-
-
-def trajectories(record: Record) -> pd.DataFrame:
-    """Return the paths of clients and aggregates of the lowest seed."""
-    runs = record.finished[record.finished["seed"] == record.finished["seed"].min()]
-    ways = record.rows("clients", ["round", "client", "path_x", "path_y"], runs).dropna(
-        subset=["path_x"]
-    )
-    models = record.rows("rounds", ["round", "model_x", "model_y", "plane_share"], runs).dropna(
-        subset=["model_x"]
-    )
-    ways = ways.rename(columns={"path_x": "x", "path_y": "y"}).explode(["x", "y"])
-    models = models.rename(columns={"model_x": "x", "model_y": "y"})
-    return pd.concat([ways, models]).astype({"x": float, "y": float})
-
-
-def credit(record: Record) -> pd.DataFrame:
-    """Return weight against noise rate, client by client, for the lowest seed."""
-    runs = record.finished[record.finished["seed"] == record.finished["seed"].min()]
-    rows = record.rows("clients", ["round", "client", "weight", "noise_rate"], runs).dropna(
-        subset=["noise_rate"]
-    )
-    rows = rows.assign(
-        weight=rows["weight"] * rows.groupby([*KEY, "round"])["weight"].transform("count")
-    )
-    means = rows.groupby([*KEY, "client"], as_index=False)[["weight", "noise_rate"]].mean()
-    return means.rename(columns={"noise_rate": "x", "weight": "y"})
+_LOST = "accuracy of the shared model, without minus under attack (points)"
+_REGRET = "accuracy of the best row minus this row (points)"
+Frame = Callable[[Any], pd.DataFrame]
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure: the frame that it shows, how it is drawn, and the caption."""
+    """A figure: its frame, the function of ``drawing``, the ``View``'s fields, and the caption."""
 
-    frame: Callable[[Record], pd.DataFrame]
-    draw: Callable[[pd.DataFrame], Figure]
+    frame: Frame
+    draw: str
+    view: Mapping[str, Any]
     caption: str
+    reads: Sequence[str]
+    """The files of a record that the frame is made from; patterns are allowed."""
 
 
-FIGURES: Mapping[str, Plot] = {
-    "groups": Plot(
-        lambda r: interval(
-            tidy(r, ["expected_accuracy_a", "expected_accuracy_b"]), [*KEY, "metric"]
-        ),
-        lambda f: dots(f, mark="metric", label="accuracy (%)"),
-        "Accuracy of clients that agree (A) and that conflict (B): means, 95 % intervals",
-    ),
-    "progress": Plot(
-        accuracy_by_round,
-        lambda f: curves(f, x="round", label="personal accuracy (%)"),
-        "Personal accuracy by round: means over seeds, 95 % bands",
-    ),
-    "shared_progress": Plot(
-        lambda r: accuracy_by_round(r, "global_accuracy"),
-        lambda f: curves(f, x="round", label="accuracy of the shared model (%)"),
-        "Accuracy of the shared model by round: means over seeds, 95 % bands",
-    ),
-    "differences": Plot(
-        lambda r: difference(r).numbers.rename(columns={"rival": "method"}),
-        lambda f: dots(f, mark="metric", label="points"),
-        "FedSDG minus others, paired by seed: means, 95 % intervals",
-    ),
-    "gates": Plot(
-        last_gates,
-        lambda f: heat_map(f, x="block", y="client", value="value", label="gate m", full=1),
-        "Last gates of every client and block, lowest seed; B: clients that conflict",
-    ),
-    "gate_dynamics": Plot(
-        lambda r: by_group(r, "gates"),
-        lambda f: curves(f, x="round", line="group", label="mean gate m"),
-        "Mean gates by round of clients that agree (A) and that conflict (B)",
-    ),
-    "weights": Plot(
-        lambda r: by_group(r, "weight"),
-        lambda f: curves(f, x="round", line="group", label="weight"),
-        "Mean aggregation weights by round of clients that agree (A) and that conflict (B)",
-    ),
-    "partition": Plot(
-        class_counts,
-        lambda f: heat_map(f, x="client", y="label", value="value", label="samples", full=100),
-        "Samples of every class at every client, lowest seed",
-    ),
-    "losses": Plot(
-        lambda r: losses(r).numbers,
-        lambda f: heat_map(f, x="cell", y="method", value="mean", label="points lost", full=50),
-        "Points of accuracy that an attack costs a rule, paired by seed",
-    ),
-    "label_noise": Plot(
-        credit,
-        lambda f: scatter(f, label=("share of wrong labels", "weight (1: equal)")),
-        "Weight of clients against their share of wrong labels, lowest seed",
-    ),
-    "drift": Plot(trajectories, paths, "Paths of two clients and of the aggregate, lowest seed"),
-}
+#: Name → figure.
+FIGURES: dict[str, Plot] = {}
 
 
-def regret_map(records: Sequence[Record]) -> Plot:
-    """Return the heat map of regrets over experiments."""
+def figure(draw: str, *reads: str, **view: Any) -> Callable[[Frame], Frame]:
+    """Enter a function as the figure of its name; its docstring is the caption.
 
-    def draw(frame: pd.DataFrame) -> Figure:
-        titled = frame.assign(
-            cell=[
-                f"{e}\n{cell_title(c)}"
-                for e, c in zip(frame["experiment"], frame["cell"], strict=True)
-            ],
-            method=frame["method"].map(method_title),
+    Args:
+        draw: A function of ``drawing``.
+        reads: The files of a record that are read beside runs.parquet.
+        view: Fields of ``drawing.View``.
+    """
+
+    def enter(frame: Frame) -> Frame:
+        caption = " ".join(str(frame.__doc__).split())
+        FIGURES[frame.__name__] = Plot(frame, draw, view, caption, ("runs.parquet", *reads))
+        return frame
+
+    return enter
+
+
+def _in_order(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return rows by cell and method, as they are printed."""
+    keys: dict[str, Callable[[str], Any]] = {"cell": natural_order, "method": method_order}
+
+    def ranks(column: pd.Series) -> pd.Series:
+        ordered = sorted(column.unique(), key=keys[str(column.name)])
+        return column.map({value: rank for rank, value in enumerate(ordered)})
+
+    return frame.sort_values([*keys], key=ranks, kind="stable", ignore_index=True)
+
+
+def _course(frame: pd.DataFrame, *by: str) -> pd.DataFrame:
+    """Return means over seeds by round and further columns, if there are enough rounds."""
+    means = frame.groupby([*RUN, *by, "round"])["value"].mean().reset_index()
+    found = _in_order(interval(means, [*KEY, *by, "round"]))
+    return found[found.groupby(KEY)["round"].transform("nunique") >= LEAST_POINTS]
+
+
+def _lowest_seed(record: Record) -> pd.DataFrame:
+    return record.finished[record.finished["seed"] == record.finished["seed"].min()]
+
+
+@figure("dots", y="method", by=("cell",))
+def groups(record: Record) -> pd.DataFrame:
+    """Accuracy of clients that agree with the majority (A) and of those in conflict with it (B).
+
+    Rows are sorted by the accuracy of B. Means over seeds, with 95 % intervals from five seeds on.
+    """
+    return means(record, ["accuracy_a", "accuracy_b"], AT)
+
+
+@figure("curves", "rounds.parquet", x="round", line="method")
+def progress(record: Record) -> pd.DataFrame:
+    """Accuracy by round: of clients in conflict (B), or of all clients and of the shared model.
+
+    Means over seeds; bands: 95 % intervals. Grey: the other methods of the experiment; their lines
+    may leave the axes.
+    """
+    metrics = ["accuracy_b"]
+    if values(record, "accuracy_b").empty:
+        is_personal = any(record.methods[name]["personal"] for name in record.finished["method"])
+        metrics = [*[personal(record)] * is_personal, "accuracy_shared"]
+    rows = record.rows("rounds", ["round", *metrics]).melt([*RUN, "round"], metrics, "metric")
+    return _course(rows.assign(value=100 * rows["value"].astype(float)).dropna(), "metric")
+
+
+@figure("curves", x="alpha", line="method", by=("metric",), log=True)
+def accuracy_by_alpha(record: Record) -> pd.DataFrame:
+    """Accuracy at each level of label skew.
+
+    Means over seeds; band: 95 % interval. Grey: the other methods of the experiment; their lines
+    may leave the axes.
+    """
+    frame = means(record, [personal(record), "accuracy_shared"], AT)
+    alpha = frame["cell"].str.extract(r"^dirichlet~([\d.]+)$")[0].astype(float)
+    frame = frame.assign(alpha=alpha).dropna(subset=["alpha"])
+    return frame if frame["alpha"].nunique() >= LEAST_POINTS else frame.iloc[:0]
+
+
+@figure("dots", y="rival", base=0.0, xlabel="{method} minus the row (points)")
+def differences(record: Record) -> pd.DataFrame:
+    """Accuracy of {method} minus that of every other method, in percentage points.
+
+    Paired by seed: means, with 95 % intervals from five seeds on. Open: the interval includes 0.
+    """
+    metrics = [personal(record), "accuracy_a", "accuracy_b", "accuracy_shared"]
+    frame = paired(record, metrics, subject(record))
+    return frame[frame["at"].isin(AT)]
+
+
+def _with_gates(record: Record, runs: pd.DataFrame, columns: Sequence[str] = ()) -> pd.DataFrame:
+    """Return the rows of clients with gates and their group, empty where all are of one kind."""
+    rows = record.rows("clients", ["round", "client", "gates", "conflicts", *columns], runs)
+    rows = rows.dropna(subset=["gates"])
+    group = rows["conflicts"].map({True: "B", False: "A"})
+    parted = group.notna().groupby(rows["cell"]).transform("any")
+    return rows.assign(group=group.fillna("A").where(parted, ""))
+
+
+@figure("heat_map", "clients.parquet", x="block", y="client", value="gate")
+def gates(record: Record) -> pd.DataFrame:
+    """Last gate of every client and block at the lowest seed.
+
+    A: clients that agree with the majority, B: clients in conflict with it. The scale is the range
+    of the gates shown.
+    """
+    rows = _with_gates(record, _lowest_seed(record)).sort_values("round", kind="stable")
+    shown = sorted(rows["method"].unique(), key=method_order)[:MOST_GATED]
+    rows = rows[rows["method"].isin(shown)]
+    last = rows.groupby([*RUN, "group", "client"])["gates"].last().rename("gate").reset_index()
+    frame = last.explode("gate", ignore_index=True)
+    block = frame.groupby([*KEY, "client"]).cumcount() + 1
+    return _in_order(frame.assign(block=block).astype({"gate": float}))
+
+
+@figure("curves", "clients.parquet", x="round", line="group", ylabel="mean over clients")
+def gate_course(record: Record) -> pd.DataFrame:
+    """Gates and private shares of {method} by round, for both groups of clients.
+
+    Means over clients and seeds; bands: 95 % intervals. The private share of a block is
+    ‖m B_p A_p‖ / (‖m B_p A_p‖ + ‖B_g A_g‖).
+    """
+    rows = _with_gates(record, record.finished, ["private_shares", "val_accuracy"])
+    rows = rows.dropna(subset=["val_accuracy"])
+    rows = rows[rows["method"] == min(rows["method"], key=method_order, default="")]
+    shares = rows["private_shares"].map(lambda m: np.mean(m) if np.size(m) else np.nan)
+    rows = rows.assign(gate=rows["gates"].map(np.mean), private_share=shares)
+    long = rows.melt([*RUN, "round", "group"], ["gate", "private_share"], "metric").dropna()
+    return _course(long, "metric", "group")
+
+
+@figure(
+    "curves",
+    "clients.parquet",
+    x="round",
+    line="group",
+    base=100.0,
+    ylabel="weight (% of an equal share)",
+)
+def weights(record: Record) -> pd.DataFrame:
+    """Aggregation weights of {method} by round, in percent of an equal share (dashed).
+
+    A: clients that agree with the majority, B: clients in conflict with it. Means over seeds;
+    bands: 95 % intervals.
+    """
+    runs = record.finished[record.finished["method"] == subject(record)]
+    rows = record.rows("clients", ["round", "weight", "conflicts"], runs)
+    rows = rows.dropna(subset=["weight", "conflicts"])
+    rows = rows[rows.groupby("cell")["conflicts"].transform("nunique") > 1]
+    group = rows["conflicts"].map({True: "B", False: "A"})
+    return _course(rows.assign(group=group, value=100 * _relative(rows)), "group")
+
+
+def _relative(rows: pd.DataFrame) -> pd.Series:
+    """Return weights in units of an equal share."""
+    parts = [relative_weights(own) for _, own in rows.groupby("run")]
+    return pd.concat(parts) if parts else pd.Series(dtype=float)
+
+
+@figure("heat_map", "partitions/*/*/*/*.parquet", x="client", y="class", value="samples")
+def partition(record: Record) -> pd.DataFrame:
+    """Samples of every class at every client (training, validation and test), lowest seed.
+
+    More than twenty classes are numbered by their size at the client, the largest first.
+    """
+    parts = []
+    files = [*record.folder.glob("partitions/*/*/*/*.parquet")]
+    files.sort(key=lambda file: natural_order(str(file)), reverse=True)
+    # Of every folder the file that comes last in this order, that of the lowest seed.
+    for file in reversed({file.parent: file for file in files}.values()):
+        rows = read_parquet(file, ["label", "client"]).to_pandas().query("client >= 0")
+        counts = pd.crosstab(rows["client"], rows["label"])
+        if counts.shape[1] > MOST_CLASSES:
+            sizes = -np.sort(-counts.to_numpy(), axis=1)
+            counts = pd.DataFrame(sizes, counts.index, range(1, sizes.shape[1] + 1))
+        long = (
+            counts.rename_axis(columns="class").reset_index().melt("client", value_name="samples")
         )
-        return heat_map(
-            titled,
-            x="cell",
-            y="method",
-            value="mean",
-            label="points below the best",
-            full=20,
-            bold="tied",
-        )
-
-    return Plot(lambda _: regrets(records).numbers, draw, regrets(records).caption)
+        place = (record.name, file.parent.name, file.stem.removeprefix("seed~"))
+        parts.append(pd.concat([long], keys=[place], names=["experiment", "cell", "seed"]))
+    return pd.concat(parts).reset_index(["experiment", "cell", "seed"]) if parts else pd.DataFrame()
 
 
-def write_figure(plot: Plot, records: Sequence[Record], stem: str | Path) -> list[Path]:
-    """Draw a figure and write it with its numbers and sources."""
-    stem = Path(stem)
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context(_STYLE):
-        frame = plot.frame(records[0])
-        if frame.empty:
-            figure = Figure(figsize=(4, 0.6))
-            figure.text(0, 0.5, "No run of this experiment has these numbers.")
-        else:
-            figure = plot.draw(frame)
-        dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {"Software": None}}
-        for suffix, metadata in dates.items():
-            figure.savefig(stem.with_suffix(f".{suffix}"), metadata=metadata)
-    frame.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.6g", lineterminator="\n")
-    inputs = {str(file): _sha256(file) for record in records for file in record.inputs}
-    facts = {"caption": plot.caption, "inputs": inputs}
-    stem.with_suffix(".json").write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
-    return [stem.with_suffix(f".{s}") for s in (*dates, "csv", "json")]
+@figure("heat_map", x="column", y="method", by=("panel",), written=True, xlabel=_LOST)
+def attacks(record: Record) -> pd.DataFrame:
+    """Points of accuracy that an attack costs a rule: its own runs without attackers minus with.
+
+    Accuracy of the shared model, paired by seed; means over seeds.
+    """
+    frame = losses(record)
+    frame = frame[frame["at"].isin(AT)].sort_values("share", kind="stable")
+    shares = (100 * frame["share"]).map("{:g} % attackers".format)
+    cells = frame["clean"].map(cell_title)
+    if frame["attack"].nunique() == 1:
+        return frame.assign(column=shares, panel=cells)
+    panel = cells + ", " + shares if cells.nunique() > 1 else shares
+    return frame.assign(column=frame["attack"], panel=panel)
 
 
-def _sha256(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+@figure("curves", "rounds.parquet", x="seconds", line="scenario", by=("method",), log=True)
+def stragglers(record: Record) -> pd.DataFrame:
+    """Accuracy by simulated time, a line for each of the experiment's ways to treat slow clients.
+
+    Means over seeds of the last evaluation until then, from where each seed has one.
+    """
+    metric = personal(record)
+    rows = record.rows("rounds", ["simulated_seconds", metric]).dropna()
+    if rows.empty:
+        return rows
+    wide = rows.pivot(index=[*KEY, "simulated_seconds"], columns="seed", values=metric)
+    mean = 100 * wide.groupby(KEY).ffill().astype(float).dropna().mean(axis=1)
+    frame = mean.rename("mean").rename_axis([*KEY, "seconds"]).reset_index()
+    return _in_order(frame.assign(metric=metric, scenario=frame["cell"].str.partition("@")[2]))
+
+
+@figure("scatter", "clients.parquet", x="noise_rate", y="weight")
+def label_noise(record: Record) -> pd.DataFrame:
+    """Mean weight of a client over the rounds against its share of wrong labels, lowest seed.
+
+    Left out: methods that weigh all clients equally, and variants of a method.
+    """
+    columns = ["round", "client", "weight", "noise_rate"]
+    rows = record.rows("clients", columns, _lowest_seed(record))
+    rows = rows.dropna(subset=["noise_rate", "weight"])
+    rows = rows.assign(weight=_relative(rows))
+    frame = rows.groupby([*RUN, "client"], as_index=False)[["noise_rate", "weight"]].mean()
+    frame = _in_order(frame[frame.groupby(KEY)["weight"].transform(np.ptp) > 1e-6])
+    first = {method_order(label)[0]: label for label in reversed(frame["method"].unique())}
+    return frame[frame["method"].isin(first.values())]
+
+
+@figure("paths", "rounds.parquet", "clients.parquet", x="x", y="y")
+def drift(record: Record) -> pd.DataFrame:
+    """Paths of clients and of their aggregate through parameter space, lowest seed.
+
+    The plane is that of the two first principal components of a run's models; all panels have one
+    scale. Crosses: where clients begin; dots: where a round of local training ends.
+    """
+    runs = _lowest_seed(record)
+    ways = record.rows("clients", ["round", "client", "path_x", "path_y"], runs)
+    ways = ways.dropna(subset=["path_x"]).rename(columns={"path_x": "x", "path_y": "y"})
+    ways = ways.assign(step=ways["x"].map(lambda x: range(len(x)))).explode(["x", "y", "step"])
+    models = record.rows("rounds", ["round", "model_x", "model_y"], runs)
+    models = models.dropna(subset=["model_x"]).rename(columns={"model_x": "x", "model_y": "y"})
+    frame = pd.concat([ways, models])[[*RUN, "client", "round", "step", "x", "y"]]
+    return _in_order(frame.astype(dict.fromkeys(["client", "step", "x", "y"], float)))
+
+
+@figure("curves", "search.json", x="trials", line="method", ylabel="best of the trials (%)")
+def tuning(record: Record) -> pd.DataFrame:
+    """Validation accuracy of the best of k trials of a method's hyper-parameters.
+
+    Mean over all choices of k of its trials. Grey: the other methods that were searched; their
+    lines may leave the axes.
+    """
+    if not (record.folder / "search.json").is_file():
+        return pd.DataFrame()
+    searches = record.json("search.json")["methods"]
+    best = {label: search["expected_best"] for label, search in searches.items() if search["best"]}
+    frame = pd.DataFrame({"method": best.keys(), "mean": best.values()}).explode("mean")
+    frame = frame.assign(trials=frame.groupby("method").cumcount() + 1, metric="val_accuracy")
+    frame = frame.assign(experiment=record.name, cell="", mean=100 * frame["mean"].astype(float))
+    return _in_order(frame[[*KEY, "metric", "trials", "mean"]])
+
+
+@figure("heat_map", x="arena", y="method", by=(), written=True, xlabel=_REGRET)
+def regret(records: Record | Sequence[Record]) -> pd.DataFrame:
+    """Points of accuracy below the best row of a cell, chosen on all seeds but the one measured.
+
+    Means over seeds; –: not run there. Rows are sorted by their worst cell. Bold: a paired test
+    cannot tell the row from the best (Holm, 5 %). Below the line: oracles, which know the groups of
+    clients or have all data in one place, and are never the best.
+    """
+    several = [records] if isinstance(records, Record) else records
+    several = [record for record in several if len(values(record, "accuracy"))]
+    if not several:
+        return pd.DataFrame()
+    frame = regrets(several)
+    frame = frame[frame["at"].isin(AT)]
+    arena = frame["experiment"].str.removeprefix("cross-") + "\n" + frame["cell"].map(cell_title)
+    place = frame["experiment"].map([record.name for record in several].index)
+    worst = frame.groupby("method")["mean"].transform("max")
+    frame = frame.assign(arena=arena, worst=worst, place=place)
+    frame = frame.sort_values(["oracle", "worst", "place"], kind="stable")
+    return frame.drop(columns=["worst", "place"])
+
+
+def figure_named(name: str) -> Plot:
+    """Return a figure of ``FIGURES``, or for the name of a metric its means as dots.
+
+    Raises:
+        ValueError: There is neither a figure nor a metric of the name.
+    """
+    if name in FIGURES:
+        return FIGURES[name]
+    if name not in METRICS:
+        raise ValueError(f"there is no figure {name!r}{hint(name, [*FIGURES, *METRICS])}")
+    label = heading(name)
+    caption = f"{label}: means over seeds, with 95 % intervals from five seeds on."
+    view = {"y": "method", "by": ("cell",), "xlabel": label}
+    reads = ("runs.parquet", f"{METRICS[name].table}.parquet")
+    return Plot(lambda record: means(record, [name], AT), "dots", view, caption, reads)
+
+
+def sidecars(name: str, source: Record | Sequence[Record]) -> dict[str, str]:
+    """Return the texts beside a figure, without drawing it.
+
+    Args:
+        name: A name that ``figure_named`` knows.
+        source: The record; for ``regret`` as many as are compared.
+
+    Returns:
+        "csv": the numbers, six significant digits; "json": caption and SHA-256 of the files that
+        they are made from. Nothing where there is no data for the figure.
+    """
+    plot = figure_named(name)
+    frame = plot.frame(source)
+    if frame.empty:
+        return {}
+    folders = [record.folder for record in ([source] if isinstance(source, Record) else source)]
+    files = {file for folder in folders for read in plot.reads for file in folder.glob(read)}
+    inputs = {_place(file): sha256_file(file) for file in sorted(files)}
+    facts = {"figure": name, "caption": _filled(plot.caption, frame), "inputs": inputs}
+    csv = frame.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    return {"csv": csv, "json": json.dumps(facts, indent=2, ensure_ascii=False) + "\n"}
+
+
+def _place(file: Path) -> str:
+    """Return a file's place in the repository, wherever that lies."""
+    _, results, below = file.resolve().as_posix().rpartition("/results/")
+    return f"results/{below}" if results else file.as_posix()
+
+
+def _filled(text: str, frame: pd.DataFrame) -> str:
+    method = frame["method"].iloc[0] if "method" in frame else ""
+    return text.replace("{method}", method_title(method))
+
+
+def write_figure(name: str, source: Record | Sequence[Record], stem: str | Path) -> list[Path]:
+    """Draw a figure and write it with its numbers and sources.
+
+    Args:
+        name: A name that ``figure_named`` knows.
+        source: The record; for ``regret`` as many as are compared.
+        stem: The path of the files without suffix.
+
+    Returns:
+        The files: .pdf, .svg, .png, .csv, .json; none where there is no data for the figure.
+    """
+    texts = sidecars(name, source)
+    if not texts:
+        return []
+    from fedsdg.next_analysis import drawing
+
+    plot = figure_named(name)
+    frame = plot.frame(source)
+    view: Any = {k: _filled(v, frame) if isinstance(v, str) else v for k, v in plot.view.items()}
+    with drawing.styled():
+        drawn = getattr(drawing, plot.draw)(frame, drawing.View(**view))
+        files = drawing.save(drawn, stem)
+    for suffix, text in texts.items():
+        files.append(Path(f"{stem}.{suffix}"))
+        write_bytes(files[-1], text.encode())
+    return files

@@ -1,0 +1,413 @@
+"""Five ways to draw a tidy frame: dots with intervals, heat map, curves, scatter plot, paths.
+
+Each takes a frame with one number per row and a ``View``, which says which columns stand where;
+rows, lines and panels keep the frame's order. Colours and markers of methods are declared once, in
+``LOOKS``. The bytes of a figure depend on its frame and view alone: see ``styled`` and ``save``.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise, product, zip_longest
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from fedsdg.files import atomic_path
+from fedsdg.next_analysis.metrics import METRICS
+from fedsdg.next_analysis.names import cell_title, method_title
+
+#: Colours of text, of the background, of clients that agree (A) and in conflict (B).
+INK, GREY, GROUP_A, GROUP_B = "#222222", "#b0b0b0", "#0072b2", "#d55e00"
+#: Method → colour, marker and dashes in every figure. Of many lines the first of these are named.
+LOOKS: Mapping[str, tuple[str, str, str]] = {
+    "fedsdg": ("#000000", "o", "-"),
+    "fedavg-uniform": ("#56b4e9", "s", "-"),
+    "fedrep": ("#009e73", "D", "-"),
+    "ditto": ("#cc79a7", "^", "-"),
+    "gated-head": ("#e69f00", "v", "-"),
+    "local-only": ("#8c510a", "X", ":"),
+    "centralised": ("#7f5539", "*", "--"),
+    "fedper": ("#999933", "p", "-"),
+    "fine-tune": ("#6a51a3", "P", "-"),
+    "apfl": ("#332288", "h", "-"),
+    "clustered-known": ("#882255", "<", "-"),
+    "fedavg": ("#3182bd", "d", "--"),
+    "scaffold": ("#117733", ">", "--"),
+}
+#: Colours of other lines that are named, in their order, and their markers.
+_COLOURS = ("#5e3c99", "#1b7837", "#d6604d", "#bf812d", "#2c7fb8", "#737373", "#c994c7", "#a6611a")
+_MARKERS = "sD^vPX<>"
+#: Group of clients → look and title; the empty one is all of them.
+_GROUPS = {"": (INK, "o", "-"), "A": (GROUP_A, "o", "-"), "B": (GROUP_B, "D", "-")}
+_TITLES = {"": "all clients", "A": "A: clients that agree", "B": "B: clients in conflict"}
+#: Column → the label of its axis, where that is not its name.
+_AXES = {
+    "alpha": "Dirichlet α (smaller: clients differ more)",
+    "mean": "accuracy (%)",
+    "seconds": "simulated time (s)",
+    "trials": "trials of the search",
+    "noise_rate": "share of wrong labels",
+    "weight": "weight (1: equal)",
+    "gate": "gate m",
+    "x": "first principal component",
+    "y": "second principal component",
+}
+#: Width of a figure in inches; panels side by side at most; lines that are named of many.
+WIDTH, ABREAST, NAMED = 7.2, 4, 6
+_STYLE: Any = {
+    **{"font.family": "DejaVu Sans", "font.size": 8, "text.color": INK, "text.parse_math": False},
+    **{"axes.titlesize": 8.5, "axes.titleweight": "bold", "axes.labelcolor": INK},
+    **{"axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6},
+    **{"axes.grid": True, "axes.axisbelow": True, "grid.color": "#e6e6e6", "grid.linewidth": 0.6},
+    **{"xtick.labelsize": 7, "ytick.labelsize": 7, "legend.frameon": False, "legend.fontsize": 7.5},
+    **{"lines.markersize": 4, "savefig.dpi": 200, "pdf.fonttype": 42, "svg.hashsalt": "fedsdg"},
+}
+
+
+@dataclass(frozen=True)
+class View:
+    """What of a frame stands where in a figure."""
+
+    x: str = "mean"
+    """The column along the x axis."""
+    y: str = "mean"
+    """The column along the y axis."""
+    value: str = "mean"
+    """The column of a heat map's numbers."""
+    line: str = ""
+    """The column of the lines of curves."""
+    by: Sequence[str] | None = None
+    """The columns whose values have panels; by default those of method, metric and cell that are
+    neither along an axis nor lines."""
+    xlabel: str = ""
+    """The label of the x axis; by default that of the column."""
+    ylabel: str = ""
+    """The label of the y axis; by default that of the column."""
+    base: float = np.nan
+    """A number to measure by: a line; dots whose interval includes it are open."""
+    log: bool = False
+    """Whether the x axis is logarithmic."""
+    written: bool = False
+    """Whether a heat map has its numbers in it, shades from 0 on, and names of rows."""
+
+    def panels(self, frame: pd.DataFrame) -> list[str]:
+        """Return the columns that panels are titled by: of several values, and curves' metric.
+
+        The one with the most values is last.
+        """
+        usual = [c for c in ("method", "metric", "cell") if c not in (self.x, self.y, self.line)]
+        wanted = usual if self.by is None else self.by
+        counts = {column: frame[column].nunique() for column in wanted if column in frame}
+        shown = [c for c in counts if counts[c] > 1 or (c == "metric" and self.line)]
+        return sorted(shown, key=counts.__getitem__)
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw and save in the style of all figures, whatever a user's matplotlibrc says."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(_STYLE)
+        yield
+
+
+def save(figure: Figure, stem: str | Path) -> list[Path]:
+    """Write a figure as PDF, SVG and PNG and return the files; call it inside ``styled``."""
+    files = [Path(f"{stem}.{suffix}") for suffix in ("pdf", "svg", "png")]
+    for file, date in zip(files, ("CreationDate", "Date", "Software"), strict=True):
+        with atomic_path(file) as temporary:
+            figure.savefig(temporary, format=file.suffix[1:], metadata={date: None})
+    return files
+
+
+def colour(label: str) -> str:
+    """Return the colour of a method in every figure; ``GREY`` for one without a colour."""
+    return LOOKS[label][0] if label in LOOKS else GREY
+
+
+def styles(values: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return matplotlib's style of every line that is named; the others are grey.
+
+    Args:
+        values: Methods, groups or other values in order. Of more than eight, ``NAMED`` are named.
+    """
+    known = [value for value in (*LOOKS, *_GROUPS) if value in values]
+    named = [*known, *(value for value in values if value not in known)]
+    others = zip(_COLOURS, _MARKERS, ["-"] * len(_MARKERS), strict=True)
+    found: dict[str, dict[str, Any]] = {}
+    for value in named if len(values) <= len(_COLOURS) else named[:NAMED]:
+        look = LOOKS.get(value) or _GROUPS.get(value) or next(others)
+        lead = value == "fedsdg"
+        found[value] = dict(zip(("color", "marker", "linestyle"), look, strict=True))
+        found[value] |= {"markeredgecolor": "white", "markeredgewidth": 0.4, "markevery": 0.15}
+        found[value] |= {"linewidth": 2.0 if lead else 1.2, "zorder": 4 if lead else 3}
+    return found
+
+
+def title_of(column: str, value: Any) -> str:
+    """Return how a value of a column is printed in a figure."""
+    if column in ("method", "rival"):
+        return method_title(value)
+    if column == "metric":
+        return METRICS[value].title if value in METRICS else str(value)
+    return cell_title(value) if column == "cell" else _TITLES.get(value, f"{value}")
+
+
+def panels(
+    frame: pd.DataFrame, view: View, height: float = 2.6, abreast: int = ABREAST, **shared: Any
+) -> tuple[Figure, list[tuple[Axes, pd.DataFrame]]]:
+    """Return a figure with a titled and labelled panel for every combination of values.
+
+    Args:
+        frame: The rows.
+        view: Which columns have panels, and the labels.
+        height: Height of a panel in inches.
+        abreast: Panels side by side at most.
+        shared: ``sharex`` and ``sharey`` of matplotlib.
+
+    Returns:
+        The figure, and every panel with its rows.
+    """
+    shown = view.panels(frame)
+    keys = [*product(*(frame[column].unique() for column in shown))]
+    wanted = frame[shown[-1]].nunique() if shown else 1
+    columns = wanted if wanted <= abreast else min(abreast, 4 if wanted % 4 == 0 else 3)
+    rows = -(-len(keys) // columns)
+    figure = Figure(figsize=(WIDTH, rows * height), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, **shared).flat
+    found = []
+    for number, (panel, key) in enumerate(zip_longest(axes, keys)):
+        part = frame if key is None else frame[(frame[shown] == key).all(axis=1)]
+        panel.set_visible(key is not None and len(part) > 0)
+        if panel.get_visible():
+            titles = [title_of(*pair) for pair in zip(shown, key, strict=True)]
+            lines = [textwrap.fill(title, int(11 * WIDTH / columns)) for title in titles]
+            panel.set_title("\n".join(lines))
+            xlabel = view.xlabel or _AXES.get(view.x, view.x)
+            panel.set_xlabel(textwrap.fill(xlabel, int(13 * WIDTH / columns)))
+            panel.set_ylabel("" if number % columns else view.ylabel or _AXES.get(view.y, view.y))
+            panel.tick_params(labelbottom=True)
+            found.append((panel, part))
+    return figure, found
+
+
+def legend(figure: Figure, lines: Mapping[str, Mapping[str, Any]]) -> None:
+    """Put a legend below all panels, with as many columns as fit.
+
+    Args:
+        figure: The figure.
+        lines: Name → keywords of ``Line2D``.
+    """
+    handles = [Line2D([], [], **style) for style in lines.values()]
+    columns = min(len(lines), max(1, int(110 / (max(map(len, lines)) + 9))))
+    figure.legend(handles, [*lines], loc="outside lower center", ncols=columns, handlelength=2.6)
+
+
+def dots(frame: pd.DataFrame, view: View) -> Figure:
+    """Draw means as dots with their intervals, a row per value of ``y``, the best on top.
+
+    Metrics that have no panels share the rows, which are sorted by the last of them; else by the
+    first panel's.
+    """
+    metrics = [*frame["metric"].unique()]
+    shared = len(metrics) > 1 and "metric" not in view.panels(frame)
+    first = frame[frame["metric"] == metrics[-1 if shared else 0]]
+    order = first.groupby(view.y)["mean"].mean().sort_values().index
+    rows = [*frame.loc[~frame[view.y].isin(order), view.y].unique(), *order]
+    figure, found = panels(frame, view, 0.95 + 0.15 * max(len(rows), 3), sharey=True)
+    looks = {name: _GROUPS.get(name.rpartition("_")[2].upper(), _GROUPS[""]) for name in metrics}
+    for panel, part in found:
+        for metric, own in part.groupby("metric", sort=False):
+            look, marker, _ = looks[metric]
+            places = own[view.y].map(rows.index)
+            panel.hlines(places, own["low"], own["high"], color=look, linewidth=1.1, alpha=0.8)
+            unclear = (own["low"] <= view.base) & (own["high"] >= view.base)
+            style: Any = {"c": np.where(unclear, "white", look), "edgecolors": look, "s": 13}
+            panel.scatter(own["mean"], places, marker=marker, linewidths=0.8, zorder=3, **style)
+        panel.axvline(view.base, color=INK, linewidth=0.9, zorder=1)
+        panel.set_yticks(range(len(rows)), [title_of(view.y, name) for name in rows])
+        panel.tick_params(axis="y", length=0)
+        panel.set(ylim=(-0.7, len(rows) - 0.3), ylabel="")
+    if shared:
+        keys = ("color", "marker", "linestyle")
+        marks = {name: dict(zip(keys, (*looks[name][:2], ""), strict=True)) for name in metrics}
+        legend(figure, {METRICS[name].title: mark for name, mark in marks.items()})
+    return figure
+
+
+def heat_map(frame: pd.DataFrame, view: View) -> Figure:
+    """Draw numbers as shades on one scale for all panels; white where there is none.
+
+    A line parts rows that differ in ``group`` or ``oracle``; numbers that are ``tied`` are bold.
+    """
+    height = 0.95 + 0.165 * frame[view.y].nunique() if view.written else 2.2
+    figure, found = panels(frame, view, height, 1 if view.written else ABREAST)
+    most = max(float(frame[view.value].max()), 1e-9)
+    norm = mpl.colors.Normalize(0 if view.written else frame[view.value].min(), most)
+    for panel, part in found:
+        table = part.pivot(index=view.y, columns=view.x, values=view.value).astype(float)
+        table = table.loc[part[view.y].unique(), part[view.x].unique()]
+        shown = np.ma.masked_invalid(table.to_numpy())
+        image = panel.imshow(shown, "OrRd", norm, aspect="auto", interpolation="nearest")
+        panel.grid(visible=False)
+        panel.tick_params(length=0)
+        rows = part.drop_duplicates(view.y)
+        groups = rows.get("group", rows.get("oracle", pd.Series("", rows.index))).to_numpy()
+        for stop in np.flatnonzero(groups[1:] != groups[:-1]):
+            panel.axhline(stop + 0.5, color=INK, linewidth=1.2)
+        if view.written:
+            _write_numbers(panel, part, table, most)
+            continue
+        step = -(-table.shape[1] // 10)
+        panel.set_xticks(range(0, table.shape[1], step), table.columns[::step])
+        if "group" in part:
+            names = [*dict.fromkeys(groups)]
+            panel.set_yticks([np.flatnonzero(groups == name).mean() for name in names], names)
+    if not view.written:
+        label = _AXES.get(view.value, view.value)
+        figure.colorbar(image, ax=[panel for panel, _ in found], label=label, pad=0.02)
+    return figure
+
+
+def _write_numbers(panel: Axes, part: pd.DataFrame, table: pd.DataFrame, most: float) -> None:
+    """Write every number into its field, and name columns (above) and rows."""
+    x, y = str(table.columns.name), str(table.index.name)
+    tied = part[part["tied"]] if "tied" in part else part.iloc[:0]
+    bold = {*zip(tied[y], tied[x], strict=True)}
+    for (i, j), number in np.ndenumerate(table.to_numpy()):
+        text = "–" if np.isnan(number) else f"{number:z.1f}".replace("-", "−")
+        style: Any = {"color": "white" if number > 0.65 * most else INK, "fontsize": 6.5}
+        style["weight"] = "bold" if (table.index[i], table.columns[j]) in bold else "normal"
+        panel.text(j, i, text, ha="center", va="center", **style)
+    heads = [title_of(x, name) for name in table.columns]
+    longest = max(len(line) for head in heads for line in head.split("\n"))
+    slant: Any = {"rotation": 30, "ha": "left", "rotation_mode": "anchor"}
+    panel.set_xticks(range(len(heads)), heads, **(slant if longest > 70 / len(heads) else {}))
+    panel.set_yticks(range(len(table)), [title_of(y, name) for name in table.index])
+    panel.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False)
+    panel.set_ylabel("")
+
+
+def curves(frame: pd.DataFrame, view: View) -> Figure:
+    """Draw means against a quantity, a line per value of ``line``.
+
+    One or two panels have names at the ends of lines, more have a legend. Bands are intervals: of
+    all lines where there are three at most, else of FedSDG alone, for many make mud. Axes show the
+    named lines in full, whatever the grey ones do.
+    """
+    one_scale = view.panels(frame)[-1:] != ["metric"]
+    figure, found = panels(frame, view, sharey="row" if one_scale else False)
+    looks = styles([*frame[view.line].unique()])
+    banded = [name for name in looks if len(looks) <= 3 or name == "fedsdg"]
+    lines: Any = [(panel, *line) for panel, part in found for line in part.groupby(view.line)]
+    lines.sort(key=lambda line: line[1] not in looks)
+    for panel, name, own in lines:
+        own = own.sort_values(view.x, kind="stable")
+        if name not in looks:
+            panel.set_ylim(panel.get_ylim())
+            panel.plot(own[view.x], own["mean"], color=GREY, linewidth=0.7, zorder=2)
+            continue
+        style: Any = looks[name]
+        panel.plot(own[view.x], own["mean"], **style, label=title_of(view.line, name))
+        if name in banded and "low" in own:
+            band: Any = {"color": style["color"], "alpha": 0.15, "linewidth": 0}
+            panel.fill_between(own[view.x], own["low"], own["high"], **band)
+    for panel, part in found:
+        panel.axhline(view.base, color=INK, linewidth=0.8, linestyle="--", zorder=1)
+        if view.log:
+            panel.set_xscale("log")
+            panel.xaxis.set_major_formatter("{x:g}")
+            panel.xaxis.set_minor_formatter("")
+        if part[view.x].nunique() <= NAMED:
+            panel.set_xticks(part[view.x].unique())
+        if len(found) <= 2:
+            _name_ends(panel)
+    if len(found) > 2:
+        rest = {"other methods": {"color": GREY}} if len(looks) < frame[view.line].nunique() else {}
+        legend(figure, {title_of(view.line, name): look for name, look in looks.items()} | rest)
+    return figure
+
+
+def spread(heights: Sequence[float] | np.ndarray, gap: float) -> list[float]:
+    """Return heights in [0, 1] moved apart by at least ``gap``, in the same order.
+
+    Args:
+        heights: The places wanted.
+        gap: The least distance of two; 1 / (n − 1) if that is less.
+    """
+    gap = min(gap, 1 / max(len(heights) - 1, 1))
+    order = np.argsort(heights, kind="stable")
+    free = np.array(heights, dtype=float)
+    for below, above in pairwise(order):
+        free[above] = max(free[above], free[below] + gap)
+    for rank, place in enumerate(order[::-1]):
+        free[place] = min(free[place], 1 - rank * gap)
+    return [*free]
+
+
+def _name_ends(panel: Axes) -> None:
+    """Write the name of every line that has one beside its end, without overlap."""
+    lines = [line for line in panel.get_lines() if not str(line.get_label()).startswith("_")]
+    ends = np.array([np.asarray(line.get_xydata())[-1] for line in lines])
+    low, high = panel.get_ylim()
+    places = spread((ends[:, 1] - low) / (high - low), 0.07)
+    for line, end, place in zip(lines, ends, places, strict=True):
+        style: Any = {"color": line.get_color(), "fontsize": 7, "va": "center"}
+        style["weight"] = "bold" if line.get_linewidth() > 1.5 else "normal"
+        arrow: Any = {
+            "arrowstyle": "-",
+            "linewidth": 0.5,
+            "linestyle": ":",
+            "color": line.get_color(),
+        }
+        arrow |= {"relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 0}
+        beside: Any = {"xytext": (1.03, place), "textcoords": "axes fraction", "arrowprops": arrow}
+        panel.annotate(str(line.get_label()), end, **beside, **style)
+
+
+def scatter(frame: pd.DataFrame, view: View) -> Figure:
+    """Draw a point per row, in the colour of its method."""
+    figure, found = panels(frame, view, sharex=True, sharey=True)
+    for panel, part in found:
+        colours = part["method"].map(colour).replace(GREY, INK)
+        panel.scatter(part[view.x], part[view.y], 14, colours, linewidths=0, alpha=0.8)
+        panel.margins(0.1)
+    return figure
+
+
+def paths(frame: pd.DataFrame, view: View) -> Figure:
+    """Draw paths of clients and of their aggregate through a plane, on one scale for all panels.
+
+    The frame has ``round``, ``step`` and ``client`` (NaN: the aggregate) beside the axes' columns.
+    """
+    figure, found = panels(frame, view)
+    plane = [view.x, view.y]
+    reach = 0.55 * max(np.ptp(part[plane], axis=0).max() for _, part in found)
+    ends: Any = {"marker": "o", "markersize": 2.5, "linewidth": 0.8, "markevery": [-1]}
+    whole: Any = {"color": INK, "linestyle": "--", "marker": "D", "linewidth": 0.9}
+    start: Any = {"color": INK, "marker": "x", "markersize": 6, "linestyle": ""}
+    lines: dict[str, Any] = {}
+    for panel, part in found:
+        ways = part.dropna(subset=["client"]).sort_values(["client", "round", "step"])
+        for client, own in ways.groupby("client"):
+            look = {"color": (GROUP_A, GROUP_B)[len(lines) % 2], **ends}
+            look = lines.setdefault(f"client {client:.0f}", look)
+            for _, way in own.groupby("round"):
+                panel.plot(*way[plane].T.to_numpy(), **look)
+            panel.plot(*own[plane].iloc[0], **start | {"color": look["color"]})
+        model = part[part["client"].isna()].sort_values("round")
+        panel.plot(*model[plane].T.to_numpy(), **whole)
+        x, y = (part[plane].min() + part[plane].max()) / 2
+        panel.set(xlim=(x - reach, x + reach), ylim=(y - reach, y + reach), aspect="equal")
+    legend(figure, lines | {"aggregate": whole, "start": start})
+    return figure
