@@ -16,8 +16,9 @@ MISSING = "–"
 #: Headings of the columns that name a line.
 SETTING, METHOD = "Setting", "Method"
 #: LaTeX's special characters; all others stand as they are, in UTF-8.
-_LATEX = {character: f"\\{character}" for character in "&%$#_{}"}
-_LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
+_LATEX = {ord(character): f"\\{character}" for character in "&%$#_{}"}
+_LATEX |= {ord("~"): r"\textasciitilde{}", ord("^"): r"\textasciicircum{}"}
+_LATEX |= {ord("\\"): r"\textbackslash{}"}
 
 
 @dataclass(frozen=True)
@@ -67,31 +68,22 @@ class Table:
         Raises:
             ValueError: The table has no line of that label.
         """
-        for label in labels:
-            if label not in self.text.index:
-                known = sorted(set(self.text.index))
-                raise ValueError(
-                    f"the table {self.name} has no line of {label!r}{hint(label, known)}"
-                )
+        if unknown := sorted({*labels}.difference(self.text.index)):
+            near = hint(unknown[0], sorted({*self.text.index}))
+            raise ValueError(f"the table {self.name} has no line of {unknown[0]!r}{near}")
         return _pipes(self.text.loc[[*labels]])
 
     def latex(self) -> str:
-        """Return one ``table`` per block (booktabs, UTF-8): caption first, notes last."""
-        parts = ["% UTF-8, for LuaLaTeX or XeLaTeX; needs unicode-math and booktabs"]
-        caption = f"{self.caption} "
-        for number, (title, lines) in enumerate(self.blocks()):
-            printed = lines.map(_latex).rename(columns=_latex)
-            parts.append(
-                printed.to_latex(
-                    index=False,
-                    caption=_latex(caption + title).strip() or None,
-                    label=f"tab:{self.name.replace('_', '-')}" if number == 0 else None,
-                    column_format="l" + "r" * (lines.shape[1] - 1),
-                )
-            )
-            caption = ""
-        notes = [rf"\par {_latex(note)}" for note in self.notes]
-        return "\n".join([*parts, *notes]) + "\n"
+        """Return a table (booktabs, UTF-8: for LuaLaTeX or XeLaTeX with unicode-math)."""
+        printed = self.text.map(_latex).rename(columns=_latex)
+        caption = _latex(" ".join([self.caption, *self.notes]))
+        label = f"tab:{self.name.replace('_', '-')}"
+        return str(printed.to_latex(index=False, caption=caption, label=label))
+
+    def texts(self, *, tex: bool = False) -> dict[str, str]:
+        """Return suffix → text: "csv", "md", and "tex" if it is wanted."""
+        plain = {"csv": self.csv(), "md": self.markdown()}
+        return plain | {"tex": self.latex()} if tex else plain
 
     def write(self, folder: str | Path, *, tex: bool = True) -> list[Path]:
         """Write ``name.csv``, ``.md`` and ``.tex`` and return the files.
@@ -100,29 +92,29 @@ class Table:
             folder: Where they go.
             tex: Whether LaTeX is wanted.
         """
-        texts = {"csv": self.csv(), "md": self.markdown()}
-        texts |= {"tex": self.latex()} if tex else {}
-        files = {suffix: Path(folder) / f"{self.name}.{suffix}" for suffix in texts}
-        for suffix, file in files.items():
-            write_bytes(file, texts[suffix].encode())
-        return [*files.values()]
+        files = []
+        for suffix, text in self.texts(tex=tex).items():
+            file = Path(folder) / f"{self.name}.{suffix}"
+            write_bytes(file, text.encode())
+            files.append(file)
+        return files
 
 
 def _pipes(lines: pd.DataFrame) -> str:
-    cells = lines.map(_markdown).rename(columns=markdown_escape)
+    cells = lines.map(lambda cell: _escaped(cell, markdown_escape, "**{}**"))
+    cells = cells.rename(columns=markdown_escape)
     sides = ["left", *["right"] * (lines.shape[1] - 1)]
     return str(cells.to_markdown(index=False, disable_numparse=True, colalign=sides))
 
 
-def _markdown(cell: str) -> str:
-    bare = cell.removeprefix("**").removesuffix("**")
-    return markdown_escape(bare) if bare == cell else f"**{markdown_escape(bare)}**"
-
-
 def _latex(cell: str) -> str:
+    return _escaped(cell, lambda text: text.translate(_LATEX), r"\textbf{{{}}}")
+
+
+def _escaped(cell: str, escape: Callable[[str], str], bold: str) -> str:
+    """Return a printed cell in another language, bold where it is."""
     bare = cell.removeprefix("**").removesuffix("**")
-    text = "".join(_LATEX.get(character, character) for character in bare)
-    return text if bare == cell else rf"\textbf{{{text}}}"
+    return escape(bare) if bare == cell else bold.format(escape(bare))
 
 
 def line_title(label: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -137,14 +136,10 @@ def seeds(numbers: pd.DataFrame) -> str:
 
 
 def failures(record: Record) -> tuple[str, ...]:
-    """Return a note for each reason why runs failed or were not run, with methods and cells."""
+    """Return a note for each method and cell with runs that failed or were not run."""
     lost = record.runs[record.runs["status"] != "ok"]
-    counts: Counter[tuple[str, str]] = Counter()
-    for run in lost.to_dict("records"):
-        error = str(run["error"] or "").partition("\n")[0][:160]
-        why = f"failed ({error})" if run["status"] == "failed" else run["status"]
-        counts[why, f"{method_title(run['method'])}, {cell_title(run['cell'])}"] += 1
-    notes: dict[str, list[str]] = {}
-    for (why, line), count in counts.items():
-        notes.setdefault(why, []).append(f"{line} ({count})")
-    return tuple(f"{why}: {'; '.join(lines)}" for why, lines in notes.items())
+    counts = lost.groupby(["method", "cell", "status"], sort=False).size().reset_index(name="runs")
+    return tuple(
+        f"{method_title(row['method'])}, {cell_title(row['cell'])}: {row['runs']} {row['status']}"
+        for row in counts.to_dict("records")
+    )

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from fedsdg.files import hint, write_json
 from fedsdg.files.places import CROSS, RECORDS
 from fedsdg.next_analysis import slots
 from fedsdg.next_analysis.figures import FIGURES, sidecars, write_figure
+from fedsdg.next_analysis.layout import Table
 from fedsdg.next_analysis.metrics import METRICS
 from fedsdg.next_analysis.records import Record, record, records
 from fedsdg.next_analysis.speed import Measurements, kernels, throughput
@@ -23,6 +25,8 @@ USUAL = {
 PAGES = "pages.json"
 FIGURES_BELOW = "paper_figures"
 ACROSS = "across"
+#: What is committed of tables and, but for the drawings, of figures.
+_TABLE, _FIGURE = ("csv", "md"), ("csv", "json")
 
 
 def shown(of: Record) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -144,41 +148,44 @@ def committed(root: str | Path = ".") -> Iterator[tuple[Path, Callable[[], str]]
         root: The root of the repository.
     """
     root = Path(root)
+    below = root / FIGURES_BELOW
     for of in records(root / RECORDS):
         tables, figures = shown(of)
         for name in tables:
-            yield from _table(of.folder / name, partial(table, name, of))
+            yield from _files(of.folder / name, _TABLE, partial(_texts, table, name, of))
         for name in figures:
-            stem = root / FIGURES_BELOW / of.folder.name / name
-            yield from _figure(stem, partial(sidecars, name, of))
+            yield from _files(below / of.folder.name / name, _FIGURE, partial(sidecars, name, of))
     arenas = [root / RECORDS / name for name in CROSS]
     if all((arena / "runs.parquet").is_file() for arena in arenas):
         cross = [record(arena) for arena in arenas]
-        yield from _table(root / RECORDS / ACROSS / "regret", partial(regret, cross))
-        yield from _figure(
-            root / FIGURES_BELOW / ACROSS / "regret", partial(sidecars, "regret", cross)
+        yield from _files(
+            root / RECORDS / ACROSS / "regret", _TABLE, partial(_texts, regret, cross)
         )
+        yield from _files(below / ACROSS / "regret", _FIGURE, partial(sidecars, "regret", cross))
     yield from slots.documents(root)
     measured = root / RECORDS / "performance/measured.json"
     if measured.is_file():
         read = Measurements.read(measured)
-        yield measured.with_name("kernels.md"), lambda: kernels(read).markdown()
-        yield measured.with_name("throughput.md"), lambda: throughput(read).markdown()
+        for make in (kernels, throughput):
+            yield from _files(
+                measured.with_name(make.__name__), ("md",), partial(_texts, make, read)
+            )
 
 
-def _table(stem: Path, make: Callable) -> Iterator[tuple[Path, Callable[[], str]]]:
-    made = cache(make)
-    yield stem.with_name(f"{stem.name}.csv"), lambda: made().csv()
-    yield stem.with_name(f"{stem.name}.md"), lambda: made().markdown()
+def _texts(make: Callable[..., Table], *given: Any) -> dict[str, str]:
+    return make(*given).texts()
 
 
-def _figure(stem: Path, make: Callable) -> Iterator[tuple[Path, Callable[[], str]]]:
+def _files(
+    stem: Path, suffixes: Sequence[str], make: Callable[[], dict[str, str]]
+) -> Iterator[tuple[Path, Callable[[], str]]]:
+    """Yield the files of a table or figure, whose texts are made once, by suffix."""
     made = cache(make)
 
     def text(suffix: str) -> str:
-        if texts := made():
-            return str(texts[suffix])
-        raise ValueError(f"{stem}: the record has no data for this figure; take it out of {PAGES}")
+        if suffix not in made():
+            raise ValueError(f"{stem}: the record has no data for it; take it out of {PAGES}")
+        return made()[suffix]
 
-    yield stem.with_name(f"{stem.name}.csv"), partial(text, "csv")
-    yield stem.with_name(f"{stem.name}.json"), partial(text, "json")
+    for suffix in suffixes:
+        yield stem.with_name(f"{stem.name}.{suffix}"), partial(text, suffix)

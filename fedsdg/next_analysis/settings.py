@@ -105,11 +105,9 @@ def tuning(record: Record) -> Table:
     text = text.replace("", MISSING)
     text.columns = ["trials", "best values", "best trial", "mean trial", "at an edge"]
     text.insert(0, METHOD, numbers["method"].map(line_title))
-    where = record.json("search.json") if rows else {"seeds": [], "skews": []}
     caption = (
         "Search of hyper-parameters: validation accuracy (%) of clients' own models, mean of the "
-        f"last quarter of the rounds, seeds {', '.join(map(str, where['seeds']))}, "
-        f"{'; '.join(map(cell_title, where['skews']))}."
+        "last quarter of the rounds."
     )
     return Table("tuning", caption, numbers, text.set_axis(numbers["method"], axis=0))
 

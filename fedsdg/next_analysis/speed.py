@@ -137,10 +137,7 @@ def throughput(measured: Measurements) -> Table:
 
 
 def _table(name: str, caption: str, lines: Sequence[Row], rows: Sequence[Row]) -> Table:
-    text = pd.DataFrame(lines).fillna(MISSING)
-    busy = sum(row.get("refused") is not None for row in rows)
-    note = f"Beside {busy} of {len(rows)} measurements other programs were at work."
-    return Table(name, caption, pd.DataFrame([*rows]), text, (note,) if busy else ())
+    return Table(name, caption, pd.DataFrame([*rows]), pd.DataFrame(lines).fillna(MISSING))
 
 
 def write_kernels(measured: str | Path, table: str | Path, figure: str | Path) -> list[Path]:

@@ -185,7 +185,7 @@ def to_target(record: Record) -> pd.DataFrame:
     rows["steps_to_target"] = sums["local_steps"]
     rows["personal_steps_to_target"] = sums["personal_steps"].astype(float)
     rows["megabytes_to_target"] = (sums["bytes_up"] + sums["bytes_down"]) / 1e6
-    costs = [name for name in rows if name.endswith("_to_target")]
+    costs = [*rows.filter(like="_to_target")]
     evaluated = rows.dropna(subset=["accuracy"]).groupby([*KEY, "round"])
     curves = evaluated[["accuracy", *costs]].mean().assign(n=evaluated.size()).reset_index()
     smooth = curves.groupby(KEY)["accuracy"].transform(lambda a: a.rolling(SMOOTHED, 1).mean())

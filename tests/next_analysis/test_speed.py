@@ -32,7 +32,6 @@ def file(tmp_path):
         rows.append(timing(*at, "byzfl", note="too large"))
     rows += [timing("clients", "krum", n, 10**6, floor=0.8, seconds=0.1) for n in (2, 10)]
     rows += [timing("parameters", "krum", 10, n, floor=0.5, seconds=0.1) for n in (10, 10**6)]
-    rows[0]["refused"] = "other programs were at work"
     ours = {"model": "digits", "method": "fedsdg", "code": "ours", "precision": "float32"}
     ours |= {"seconds": 0.25, "samples": 500, "clients": 5, "refused": None}
     ours |= {"operations": 2e9, "peak": 16e9}
@@ -60,7 +59,6 @@ def test_kernels_have_a_block_per_size_and_the_measurements(file, tmp_path):
         *("krum", "4.00", "23.0", "0.90", "5.0×"),
     ]
     assert "Abacus 2000, 1 of 2 cores; commit 01234567 with changes." in text
-    assert "- Beside 1 of 10 measurements" in text
     assert len(pd.read_csv(files[0])) == 10
     assert json.loads(files[-1].read_text())["inputs"]
 

@@ -56,13 +56,12 @@ def test_an_oracle_is_marked_and_never_the_best(small):
 
 def test_failed_runs_are_notes(tmp_path):
     rows = rows_of({"fedsdg": (90, 91, 92, 93, 94)})
-    rows[0] |= {"status": "failed", "error": "loss is NaN\n  in round 3"}
+    rows[0] |= {"status": "failed", "error": "loss is NaN"}
     rows[1] |= {"status": "not run"}
     made = table("main", write_record(tmp_path / "small", rows))
     assert number(made, "fedsdg", "accuracy")["n"] == 3
     assert "±" not in made.text.loc["fedsdg"]["all clients"]
-    notes = ("failed (loss is NaN): FedSDG, IID, half (1)", "not run: FedSDG, IID, half (1)")
-    assert made.notes == notes
+    assert made.notes == ("FedSDG, IID, half: 1 failed", "FedSDG, IID, half: 1 not run")
 
 
 def test_differences_are_paired_by_seed(small):
