@@ -1,116 +1,245 @@
-"""Where a number comes from, and whether committed files say what their records give.
+"""Where a number comes from: from a line of a CSV, a key or a claim to the runs behind it.
 
-A row of a table's or figure's CSV begins with its key: experiment, cell, method, metric. The runs
-behind it are those with this key.
+A row of a CSV has its key, ``experiment``, ``cell`` and ``method``, which selects its runs. A
+metric is read again, seed by seed; any other number is made again from each seed's runs alone.
 """
 
 from __future__ import annotations
 
-import json
+import csv
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from fedsdg.next_analysis.metrics import values
-from fedsdg.next_analysis.records import Record
+from fedsdg.files import hint
+from fedsdg.files.places import RECORDS, RUNS, run_below
+from fedsdg.next_analysis.claims import Claim, by_seed, completed, judge, read_claims
+from fedsdg.next_analysis.claims import numbers as compared
+from fedsdg.next_analysis.figures import figure_named
+from fedsdg.next_analysis.metrics import METRICS, READINGS
+from fedsdg.next_analysis.records import IDENTITY, KEY, Record, record
+from fedsdg.next_analysis.tables import table
+from fedsdg.next_analysis.verification import FIGURES
 
-HASHES = ["config_hash", "partition_hash", "backbone_hash", "source_hash"]
-_NUMBER = re.compile(
-    r"(?:(?<=[\s\[(|;])[−+-])?(?<![\w.~])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])"
-)
+#: What ``with_origins`` adds besides the folder of a run.
+_ORIGIN = ["commit", "dirty", "day", "machine"]
+#: Columns that say of which part of a run a number is.
+_PARTS = {"round", "client", "simulated_seconds"}
+#: CSV of which no run of the record is behind the rows → what is, in the record's folder.
+_SOURCES = {"tuning": "the trials in search.json", "partition": "the files in partitions"}
+#: When the first run of an entry began and the last one ended, today and in the oldest records.
+_DAYS = (("first", "started"), ("last", "finished"))
+_METRIC = re.compile(r"\b[a-z_]\w*")
 
 
-def trace(root: str | Path, key: str, metric: str, at: str = "selected") -> pd.DataFrame:
-    """Return the runs behind a number: value, folder, hashes, commit and day, one row per seed.
+@dataclass(frozen=True)
+class Trace:
+    """A number and the runs behind it."""
+
+    what: str
+    """Metric, keys and reading; of a claim its sentence before."""
+    seeds: Mapping[int, float]
+    """Seed → its number, the difference where two rows are compared; empty where it has none. The
+    number is their mean, but for costs to a target, which are those of the mean curve."""
+    runs: pd.DataFrame
+    """Rows of ``Record.runs`` with the columns of ``with_origins`` and each run's own ``value``."""
+    committed: str = ""
+    """The number as it is printed."""
+
+
+def trace(root: str | Path, what: str, metric: str = "", at: str = "selected") -> Trace:
+    """Find the runs behind a number.
 
     Args:
-        root: The folder of the records.
-        key: ``experiment/cell/method``.
-        metric: A metric.
-        at: Its reading.
+        root: The root of the repository.
+        what: ``FILE.csv:LINE`` of a table or figure, ``experiment/cell/method``, or the id of a
+            claim.
+        metric: Of a key: a metric, or arithmetic of metrics.
+        at: Of a key or a claim: the reading of metrics that have two.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: There is no such line, key, metric or claim; or no run stands behind
+            the line.
     """
-    experiment, cell, method = key.split("/")
-    record = Record(Path(root) / experiment)
-    runs = record.finished
-    runs = runs[(runs["cell"] == cell) & (runs["method"] == method)]
-    if runs.empty:
+    root = Path(root)
+    file, _, line = what.rpartition(":")
+    if file.endswith(".csv") and line.isdecimal():
+        return _trace_line(root, Path(file), int(line))
+    if re.fullmatch(r"[^/]+/[^/]+/[^/]+", what) and Path(what).suffix not in (".csv", ".md"):
+        for name in _METRIC.findall(metric) or [metric]:
+            if name not in METRICS:
+                raise ValueError(f"there is no metric {name!r}{hint(name, METRICS)}")
+        return _trace_sides(root, Claim("", "", "", metric, (what,), ""), at, what)
+    claims = {claim.id: claim for claim in read_claims(root / "claims.yaml")}
+    if what not in claims:
         raise ValueError(
-            f"no run of {experiment} has the key {key}; its cells are {sorted(set(record.runs['cell']))}"
+            f"{what!r} is no line of a CSV (results/reference/cross-needs/main.csv:2), no key "
+            f"(cross-needs/iid@half/fedsdg) and no claim{hint(what, claims)}"
         )
-    folder = (
-        "results/runs/"
-        + experiment
-        + "/"
-        + runs["dataset"]
-        + "/clients~"
-        + runs["clients"].astype(str)
-    )
-    folder += "/" + runs["skew"] + "/" + runs["method"] + "/seed~" + runs["seed"].astype(str)
-    found = runs[["seed", *HASHES]].assign(run=folder, made=folder.map(_origins(record)))
-    return found.merge(values(record, metric, runs, at)[["seed", "value"]], on="seed")
+    return _trace_claim(root, claims[what], at)
 
 
-def _origins(record: Record) -> Callable[[str], str]:
-    """Return a function from the folder of a run to commit, day and machine."""
-    file = record.folder / "provenance.json"
-    made = {}
-    for origin in json.loads(file.read_text()) if file.is_file() else []:
-        text = f"{origin['commit'][:10]}, {origin.get('first', '')[:10]}, {origin['processor']}, torch {origin['versions']['torch']}"
-        made |= dict.fromkeys(origin["runs"], text)
-    return lambda folder: made.get(folder.split("/", 3)[3], "unknown")
+def _trace_claim(root: Path, claim: Claim, at: str) -> Trace:
+    """Trace the comparison that decides a claim."""
+    verdict = judge(claim, root / RECORDS)
+    if not verdict.n:
+        raise ValueError(f"no run stands behind the claim {claim.id!r}, which is {verdict.word}")
+    decides = verdict.tests[verdict.tests["mean"] == verdict.mean].iloc[0]
+    traced = _trace_sides(root, claim, at, decides["of"], decides["against"])
+    number = f"{verdict.number}, {verdict.word}"
+    return replace(traced, what=f"{claim.claim} {traced.what}", committed=number)
 
 
-def trace_line(root: str | Path, place: str) -> pd.DataFrame:
-    """Return the runs behind a line of a CSV: ``results/reference/cross-needs/main.csv:12``."""
-    file, _, line = place.rpartition(":")
-    row = pd.read_csv(file).iloc[int(line) - 2]
-    return trace(
-        root,
-        "/".join(row[["experiment", "cell", "method"]]),
-        row["metric"],
-        row.get("at", "selected"),
-    )
+def _trace_line(root: Path, file: Path, line: int) -> Trace:
+    """Trace a row of a CSV."""
+    rows = [*csv.DictReader(file.read_text(encoding="utf-8").splitlines())]
+    if not 2 <= line <= len(rows) + 1:
+        raise ValueError(f"{file} has rows in lines 2 to {len(rows) + 1}, and none in line {line}")
+    row = {"experiment": file.resolve().parent.name, **rows[line - 2]}
+    if file.stem in _SOURCES:
+        raise ValueError(
+            f"{file}:{line}: no run of the record stands behind it, but {_SOURCES[file.stem]} of "
+            f"{root / RECORDS / row['experiment']}"
+        )
+    metrics = {*_METRIC.findall(row.get("metric", ""))}
+    if "claim" in row:
+        claim = next(c for c in read_claims(root / "claims.yaml") if c.id == row["claim"])
+        traced = _trace_sides(root, claim, row["at"], row["of"], row["against"])
+    elif metrics and metrics <= METRICS.keys() and not _PARTS & row.keys():
+        traced = _trace_metric(root, row)
+    else:
+        return _trace_page(root, file, row, line - 2)
+    return replace(traced, committed=row["mean"])
 
 
-def verify(made: Iterable[tuple[Path, str]]) -> Iterator[str]:
-    """Yield a sentence for every committed file that does not say what its records give.
+def _trace_metric(root: Path, row: Mapping[str, str]) -> Trace:
+    """Trace a row whose number is the mean of a metric, or of a paired difference."""
+    key = "/".join(row[name] for name in KEY)
+    sides = [key, row["rival"]] if row.get("rival") else [key]
+    if row.get("clean"):  # What an attack costs: without attackers minus with them.
+        sides = [completed(f"{row['clean']}/{row['method']}", key), key]
+    claim = Claim("", "", "", row["metric"], (sides[0],), "", minus=tuple(sides[1:]))
+    return _trace_sides(root, claim, row.get("at") or "selected", *sides)
+
+
+def _trace_sides(root: Path, claim: Claim, at: str, of: str, against: str = "") -> Trace:
+    """Trace a comparison of a claim; any row, or pair of rows, is one of a claim without a name."""
+    at = at if at in claim.readings else claim.readings[0]
+    sides = [of, completed(against, of)] if against else [of]
+    parts = []
+    for key in dict.fromkeys(" + ".join(sides).split(" + ")):
+        runs = _runs_of(root, key)
+        values = by_seed(root / RECORDS, key, claim.metric, at)
+        parts.append(runs.assign(value=runs["seed"].map(values)))
+    found = compared(claim, root / RECORDS)
+    chosen = (found["of"] == of) & (found["against"] == against) & (found["at"] == at)
+    seeds = {int(seed): float(x) for seed, x in found.loc[chosen, ["seed", "value"]].to_numpy()}
+    if not seeds:
+        raise ValueError(f"no run of {' and '.join(sides)} has a value of {claim.metric}")
+    what = f"{claim.metric} of {' over '.join(sides) if claim.over else ' minus '.join(sides)}"
+    reading = f", {READINGS[at]}" if len(claim.readings) > 1 else ""
+    runs = pd.concat(parts, ignore_index=True)
+    return Trace(what + reading, seeds, runs[runs["seed"].isin(seeds)])
+
+
+def _trace_page(root: Path, file: Path, row: Mapping[str, str], place: int) -> Trace:
+    """Trace a row by making its table or figure again from each seed's runs alone."""
+    opened = record(root / RECORDS / row["experiment"])
+    frame = _frame(file, opened)
+    if place >= len(frame):
+        raise ValueError(f"{file} has other rows than its record gives; run 'fedsdg verify'")
+    numbers = frame.select_dtypes("float")
+    wanted = frame.drop(columns={*numbers, "n"}, errors="ignore").iloc[place].astype(str)
+    runs = opened.finished
+    for name in wanted.index.intersection(runs.columns):
+        runs = runs[runs[name].astype(str) == wanted[name]]
+    column = next((name for name in ("mean", *reversed(numbers.columns)) if name in numbers), "")
+    single = column and _alike(frame, wanted).sum() == 1
+    seeds = {}
+    for seed in runs["seed"].unique() if single else ():
+        others = opened.runs["seed"] != seed
+        copied = copy(opened)
+        copied.runs = opened.runs.assign(status=opened.runs["status"].mask(others, "left out"))
+        alone = _frame(file, copied)
+        for number in alone.loc[_alike(alone, wanted), column] if len(alone) else ():
+            seeds[int(seed)] = float(number)
+    what = ", ".join(f"{name} {text}" for name, text in wanted.items())
+    runs = with_origins(opened, runs)
+    return Trace(what, seeds, runs.assign(value=runs["seed"].map(seeds)), row.get(column, ""))
+
+
+def _frame(file: Path, opened: Record) -> pd.DataFrame:
+    if FIGURES in file.resolve().parts:
+        return figure_named(file.stem).frame(opened)
+    return table(file.stem, opened).numbers
+
+
+def _alike(frame: pd.DataFrame, wanted: pd.Series) -> pd.Series:
+    return (frame[wanted.index].astype(str) == wanted).all(axis=1)
+
+
+def _runs_of(root: Path, key: str) -> pd.DataFrame:
+    """Return the runs of a row with their origins."""
+    experiment, cell, method = key.split("/")
+    folders = [file.parent.name for file in (root / RECORDS).glob("*/runs.parquet")]
+    if experiment not in folders:
+        raise ValueError(f"there is no record of {experiment!r}{hint(experiment, folders)}")
+    opened = record(root / RECORDS / experiment)
+    runs = opened.finished
+    for column, value in (("method", method), ("cell", cell)):
+        known = runs[column].unique()
+        if value not in known:
+            raise ValueError(f"{experiment} has no {column} {value!r}{hint(value, known)}")
+        runs = runs[runs[column] == value]
+    return with_origins(opened, runs)
+
+
+def with_origins(opened: Record, runs: pd.DataFrame) -> pd.DataFrame:
+    """Add to runs of a record where they lie and where they were made.
 
     Args:
-        made: Files with the text that they should hold.
+        opened: The record.
+        runs: Rows of ``opened.runs``.
+
+    Returns:
+        The rows with ``run`` (its folder), ``commit``, ``dirty`` (the checkout had changes),
+        ``day`` and ``machine``; the last four are missing where the record does not say.
     """
-    for file, text in made:
-        if not file.is_file():
-            yield f"{file} is missing"
-            continue
-        committed, fresh = (_lines(file, t) for t in (file.read_text(encoding="utf-8"), text))
-        if len(committed) != len(fresh):
-            yield f"{file} has {len(committed)} lines; the records give {len(fresh)}"
-        for number, (one, other) in enumerate(zip(committed, fresh), start=1):
-            if not same(one, other):
-                yield f"{file}:{number}: {one!r} is committed, but the records give {other!r}"
-                break
+    entries = opened.json("provenance.json")
+    if isinstance(entries, Mapping):  # The oldest records have one, which stands for all runs.
+        entries = [entries]
+    identities = runs[IDENTITY].to_numpy()
+    below = [run_below(dict(zip(IDENTITY, values, strict=True))) for values in identities]
+    made: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        first, last = (entry.get(new) or entry.get(old) for new, old in _DAYS)
+        days = dict.fromkeys((first[:10], last[:10]))
+        code = f"Python {entry['python']}, PyTorch {entry['versions']['torch']}"
+        machine = f"{entry['processor']} ({entry['device']}), {code}"
+        origin = {**entry, "day": " to ".join(days), "machine": machine}
+        made |= dict.fromkeys(entry.get("runs", below), origin)
+    origins = pd.DataFrame([made.get(run, {}) for run in below], index=runs.index, columns=_ORIGIN)
+    folder = RUNS.format(experiment=opened.name)
+    return runs.join(origins).assign(run=[f"{folder}/{run}" for run in below])
 
 
-def _lines(file: Path, text: str) -> list[str]:
-    return (text.replace(",", " ; ") if file.suffix == ".csv" else text).splitlines()
+def command(runs: pd.DataFrame, configs: str | Path = "config") -> str:
+    """Return the command that makes runs of one experiment again; "" where no config names it.
 
-
-def same(line: str, other: str) -> bool:
-    """Return whether two lines agree, numbers by one unit of their last digit."""
-    if line == other:
-        return True
-    if _NUMBER.sub("#", line) != _NUMBER.sub("#", other):
-        return False
-    pairs = zip(_NUMBER.findall(line), _NUMBER.findall(other), strict=True)
-    return all(_close(*pair) for pair in pairs)
-
-
-def _close(one: str, other: str) -> bool:
-    a, b = (text.replace(",", "").replace("−", "-") for text in (one, other))
-    decimals = max(len(text.partition(".")[2].partition("e")[0]) for text in (a, b))
-    return a == b or (
-        decimals > 0
-        and abs(float(a) - float(b)) <= max(10.0**-decimals, 1e-5 * abs(float(a))) * 1.01
-    )
+    Args:
+        runs: Rows of ``Record.runs``.
+        configs: The folder of the configs.
+    """
+    named = re.compile(rf"^experiment: {runs['experiment'].iloc[0]}$", re.MULTILINE)
+    words = [*runs["skew"].unique(), *runs["method"].unique()]
+    words += [f"seed~{seed}" for seed in runs["seed"].unique()]
+    for file in sorted(Path(configs).rglob("*.yaml")):
+        if named.search(file.read_text(encoding="utf-8")):
+            return f"fedsdg run --grid {file} --only {' '.join(words)}"
+    return ""
