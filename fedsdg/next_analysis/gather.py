@@ -32,9 +32,8 @@ from fedsdg.files import (
     write_hashes,
     write_json,
 )
-from fedsdg.files import records as schemas
 from fedsdg.files.places import DIVISION, run_below, split_setting
-from fedsdg.files.records import read_parquet, write_tables
+from fedsdg.files.records import ROWS_OF_A_GROUP, read_parquet, write_tables
 from fedsdg.next_analysis.names import natural_order
 from fedsdg.next_analysis.records import IDENTITY, damaged, folders_of, guarded
 
@@ -42,13 +41,8 @@ from fedsdg.next_analysis.records import IDENTITY, damaged, folders_of, guarded
 NOT_RUN = "not run"
 #: Columns of timings.parquet that come from the provenance of a run.
 _MEASURED = ("wall_seconds", "peak_rss_mb")
-#: Tables with rows of every run, and the columns that come first.
-TABLES = {
-    "rounds": schemas.ROUNDS_SCHEMA.names,
-    "clients": schemas.CLIENTS_SCHEMA.names,
-    "timings": [*schemas.TIMINGS_SCHEMA.names, *_MEASURED],
-}
-_ROWS_OF_A_GROUP = 128 * 1024
+#: Tables with rows of every run.
+TABLES = ("rounds", "clients", "timings")
 _HASHES = ("config_hash", "partition_hash", "backbone_hash", "source_hash")
 #: Texts in runs.parquet, which every record has.
 _TEXTS = ("type", "status", "error", *_HASHES, "config")
@@ -143,7 +137,8 @@ def _run_in(folder: Path) -> _Run:
             row |= {f"{at}_{name}": value for name, value in reading.items()}
     row |= {"type": result.get("method"), "experiment": result.get("experiment", experiment)}
     row |= {"dataset": dataset, "skew": skew, "method": method}
-    row |= {"clients": _number(clients, folder), "seed": _number(seed, folder)}
+    row |= {"clients": _number("clients", clients, folder)}
+    row |= {"seed": _number("seed", seed, folder)}
     if "config" in result:
         row["config"] = canonical_json(result["config"])
     provenance = folder / "provenance.json"
@@ -151,8 +146,9 @@ def _run_in(folder: Path) -> _Run:
     return _Run(row, partial(_fields_in, folder), partial(_table_in, folder), facts)
 
 
-def _number(part: str, folder: Path) -> int:
-    name, _, value = part.partition("~")
+def _number(name: str, part: str, folder: Path) -> int:
+    """Return the number in a part of a folder's name: seed~3."""
+    value = part.removeprefix(f"{name}~")
     if not value.isdecimal():
         raise ValueError(f"{folder}: {part!r} should read {name}~<whole number>")
     return int(value)
@@ -221,13 +217,12 @@ def _runs_table(rows: Sequence[Row]) -> pa.Table:
 
 
 def _schema(table: str, runs: Sequence[_Run], identity: pa.Schema) -> pa.Schema:
-    """Return the columns of a table: identity, what every run has, what some runs have."""
+    """Return the columns of a table: identity, and what some run has."""
     fields = {one.name: one.type for run in runs for one in run.fields(table)}
     if table == "timings":
         fields |= dict.fromkeys(_MEASURED, pa.float64())
-    usual = [name for name in TABLES[table] if name in fields]
-    names = [*usual, *sorted(fields.keys() - {*usual, *IDENTITY})]
-    return pa.schema([*identity, *((name, fields[name]) for name in names)])
+    others = sorted(fields.keys() - {*IDENTITY})
+    return pa.schema([*identity, *((name, fields[name]) for name in others)])
 
 
 def _named(run: _Run, table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -248,7 +243,7 @@ def _groups(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.Table]
     waiting = [schema.empty_table()]
     for table in tables:
         waiting.append(table)
-        if sum(map(len, waiting)) >= _ROWS_OF_A_GROUP:
+        if sum(map(len, waiting)) >= ROWS_OF_A_GROUP:
             yield pa.concat_tables(waiting).combine_chunks()
             waiting = []
     if waiting:
@@ -278,7 +273,7 @@ def _join(parts: Sequence[tuple[Path, Collection[str]]], output: Path) -> None:
     runs: list[_Run] = []
     origins: list[dict[str, Any]] = []
     methods: dict[str, Any] = {}
-    for folder, wanted in parts:
+    for folder, wanted in [part for part in parts if part[1]]:
         rows = _rows_of(folder)
         stored = {name: _Stored(folder / f"{name}.parquet") for name in TABLES}
         runs += [_recorded(run, rows[run], stored) for run in rows if run in wanted]
@@ -356,17 +351,17 @@ def keep_record(summary: Path, record: Path, *, merge: bool = False) -> None:
     here = _rows_of(summary)
     staying: Collection[str] = ()
     # A search may have left its values in the folder before the first runs are recorded.
-    if merging := merge and (record / "runs.parquet").is_file():
+    if merge and (record / "runs.parquet").is_file():
         recorded = _rows_of(record)
         made = {run: row for run, row in here.items() if row["status"] == "ok"}
         staying = recorded.keys() - made.keys()
         _require_alike([recorded[run] for run in sorted(staying)], [*made.values()])
-    parts = [(summary, here.keys() - staying), (record, staying)]
-    folders = [summary, summary.parents[1], record]
+    folders = [summary, summary.parents[1], *([record] if staying else [])]
     with _appearing(record) as new:
-        _join(parts if merging else parts[:1], new)
-        _copy_sources(summary, folders if merging else folders[:2], record, new)
-        _write_pages(folders[::2] if merging else folders[:1], new)
+        _join([(summary, here.keys() - staying), (record, staying)], new)
+        _copy_search(summary, record, new)
+        _copy_sources(folders, new)
+        _write_pages(folders, new)
         names = [file.name for file in new.iterdir() if file.suffix in (".parquet", ".json")]
         write_hashes(new, names)
 
@@ -431,46 +426,52 @@ def _appearing(folder: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _copy_sources(summary: Path, folders: Sequence[Path], former: Path, record: Path) -> None:
-    """Copy what a search found, partitions of the lowest seed, and the facts of backbones.
+def _copy_search(summary: Path, former: Path, record: Path) -> None:
+    """Copy what a search found: here, or else for the former record, which may have no run."""
+    tuned = summary.parents[1] / f"search/{summary.name}.tuned.yaml"
+    _copy_first([summary / "search.json", former / "search.json"], record / "search.json")
+    _copy_first([tuned, former / "tuned.yaml"], record / "tuned.yaml")
 
-    Of each the first that is there; only those of backbones must be. The former record may have
-    values of a search without any run.
-    """
+
+def _copy_sources(folders: Sequence[Path], record: Path) -> None:
+    """Copy partitions of the lowest seed, if there are any, and the facts of backbones."""
     rows = [*_rows_of(record).values()]
     seed = min(row["seed"] for row in rows)
     places = [{**row, "skew": split_setting(row["skew"])[0], "seed": seed} for row in rows]
     configs = [json.loads(row["config"]) for row in rows if row["status"] == "ok"]
-    names = {config.get("backbone") for config in configs} - {None}
-    backbones = {f"backbones/{name}.json" for name in names}
-    shared = backbones.union(f"partitions/{DIVISION.format_map(place)}" for place in places)
-    tuned = summary.parents[1] / f"search/{summary.name}.tuned.yaml"
-    sources = {
-        "search.json": [summary / "search.json", former / "search.json"],
-        "tuned.yaml": [tuned, former / "tuned.yaml"],
-        **{name: [folder / name for folder in folders] for name in shared},
-    }
-    for name, files in sources.items():
-        file = next(filter(Path.is_file, files), None)
-        if file is not None:
-            (record / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, record / name)
-        elif name in backbones:
-            raise FileNotFoundError(f"{files[1]} is missing; pretrain the backbone anew")
+    for name in sorted({f"partitions/{DIVISION.format_map(place)}" for place in places}):
+        _copy_first([folder / name for folder in folders], record / name)
+    for backbone in {config.get("backbone") for config in configs} - {None}:
+        name = f"backbones/{backbone}.json"
+        if not _copy_first([folder / name for folder in folders], record / name):
+            raise FileNotFoundError(f"{folders[1] / name} is missing; pretrain the backbone anew")
+
+
+def _copy_first(files: Iterable[Path], target: Path) -> bool:
+    """Copy the first of some files that is there, and return whether one is."""
+    for file in filter(Path.is_file, files):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target)
+        return True
+    return False
 
 
 def _write_pages(folders: Sequence[Path], record: Path) -> None:
-    """Write the tables that are shown, and pages.json without figures that have no data."""
+    """Write the tables that are shown, and pages.json with those pages that have data."""
     # Here, not above: of what tables and figures need, gathering runs needs nothing.
     from fedsdg.next_analysis.figures import sidecars
     from fedsdg.next_analysis.records import Record
-    from fedsdg.next_analysis.render import USUAL, add_pages, write_shown
+    from fedsdg.next_analysis.render import add_pages, shown, write_shown
+    from fedsdg.next_analysis.tables import table
 
-    pages = [read_json(f / "pages.json") for f in folders if (f / "pages.json").is_file()] or [{}]
-    tables, figures = (
-        list(dict.fromkeys(name for page in pages for name in page.get(kind, USUAL[kind])))
-        for kind in ("tables", "figures")
-    )
     opened = Record(record)
-    add_pages(record, tables, [name for name in figures if sidecars(name, opened)])
-    write_shown(opened, record, None, [f"table:{name}" for name in tables], tex=False)
+    said = [Record(folder) for folder in folders if (folder / "pages.json").is_file()]
+    pages = [shown(one) for one in said or [opened]]
+    tables = dict.fromkeys(name for names, _ in pages for name in names)
+    figures = dict.fromkeys(name for _, names in pages for name in names)
+    add_pages(
+        record,
+        [name for name in tables if len(table(name, opened).numbers)],
+        [name for name in figures if sidecars(name, opened)],
+    )
+    write_shown(opened, record, None, tex=False)

@@ -231,16 +231,8 @@ def _spread(blocks: np.ndarray) -> np.ndarray:
     return np.ptp(blocks, axis=1)
 
 
-def _closed(gates: np.ndarray) -> np.ndarray:
-    return 100 * (gates < 0.1).mean(axis=1)
-
-
-def _middle(gates: np.ndarray) -> np.ndarray:
-    return 100 * ((gates > 0.4) & (gates < 0.6)).mean(axis=1)
-
-
-def _open(gates: np.ndarray) -> np.ndarray:
-    return 100 * (gates > 0.9).mean(axis=1)
+def _within(gates: np.ndarray, low: float, high: float) -> np.ndarray:
+    return 100 * ((gates > low) & (gates < high)).mean(axis=1)
 
 
 def _over_clients(column: str, number: Callable[[np.ndarray], np.ndarray]) -> Number:
@@ -250,9 +242,9 @@ def _over_clients(column: str, number: Callable[[np.ndarray], np.ndarray]) -> Nu
 for _name, _column, _of_blocks, _title, _unit in (
     ("gate", "gates", _mean, "mean gate", ""),
     ("gate_spread", "gates", _spread, "spread of gates over blocks", ""),
-    ("gates_closed", "gates", _closed, "gates below 0.1", "%"),
-    ("gates_middle", "gates", _middle, "gates in [0.4, 0.6]", "%"),
-    ("gates_open", "gates", _open, "gates above 0.9", "%"),
+    ("gates_closed", "gates", partial(_within, low=-1, high=0.1), "gates below 0.1", "%"),
+    ("gates_middle", "gates", partial(_within, low=0.4, high=0.6), "gates in [0.4, 0.6]", "%"),
+    ("gates_open", "gates", partial(_within, low=0.9, high=2), "gates above 0.9", "%"),
     ("private_share", "private_shares", _mean, "private share", ""),
     ("private_ratio", "private_ratio", _mean, "‖θ_p‖ / ‖θ_g‖", ""),
 ):
@@ -308,7 +300,8 @@ def effective_clients(rows: pd.DataFrame) -> float:
     weight = rows["weight"].to_numpy().clip(1e-300)
     entropy = np.bincount(rows["round"], weights=-weight * np.log(weight))
     cohorts = np.bincount(rows["round"])
-    return 100 * float((np.exp(entropy) / cohorts)[cohorts > 0].mean())
+    rounds = cohorts > 0
+    return 100 * float((np.exp(entropy[rounds]) / cohorts[rounds]).mean())
 
 
 def _credit(rows: pd.DataFrame, credit: str, yardstick: str) -> float:
@@ -330,61 +323,40 @@ for _name in ("weight", "alignment", "credibility", "contribution", "shapley_est
 # --- detection of attackers ----------------------------------------------------------------------
 
 
-def _detection(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return by client: ``attacks``, ``present``, ``blocked`` in the end, ``delay`` until then.
+def _detection(rows: pd.DataFrame, number: str) -> float:
+    """Judge which clients are blocked in the end; an attacker that never took part counts nowhere.
 
     A client is blocked or not until another row says otherwise.
     """
     place = rows["round"].to_numpy() - 1, rows["client"].to_numpy()
     shape = place[0].max() + 1, place[1].max() + 1
-    stated = np.zeros(shape, bool)
-    stated[place] = rows["blocked"].notna()
-    blocked, present, attacks = np.zeros((3, *shape), bool)
+    stated, blocked, present, attacks = np.zeros((4, *shape), bool)
+    stated[place] = True
     for grid, column in ((blocked, "blocked"), (present, "participated"), (attacks, "attacker")):
         grid[place] = rows[column].eq(True)
-    rounds = np.where(stated, np.arange(shape[0])[:, None], 0)
-    last = np.maximum.accumulate(rounds, axis=0)
-    blocked = np.take_along_axis(blocked, last, axis=0)
-    return pd.DataFrame(
-        {
-            "attacks": attacks.any(axis=0),
-            "present": present.any(axis=0),
-            "blocked": blocked[-1],
-            "delay": blocked.argmax(axis=0) - present.argmax(axis=0),
-        }
-    )
+    last = np.where(stated, np.arange(shape[0])[:, None], 0)
+    blocked = np.take_along_axis(blocked, np.maximum.accumulate(last, axis=0), axis=0)
+    at_end = blocked[-1]
+    attackers = attacks.any(axis=0)
+    met = attackers & present.any(axis=0)
+    delays = blocked.argmax(axis=0) - present.argmax(axis=0)
+    chosen = {
+        "precision": 100.0 * attackers[at_end],
+        "recall": 100.0 * at_end[met],
+        "delay": delays[met & at_end],
+        "wrongly_blocked": np.array([sum(at_end & ~attackers)]),
+    }[number]
+    return float(chosen.mean()) if len(chosen) else np.nan
 
 
-_DETECTION = "client participated attacker blocked"
-
-
-@metric("attackers among the blocked clients", "%", reads=_DETECTION)
-def precision(rows: pd.DataFrame) -> float:
-    """Return the share of the clients blocked in the end that attack."""
-    clients = _detection(rows)
-    return 100 * clients.loc[clients["blocked"], "attacks"].mean()
-
-
-@metric("blocked clients among the attackers", "%", reads=_DETECTION)
-def recall(rows: pd.DataFrame) -> float:
-    """Return the share of the attackers that took part that are blocked in the end."""
-    clients = _detection(rows)
-    return 100 * clients.loc[clients["attacks"] & clients["present"], "blocked"].mean()
-
-
-@metric("rounds until an attacker is blocked", "rounds", reads=_DETECTION)
-def delay(rows: pd.DataFrame) -> float:
-    """Return rounds from an attacker's first participation to its first block, on average."""
-    clients = _detection(rows)
-    caught = clients["attacks"] & clients["present"] & clients["blocked"]
-    return clients.loc[caught, "delay"].mean()
-
-
-@metric("honest clients blocked", reads=_DETECTION)
-def wrongly_blocked(rows: pd.DataFrame) -> float:
-    """Return the number of clients blocked in the end that do not attack."""
-    clients = _detection(rows)
-    return float((clients["blocked"] & ~clients["attacks"]).sum())
+for _name, _title, _unit in (
+    ("precision", "attackers among the blocked clients", "%"),
+    ("recall", "blocked clients among the attackers", "%"),
+    ("delay", "rounds until an attacker is blocked", "rounds"),
+    ("wrongly_blocked", "honest clients blocked", ""),
+):
+    _number = partial(_detection, number=_name)
+    metric(_title, _unit, reads="client participated attacker blocked", name=_name)(_number)
 
 
 # --- costs ---------------------------------------------------------------------------------------
