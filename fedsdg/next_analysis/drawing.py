@@ -187,7 +187,7 @@ def panels(
     axes = figure.subplots(rows, columns, squeeze=False, **shared).flat
     found = []
     for number, (panel, key) in enumerate(zip_longest(axes, keys)):
-        part = frame if key is None else frame[(frame[shown] == key).all(axis=1)]
+        part = frame if key is None else frame[(frame[shown] == [*key]).all(axis=1)]
         panel.set_visible(key is not None and len(part) > 0)
         if panel.get_visible():
             titles = [title_of(*pair) for pair in zip(shown, key, strict=True)]
