@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ from fedsdg.files import (
     write_hashes,
     write_json,
 )
-from fedsdg.files.places import DIVISION, run_below, split_setting
+from fedsdg.files.places import DIVISION, RUN_BELOW, run_below, split_setting
 from fedsdg.files.records import ROWS_OF_A_GROUP, read_parquet, write_tables
 from fedsdg.next_analysis.names import natural_order
 from fedsdg.next_analysis.records import IDENTITY, damaged, folders_of, guarded
@@ -58,6 +59,11 @@ _OF_A_METHOD = ("method", "parameters", "plugin", "training")
 _OWN_TRAINING = (
     *("optimiser", "loss", "eta_g", "eta_p", "eta_m", "private_optimiser", "refresh"),
     *("epochs", "batch_size"),
+)
+
+_FOLDER = re.compile(
+    r"(.*/)?(?P<experiment>[^/]+)/(?P<dataset>[^/]+)/clients~(?P<clients>\d+)/(?P<skew>[^/]+)"
+    r"/(?P<method>[^/]+)/seed~(?P<seed>\d+)"
 )
 
 Methods = Mapping[str, Mapping[str, Any]]
@@ -125,7 +131,9 @@ def failed_runs(summary: Path) -> dict[str, str]:
 
 def _run_in(folder: Path) -> _Run:
     """Return the run in a folder: failed if there is no result, not run if there is no folder."""
-    *_, experiment, dataset, clients, skew, method, seed = folder.resolve().parts
+    place = _FOLDER.fullmatch(folder.resolve().as_posix())
+    if place is None:
+        raise ValueError(f"{folder} is no folder of a run; its name should end with {RUN_BELOW}")
     result: dict[str, Any] = {"status": "failed", "error": "the run left no result.json"}
     if not folder.exists():
         result = {"status": NOT_RUN}
@@ -135,33 +143,21 @@ def _run_in(folder: Path) -> _Run:
     for at, reading in result.items():
         if isinstance(reading, dict) and at != "config":
             row |= {f"{at}_{name}": value for name, value in reading.items()}
-    row |= {"type": result.get("method"), "experiment": result.get("experiment", experiment)}
-    row |= {"dataset": dataset, "skew": skew, "method": method}
-    row |= {"clients": _number("clients", clients, folder)}
-    row |= {"seed": _number("seed", seed, folder)}
+    row |= {"type": result.get("method"), **place.groupdict()}
+    row |= {"clients": int(place["clients"]), "seed": int(place["seed"])}
+    row["experiment"] = result.get("experiment", place["experiment"])
     if "config" in result:
         row["config"] = canonical_json(result["config"])
     provenance = folder / "provenance.json"
     facts = read_json(provenance) if provenance.is_file() else {}
-    return _Run(row, partial(_fields_in, folder), partial(_table_in, folder), facts)
+    fields = partial(_read_in, folder, pq.read_schema, pa.schema([]))
+    return _Run(row, fields, partial(_read_in, folder, read_parquet, pa.table({})), facts)
 
 
-def _number(name: str, part: str, folder: Path) -> int:
-    """Return the number in a part of a folder's name: seed~3."""
-    value = part.removeprefix(f"{name}~")
-    if not value.isdecimal():
-        raise ValueError(f"{folder}: {part!r} should read {name}~<whole number>")
-    return int(value)
-
-
-def _fields_in(folder: Path, table: str) -> pa.Schema:
+def _read_in(folder: Path, read: Callable[[Path], Any], without: Any, table: str) -> Any:
+    """Read a table of a run; ``without``: what stands for one that is not there."""
     file = folder / f"{table}.parquet"
-    return guarded(file, pq.read_schema) if file.is_file() else pa.schema([])
-
-
-def _table_in(folder: Path, table: str) -> pa.Table:
-    file = folder / f"{table}.parquet"
-    return guarded(file, read_parquet) if file.is_file() else pa.table({})
+    return guarded(file, read) if file.is_file() else without
 
 
 def _origin(run: _Run) -> dict[str, Any]:

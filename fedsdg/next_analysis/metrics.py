@@ -2,11 +2,8 @@
 
 Stored metrics are columns of runs.parquet; the others are functions of a run's rows of a table.
 ``_a`` and ``_b`` restrict a metric to the clients that agree with the majority and to those that
-conflict with it. Entering a metric gives it to tables, figures, claims and ``fedsdg trace``:
-
-    @metric("largest update", "", table="rounds", reads="update_norm_max")
-    def largest_update(rows):
-        return rows["update_norm_max"].max()
+conflict with it. A metric that is entered here is known to tables, figures, claims and
+``fedsdg trace``.
 """
 
 from __future__ import annotations
@@ -168,6 +165,16 @@ def metric(
 
     Raises:
         ValueError: A metric of this package has the name.
+
+    Example:
+        In a file that a config names under ``plugins``; ``largest_update`` may then stand under
+        ``tables`` and ``figures``::
+
+            from fedsdg.analysis import metric
+
+            @metric("largest update", table="rounds", reads="update_norm_max")
+            def largest_update(rows):
+                return rows["update_norm_max"].max()
     """
     columns = ("round", *reads.split(), *(["conflicts"] if groups else []))
 

@@ -212,7 +212,7 @@ def test_what_is_no_run_of_the_experiment_is_refused(root, tmp_path):
     with pytest.raises(ValueError, match="are of the experiments made, other"):
         summary_of(root, RUNS)
     folder = run_folder(root, "fedavg", 0)
-    with pytest.raises(ValueError, match=r"'seed-0' should read seed~<whole number>"):
+    with pytest.raises(ValueError, match=r"seed-0 is no folder of a run; its name should end w"):
         summarise([folder.with_name("seed-0")], tmp_path / "s", METHODS)
     (folder / "result.json").write_text("{")
     with pytest.raises(ValueError, match=r"result\.json is not valid JSON"):
