@@ -214,6 +214,16 @@ def test_a_claim_is_traced_to_the_runs_of_both_sides():
     assert by_method["fedsdg"] - by_method.drop("fedsdg").iloc[0] == pytest.approx(verdict.mean)
 
 
+#: Further tables, each of a record that has numbers for it.
+KINDS = {
+    "byzantine": ["attacks"],
+    "contribution": ["gates"],
+    "full": ["sweeps"],
+    "needs-controls": ["groups"],
+    "stragglers": ["stragglers"],
+}
+
+
 def traced_line(folder, name, numbers, place):
     """Write a CSV where it would be committed, and trace one of its rows."""
     file = folder / f"{name}.csv"
@@ -227,8 +237,7 @@ def traced_line(folder, name, numbers, place):
 )
 def test_the_mean_of_the_runs_behind_a_line_is_the_number(name, tmp_path):
     of = record(RECORDS / name)
-    shown = ["main", "groups", "differences", "gates", "sweeps", "stragglers"]
-    for table in [*shown, *(["attacks"] if name in ("breakdown", "byzantine") else [])]:
+    for table in ("main", "differences", *KINDS.get(name, ())):
         numbers = tables.table(table, of).numbers.reset_index(drop=True)
         if numbers.empty:
             continue
