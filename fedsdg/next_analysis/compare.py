@@ -6,7 +6,7 @@ import pandas as pd
 
 from fedsdg.next_analysis import statistics
 from fedsdg.next_analysis.layout import MISSING, Table, amount, arranged, percent, points
-from fedsdg.next_analysis.means import HEADS, INTERVAL, WHERE, personal, seeds, tidy
+from fedsdg.next_analysis.means import HEADS, WHERE, interval_over, personal, seeds, tidy
 from fedsdg.next_analysis.metrics import values
 from fedsdg.next_analysis.names import cell_title, is_oracle, method_title
 from fedsdg.next_analysis.records import KEY, Record
@@ -89,10 +89,10 @@ def ranking(record: Record, newcomer: str) -> Table:
         order=None,
     )
     caption = (
-        f"{title} among the rows of {record.name}, on its seeds. Accuracy (%) {WHERE}: {INTERVAL} "
-        f"{seeds(lines)}; MB sent both ways; seconds of a run here. {title} minus a row, points of "
-        "the accuracy of clients, paired by seed [95 % interval]; above, below: the 99 % interval "
-        "excludes 0 at the selected round and at the end."
+        f"{title} among the rows of {record.name}, on its seeds. Accuracy (%) {WHERE}. "
+        f"{interval_over(lines)}; MB sent both ways; seconds of a run here. {title} minus a row: "
+        "points of the accuracy of clients, paired by seed [95 % interval]; above, below: the "
+        "99 % interval excludes 0 at the selected round and at the end."
     )
     return Table("ranking", caption, numbers, text)
 

@@ -30,7 +30,6 @@ HEADS = {
     "worst_decile_own_test": "own test set, worst decile",
     "accuracy_shared": "shared model",
 }
-INTERVAL = "mean ± half-width of the 95 % interval over"
 WHERE = "at the round selected on validation data"
 BEST = "bold: best of a column, oracles (‡) aside"
 
@@ -133,6 +132,14 @@ def seeds(numbers: pd.DataFrame) -> str:
         return "no seeds"
     range_of = f"{counts.min()} to {counts.max()}" if counts.nunique() > 1 else f"{counts.min()}"
     return f"{range_of} {'seed' if range_of == '1' else 'seeds'}"
+
+
+def interval_over(numbers: pd.DataFrame) -> str:
+    """Return in words what is printed of means: with intervals, where there are seeds enough."""
+    half = (
+        "" if numbers["n"].max() < statistics.LEAST_SEEDS else " ± half-width of the 95 % interval"
+    )
+    return f"Mean{half} over {seeds(numbers)}"
 
 
 def failures(record: Record) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What methods were set to and how that was found: settings, the search, and swept values."""
+"""What methods were set to, and the search that found it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,16 @@ from typing import Any
 
 import pandas as pd
 
-from fedsdg.next_analysis import statistics
-from fedsdg.next_analysis.layout import METHOD, MISSING, Table, arranged, line_title, percent
-from fedsdg.next_analysis.means import HEADS, INTERVAL, WHERE, failures, personal, seeds, tidy
-from fedsdg.next_analysis.names import cell_title, method_order
-from fedsdg.next_analysis.records import KEY, RUN, Record
+from fedsdg.next_analysis.layout import METHOD, MISSING, Table, line_title
+from fedsdg.next_analysis.names import method_order
+from fedsdg.next_analysis.records import Record
 
 #: Last part of a config's key → its symbol.
 SYMBOLS = {
     **{"eta_g": "η_g", "eta_p": "η_p", "eta_m": "η_m", "lambda1": "λ₁", "lambda2": "λ₂"},
     **{"mu": "μ", "gamma": "γ", "gamma0": "γ₀", "epsilon": "ε", "temperature": "τ"},
-    **{"beta": "β", "strength": "λ", "epochs": "e", "skew": "clients' data"},
+    **{"beta": "β", "strength": "λ", "epochs": "e"},
 }
-#: What identifies a run and is no setting of it.
-_IDENTITY = ["experiment", "dataset", "seed", "method", "skew", "backbone", "federation.clients"]
 
 
 def symbol(key: str) -> str:
@@ -34,17 +30,6 @@ def value_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def config_values(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the configs of some runs as text, one column per dotted key; "none" where unset.
-
-    ``skew`` is how the clients' data differ, without the scenario.
-    """
-    flat = pd.json_normalize([json.loads(text) for text in runs["config"]]).set_axis(runs.index)
-    plain = flat.drop(columns=_IDENTITY, errors="ignore").astype(object)
-    texts = plain.map(value_text).mask(plain.isna(), "none")
-    return texts.assign(skew=runs["cell"].str.partition("@")[0].map(cell_title))
-
-
 def settings(record: Record) -> Table:
     """Parameters and rates of every method with their origin.
 
@@ -52,9 +37,11 @@ def settings(record: Record) -> Table:
     same kind has, or, of training, than another method has; *fixed*: all others, in the CSV alone.
     """
     runs = record.finished.drop_duplicates(["cell", "method"])
-    flat = config_values(runs).filter(regex=r"^(parameters|training)\.")
+    flat = pd.json_normalize([json.loads(text) for text in runs["config"]]).set_axis(runs.index)
+    flat = flat.filter(regex=r"^(parameters|training)\.").astype(object)
     long = flat.join(runs[["experiment", "method", "type"]])
-    long = long.melt(["experiment", "method", "type"], var_name="key").query("value != 'none'")
+    long = long.melt(["experiment", "method", "type"], var_name="key").dropna(subset=["value"])
+    long["value"] = long["value"].map(value_text)
     rows = long.groupby(["experiment", "method", "type", "key"], sort=False)["value"]
     numbers = rows.agg(lambda own: " / ".join(dict.fromkeys(own))).reset_index()
     kind = numbers["type"].where(numbers["key"].str.startswith("parameters."), "")
@@ -110,66 +97,3 @@ def tuning(record: Record) -> Table:
         "last quarter of the rounds."
     )
     return Table("tuning", caption, numbers, text.set_axis(numbers["method"], axis=0))
-
-
-def swept(record: Record) -> pd.DataFrame:
-    """Return the runs of every sweep: where runs of a kind differ in one value alone.
-
-    A run stands in as many rows as values of it are swept.
-
-    Returns:
-        ``RUN``, ``key``, ``setting``, ``others`` (the other swept values) and ``line`` (the kind of
-        method with them).
-    """
-    runs = record.finished
-    parts = [pd.DataFrame(columns=["key", "setting", "others", "line"])]
-    for kind, flat in config_values(runs).groupby(runs["type"], sort=False):
-        parts += [_sweep(flat, str(kind), key) for key in _varying(flat)]
-    rows = pd.concat(parts)
-    # One run may stand under two labels: a grid and a single sweep meet in the default.
-    found = runs[RUN].loc[rows.index].assign(**rows)
-    return found.drop_duplicates(["key", "line", "setting", "seed"])
-
-
-def _numbers(column: pd.Series) -> pd.Series:
-    return pd.to_numeric(column, errors="coerce")
-
-
-def _varying(flat: pd.DataFrame) -> list[str]:
-    return [str(key) for key in flat if flat[key].nunique() > 1]
-
-
-def _sweep(flat: pd.DataFrame, kind: str, key: str) -> pd.DataFrame:
-    """Return the runs of a kind that have another value of a key and agree in the others."""
-    rest = [other for other in _varying(flat) if other != key]
-    alike = flat[rest].agg("|".join, axis=1) if rest else pd.Series("", flat.index)
-    tried = flat[flat[key].groupby(alike).transform("nunique") > 1]
-    others = pd.Series("", tried.index)
-    for other in _varying(tried[rest]):
-        others = (others + f", {symbol(other)} = " + tried[other]).str.removeprefix(", ")
-    lines = (line_title(kind) + ", " + others).str.removesuffix(", ")
-    return pd.DataFrame({"key": key, "setting": tried[key], "others": others, "line": lines})
-
-
-def sweeps(record: Record) -> Table:
-    """Return the accuracies at each value of each swept setting."""
-    wanted = [personal(record), "accuracy_shared"]
-    frame = swept(record).merge(tidy(record, wanted), on=RUN)
-    frame = frame.sort_values("setting", key=_numbers, kind="stable")
-    frame = frame.sort_values("key", kind="stable")
-    numbers = statistics.interval(frame, [*KEY, "metric", "at", "key", "setting", "others", "line"])
-    shown = numbers[numbers["at"] == "selected"]
-    blocks = shown["key"].map(symbol) + ": " + shown["metric"].map(HEADS)
-    first = shown.drop_duplicates("line").set_index("line")["method"]
-    text = arranged(
-        shown.assign(head=shown["setting"], block=blocks),
-        percent,
-        setting="block",
-        line="line",
-        order=lambda name: method_order(first[name]),
-    )
-    caption = (
-        f"Accuracy (%) at each value of a setting, {WHERE}: {INTERVAL} {seeds(numbers)}; a block "
-        "per setting and accuracy."
-    )
-    return Table("sweeps", caption, numbers.drop(columns="line"), text, failures(record))

@@ -15,13 +15,13 @@ from fedsdg.next_analysis.layout import Table, amount, arranged, points
 from fedsdg.next_analysis.means import (
     BEST,
     HEADS,
-    INTERVAL,
     WHERE,
     best,
     failures,
     headed,
     heading,
     in_order,
+    interval_over,
     means,
     personal,
     printed,
@@ -31,7 +31,7 @@ from fedsdg.next_analysis.means import (
 from fedsdg.next_analysis.metrics import METRICS, SUMS, values
 from fedsdg.next_analysis.names import cell_title, is_oracle, method_order, method_title
 from fedsdg.next_analysis.records import KEY, RUN, Record
-from fedsdg.next_analysis.settings import settings, sweeps, tuning
+from fedsdg.next_analysis.settings import settings, tuning
 
 GROUPS = ("accuracy_a", "accuracy_b", "accuracy_new")
 COSTS = (
@@ -42,7 +42,7 @@ STRAGGLERS = ("simulated_seconds", *SUMS)
 GATES = (
     *("gate", "gate_a", "gate_b", "gates_closed", "gates_open"),
     *("private_share", "private_share_a", "private_share_b"),
-    *("gate_penalty_late", "private_penalty_late", "weight_b"),
+    *("gate_penalty_late", "private_penalty_late"),
 )
 DETECTION = ("precision", "recall", "delay", "wrongly_blocked")
 #: Whose accuracy is the yardstick of the target, and the percentage of it that the target is.
@@ -61,7 +61,7 @@ def main(record: Record) -> Table:
     caption = (
         "Accuracy (%) of clients' own models on the global test set as each client sees it, "
         f"{WHERE}; end: mean of the last quarter; shared model: what is communicated, alone. "
-        f"{INTERVAL.capitalize()} {seeds(numbers)}; {BEST}."
+        f"{interval_over(numbers)}; {BEST}."
     )
     return Table("main", caption, numbers, arranged(shown, printed, best=best), failures(record))
 
@@ -136,11 +136,13 @@ def regret(records: Sequence[Record], metric: str = "accuracy") -> Table:
         metric: In which the methods are compared.
     """
     numbers = regrets(records, metric)
+    names = [record.name for record in records]
     shown = numbers[numbers["at"] == "selected"]
+    shown = shown.sort_values("experiment", key=lambda own: own.map(names.index), kind="stable")
     worst = shown.groupby("method")["mean"].max()
-    names = shown["experiment"].str.removeprefix("cross-") + ", " + shown["cell"].map(cell_title)
+    heads = shown["experiment"].str.removeprefix("cross-") + ", " + shown["cell"].map(cell_title)
     text = arranged(
-        shown.assign(head=names),
+        shown.assign(head=heads),
         partial(points, sign=""),
         setting="metric",
         best=lambda rows: rows["tied"],
@@ -261,7 +263,7 @@ def attacks(record: Record) -> Table:
     caption = (
         "Accuracy (%) of the shared model by share of the clients that attack, points lost to the "
         f"same runs without attackers, and whom a method blocked in the end, {WHERE}. "
-        f"{INTERVAL.capitalize()} {seeds(accuracies)}; {BEST}."
+        f"{interval_over(accuracies)}; {BEST}."
     )
     return Table("attacks", caption, numbers, text, failures(record))
 
@@ -278,6 +280,16 @@ def _attack(row: Mapping[Hashable, Any]) -> str:
     return f"{row['attack'] if row['share'] > 0 else 'no attackers'}, {skew}"
 
 
+def sweeps(record: Record) -> Table:
+    """Return the accuracies of methods side by side in all cells: by α, attackers or clients."""
+    numbers = means(record, [personal(record), "accuracy_shared"])
+    shown = numbers[numbers["at"] == "selected"]
+    shown = shown.assign(head=shown["cell"].map(cell_title), block=shown["metric"].map(HEADS))
+    text = arranged(shown, printed, setting="block", best=best)
+    caption = f"Accuracy (%) of methods by cell, {WHERE}. {interval_over(numbers)}; {BEST}."
+    return Table("sweeps", caption, numbers, text, failures(record))
+
+
 def of_means(name: str, metrics: Sequence[str], caption: str, record: Record) -> Table:
     """Return the means of some metrics, a table that has no more to say.
 
@@ -289,7 +301,7 @@ def of_means(name: str, metrics: Sequence[str], caption: str, record: Record) ->
     """
     numbers = means(record, metrics)
     end = "; end: mean of the last quarter" if (numbers["at"] == "end").any() else ""
-    caption = f"{caption}{end}. {INTERVAL.capitalize()} {seeds(numbers)}."
+    caption = f"{caption}{end}. {interval_over(numbers)}."
     text = arranged(headed(numbers), printed, best=best)
     return Table(name, caption, numbers, text, failures(record))
 
@@ -321,7 +333,7 @@ TABLES: Mapping[str, Callable[[Record], Table]] = {
         "gates",
         GATES,
         "Gates (0: shared alone, 1: all of the private part), private share of a block's update, "
-        "penalties and weights (1: equal), last quarter of the rounds unless named",
+        "and penalties, in the last quarter of the rounds",
     ),
 }
 
@@ -339,5 +351,5 @@ def table(name: str, record: Record) -> Table:
     if name in TABLES:
         return TABLES[name](record)
     if name in METRICS:
-        return of_means(name, [name], heading(name).capitalize(), record)
+        return of_means(name, [name], heading(name), record)
     raise ValueError(f"there is no table or metric {name!r}{hint(name, [*TABLES, *METRICS])}")
