@@ -81,8 +81,8 @@ def _in_order(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _course(frame: pd.DataFrame, *by: str) -> pd.DataFrame:
     """Return means over seeds by round and further columns, if there are enough rounds."""
-    means = frame.groupby([*RUN, *by, "round"])["value"].mean().reset_index()
-    found = _in_order(interval(means, [*KEY, *by, "round"]))
+    by_run = frame.groupby([*RUN, *by, "round"])["value"].mean().reset_index()
+    found = _in_order(interval(by_run, [*KEY, *by, "round"]))
     return found[found.groupby(KEY)["round"].transform("nunique") >= LEAST_POINTS]
 
 
