@@ -5,9 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from fedsdg.next_analysis import statistics
-from fedsdg.next_analysis.layout import MISSING, Table, amount, arranged, percent, points
-from fedsdg.next_analysis.means import HEADS, WHERE, interval_over, personal, seeds, tidy
-from fedsdg.next_analysis.metrics import values
+from fedsdg.next_analysis.layout import MISSING, Table, amount, arranged, points, spread
+from fedsdg.next_analysis.means import WHERE, headed, interval_over, means, personal, seeds, tidy
 from fedsdg.next_analysis.names import cell_title, is_oracle, method_title
 from fedsdg.next_analysis.records import KEY, Record
 from fedsdg.next_analysis.settings import search
@@ -37,26 +36,26 @@ def standing(record: Record, newcomer: str) -> pd.DataFrame:
     frame = frame.merge(own[["cell", "seed"]].drop_duplicates())
     numbers = statistics.interval(frame, [*KEY, "metric", "at"])
     leads = statistics.differences(frame, newcomer, _BY).rename(columns={"rival": "method"})
-    verdicts = leads.groupby(["cell", "metric", "method"]).apply(_verdict).rename("verdict")
+    leads["verdict"] = _verdicts(leads)
     leads = leads.rename(columns={"mean": "lead", "low": "lead_low", "high": "lead_high"})
     numbers = numbers.merge(leads.drop(columns=["n", "std"]), "left")
-    numbers = numbers.merge(verdicts.reset_index(), "left")
     whole = numbers["n"] == numbers["cell"].map(own.groupby("cell")["seed"].nunique())
     headlines = (numbers["metric"] == headline) & (numbers["at"] == "selected")
     ranked = numbers[whole & headlines & ~numbers["method"].map(is_oracle)]
     place = ranked.groupby("cell")["mean"].rank(ascending=False, method="min")
-    return numbers.merge(ranked[["cell", "method"]].assign(place=place), "left")
+    numbers = numbers.merge(ranked[["cell", "method"]].assign(place=place), "left")
+    return numbers.sort_values(["cell", "place"], kind="stable", ignore_index=True)
 
 
-def _verdict(leads: pd.DataFrame) -> str:
-    """Judge the lead over a row by its 99 % intervals at both readings."""
-    if leads["n"].min() < statistics.LEAST_SEEDS:
-        return MISSING
+def _verdicts(leads: pd.DataFrame) -> pd.Series:
+    """Judge leads by their 99 % intervals at both readings."""
+    verdicts = pd.Series("undecided", leads.index)
     for word, sign in (("above", 1), ("below", -1)):
         rows = zip(sign * leads["mean"], leads["std"], leads["n"], strict=True)
-        if all(statistics.p_beyond(mean, std, n, 0) < 0.005 for mean, std, n in rows):
-            return word
-    return "undecided"
+        beyond = pd.Series([statistics.p_beyond(*row, 0) < 0.005 for row in rows], leads.index)
+        keys = [leads[name] for name in ("cell", "metric", "method")]
+        verdicts = verdicts.mask(beyond.groupby(keys).transform("all"), word)
+    return verdicts.where(leads["n"] >= statistics.LEAST_SEEDS, MISSING)
 
 
 def ranking(record: Record, newcomer: str) -> Table:
@@ -68,26 +67,21 @@ def ranking(record: Record, newcomer: str) -> Table:
     """
     numbers = standing(record, newcomer)
     title = method_title(newcomer)
-    shown = numbers[numbers["at"] == "selected"].sort_values("place", kind="stable")
-    lines = shown[shown["metric"] == personal(record)]
-    columns = [lines.assign(head="place", text=lines["place"].map("{:.0f}".format))]
-    columns.append(shown.assign(head=shown["metric"].map(HEADS), text=shown.apply(percent, axis=1)))
-    leads = lines[["n"]].assign(mean=lines["lead"], low=lines["lead_low"], high=lines["lead_high"])
-    columns.append(lines.assign(head=f"{title} minus it", text=leads.apply(points, axis=1)))
-    columns.append(lines.assign(head="verdict", text=lines["verdict"]))
-    for name, head in (("megabytes", "MB"), ("wall_seconds", "seconds")):
-        means = values(record, name).groupby(["cell", "method"], as_index=False)["value"].mean()
-        spent = lines.merge(means)
-        columns.append(spent.assign(head=head, text=spent["value"].map(amount)))
-    cells = pd.concat(columns, ignore_index=True)
-    own = cells["method"] == newcomer
-    kept = own.where(cells["head"] == "seconds", True) & ~(own & cells["head"].str.endswith(" it"))
-    text = arranged(
-        cells[kept & cells["text"].notna()].replace({"text": {"nan": MISSING}}),
-        lambda row: str(row["text"]),
-        best=lambda rows: rows["method"] == newcomer,
-        order=None,
-    )
+    shown = headed(numbers[numbers["at"] == "selected"])
+    costs = means(record, ["megabytes", "wall_seconds"])
+    costs = costs.pivot(index=["cell", "method"], columns="metric", values="mean")
+    lines = shown[shown["metric"] == personal(record)].join(costs, on=["cell", "method"])
+    own = lines["method"] == newcomer
+    ends = lines[["n"]].assign(mean=lines["lead"], low=lines["lead_low"], high=lines["lead_high"])
+    text = arranged(shown, spread, best=lambda rows: rows["method"] == newcomer, order=None)
+    columns = {
+        "place": lines["place"].map("{:.0f}".format).where(lines["place"].notna(), MISSING),
+        f"{title} minus it": ends.apply(points, axis=1).mask(own, MISSING),
+        "verdict": lines["verdict"].fillna(MISSING),
+        "MB": lines["megabytes"].map(amount),
+        "seconds": lines["wall_seconds"].map(amount).where(own, MISSING),
+    }
+    text = text.assign(**{head: column.to_numpy() for head, column in columns.items()})
     caption = (
         f"{title} among the rows of {record.name}, on its seeds. Accuracy (%) {WHERE}. "
         f"{interval_over(lines)}; MB sent both ways; seconds of a run here. {title} minus a row: "
@@ -110,21 +104,19 @@ def sentences(record: Record, newcomer: str) -> list[str]:
     found = []
     for cell, rows in lines.groupby("cell", sort=False):
         own = rows[rows["method"] == newcomer].iloc[0].to_dict()
-        counts = rows["verdict"].value_counts()
-        words = [f"{word} {counts[word]}" for word in ("above", "below") if word in counts]
+        above, below = (int((rows["verdict"] == word).sum()) for word in ("above", "below"))
         found.append(
             f"{title}: {own['place']:.0f} of {rows['place'].count()} by the accuracy of clients, "
-            f"{percent(own)} %, in {cell_title(str(cell))} ({seeds(rows)}); it is "
-            f"{' and '.join(words) or 'neither above nor below any'} of the others."
+            f"{spread(own)} %, in {cell_title(str(cell))} ({seeds(rows)}); it is above {above} "
+            f"and below {below} of the others."
         )
-    shared = lines["method"].map(lambda label: not record.methods[label]["personal"])
-    if "needs" in record.name and not record.methods[newcomer]["personal"] and shared.any():
-        rivals = lines[shared & lines["place"].notna() & (lines["method"] != newcomer)]
+    personal_models = lines["method"].map(lambda label: record.methods[label]["personal"])
+    rivals = lines[~personal_models & lines["place"].notna() & (lines["method"] != newcomer)]
+    if "needs" in record.name and not record.methods[newcomer]["personal"] and len(rivals):
         found.append(
             f"{title} ends with one model for all, which cannot serve clients whose labels "
             f"conflict: such methods end near {rivals['mean'].max():.0f} here."
         )
-    tuned = search(record)
-    if tuned and newcomer not in tuned:
+    if newcomer not in (search(record) or [newcomer]):
         found.append(f"{title} was not tuned, as the rows of the record were; --tune does it.")
     return found

@@ -39,12 +39,9 @@ class Table:
         """Return title and lines of every block, without the columns that are empty there."""
         if SETTING not in self.text:
             return [("", self.text)]
-        parts = []
-        for title, lines in self.text.groupby(SETTING, sort=False):
-            lines = lines.drop(columns=SETTING)
-            filled = (lines != MISSING).any()
-            parts.append((str(title), lines.loc[:, filled]))
-        return parts
+        groups = self.text.groupby(SETTING, sort=False)
+        parts = {str(title): lines.drop(columns=SETTING) for title, lines in groups}
+        return [(title, lines.loc[:, (lines != MISSING).any()]) for title, lines in parts.items()]
 
     def csv(self) -> str:
         """Return the numbers with six significant digits; rounding noise around 0 is 0."""
@@ -56,11 +53,9 @@ class Table:
         """Return caption, blocks and notes as GitHub shows them."""
         parts = [markdown_escape(self.caption)]
         for title, lines in self.blocks():
-            parts += [f"**{markdown_escape(title)}**"] if title else []
-            parts.append(_pipes(lines))
-        if self.notes:
-            parts.append("\n".join(f"- {markdown_escape(note)}" for note in self.notes))
-        return "\n\n".join(parts) + "\n"
+            parts += [f"**{markdown_escape(title)}**", _pipes(lines)]
+        parts.append("\n".join(f"- {markdown_escape(note)}" for note in self.notes))
+        return "\n\n".join(part for part in parts if part.strip("*")) + "\n"
 
     def rows(self, labels: Sequence[str]) -> str:
         """Return the lines of some methods as a Markdown table, in the order of the labels.
@@ -82,8 +77,7 @@ class Table:
 
     def texts(self, *, tex: bool = False) -> dict[str, str]:
         """Return suffix → text: "csv", "md", and "tex" if it is wanted."""
-        plain = {"csv": self.csv(), "md": self.markdown()}
-        return plain | {"tex": self.latex()} if tex else plain
+        return {"csv": self.csv(), "md": self.markdown()} | ({"tex": self.latex()} if tex else {})
 
     def write(self, folder: str | Path, *, tex: bool = True) -> list[Path]:
         """Write ``name.csv``, ``.md`` and ``.tex`` and return the files.
@@ -168,17 +162,9 @@ def signed(text: str) -> str:
     return text.replace("-", "−")
 
 
-def percent(row: Mapping[Hashable, Any]) -> str:
-    """Return "92.5 ± 0.7"; the mean alone where there is no interval."""
-    half = "" if pd.isna(row["low"]) else f" ± {row['mean'] - row['low']:.1f}"
-    return signed(f"{row['mean']:z.1f}{half}")
-
-
-def points(row: Mapping[Hashable, Any], sign: str = "+") -> str:
-    """Return "+1.2 [−0.3, +2.7]"; "+1.2 (n = 3)" where there is no interval."""
-    if pd.isna(row["low"]):
-        return signed(f"{row['mean']:{sign}z.1f} (n = {row['n']:.0f})")
-    return signed(f"{row['mean']:{sign}z.1f} [{row['low']:{sign}z.1f}, {row['high']:{sign}z.1f}]")
+def decimal(value: float) -> str:
+    """Return one decimal."""
+    return signed(f"{value:z.1f}")
 
 
 def amount(value: float) -> str:
@@ -186,7 +172,15 @@ def amount(value: float) -> str:
     return signed(f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}")
 
 
-def quantity(row: Mapping[Hashable, Any]) -> str:
-    """Return "0.0512 ± 0.0031"; the mean alone where seeds do not differ or are few."""
+def spread(row: Mapping[Hashable, Any], show: Callable[[float], str] = decimal) -> str:
+    """Return "92.5 ± 0.7"; the mean alone where seeds are few or do not differ."""
     half = row["mean"] - row["low"]
-    return amount(row["mean"]) + (signed(f" ± {half:.2g}") if half > 1e-9 else "")
+    return show(row["mean"]) + (f" ± {show(half)}" if half > 1e-9 else "")
+
+
+def points(row: Mapping[Hashable, Any], sign: str = "+") -> str:
+    """Return "+1.2 [−0.3, +2.7]"; "+1.2 (n = 3)" where there is no interval."""
+    mean, low, high = (f"{row[name]:{sign}z.1f}" for name in ("mean", "low", "high"))
+    return signed(
+        f"{mean} (n = {row['n']:.0f})" if pd.isna(row["low"]) else f"{mean} [{low}, {high}]"
+    )

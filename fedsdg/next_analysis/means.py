@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from fedsdg.next_analysis import statistics
-from fedsdg.next_analysis.layout import percent, points, quantity
+from fedsdg.next_analysis.layout import amount, points, spread
 from fedsdg.next_analysis.metrics import METRICS, READINGS, values
 from fedsdg.next_analysis.names import (
     cell_title,
@@ -115,7 +115,7 @@ def headed(numbers: pd.DataFrame) -> pd.DataFrame:
 def printed(row: Mapping[Any, Any]) -> str:
     """Print a mean with its interval, as its metric's unit asks for."""
     unit = METRICS[row["metric"]].unit
-    return {"%": percent, "points": points}.get(unit, quantity)(row)
+    return points(row) if unit == "points" else spread(row) if unit == "%" else spread(row, amount)
 
 
 def best(numbers: pd.DataFrame) -> pd.Series:
@@ -126,12 +126,9 @@ def best(numbers: pd.DataFrame) -> pd.Series:
 
 
 def seeds(numbers: pd.DataFrame) -> str:
-    """Return of how many seeds the means are: "10 seeds", "3 to 10 seeds"."""
-    counts = numbers["n"].dropna().astype(int)
-    if counts.empty:
-        return "no seeds"
-    range_of = f"{counts.min()} to {counts.max()}" if counts.nunique() > 1 else f"{counts.min()}"
-    return f"{range_of} {'seed' if range_of == '1' else 'seeds'}"
+    """Return of how many seeds the means are, at most: "10 seeds"."""
+    most = int(numbers["n"].max()) if len(numbers) else 0
+    return "1 seed" if most == 1 else f"{most} seeds"
 
 
 def interval_over(numbers: pd.DataFrame) -> str:

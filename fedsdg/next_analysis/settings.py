@@ -76,15 +76,19 @@ def search(record: Record) -> dict[str, Any]:
 
 def tuning(record: Record) -> Table:
     """Return trials, best values and validation accuracy of the search of every method."""
-    rows = []
-    for label, found in search(record).items():
-        best = found["best"]["parameters"].items()
-        row = {"experiment": record.name, "method": label, "trials": len(found["expected_best"])}
-        row |= {"failed": found["failed"]}
-        row["best"] = ", ".join(f"{symbol(key)} = {value_text(value)}" for key, value in best)
-        row |= {"score": 100 * found["best"]["score"], "mean": 100 * found["expected_best"][0]}
-        row["edges"] = ", ".join(f"{symbol(key)} {side}" for key, side in found["edges"].items())
-        rows.append(row)
+    rows = [
+        {
+            "experiment": record.name,
+            "method": label,
+            "trials": len(found["expected_best"]),
+            "failed": found["failed"],
+            "best": _listed(found["best"]["parameters"], " = "),
+            "score": 100 * found["best"]["score"],
+            "mean": 100 * found["expected_best"][0],
+            "edges": _listed(found["edges"], " "),
+        }
+        for label, found in search(record).items()
+    ]
     columns = ["experiment", "method", "trials", "failed", "best", "score", "mean", "edges"]
     numbers = pd.DataFrame(rows, columns=columns)
     shown = numbers[["trials", "best", "score", "mean", "edges"]]
@@ -97,3 +101,7 @@ def tuning(record: Record) -> Table:
         "last quarter of the rounds."
     )
     return Table("tuning", caption, numbers, text.set_axis(numbers["method"], axis=0))
+
+
+def _listed(values: dict[str, Any], between: str) -> str:
+    return ", ".join(f"{symbol(key)}{between}{value_text(value)}" for key, value in values.items())

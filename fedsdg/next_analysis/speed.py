@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Row = Mapping[str, Any]
+_PARTS = ("machine", "timings", "accuracy", "aims", "rounds")
 #: The codes that aggregation is compared with, in the order of the columns.
 CODES = {
     "reference": "torch reference",
@@ -45,7 +46,7 @@ class Measurements:
     timings: Sequence[Row]
     accuracy: Sequence[Row]
     aims: Sequence[Row]
-    rounds: Sequence[Row] = ()
+    rounds: Sequence[Row]
 
     @classmethod
     def read(cls, path: str | Path) -> Measurements:
@@ -58,11 +59,11 @@ class Measurements:
         path = Path(path)
         if not path.is_file():
             raise FileNotFoundError(f"{path} is not there; make it with: make bench")
-        data = read_json(path)
-        parts = ("machine", "timings", "accuracy", "aims")
-        if lacking := [part for part in parts if not isinstance(data, dict) or part not in data]:
-            raise ValueError(f"{path} has no {lacking[0]}; make it again with: make bench")
-        return cls(path, **{part: data.get(part, ()) for part in (*parts, "rounds")})
+        data = {"rounds": (), **read_json(path)}
+        try:
+            return cls(path, *(data[part] for part in _PARTS))
+        except KeyError as part:
+            raise ValueError(f"{path} has no {part}; make it again with: make bench") from part
 
     def suite(self, name: str) -> list[Row]:
         """Return the timings of one suite."""
@@ -75,10 +76,9 @@ class Measurements:
     @property
     def where(self) -> str:
         """Return one sentence on the machine."""
-        machine = self.machine
-        changes = " with changes" if machine["dirty"] else ""
-        cores = f"{machine['threads']} of {machine['cores']} cores"
-        return f"{machine['processor']}, {cores}; commit {machine['commit'][:8]}{changes}."
+        m = self.machine
+        commit = m["commit"][:8] + (" with changes" if m["dirty"] else "")
+        return f"{m['processor']}, {m['threads']} of {m['cores']} cores; commit {commit}."
 
 
 def kernels(measured: Measurements) -> Table:
@@ -98,14 +98,15 @@ def kernels(measured: Measurements) -> Table:
             "GB/s": f"{row['least_bytes'] / row['seconds'] / 1e9:.1f}",
             "of a bare read": f"{row['floor']:.2f}",
         }
-        ratios = {title: row.get(code, float("nan")) for code, title in CODES.items()}
+        ratios = {title: row.get(code) for code, title in CODES.items()}
         lines.append(line | {t: MISSING if pd.isna(r) else f"{r:.1f}×" for t, r in ratios.items()})
     caption = (
         "Aggregation of the updates of M clients with d parameters each: best time, rate at which "
         "bytes were moved, its share of a bare read's, and how many times as long other codes "
         f"took. {measured.where}"
     )
-    return _table("kernels", caption, lines, measured.timings)
+    text = pd.DataFrame(lines)
+    return Table("kernels", caption, pd.DataFrame([*measured.timings]), text)
 
 
 def throughput(measured: Measurements) -> Table:
@@ -118,26 +119,20 @@ def throughput(measured: Measurements) -> Table:
     lines = []
     for row in measured.rounds:
         key = row["model"], row["method"], row["precision"]
-        rate = row["operations"] / row["seconds"] if row.get("operations") else None
         line = {
             SETTING: f"{MODELS[row['model']]}, {row['method']}, {row['clients']} clients",
             "Code": f"{ROUND_CODES[row['code']]}, {row['precision']}",
             "rounds/s": f"{1 / row['seconds']:.3f}",
             "samples/s": amount(row["samples"] / row["seconds"]),
-            "GFLOP/s": amount(rate / 1e9) if rate else MISSING,
-            "of the peak": f"{rate / row['peak']:.2f}" if rate else MISSING,
             "time / ours": f"{row['seconds'] / ours[key]:.2f}×",
         }
         lines.append(line)
     caption = (
-        "One round of a federation, without evaluation, best time; peak: a product of two square "
-        f"matrices of 1,024; time / ours: in the same precision. {measured.where}"
+        "One round of a federation, without evaluation, best time; time / ours: in the same "
+        f"precision. {measured.where}"
     )
-    return _table("throughput", caption, lines, measured.rounds)
-
-
-def _table(name: str, caption: str, lines: Sequence[Row], rows: Sequence[Row]) -> Table:
-    return Table(name, caption, pd.DataFrame([*rows]), pd.DataFrame(lines).fillna(MISSING))
+    text = pd.DataFrame(lines)
+    return Table("throughput", caption, pd.DataFrame([*measured.rounds]), text)
 
 
 def write_kernels(measured: str | Path, table: str | Path, figure: str | Path) -> list[Path]:

@@ -30,7 +30,7 @@ from fedsdg.next_analysis.means import (
 )
 from fedsdg.next_analysis.metrics import METRICS, SUMS, values
 from fedsdg.next_analysis.names import cell_title, is_oracle, method_order, method_title
-from fedsdg.next_analysis.records import KEY, RUN, Record
+from fedsdg.next_analysis.records import KEY, Record
 from fedsdg.next_analysis.settings import settings, tuning
 
 GROUPS = ("accuracy_a", "accuracy_b", "accuracy_new")
@@ -175,18 +175,14 @@ def to_target(record: Record) -> pd.DataFrame:
     that never is has no row.
 
     Returns:
-        ``KEY``, ``metric`` (``rounds_to_target``, ``steps_to_target`` of all clients together,
-        ``personal_steps_to_target``, ``megabytes_to_target``), ``at``, ``n``, ``mean``.
+        ``KEY``, ``metric`` (``rounds_to_target``, ``megabytes_to_target``), ``at``, ``n``,
+        ``mean``.
     """
-    counted = ["local_steps", "personal_steps", "bytes_up", "bytes_down"]
-    rows = record.rows("rounds", ["round", "accuracy", *counted]).sort_values(
-        "round", kind="stable"
-    )
-    sums = rows.groupby(RUN, sort=False)[counted].cumsum()
+    rows = record.rows("rounds", ["round", "accuracy", "bytes_up", "bytes_down"])
+    rows = rows.sort_values("round", kind="stable")
+    sent = rows[["bytes_up", "bytes_down"]].sum(axis=1) / 1e6
     rows["rounds_to_target"] = rows["round"]
-    rows["steps_to_target"] = sums["local_steps"]
-    rows["personal_steps_to_target"] = sums["personal_steps"].astype(float)
-    rows["megabytes_to_target"] = (sums["bytes_up"] + sums["bytes_down"]) / 1e6
+    rows["megabytes_to_target"] = sent.groupby(rows["run"]).cumsum()
     costs = [*rows.filter(like="_to_target")]
     evaluated = rows.dropna(subset=["accuracy"]).groupby([*KEY, "round"])
     curves = evaluated[["accuracy", *costs]].mean().assign(n=evaluated.size()).reset_index()
@@ -306,35 +302,28 @@ def of_means(name: str, metrics: Sequence[str], caption: str, record: Record) ->
     return Table(name, caption, numbers, text, failures(record))
 
 
-#: Name → the table of a record.
-TABLES: Mapping[str, Callable[[Record], Table]] = {
-    "main": main,
-    "groups": partial(
-        of_means,
-        "groups",
+#: Tables of means alone: name → metrics, caption.
+MEANS = {
+    "groups": (
         GROUPS,
         "Accuracy (%) of the clients that agree with the majority (A), that conflict with it (B) "
         f"and that never train (new clients), {WHERE}",
     ),
-    "differences": differences,
-    "cost": cost,
-    "settings": settings,
-    "tuning": tuning,
-    "attacks": attacks,
-    "sweeps": sweeps,
-    "stragglers": partial(
-        of_means,
-        "stragglers",
+    "stragglers": (
         STRAGGLERS,
         "Simulated time of a run, and what became of uploads and clients, sums over rounds",
     ),
-    "gates": partial(
-        of_means,
-        "gates",
+    "gates": (
         GATES,
-        "Gates (0: shared alone, 1: all of the private part), private share of a block's update, "
+        "Gates (0: shared alone, 1: all of the private part), private share of a block's update "
         "and penalties, in the last quarter of the rounds",
     ),
+}
+#: Name → the table of a record.
+TABLES: Mapping[str, Callable[[Record], Table]] = {
+    **{"main": main, "differences": differences, "cost": cost, "settings": settings},
+    **{"tuning": tuning, "attacks": attacks, "sweeps": sweeps},
+    **{name: partial(of_means, name, *given) for name, given in MEANS.items()},
 }
 
 

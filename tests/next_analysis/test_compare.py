@@ -57,7 +57,8 @@ def test_the_table_shows_places_leads_and_costs(needs):
     made = ranking(needs, "mine")
     assert made.text.index.tolist()[:4] == ["high", "like", "mine", "low"]
     own, other = made.text.loc["mine"], made.text.loc["low"]
-    assert (own["place"], own["seconds"], own["mine minus it"]) == ("**3**", "**7**", "–")
+    assert (own["place"], own["seconds"], own["mine minus it"]) == ("3", "7", "–")
+    assert own["all clients"] == "**82.0 ± 2.0**"
     assert (other["mine minus it"], other["verdict"]) == ("+9.0 [+9.0, +9.0]", "above")
     assert other["MB"] == "3"
     assert other["seconds"] == "–"

@@ -34,8 +34,7 @@ def file(tmp_path):
     rows += [timing("parameters", "krum", 10, n, floor=0.5, seconds=0.1) for n in (10, 10**6)]
     ours = {"model": "digits", "method": "fedsdg", "code": "ours", "precision": "float32"}
     ours |= {"seconds": 0.25, "samples": 500, "clients": 5, "refused": None}
-    ours |= {"operations": 2e9, "peak": 16e9}
-    plain = ours | {"code": "plain", "seconds": 0.5, "operations": None}
+    plain = ours | {"code": "plain", "seconds": 0.5}
     parts = {
         "machine": MACHINE,
         "timings": rows,
@@ -66,8 +65,8 @@ def test_kernels_have_a_block_per_size_and_the_measurements(file, tmp_path):
 def test_throughput_compares_codes_in_the_same_precision(file, tmp_path):
     text = write_throughput(file, tmp_path / "throughput")[1].read_text()
     lines = [[c.strip() for c in line.split("|")[1:-1]] for line in text.splitlines()[6:]]
-    assert lines[0] == ["ours, float32", "4.000", "2,000", "8", "0.50", "1.00×"]
-    assert lines[1] == ["plain loop, float32", "2.000", "1,000", "–", "–", "2.00×"]
+    assert lines[0] == ["ours, float32", "4.000", "2,000", "1.00×"]
+    assert lines[1] == ["plain loop, float32", "2.000", "1,000", "2.00×"]
 
 
 def test_files_without_measurements_are_named(file, tmp_path):
@@ -79,7 +78,7 @@ def test_files_without_measurements_are_named(file, tmp_path):
         write_throughput(file, tmp_path / "throughput")
     del parts["machine"]
     file.write_text(json.dumps(parts))
-    with pytest.raises(ValueError, match="has no machine"):
+    with pytest.raises(ValueError, match="has no 'machine'"):
         write_kernels(file, tmp_path / "kernels", tmp_path / "roofline")
 
 

@@ -50,7 +50,7 @@ def test_main_has_means_and_intervals_of_scipy(small):
 def test_an_oracle_is_marked_and_never_the_best(small):
     line = table("main", small).text.loc["known"]
     assert line["Method"] == "Known clusters ‡"
-    assert line["all clients"] == "99.0 ± 0.0"
+    assert line["all clients"] == "99.0"
 
 
 def test_failed_runs_are_notes(tmp_path):
@@ -89,7 +89,6 @@ def test_a_target_is_reached_at_an_evaluation(tmp_path):
     made = table("cost", write_record(tmp_path / "small", rows_of(easy)))
     # The target is 57; smoothed accuracies of FedSDG: 24.5, 36.75, 49, 73.5.
     assert number(made, "fedsdg", "rounds_to_target", "")["mean"] == 40
-    assert number(made, "fedsdg", "steps_to_target", "")["mean"] == 400
     assert number(made, "fedsdg", "megabytes_to_target", "")["mean"] == 4
 
 
