@@ -12,16 +12,14 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache, partial
-from itertools import pairwise
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fedsdg.files import (
@@ -33,17 +31,20 @@ from fedsdg.files import (
     write_hashes,
     write_json,
 )
-from fedsdg.files.places import DIVISION, RUN_BELOW, run_below, split_setting
+from fedsdg.files.places import RUN_BELOW, run_below, split_setting
 from fedsdg.files.records import ROWS_OF_A_GROUP, read_parquet, write_tables
 from fedsdg.next_analysis.names import natural_order
-from fedsdg.next_analysis.records import IDENTITY, damaged, folders_of, guarded
+from fedsdg.next_analysis.records import IDENTITY, folders_of, guarded
 
 #: Status of a run that nobody has started; the others are "ok" and "failed".
 NOT_RUN = "not run"
-#: Columns of timings.parquet that come from the provenance of a run.
-_MEASURED = ("wall_seconds", "peak_rss_mb")
 #: Tables with rows of every run.
 TABLES = ("rounds", "clients", "timings")
+_IDENTITY = pa.schema(
+    [(name, pa.int64() if name in ("clients", "seed") else pa.string()) for name in IDENTITY]
+)
+#: Columns of timings.parquet that come from the provenance of a run.
+_MEASURED = pa.schema([("wall_seconds", pa.float64()), ("peak_rss_mb", pa.float64())])
 _HASHES = ("config_hash", "partition_hash", "backbone_hash", "source_hash")
 #: Texts in runs.parquet, which every record has.
 _TEXTS = ("type", "status", "error", *_HASHES, "config")
@@ -60,7 +61,6 @@ _OWN_TRAINING = (
     *("optimiser", "loss", "eta_g", "eta_p", "eta_m", "private_optimiser", "refresh"),
     *("epochs", "batch_size"),
 )
-
 _FOLDER = re.compile(
     r"(.*/)?(?P<experiment>[^/]+)/(?P<dataset>[^/]+)/clients~(?P<clients>\d+)/(?P<skew>[^/]+)"
     r"/(?P<method>[^/]+)/seed~(?P<seed>\d+)"
@@ -68,20 +68,6 @@ _FOLDER = re.compile(
 
 Methods = Mapping[str, Mapping[str, Any]]
 Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class _Run:
-    """A run, whether its tables lie in a folder of its own or in a record."""
-
-    row: Row
-    """Its row of runs.parquet."""
-    fields: Callable[[str], pa.Schema]
-    """Table → its columns."""
-    table: Callable[[str], pa.Table]
-    """Table → the rows of the run, read anew with every call."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """Where, when and in what time it was made, if its folder says so."""
 
 
 # --- folders of runs → summary -------------------------------------------------------------------
@@ -103,18 +89,25 @@ def summarise(
         FileNotFoundError: No folder is asked for.
         ValueError: A folder is misnamed, holds a run of another experiment, or a damaged file.
     """
-    runs = [_run_in(folder) for folder in folders]
-    if not runs:
+    rows = {folder: _row_of(folder) for folder in sorted(folders)}
+    if not rows:
         raise FileNotFoundError("there is no run to summarise; train first")
-    experiments = sorted({run.row["experiment"] for run in runs})
+    experiments = sorted({row["experiment"] for row in rows.values()})
     if len(experiments) > 1:
         raise ValueError(
             f"the runs for {output} are of the experiments {', '.join(experiments)}; summarise "
             "one alone"
         )
-    _write(output, runs, methods)
-    done = [run for run in runs if run.row["status"] == "ok"]
-    write_json(output / "provenance.json", _joined(_origin(run) for run in done))
+    _write_runs(output, [*rows.values()], methods)
+    made = {folder: _provenance(folder, row) for folder, row in rows.items()}
+    write_json(output / "provenance.json", _joined(made.values()))
+    for name in TABLES:
+        added = pa.schema([*_IDENTITY, *(_MEASURED if name == "timings" else ())])
+        files = [folder / f"{name}.parquet" for folder in rows]
+        files = [file for file in files if file.is_file()]
+        schemas = [added, *(guarded(file, pq.read_schema) for file in files)]
+        tables = (_with(file, {**made[file.parent], **rows[file.parent]}, added) for file in files)
+        _write_rows(output / f"{name}.parquet", schemas, tables)
     (output / "search.json").unlink(missing_ok=True)
     if search is not None:
         write_json(output / "search.json", read_json(search))
@@ -129,8 +122,8 @@ def failed_runs(summary: Path) -> dict[str, str]:
     return {run: row["error"] or row["status"] for run, row in rows if row["status"] != "ok"}
 
 
-def _run_in(folder: Path) -> _Run:
-    """Return the run in a folder: failed if there is no result, not run if there is no folder."""
+def _row_of(folder: Path) -> dict[str, Any]:
+    """Return a run's row of runs.parquet: failed without a result, not run without a folder."""
     place = _FOLDER.fullmatch(folder.resolve().as_posix())
     if place is None:
         raise ValueError(f"{folder} is no folder of a run; its name should end with {RUN_BELOW}")
@@ -146,24 +139,25 @@ def _run_in(folder: Path) -> _Run:
     row |= {"type": result.get("method"), **place.groupdict()}
     row |= {"clients": int(place["clients"]), "seed": int(place["seed"])}
     row["experiment"] = result.get("experiment", place["experiment"])
-    if "config" in result:
-        row["config"] = canonical_json(result["config"])
-    provenance = folder / "provenance.json"
-    facts = read_json(provenance) if provenance.is_file() else {}
-    fields = partial(_read_in, folder, pq.read_schema, pa.schema([]))
-    return _Run(row, fields, partial(_read_in, folder, read_parquet, pa.table({})), facts)
+    row["config"] = canonical_json(result["config"]) if "config" in result else None
+    return row
 
 
-def _read_in(folder: Path, read: Callable[[Path], Any], without: Any, table: str) -> Any:
-    """Read a table of a run; ``without``: what stands for one that is not there."""
-    file = folder / f"{table}.parquet"
-    return guarded(file, read) if file.is_file() else without
+def _provenance(folder: Path, row: Row) -> dict[str, Any]:
+    """Return the entry of provenance.json of one run, with all that its folder says."""
+    file = folder / "provenance.json"
+    facts = read_json(file) if file.is_file() else {}
+    days = {"first": facts.get("started"), "last": facts.get("finished")}
+    return {**facts, **days, "runs": [run_below(row)] if row["status"] == "ok" else []}
 
 
-def _origin(run: _Run) -> dict[str, Any]:
-    """Return the entry of provenance.json of one run."""
-    days = {"first": run.facts.get("started"), "last": run.facts.get("finished")}
-    return {**run.facts, **days, "runs": [run_below(run.row)]}
+def _with(file: Path, facts: Mapping[str, Any], added: pa.Schema) -> pa.Table:
+    """Return a table of a run with columns of one value each."""
+    table = guarded(file, read_parquet)
+    for field in added:
+        value = pa.scalar(facts.get(field.name), field.type)
+        table = table.append_column(field, pa.repeat(value, len(table)))
+    return table
 
 
 def _joined(origins: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -182,68 +176,57 @@ def _joined(origins: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 # --- tables of runs ------------------------------------------------------------------------------
 
 
-def _write(output: Path, runs: Iterable[_Run], methods: Methods) -> None:
-    """Write runs.parquet, the tables of their rows, and methods.json."""
+def _write_runs(output: Path, rows: Sequence[Row], methods: Methods) -> None:
+    """Write runs.parquet, of identity, texts, and what else some run has; and methods.json."""
 
-    def order(run: _Run) -> tuple[Any, ...]:
-        place = [run.row[name] for name in ("dataset", "clients")]
-        method = methods.get(run.row["method"], {}).get("order", np.inf), run.row["method"]
-        return *place, natural_order(run.row["skew"]), method, run.row["seed"]
+    def order(row: Row) -> tuple[Any, ...]:
+        method = methods.get(row["method"], {}).get("order", np.inf), row["method"]
+        return row["dataset"], row["clients"], natural_order(row["skew"]), method, row["seed"]
 
-    ordered = sorted(runs, key=order)
-    table = _runs_table([run.row for run in ordered])
+    rows = sorted(rows, key=order)
+    first = [*IDENTITY, *_TEXTS]
+    others = {name for row in rows for name in row}.difference(first)
+    names = [*first, *sorted(others)]
+    columns = {name: pa.array([row.get(name) for row in rows]) for name in names}
+    columns |= {name: columns[name].cast(pa.string()) for name in _TEXTS}
+    table = pa.table({n: c for n, c in columns.items() if n in first or c.null_count < len(c)})
     write_tables(output / "runs.parquet", [table], table.schema)
-    for name in TABLES:
-        schema = _schema(name, ordered, table.select(IDENTITY).schema)
-        rows = (_named(run, run.table(name), schema) for run in ordered)
-        write_tables(output / f"{name}.parquet", _groups(rows, schema), schema)
-    labels = {run.row["method"] for run in ordered}
+    labels = {row["method"] for row in rows}
     write_json(output / "methods.json", {one: dict(methods[one]) for one in labels & {*methods}})
 
 
-def _runs_table(rows: Sequence[Row]) -> pa.Table:
-    """Return runs.parquet: identity, texts, and what else some run has."""
-    first = [*IDENTITY, *_TEXTS]
-    others = {name for row in rows for name in row}.difference(first)
-    columns = {
-        name: pa.array([row.get(name) for row in rows]) for name in [*first, *sorted(others)]
-    }
-    columns |= {name: columns[name].cast(pa.string()) for name in _TEXTS}
-    return pa.table({n: c for n, c in columns.items() if n in first or c.null_count < len(c)})
+def _write_rows(file: Path, schemas: Iterable[pa.Schema], tables: Iterable[pa.Table]) -> None:
+    """Write tables one behind the other, a row group of them in memory at a time.
 
-
-def _schema(table: str, runs: Sequence[_Run], identity: pa.Schema) -> pa.Schema:
-    """Return the columns of a table: identity, and what some run has."""
-    fields = {one.name: one.type for run in runs for one in run.fields(table)}
-    if table == "timings":
-        fields |= dict.fromkeys(_MEASURED, pa.float64())
+    Columns are those of all schemas, null where a table lacks them.
+    """
+    found = [field for schema in schemas for field in schema if not pa.types.is_null(field.type)]
+    fields = {field.name: field.type for field in found}
     others = sorted(fields.keys() - {*IDENTITY})
-    return pa.schema([*identity, *((name, fields[name]) for name in others)])
+    schema = pa.schema([*_IDENTITY, *((name, fields[name]) for name in others)])
 
-
-def _named(run: _Run, table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return a run's rows behind its identity, null in columns that the run lacks."""
-    facts = {**run.row, **run.facts}
-    columns = []
-    for one in schema:
-        if one.name in table.column_names and one.name not in IDENTITY:
-            columns.append(table[one.name].cast(one.type))
-        else:
-            value = facts.get(one.name) if one.name in (*IDENTITY, *_MEASURED) else None
-            columns.append(pa.repeat(pa.scalar(value, one.type), len(table)))
-    return pa.table(columns, schema=schema)
-
-
-def _groups(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Join tables to row groups, of which one is in memory at a time."""
-    waiting = [schema.empty_table()]
-    for table in tables:
-        waiting.append(table)
-        if sum(map(len, waiting)) >= ROWS_OF_A_GROUP:
-            yield pa.concat_tables(waiting).combine_chunks()
-            waiting = []
-    if waiting:
+    def groups() -> Iterator[pa.Table]:
+        waiting = [schema.empty_table()]
+        for table in tables:
+            waiting.append(_fitted(table, schema))
+            if sum(map(len, waiting)) >= ROWS_OF_A_GROUP:
+                yield pa.concat_tables(waiting).combine_chunks()
+                waiting = [schema.empty_table()]
         yield pa.concat_tables(waiting).combine_chunks()
+
+    write_tables(file, groups(), schema)
+
+
+def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return a table in the columns of a schema, null where it lacks one."""
+    present = set(table.column_names)
+    columns = [
+        table[field.name].cast(field.type)
+        if field.name in present
+        else pa.nulls(len(table), field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
 
 
 # --- summaries and records → one folder ----------------------------------------------------------
@@ -261,67 +244,46 @@ def join(parts: Sequence[tuple[Path, pd.DataFrame]], output: Path) -> None:
         ValueError: A file is damaged.
     """
     wanted = [folders_of(pa.Table.from_pandas(frame[IDENTITY])).to_pylist() for _, frame in parts]
-    _join([(folder, set(own)) for (folder, _), own in zip(parts, wanted, strict=True)], output)
+    _join([(folder, own) for (folder, _), own in zip(parts, wanted, strict=True)], output)
 
 
 def _join(parts: Sequence[tuple[Path, Collection[str]]], output: Path) -> None:
     """Put the runs of these folders together; they are below results/runs/{experiment}."""
-    runs: list[_Run] = []
+    parts = [(folder, wanted) for folder, wanted in parts if wanted]
+    rows: list[Row] = []
     origins: list[dict[str, Any]] = []
     methods: dict[str, Any] = {}
-    for folder, wanted in [part for part in parts if part[1]]:
-        rows = _rows_of(folder)
-        stored = {name: _Stored(folder / f"{name}.parquet") for name in TABLES}
-        runs += [_recorded(run, rows[run], stored) for run in rows if run in wanted]
+    for folder, wanted in parts:
+        rows += [row for run, row in _rows_of(folder).items() if run in wanted]
         for origin in read_json(folder / "provenance.json"):
             origins.append({**origin, "runs": [run for run in origin["runs"] if run in wanted]})
         methods = {**read_json(folder / "methods.json"), **methods}
-    _write(output, runs, methods)
+    _write_runs(output, rows, methods)
     write_json(output / "provenance.json", _joined(origins))
+    for name in TABLES:
+        files = {folder / f"{name}.parquet": wanted for folder, wanted in parts}
+        schemas = [guarded(file, pq.read_schema) for file in files]
+        tables = (rows for file, wanted in files.items() for rows in _chosen(file, wanted))
+        _write_rows(output / f"{name}.parquet", schemas, tables)
+
+
+def _chosen(file: Path, wanted: Collection[str]) -> Iterator[pa.Table]:
+    """Yield the rows of these runs in a table, row group by row group."""
+    require_unchanged(file)
+    for i in range(guarded(file, pq.read_metadata).num_row_groups):
+        rows = guarded(file, _row_group, i=i)
+        yield rows.filter(pc.is_in(folders_of(rows), pa.array(wanted)))
+
+
+def _row_group(file: Path, i: int) -> pa.Table:
+    with pq.ParquetFile(file) as parquet:
+        return parquet.read_row_group(i)
 
 
 def _rows_of(folder: Path) -> dict[str, Row]:
     """Return the rows of runs.parquet by the folder of the run."""
     table = guarded(folder / "runs.parquet", read_parquet)
     return dict(zip(folders_of(table).to_pylist(), table.to_pylist(), strict=True))
-
-
-def _recorded(run: str, row: Row, stored: Mapping[str, _Stored]) -> _Run:
-    return _Run(row, lambda table: stored[table].schema, lambda table: stored[table].rows(run))
-
-
-class _Stored:
-    """A table of a record, of which one row group is in memory at a time."""
-
-    def __init__(self, file: Path) -> None:
-        require_unchanged(file)
-        parquet = guarded(file, pq.ParquetFile)
-        self.schema: pa.Schema = parquet.schema_arrow
-        self._places = _places(file)
-        groups = range(parquet.metadata.num_row_groups)
-        self._ends = np.cumsum([0, *(parquet.metadata.row_group(i).num_rows for i in groups)])
-        self._group = lru_cache(maxsize=1)(parquet.read_row_group)
-
-    def rows(self, run: str) -> pa.Table:
-        """Return the rows of a run."""
-        first, last = self._places.get(run, (0, 0))
-        parts = [self.schema.empty_table()]
-        for i, (low, high) in enumerate(pairwise(self._ends)):
-            if low < last and first < high:
-                start = max(first - low, 0)
-                parts.append(self._group(i).slice(start, min(last, high) - low - start))
-        return pa.concat_tables(parts)
-
-
-def _places(file: Path) -> dict[str, tuple[int, int]]:
-    """Return the first row of each run in a table, and the first behind it."""
-    table = guarded(file, partial(read_parquet, columns=IDENTITY))
-    codes = folders_of(table).combine_chunks().dictionary_encode()
-    starts = np.flatnonzero(np.diff(codes.indices.to_numpy(), prepend=-1)).tolist()
-    if len(starts) > len(codes.dictionary):
-        raise damaged(file, "the rows of a run do not stand together")
-    spans = pairwise([*starts, len(table)])
-    return dict(zip(codes.dictionary.to_pylist(), spans, strict=True))
 
 
 # --- summary → record ----------------------------------------------------------------------------
@@ -352,12 +314,11 @@ def keep_record(summary: Path, record: Path, *, merge: bool = False) -> None:
         made = {run: row for run, row in here.items() if row["status"] == "ok"}
         staying = recorded.keys() - made.keys()
         _require_alike([recorded[run] for run in sorted(staying)], [*made.values()])
-    folders = [summary, summary.parents[1], *([record] if staying else [])]
     with _appearing(record) as new:
         _join([(summary, here.keys() - staying), (record, staying)], new)
         _copy_search(summary, record, new)
-        _copy_sources(folders, new)
-        _write_pages(folders, new)
+        _copy_sources([summary, record] if staying else [summary], new)
+        _write_pages(new)
         names = [file.name for file in new.iterdir() if file.suffix in (".parquet", ".json")]
         write_hashes(new, names)
 
@@ -410,49 +371,46 @@ def _shared(row: Row) -> dict[tuple[str, ...], Any]:
 @contextlib.contextmanager
 def _appearing(folder: Path) -> Iterator[Path]:
     """Yield a folder beside another one, whose place it takes if the block succeeds."""
-    new, old = (folder.with_name(f".{folder.name}.{os.getpid()}.{name}") for name in ("new", "old"))
+    new = folder.with_name(f".{folder.name}.{os.getpid()}")
     new.mkdir(parents=True)
     try:
         yield new
-        if folder.exists():
-            folder.rename(old)
+        shutil.rmtree(folder, ignore_errors=True)
         new.rename(folder)
     finally:
         shutil.rmtree(new, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def _copy_search(summary: Path, former: Path, record: Path) -> None:
-    """Copy what a search found: here, or else for the former record, which may have no run."""
+    """Copy what a search found, and which pages are shown: here, or else for the former record."""
     tuned = summary.parents[1] / f"search/{summary.name}.tuned.yaml"
-    _copy_first([summary / "search.json", former / "search.json"], record / "search.json")
-    _copy_first([tuned, former / "tuned.yaml"], record / "tuned.yaml")
+    _copy_first(record / "tuned.yaml", tuned, former / "tuned.yaml")
+    for name in ("search.json", "pages.json"):
+        _copy_first(record / name, summary / name, former / name)
 
 
-def _copy_sources(folders: Sequence[Path], record: Path) -> None:
-    """Copy partitions of the lowest seed, if there are any, and the facts of backbones."""
-    rows = [*_rows_of(record).values()]
-    seed = min(row["seed"] for row in rows)
-    places = [{**row, "skew": split_setting(row["skew"])[0], "seed": seed} for row in rows]
-    configs = [json.loads(row["config"]) for row in rows if row["status"] == "ok"]
-    for name in sorted({f"partitions/{DIVISION.format_map(place)}" for place in places}):
-        _copy_first([folder / name for folder in folders], record / name)
-    for backbone in {config.get("backbone") for config in configs} - {None}:
+def _copy_sources(parts: Sequence[Path], record: Path) -> None:
+    """Copy the partitions of the lowest seed, if there are any, and the facts of backbones."""
+    for folder in [part / "partitions" for part in parts if (part / "partitions").is_dir()]:
+        shutil.copytree(folder, record / "partitions", dirs_exist_ok=True)
+    folders = [parts[0].parents[1], *parts[1:]]
+    done = [row for row in _rows_of(record).values() if row["status"] == "ok"]
+    for backbone in {json.loads(row["config"]).get("backbone") for row in done} - {None}:
         name = f"backbones/{backbone}.json"
-        if not _copy_first([folder / name for folder in folders], record / name):
-            raise FileNotFoundError(f"{folders[1] / name} is missing; pretrain the backbone anew")
+        if not _copy_first(record / name, *(folder / name for folder in folders)):
+            raise FileNotFoundError(f"{folders[0] / name} is missing; pretrain the backbone anew")
 
 
-def _copy_first(files: Iterable[Path], target: Path) -> bool:
+def _copy_first(target: Path, *sources: Path) -> bool:
     """Copy the first of some files that is there, and return whether one is."""
-    for file in filter(Path.is_file, files):
+    source = next(filter(Path.is_file, sources), None)
+    if source is not None:
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, target)
-        return True
-    return False
+        shutil.copyfile(source, target)
+    return source is not None
 
 
-def _write_pages(folders: Sequence[Path], record: Path) -> None:
+def _write_pages(record: Path) -> None:
     """Write the tables that are shown, and pages.json with those pages that have data."""
     # Here, not above: of what tables and figures need, gathering runs needs nothing.
     from fedsdg.next_analysis.figures import sidecars
@@ -461,10 +419,7 @@ def _write_pages(folders: Sequence[Path], record: Path) -> None:
     from fedsdg.next_analysis.tables import table
 
     opened = Record(record)
-    said = [Record(folder) for folder in folders if (folder / "pages.json").is_file()]
-    pages = [shown(one) for one in said or [opened]]
-    tables = dict.fromkeys(name for names, _ in pages for name in names)
-    figures = dict.fromkeys(name for _, names in pages for name in names)
+    tables, figures = shown(opened)
     add_pages(
         record,
         [name for name in tables if len(table(name, opened).numbers)],
