@@ -45,9 +45,11 @@ _IDENTITY = pa.schema(
 )
 #: Columns of timings.parquet that come from the provenance of a run.
 _MEASURED = pa.schema([("wall_seconds", pa.float64()), ("peak_rss_mb", pa.float64())])
-_HASHES = ("config_hash", "partition_hash", "backbone_hash", "source_hash")
 #: Texts in runs.parquet, which every record has.
-_TEXTS = ("type", "status", "error", *_HASHES, "config")
+_TEXTS = (
+    *("type", "status", "error", "config"),
+    *("config_hash", "partition_hash", "backbone_hash", "source_hash"),
+)
 #: What tells entries of provenance.json apart: code, machine, and how it was used.
 _FACTS = (
     *("commit", "dirty", "python", "versions", "platform", "machine", "processor", "host"),
@@ -200,33 +202,23 @@ def _write_rows(file: Path, schemas: Iterable[pa.Schema], tables: Iterable[pa.Ta
 
     Columns are those of all schemas, null where a table lacks them.
     """
-    found = [field for schema in schemas for field in schema if not pa.types.is_null(field.type)]
-    fields = {field.name: field.type for field in found}
-    others = sorted(fields.keys() - {*IDENTITY})
-    schema = pa.schema([*_IDENTITY, *((name, fields[name]) for name in others)])
+    found = pa.unify_schemas([_IDENTITY, *schemas], promote_options="permissive")
+    others = sorted({*found.names}.difference(IDENTITY))
+    schema = pa.schema([*_IDENTITY, *(found.field(name) for name in others)])
 
     def groups() -> Iterator[pa.Table]:
         waiting = [schema.empty_table()]
         for table in tables:
-            waiting.append(_fitted(table, schema))
+            waiting.append(table)
             if sum(map(len, waiting)) >= ROWS_OF_A_GROUP:
-                yield pa.concat_tables(waiting).combine_chunks()
+                yield joined(waiting)
                 waiting = [schema.empty_table()]
-        yield pa.concat_tables(waiting).combine_chunks()
+        yield joined(waiting)
+
+    def joined(waiting: Sequence[pa.Table]) -> pa.Table:
+        return pa.concat_tables(waiting, promote_options="permissive").combine_chunks()
 
     write_tables(file, groups(), schema)
-
-
-def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return a table in the columns of a schema, null where it lacks one."""
-    present = set(table.column_names)
-    columns = [
-        table[field.name].cast(field.type)
-        if field.name in present
-        else pa.nulls(len(table), field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
 
 
 # --- summaries and records → one folder ----------------------------------------------------------
@@ -270,14 +262,10 @@ def _join(parts: Sequence[tuple[Path, Collection[str]]], output: Path) -> None:
 def _chosen(file: Path, wanted: Collection[str]) -> Iterator[pa.Table]:
     """Yield the rows of these runs in a table, row group by row group."""
     require_unchanged(file)
-    for i in range(guarded(file, pq.read_metadata).num_row_groups):
-        rows = guarded(file, _row_group, i=i)
+    parquet = guarded(file, pq.ParquetFile)
+    for i in range(parquet.num_row_groups):
+        rows = parquet.read_row_group(i)
         yield rows.filter(pc.is_in(folders_of(rows), pa.array(wanted)))
-
-
-def _row_group(file: Path, i: int) -> pa.Table:
-    with pq.ParquetFile(file) as parquet:
-        return parquet.read_row_group(i)
 
 
 def _rows_of(folder: Path) -> dict[str, Row]:
