@@ -52,8 +52,9 @@ def settings(record: Record) -> Table:
         searched = numbers["key"].str.rpartition(".")[2].isin([*values])
         numbers.loc[searched & (numbers["method"] == label), "origin"] = "searched"
     numbers = numbers.drop(columns="type")
-    texts = numbers["key"].map(symbol) + " = " + numbers["value"]
-    wide = texts.groupby([numbers["method"], numbers["origin"]]).agg(", ".join).unstack()
+    pairs = zip(numbers["key"], numbers["value"], strict=True)
+    lines = numbers.assign(text=[f"{symbol(key)} = {value}" for key, value in pairs])
+    wide = lines.groupby(["method", "origin"])["text"].agg(", ".join).unstack()
     wide = wide.reindex(sorted(wide.index, key=method_order), columns=["searched", "set"])
     wide.insert(0, METHOD, [line_title(label) for label in wide.index])
     caption = (

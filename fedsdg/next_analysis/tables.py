@@ -55,7 +55,7 @@ _NUMBERS = ["n", "mean", "std", "low", "high"]
 def main(record: Record) -> Table:
     """Return accuracies of clients and of the shared model, and the change over the last half."""
     numbers = means(record, [*HEADS, "change"])
-    hidden = {"worst_decile_own_test"} if "worst_decile" in set(numbers["metric"]) else {}
+    hidden = ["worst_decile_own_test"] if "worst_decile" in set(numbers["metric"]) else []
     at_end = (numbers["at"] == "end") & (numbers["metric"] != personal(record))
     shown = headed(numbers[~at_end & ~numbers["metric"].isin(hidden)])
     caption = (
@@ -68,7 +68,7 @@ def main(record: Record) -> Table:
 
 def subject(record: Record) -> str:
     """Return the method that the others are subtracted from: FedSDG, or the first eligible."""
-    methods = sorted(record.finished["method"].unique(), key=method_order)
+    methods = sorted(record.runs["method"].unique(), key=method_order)
     eligible = [name for name in methods if not is_oracle(name)] or methods
     return "fedsdg" if "fedsdg" in methods else eligible[0]
 
@@ -116,7 +116,7 @@ def regrets(records: Sequence[Record], metric: str = "accuracy") -> pd.DataFrame
         ``KEY``, ``metric`` ("regret"), ``at``, ``n``, ``mean``, ``std``, ``low``, ``high``,
         ``tied`` (see ``statistics.regret``), ``oracle``.
     """
-    parts = []
+    parts = [pd.DataFrame(columns=[*KEY, "at", "value", "tied"])]
     for record in records:
         for _, values_there in tidy(record, [metric]).groupby(["cell", "at"], sort=False):
             oracles = [label for label in values_there["method"].unique() if is_oracle(label)]
@@ -213,9 +213,9 @@ def scenarios(record: Record) -> pd.DataFrame:
         around = json.dumps([skew, conditions, config["federation"]], sort_keys=True)
         facts = {"attack": kind, "share": float(attack.get("share") or 0), "around": around}
         rows.append({"cell": run["cell"], **facts})
-    frame = pd.DataFrame(rows)
+    frame = pd.DataFrame(rows, columns=["cell", "attack", "share", "around"])
     clean = frame[frame["share"] == 0].drop_duplicates("around").set_index("around")["cell"]
-    return frame.assign(clean=frame["around"].map(clean)).drop(columns="around")
+    return frame.assign(clean=frame["around"].map(clean).astype(object)).drop(columns="around")
 
 
 def losses(record: Record, metric: str = "accuracy_shared") -> pd.DataFrame:

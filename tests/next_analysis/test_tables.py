@@ -202,6 +202,18 @@ def test_records_without_data_give_empty_tables(name):
     assert "nan" not in made.markdown()
 
 
+@pytest.mark.parametrize("seeds", [0, 1])
+def test_tables_of_failed_and_of_single_runs(seeds, tmp_path):
+    rows = rows_of({method: values[:1] for method, values in ACCURACY.items()})
+    if not seeds:
+        rows = [row | {"status": "failed", "error": "loss is NaN"} for row in rows]
+    small = write_record(tmp_path / "small", rows)
+    for name in TABLES:
+        made = table(name, small)
+        assert made.csv() and made.markdown() and made.latex()
+    assert len(regret([small]).numbers) == 6 * seeds
+
+
 def test_every_table_that_a_record_shows_has_numbers():
     from fedsdg.next_analysis.render import shown
 
