@@ -122,7 +122,7 @@ def regrets(records: Sequence[Record], metric: str = "accuracy") -> pd.DataFrame
             oracles = [label for label in values_there["method"].unique() if is_oracle(label)]
             gaps = statistics.regret(values_there, oracles)
             parts.append(gaps.merge(values_there.drop(columns="value"), on=["method", "seed"]))
-    gaps = pd.concat(parts).assign(metric="regret")
+    gaps = pd.concat(parts).assign(metric="regret").astype({"value": float, "tied": bool})
     numbers = statistics.interval(gaps, [*KEY, "metric", "at", "tied"])
     numbers["oracle"] = numbers["method"].map(is_oracle)
     return in_order(numbers[[*KEY, "metric", "at", *_NUMBERS, "tied", "oracle"]])
