@@ -29,7 +29,7 @@ from fedsdg.next_analysis.verification import FIGURES
 #: What ``with_origins`` adds besides the folder of a run.
 _ORIGIN = ["commit", "dirty", "day", "machine"]
 #: Columns that say of which part of a run a number is.
-_PARTS = {"round", "client", "simulated_seconds"}
+_PARTS = {"round", "client"}
 #: CSV of which no run of the record is behind the rows → what is, in the record's folder.
 _SOURCES = {"tuning": "the trials in search.json", "partition": "the files in partitions"}
 #: When the first run of an entry began and the last one ended, today and in the oldest records.
@@ -111,7 +111,7 @@ def _trace_line(root: Path, file: Path, line: int) -> Trace:
     if "claim" in row:
         claim = next(c for c in read_claims(root / "claims.yaml") if c.id == row["claim"])
         traced = _trace_sides(root, claim, row["at"], row["of"], row["against"])
-    elif metrics and metrics <= METRICS.keys() and not _PARTS & row.keys():
+    elif metrics and metrics <= METRICS.keys() and "n" in row and not _PARTS & row.keys():
         traced = _trace_metric(root, row)
     else:
         return _trace_page(root, file, row, line - 2)
