@@ -31,7 +31,10 @@ _ORIGIN = ["commit", "dirty", "day", "machine"]
 #: Columns that say of which part of a run a number is.
 _PARTS = {"round", "client"}
 #: CSV of which no run of the record is behind the rows → what is, in the record's folder.
-_SOURCES = {"tuning": "the trials in search.json", "partition": "the files in partitions"}
+_SOURCES = {
+    "tuning": "the trials of {method} in search.json",
+    "partition": "the files in partitions",
+}
 #: When the first run of an entry began and the last one ended, today and in the oldest records.
 _DAYS = (("first", "started"), ("last", "finished"))
 _METRIC = re.compile(r"\b[a-z_]\w*")
@@ -72,7 +75,9 @@ def trace(root: str | Path, what: str, metric: str = "", at: str = "selected") -
     if file.endswith(".csv") and line.isdecimal():
         return _trace_line(root, Path(file), int(line))
     if re.fullmatch(r"[^/]+/[^/]+/[^/]+", what) and Path(what).suffix not in (".csv", ".md"):
-        for name in _METRIC.findall(metric) or [metric]:
+        if not metric:
+            raise ValueError(f"name a metric of {what} as well, such as accuracy")
+        for name in _METRIC.findall(metric):
             if name not in METRICS:
                 raise ValueError(f"there is no metric {name!r}{hint(name, METRICS)}")
         return _trace_sides(root, Claim("", "", "", metric, (what,), ""), at, what)
@@ -104,8 +109,8 @@ def _trace_line(root: Path, file: Path, line: int) -> Trace:
     row = {"experiment": file.resolve().parent.name, **rows[line - 2]}
     if file.stem in _SOURCES:
         raise ValueError(
-            f"{file}:{line}: no run of the record stands behind it, but {_SOURCES[file.stem]} of "
-            f"{root / RECORDS / row['experiment']}"
+            f"{file}:{line}: no run of the record stands behind it, but "
+            f"{_SOURCES[file.stem].format_map(row)} of {root / RECORDS / row['experiment']}"
         )
     metrics = {*_METRIC.findall(row.get("metric", ""))}
     if "claim" in row:

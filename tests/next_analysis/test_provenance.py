@@ -268,7 +268,7 @@ LINE = f"{FOLDER}/other.csv:2"
 #: What is asked for, and what is wrong with it.
 WRONG = [
     ((f"{RECORDS}/nothing.csv:2",), "nothing.csv"),
-    ((f"{KEY}",), "there is no metric ''"),
+    ((f"{KEY}",), "name a metric of cross-needs/iid@half/fedsdg as well"),
     ((KEY, "acuracy"), "no metric 'acuracy'; did you mean 'accuracy'"),
     (
         ("cross-neds/iid@half/fedsdg", "accuracy"),
@@ -290,7 +290,9 @@ def test_what_does_not_exist_is_one_sentence_with_the_nearest_name(asked, senten
 
 def test_a_line_without_runs_says_what_stands_behind_it(tmp_path):
     rows = pd.DataFrame({"experiment": ["cross-needs"], "method": ["fedsdg"], "score": [92.1]})
-    with pytest.raises(ValueError, match=r"tuning.csv:2: no run .* the trials in search.json of"):
+    with pytest.raises(
+        ValueError, match=r"tuning.csv:2: no run .* the trials of fedsdg in search.json of"
+    ):
         traced_line(tmp_path, "tuning", rows, 0)
     with pytest.raises(ValueError, match="rows in lines 2 to 2, and none in line 4"):
         traced_line(tmp_path, "main", rows, 2)
