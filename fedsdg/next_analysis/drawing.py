@@ -8,10 +8,10 @@ rows, lines and panels keep the frame's order. Colours and markers of methods ar
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise, product, zip_longest
+from itertools import product, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from fedsdg.files import atomic_path
 from fedsdg.next_analysis.metrics import METRICS
@@ -50,6 +51,11 @@ _MARKERS = "sD^vPX<>"
 #: Group of clients → look and title; the empty one is all of them.
 _GROUPS = {"": (INK, "o", "-"), "A": (GROUP_A, "o", "-"), "B": (GROUP_B, "D", "-")}
 _TITLES = {"": "all clients", "A": "A: clients that agree", "B": "B: clients in conflict"}
+#: Column → how its values are printed.
+_PRINTED: Mapping[str, Callable[[Any], str]] = {
+    **{"method": method_title, "rival": method_title, "cell": cell_title},
+    **{"metric": lambda name: METRICS[name].title, "group": _TITLES.__getitem__},
+}
 #: Column → the label of its axis, where that is not its name.
 _AXES = {
     "alpha": "Dirichlet α (smaller: clients differ more)",
@@ -58,7 +64,6 @@ _AXES = {
     "trials": "trials of the search",
     "noise_rate": "share of wrong labels",
     "weight": "weight (1: equal)",
-    "gate": "gate m",
     "x": "first principal component",
     "y": "second principal component",
 }
@@ -97,8 +102,6 @@ class View:
     """A number to measure by: a line; dots whose interval includes it are open."""
     log: bool = False
     """Whether the x axis is logarithmic."""
-    written: bool = False
-    """Whether a heat map has its numbers in it, shades from 0 on, and names of rows."""
 
     def panels(self, frame: pd.DataFrame) -> list[str]:
         """Return the columns that panels are titled by: of several values, and curves' metric.
@@ -135,6 +138,10 @@ def colour(label: str) -> str:
     return LOOKS[label][0] if label in LOOKS else GREY
 
 
+def _style(colour: str, marker: str, dashes: str) -> dict[str, Any]:
+    return {"color": colour, "marker": marker, "linestyle": dashes}
+
+
 def styles(values: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return matplotlib's style of every line that is named; the others are grey.
 
@@ -148,19 +155,15 @@ def styles(values: Sequence[str]) -> dict[str, dict[str, Any]]:
     for value in named if len(values) <= len(_COLOURS) else named[:NAMED]:
         look = LOOKS.get(value) or _GROUPS.get(value) or next(others)
         lead = value == "fedsdg"
-        found[value] = dict(zip(("color", "marker", "linestyle"), look, strict=True))
-        found[value] |= {"markeredgecolor": "white", "markeredgewidth": 0.4, "markevery": 0.15}
-        found[value] |= {"linewidth": 2.0 if lead else 1.2, "zorder": 4 if lead else 3}
+        edge = {"markeredgecolor": "white", "markeredgewidth": 0.4, "markevery": 0.15}
+        width = {"linewidth": 2.0 if lead else 1.2, "zorder": 4 if lead else 3}
+        found[value] = _style(*look) | edge | width
     return found
 
 
 def title_of(column: str, value: Any) -> str:
     """Return how a value of a column is printed in a figure."""
-    if column in ("method", "rival"):
-        return method_title(value)
-    if column == "metric":
-        return METRICS[value].title if value in METRICS else str(value)
-    return cell_title(value) if column == "cell" else _TITLES.get(value, f"{value}")
+    return _PRINTED.get(column, str)(value)
 
 
 def panels(
@@ -186,19 +189,18 @@ def panels(
     figure = Figure(figsize=(WIDTH, rows * height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, **shared).flat
     found = []
-    for number, (panel, key) in enumerate(zip_longest(axes, keys)):
-        part = frame if key is None else frame[(frame[shown] == [*key]).all(axis=1)]
-        panel.set_visible(key is not None and len(part) > 0)
-        if panel.get_visible():
-            titles = [title_of(*pair) for pair in zip(shown, key, strict=True)]
-            lines = [textwrap.fill(title, int(11 * WIDTH / columns)) for title in titles]
-            panel.set_title("\n".join(lines))
-            xlabel = view.xlabel or _AXES.get(view.x, view.x)
-            panel.set_xlabel(textwrap.fill(xlabel, int(13 * WIDTH / columns)))
-            panel.set_ylabel("" if number % columns else view.ylabel or _AXES.get(view.y, view.y))
-            panel.tick_params(labelbottom=True)
-            found.append((panel, part))
-    return figure, found
+    for panel, key in zip_longest(axes, keys):
+        part = frame[(frame[shown] == [*key]).all(axis=1)] if key is not None else frame.iloc[:0]
+        titles = [title_of(*pair) for pair in zip(shown, key or [], strict=False)]
+        lines = [textwrap.fill(title, int(11 * WIDTH / columns)) for title in titles]
+        ylabel = view.ylabel or _AXES.get(view.y, view.y)
+        ylabel *= panel.get_subplotspec().is_first_col()
+        xlabel = textwrap.fill(view.xlabel or _AXES.get(view.x, view.x), int(13 * WIDTH / columns))
+        texts: Any = {"title": "\n".join(lines), "xlabel": xlabel, "ylabel": ylabel}
+        panel.set(visible=len(part) > 0, **texts)
+        panel.tick_params(labelbottom=True)
+        found.append((panel, part))
+    return figure, [pair for pair in found if len(pair[1])]
 
 
 def legend(figure: Figure, lines: Mapping[str, Mapping[str, Any]]) -> None:
@@ -221,9 +223,8 @@ def dots(frame: pd.DataFrame, view: View) -> Figure:
     """
     metrics = [*frame["metric"].unique()]
     shared = len(metrics) > 1 and "metric" not in view.panels(frame)
-    first = frame[frame["metric"] == metrics[-1 if shared else 0]]
-    order = first.groupby(view.y)["mean"].mean().sort_values().index
-    rows = [*frame.loc[~frame[view.y].isin(order), view.y].unique(), *order]
+    by_metric = frame.pivot_table("mean", view.y, "metric", sort=False)
+    rows = [*by_metric.sort_values(metrics[-1 if shared else 0], na_position="first").index]
     figure, found = panels(frame, view, 0.95 + 0.15 * max(len(rows), 3), sharey=True)
     looks = {name: _GROUPS.get(name.rpartition("_")[2].upper(), _GROUPS[""]) for name in metrics}
     for panel, part in found:
@@ -239,63 +240,62 @@ def dots(frame: pd.DataFrame, view: View) -> Figure:
         panel.tick_params(axis="y", length=0)
         panel.set(ylim=(-0.7, len(rows) - 0.3), ylabel="")
     if shared:
-        keys = ("color", "marker", "linestyle")
-        marks = {name: dict(zip(keys, (*looks[name][:2], ""), strict=True)) for name in metrics}
-        legend(figure, {METRICS[name].title: mark for name, mark in marks.items()})
+        legend(figure, {METRICS[name].title: _style(*looks[name][:2], "") for name in metrics})
     return figure
 
 
 def heat_map(frame: pd.DataFrame, view: View) -> Figure:
-    """Draw numbers as shades on one scale for all panels; white where there is none.
+    """Draw numbers as shades, on one scale for all panels; rows of a ``group`` stand together.
 
-    A line parts rows that differ in ``group`` or ``oracle``; numbers that are ``tied`` are bold.
+    Both axes are of whole numbers; where there are groups, the y axis names them.
     """
-    height = 0.95 + 0.165 * frame[view.y].nunique() if view.written else 2.2
-    figure, found = panels(frame, view, height, 1 if view.written else ABREAST)
-    most = max(float(frame[view.value].max()), 1e-9)
-    norm = mpl.colors.Normalize(0 if view.written else frame[view.value].min(), most)
+    figure, found = panels(frame, view, 2.2)
+    norm = mpl.colors.Normalize(frame[view.value].min(), frame[view.value].max())
     for panel, part in found:
         table = part.pivot(index=view.y, columns=view.x, values=view.value).astype(float)
-        table = table.loc[part[view.y].unique(), part[view.x].unique()]
-        shown = np.ma.masked_invalid(table.to_numpy())
-        image = panel.imshow(shown, "OrRd", norm, aspect="auto", interpolation="nearest")
-        panel.grid(visible=False)
-        panel.tick_params(length=0)
-        rows = part.drop_duplicates(view.y)
-        groups = rows.get("group", rows.get("oracle", pd.Series("", rows.index))).to_numpy()
-        for stop in np.flatnonzero(groups[1:] != groups[:-1]):
-            panel.axhline(stop + 0.5, color=INK, linewidth=1.2)
-        if view.written:
-            _write_numbers(panel, part, table, most)
-            continue
-        step = -(-table.shape[1] // 10)
-        panel.set_xticks(range(0, table.shape[1], step), table.columns[::step])
+        table = table.loc[part[view.y].unique()]
+        first, last = part[view.x].min(), part[view.x].max()
+        ends = (first - 0.5, last + 0.5, len(table) - 0.5, -0.5)
+        shades: Any = {"aspect": "auto", "interpolation": "nearest", "extent": ends}
+        image = panel.imshow(np.ma.masked_invalid(table), "OrRd", norm, **shades)
+        panel.tick_params(length=0, grid_alpha=0)
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         if "group" in part:
-            names = [*dict.fromkeys(groups)]
-            panel.set_yticks([np.flatnonzero(groups == name).mean() for name in names], names)
-    if not view.written:
-        label = _AXES.get(view.value, view.value)
-        figure.colorbar(image, ax=[panel for panel, _ in found], label=label, pad=0.02)
+            sizes = part.drop_duplicates(view.y)["group"].value_counts(sort=False)
+            stops = sizes.cumsum()
+            panel.set_yticks(stops - sizes / 2 - 0.5, sizes.index)
+            panel.hlines(stops.iloc[:-1] - 0.5, *ends[:2], color=INK, linewidth=1.2)
+    figure.colorbar(image, ax=[panel for panel, _ in found], label=view.value, pad=0.02)
     return figure
 
 
-def _write_numbers(panel: Axes, part: pd.DataFrame, table: pd.DataFrame, most: float) -> None:
-    """Write every number into its field, and name columns (above) and rows."""
-    x, y = str(table.columns.name), str(table.index.name)
-    tied = part[part["tied"]] if "tied" in part else part.iloc[:0]
-    bold = {*zip(tied[y], tied[x], strict=True)}
-    for (i, j), number in np.ndenumerate(table.to_numpy()):
-        text = "–" if np.isnan(number) else f"{number:z.1f}".replace("-", "−")
-        style: Any = {"color": "white" if number > 0.65 * most else INK, "fontsize": 6.5}
-        style["weight"] = "bold" if (table.index[i], table.columns[j]) in bold else "normal"
-        panel.text(j, i, text, ha="center", va="center", **style)
-    heads = [title_of(x, name) for name in table.columns]
-    longest = max(len(line) for head in heads for line in head.split("\n"))
-    slant: Any = {"rotation": 30, "ha": "left", "rotation_mode": "anchor"}
-    panel.set_xticks(range(len(heads)), heads, **(slant if longest > 70 / len(heads) else {}))
-    panel.set_yticks(range(len(table)), [title_of(y, name) for name in table.index])
-    panel.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False)
-    panel.set_ylabel("")
+def number_map(frame: pd.DataFrame, view: View) -> Figure:
+    """Draw numbers in fields of a shade, which begins at 0; all rows and columns are named.
+
+    Numbers that are ``tied`` are bold; rows that are an ``oracle`` stand below a line.
+    """
+    figure, found = panels(frame, view, 0.95 + 0.165 * frame[view.y].nunique(), 1)
+    most = max(float(frame[view.value].max()), 1e-9)
+    for panel, part in found:
+        part = part.assign(tied=part.get("tied", False), oracle=part.get("oracle", False))
+        columns, rows = [*part[view.x].unique()], [*part[view.y].unique()]
+        table = part.pivot(index=view.y, columns=view.x, values=view.value).loc[rows, columns]
+        shades: Any = {"aspect": "auto", "interpolation": "nearest", "vmin": 0, "vmax": most}
+        panel.imshow(np.ma.masked_invalid(table.astype(float)), "OrRd", **shades)
+        for x, y, number, tied in part[[view.x, view.y, view.value, "tied"]].to_numpy():
+            style: Any = {"ha": "center", "va": "center", "weight": "bold" if tied else "normal"}
+            style |= {"color": "white" if number > 0.65 * most else INK, "fontsize": 6.5}
+            text = f"{number:z.1f}".replace("-", "−")
+            panel.text(columns.index(x), rows.index(y), text, **style)
+        line = len(rows) - 0.5 - part.drop_duplicates(view.y)["oracle"].sum()
+        panel.axhline(line, color=INK, linewidth=1.2)
+        slant: Any = {"rotation": 30, "ha": "left", "rotation_mode": "anchor"}
+        heads = [title_of(view.x, name) for name in columns]
+        panel.set_xticks(range(len(heads)), heads, **(slant if len(heads) > NAMED else {}))
+        panel.set_yticks(range(len(rows)), [title_of(view.y, name) for name in rows])
+        panel.tick_params(labeltop=True, labelbottom=False, length=0, grid_alpha=0)
+        panel.set_ylabel("")
+    return figure
 
 
 def curves(frame: pd.DataFrame, view: View) -> Figure:
@@ -312,7 +312,6 @@ def curves(frame: pd.DataFrame, view: View) -> Figure:
     lines: Any = [(panel, *line) for panel, part in found for line in part.groupby(view.line)]
     lines.sort(key=lambda line: line[1] not in looks)
     for panel, name, own in lines:
-        own = own.sort_values(view.x, kind="stable")
         if name not in looks:
             panel.set_ylim(panel.get_ylim())
             panel.plot(own[view.x], own["mean"], color=GREY, linewidth=0.7, zorder=2)
@@ -326,8 +325,7 @@ def curves(frame: pd.DataFrame, view: View) -> Figure:
         panel.axhline(view.base, color=INK, linewidth=0.8, linestyle="--", zorder=1)
         if view.log:
             panel.set_xscale("log")
-            panel.xaxis.set_major_formatter("{x:g}")
-            panel.xaxis.set_minor_formatter("")
+            panel.xaxis.set(major_formatter="{x:g}", minor_formatter="")
         if part[view.x].nunique() <= NAMED:
             panel.set_xticks(part[view.x].unique())
         if len(found) <= 2:
@@ -338,41 +336,20 @@ def curves(frame: pd.DataFrame, view: View) -> Figure:
     return figure
 
 
-def spread(heights: Sequence[float] | np.ndarray, gap: float) -> list[float]:
-    """Return heights in [0, 1] moved apart by at least ``gap``, in the same order.
-
-    Args:
-        heights: The places wanted.
-        gap: The least distance of two; 1 / (n − 1) if that is less.
-    """
-    gap = min(gap, 1 / max(len(heights) - 1, 1))
-    order = np.argsort(heights, kind="stable")
-    free = np.array(heights, dtype=float)
-    for below, above in pairwise(order):
-        free[above] = max(free[above], free[below] + gap)
-    for rank, place in enumerate(order[::-1]):
-        free[place] = min(free[place], 1 - rank * gap)
-    return [*free]
-
-
 def _name_ends(panel: Axes) -> None:
-    """Write the name of every line that has one beside its end, without overlap."""
+    """Write the name of every line that has one beside its end, from the top down."""
     lines = [line for line in panel.get_lines() if not str(line.get_label()).startswith("_")]
-    ends = np.array([np.asarray(line.get_xydata())[-1] for line in lines])
+    ends = {line: np.asarray(line.get_xydata())[-1] for line in lines}
     low, high = panel.get_ylim()
-    places = spread((ends[:, 1] - low) / (high - low), 0.07)
-    for line, end, place in zip(lines, ends, places, strict=True):
+    place = 2.0
+    for line in sorted(lines, key=lambda line: -ends[line][1]):
+        place = min((ends[line][1] - low) / (high - low), place - 0.07)
         style: Any = {"color": line.get_color(), "fontsize": 7, "va": "center"}
         style["weight"] = "bold" if line.get_linewidth() > 1.5 else "normal"
-        arrow: Any = {
-            "arrowstyle": "-",
-            "linewidth": 0.5,
-            "linestyle": ":",
-            "color": line.get_color(),
-        }
-        arrow |= {"relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 0}
+        arrow: Any = {"arrowstyle": "-", "linestyle": ":", "color": line.get_color()}
+        arrow |= {"linewidth": 0.5, "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 0}
         beside: Any = {"xytext": (1.03, place), "textcoords": "axes fraction", "arrowprops": arrow}
-        panel.annotate(str(line.get_label()), end, **beside, **style)
+        panel.annotate(str(line.get_label()), ends[line], **beside, **style)
 
 
 def scatter(frame: pd.DataFrame, view: View) -> Figure:
@@ -381,33 +358,26 @@ def scatter(frame: pd.DataFrame, view: View) -> Figure:
     for panel, part in found:
         colours = part["method"].map(colour).replace(GREY, INK)
         panel.scatter(part[view.x], part[view.y], 14, colours, linewidths=0, alpha=0.8)
-        panel.margins(0.1)
     return figure
 
 
 def paths(frame: pd.DataFrame, view: View) -> Figure:
     """Draw paths of clients and of their aggregate through a plane, on one scale for all panels.
 
-    The frame has ``round``, ``step`` and ``client`` (NaN: the aggregate) beside the axes' columns.
+    The frame has ``round`` and ``client`` (NaN: the aggregate) beside the axes' columns. A client
+    has a path per round, with a dot at its end.
     """
     figure, found = panels(frame, view)
     plane = [view.x, view.y]
     reach = 0.55 * max(np.ptp(part[plane], axis=0).max() for _, part in found)
-    ends: Any = {"marker": "o", "markersize": 2.5, "linewidth": 0.8, "markevery": [-1]}
-    whole: Any = {"color": INK, "linestyle": "--", "marker": "D", "linewidth": 0.9}
-    start: Any = {"color": INK, "marker": "x", "markersize": 6, "linestyle": ""}
-    lines: dict[str, Any] = {}
+    lines: dict[str, Any] = {"aggregate": _style(INK, "D", "--") | {"markersize": 3.5}}
     for panel, part in found:
-        ways = part.dropna(subset=["client"]).sort_values(["client", "round", "step"])
-        for client, own in ways.groupby("client"):
-            look = {"color": (GROUP_A, GROUP_B)[len(lines) % 2], **ends}
-            look = lines.setdefault(f"client {client:.0f}", look)
-            for _, way in own.groupby("round"):
-                panel.plot(*way[plane].T.to_numpy(), **look)
-            panel.plot(*own[plane].iloc[0], **start | {"color": look["color"]})
-        model = part[part["client"].isna()].sort_values("round")
-        panel.plot(*model[plane].T.to_numpy(), **whole)
+        panel.plot(*part.loc[part["client"].isna(), plane].T.to_numpy(), **lines["aggregate"])
+        for (client, _), way in part.groupby(["client", "round"]):
+            look = _style((GROUP_A, GROUP_B)[len(lines) % 2], "o", "-")
+            style = lines.setdefault(f"client {client:.0f}", look | {"markevery": [-1]})
+            panel.plot(*way[plane].T.to_numpy(), **style, linewidth=0.8)
         x, y = (part[plane].min() + part[plane].max()) / 2
         panel.set(xlim=(x - reach, x + reach), ylim=(y - reach, y + reach), aspect="equal")
-    legend(figure, lines | {"aggregate": whole, "start": start})
+    legend(figure, lines)
     return figure

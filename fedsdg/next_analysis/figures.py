@@ -30,6 +30,7 @@ AT = ("selected",)
 #: Fewest values that make a curve; most methods whose gates are shown; most classes with a row.
 LEAST_POINTS, MOST_GATED, MOST_CLASSES = 3, 8, 20
 
+_CSV: Any = {"float_format": "%.6g", "lineterminator": "\n"}
 _LOST = "accuracy of the shared model, without minus under attack (points)"
 _REGRET = "accuracy of the best row minus this row (points)"
 Frame = Callable[[Any], pd.DataFrame]
@@ -70,13 +71,11 @@ def figure(draw: str, *reads: str, **view: Any) -> Callable[[Frame], Frame]:
 
 def _in_order(frame: pd.DataFrame) -> pd.DataFrame:
     """Return rows by cell and method, as they are printed."""
-    keys: dict[str, Callable[[str], Any]] = {"cell": natural_order, "method": method_order}
-
-    def ranks(column: pd.Series) -> pd.Series:
-        ordered = sorted(column.unique(), key=keys[str(column.name)])
-        return column.map({value: rank for rank, value in enumerate(ordered)})
-
-    return frame.sort_values([*keys], key=ranks, kind="stable", ignore_index=True)
+    ranks: dict[str, int] = {}
+    for name, key in (("cell", natural_order), ("method", method_order)):
+        ranks |= {value: rank for rank, value in enumerate(sorted(frame[name].unique(), key=key))}
+    by_rank: Any = {"key": lambda column: column.map(ranks), "kind": "stable"}
+    return frame.sort_values(["cell", "method"], **by_rank, ignore_index=True)
 
 
 def _course(frame: pd.DataFrame, *by: str) -> pd.DataFrame:
@@ -134,8 +133,7 @@ def differences(record: Record) -> pd.DataFrame:
     Paired by seed: means, with 95 % intervals from five seeds on. Open: the interval includes 0.
     """
     metrics = [personal(record), "accuracy_a", "accuracy_b", "accuracy_shared"]
-    frame = paired(record, metrics, subject(record))
-    return frame[frame["at"].isin(AT)]
+    return paired(record, metrics, subject(record)).query("at in @AT")
 
 
 def _with_gates(record: Record, runs: pd.DataFrame, columns: Sequence[str] = ()) -> pd.DataFrame:
@@ -194,17 +192,18 @@ def weights(record: Record) -> pd.DataFrame:
     bands: 95 % intervals.
     """
     runs = record.finished[record.finished["method"] == subject(record)]
-    rows = record.rows("clients", ["round", "weight", "conflicts"], runs)
-    rows = rows.dropna(subset=["weight", "conflicts"])
+    rows = _weights(record, runs, "conflicts")
     rows = rows[rows.groupby("cell")["conflicts"].transform("nunique") > 1]
     group = rows["conflicts"].map({True: "B", False: "A"})
-    return _course(rows.assign(group=group, value=100 * _relative(rows)), "group")
+    return _course(rows.assign(group=group, value=100 * rows["weight"]), "group")
 
 
-def _relative(rows: pd.DataFrame) -> pd.Series:
-    """Return weights in units of an equal share."""
-    parts = [relative_weights(own) for _, own in rows.groupby("run")]
-    return pd.concat(parts) if parts else pd.Series(dtype=float)
+def _weights(record: Record, runs: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Return clients' weights in units of an equal share, with a column that they all have."""
+    rows = record.rows("clients", ["round", "client", "weight", column], runs)
+    rows = rows.dropna(subset=["weight", column])
+    parts = [own.assign(weight=relative_weights(own)) for _, own in rows.groupby("run")]
+    return pd.concat(parts) if parts else rows
 
 
 @figure("heat_map", "partitions/*/*/*/*.parquet", x="client", y="class", value="samples")
@@ -213,38 +212,34 @@ def partition(record: Record) -> pd.DataFrame:
 
     More than twenty classes are numbered by their size at the client, the largest first.
     """
-    parts = []
     files = [*record.folder.glob("partitions/*/*/*/*.parquet")]
     files.sort(key=lambda file: natural_order(str(file)), reverse=True)
+    parts = [pd.DataFrame()]
     # Of every folder the file that comes last in this order, that of the lowest seed.
     for file in reversed({file.parent: file for file in files}.values()):
         rows = read_parquet(file, ["label", "client"]).to_pandas().query("client >= 0")
-        counts = pd.crosstab(rows["client"], rows["label"])
+        counts = pd.crosstab(rows["client"], rows["label"].rename("class"))
         if counts.shape[1] > MOST_CLASSES:
-            sizes = -np.sort(-counts.to_numpy(), axis=1)
-            counts = pd.DataFrame(sizes, counts.index, range(1, sizes.shape[1] + 1))
-        long = (
-            counts.rename_axis(columns="class").reset_index().melt("client", value_name="samples")
-        )
-        place = (record.name, file.parent.name, file.stem.removeprefix("seed~"))
-        parts.append(pd.concat([long], keys=[place], names=["experiment", "cell", "seed"]))
-    return pd.concat(parts).reset_index(["experiment", "cell", "seed"]) if parts else pd.DataFrame()
+            counts[:] = -np.sort(-counts.to_numpy(), axis=1)
+        seed = file.stem.removeprefix("seed~")
+        place = {"experiment": record.name, "cell": file.parent.name, "seed": seed}
+        counts = counts.reset_index().assign(**place)
+        parts.append(counts.melt([*place, "client"], value_name="samples"))
+    return pd.concat(parts)
 
 
-@figure("heat_map", x="column", y="method", by=("panel",), written=True, xlabel=_LOST)
+@figure("number_map", x="column", y="method", by=("panel",), xlabel=_LOST)
 def attacks(record: Record) -> pd.DataFrame:
     """Points of accuracy that an attack costs a rule: its own runs without attackers minus with.
 
     Accuracy of the shared model, paired by seed; means over seeds.
     """
-    frame = losses(record)
-    frame = frame[frame["at"].isin(AT)].sort_values("share", kind="stable")
+    frame = losses(record).query("at in @AT").sort_values("share", kind="stable")
     shares = (100 * frame["share"]).map("{:g} % attackers".format)
-    cells = frame["clean"].map(cell_title)
+    cells = frame["clean"].str.split("@").str[0].map(cell_title)
     if frame["attack"].nunique() == 1:
         return frame.assign(column=shares, panel=cells)
-    panel = cells + ", " + shares if cells.nunique() > 1 else shares
-    return frame.assign(column=frame["attack"], panel=panel)
+    return frame.assign(column=frame["attack"], panel=cells + ", " + shares)
 
 
 @figure("curves", "rounds.parquet", x="seconds", line="scenario", by=("method",), log=True)
@@ -257,7 +252,7 @@ def stragglers(record: Record) -> pd.DataFrame:
     rows = record.rows("rounds", ["simulated_seconds", metric]).dropna()
     if rows.empty:
         return rows
-    wide = rows.pivot(index=[*KEY, "simulated_seconds"], columns="seed", values=metric)
+    wide = rows.set_index([*KEY, "simulated_seconds", "seed"])[metric].unstack()
     mean = 100 * wide.groupby(KEY).ffill().astype(float).dropna().mean(axis=1)
     frame = mean.rename("mean").rename_axis([*KEY, "seconds"]).reset_index()
     return _in_order(frame.assign(metric=metric, scenario=frame["cell"].str.partition("@")[2]))
@@ -269,13 +264,10 @@ def label_noise(record: Record) -> pd.DataFrame:
 
     Left out: methods that weigh all clients equally, and variants of a method.
     """
-    columns = ["round", "client", "weight", "noise_rate"]
-    rows = record.rows("clients", columns, _lowest_seed(record))
-    rows = rows.dropna(subset=["noise_rate", "weight"])
-    rows = rows.assign(weight=_relative(rows))
+    rows = _weights(record, _lowest_seed(record), "noise_rate")
     frame = rows.groupby([*RUN, "client"], as_index=False)[["noise_rate", "weight"]].mean()
     frame = _in_order(frame[frame.groupby(KEY)["weight"].transform(np.ptp) > 1e-6])
-    first = {method_order(label)[0]: label for label in reversed(frame["method"].unique())}
+    first = {method_order(label)[0] // 2: label for label in reversed(frame["method"].unique())}
     return frame[frame["method"].isin(first.values())]
 
 
@@ -284,7 +276,7 @@ def drift(record: Record) -> pd.DataFrame:
     """Paths of clients and of their aggregate through parameter space, lowest seed.
 
     The plane is that of the two first principal components of a run's models; all panels have one
-    scale. Crosses: where clients begin; dots: where a round of local training ends.
+    scale. Dots: where a client's training of a round ends.
     """
     runs = _lowest_seed(record)
     ways = record.rows("clients", ["round", "client", "path_x", "path_y"], runs)
@@ -303,9 +295,8 @@ def tuning(record: Record) -> pd.DataFrame:
     Mean over all choices of k of its trials. Grey: the other methods that were searched; their
     lines may leave the axes.
     """
-    if not (record.folder / "search.json").is_file():
-        return pd.DataFrame()
-    searches = record.json("search.json")["methods"]
+    is_searched = (record.folder / "search.json").is_file()
+    searches = record.json("search.json")["methods"] if is_searched else {}
     best = {label: search["expected_best"] for label, search in searches.items() if search["best"]}
     frame = pd.DataFrame({"method": best.keys(), "mean": best.values()}).explode("mean")
     frame = frame.assign(trials=frame.groupby("method").cumcount() + 1, metric="val_accuracy")
@@ -313,26 +304,22 @@ def tuning(record: Record) -> pd.DataFrame:
     return _in_order(frame[[*KEY, "metric", "trials", "mean"]])
 
 
-@figure("heat_map", x="arena", y="method", by=(), written=True, xlabel=_REGRET)
+@figure("number_map", x="arena", y="method", by=(), xlabel=_REGRET)
 def regret(records: Record | Sequence[Record]) -> pd.DataFrame:
     """Points of accuracy below the best row of a cell, chosen on all seeds but the one measured.
 
-    Means over seeds; –: not run there. Rows are sorted by their worst cell. Bold: a paired test
+    Means over seeds; white: not run there. Rows are sorted by their worst cell. Bold: a paired test
     cannot tell the row from the best (Holm, 5 %). Below the line: oracles, which know the groups of
     clients or have all data in one place, and are never the best.
     """
     several = [records] if isinstance(records, Record) else records
-    several = [record for record in several if len(values(record, "accuracy"))]
-    if not several:
+    if all(values(record, "accuracy").empty for record in several):
         return pd.DataFrame()
-    frame = regrets(several)
-    frame = frame[frame["at"].isin(AT)]
+    frame = regrets(several).query("at in @AT")
     arena = frame["experiment"].str.removeprefix("cross-") + "\n" + frame["cell"].map(cell_title)
-    place = frame["experiment"].map([record.name for record in several].index)
-    worst = frame.groupby("method")["mean"].transform("max")
-    frame = frame.assign(arena=arena, worst=worst, place=place)
-    frame = frame.sort_values(["oracle", "worst", "place"], kind="stable")
-    return frame.drop(columns=["worst", "place"])
+    frame = frame.assign(arena=arena, worst=frame.groupby("method")["mean"].transform("max"))
+    order = {"oracle": True, "worst": True, "cell": False}
+    return frame.sort_values([*order], ascending=[*order.values()], kind="stable")
 
 
 def figure_named(name: str) -> Plot:
@@ -347,7 +334,7 @@ def figure_named(name: str) -> Plot:
         raise ValueError(f"there is no figure {name!r}{hint(name, [*FIGURES, *METRICS])}")
     label = heading(name)
     caption = f"{label}: means over seeds, with 95 % intervals from five seeds on."
-    view = {"y": "method", "by": ("cell",), "xlabel": label}
+    view = {**FIGURES["groups"].view, "xlabel": label}
     reads = ("runs.parquet", f"{METRICS[name].table}.parquet")
     return Plot(lambda record: means(record, [name], AT), "dots", view, caption, reads)
 
@@ -369,21 +356,16 @@ def sidecars(name: str, source: Record | Sequence[Record]) -> dict[str, str]:
         return {}
     folders = [record.folder for record in ([source] if isinstance(source, Record) else source)]
     files = {file for folder in folders for read in plot.reads for file in folder.glob(read)}
-    inputs = {_place(file): sha256_file(file) for file in sorted(files)}
+    # Places in the repository, wherever that lies.
+    places = {file: "".join(file.as_posix().rpartition("results/")[1:]) for file in sorted(files)}
+    inputs = {place: sha256_file(file) for file, place in places.items()}
     facts = {"figure": name, "caption": _filled(plot.caption, frame), "inputs": inputs}
-    csv = frame.to_csv(index=False, float_format="%.6g", lineterminator="\n")
-    return {"csv": csv, "json": json.dumps(facts, indent=2, ensure_ascii=False) + "\n"}
-
-
-def _place(file: Path) -> str:
-    """Return a file's place in the repository, wherever that lies."""
-    _, results, below = file.resolve().as_posix().rpartition("/results/")
-    return f"results/{below}" if results else file.as_posix()
+    text = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
+    return {"csv": frame.to_csv(index=False, **_CSV), "json": text}
 
 
 def _filled(text: str, frame: pd.DataFrame) -> str:
-    method = frame["method"].iloc[0] if "method" in frame else ""
-    return text.replace("{method}", method_title(method))
+    return text.replace("{method}", method_title(next(iter(frame.get("method", [""])))))
 
 
 def write_figure(name: str, source: Record | Sequence[Record], stem: str | Path) -> list[Path]:
@@ -397,18 +379,16 @@ def write_figure(name: str, source: Record | Sequence[Record], stem: str | Path)
     Returns:
         The files: .pdf, .svg, .png, .csv, .json; none where there is no data for the figure.
     """
+    from fedsdg.next_analysis import drawing
+
     texts = sidecars(name, source)
     if not texts:
         return []
-    from fedsdg.next_analysis import drawing
-
     plot = figure_named(name)
     frame = plot.frame(source)
     view: Any = {k: _filled(v, frame) if isinstance(v, str) else v for k, v in plot.view.items()}
     with drawing.styled():
-        drawn = getattr(drawing, plot.draw)(frame, drawing.View(**view))
-        files = drawing.save(drawn, stem)
+        files = drawing.save(getattr(drawing, plot.draw)(frame, drawing.View(**view)), stem)
     for suffix, text in texts.items():
-        files.append(Path(f"{stem}.{suffix}"))
-        write_bytes(files[-1], text.encode())
-    return files
+        write_bytes(f"{stem}.{suffix}", text.encode())
+    return [*files, *(Path(f"{stem}.{suffix}") for suffix in texts)]
