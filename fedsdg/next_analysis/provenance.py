@@ -1,7 +1,7 @@
 """Where a number comes from: from a line of a CSV, a key or a claim to the runs behind it.
 
 A row of a CSV has its key, ``experiment``, ``cell`` and ``method``, which selects its runs. A
-metric is read again, seed by seed; any other number is made again from each seed's runs alone.
+metric is read again, seed by seed; of any other number the runs are named.
 """
 
 from __future__ import annotations
@@ -9,22 +9,19 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Mapping
-from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from fedsdg.files import hint
 from fedsdg.files.places import RECORDS, RUNS, run_below
 from fedsdg.next_analysis.claims import Claim, by_seed, completed, judge, read_claims
 from fedsdg.next_analysis.claims import numbers as compared
-from fedsdg.next_analysis.figures import figure_named
 from fedsdg.next_analysis.metrics import METRICS, READINGS
-from fedsdg.next_analysis.records import IDENTITY, KEY, Record, record
-from fedsdg.next_analysis.tables import table
-from fedsdg.next_analysis.verification import FIGURES
+from fedsdg.next_analysis.records import IDENTITY, KEY, RUN, Record, record
 
 #: What ``with_origins`` adds besides the folder of a run.
 _ORIGIN = ["commit", "dirty", "day", "machine"]
@@ -35,8 +32,7 @@ _SOURCES = {
     "tuning": "the trials of {method} in search.json",
     "partition": "the files in partitions",
 }
-#: When the first run of an entry began and the last one ended, today and in the oldest records.
-_DAYS = (("first", "started"), ("last", "finished"))
+_NUMBERS = ("n", "mean", "std", "low", "high")
 _METRIC = re.compile(r"\b[a-z_]\w*")
 
 
@@ -47,8 +43,8 @@ class Trace:
     what: str
     """Metric, keys and reading; of a claim its sentence before."""
     seeds: Mapping[int, float]
-    """Seed → its number, the difference where two rows are compared; empty where it has none. The
-    number is their mean, but for costs to a target, which are those of the mean curve."""
+    """Seed → its number, the difference where two rows are compared; the committed number is their mean.
+    Empty for a number that is no metric of a run, such as a round of a curve."""
     runs: pd.DataFrame
     """Rows of ``Record.runs`` with the columns of ``with_origins`` and each run's own ``value``."""
     committed: str = ""
@@ -119,7 +115,7 @@ def _trace_line(root: Path, file: Path, line: int) -> Trace:
     elif metrics and metrics <= METRICS.keys() and "n" in row and not _PARTS & row.keys():
         traced = _trace_metric(root, row)
     else:
-        return _trace_page(root, file, row, line - 2)
+        return _trace_runs(root, row)
     return replace(traced, committed=row["mean"])
 
 
@@ -153,40 +149,14 @@ def _trace_sides(root: Path, claim: Claim, at: str, of: str, against: str = "") 
     return Trace(what + reading, seeds, runs[runs["seed"].isin(seeds)])
 
 
-def _trace_page(root: Path, file: Path, row: Mapping[str, str], place: int) -> Trace:
-    """Trace a row by making its table or figure again from each seed's runs alone."""
+def _trace_runs(root: Path, row: Mapping[str, str]) -> Trace:
+    """Trace a row that is no metric of a run, such as a round of a curve: to the runs of its key."""
     opened = record(root / RECORDS / row["experiment"])
-    frame = _frame(file, opened)
-    if place >= len(frame):
-        raise ValueError(f"{file} has other rows than its record gives; run 'fedsdg verify'")
-    numbers = frame.select_dtypes("float")
-    wanted = frame.drop(columns={*numbers, "n"}, errors="ignore").iloc[place].astype(str)
     runs = opened.finished
-    for name in wanted.index.intersection(runs.columns):
-        runs = runs[runs[name].astype(str) == wanted[name]]
-    column = next((name for name in ("mean", *reversed(numbers.columns)) if name in numbers), "")
-    single = column and _alike(frame, wanted).sum() == 1
-    seeds = {}
-    for seed in runs["seed"].unique() if single else ():
-        others = opened.runs["seed"] != seed
-        copied = copy(opened)
-        copied.runs = opened.runs.assign(status=opened.runs["status"].mask(others, "left out"))
-        alone = _frame(file, copied)
-        for number in alone.loc[_alike(alone, wanted), column] if len(alone) else ():
-            seeds[int(seed)] = float(number)
-    what = ", ".join(f"{name} {text}" for name, text in wanted.items())
-    runs = with_origins(opened, runs)
-    return Trace(what, seeds, runs.assign(value=runs["seed"].map(seeds)), row.get(column, ""))
-
-
-def _frame(file: Path, opened: Record) -> pd.DataFrame:
-    if FIGURES in file.resolve().parts:
-        return figure_named(file.stem).frame(opened)
-    return table(file.stem, opened).numbers
-
-
-def _alike(frame: pd.DataFrame, wanted: pd.Series) -> pd.Series:
-    return (frame[wanted.index].astype(str) == wanted).all(axis=1)
+    for name in {*RUN} & row.keys():
+        runs = runs[runs[name].astype(str) == row[name]]
+    what = ", ".join(f"{name} {text}" for name, text in row.items() if name not in _NUMBERS)
+    return Trace(what, {}, with_origins(opened, runs).assign(value=np.nan), row.get("mean", ""))
 
 
 def _runs_of(root: Path, key: str) -> pd.DataFrame:
@@ -214,21 +184,17 @@ def with_origins(opened: Record, runs: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         The rows with ``run`` (its folder), ``commit``, ``dirty`` (the checkout had changes),
-        ``day`` and ``machine``; the last four are missing where the record does not say.
+        ``day`` (the first of the runs made there) and ``machine``.
     """
-    entries = opened.json("provenance.json")
-    if isinstance(entries, Mapping):  # The oldest records have one, which stands for all runs.
-        entries = [entries]
     identities = runs[IDENTITY].to_numpy()
     below = [run_below(dict(zip(IDENTITY, values, strict=True))) for values in identities]
     made: dict[str, dict[str, Any]] = {}
-    for entry in entries:
-        first, last = (entry.get(new) or entry.get(old) for new, old in _DAYS)
-        days = dict.fromkeys((first[:10], last[:10]))
+    for entry in opened.json("provenance.json"):
+        day = str(entry.get("first") or entry["started"])[:10]
         code = f"Python {entry['python']}, PyTorch {entry['versions']['torch']}"
         machine = f"{entry['processor']} ({entry['device']}), {code}"
-        origin = {**entry, "day": " to ".join(days), "machine": machine}
-        made |= dict.fromkeys(entry.get("runs", below), origin)
+        origin = {**entry, "day": day, "machine": machine}
+        made |= dict.fromkeys(entry["runs"], origin)
     origins = pd.DataFrame([made.get(run, {}) for run in below], index=runs.index, columns=_ORIGIN)
     folder = RUNS.format(experiment=opened.name)
     return runs.join(origins).assign(run=[f"{folder}/{run}" for run in below])
