@@ -307,11 +307,6 @@ def _tested(claim: Claim, seeds: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def judge_all(claims: Iterable[Claim], root: str | Path = "results/reference") -> list[Verdict]:
-    """Judge claims; see ``judge``."""
-    return [judge(claim, root) for claim in claims]
-
-
 def undeclared(
     claims: Iterable[Claim], root: str | Path, repository: str | Path
 ) -> tuple[list[str], list[str]]:

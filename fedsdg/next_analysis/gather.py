@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -224,23 +223,18 @@ def _write_rows(file: Path, schemas: Iterable[pa.Schema], tables: Iterable[pa.Ta
 # --- summaries and records → one folder ----------------------------------------------------------
 
 
-def join(parts: Sequence[tuple[Path, pd.DataFrame]], output: Path) -> None:
+def join(parts: Sequence[tuple[Path, Collection[str]]], output: Path) -> None:
     """Put chosen runs of summaries or records together in one folder.
 
     Args:
-        parts: Folder and rows of its runs.parquet that are wanted; no run twice.
+        parts: Folder of a summary or record, and which of its runs are wanted, as their folders
+            below results/runs/{experiment}; no run twice.
         output: The folder of what ``summarise`` writes.
 
     Raises:
         FileNotFoundError: A folder lacks a file.
         ValueError: A file is damaged.
     """
-    wanted = [folders_of(pa.Table.from_pandas(frame[IDENTITY])).to_pylist() for _, frame in parts]
-    _join([(folder, own) for (folder, _), own in zip(parts, wanted, strict=True)], output)
-
-
-def _join(parts: Sequence[tuple[Path, Collection[str]]], output: Path) -> None:
-    """Put the runs of these folders together; they are below results/runs/{experiment}."""
     parts = [(folder, wanted) for folder, wanted in parts if wanted]
     rows: list[Row] = []
     origins: list[dict[str, Any]] = []
@@ -303,7 +297,7 @@ def keep_record(summary: Path, record: Path, *, merge: bool = False) -> None:
         staying = recorded.keys() - made.keys()
         _require_alike([recorded[run] for run in sorted(staying)], [*made.values()])
     with _appearing(record) as new:
-        _join([(summary, here.keys() - staying), (record, staying)], new)
+        join([(summary, here.keys() - staying), (record, staying)], new)
         _copy_search(summary, record, new)
         _copy_sources([summary, record] if staying else [summary], new)
         _write_pages(new)

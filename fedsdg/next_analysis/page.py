@@ -21,7 +21,7 @@ from markupsafe import Markup, escape
 
 from fedsdg.files import atomic_path, read_json
 from fedsdg.files.places import ARENAS, RECORDS
-from fedsdg.next_analysis.claims import OPEN, RULE, Verdict, judge_all, read_claims
+from fedsdg.next_analysis.claims import OPEN, RULE, Verdict, judge, read_claims
 from fedsdg.next_analysis.drawing import GREY, colour
 from fedsdg.next_analysis.metrics import METRICS, READINGS, values
 from fedsdg.next_analysis.names import METHODS, cell_title, is_oracle, method_order, method_title
@@ -145,7 +145,8 @@ def write_page(
     ]
     if not boards:
         raise ValueError(f"no run below {folder} has finished; run 'fedsdg run' again")
-    verdicts = [] if claims_file is None else judge_all(read_claims(claims_file), folder)
+    claims = [] if claims_file is None else read_claims(claims_file)
+    verdicts = [judge(claim, folder) for claim in claims]
     verdicts = [verdict for verdict in verdicts if published or verdict.word != OPEN]
     data = _data(boards, verdicts)
     methods = data["methods"].values()
@@ -409,7 +410,7 @@ def _figures(records: Sequence[Record], folder: Path) -> list[tuple[str, list[An
     """Return the figures of every experiment: its name, and data URI and caption of each."""
     sections = []
     for opened in records:
-        files = sorted((folder / opened.name).glob("*.svg"))
+        files = sorted((folder / opened.name).glob("*.png"))
         images = [(_uri(file), read_json(file.with_suffix(".json"))["caption"]) for file in files]
         if images:
             name, _ = _SETTINGS.get(opened.name, (opened.name, ""))
@@ -422,4 +423,4 @@ def _count(number: int, noun: str) -> str:
 
 
 def _uri(file: Path) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(file.read_bytes()).decode()
+    return "data:image/png;base64," + base64.b64encode(file.read_bytes()).decode()

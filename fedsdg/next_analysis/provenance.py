@@ -43,8 +43,8 @@ class Trace:
     what: str
     """Metric, keys and reading; of a claim its sentence before."""
     seeds: Mapping[int, float]
-    """Seed → its number, the difference where two rows are compared; the committed number is their mean.
-    Empty for a number that is no metric of a run, such as a round of a curve."""
+    """Seed → its number, the difference where two rows are compared; the committed number is their
+    mean. Empty for a number that is no metric of a run, such as a round of a curve."""
     runs: pd.DataFrame
     """Rows of ``Record.runs`` with the columns of ``with_origins`` and each run's own ``value``."""
     committed: str = ""
@@ -150,7 +150,7 @@ def _trace_sides(root: Path, claim: Claim, at: str, of: str, against: str = "") 
 
 
 def _trace_runs(root: Path, row: Mapping[str, str]) -> Trace:
-    """Trace a row that is no metric of a run, such as a round of a curve: to the runs of its key."""
+    """Trace a row that is no metric of a run, such as a point of a curve, to its runs."""
     opened = record(root / RECORDS / row["experiment"])
     runs = opened.finished
     for name in {*RUN} & row.keys():

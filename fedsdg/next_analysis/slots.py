@@ -19,7 +19,7 @@ import pandas as pd
 
 from fedsdg.files import hint, write_bytes
 from fedsdg.files.places import SHORT_NAMES
-from fedsdg.next_analysis.claims import RULE, WORDS, Verdict, judge_all, read_claims
+from fedsdg.next_analysis.claims import RULE, WORDS, Verdict, judge, read_claims
 from fedsdg.next_analysis.layout import Table
 from fedsdg.next_analysis.records import record
 from fedsdg.next_analysis.tables import table
@@ -142,8 +142,8 @@ def documents(root: str | Path = ".") -> Iterator[tuple[Path, Callable[[], str]]
 @cache
 def judged(root: Path) -> dict[str, Verdict]:
     """Return the verdicts of a repository's claims.yaml by id, judged once in a process."""
-    verdicts = judge_all(read_claims(root / "claims.yaml"), root / RECORDS)
-    return {verdict.claim.id: verdict for verdict in verdicts}
+    claims = read_claims(root / "claims.yaml")
+    return {claim.id: judge(claim, root / RECORDS) for claim in claims}
 
 
 def render_documents(root: str | Path = ".") -> list[Path]:

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedsdg.files import changed_file, read_json, write_json
+from fedsdg.files.places import run_below
 from fedsdg.next_analysis import gather
 from fedsdg.next_analysis.gather import failed_runs, join, keep_record, summarise
 from fedsdg.next_analysis.records import Record
@@ -228,9 +229,10 @@ def test_what_is_no_run_of_the_experiment_is_refused(root, tmp_path):
 def test_chosen_runs_of_two_records_are_joined(made, tmp_path):
     other = tmp_path / "other"
     keep_record(summary_of(other, [("fedavg", 9)]), record_of(other))
-    runs = [pd.read_parquet(record_of(one) / "runs.parquet") for one in (made, other)]
-    wanted = runs[0][runs[0]["method"] == "fedsdg"]
-    join([(record_of(made), wanted), (record_of(other), runs[1])], tmp_path / "both")
+    rows = [pd.read_parquet(record_of(one) / "runs.parquet") for one in (made, other)]
+    wanted, others = ([run_below(row) for row in own.to_dict("records")] for own in rows)
+    wanted = [run for run in wanted if "/fedsdg/" in run]
+    join([(record_of(made), wanted), (record_of(other), others)], tmp_path / "both")
     both = Record(tmp_path / "both")
     assert both.runs[["method", "seed"]].to_numpy().tolist() == [
         *(["fedsdg", seed] for seed in range(5)),

@@ -251,14 +251,11 @@ def test_the_mean_of_the_runs_behind_a_line_is_the_number(name, tmp_path):
         assert traced.runs["commit"].str.len().eq(40).all()
 
 
-def test_a_line_that_is_no_metric_is_made_again_from_the_runs_of_each_seed(tmp_path):
-    of = record(RECORDS / "contribution")
-    for figure in ("progress", "label_noise"):
-        numbers = figure_named(figure).frame(of).reset_index(drop=True)
-        traced = traced_line(tmp_path / "paper_figures/contribution", figure, numbers, 5)
-        mean = pd.Series(traced.seeds).mean()
-        assert same(traced.committed, f"{mean:.6g}", 6), figure
-        assert set(traced.runs["seed"]) == set(traced.seeds)
+def test_of_a_line_that_is_no_metric_the_runs_are_named(tmp_path):
+    numbers = figure_named("progress").frame(record(RECORDS / "contribution")).reset_index()
+    traced = traced_line(tmp_path / "paper_figures/contribution", "progress", numbers, 5)
+    assert set(traced.runs["method"]) == {numbers["method"][5]} and not traced.seeds
+    assert len(traced.runs) == numbers["n"][5]
     regret = tables.regret([record(RECORDS / "cross-needs")]).numbers
     traced = traced_line(tmp_path / "across", "regret", regret, 5)
     assert same(traced.committed, f"{pd.Series(traced.seeds).mean():.6g}", 6)
