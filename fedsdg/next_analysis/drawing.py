@@ -8,8 +8,8 @@ rows, lines and panels keep the frame's order. Colours and markers of methods ar
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import product, zip_longest
 from pathlib import Path
@@ -21,6 +21,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.style import context
 from matplotlib.ticker import MaxNLocator
 
 from fedsdg.files import atomic_path
@@ -115,13 +116,9 @@ class View:
         return sorted(shown, key=counts.__getitem__)
 
 
-@contextmanager
-def styled() -> Iterator[None]:
+def styled() -> AbstractContextManager[None]:
     """Draw and save in the style of all figures, whatever a user's matplotlibrc says."""
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update(_STYLE)
-        yield
+    return context(_STYLE, after_reset=True)
 
 
 def save(figure: Figure, stem: str | Path) -> list[Path]:
@@ -192,12 +189,13 @@ def panels(
     for panel, key in zip_longest(axes, keys):
         part = frame[(frame[shown] == [*key]).all(axis=1)] if key is not None else frame.iloc[:0]
         titles = [title_of(*pair) for pair in zip(shown, key or [], strict=False)]
-        lines = [textwrap.fill(title, int(11 * WIDTH / columns)) for title in titles]
         ylabel = view.ylabel or _AXES.get(view.y, view.y)
-        ylabel *= panel.get_subplotspec().is_first_col()
-        xlabel = textwrap.fill(view.xlabel or _AXES.get(view.x, view.x), int(13 * WIDTH / columns))
-        texts: Any = {"title": "\n".join(lines), "xlabel": xlabel, "ylabel": ylabel}
-        panel.set(visible=len(part) > 0, **texts)
+        panel.set(
+            title="\n".join(textwrap.fill(title, int(11 * WIDTH / columns)) for title in titles),
+            xlabel=textwrap.fill(view.xlabel or _AXES.get(view.x, view.x), int(94 / columns)),
+            ylabel=ylabel if panel.get_subplotspec().is_first_col() else "",
+            visible=len(part) > 0,
+        )
         panel.tick_params(labelbottom=True)
         found.append((panel, part))
     return figure, [pair for pair in found if len(pair[1])]
@@ -210,8 +208,8 @@ def legend(figure: Figure, lines: Mapping[str, Mapping[str, Any]]) -> None:
         figure: The figure.
         lines: Name → keywords of ``Line2D``.
     """
-    handles = [Line2D([], [], **style) for style in lines.values()]
     columns = min(len(lines), max(1, int(110 / (max(map(len, lines)) + 9))))
+    handles = [Line2D([], [], **look) for look in lines.values()]
     figure.legend(handles, [*lines], loc="outside lower center", ncols=columns, handlelength=2.6)
 
 
@@ -254,8 +252,7 @@ def heat_map(frame: pd.DataFrame, view: View) -> Figure:
     for panel, part in found:
         table = part.pivot(index=view.y, columns=view.x, values=view.value).astype(float)
         table = table.loc[part[view.y].unique()]
-        first, last = part[view.x].min(), part[view.x].max()
-        ends = (first - 0.5, last + 0.5, len(table) - 0.5, -0.5)
+        ends = (part[view.x].min() - 0.5, part[view.x].max() + 0.5, len(table) - 0.5, -0.5)
         shades: Any = {"aspect": "auto", "interpolation": "nearest", "extent": ends}
         image = panel.imshow(np.ma.masked_invalid(table), "OrRd", norm, **shades)
         panel.tick_params(length=0, grid_alpha=0)
@@ -285,8 +282,7 @@ def number_map(frame: pd.DataFrame, view: View) -> Figure:
         for x, y, number, tied in part[[view.x, view.y, view.value, "tied"]].to_numpy():
             style: Any = {"ha": "center", "va": "center", "weight": "bold" if tied else "normal"}
             style |= {"color": "white" if number > 0.65 * most else INK, "fontsize": 6.5}
-            text = f"{number:z.1f}".replace("-", "−")
-            panel.text(columns.index(x), rows.index(y), text, **style)
+            panel.text(columns.index(x), rows.index(y), f"{number:z.1f}".replace("-", "−"), **style)
         line = len(rows) - 0.5 - part.drop_duplicates(view.y)["oracle"].sum()
         panel.axhline(line, color=INK, linewidth=1.2)
         slant: Any = {"rotation": 30, "ha": "left", "rotation_mode": "anchor"}
@@ -305,8 +301,7 @@ def curves(frame: pd.DataFrame, view: View) -> Figure:
     all lines where there are three at most, else of FedSDG alone, for many make mud. Axes show the
     named lines in full, whatever the grey ones do.
     """
-    one_scale = view.panels(frame)[-1:] != ["metric"]
-    figure, found = panels(frame, view, sharey="row" if one_scale else False)
+    figure, found = panels(frame, view, sharey=view.panels(frame)[-1:] != ["metric"] and "row")
     looks = styles([*frame[view.line].unique()])
     banded = [name for name in looks if len(looks) <= 3 or name == "fedsdg"]
     lines: Any = [(panel, *line) for panel, part in found for line in part.groupby(view.line)]
@@ -356,8 +351,10 @@ def scatter(frame: pd.DataFrame, view: View) -> Figure:
     """Draw a point per row, in the colour of its method."""
     figure, found = panels(frame, view, sharex=True, sharey=True)
     for panel, part in found:
-        colours = part["method"].map(colour).replace(GREY, INK)
-        panel.scatter(part[view.x], part[view.y], 14, colours, linewidths=0, alpha=0.8)
+        panel.scatter(
+            *(part[view.x], part[view.y], 14, part["method"].map(colour).replace(GREY, INK)),
+            linewidths=0,
+        )
     return figure
 
 

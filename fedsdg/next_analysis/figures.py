@@ -27,10 +27,9 @@ from fedsdg.next_analysis.tables import losses, paired, regrets, subject
 
 #: The reading that figures show.
 AT = ("selected",)
-#: Fewest values that make a curve; most methods whose gates are shown; most classes with a row.
-LEAST_POINTS, MOST_GATED, MOST_CLASSES = 3, 8, 20
+#: Fewest values that make a curve; most methods whose gates are shown.
+LEAST_POINTS, MOST_GATED = 3, 8
 
-_CSV: Any = {"float_format": "%.6g", "lineterminator": "\n"}
 _LOST = "accuracy of the shared model, without minus under attack (points)"
 _REGRET = "accuracy of the best row minus this row (points)"
 Frame = Callable[[Any], pd.DataFrame]
@@ -208,10 +207,7 @@ def _weights(record: Record, runs: pd.DataFrame, column: str) -> pd.DataFrame:
 
 @figure("heat_map", "partitions/*/*/*/*.parquet", x="client", y="class", value="samples")
 def partition(record: Record) -> pd.DataFrame:
-    """Samples of every class at every client (training, validation and test), lowest seed.
-
-    More than twenty classes are numbered by their size at the client, the largest first.
-    """
+    """Samples of every class at every client (training, validation and test), lowest seed."""
     files = [*record.folder.glob("partitions/*/*/*/*.parquet")]
     files.sort(key=lambda file: natural_order(str(file)), reverse=True)
     parts = [pd.DataFrame()]
@@ -219,10 +215,11 @@ def partition(record: Record) -> pd.DataFrame:
     for file in reversed({file.parent: file for file in files}.values()):
         rows = read_parquet(file, ["label", "client"]).to_pandas().query("client >= 0")
         counts = pd.crosstab(rows["client"], rows["label"].rename("class"))
-        if counts.shape[1] > MOST_CLASSES:
-            counts[:] = -np.sort(-counts.to_numpy(), axis=1)
-        seed = file.stem.removeprefix("seed~")
-        place = {"experiment": record.name, "cell": file.parent.name, "seed": seed}
+        place = {
+            "experiment": record.name,
+            "cell": file.parent.name,
+            "seed": file.stem.removeprefix("seed~"),
+        }
         counts = counts.reset_index().assign(**place)
         parts.append(counts.melt([*place, "client"], value_name="samples"))
     return pd.concat(parts)
@@ -316,7 +313,7 @@ def regret(records: Record | Sequence[Record]) -> pd.DataFrame:
     if all(values(record, "accuracy").empty for record in several):
         return pd.DataFrame()
     frame = regrets(several).query("at in @AT")
-    arena = frame["experiment"].str.removeprefix("cross-") + "\n" + frame["cell"].map(cell_title)
+    arena = frame["experiment"].str.removeprefix("cross-") + ", " + frame["cell"].map(cell_title)
     frame = frame.assign(arena=arena, worst=frame.groupby("method")["mean"].transform("max"))
     order = {"oracle": True, "worst": True, "cell": False}
     return frame.sort_values([*order], ascending=[*order.values()], kind="stable")
@@ -332,11 +329,13 @@ def figure_named(name: str) -> Plot:
         return FIGURES[name]
     if name not in METRICS:
         raise ValueError(f"there is no figure {name!r}{hint(name, [*FIGURES, *METRICS])}")
-    label = heading(name)
-    caption = f"{label}: means over seeds, with 95 % intervals from five seeds on."
-    view = {**FIGURES["groups"].view, "xlabel": label}
-    reads = ("runs.parquet", f"{METRICS[name].table}.parquet")
-    return Plot(lambda record: means(record, [name], AT), "dots", view, caption, reads)
+    return Plot(
+        lambda record: means(record, [name], AT),
+        "dots",
+        {**FIGURES["groups"].view, "xlabel": heading(name)},
+        f"{heading(name)}: means over seeds, with 95 % intervals from five seeds on.",
+        ("runs.parquet", f"{METRICS[name].table}.parquet"),
+    )
 
 
 def sidecars(name: str, source: Record | Sequence[Record]) -> dict[str, str]:
@@ -360,8 +359,10 @@ def sidecars(name: str, source: Record | Sequence[Record]) -> dict[str, str]:
     places = {file: "".join(file.as_posix().rpartition("results/")[1:]) for file in sorted(files)}
     inputs = {place: sha256_file(file) for file, place in places.items()}
     facts = {"figure": name, "caption": _filled(plot.caption, frame), "inputs": inputs}
-    text = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
-    return {"csv": frame.to_csv(index=False, **_CSV), "json": text}
+    return {
+        "csv": frame.to_csv(index=False, float_format="%.6g", lineterminator="\n"),
+        "json": json.dumps(facts, indent=2, ensure_ascii=False) + "\n",
+    }
 
 
 def _filled(text: str, frame: pd.DataFrame) -> str:
