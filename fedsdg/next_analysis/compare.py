@@ -68,8 +68,9 @@ def ranking(record: Record, newcomer: str) -> Table:
     numbers = standing(record, newcomer)
     title = method_title(newcomer)
     shown = headed(numbers[numbers["at"] == "selected"])
-    costs = means(record, ["megabytes", "wall_seconds"])
-    costs = costs.pivot(index=["cell", "method"], columns="metric", values="mean")
+    costs = means(record, ["megabytes", "wall_seconds"]).pivot(
+        index=["cell", "method"], columns="metric", values="mean"
+    )
     lines = shown[shown["metric"] == personal(record)].join(costs, on=["cell", "method"])
     own = lines["method"] == newcomer
     ends = lines[["n"]].assign(mean=lines["lead"], low=lines["lead_low"], high=lines["lead_high"])

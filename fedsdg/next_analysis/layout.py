@@ -70,10 +70,12 @@ class Table:
 
     def latex(self) -> str:
         """Return a table (booktabs, UTF-8: for LuaLaTeX or XeLaTeX with unicode-math)."""
-        printed = self.text.map(_latex).rename(columns=_latex)
-        caption = _latex(" ".join([self.caption, *self.notes]))
-        label = f"tab:{self.name.replace('_', '-')}"
-        return str(printed.to_latex(index=False, caption=caption, label=label))
+        text = self.text.map(_latex).rename(columns=_latex)
+        return text.to_latex(
+            index=False,
+            caption=_latex(" ".join([self.caption, *self.notes])),
+            label=f"tab:{self.name.replace('_', '-')}",
+        )
 
     def texts(self, *, tex: bool = False) -> dict[str, str]:
         """Return suffix → text: "csv", "md", and "tex" if it is wanted."""
@@ -95,17 +97,23 @@ class Table:
 
 
 def _pipes(lines: pd.DataFrame) -> str:
-    cells = lines.map(lambda cell: _escaped(cell, markdown_escape, "**{}**"))
-    cells = cells.rename(columns=markdown_escape)
-    sides = ["left", *["right"] * (lines.shape[1] - 1)]
-    return str(cells.to_markdown(index=False, disable_numparse=True, colalign=sides))
+    cells = lines.map(_escaped).rename(columns=markdown_escape)
+    return str(
+        cells.to_markdown(
+            index=False,
+            disable_numparse=True,
+            colalign=["left", *["right"] * (lines.shape[1] - 1)],
+        )
+    )
 
 
 def _latex(cell: str) -> str:
     return _escaped(cell, lambda text: text.translate(_LATEX), r"\textbf{{{}}}")
 
 
-def _escaped(cell: str, escape: Callable[[str], str], bold: str) -> str:
+def _escaped(
+    cell: str, escape: Callable[[str], str] = markdown_escape, bold: str = "**{}**"
+) -> str:
     """Return a printed cell in another language, bold where it is."""
     bare = cell.removeprefix("**").removesuffix("**")
     return escape(bare) if bare == cell else bold.format(escape(bare))

@@ -94,8 +94,8 @@ def in_order(frame: pd.DataFrame, line: str = "method") -> pd.DataFrame:
 
 def personal(record: Record) -> str:
     """Return the accuracy of clients' models; the oldest records have it on own test sets alone."""
-    stored = record.finished.get("selected_accuracy", pd.Series())
-    return "accuracy" if stored.notna().any() else "accuracy_own_test"
+    stored = record.finished.get("selected_accuracy", pd.Series()).notna()
+    return "accuracy" if stored.any() else "accuracy_own_test"
 
 
 def heading(metric: str) -> str:
@@ -108,8 +108,9 @@ def heading(metric: str) -> str:
 
 def headed(numbers: pd.DataFrame) -> pd.DataFrame:
     """Add ``head``, the heading of the column in which a mean is printed."""
-    tails = numbers["at"].map({"end": ", end"}).fillna("")
-    return numbers.assign(head=numbers["metric"].map(heading) + tails)
+    return numbers.assign(
+        head=numbers["metric"].map(heading) + numbers["at"].map({"end": ", end"}).fillna("")
+    )
 
 
 def printed(row: Mapping[Any, Any]) -> str:

@@ -47,9 +47,8 @@ def settings(record: Record) -> Table:
     kind = numbers["type"].where(numbers["key"].str.startswith("parameters."), "")
     numbers["origin"] = "fixed"
     numbers.loc[numbers.groupby([kind, "key"])["value"].transform("nunique") > 1, "origin"] = "set"
-    best = {label: found["best"]["parameters"] for label, found in search(record).items()}
-    for label, values in best.items():
-        searched = numbers["key"].str.rpartition(".")[2].isin([*values])
+    for label, found in search(record).items():
+        searched = numbers["key"].str.rpartition(".")[2].isin([*found["best"]["parameters"]])
         numbers.loc[searched & (numbers["method"] == label), "origin"] = "searched"
     numbers = numbers.drop(columns="type")
     pairs = zip(numbers["key"], numbers["value"], strict=True)
@@ -94,8 +93,8 @@ def tuning(record: Record) -> Table:
     numbers = pd.DataFrame(rows, columns=columns)
     shown = numbers[["trials", "best", "score", "mean", "edges"]]
     text = shown.map(lambda value: f"{value:.1f}" if isinstance(value, float) else str(value))
-    text = text.replace("", MISSING)
-    text.columns = ["trials", "best values", "best trial", "mean trial", "at an edge"]
+    heads = ["trials", "best values", "best trial", "mean trial", "at an edge"]
+    text = text.replace("", MISSING).set_axis(heads, axis=1)
     text.insert(0, METHOD, numbers["method"].map(line_title))
     caption = (
         "Search of hyper-parameters: validation accuracy (%) of clients' own models, mean of the "

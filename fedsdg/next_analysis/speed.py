@@ -86,9 +86,8 @@ def kernels(measured: Measurements) -> Table:
     rows = pd.DataFrame([row for row in measured.suite("sizes") if row.get("seconds")])
     columns = ["clients", "parameters", "rule"]
     others = rows[rows["code"] != "ours"].set_index([*columns, "code"])["ratio"].unstack()
-    ours = rows[rows["code"] == "ours"].set_index(columns).join(others)
-    ours = ours.reset_index()
-    ours["size"] = ours["clients"] * ours["parameters"]
+    ours = rows[rows["code"] == "ours"].set_index(columns).join(others).reset_index()
+    ours = ours.assign(size=ours["clients"] * ours["parameters"])
     lines = []
     for row in ours.sort_values(["size", "clients"], kind="stable").to_dict("records"):
         line = {
@@ -105,8 +104,7 @@ def kernels(measured: Measurements) -> Table:
         "bytes were moved, its share of a bare read's, and how many times as long other codes "
         f"took. {measured.where}"
     )
-    text = pd.DataFrame(lines)
-    return Table("kernels", caption, pd.DataFrame([*measured.timings]), text)
+    return Table("kernels", caption, pd.DataFrame([*measured.timings]), pd.DataFrame(lines))
 
 
 def throughput(measured: Measurements) -> Table:
@@ -119,20 +117,20 @@ def throughput(measured: Measurements) -> Table:
     lines = []
     for row in measured.rounds:
         key = row["model"], row["method"], row["precision"]
-        line = {
-            SETTING: f"{MODELS[row['model']]}, {row['method']}, {row['clients']} clients",
-            "Code": f"{ROUND_CODES[row['code']]}, {row['precision']}",
-            "rounds/s": f"{1 / row['seconds']:.3f}",
-            "samples/s": amount(row["samples"] / row["seconds"]),
-            "time / ours": f"{row['seconds'] / ours[key]:.2f}×",
-        }
-        lines.append(line)
+        lines.append(
+            {
+                SETTING: f"{MODELS[row['model']]}, {row['method']}, {row['clients']} clients",
+                "Code": f"{ROUND_CODES[row['code']]}, {row['precision']}",
+                "rounds/s": f"{1 / row['seconds']:.3f}",
+                "samples/s": amount(row["samples"] / row["seconds"]),
+                "time / ours": f"{row['seconds'] / ours[key]:.2f}×",
+            }
+        )
     caption = (
         "One round of a federation, without evaluation, best time; time / ours: in the same "
         f"precision. {measured.where}"
     )
-    text = pd.DataFrame(lines)
-    return Table("throughput", caption, pd.DataFrame([*measured.rounds]), text)
+    return Table("throughput", caption, pd.DataFrame([*measured.rounds]), pd.DataFrame(lines))
 
 
 def write_kernels(measured: str | Path, table: str | Path, figure: str | Path) -> list[Path]:
@@ -198,6 +196,6 @@ def roofline(measured: Measurements) -> Figure:
             axis.set_major_formatter("{x:,.0f}")
             axis.set_minor_formatter("")
     panels[0].set_ylabel("% of the speed of a bare read")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4)
+    lines = panels[0].get_legend_handles_labels()
+    figure.legend(*lines, loc="outside lower center", ncols=4)
     return figure

@@ -124,7 +124,7 @@ def regrets(records: Sequence[Record], metric: str = "accuracy") -> pd.DataFrame
             parts.append(gaps.merge(values_there.drop(columns="value"), on=["method", "seed"]))
     gaps = pd.concat(parts).assign(metric="regret").astype({"value": float, "tied": bool})
     numbers = statistics.interval(gaps, [*KEY, "metric", "at", "tied"])
-    numbers["oracle"] = numbers["method"].map(is_oracle)
+    numbers = numbers.assign(oracle=numbers["method"].map(is_oracle))
     return in_order(numbers[[*KEY, "metric", "at", *_NUMBERS, "tied", "oracle"]])
 
 
@@ -181,14 +181,12 @@ def to_target(record: Record) -> pd.DataFrame:
     rows = record.rows("rounds", ["round", "accuracy", "bytes_up", "bytes_down"])
     rows = rows.sort_values("round", kind="stable")
     sent = rows[["bytes_up", "bytes_down"]].sum(axis=1) / 1e6
-    rows["rounds_to_target"] = rows["round"]
-    rows["megabytes_to_target"] = sent.groupby(rows["run"]).cumsum()
-    costs = [*rows.filter(like="_to_target")]
+    costs = ["rounds_to_target", "megabytes_to_target"]
+    rows[costs] = pd.concat([rows["round"], sent.groupby(rows["run"]).cumsum()], axis=1)
     evaluated = rows.dropna(subset=["accuracy"]).groupby([*KEY, "round"])
     curves = evaluated[["accuracy", *costs]].mean().assign(n=evaluated.size()).reset_index()
     smooth = curves.groupby(KEY)["accuracy"].transform(lambda a: a.rolling(SMOOTHED, 1).mean())
-    yardstick = values(record, "accuracy").query("method == @YARDSTICK")
-    final = yardstick.groupby("cell")["value"].mean()
+    final = values(record, "accuracy").query("method == @YARDSTICK").groupby("cell")["value"].mean()
     reached = curves[100 * smooth >= curves["cell"].map(final).astype(float) * TARGET / 100]
     first = reached.groupby(KEY, as_index=False).first()
     long = first.melt([*KEY, "n"], costs, "metric", "mean").dropna(subset=["mean"])
@@ -246,8 +244,7 @@ def attacks(record: Record) -> Table:
     accuracies = means(record, ["accuracy_shared"]).merge(cells.drop(columns="clean"))
     blocked = means(record, DETECTION).merge(attacked.drop(columns="clean"))
     lost = losses(record)
-    numbers = pd.concat([accuracies, lost, blocked], ignore_index=True)
-    numbers = numbers[[*lost.columns]]
+    numbers = pd.concat([accuracies, lost, blocked], ignore_index=True)[[*lost.columns]]
     shown = numbers[numbers["at"] != "end"].sort_values("share", kind="stable")
     rows = shown.to_dict("records")
     text = arranged(
