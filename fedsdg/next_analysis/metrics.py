@@ -214,20 +214,20 @@ def change(rows: pd.DataFrame) -> float:
 # --- gates and private parts ---------------------------------------------------------------------
 
 
-def _per_client(
+def _over_clients(
     rows: pd.DataFrame, column: str, number: Callable[[np.ndarray], np.ndarray]
-) -> pd.Series:
-    """Return by client the mean of ``number`` over the evaluations of the last quarter.
+) -> float:
+    """Return the mean of ``number`` over evaluations of the last quarter, then over clients.
 
     ``number`` takes the column's values [rows, blocks] and returns [rows].
     """
     late = rows["round"] > 3 / 4 * rows["round"].max()
     rows = rows[late & rows["val_accuracy"].notna() & rows[column].notna()]
     if rows.empty:
-        return pd.Series(dtype=float)
+        return np.nan
     numbers = number(np.stack([np.atleast_1d(value) for value in rows[column]]))
-    clients, of_client = np.unique(rows["client"], return_inverse=True)
-    return pd.Series(np.bincount(of_client, numbers) / np.bincount(of_client), clients)
+    _, of_client = np.unique(rows["client"], return_inverse=True)
+    return float((np.bincount(of_client, numbers) / np.bincount(of_client)).mean())
 
 
 def _mean(blocks: np.ndarray) -> np.ndarray:
@@ -242,10 +242,6 @@ def _within(gates: np.ndarray, low: float, high: float) -> np.ndarray:
     return 100 * ((gates > low) & (gates < high)).mean(axis=1)
 
 
-def _over_clients(column: str, number: Callable[[np.ndarray], np.ndarray]) -> Number:
-    return lambda rows: _per_client(rows, column, number).mean()
-
-
 for _name, _column, _of_blocks, _title, _unit in (
     ("gate", "gates", _mean, "mean gate", ""),
     ("gate_spread", "gates", _spread, "spread of gates over blocks", ""),
@@ -255,25 +251,24 @@ for _name, _column, _of_blocks, _title, _unit in (
     ("private_share", "private_shares", _mean, "private share", ""),
     ("private_ratio", "private_ratio", _mean, "‖θ_p‖ / ‖θ_g‖", ""),
 ):
-    _number = _over_clients(_column, _of_blocks)
-    metric(_title, _unit, reads=f"client val_accuracy {_column}", groups=True, name=_name)(_number)
+    metric(_title, _unit, reads=f"client val_accuracy {_column}", groups=True, name=_name)(
+        partial(_over_clients, column=_column, number=_of_blocks)
+    )
 
 
-def _late(rows: pd.DataFrame, column: str) -> float:
-    return float(_after(rows, 3 / 4)[column].mean())
+def _reduced(rows: pd.DataFrame, column: str, how: str, after: float = 0) -> float:
+    """Return sum, mean or max of a column over the rounds after this share of a run."""
+    return float(_after(rows, after)[column].agg(how))
 
 
-def _largest(rows: pd.DataFrame, column: str) -> float:
-    return float(rows[column].max())
-
-
-for _name, _over_rounds, _column, _title in (
-    ("gate_penalty_late", _late, "gate_penalty", "Σ m, last quarter"),
-    ("private_penalty_late", _late, "private_penalty", "‖θ_p‖², last quarter"),
-    ("private_penalty_largest", _largest, "private_penalty", "‖θ_p‖², largest"),
+for _name, _how, _column, _title in (
+    ("gate_penalty_late", "mean", "gate_penalty", "Σ m, last quarter"),
+    ("private_penalty_late", "mean", "private_penalty", "‖θ_p‖², last quarter"),
+    ("private_penalty_largest", "max", "private_penalty", "‖θ_p‖², largest"),
 ):
-    _number = partial(_over_rounds, column=_column)
-    metric(_title, table="rounds", reads=_column, name=_name)(_number)
+    metric(_title, table="rounds", reads=_column, name=_name)(
+        partial(_reduced, column=_column, how=_how, after=3 / 4 if _how == "mean" else 0)
+    )
 
 
 # --- weights and credit --------------------------------------------------------------------------
@@ -321,10 +316,11 @@ def _credit(rows: pd.DataFrame, credit: str, yardstick: str) -> float:
 
 for _name in ("weight", "alignment", "credibility", "contribution", "shapley_estimate"):
     for _column in ("noise_rate", "shapley"):
-        _number = partial(_credit, credit=_name, yardstick=_column)
         _title = f"ρ of {_name.replace('_', ' ')} with {_column.replace('_', ' ')}"
         _reads = f"client {_name} {_column}"
-        metric(_title, reads=_reads, name=f"{_name}_by_{_column}")(_number)
+        metric(_title, reads=_reads, name=f"{_name}_by_{_column}")(
+            partial(_credit, credit=_name, yardstick=_column)
+        )
 
 
 # --- detection of attackers ----------------------------------------------------------------------
@@ -362,8 +358,9 @@ for _name, _title, _unit in (
     ("delay", "rounds until an attacker is blocked", "rounds"),
     ("wrongly_blocked", "honest clients blocked", ""),
 ):
-    _number = partial(_detection, number=_name)
-    metric(_title, _unit, reads="client participated attacker blocked", name=_name)(_number)
+    metric(_title, _unit, reads="client participated attacker blocked", name=_name)(
+        partial(_detection, number=_name)
+    )
 
 
 # --- costs ---------------------------------------------------------------------------------------
@@ -380,8 +377,9 @@ for _name, _title, _unit, _columns, _size in (
     ("private_parameters", "parameters kept by a client", "", "private_parameters", 1),
     ("personal_steps", "steps for what clients keep", "thousand", "personal_steps", 1e3),
 ):
-    _number = partial(_stored, columns=_columns.split(), unit=_size)
-    metric(_title, _unit, table="runs", reads=_columns, exact=True, name=_name)(_number)
+    metric(_title, _unit, table="runs", reads=_columns, exact=True, name=_name)(
+        partial(_stored, columns=_columns.split(), unit=_size)
+    )
 
 
 @metric("seconds of one aggregation", "ms", table="timings", reads="aggregate_seconds")
@@ -391,22 +389,20 @@ def aggregation_ms(rows: pd.DataFrame) -> float:
     return 1000 * float(timed.mean())
 
 
-def _total(rows: pd.DataFrame, column: str) -> float:
-    return float(rows[column].sum())
-
-
 #: What the stragglers of a run did, summed over rounds: uploads, clients, seconds.
 SUMS = ("idle_seconds", "arrived", "late", "discarded", "passed_over", "dropped", "out_of_time")
 for _column in (*SUMS, "local_steps"):
-    _number = partial(_total, column=_column)
-    metric(_column.replace("_", " "), table="rounds", reads=_column, name=_column)(_number)
+    metric(_column.replace("_", " "), table="rounds", reads=_column, name=_column)(
+        partial(_reduced, column=_column, how="sum")
+    )
 for _name, _table, _title, _unit in (
     ("wall_seconds", "timings", "seconds of a run", "s"),
     ("peak_rss_mb", "timings", "peak memory", "MB"),
     ("simulated_seconds", "rounds", "simulated time", "s"),
 ):
-    _number = partial(_largest, column=_name)
-    metric(_title, _unit, table=_table, reads=_name, name=_name)(_number)
+    metric(_title, _unit, table=_table, reads=_name, name=_name)(
+        partial(_reduced, column=_name, how="max")
+    )
 
 
 #: The metrics of this package, which others do not replace.

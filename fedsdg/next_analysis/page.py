@@ -411,7 +411,13 @@ def _figures(records: Sequence[Record], folder: Path) -> list[tuple[str, list[An
     sections = []
     for opened in records:
         files = sorted((folder / opened.name).glob("*.png"))
-        images = [(_uri(file), read_json(file.with_suffix(".json"))["caption"]) for file in files]
+        images = [
+            (
+                "data:image/png;base64," + base64.b64encode(file.read_bytes()).decode(),
+                read_json(file.with_suffix(".json"))["caption"],
+            )
+            for file in files
+        ]
         if images:
             name, _ = _SETTINGS.get(opened.name, (opened.name, ""))
             sections.append((f"{name}, {_count(len(images), 'figure')}", images))
@@ -420,7 +426,3 @@ def _figures(records: Sequence[Record], folder: Path) -> list[tuple[str, list[An
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _uri(file: Path) -> str:
-    return "data:image/png;base64," + base64.b64encode(file.read_bytes()).decode()
