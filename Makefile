@@ -33,10 +33,21 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses $(JOBS
 # glibc keeps its memory: without it, times of large tensors vary by a factor of two.
 KEPT = MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_TOP_PAD_=268435456
 
+# FedSDG minus its rivals in `needs`: what was computed here, beside the record.
+define BESIDE
+import pandas as pd
+key = ["cell", "method", "rival", "metric", "at"]
+here, record = (pd.read_csv(f"results/{place}/cross-needs/differences.csv") for place in ("tables", "reference"))
+both = here[here["metric"] == "accuracy"].merge(record, on=key, suffixes=("", " (record)"))
+shown = [f"{name}{side}" for side in ("", " (record)") for name in ("mean", "low", "high", "n")]
+print(both[[*key, *shown]].round(1).to_string(index=False))
+endef
+export BESIDE
+
 export PATH := $(BIN):$(PATH)
 export FEDSDG_PRETRAIN := $(PRETRAIN)
 reproduce: export FEDSDG_SPENT := $(SPENT)
-.PHONY: help smoke reproduce page report everything study search record cifar100 cifar100-plan cifar100-pilot extended test pytest test-fast lint verify package bench bench-compare bench-regression bench-runs gate same-tables planted gpu slurm-demo documents docs environment lock clean distclean
+.PHONY: help smoke reproduce page report everything study search record cifar100 cifar100-plan cifar100-pilot extended test pytest test-fast lint verify package bench bench-compare bench-regression bench-runs gate planted gpu slurm-demo documents docs environment lock clean distclean
 
 help: ## this list
 	@sed -n '1,/^PYTHON/s/^# \{0,1\}//p' Makefile
@@ -54,11 +65,11 @@ else
 	set -e; for name in $(CROSS); do $(REPRODUCE) $(OF_ARENA); $(REPRODUCE) $(OF_ARENA) --report results/report-$$name.html; done
 	set -e; for name in views $(SMALL) $(if $(ALPHAS),config); do $(REPRODUCE) --config $$name; done
 	$(REPRODUCE) -- performance
-	$(BIN)/fedsdg agree cross-needs
+	@$(BIN)/python -c "$$BESIDE"
 	@FEDSDG_SPENT= $(MAKE) --no-print-directory page RECORDS=results/summary
 endif
 	@$(BIN)/python -m fedsdg.files.spent $(SPENT) $(INSTALLED)
-	@echo "$(or $(CONFIG),All arenas): tables in results/tables/, figures in results/figures/, claims in results/claims/, reports in results/report*.html"
+	@echo "$(or $(CONFIG),All arenas): tables in results/tables/, figures in results/figures/, reports in results/report*.html"
 page: $(INSTALLED) ## the results page of the record, to be opened in a browser
 	@printf 'Open in a browser: ' && $(BIN)/fedsdg render page --records $(RECORDS)
 report: $(INSTALLED) ## the workflow's report of CONFIG, with the lineage of every page
@@ -68,7 +79,7 @@ report: $(INSTALLED) ## the workflow's report of CONFIG, with the lineage of eve
 # First the tests that take an hour. What was broken off goes on when the target is called again.
 everything: $(INSTALLED) ## every published table and figure from nothing: many hours
 	FEDSDG_TESTS=everything $(PYTEST) tests/bad_inputs/test_bad_inputs.py tests/experiment/test_resuming.py \
-	  tests/aggregation/engines/test_distributed.py tests/analysis/test_many_runs.py -k "test_files or generated or kills or many_runs"
+	  tests/aggregation/engines/test_distributed.py -k "test_files or generated or kills"
 	set -e; for name in config $(ARENAS) needs-controls verification ablation $(SMALL) studies/restarting; do \
 	  $(GRID) config/$$name.yaml; done
 	set -e; for file in config/claims/*.yaml; do $(GRID) $$file; done
@@ -133,8 +144,6 @@ bench-runs: $(INSTALLED) ## how many times as fast as at BASE whole runs are
 	  $(if $(OVER),--over $(OVER))
 gate: $(INSTALLED) ## whether every kind of run (FEW=1: fifteen) is bit for bit what it is at BASE
 	$(BIN)/python -m benchmarks.same_bytes $(BASE) $(if $(FEW),--few)
-same-tables: $(INSTALLED) ## whether every committed table is, cell by cell, what it is at BASE
-	$(BIN)/python -m benchmarks.same_tables $(BASE)
 
 planted: $(INSTALLED) ## plant known faults in a copy, one by one (ROOM=models, PART=1/4): do the tests find them?
 	$(BIN)/python -m benchmarks.planted $(if $(ROOM),--room $(ROOM)) $(if $(PART),--part $(PART))

@@ -23,10 +23,9 @@ from typing import Any
 
 import pandas as pd
 
-from fedsdg.analysis.summarise import Run, find_runs, read_summary
-from fedsdg.experiment.replay import ROUNDS
+from fedsdg.experiment.replay import ROUNDS, RecordedRun, recorded_runs
 from fedsdg.files import provenance, read_json, write_json
-from fedsdg.files.places import ARENAS, BACKBONE, RECORDS, RUNS, filled, shipped
+from fedsdg.files.places import ANY_RUN, ARENAS, BACKBONE, RECORDS, RUNS, filled, shipped
 
 #: The value of `training.kernel` in the repeated runs.
 KERNEL = "torch"
@@ -54,7 +53,7 @@ def do_again(
     )
 
 
-def moved(there: Run, here: Path) -> dict[str, Any]:
+def moved(there: RecordedRun, here: Path) -> dict[str, Any]:
     """One run: differences of the metrics in points, and of losses in the first rounds in nats."""
     result = read_json(here / "result.json")["quarter"]
     row = {"method": there.row["method"], "seed": there.row["seed"]}
@@ -101,14 +100,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for arena in given.arenas:
         work = given.work.resolve()
         work.mkdir(parents=True, exist_ok=True)
-        record = {run.folder: run for run in read_summary(shipped(f"{RECORDS}/{arena}"))}
+        record = {run.folder: run for run in recorded_runs(shipped(f"{RECORDS}/{arena}"))}
         there = {run.row["method"] for run in record.values()}
         wanted = [method for method in given.methods if method in there]
         do_again(arena, wanted, given.seeds, work, given.jobs)
         runs = work / filled(RUNS, experiment=arena)
-        found = [runs / run.folder for run in find_runs(runs)]
-        pairs = [(record[str(one.relative_to(runs))], one) for one in found]
-        rows = [moved(there, here) for there, here in pairs if there.row["status"] == "ok"]
+        here = {folder.relative_to(runs).as_posix(): folder for folder in runs.glob(ANY_RUN)}
+        rows = [moved(record[below], here[below]) for below in sorted(here.keys() & record.keys())]
         arenas[arena] = summary(rows)
         for row in rows:
             methods.setdefault(row["method"], []).append(row)

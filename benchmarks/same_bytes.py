@@ -11,8 +11,7 @@ and the bytes of result.json, and the hashes of final models, rule's state and b
 configs and sources may differ.
 
 What commits on the way renamed, added or dropped on purpose, which settings or which call one side
-alone needs, and where the sides may differ, stands in same_bytes.yaml. What was found is left in
-``evidence.json``, by which `fedsdg record --restamp` gives recorded runs their new addresses.
+alone needs, and where the sides may differ, stands in same_bytes.yaml.
 """
 
 from __future__ import annotations
@@ -36,8 +35,6 @@ import pandas as pd
 import yaml
 
 from benchmarks.regression import checked_out
-from fedsdg.experiment.restamping import kind_of
-from fedsdg.files import git, write_json
 
 ROOT = Path(__file__).parents[1]
 ALLOWED = Path(__file__).with_suffix(".yaml")
@@ -197,9 +194,9 @@ def compute(
     work.mkdir(parents=True)
     configs = [(names or {}).get(name, name) for name in grid.files]
     files = [checkout / "config" / f"{name}.yaml" for name in configs]
-    for name, laid in ((grid.name, {**grid.over, "primary": []}), ("over", over or {})):
+    for name, laid in ((grid.name, grid.over), ("over", over or {})):
         files.append(work / f"{name}.yaml")
-        files[-1].write_text(yaml.safe_dump(laid), encoding="utf-8")
+        files[-1].write_text(yaml.safe_dump(dict(laid)), encoding="utf-8")
     lists = {"{files}": [*map(str, files)], "{options}": grid.options, "{settings}": SMALL}
     command = [sys.executable, "-m", *(word for one in call for word in lists.get(one, [one]))]
     environment = os.environ | {"PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
@@ -251,7 +248,7 @@ def allowed(base: str, file: Path = ALLOWED) -> dict[str, Any]:
             what applies:
             ``renamed``: table -> {old column: new}, and ``methods`` -> {old name of a row: new}.
             ``added``, ``dropped``: table -> columns that one side alone has.
-            ``files``: config or table here -> what it is called at the base.
+            ``files``: config here -> what it is called at the base.
             ``over``, ``call``: ``before`` or ``after`` -> settings laid over the configs of that
             side alone, and how a grid is done there (see ``CALL``).
             ``runs``: a pattern of the names of runs that differ, with ``difference`` (of the first
@@ -435,44 +432,6 @@ def _of_first_rounds(once: pd.DataFrame, again: pd.DataFrame, most: float) -> It
             yield f"{column} of the first round differs by {np.nanmax(gap):.3g}, allowed {most:g}"
 
 
-def evidence(
-    base: str, found: Mapping[str, list[str]], after: Path, excused: Any
-) -> dict[str, Any]:
-    """What shows that two commits compute alike, for `fedsdg record --restamp`.
-
-    Args:
-        base: The commit before.
-        found: See ``differences``.
-        after: What this tree left, a folder for each grid.
-        excused: The exceptions that were allowed.
-
-    Returns:
-        ``old`` and ``new``, the commits, the latter null where code or configs here are changed;
-        ``lines``, one for each run; ``different``, those of runs that are not the same; ``same``,
-        the kinds of run that are the same without an exception.
-    """
-    changed = git("diff", "--stat", "HEAD", "--", *(str(ROOT / it) for it in ("fedsdg", "config")))
-    lines = {
-        run: f"{run}: {'; '.join(sentences) or 'the same'}" for run, sentences in found.items()
-    }
-    kinds = []
-    finished = [runs_below(results) for results in sorted(after.glob("*/results"))]
-    for run, folder in (each for runs in finished for each in runs.items()):
-        if found.get(run, ["not compared"]) or any(fnmatch(run, one["runs"]) for one in excused):
-            continue
-        config = json.loads((folder / "result.json").read_bytes())["config"]
-        made = json.loads((folder / "provenance.json").read_bytes())
-        kind = kind_of(config, len(made.get("seeds_together", [0]))).to_dict()
-        kinds += [kind] if kind not in kinds else []
-    return {
-        "old": git("rev-parse", base),
-        "new": None if changed else git("rev-parse", "HEAD"),
-        "lines": list(lines.values()),
-        "different": [lines[run] for run, sentences in found.items() if sentences],
-        "same": kinds,
-    }
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 where all is the same, 1 where something is not, 2 where it could not be compared."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -500,10 +459,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (Broken, LookupError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    shown = evidence(given.base, found, given.work / "after", allow["exceptions"])
-    write_json(given.work / "evidence.json", shown)
-    wrong = len(shown["different"])
-    print(f"{len(found)} runs, {wrong} of them not the same; see {given.work / 'evidence.json'}")
+    wrong = sum(map(bool, found.values()))
+    print(f"{len(found)} runs, {wrong} of them not the same; see {given.work}")
     return int(wrong > 0)
 
 

@@ -20,10 +20,10 @@ from pathlib import Path
 
 import yaml
 
-from fedsdg.analysis.summary import Summary
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.grid.runs import grid_runs
+from fedsdg.experiment.replay import recorded_runs
 from fedsdg.files.places import RECORD, SEARCH, filled, run_below
 
 ROOT = Path(__file__).parents[1]
@@ -82,7 +82,7 @@ def lacking(part: Part, config: Config) -> list[str]:
     wanted = list(map(run_below, labelled))
     if not (record / "runs.parquet").is_file():
         return wanted
-    done = {run_below(run) for run in Summary(record).runs if run["status"] == "ok"}
+    done = {run.folder for run in recorded_runs(record)}
     return [folder for folder in wanted if folder not in done]
 
 
@@ -92,17 +92,22 @@ def compute(part: Part, config: Config, jobs: int, minutes: float | None) -> Non
     Raises:
         subprocess.CalledProcessError: A command failed; it has said why.
     """
-    common = ["--jobs", str(jobs), "--continue-record"]
+    common = ["--jobs", str(jobs)]
     common += [] if minutes is None else ["--minutes", f"{minutes:g}"]
     files = [f"config/{name}.yaml" for name in part.configs]
     if part.seeds:
-        only = [f"seed~{seed}" for seed in part.seeds]
+        # Methods that the record has with all of these seeds wait.
+        labels = {Path(folder).parent.name for folder in lacking(part, config)}
+        only = [*sorted(labels), *(f"seed~{seed}" for seed in part.seeds)]
         _fedsdg("run", "--grid", *files, *common, "--only", *only)
         _fedsdg("record", config.experiment, "--merge")
         return
-    _fedsdg("search", "--config", *files, *common)
     found = ROOT / filled(SEARCH, experiment=config.experiment)
     record = ROOT / filled(RECORD, experiment=config.experiment)
+    if (record / "search.json").is_file():  # Its trials count as done.
+        found.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(record / "search.json", found)
+    _fedsdg("search", "--config", *files, *common)
     record.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(found, record / "search.json")
     shutil.copyfile(found.with_suffix(".tuned.yaml"), record / "tuned.yaml")

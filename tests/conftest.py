@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 #: What is told apart in the minutes at the end, by the beginning of a test's place.
 PARTS = {
     "tests/packaging/": "wheel",
-    "tests/analysis/page/": "results page",
+    "tests/analysis/": "analysis",
     "tests/documents/": "documentation",
     "": "all other tests",
 }

@@ -7,9 +7,8 @@ from fedsdg.models.torchvision_schemas import declare_torchvision_operators
 declare_torchvision_operators()  # before timm
 for module in (
     "fedsdg.aggregation",
-    "fedsdg.analysis.claims",
-    "fedsdg.analysis.plots.drawing",
-    "fedsdg.analysis.tables",
+    "fedsdg.analysis.drawing",
+    "fedsdg.analysis.render",
     "fedsdg.data.partition_files",
     "fedsdg.experiment.backbones.pretraining",
     "fedsdg.experiment.grid",

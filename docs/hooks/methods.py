@@ -1,7 +1,7 @@
 """A page for every method, from what the parts declare and what the committed records hold.
 
-What stands on it: formula, a picture of what is sent and kept, parameters, curves, source. Nothing
-of it is written by hand, and no method is named here.
+What stands on it: formula, a picture of what is sent and kept, parameters, accuracies, source.
+Nothing of it is written by hand, and no method is named here.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 import ast
 import html
 import re
+from functools import cache
 from typing import Any
 
 import yaml
-from curves import curves
 from exchange import Exchange, measured, picture
 from mkdocs.structure.files import File, Files
 
+from fedsdg.analysis.records import record
+from fedsdg.analysis.tables import TABLES, Table
 from fedsdg.files.places import ARENAS, RECORDS, root
 from fedsdg.methods.declared import Row, methods
 from fedsdg.methods.markdown import allowed, default_of, in_words, table
@@ -70,21 +72,36 @@ def page(name: str, row: Row, sent: Exchange | None) -> str:
         "those of one client in one round, measured on the model of the arenas."
     )
     parts += ["## Parameters", _parameters(row), f"```yaml\n{_entry(name, row)}```"]
-    if curved := curves(name):
-        parts += [
-            "## In the arenas",
-            "Accuracy of clients' own models on the global test set as each sees it, by round: the "
-            "mean over the seeds of the record, and its 95 % Student-t interval. A are the clients "
-            "that agree, B those that differ. "
-            "[What the arenas are](../arenas.md); [how to read intervals](../reading.md).",
-            f'<div class="curves">{curved}</div>',
-        ]
-        tables = [f"[{arena}](../../{RECORDS}/{arena}/main.md)" for arena in ARENAS]
-        parts.append(f"{', '.join(tables)}: all of their tables.")
+    parts.append("## In the arenas")
+    lines = [line for arena in ARENAS if (line := _line(arena, name))]
+    if lines:
+        means = "Means over the seeds of the record, with their 95 % intervals."
+        links = "[What the arenas are](../arenas.md); [how to read intervals](../reading.md)."
+        parts += [f"{means} {links}", *lines]
     else:
-        parts += ["## In the arenas", "No published arena has this method."]
+        parts.append("No published arena has this method.")
     parts += ["## Source", f"{row.source}.", _modules(row)]
     return "\n\n".join(parts) + "\n"
+
+
+@cache
+def _main(arena: str) -> tuple[Table, dict[str, list[str]]]:
+    """The main table of an arena, and the labels of each method's rows."""
+    known = record(root() / RECORDS / arena)
+    labels: dict[str, list[str]] = {}
+    for label, method in dict(known.finished[["method", "type"]].to_numpy()).items():
+        labels.setdefault(method, []).append(label)
+    return TABLES["main"](known), labels
+
+
+def _line(arena: str, name: str) -> str:
+    """The method's lines, or those of its variants, in the main table; empty where it has none."""
+    table, labels = _main(arena)
+    own = labels.get(name, [])
+    rows = [name] if name in own else own
+    if not rows:
+        return ""
+    return f"[{arena}](../../{RECORDS}/{arena}/main.md):\n\n{table.rows(rows)}"
 
 
 def _parameters(row: Row) -> str:

@@ -1,148 +1,368 @@
-"""Sentences about an experiment: its primary comparisons, and differences that are described.
+"""Claims: sentences with a test, declared in claims.yaml and judged by one rule.
 
-Verdicts are for the comparisons that were named beforehand. Every other difference stands with its
-interval and without a word of judgement.
+    gates-follow-need:
+      claim: Clients in conflict open their gates further than clients that agree.
+      origin: specification 002      # or primary, hypothesis, post hoc
+      metric: gate_b - gate_a        # a metric, or arithmetic of metrics of the same run
+      of: cross-needs/iid@half/fedsdg
+      minus: fedavg                  # or over; optional: the other side, shortened to what differs
+      holds: "> 0"                   # or "< x", "x..y", "x ± y"
+
+A list under ``of``, ``minus`` or ``over``: the claim must hold for each. Keys joined by `` + ``:
+the sum of their numbers, seed by seed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import groupby
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedsdg.analysis.comparisons import SEEDS, Comparison, Difference, comparisons, facts
-from fedsdg.analysis.formatting import difference, p_value
-from fedsdg.analysis.horizon import horizon_label
-from fedsdg.analysis.inference import SHOWN_FROM
-from fedsdg.analysis.names import method_title, skew_title
-from fedsdg.analysis.summary import Setting, Summary
-from fedsdg.analysis.tables.primary import remarks
-from fedsdg.files import atomic_path, markdown_escape, write_json
+import numpy as np
+import pandas as pd
 
-_PREAMBLE = (
-    "Paired differences over seeds in percentage points, with 95 % Student-t intervals from "
-    f"{SHOWN_FROM} seeds on. Verdicts are for the primary comparisons alone, which the config "
-    f"named beforehand: from {SEEDS} seeds on, by p-values that Holm adjusts over all of them. The "
-    "other differences are described and not tested."
+from fedsdg.analysis.layout import signed
+from fedsdg.analysis.metrics import METRICS, values
+from fedsdg.analysis.records import record
+from fedsdg.analysis.statistics import LEAST_SEEDS, interval
+from fedsdg.files import git, hint, read_json
+from fedsdg.files.strict_yaml import parse_yaml, read_yaml
+
+#: Printed wherever a verdict stands.
+RULE = (
+    "A claim is *supported* or *refuted*, from five seeds on, if the 99 % Student-t interval "
+    "(paired by seed where rows are compared) lies inside or outside what is claimed, at the "
+    "selected round and at the end of training alike; otherwise it is *undecided*. Numbers with "
+    "one reading (gates, weights, penalties) are judged by it, counted ones by any seed. Against "
+    "several rivals: supported if it is against each, refuted if against one. What was looked for "
+    "afterwards (†) has an interval and no verdict."
 )
+OPEN = "open"
+WORDS = ("supported", "refuted", "undecided", OPEN, "no verdict")
+POST_HOC = "post hoc"
+_NUMBER = r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?"
+_NAME = r"\b[a-z_]\w*"
+_TERM = rf"(?:{_NAME}|\d+(?:\.\d+)?)"
+_KEY = r"[^/\s]+/[^/\s]+/[^/\s]+"
+_SHORTENED = r"[^/\s]+(/[^/\s]+){0,2}"
+#: Field of a claim → the pattern of its text.
+_FIELDS = {
+    "claim": r".*\S.*",
+    "origin": rf"specification \d{{3}}|primary|hypothesis|{POST_HOC}",
+    "metric": rf"(?=.*[a-z]){_TERM}(\s*[-+*/]\s*{_TERM})*",
+    "of": rf"{_KEY}( \+ {_KEY})*",
+    "minus": _SHORTENED,
+    "over": _SHORTENED,
+    "holds": rf"[<>]\s*{_NUMBER}|{_NUMBER}\s*(\.\.|±)\s*{_NUMBER}",
+}
+#: The same in words.
+_ALLOWED = {
+    "claim": "a sentence",
+    "origin": f"specification NNN, primary, hypothesis or {POST_HOC}",
+    "metric": "a metric, or arithmetic of metrics such as gate_b - gate_a",
+    "of": "experiment/cell/method, or a list of them",
+    "minus": "what differs of experiment/cell/method, or a list of it",
+    "over": "what differs of experiment/cell/method, or a list of it",
+    "holds": "'> x', '< x', 'x..y' or 'x ± y'",
+}
+_REQUIRED = ("claim", "origin", "metric", "of", "holds")
+_SIDES = ("of", "minus", "over")
+#: What identifies a comparison of a claim, and one reading of it.
+_COMPARISON = ["of", "against"]
+_TEST = [*_COMPARISON, "at"]
 
 
-def described(summary: Summary) -> list[dict[str, Any]]:
-    """Subject minus every baseline, fine-tuning and local training: rows of differences.parquet.
+@dataclass(frozen=True)
+class Claim:
+    """A sentence with its test; the module explains the fields."""
 
-    Those of the reported value, in the metrics that the experiment has; by cell, rival and metric.
-    """
-    rows = {
-        tuple(row[name] for name in ("dataset", "clients", "skew", "rival", "metric")): row
-        for row in summary.rows("differences")
-        if row["at"] == summary.reported
-    }
-    return [
-        {
-            **{name: row[name] for name in ("dataset", "clients", "skew", "metric", "at", "n")},
-            "subject": row["subject"],
-            "rival": rival,
-            **{name: None if row[name] is None else 100 * row[name] for name in _ENDS},
-        }
-        for cell in summary.cells()
-        for rival in summary.roles.described
-        for metric in summary.metrics
-        if (row := rows.get((*cell.place.values(), rival, metric.key)))
-    ]
+    id: str
+    claim: str
+    origin: str
+    metric: str
+    of: tuple[str, ...]
+    holds: str
+    minus: tuple[str, ...] = ()
+    over: tuple[str, ...] = ()
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The range in which the number is claimed to lie, infinite on an open side."""
+        first, *second = [float(number) for number in re.findall(_NUMBER, self.holds)]
+        if not second:
+            return (first, np.inf) if ">" in self.holds else (-np.inf, first)
+        if "±" in self.holds:
+            return first - second[0], first + second[0]
+        return min(first, second[0]), max(first, second[0])
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of the metrics that the test reads."""
+        return re.findall(_NAME, self.metric)
+
+    @property
+    def readings(self) -> tuple[str, ...]:
+        """The readings that are judged: both if one of the metrics has two."""
+        return max((METRICS[name].readings for name in self.metrics), key=len)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the number is counted, so that any seed decides."""
+        return all(METRICS[name].exact for name in self.metrics)
+
+    @property
+    def test(self) -> str:
+        """The test in Markdown: what is compared, and what must hold."""
+        sides = {side: ", ".join(f"`{key}`" for key in getattr(self, side)) for side in _SIDES}
+        other = "".join(f" {side} {keys}" for side, keys in sides.items() if keys and side != "of")
+        return f"`{self.metric}` of {sides['of']}{other}: `{self.holds}`"
 
 
-_ENDS = ("mean", "low", "high")
-
-
-def write_claims(summary_dir: str | Path, output_stem: str | Path) -> list[Path]:
-    """Write ``{output_stem}.json`` (differences in points) and ``.md``, and return both paths.
+def read_claims(file: str | Path = "claims.yaml") -> list[Claim]:
+    """Read and check the claims of a YAML file.
 
     Args:
-        summary_dir: The folder of a summary or of a record.
-        output_stem: The path of both files without their endings.
-    """
-    summary = Summary(summary_dir)
-    primary, others = comparisons(summary), described(summary)
-    json_path, markdown_path = (Path(f"{output_stem}{suffix}") for suffix in (".json", ".md"))
-    write_json(json_path, {"primary": [*map(facts, primary)], "described": others})
-    with atomic_path(markdown_path) as temporary:
-        temporary.write_text(_markdown(summary, primary, others), encoding="utf-8")
-    return [json_path, markdown_path]
-
-
-def claims_page(summary: Summary) -> str:
-    """Return the Markdown page of ``write_claims``."""
-    return _markdown(summary, comparisons(summary), described(summary))
-
-
-def _markdown(summary: Summary, primary: list[Comparison], others: list[dict[str, Any]]) -> str:
-    lines = ["# Claims", "", _PREAMBLE, ""]
-    if label := horizon_label(summary):
-        lines += [f"{label[0].upper()}{label[1:]}.", ""]
-    lines += ["## Primary comparisons", ""]
-    if not primary:
-        lines += ["This experiment names none, so it has no verdicts.", ""]
-    else:
-        lines += [*(f"- {sentence(summary, one)}" for one in primary), ""]
-    lines += ["## Described", ""]
-    if not others:
-        subject = summary.roles.subject
-        lines.append(f"Nothing: the experiment lacks '{subject}' or all of those it would meet.")
-    for head, members in groupby(others, key=_head):
-        lines += [f"### {head}", "", *(f"- {_described(summary, row)}" for row in members), ""]
-    return "\n".join(lines).rstrip("\n") + "\n"
-
-
-def _head(row: Mapping[str, Any]) -> str:
-    return f"{Setting(row['dataset'], row['clients']).title}, {skew_title(row['skew'])}"
-
-
-def _shown(method: str) -> str:
-    """The title of a method as Markdown shows it."""
-    return markdown_escape(method_title(method))
-
-
-def sentence(summary: Summary, one: Comparison) -> str:
-    """A primary comparison in one sentence, which begins with its verdict.
-
-    Args:
-        summary: The summary that the comparison is from.
-        one: A comparison after Holm.
+        file: A mapping from the id of a claim to its fields; see the module.
 
     Returns:
-        Markdown: the verdict, the difference from each rival with its interval, the metric, the
-        cell and n; p-values only from ``SEEDS`` common seeds on.
+        The claims, in the order of the file.
+
+    Raises:
+        ValueError: Names the claim and the field that is wrong, and what is allowed there.
     """
-    named = one.named
-    several = len(one.differences) > 1
-    listed = [f"{_shown(each.rival)} {_ends(each)}" for each in one.differences]
-    against = "each of " + ", ".join(listed) if several else listed[0]
-    tests = []
-    if one.n >= SEEDS and one.p_holm is not None and one.p_equivalent_holm is not None:
-        tests = [p_value(one.p_holm), f"of equivalence {p_value(one.p_equivalent_holm)}"]
-        if one.decisive.judged is not None and one.decisive.judged.visible is not None:
-            tests.append(f"{100 * one.decisive.judged.visible:.1f} points would have been seen")
-    tail = f" ({'; '.join(tests)})" if tests else ""
-    asides = "".join(f"; {text}" for text in remarks(summary, one))
-    where = named.where or summary.cell_name(named.cell)
-    return (
-        f"**{named.id}: {one.verdict}**. {_shown(named.subject)} minus {against} in "
-        f"{named.metric.title} at {where}, n = {one.n}{tail}{asides}."
+    entries = read_yaml(Path(file))
+    if not isinstance(entries, Mapping):
+        raise ValueError(f"{file} holds no claims; write an id and its fields below it")
+    return [_checked(name, entry) for name, entry in entries.items()]
+
+
+def _checked(name: str, entry: Any) -> Claim:
+    entry = entry if isinstance(entry, Mapping) else {}
+    for key in (*_REQUIRED, *entry):
+        if key not in _FIELDS:
+            raise ValueError(f"claim {name}: there is no field {key!r}{hint(key, _FIELDS)}")
+        value = entry.get(key)
+        texts = value if key in _SIDES and isinstance(value, list) and value else [value]
+        if not all(isinstance(text, str) and re.fullmatch(_FIELDS[key], text) for text in texts):
+            raise ValueError(f"claim {name}: {key} is {value!r}; write {_ALLOWED[key]}")
+    if "minus" in entry and "over" in entry:
+        raise ValueError(f"claim {name}: minus and over exclude each other; keep one of them")
+    claim = _claim(name, entry)
+    for metric in claim.metrics:
+        if metric not in METRICS:
+            raise ValueError(f"claim {name}: there is no metric {metric!r}{hint(metric, METRICS)}")
+    return claim
+
+
+def _claim(name: str, entry: Mapping[str, Any]) -> Claim:
+    """Return the claim of an unchecked entry."""
+    sides = {side: entry.get(side, ()) for side in _SIDES}
+    tuples = {k: (side,) if isinstance(side, str) else tuple(side) for k, side in sides.items()}
+    return Claim(**{"id": name, **entry, **tuples})
+
+
+def numbers(claim: Claim, root: str | Path) -> pd.DataFrame:
+    """Return what a claim is about, seed by seed: this side minus, or over, each other one.
+
+    Args:
+        claim: The claim.
+        root: The folder of the records.
+
+    Returns:
+        ``of``, ``against`` (the other side as the claim has it, "" if there is none), ``at``,
+        ``seed``, ``value``; empty if a record, a row or a common seed is lacking.
+    """
+    parts = []
+    for of, against in product(claim.of, claim.minus + claim.over or [""]):
+        for at in claim.readings:
+            value = by_seed(root, of, claim.metric, at)
+            if against:
+                other = by_seed(root, completed(against, of), claim.metric, at)
+                value = (value - other if claim.minus else value / other).dropna()
+            part = value.rename_axis("seed").reset_index(name="value")
+            parts.append(part.assign(of=of, against=against, at=at))
+    complete = all(len(part) for part in parts)
+    return pd.concat(parts, ignore_index=True) if complete else parts[0].iloc[:0]
+
+
+def by_seed(root: str | Path, key: str, metric: str, at: str = "selected") -> pd.Series:
+    """Return a metric, or arithmetic of metrics, of the runs of a row, by seed.
+
+    Args:
+        root: The folder of the records.
+        key: ``experiment/cell/method``, or several joined by `` + ``, whose numbers are added.
+        metric: The metric or the arithmetic.
+        at: The reading of the metrics that have two.
+
+    Returns:
+        A number per seed that all keys and metrics have; empty where there is no record.
+    """
+    parts = []
+    for one in key.split(" + "):
+        experiment, cell, method = one.split("/")
+        folder = Path(root) / experiment
+        if not (folder / "runs.parquet").is_file():
+            return pd.Series(dtype=float)
+        runs = record(folder).finished
+        runs = runs[(runs["cell"] == cell) & (runs["method"] == method)]
+        columns = {
+            name: values(record(folder), name, runs, at).set_index("seed")["value"]
+            for name in re.findall(_NAME, metric)
+        }
+        parts.append(pd.Series(pd.DataFrame(columns, dtype=float).eval(metric)))
+    return pd.concat(parts, axis=1).dropna().sum(axis=1)
+
+
+def completed(other: str, of: str) -> str:
+    """Return the key that a shortened one means: ``fedavg`` beside ``needs/iid@half/fedsdg``."""
+    parts = [part for part in other.split("/") if part]
+    keys = [key.split("/")[: 3 - len(parts)] + parts for key in of.split(" + ")]
+    return " + ".join("/".join(key) for key in keys)
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """A judged claim; the numbers are those of the comparison that decides, at 95 %."""
+
+    claim: Claim
+    word: str
+    """One of ``WORDS``."""
+    n: int = 0
+    """The number of seeds."""
+    mean: float = np.nan
+    low: float = np.nan
+    high: float = np.nan
+    by_seed: Mapping[int, float] = field(default_factory=dict)
+    """Seed → number, at the selected round."""
+    tests: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """A row per comparison and reading: ``of``, ``against``, ``at``, ``n``, ``mean``, the ends
+    ``low``, ``high`` at 95 % and ``low_99``, ``high_99`` at 99 %; whether all readings of the
+    comparison lie ``inside`` or ``outside`` of what is claimed; ``room`` to the nearest bound."""
+
+    @property
+    def number(self) -> str:
+        """The mean with its 95 % interval: "+32.3 points [+31.1, +33.4]"; "–" without a record."""
+        if not self.n:
+            return "–"
+        compared = bool(self.claim.minus) or len(self.claim.metrics) > 1
+        unit = METRICS[self.claim.metrics[0]].unit
+        if compared and unit == "%":
+            unit = "points"
+        form = f"{'+' if compared else ''}z.{'1f' if unit in ('%', 'points') else '3g'}"
+        mean, low, high = (signed(f"{x:{form}}") for x in (self.mean, self.low, self.high))
+        unit = "times" if self.claim.over else unit
+        ends = "" if np.isnan(self.low) else f" [{low}, {high}]"
+        return f"{mean} {unit}".rstrip() + ends + " †" * (self.claim.origin == POST_HOC)
+
+
+def judge(claim: Claim, root: str | Path = "results/reference") -> Verdict:
+    """Judge a claim by ``RULE``.
+
+    Args:
+        claim: The claim.
+        root: The folder of the records.
+
+    Returns:
+        The verdict: *open* without a record or a row; *no verdict* for claims looked for afterwards
+        and for fewer than five seeds, unless the number is counted.
+    """
+    seeds = numbers(claim, root)
+    if seeds.empty:
+        return Verdict(claim, OPEN)
+    tests = _tested(claim, seeds)
+    if claim.origin == POST_HOC or (tests["n"].min() < LEAST_SEEDS and not claim.exact):
+        word = "no verdict"
+    elif tests["inside"].all():
+        word = "supported"
+    else:
+        word = "refuted" if tests["outside"].any() else "undecided"
+    decides = (tests["at"] == "selected") & (tests["outside"] | (word != "refuted"))
+    shown = tests[decides].sort_values("room", kind="stable").iloc[0]
+    mine = seeds[(seeds[_TEST] == shown[_TEST]).all(axis=1)]
+    by_seed = dict(zip(mine["seed"], mine["value"], strict=True))
+    n, mean, low, high = shown[["n", "mean", "low", "high"]]
+    return Verdict(claim, word, n, mean, low, high, by_seed, tests)
+
+
+def _tested(claim: Claim, seeds: pd.DataFrame) -> pd.DataFrame:
+    """Return the intervals of all comparisons and readings, and on which side they lie."""
+    low, high = claim.range
+    wide = interval(seeds, _TEST, 0.99).rename(columns={"low": "low_99", "high": "high_99"})
+    tests = interval(seeds, _TEST).merge(wide[[*_TEST, "low_99", "high_99"]], on=_TEST)
+    inside = (tests["low_99"] >= low) & (tests["high_99"] <= high)
+    outside = (tests["low_99"] > high) | (tests["high_99"] < low)
+    if claim.exact:
+        held = seeds["value"].between(low, high)
+        inside[:] = held.groupby([seeds[key] for key in _TEST], sort=False).all().to_numpy()
+        outside = ~inside
+    rival = [tests[key] for key in _COMPARISON]
+    return tests.assign(
+        inside=inside.groupby(rival).transform("all"),
+        outside=outside.groupby(rival).transform("all"),
+        room=np.minimum(tests["mean"] - low, high - tests["mean"]),
     )
 
 
-def _ends(one: Difference) -> str:
-    if one.judged is None:
-        return "(no common seed)"
-    return difference(one.n, one.judged.effect, one.judged.low, one.judged.high)
+def undeclared(
+    claims: Iterable[Claim], root: str | Path, repository: str | Path
+) -> tuple[list[str], list[str]]:
+    """Find claims that were not declared before their runs.
+
+    Args:
+        claims: The claims; those that were looked for afterwards are left out.
+        root: The folder of the records, whose provenance.json names the commits of runs.
+        repository: A checkout.
+
+    Returns:
+        A sentence for every claim and commit at which it was not declared; and the commits of
+        which this cannot be told.
+    """
+    told = {
+        (claim.id, commit): declared_before(claim, commit, repository)
+        for claim in claims
+        if claim.origin != POST_HOC
+        for commit in _commits(claim, Path(root))
+    }
+    faults = [
+        f"claim {name}: at {commit[:10]}, the commit of its runs, claims.yaml had another test or "
+        f"none; run them again, or make its origin '{POST_HOC}'"
+        for (name, commit), declared in told.items()
+        if declared is False
+    ]
+    return faults, sorted({commit for (_, commit), declared in told.items() if declared is None})
 
 
-def _described(summary: Summary, row: Mapping[str, Any]) -> str:
-    mean, low, high = (None if row[name] is None else row[name] / 100 for name in _ENDS)
-    title = next(metric.title for metric in summary.metrics if metric.key == row["metric"])
-    return (
-        f"{_shown(row['subject'])} minus {_shown(row['rival'])} in {title}: "
-        f"{difference(row['n'], mean or 0.0, low, high)} points, n = {row['n']} "
-        f"({summary.rounds[row['at']]})"
-    )
+def declared_before(claim: Claim, commit: str, repository: str | Path) -> bool | None:
+    """Return whether a claim's test stood in claims.yaml at a commit.
+
+    Its sentence may have been reworded. None: it cannot be told, since this clone lacks the commit,
+    or claims.yaml had the first edition's form then.
+    """
+    then = _claims_at(commit, str(repository))
+    if then is None or claim.id not in then:
+        return None if then is None else False
+    return replace(_claim(claim.id, then[claim.id]), claim=claim.claim) == claim
+
+
+@cache
+def _claims_at(commit: str, repository: str) -> dict[str, Any] | None:
+    entries = parse_yaml(git("-C", repository, "show", f"{commit}:claims.yaml") or "")
+    listed = not isinstance(entries, dict) or "claims" in entries  # as in the first edition
+    return None if listed else entries
+
+
+def _commits(claim: Claim, root: Path) -> list[str]:
+    """Return the commits at which the runs of a claim were made."""
+    pairs = product(claim.of, ("", *claim.minus, *claim.over))
+    keys = {key for of, other in pairs for key in completed(other, of).split(" + ")}
+    commits = set()
+    for experiment, cell, method in (key.split("/") for key in keys):
+        file = root / experiment / "provenance.json"
+        run = f"/{cell.split(':')[-1]}/{method}/seed~"
+        for made in read_json(file) if file.is_file() else []:
+            commits |= {made["commit"]} if any(run in place for place in made["runs"]) else set()
+    return sorted(commits)

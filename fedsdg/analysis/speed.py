@@ -1,24 +1,22 @@
-"""Tables of the benchmarks' measurements on one machine: kernels, training, and the roofline."""
+"""Measured speed of aggregation and training: tables, and the roofline figure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from fedsdg.analysis.formatting import MISSING, amount
-from fedsdg.analysis.names import method_title
-from fedsdg.analysis.tables import save_table
-from fedsdg.analysis.tables.layout import Block, Column, Row, Table, block, pivot
-from fedsdg.files import read_json
+from fedsdg.analysis.layout import MISSING, SETTING, Table, amount
+from fedsdg.files import read_json, sha256_file, write_json
 
-#: Rules whose name as a method says more than the rule does, or that no method uses.
-_TITLES = {"fedavg": "Weighted mean", "trimmed-mean": "Trimmed mean"}
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
+Row = Mapping[str, Any]
+_PARTS = ("machine", "timings", "accuracy", "aims", "rounds")
 #: The codes that aggregation is compared with, in the order of the columns.
 CODES = {
     "reference": "torch reference",
@@ -38,105 +36,101 @@ ROUND_CODES = {
 }
 MODELS = {"digits": "digits", "vit-tiny": "ViT-Tiny, 32×32"}
 
-_VERDICTS = {True: "reached", False: "not reached", None: "not judged"}
-_KERNELS = (
-    "Aggregation of the updates of M clients with d parameters each: best time; the rate at which "
-    "the bytes that have to be moved were moved, and its share of a bare read's rate at the same "
-    "time (floor; in brackets where the updates fit into the cache); and how many times as long "
-    "other code took, alternating with ours, best of each"
-)
-_THROUGHPUT = (
-    "One round of a federation, without evaluation, on one thread: all codes do the same round in "
-    "turns, best time of each; operations are those of all products, counted as they are "
-    "dispatched, and the peak is the rate of a product of two square matrices of 1,024 in the same "
-    "precision, in the same turns; in the last columns how many times as long as ours"
-)
-
 
 @dataclass(frozen=True)
 class Measurements:
-    """Rows as the benchmarks wrote them; ``machine`` says where they come from.
-
-    The short form measures no rounds of whole federations, no files larger than the memory and no
-    dictionaries of small arrays.
-    """
+    """What ``make bench`` measured on one machine, as lists of rows."""
 
     path: Path
     machine: Row
     timings: Sequence[Row]
     accuracy: Sequence[Row]
-    bars: Sequence[Row]
     aims: Sequence[Row]
-    rounds: Sequence[Row] = ()
-    round_aims: Sequence[Row] = ()
-    round_bars: Sequence[Row] = ()
-    files: Sequence[Row] = ()
-    dictionaries: Sequence[Row] = ()
+    rounds: Sequence[Row]
 
     @classmethod
     def read(cls, path: str | Path) -> Measurements:
-        """Raises ``ValueError`` naming the file where a part is missing."""
+        """Read a file of measurements.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            ValueError: It lacks a part.
+        """
         path = Path(path)
         if not path.is_file():
             raise FileNotFoundError(f"{path} is not there; make it with: make bench")
-        data = read_json(path)
-        parts = ("machine", "timings", "accuracy", "bars", "aims")
-        if lacking := [part for part in parts if not isinstance(data, dict) or part not in data]:
-            raise ValueError(
-                f"{path} has no {', '.join(lacking)}: it is no file of measurements; make one "
-                f"with: make bench"
-            )
-        later = ("rounds", "round_aims", "round_bars", "files", "dictionaries")
-        return cls(path, **{part: data.get(part, ()) for part in (*parts, *later)})
+        data = {"rounds": (), **read_json(path)}
+        try:
+            return cls(path, *(data[part] for part in _PARTS))
+        except KeyError as part:
+            raise ValueError(f"{path} has no {part}; make it again with: make bench") from part
 
     def suite(self, name: str) -> list[Row]:
-        """The timings of one suite."""
+        """Return the timings of one suite."""
         return [row for row in self.timings if row["suite"] == name]
 
     def ours(self, suite: str) -> list[Row]:
-        """The timings of our own code in one suite."""
+        """Return the timings of our own code in one suite."""
         return [row for row in self.suite(suite) if row["code"] == "ours"]
-
-    def sizes(self) -> list[tuple[int, int]]:
-        """(clients, parameters) of the suite of sizes, by the size of all updates."""
-        sizes = {(row["clients"], row["parameters"]) for row in self.suite("sizes")}
-        return sorted(sizes, key=lambda size: (size[0] * size[1], size))
-
-    def times(self, rule: str, clients: int, parameters: int) -> list[tuple[str, float, float]]:
-        """One aggregation by every code, ours first, and the memory's "floor".
-
-        Args:
-            rule: The rule.
-            clients: The number of updates.
-            parameters: The length of each.
-
-        Returns:
-            (code, milliseconds, times ours); others stand at ours times their ratio, which was
-            taken in alternation. Empty where ours was not measured.
-        """
-        size = (rule, clients, parameters)
-        rows = [r for r in self.suite("sizes") if r.get("seconds")]
-        here = [r for r in rows if (r["rule"], r["clients"], r["parameters"]) == size]
-        ours = next((row for row in here if row["code"] == "ours"), None)
-        if ours is None:
-            return []
-        ratios = [("ours", 1.0), ("floor", ours["floor"])]
-        ratios += [(row["code"], row["ratio"]) for row in here if row["code"] in CODES]
-        return [(code, 1e3 * ours["seconds"] * ratio, ratio) for code, ratio in ratios]
 
     @property
     def where(self) -> str:
-        """One sentence on the machine, its load and its settings."""
+        """Return one sentence on the machine."""
         m = self.machine
-        read = m["read_gigabytes_per_second"]
-        rate = "" if read["median"] is None else f", memory read at {read['median']:.0f} GB/s"
-        if read["median"] is not None and read["high"] > 1.2 * read["low"]:
-            rate += f" ({read['low']:.0f} to {read['high']:.0f})"
-        kept = all(m["allocator"].values())
-        memory = "kept by the allocator" if kept else "as the allocator gives it"
-        commit = str(m["commit"])[:8] + (" with changes" if m["dirty"] else "")
-        cores = f"{m['threads']} of {m['cores']} cores"
-        return f"{m['processor']}, {cores}{rate}; memory {memory}; commit {commit}"
+        commit = m["commit"][:8] + (" with changes" if m["dirty"] else "")
+        return f"{m['processor']}, {m['threads']} of {m['cores']} cores; commit {commit}."
+
+
+def kernels(measured: Measurements) -> Table:
+    """Return time and rate of every rule and size, and how long other codes took."""
+    rows = pd.DataFrame([row for row in measured.suite("sizes") if row.get("seconds")])
+    columns = ["clients", "parameters", "rule"]
+    others = rows[rows["code"] != "ours"].set_index([*columns, "code"])["ratio"].unstack()
+    ours = rows[rows["code"] == "ours"].set_index(columns).join(others).reset_index()
+    ours = ours.assign(size=ours["clients"] * ours["parameters"])
+    lines = []
+    for row in ours.sort_values(["size", "clients"], kind="stable").to_dict("records"):
+        line = {
+            SETTING: f"M = {row['clients']}, d = {row['parameters']:,}",
+            "Rule": row["rule"],
+            "ms": f"{1e3 * row['seconds']:.2f}",
+            "GB/s": f"{row['least_bytes'] / row['seconds'] / 1e9:.1f}",
+            "of a bare read": f"{row['floor']:.2f}",
+        }
+        ratios = {title: row.get(code) for code, title in CODES.items()}
+        lines.append(line | {t: MISSING if pd.isna(r) else f"{r:.1f}×" for t, r in ratios.items()})
+    caption = (
+        "Aggregation of the updates of M clients with d parameters each: best time, rate at which "
+        "bytes were moved, its share of a bare read's, and how many times as long other codes "
+        f"took. {measured.where}"
+    )
+    return Table("kernels", caption, pd.DataFrame([*measured.timings]), pd.DataFrame(lines))
+
+
+def throughput(measured: Measurements) -> Table:
+    """Return rounds and samples per second of whole federations, by ours and by other codes."""
+    ours = {
+        (row["model"], row["method"], row["precision"]): row["seconds"]
+        for row in measured.rounds
+        if row["code"] == "ours"
+    }
+    lines = []
+    for row in measured.rounds:
+        key = row["model"], row["method"], row["precision"]
+        lines.append(
+            {
+                SETTING: f"{MODELS[row['model']]}, {row['method']}, {row['clients']} clients",
+                "Code": f"{ROUND_CODES[row['code']]}, {row['precision']}",
+                "rounds/s": f"{1 / row['seconds']:.3f}",
+                "samples/s": amount(row["samples"] / row["seconds"]),
+                "time / ours": f"{row['seconds'] / ours[key]:.2f}×",
+            }
+        )
+    caption = (
+        "One round of a federation, without evaluation, best time; time / ours: in the same "
+        f"precision. {measured.where}"
+    )
+    return Table("throughput", caption, pd.DataFrame([*measured.rounds]), pd.DataFrame(lines))
 
 
 def write_kernels(measured: str | Path, table: str | Path, figure: str | Path) -> list[Path]:
@@ -144,33 +138,35 @@ def write_kernels(measured: str | Path, table: str | Path, figure: str | Path) -
 
     Args:
         measured: The file of measurements.
-        table: Path of the table without suffix: .csv, .md and .tex are written.
-        figure: Path of the figure without suffix: .pdf, .svg, .png and .json are written.
+        table: Path of the table, kernels, without suffix.
+        figure: Path of the figure without suffix.
 
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It holds no measurements.
+    Returns:
+        The files.
     """
-    from fedsdg.analysis.plots import roofline, save_figure
-    from fedsdg.analysis.plots.style import styled
+    from fedsdg.analysis.drawing import save, styled
 
     read = Measurements.read(measured)
-    written = save_table(kernels(read), table)
     with styled():
-        facts = {"figure": "roofline", "caption": f"{roofline.CAPTION} {read.where}."}
-        return written + save_figure(roofline.draw(read), figure, facts, [read.path])
+        files = save(roofline(read), figure)
+    facts = {
+        "figure": "roofline",
+        "caption": f"Speed of aggregation, in percent of a bare read of its bytes. {read.where}",
+        "inputs": {str(measured): sha256_file(Path(measured))},
+    }
+    write_json(Path(f"{figure}.json"), facts)
+    return [*kernels(read).write(Path(table).parent), *files, Path(f"{figure}.json")]
 
 
 def write_throughput(measured: str | Path, table: str | Path) -> list[Path]:
-    """Write the table of training (.csv, .md and .tex) and return the paths.
+    """Write the table of training and return the files.
 
     Args:
         measured: The file of measurements.
-        table: Path of the table without suffix.
+        table: Path of the table, throughput, without suffix.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It holds no measurements of rounds.
+        ValueError: The file holds no rounds of federations.
     """
     read = Measurements.read(measured)
     if not read.rounds:
@@ -178,230 +174,28 @@ def write_throughput(measured: str | Path, table: str | Path) -> list[Path]:
             f"{read.path} holds no rounds of federations; measure them with: "
             "pytest benchmarks/bench_training.py --measured FILE"
         )
-    return save_table(throughput(read), table)
+    return throughput(read).write(Path(table).parent)
 
 
-def rule_title(rule: str) -> str:
-    """A rule in print: ``fedavg`` → Weighted mean, ``krum`` → Krum."""
-    return _TITLES.get(rule) or method_title(rule)
+def roofline(measured: Measurements) -> Figure:
+    """Draw the share of a bare read's speed of every rule, by clients and by parameters."""
+    from matplotlib.figure import Figure
 
+    from fedsdg.analysis.drawing import INK, WIDTH, styles
 
-def kernels(measured: Measurements) -> Table:
-    """One block for each size, then what the allocator is worth, accuracy, aims and bars."""
-    blocks = [_size(measured, *size) for size in measured.sizes()]
-    blocks += _allocator(measured.suite("allocator"))
-    for title, heads, cells, rows in (
-        ("Accuracy, against float64", _ACCURACY, _accuracy, measured.accuracy),
-        ("Files larger than the memory", _FILES, _file, measured.files),
-        ("Aims", ("Rule", "M × d", "aim", "measured", ""), _aim, measured.aims),
-        ("Bars, on one thread", _BARS, _bar, measured.bars),
-        (
-            "Dictionaries of small arrays, processor time on one thread",
-            ("Rule", "clients × arrays × numbers", "time of numpy on a stack", "measured", ""),
-            _dictionary,
-            measured.dictionaries,
-        ),
-    ):
-        blocks += _listed(title, heads, cells, (row for row in rows if "skipped" not in row))
-    raw = pd.DataFrame(list(measured.timings))
-    caption = f"{_KERNELS}. {measured.where}"
-    return Table("kernels", caption, tuple(blocks), tuple(_kernel_notes(measured)), raw)
-
-
-_ACCURACY = ("", "updates", "M × d", "code", "value")
-_FILES = ("Rule", "M × d", "GB", "peak of memory (MiB)", "s", "reads", "GB/s", "bare read, GB/s")
-_BARS = ("Rule", "M × d", "kernels against the reference", "measured", "")
-
-
-def _listed(
-    title: str, heads: Sequence[str], cells: Callable[[Row], Sequence[str]], rows: Iterable[Row]
-) -> list[Block]:
-    """A block with a line for each row; none without rows."""
-    lines = [cells(row) for row in rows]
-    return [block(title, heads, lines)] if lines else []
-
-
-def _size(measured: Measurements, clients: int, parameters: int) -> Block:
-    view = pd.DataFrame(measured.suite("sizes"))
-    view = view[(view["clients"] == clients) & (view["parameters"] == parameters)]
-    view = view.assign(rule=view["rule"].map(rule_title))
-    texts = {
-        "ms": lambda row: f"{1e3 * row['seconds']:.2f}",
-        "GB/s": lambda row: f"{row['least_bytes'] / row['seconds'] / 1e9:.1f}",
-        "of the floor": lambda row: ("({:.2f})" if row["in_cache"] else "{:.2f}").format(
-            row["floor"]
-        ),
-    }
-    columns = [
-        Column(heading, text, where={"code": "ours"}, group="ours")
-        for heading, text in texts.items()
-    ]
-    columns += [
-        Column(title, _ratio, where={"code": code}, group="time / ours")
-        for code, title in CODES.items()
-        if (view["code"] == code).any()
-    ]
-    title = f"M = {clients}, d = {parameters:,} ({amount(4 * clients * parameters, 1e6)} MB)"
-    return pivot(title, view, {"rule": "Rule"}, columns)
-
-
-def _ratio(row: Row) -> str:
-    return "fails" if row.get("ratio") is None else f"{row['ratio']:.1f}×"
-
-
-def _allocator(rows: Sequence[Row]) -> list[Block]:
-    """FedSDG against its specification, with either setting of the allocator."""
-    ours = {row["allocator"]: row["seconds"] for row in rows if row["code"] == "ours"}
-    names = {"kept": "memory kept by the allocator", "default": "allocator's defaults"}
-
-    def cells(row: Row) -> Sequence[str]:
-        seconds = (ours[row["allocator"]], row["seconds"])
-        return (names[row["allocator"]], *(f"{1e3 * s:.2f}" for s in seconds), _ratio(row))
-
-    plain = [row for row in rows if row["code"] == "plain"]
-    if not plain:
-        return []
-    title = f"FedSDG and its specification, M = {plain[0]['clients']}, d = "
-    heads = ("", "ours (ms)", "specification (ms)", "ratio")
-    return _listed(f"{title}{plain[0]['parameters']:,}", heads, cells, plain)
-
-
-def _rule_and_size(row: Row) -> tuple[str, str]:
-    return rule_title(row["rule"]), f"{row['clients']} × {row['parameters']:,}"
-
-
-def _accuracy(row: Row) -> Sequence[str]:
-    rule, size = _rule_and_size(row)
-    code = "ours" if row["code"] == "ours" else CODES[row["code"]]
-    return f"{rule}: {row['measure']}", row["updates"], size, code, row["shown"]
-
-
-def _file(row: Row) -> Sequence[str]:
-    return (
-        *_rule_and_size(row),
-        amount(row["bytes_of_clients"], 1e9),
-        f"{amount(row['peak_bytes'], 2**20)} of {amount(row['limit_bytes'], 2**20)}",
-        f"{row['seconds_of_aggregation']:.1f}",
-        f"{row['passes']}",
-        amount(row["bytes_per_second"], 1e9),
-        amount(row["bare_bytes_per_second"], 1e9),
-    )
-
-
-def _aim(row: Row) -> Sequence[str]:
-    against = row["against"]
-    limit = f"≤ {row['bound']:g} ms" if row["at_most"] else f"≥ {row['bound']:g}"
-    unit = {"floor": " of the floor", "milliseconds": ""}
-    limit += unit.get(against, f"× {CODES.get(against, against)}")
-    return (*_rule_and_size(row), limit, f"{row['value']:.2f}", _VERDICTS[row["met"]])
-
-
-def _bar(row: Row) -> Sequence[str]:
-    ratios = (f"≥ {row['least']:g}×", f"{row['ratio']:.1f}×")
-    return (*_rule_and_size(row), *ratios, row["verdict"])
-
-
-def _dictionary(row: Row) -> Sequence[str]:
-    size = f"{row['clients']} × {row['tensors']} × {row['numbers']:,}"
-    ratios = (f"≤ {1 / row['least']:g}×", f"{1 / row['ratio']:.2f}×")
-    return (rule_title(row["rule"]), size, *ratios, row["verdict"])
-
-
-def _kernel_notes(measured: Measurements) -> list[str]:
-    missing: list[Any] = measured.machine["missing"]
-    notes = []
-    if missing:
-        names = " and ".join(CODES[name] for name in missing)
-        notes.append(f"{names}: not installed (benchmarks/requirements.txt), so not compared")
-    notes += [
-        f"files larger than the memory: left out, {row['skipped']}"
-        for row in measured.files
-        if "skipped" in row
-    ]
-    failures = {
-        f"{CODES[row['code']]}, {rule_title(row['rule'])}, M = {row['clients']}, "
-        f"d = {row['parameters']:,}: fails with “{row['note']}”"
-        for row in measured.suite("sizes")
-        if row.get("note")
-    }
-    return [*notes, *sorted(failures), *_busy(measured.timings)]
-
-
-def _busy(rows: Sequence[Row]) -> list[str]:
-    """The note on measurements beside which other programs worked."""
-    busy = sum(row.get("refused") is not None for row in rows)
-    if not busy:
-        return []
-    return [
-        f"beside {busy} of {len(rows)} measurements other programs were at work: these are "
-        "reported and not judged"
-    ]
-
-
-def throughput(measured: Measurements) -> Table:
-    """One block for each model and method, then aims and bars."""
-    blocks = []
-    for _, rows in groupby(measured.rounds, key=lambda row: (row["model"], row["method"])):
-        blocks.append(_rounds(list(rows)))
-    heads = ["Round", "compared", "aim", "measured", ""]
-    blocks += _listed("Aims", heads, _round_aim, measured.round_aims)
-    heads = ["Round", "ours against the plain loop", "measured", ""]
-    blocks += _listed("Bars", heads, _round_bar, measured.round_bars)
-    caption = f"{_THROUGHPUT}. {measured.where}"
-    raw = pd.DataFrame(list(measured.rounds))
-    return Table("throughput", caption, tuple(blocks), tuple(_round_notes(measured)), raw)
-
-
-def _round_aim(row: Row) -> Sequence[str]:
-    compared = f"{ROUND_CODES[row['code']]} in {row['precision']}, ours in {row['ours']}"
-    ratios = (f"≥ {row['bound']:g}×", f"{row['value']:.2f}×")
-    return (_model_and_method(row), compared, *ratios, _VERDICTS[row["met"]])
-
-
-def _round_bar(row: Row) -> Sequence[str]:
-    ratios = (f"≥ {row['least']:g}×", f"{row['ratio']:.2f}×")
-    return (_model_and_method(row), *ratios, row["verdict"])
-
-
-def _model_and_method(row: Row) -> str:
-    return f"{MODELS[row['model']]}, {method_title(row['method'])}"
-
-
-def _rounds(rows: Sequence[Row]) -> Block:
-    ours = {row["precision"]: row["seconds"] for row in rows if row["code"] == "ours"}
-    heads: list[str | tuple[str, str]] = ["Code", "precision", "rounds/s", "samples/s"]
-    heads += ["MFLOP per sample", "GFLOP/s", "of the peak"]
-    heads += [("time / ours", precision) for precision in ours]
-    lines = []
-    for row in rows:
-        cells = [ROUND_CODES[row["code"]], row["precision"]]
-        cells += [f"{1 / row['seconds']:.3f}", f"{row['samples'] / row['seconds']:,.0f}"]
-        if (count := row.get("operations")) is None:
-            cells += [MISSING] * 3
-        else:
-            rate = count / row["seconds"]
-            cells += [amount(count / row["samples"], 1e6), amount(rate, 1e9)]
-            cells += [f"{rate / row['peak']:.2f}"]
-        cells += [f"{row['seconds'] / seconds:.2f}×" for seconds in ours.values()]
-        lines.append(cells)
-    first = rows[0]
-    title = f"{_model_and_method(first)}: {first['clients']} clients, batch {first['batch_size']}, "
-    title += f"{first['samples']:,} samples on the {first['device']}"
-    return block(title, heads, lines)
-
-
-def _round_notes(measured: Measurements) -> list[str]:
-    peaks = {row["precision"]: row["peak"] for row in measured.rounds if row.get("peak")}
-    notes = [f"peak in {name}: {amount(rate, 1e9)} GFLOP/s" for name, rate in peaks.items()]
-    for row in measured.rounds:
-        if "start_seconds" in row:
-            notes.append(
-                f"{ROUND_CODES[row['code']]}, {method_title(row['method'])}: starting and stopping "
-                f"took {row['start_seconds']:.0f} s more, which are not counted"
-            )
-    if all(row["code"] != "flower" for row in measured.rounds):
-        notes.append(
-            "Flower's simulation: flwr and ray are not both installed "
-            "(benchmarks/requirements.txt), so not compared"
-        )
-    return [*notes, *_busy(measured.rounds)]
+    figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    for panel, key in zip(panels, ("clients", "parameters"), strict=True):
+        rows = pd.DataFrame(measured.ours(key), columns=["rule", key, "floor"])
+        for rule, style in styles([*rows["rule"].unique()]).items():
+            line = rows[rows["rule"] == rule].sort_values(key)
+            panel.plot(line[key], 100 * line["floor"], label=rule, **style)
+        panel.axhline(100, color=INK, linewidth=1)
+        panel.set(xscale="log", yscale="log", xlabel=key)
+        for axis in (panel.xaxis, panel.yaxis):
+            axis.set_major_formatter("{x:,.0f}")
+            axis.set_minor_formatter("")
+    panels[0].set_ylabel("% of the speed of a bare read")
+    lines = panels[0].get_legend_handles_labels()
+    figure.legend(*lines, loc="outside lower center", ncols=4)
+    return figure

@@ -26,8 +26,8 @@ def check(
 ) -> int:
     """Validate a config, or examine the parts of your own methods.
 
-    For a config, print the size of its grid, and whether its rounds suffice. For files with methods
-    of your own, try what every part must hold: failures come first, then warnings.
+    For a config, print the size of its grid. For files with methods of your own, try what every
+    part must hold: failures come first, then warnings.
 
     Args:
         laid: the config that the options describe
@@ -57,7 +57,6 @@ def check(
 
 def _check_config(config: Config, brief: bool, json: bool) -> int:
     from fedsdg.experiment.declared_data import class_count
-    from fedsdg.experiment.horizon import findings
     from fedsdg.experiment.possible import require_possible
 
     require_possible(config)
@@ -70,13 +69,19 @@ def _check_config(config: Config, brief: bool, json: bool) -> int:
     if brief:
         return 0
     runs = len(config.datasets) * len(config.settings) * len(config.methods) * len(config.seeds)
-    horizon = list(findings(config))
+    untuned = [one.label for one in config.methods if one.label in config.untuned]
     counted = ("methods", "datasets", "skews", "scenarios", "seeds")
     sizes = {key: len(getattr(config, key)) for key in counted}
-    facts = {"experiment": config.experiment, **sizes, "runs": runs, "horizon": horizon}
+    facts = {"experiment": config.experiment, **sizes, "runs": runs, "untuned": untuned}
     product = " x ".join(f"{size} {name}" for name, size in sizes.items() if size)
     product = product.replace("datasets", "data sets")
-    answer(json, facts, [f"{config.experiment}: {product} = {runs} runs", *horizon])
+    answer(json, facts, [f"{config.experiment}: {product} = {runs} runs"])
+    if untuned:
+        print(
+            f"fedsdg: {config.tuned[-1]} has no values for {', '.join(untuned)}; 'fedsdg search' "
+            "finds them",
+            file=sys.stderr,
+        )
     remarks = [remark for case in cases for remark in case.remarks(config.federation.clients)]
     for remark in dict.fromkeys(remarks):
         print(f"fedsdg: {remark}", file=sys.stderr)

@@ -96,9 +96,10 @@ def describe(command: object) -> Description:
 #: Former commands, and what took their place.
 _REPLACED = {
     **dict.fromkeys(
-        ("table", "figure", "claims", "kernels", "throughput", "across", "page", "ledger"),
+        ("table", "figure", "claims", "kernels", "throughput", "page", "ledger"),
         "fedsdg render",
     ),
+    "agree": "make reproduce",
     "train": "fedsdg run",
     "succeeded": "fedsdg summarise --succeeded",
     "documents": "make documents",
@@ -195,7 +196,7 @@ def _add_argument(
     option, default = _keywords(hint), parameter.default
     needed = default is parameter.empty
     meaning = meaning.replace("%", "%%")
-    if isinstance(default, str | int | Path) and not isinstance(default, bool):
+    if isinstance(default, str | int | Path) and default != "" and not isinstance(default, bool):
         meaning += " (default: %(default)s)"
     if option.get("action") == "extend" and default == ():
         default = []
@@ -204,7 +205,7 @@ def _add_argument(
         option |= {"required": True} if needed else {"default": default}
         sub.add_argument(name, dest=parameter.name, help=meaning, **option)
     else:
-        option |= {} if needed else {"default": default, "nargs": "*"}
+        option |= {} if needed else {"default": default, "nargs": "*" if "nargs" in option else "?"}
         sub.add_argument(parameter.name, help=meaning, **option)
 
 

@@ -20,7 +20,7 @@ from fedsdg.cli.aggregation import aggregate
 from fedsdg.cli.checking import check
 from fedsdg.cli.command import FORESEEN, Command, Parser, add_command, call, describe
 from fedsdg.cli.models import evaluate, export, partition, pretrain
-from fedsdg.cli.records import agree, record, summarise, trace, verify
+from fedsdg.cli.records import record, summarise, trace, verify
 from fedsdg.cli.rendering import render
 from fedsdg.cli.showing import arenas, data, methods
 from fedsdg.cli.training import compare, reproduce, run, search
@@ -72,7 +72,7 @@ COMMANDS: dict[str, Sequence[Command]] = {
     "run": (run, search, reproduce, compare),
     "look at what there is": (check, methods, data, arenas, completion),
     "data and backbones": (partition, pretrain),
-    "judge what was run": (render, summarise, agree, record, trace, verify),
+    "judge what was run": (render, summarise, record, trace, verify),
     "models": (export, evaluate, aggregate),
 }
 #: The tables of ``fedsdg.files.declarations`` whose names a command's help lists.

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 from fedsdg.cli.command import ConfigFiles, Count, DataSet, File, Folder, Seed
-from fedsdg.cli.options import answer, leave_out, require_writable
+from fedsdg.cli.options import answer, require_writable
 from fedsdg.files import hint
 
 if TYPE_CHECKING:
@@ -116,19 +116,16 @@ def pretrain(
 def export(
     run: Folder,
     *,
-    tensorboard: Folder | None = None,
     output: Folder | None = None,
     client: Sequence[Annotated[int, "K"]] = (),
     backbone: File | None = None,
 ) -> None:
-    """Write a run's models for peft and timm, or its metrics.
+    """Write a run's models for peft and timm.
 
-    Each model has a card. With --tensorboard no models are written, but every recorded metric, as
-    a file of events that TensorBoard shows.
+    Each model has a card.
 
     Args:
-        run: folder of a run; for models one that kept them: training.save
-        tensorboard: write events with all recorded metrics here
+        run: folder of a run that kept its models: training.save
         output: default: models, in the run's folder
         client: these alone (default: all there are)
         backbone: default: results/backbones/<backbone>.safetensors
@@ -136,16 +133,7 @@ def export(
     Example:
         fedsdg run --method fedsdg --skew dirichlet~1.0 --set training.save=last --output mine
         fedsdg export mine
-        fedsdg export mine --tensorboard events
     """
-    if tensorboard:
-        models = {"output": output, "client": client, "backbone": backbone}
-        leave_out("is for models; --tensorboard writes none", **models)
-        require_writable(tensorboard, remedy="name another place with --tensorboard", kind="folder")
-        from fedsdg.analysis.events import write_events
-
-        print(write_events(run, tensorboard))
-        return
     require_writable(output or run, kind="folder")
     from fedsdg.experiment.exports.export import export_run
 

@@ -10,9 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedsdg.files.places import CLAIMS, FIGURE, SUMMARY, TABLE
+from fedsdg.files.places import FIGURE, SUMMARY, TABLE
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from fedsdg.experiment.config import Config
 
 
@@ -34,6 +36,12 @@ def answer(json: bool, facts: Any, lines: Iterable[str]) -> None:
         return
     for line in lines:
         print(line)
+
+
+def plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a frame in JSON's types; what is missing is null."""
+    rows: list[dict[str, Any]] = json.loads(frame.to_json(orient="records"))
+    return rows
 
 
 def leave_out(why: str, **options: object) -> None:
@@ -111,14 +119,16 @@ def require_writable(
 
 
 def where_next(config: Config) -> Iterator[str]:
-    """Yield lines that lead to a table, a figure, the claims and the page of an experiment."""
+    """Yield the first table of an experiment, and lines that lead to a figure and to the page."""
     from fedsdg.files.declarations import declarations
 
     usual, name = declarations()["usual_pages"], config.experiment
     for table in (usual["tables"] if config.tables is None else config.tables)[:1]:
-        yield f"a table:  {TABLE.format(experiment=name, table=table)}.md"
+        file = Path(f"{TABLE.format(experiment=name, table=table)}.md")
+        if file.is_file():
+            yield file.read_text(encoding="utf-8")
+        yield f"a table:  {file}"
     for figure in (usual["figures"] if config.figures is None else config.figures)[:1]:
         yield f"a figure: {FIGURE.format(experiment=name, figure=figure)}.svg"
-    yield f"claims:   {CLAIMS.format(experiment=name)}.md"
     summaries = Path(SUMMARY.format(experiment=name)).parent
     yield f"the page: fedsdg render page --records {summaries} --experiments {name}"

@@ -5,17 +5,26 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fedsdg.cli.command import ConfigFiles, File, Folder, NamedFile
-from fedsdg.cli.options import answer, leave_out, print_failures, require_writable
+from fedsdg.cli.command import ConfigFiles, File, Folder
+from fedsdg.cli.options import answer, plain_rows, print_failures, require_writable
+from fedsdg.files.places import RECORDS, SUMMARY, filled
 
 if TYPE_CHECKING:
+    from fedsdg.analysis.provenance import Trace
     from fedsdg.experiment.again import Again
+
+
+#: What ``trace --json`` says of every run.
+_OF_A_RUN = [
+    *("experiment", "cell", "method", "seed", "value", "run"),
+    *("config_hash", "partition_hash", "backbone_hash", "source_hash"),
+    *("commit", "dirty", "day", "machine"),
+]
 
 
 def summarise(
@@ -40,25 +49,20 @@ def summarise(
         fedsdg run --grid smoke
         fedsdg summarise --runs results/runs/smoke --output results/summary/smoke
     """
-    from fedsdg.analysis import summarise as analysis
-
     require_writable(output, kind="file" if succeeded else "folder")
     if succeeded:
         return _require_success(succeeded, output)
     if runs is None:
         raise ValueError("name the folder of the runs with --runs, such as results/runs/smoke")
-    wanted, primary, roles = None, [], None
-    if laid.config or laid.set or "FEDSDG_CONFIG" in os.environ:
-        config = laid.load()
-        wanted = config.run_folders()
-        primary = [comparison.to_dict() for comparison in config.primary]
-        roles = asdict(config.roles)
-    analysis.summarise(runs, output, wanted, search, primary, roles)
+    from fedsdg.experiment.summary import write_summary
+
+    asked_for = laid.config or laid.set or "FEDSDG_CONFIG" in os.environ
+    write_summary(runs, output, laid.load() if asked_for else None, search)
     return 0
 
 
 def _require_success(summary: Path, flag: Path) -> int:
-    from fedsdg.analysis.summarise import failed_runs
+    from fedsdg.analysis.gather import failed_runs
     from fedsdg.files import write_bytes
 
     if failed := [f"{run}: {error}" for run, error in failed_runs(summary).items()]:
@@ -69,205 +73,166 @@ def _require_success(summary: Path, flag: Path) -> int:
     return 0
 
 
-def record(
-    experiment: Sequence[str],
-    *,
-    merge: bool = False,
-    restamp: Annotated[Sequence[str], ("OLD", "NEW")] = (),
-) -> None:
+def record(experiment: Sequence[str], *, merge: bool = False) -> None:
     """Keep in results/reference what tables and figures are made from.
 
     Args:
         experiment: as its config names it: label-skew
         merge: keep the runs of the record that are not here
-        restamp: runs recorded at the commit OLD get the address of NEW, which is checked out,
-            where 'make gate BASE=OLD' found no difference
 
     Example:
         fedsdg run --grid smoke
         fedsdg record smoke
     """
-    if restamp:
-        from fedsdg.experiment.restamping import EVIDENCE, commits
-        from fedsdg.experiment.restamping import restamp as restamped
-
-        leave_out("adds computed runs, and --restamp computes none", merge=merge)
-        pair = commits(*restamp)
-        for name in experiment:
-            print("\n".join(restamped(name, *pair, EVIDENCE)))
-        return
-    require_writable("results/reference", remedy="call it in another folder")
-    from fedsdg.analysis.record import keep_record
-    from fedsdg.experiment.method_entries import OVERRIDES
-    from fedsdg.methods.declared import methods
-
-    def own_training(kind: str) -> frozenset[str]:
-        """A plugin's method, whose row is not at hand, may have prescribed any of them."""
-        row = methods().get(kind)
-        return frozenset([*OVERRIDES, *(row.training if row else ("epochs", "batch_size"))])
+    require_writable(RECORDS, remedy="call it in another folder")
+    from fedsdg.analysis.gather import keep_record
 
     for name in experiment:
-        print(keep_record(name, merge=merge, own_training=own_training))
+        folder = Path(RECORDS) / name
+        keep_record(filled(SUMMARY, experiment=name), folder, merge=merge)
+        print(folder)
 
 
-def agree(experiment: Sequence[str], *, json: bool = False) -> None:
-    """Say whether primary comparisons come out here as in the record.
+def trace(
+    what: Annotated[str, "WHAT"],
+    metric: Annotated[str, "METRIC"] = "",
+    *,
+    at: Literal["selected", "end"] = "selected",
+    json: bool = False,
+) -> None:
+    """From a number to its runs, their hashes, and how to make them again.
 
     Args:
-        experiment: as its config names it: cross-needs
+        what: TABLE.csv:LINE of a record or figure, experiment/cell/method, or the id of a claim
+        metric: of a method: a metric, or arithmetic as "gate_b - gate_a"
+        at: of a method or claim: at the selected round, or at the end of training
         json: print JSON
 
     Example:
-        fedsdg run --grid cross-needs --jobs 2
-        fedsdg agree cross-needs
+        fedsdg trace results/reference/cross-needs/main.csv:2
+        fedsdg trace cross-needs/iid@half/fedsdg accuracy_b --at end
     """
-    from fedsdg.analysis.agreement import agreement, facts
-
-    lines = chain.from_iterable(map(agreement, experiment))
-    answer(json, chain.from_iterable(map(facts, experiment)), lines)
-
-
-def trace(file: NamedFile, *, row: str = "", column: str = "", json: bool = False) -> None:
-    r"""From a committed number to its runs, their hashes, and how to make them again.
-
-    Args:
-        file: a table of a record (.md, .csv, .tex), the sidecar of a figure (.json), the ledger,
-            README.md or docs/findings.md; FILE:LINE names a line of it
-        row: label or title of the row, as fedsdg or "FedSDG (fixed)"; id of a claim
-        column: heading or csv name, as "IID, half, B"; words in any order
-        json: print JSON
-
-    Example:
-        fedsdg trace results/reference/cross-needs/groups.md \
-          --row fedsdg --column "half, B"
-    """
-    from fedsdg.analysis.trace import trace as traced
+    from fedsdg.analysis.provenance import trace as traced
     from fedsdg.experiment.again import again
 
-    number = traced(file, row, column)
+    number = traced(Path(), what, metric, at)
     # One command for each experiment, with all of its runs behind the number.
     ways = {
-        experiment: again(experiment, runs, Path("config"))
-        for experiment, runs in _by("experiment", number["runs"]).items()
+        str(experiment): again(str(experiment), plain_rows(runs), Path("config"))
+        for experiment, runs in number.runs.groupby("experiment", sort=False)
     }
     commands = {
         experiment: way and {**asdict(way), "command": way.command}
         for experiment, way in ways.items()
     }
-    lines = (f"{name:12s}{text}" for name, text in _lines(number, ways))
-    answer(json, {**number, "again": commands}, lines)
+    runs = plain_rows(number.runs.reindex(columns=_OF_A_RUN))
+    facts = {**vars(number), "seeds": dict(number.seeds), "runs": runs, "again": commands}
+    answer(json, facts, (f"{name:12s}{text}" for name, text in _lines(number, ways)))
 
 
-def _by(name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Return the runs by what this field of theirs names."""
-    values = dict.fromkeys(run[name] for run in runs)
-    return {value: [run for run in runs if run[name] == value] for value in values}
-
-
-def _lines(number: Mapping[str, Any], ways: Mapping[str, Again | None]) -> list[tuple[str, str]]:
-    """Return names and texts, as a person reads them."""
-    runs = number["runs"]
-    where = ", ".join(f"{name} {value}" for name, value in number["where"].items() if value != "")
-    same = number["recomputed"] == number["committed"]
-    now = "the same" if same else "ANOTHER; see fedsdg verify"
-    lines = [
-        ("number", f"{number['committed']}, in {number['file']}, {number['line']}"),
-        ("is", f"{number['of']}: {_short(number['unrounded'])} for {where}"),
-        ("recomputed", f"{number['recomputed']}: {now}"),
-        ("by seed", "  ".join(f"{seed}: {_short(v)}" for seed, v in number["seeds"].items())),
-    ]
-    cells = [{**run, "cell": run["run"].rpartition("/")[0]} for run in runs]
-    for folder, group in _by("cell", cells).items():
-        seeds = ",".join(str(run["seed"]) for run in group)
-        lines.append(("runs", f"{folder}/seed~{{{seeds}}}"))
-        lines.append(("config", _hashes(group, "seed", "config_hash", ": ")))
-    lines += [
-        ("partition", _hashes(runs, "seed", "partition_hash", ": ")),
-        ("data", _hashes(runs, "dataset", "data_hash")),
-        ("backbone", _hashes(runs, "backbone", "backbone_hash")),
-        ("code", "  ".join(dict.fromkeys(str(run["source_hash"])[:12] for run in runs))),
-        *(("made", text) for text in dict.fromkeys(_made(run["made"]) for run in runs)),
-    ]
+def _lines(number: Trace, ways: Mapping[str, Again | None]) -> Iterator[tuple[str, str]]:
+    """Yield names and texts, as a person reads them."""
+    runs, seeds = number.runs, number.seeds
+    mean = f"{sum(seeds.values()) / len(seeds):.6g}" if seeds else ""
+    yield "number", f"{number.committed or mean}: {number.what}".removeprefix(": ")
+    if seeds:
+        values = "  ".join(f"{seed}: {value:.6g}" for seed, value in seeds.items())
+        yield "by seed", f"{values}  (mean {mean})"
+    rows = runs.groupby(runs["run"].str.rpartition("/")[0], sort=False)
+    for folder, group in rows:
+        yield "runs", f"{folder}/seed~{{{','.join(map(str, group['seed']))}}}"
+        if seeds and len(rows) > 1:
+            yield "values", "  ".join(f"{run.seed}: {run.value:.6g}" for run in group.itertuples())
+        yield "config", _hashes(group, "config_hash")
+    yield "partition", _hashes(runs, "partition_hash")
+    for name in ("backbone", "source"):
+        digests = runs[f"{name}_hash"].dropna().unique()
+        yield name, "  ".join(digest[:12] for digest in digests) or "(none)"
+    for run in runs.drop_duplicates(["commit", "day", "machine"]).itertuples():
+        changes = " with changes" if run.dirty is True else ""
+        yield "made", f"{run.day}, commit {run.commit}{changes}, {run.machine}"
     for experiment, way in ways.items():
         if way is None:
-            lines.append(("again", f"no config here names the experiment {experiment!r}"))
+            yield "again", f"no config here names the experiment {experiment!r}"
             continue
-        lines.append(("again", way.command))
+        yield "again", way.command
         if way.differs:
             first = f"{way.differs[0]} (the first of {len(way.differs)})"
-            lines.append(("but", f"{first}: so the very runs need the commit above"))
-    return lines
+            yield "but", f"{first}: so the very runs need the commit above"
 
 
-def _hashes(runs: Sequence[Mapping[str, Any]], name: str, digest: str, between: str = " ") -> str:
-    """Return names of all runs, each once and with the beginning of its hash: "digits efaf8…"."""
-    pairs = ((run[name], str(run[digest] or "")[:12] or "(not kept)") for run in runs)
-    return "  ".join(dict.fromkeys(f"{value}{between}{text}" for value, text in pairs))
+def _hashes(runs: Any, name: str) -> str:
+    """Return seeds with the beginning of their hashes: "3: efaf8…  4: …"."""
+    pairs = zip(runs["seed"], runs[name], strict=True)
+    return "  ".join(dict.fromkeys(f"{seed}: {str(digest)[:12]}" for seed, digest in pairs))
 
 
-def _short(value: Any) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _made(facts: Mapping[str, Any] | None) -> str:
-    if facts is None:
-        return "neither the record nor a run's folder says where and when"
-    commit = f"{facts.get('commit')}{' with changes' if facts.get('dirty') else ''}"
-    torch = facts.get("versions", {}).get("torch")
-    days = [str(facts[name])[:16] for name in ("first", "last") if name in facts]
-    when = " to ".join(days) or "on a day not recorded"
-    machine = f"{facts.get('processor')} ({facts.get('machine')}, {facts.get('device')})"
-    return f"{when}, commit {commit}, {machine}, Python {facts.get('python')}, PyTorch {torch}"
-
-
-def verify(*, sample: Annotated[int, "N", 0] = 1, whole: bool = False, json: bool = False) -> int:
+def verify(*, sample: Annotated[int, "N", 0] = 0, whole: bool = False, json: bool = False) -> int:
     """Compare all that is committed with the records, and some runs with the code.
 
-    Tables, sidecars of figures, claims, the ledger, and the findings in README and docs.
+    Tables, captions and numbers of figures, claims, documents, and the hashes of records.
 
     Args:
         sample: runs of every arena whose first five rounds are done again, drawn by the hash of
-            the commit; 0: none
+            the commit
         whole: of all published runs of the arenas
         json: print JSON
 
     Example:
         fedsdg verify
+        fedsdg verify --sample 1
     """
-    from fedsdg.analysis.verify import verify as verified
+    from fedsdg.analysis.claims import read_claims, undeclared
+    from fedsdg.analysis.verification import verify as verified
 
     root = Path()
-    counts, differences = verified(root, _progress)
-    faults = [str(fault) for fault in differences]
-    runs: list[dict[str, Any]] = []
-    if whole or sample:
-        from fedsdg.experiment.rechecking import rechecked
-        from fedsdg.files import provenance
+    counts: Counter[str] = Counter()
+    folders = set[Path]()
 
-        salt = str(provenance()["commit"])
-        for arena, agreement in rechecked(root, None if whole else sample, salt):
-            _progress(f"{arena}: {agreement.sentence}")
-            runs.append({"arena": arena, "paired": agreement.paired, **asdict(agreement)})
-            if agreement.paired is None:
-                faults.append(f"results/reference/{arena}, {agreement.run}: {agreement.sentence}")
-    lines = [
-        f"recomputed and compared: {counts['tables']} tables, {counts['claims']} pages of claims, "
-        f"{counts['sidecars']} sidecars of figures, {counts['verdicts']} verdicts, "
-        f"{counts['documents']} documents with findings",
-        "(of figures the numbers, captions and inputs; not drawn)",
+    def count(file: Path) -> None:
+        counts[file.suffix.removeprefix(".")] += 1
+        if file.parent not in folders:
+            _progress(str(file.parent))
+        folders.add(file.parent)
+
+    faults = list(dict.fromkeys(verified(root, count)))
+    late, unknown = undeclared(read_claims("claims.yaml"), RECORDS, root)
+    faults += late
+    runs = _rechecked(root, None if whole else sample) if whole or sample else []
+    faults += [
+        f"{RECORDS}/{run['arena']}, {run['run']}: {run['sentence']}"
+        for run in runs
+        if run["paired"] is None
     ]
+    made = ", ".join(f"{number} {kind}" for kind, number in sorted(counts.items()))
+    lines = [f"made again and compared: {made} (of figures numbers and captions; not drawn)"]
+    if unknown:
+        commits = ", ".join(commit[:10] for commit in unknown)
+        why = "not in this clone, or older than the form of claims.yaml"
+        lines.append(f"whether claims stood before the runs cannot be told of {commits}: {why}")
     if runs:
         how = Counter(run["paired"] for run in runs)
         pairs = f"{how['exactly']} exactly, {how['by federation']} by federation"
         lines.append(f"first rounds of {len(runs)} runs: {pairs}")
-    listed = [asdict(fault) for fault in differences]
-    answer(json, {"compared": counts, "faults": listed, "runs": runs}, lines)
+    facts = {"compared": counts, "faults": faults, "undatable": unknown, "runs": runs}
+    answer(json, facts, lines)
     if faults and not json:
         for fault in (*faults, f"{len(faults)} places are not what the records give"):
             print(f"fedsdg: error: {fault}", file=sys.stderr)
     return int(bool(faults))
+
+
+def _rechecked(root: Path, number: int | None) -> list[dict[str, Any]]:
+    """Return how runs of the arenas agree whose first rounds are done again; None: all runs."""
+    from fedsdg.experiment.rechecking import rechecked
+    from fedsdg.files import provenance
+
+    runs = []
+    for arena, agreement in rechecked(root, number, str(provenance()["commit"])):
+        _progress(f"{arena}: {agreement.sentence}")
+        facts = {"sentence": agreement.sentence, "paired": agreement.paired}
+        runs.append({"arena": arena, **facts, **asdict(agreement)})
+    return runs
 
 
 def _progress(text: str) -> None:

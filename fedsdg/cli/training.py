@@ -8,7 +8,6 @@ import shlex
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +25,14 @@ from fedsdg.cli.command import (
 from fedsdg.cli.options import (
     answer,
     leave_out,
+    plain_rows,
     print_failures,
     print_remarks,
     require_writable,
     where_next,
 )
 from fedsdg.experiment.store import store_folder
-from fedsdg.files.places import RECORD, SEARCH, filled
+from fedsdg.files.places import SEARCH, filled
 
 if TYPE_CHECKING:
     from fedsdg.experiment.config import Config
@@ -55,7 +55,6 @@ def run(
     jobs: Count = 1,
     seeds_together: Count = 1,
     only: Sequence[Method] = (),
-    continue_record: bool = False,
     minutes: Minutes | None = None,
     runs_only: bool = False,
 ) -> int:
@@ -70,12 +69,10 @@ def run(
         skew: of the config, or any: dirichlet~0.05, classes~2, iid
         seed: default: the config's first
         output: default: where the grid would have it
-        grid: a whole grid with summary, tables, figures and claims; files laid over the config
+        grid: a whole grid with summary, tables and figures; files laid over the config
         jobs: of a grid: runs side by side
         seeds_together: of a grid: seeds of a cell trained in one pass, meant for a GPU
         only: of a grid: data sets, skews, methods, seed~N; others wait
-        continue_record: of a grid: take runs of the committed record that are the very ones (or
-            FEDSDG_CONTINUE=1)
         minutes: of a grid: start no run after so many; 0: tables of what is there
         runs_only: of a grid: stop when the runs are done, failed ones included: no summary, tables
             or figures
@@ -91,7 +88,7 @@ def run(
     if grid is None:
         more = {name: count > 1 for name, count in several.items()}
         why = "is for a whole grid: add --grid"
-        leave_out(why, **more, **of_grid, continue_record=continue_record)
+        leave_out(why, **more, **of_grid)
         if method is None:
             raise ValueError("name a method with --method, or a whole grid with --grid")
     else:
@@ -100,14 +97,12 @@ def run(
     require_writable(output or "results", kind="folder")
     if method is not None:
         return _run_one(config, method, **of_run)
-    from fedsdg.experiment.continuing import is_asked_for
     from fedsdg.experiment.grid import run_grid
     from fedsdg.experiment.possible import require_possible
 
     require_possible(config)
     print_remarks(config)
-    continued = continue_record or is_asked_for()
-    failed = run_grid(config, store_folder(), **several, **of_grid, continue_record=continued)
+    failed = run_grid(config, store_folder(), **several, **of_grid)
     if failed:
         print_failures(failed, "mend the cause, and give the same command again")
         return 1
@@ -151,7 +146,6 @@ def _run_one(
             text = value if name == "round" else f"{value:.4f}"
             print(f"{name:28s}{text}  {remark}".rstrip())
     print(f"records in {folder}")
-    print(f"its curves: fedsdg export {folder} --tensorboard events")
     print("tables and figures of a whole experiment: fedsdg run --grid smoke")
     return 0
 
@@ -164,7 +158,6 @@ def search(
     jobs: Count | None = None,
     only: Sequence[Method] = (),
     minutes: Minutes | None = None,
-    continue_record: bool = False,
     show: bool = False,
     found: File | None = None,
 ) -> None:
@@ -179,8 +172,6 @@ def search(
         jobs: runs side by side (default: a device or a processor each)
         only: labels; others wait
         minutes: start no run after so many
-        continue_record: in two stages: trials of the committed search count too (or
-            FEDSDG_CONTINUE=1)
         show: run nothing: show the values that have been found
         found: run nothing: print the values in FILE as methods entries
 
@@ -199,7 +190,6 @@ def search(
         require_writable(target, kind="file")
         require_writable(store_folder(), remedy="name another place with FEDSDG_STORE")
     from fedsdg.experiment import search as searching
-    from fedsdg.experiment.continuing import is_asked_for
     from fedsdg.experiment.grid import backbone_file
     from fedsdg.experiment.possible import require_possible
 
@@ -207,7 +197,6 @@ def search(
         results = searching.read_found(target)
     else:
         require_possible(config)
-        record = filled(RECORD, experiment=config.experiment) / "search.json"
         results = searching.search(
             config,
             store_folder(),
@@ -216,13 +205,12 @@ def search(
             jobs=jobs,
             only=only,
             minutes=minutes,
-            record=record if continue_record or is_asked_for() else None,
         )
     print("\n".join(searching.summary_lines(results)))
 
 
 def reproduce(snakemake: Sequence[str] = (), *, laid: ConfigFiles, cores: str = "all") -> int:
-    """Make every table, figure and claim of an experiment from nothing, by the workflow.
+    """Make every table and figure of an experiment from nothing, by the workflow.
 
     Args:
         laid: the config that the options describe
@@ -283,7 +271,7 @@ def _write_jobs_call() -> None:
 def compare(
     file: Sequence[NamedFile],
     *,
-    arena: str = "cross-needs",
+    arena: str = "needs",
     seeds: int = 5,
     against: Sequence[Method] = (),
     tune: bool = False,
@@ -296,7 +284,7 @@ def compare(
 
     Args:
         file: my_method.py, which defines METHODS; or a config file with plugins and methods
-        arena: cross-needs, cross-label-skew or views
+        arena: needs, label-skew or views
         seeds: how many of the record's
         against: rows of the record (default: all)
         tune: search for values first, as the rows' were found
@@ -309,8 +297,6 @@ def compare(
         fedsdg compare my_method.py --against ditto fedrep
     """
     require_writable(output or "compare", kind="folder")
-    from fedsdg.analysis.tables.render import to_text
-    from fedsdg.analysis.tables.standing import differences, places, standing_table
     from fedsdg.experiment import comparing
     from fedsdg.files import read_json
 
@@ -321,9 +307,8 @@ def compare(
     facts = {
         "paired": read_json(outcome.folder / "comparison.json")["paired"],
         "page": page.as_posix(),
-        "differences": [row for standing in outcome.standings for row in differences(standing)],
+        "ranking": [row for table in outcome.tables for row in plain_rows(table.numbers)],
     }
-    sentences = ([to_text(standing_table(one)), *places(one)] for one in outcome.standings)
-    answer(json, facts, chain.from_iterable(sentences))
+    answer(json, facts, [*(table.markdown() for table in outcome.tables), *outcome.sentences])
     if not json:
         print(f"the page: {page}", file=sys.stderr)

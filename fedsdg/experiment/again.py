@@ -6,6 +6,7 @@ that name the experiment are tried, and those are taken that give the very confi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,9 +41,8 @@ class Again:
 def again(experiment: str, runs: Sequence[Mapping[str, Any]], configs: Path) -> Again | None:
     """How to make these runs of an experiment again, by the config files in a folder.
 
-    ``runs`` have dataset, skew (with its scenario), method (its label), seed and config. Of several
-    configs the one is taken that gives most of them. None where no config of the folder names the
-    experiment.
+    ``runs`` are rows of runs.parquet. Of several configs the one is taken that gives most of them.
+    None where no config of the folder names the experiment.
     """
     best: tuple[int, Again] | None = None
     for file in _candidates(experiment, configs):
@@ -73,7 +73,7 @@ def _differs(config: Config, run: Mapping[str, Any]) -> list[str]:
     if not there or run["dataset"] not in config.datasets or run["seed"] not in config.seeds:
         return [f"the config's grid has no {run['method']} at {run['skew']}, seed {run['seed']}"]
     made = config.run(run["dataset"], run["skew"], labels[run["method"]], run["seed"])
-    return config_differences(made, run["config"])
+    return config_differences(made, json.loads(run["config"]))
 
 
 def _only(config: Config, runs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -31,8 +31,6 @@ from fedsdg.experiment.method_entries import (
     parse_training,
     with_tuned,
 )
-from fedsdg.experiment.primary import PrimaryComparison, parse_primary
-from fedsdg.experiment.roles import RolesConfig, parse_roles
 from fedsdg.experiment.run_config import RunConfig
 from fedsdg.experiment.scenarios import Scenario, parse_scenarios
 from fedsdg.experiment.search_section import parse_search
@@ -107,10 +105,6 @@ class Config:
     #: What is shown of the runs, by the names of fedsdg.analysis; None shows the usual.
     tables: tuple[str, ...] | None = None
     figures: tuple[str, ...] | None = None
-    #: What is compared with a verdict, named before anything is run.
-    primary: tuple[PrimaryComparison, ...] = ()
-    #: Who is the subject, who the baselines and the ceiling.
-    roles: RolesConfig = field(default_factory=RolesConfig)
     #: Data sets that the config describes itself, by name.
     own: Mapping[str, OwnData] = field(default_factory=dict)
     #: A sentence on what it is, said of one file; it changes nothing.
@@ -340,19 +334,9 @@ def parse_config(raw: Any) -> Config:
         trainable=TRAINABLE.check(given.get("trainable", "adapters"), "trainable"),
         tables=parse_pages(given, "tables"),
         figures=parse_pages(given, "figures"),
-        roles=parse_roles(given.get("roles"), labels),
         own=own,
         about=parse_text(given.get("about", ""), "about"),
     )
-    primary = parse_primary(
-        given.get("primary"),
-        labels,
-        config.settings,
-        config.datasets,
-        config.federation.clients,
-        config.roles.subject,
-    )
-    config = replace(config, primary=primary)
     for case in cases(config):
         check_consistency(case)
     return config

@@ -9,17 +9,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fedsdg.aggregation.rule_table import rules as aggregation_rules
-from fedsdg.analysis.plots import FIGURES, USUAL_FIGURES
-from fedsdg.analysis.tables import TABLES, USUAL_TABLES
+from fedsdg.analysis.figures import FIGURES
+from fedsdg.analysis.metrics import METRICS
+from fedsdg.analysis.render import USUAL
+from fedsdg.analysis.tables import TABLES
 from fedsdg.experiment.columns import declared_columns
 from fedsdg.experiment.record_page import record_page
 from fedsdg.experiment.reference import config_page, section_keys
-from fedsdg.experiment.roles import RolesConfig
 from fedsdg.experiment.schema import config_schema
 from fedsdg.files import PACKAGE, write_bytes
 from fedsdg.methods.describing import choice_rows, listed, rows
@@ -32,23 +32,27 @@ ROOT = PACKAGE.parent
 def documents() -> dict[str, str]:
     """The texts of all generated documents, by their places in a checkout."""
     methods, choices = rows(), choice_rows()
-    pages = {"tables": tuple(TABLES), "figures": tuple(FIGURES)}
-    usual = {"tables": USUAL_TABLES, "figures": USUAL_FIGURES}
+    pages = {
+        "tables": tuple(TABLES),
+        "figures": tuple(name for name in FIGURES if name != "regret"),  # of several experiments
+    }
     declarations = {
         "methods": listed(methods),
         **{table: listed(known) for table, known in choices.items()},
         "rules": list(aggregation_rules()),
         "pages": pages,
-        "usual_pages": usual,
+        "usual_pages": USUAL,
+        "metrics": list(METRICS),
         "keys": section_keys(),
         "columns": declared_columns(),
-        "usual_roles": asdict(RolesConfig()),
     }
     return {
         "fedsdg/declarations.json": _json(declarations),
-        "workflow/schemas/config.schema.json": _json(config_schema(methods, choices, pages)),
+        "workflow/schemas/config.schema.json": _json(
+            config_schema(methods, choices, pages, METRICS)
+        ),
         "docs/methods.md": method_page(methods),
-        "docs/config.md": config_page(choices, pages, usual),
+        "docs/config.md": config_page(choices, pages, USUAL),
         "docs/records.md": record_page(declared_columns()),
     }
 

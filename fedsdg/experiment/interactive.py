@@ -14,7 +14,6 @@ from typing import Any
 
 import pandas as pd
 
-from fedsdg.analysis.tables.standing import places, standing_table
 from fedsdg.experiment import comparing
 from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.machine.progress import round_progress
@@ -71,10 +70,10 @@ class Run(Records):
 
 @dataclass(frozen=True)
 class Comparison:
-    """A finished comparison: ``places`` in words, ``differences`` as a frame, the ``page``."""
+    """A finished comparison: ``places`` in words, ``ranking`` as a frame, the ``page``."""
 
     places: tuple[str, ...]
-    differences: pd.DataFrame
+    ranking: pd.DataFrame
     page: Path
     records: Records
 
@@ -127,7 +126,7 @@ def run(
 def compare(
     files: Names,
     *,
-    arena: str = "cross-needs",
+    arena: str = "needs",
     seeds: int = 5,
     against: Sequence[str] = (),
     tune: bool = False,
@@ -138,9 +137,9 @@ def compare(
     places_of = tuple(str(file) for file in _listed(files))
     request = comparing.Request(places_of, arena, seeds, tuple(against), tune, baselines_here)
     found = comparing.compare(request, store_folder(store), jobs=os.cpu_count() or 1)
-    tables = [standing_table(one).raw for one in found.standings]
+    tables = [table.numbers for table in found.tables]
     return Comparison(
-        tuple(sentence for one in found.standings for sentence in places(one)),
+        found.sentences,
         pd.concat(tables, ignore_index=True),
         found.folder / comparing.PAGE,
         Records(found.folder / "records"),

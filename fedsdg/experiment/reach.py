@@ -135,26 +135,13 @@ def reached(
 
 
 def code_of(*doors: str) -> str:
-    """The hash of all code that whoever imports these modules can reach, without its words.
-
-    ``package.*`` stands for all modules of a package, which may import each other by name.
-    """
-    roots = [(name,) for door in doors for name in _named(door)]
+    """The hash of all code that can be reached from modules, or ``module:name``, without words."""
+    roots = [tuple(door.split(":")) for door in doors]
     return _hash_of([one.digest for one in used_by(roots, OFFERED).values()])
 
 
 def _hash_of(digests: Iterable[str]) -> str:
     return hashlib.sha256("\0".join(sorted(digests)).encode()).hexdigest()
-
-
-def _named(door: str) -> list[str]:
-    package, star, _ = door.partition(".*")
-    if not star:
-        return [door]
-    inside = [name for name in _files() if name.rpartition(".")[0] == package]
-    if not inside:
-        raise ValueError(f"there is no package {package!r}")
-    return [package, *inside]
 
 
 def _given(conditions: Conditions) -> list[Any]:

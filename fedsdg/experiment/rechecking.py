@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fedsdg.analysis.summarise import Run, read_summary
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.loading import load_images
 from fedsdg.experiment.material import make_partition, prepare_material
-from fedsdg.experiment.replay import Agreement, replay
+from fedsdg.experiment.replay import Agreement, RecordedRun, recorded_runs, replay
 from fedsdg.files import sha256_json
 from fedsdg.files.places import ARENAS, RECORDS
 from fedsdg.models.backbones import load_backbone
 
 
-def sampled(runs: Sequence[Run], number: int, salt: str) -> list[Run]:
+def sampled(runs: Sequence[RecordedRun], number: int, salt: str) -> list[RecordedRun]:
     """So many of the runs: those whose folders, hashed together with ``salt``, come first.
 
     ``salt``, the hash of a commit, decides: nobody can choose, and every commit tries others.
@@ -34,13 +33,13 @@ def rechecked(root: Path, number: int | None, salt: str) -> Iterator[tuple[str, 
         folder = root / RECORDS / arena
         if not (folder / "runs.parquet").is_file():
             continue
-        done = [run for run in read_summary(folder) if run.row["status"] == "ok"]
+        done = recorded_runs(folder)
         config = load_config([root / file])
         for run in sampled(done, len(done) if number is None else number, salt):
             yield arena, _again(root, config, run)
 
 
-def _again(root: Path, config: Config, recorded: Run) -> Agreement:
+def _again(root: Path, config: Config, recorded: RecordedRun) -> Agreement:
     row = recorded.row
     try:
         method = config.method(row["method"])

@@ -29,15 +29,18 @@ A run leaves a folder, `results/runs/EXPERIMENT/DATA/clients~K/SKEW/METHOD/seed~
 | `trace.parquet` | losses and gates within rounds, where `training.trace_every` asks for them |
 | `models.safetensors` | the models, where `training.save` asks for them ([models.md](models.md)) |
 
-`fedsdg summarise` puts the runs of an experiment into five files in `results/summary/EXPERIMENT/`,
+`fedsdg summarise` puts the runs of an experiment into four files in `results/summary/EXPERIMENT/`,
 with the columns `experiment`, `dataset`, `clients`, `skew`, `method` and `seed` in front: `rounds`,
-`clients` and `timings` as below, `runs` (a row a run: the metrics of the last round, of the one
+`clients` and `timings` as below, and `runs` (a row a run: the metrics of the last round, of the one
 selected by validation and of the last quarter, with `last`, `selected` and `quarter` before their
-names) and `differences` (paired over seeds). Newer runs add to `runs` the sum of `personal_steps`;
-`gate_travel`, η_m × the local steps of a median client, where gates are learned; and `gates_a` and
-`gates_b`, the mean gates at the last evaluation of the clients that agree (all, where nobody
-differs) and that differ. The committed records in
-`results/reference/EXPERIMENT/` are these files.
+names). Beside them, `methods.json` has title and family of each method, and whether it leaves every
+client with a model of its own; `provenance.json` says where and when the runs were made. Tables and
+figures call `expected_accuracy` `accuracy`, `personal_accuracy` `accuracy_own_test`,
+`global_accuracy` `accuracy_shared`, and the last quarter `end`. Newer runs add to `runs` the sum of
+`personal_steps`; `gate_travel`, η_m × the local steps of a median client, where gates are learned;
+and `gates_a` and `gates_b`, the mean gates at the last evaluation of the clients that agree (all,
+where nobody differs) and that differ. The committed records in `results/reference/EXPERIMENT/` are
+these files.
 
 ```python
 import pandas as pd

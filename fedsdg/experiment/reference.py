@@ -14,7 +14,6 @@ from fedsdg.experiment.backbones.recipe import SOURCES
 from fedsdg.experiment.conditions import Conditions
 from fedsdg.experiment.config import SECONDS, TRAINABLE
 from fedsdg.experiment.method_entries import OVERRIDES
-from fedsdg.experiment.roles import RolesConfig
 from fedsdg.experiment.sections import (
     AdaptersConfig,
     FederationConfig,
@@ -31,7 +30,6 @@ SECTIONS = {
     "partition": PartitionSettings,
     "training": TrainingConfig,
     "adapters": AdaptersConfig,
-    "roles": RolesConfig,
     "conditions": Conditions,
 }
 #: Keys that name a row of a table, and the table.
@@ -92,6 +90,7 @@ def config_page(
         text += _section(f"### `source: {name}`", entry, choices)
     text += _ENTRY + "## Single keys\n\n" + _keys([TRAINABLE, SECONDS], choices)
     text += "## `tables`, `figures`\n\n" + _pages(pages, usual)
+    text += "\nA metric's own name stands for a table of its means, or a figure of them.\n"
     return text.rstrip("\n") + "\n"
 
 

@@ -12,12 +12,13 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
-from fedsdg.analysis.summarise import Run
 from fedsdg.data.partition_record import Partition
 from fedsdg.data.partition_spec import PartitionSettings
 from fedsdg.experiment.building import build
@@ -31,6 +32,8 @@ from fedsdg.experiment.sections import (
 )
 from fedsdg.federation.together import step_together
 from fedsdg.files import differences
+from fedsdg.files.places import run_below
+from fedsdg.files.records import read_parquet
 from fedsdg.methods.plugins import find_row
 from fedsdg.parts import declared, plain
 
@@ -40,12 +43,43 @@ ROUNDS = 5
 #: results/reference/rounding.json.
 SAME_LOSS = 1e-4
 
+#: Columns in front of every table of a record.
+IDENTITY = ["experiment", "dataset", "clients", "skew", "method", "seed"]
+
 _SECTIONS = {
     "federation": FederationConfig,
     "partition": PartitionSettings,
     "training": TrainingConfig,
     "adapters": AdaptersConfig,
 }
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """A run of a record: the folder of the record, and the run's row of runs.parquet."""
+
+    record: Path
+    row: Mapping[str, Any]
+
+    @property
+    def folder(self) -> str:
+        """The folder of the run below ``results/runs/{experiment}``."""
+        return run_below(self.row)
+
+    def table(self, name: str) -> pa.Table:
+        """Return the run's rows of ``rounds`` or ``clients``, without columns that it lacks."""
+        where = pc.field("seed") == self.row["seed"]
+        for key in ("dataset", "skew", "method"):
+            where &= pc.field(key) == self.row[key]
+        table = read_parquet(self.record / f"{name}.parquet", where=where)
+        table = table.drop_columns(IDENTITY)
+        return table.select([c for c in table.column_names if table[c].null_count < len(table)])
+
+
+def recorded_runs(record: Path) -> list[RecordedRun]:
+    """Return the runs of a record, or of a summary, that went well."""
+    rows = read_parquet(record / "runs.parquet").to_pylist()
+    return [RecordedRun(record, row) for row in rows if row["status"] == "ok"]
 
 
 @dataclass(frozen=True)
@@ -91,7 +125,7 @@ class Agreement:
 
 def replay(
     run: RunConfig,
-    recorded: Run,
+    recorded: RecordedRun,
     material: Material,
     partition: Partition,
     rounds: int = ROUNDS,
@@ -99,14 +133,9 @@ def replay(
     """Do the first ``rounds`` of a recorded run, as ``run`` describes it, and compare each number.
 
     What the run is made of (config, partition, backbone) is compared first; where it differs
-    nothing is trained. Raises ``ValueError`` for a run of the record that has no result.
+    nothing is trained.
     """
-    if recorded.row["status"] != "ok":
-        raise ValueError(
-            f"the record of {recorded.row['experiment']!r} has no result of {recorded.folder} "
-            f"({recorded.row['status']}); choose a run that it has"
-        )
-    config = json.loads(recorded.row["config"] or "{}")
+    config = json.loads(recorded.row["config"])
     found = config_differences(run, config)
     found += material_differences(recorded.row, material, partition)
     if found:
@@ -170,7 +199,7 @@ def material_differences(
 
 
 def compared(
-    recorded: Run,
+    recorded: RecordedRun,
     rounds_here: Iterable[Mapping[str, Any]],
     clients_here: Iterable[Mapping[str, Any]],
     rounds: int,

@@ -8,8 +8,7 @@ imports torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from fedsdg.data.datasets import DATASETS
 from fedsdg.data.partition_spec import PartitionSettings
@@ -19,7 +18,6 @@ from fedsdg.experiment.conditions import Conditions
 from fedsdg.experiment.config import SECONDS, TRAINABLE
 from fedsdg.experiment.declared_data import ALL
 from fedsdg.experiment.method_entries import OVERRIDES
-from fedsdg.experiment.roles import RolesConfig
 from fedsdg.experiment.sections import (
     AdaptersConfig,
     FederationConfig,
@@ -31,7 +29,6 @@ from fedsdg.experiment.undeclared import (
     NAME,
     OBJECT,
     OWN_DATA,
-    PRIMARY,
     REQUIRED,
     SCENARIO,
     SEARCH,
@@ -53,17 +50,19 @@ def config_schema(
     methods: Mapping[str, Row],
     choices: Mapping[str, Mapping[str, ChoiceRow]],
     pages: Mapping[str, Sequence[str]],
+    metrics: Iterable[str],
 ) -> Schema:
     """The schema of the whole config, closed: an unknown key, method or data set is an error.
 
     ``methods``: the rows of the table; ``choices``: those of "optimisers", "losses" and "attacks";
-    ``pages``: the names of all "tables" and "figures".
+    ``pages``: the names of all "tables" and "figures"; ``metrics``: those of all metrics.
     """
     federation, training = _section(FederationConfig), _section(TrainingConfig)
     clients = federation["properties"]["clients"]
     federation["properties"]["clients"] = text_or({"const": ALL}, clients)
     for key, (_, table) in CHOICES.items():
         training["properties"][key] = text_or(NAME, _typed(choices[table], {"type": NAME}))
+    shown = {key: [*dict.fromkeys([*names, *metrics])] for key, names in pages.items()}
     overrides = {key: training["properties"][key] for key in OVERRIDES}
     entry = text_or(NAME, _typed(methods, {"type": NAME, "name": NAME, **overrides}))
     definitions = {
@@ -92,13 +91,8 @@ def config_schema(
         "methods": {**LIST, "items": entry},
         "tuned": {"type": ["string", "array", "null"], "items": TEXT},
         "plugins": {"type": "array", "uniqueItems": True, "items": TEXT},
-        **{
-            key: {"type": "array", "uniqueItems": True, "items": {"enum": list(names)}}
-            for key, names in pages.items()
-        },
+        **{key: {"type": "array", "uniqueItems": True, "items": NAME} for key in pages},
         "checkpoint_seconds": value_of(SECONDS),
-        "roles": or_null(_section(RolesConfig)),
-        "primary": {"type": "array", "items": PRIMARY},
         "search": SEARCH,
     }
     return {
@@ -107,7 +101,7 @@ def config_schema(
         **closed(properties, REQUIRED),
         # Where there are plugins, names may be theirs, which `fedsdg` alone knows.
         "if": {"required": ["plugins"], "properties": {"plugins": {"minItems": 1}}},
-        "else": _without_plugins(methods, choices["attacks"]),
+        "else": _without_plugins(methods, choices["attacks"], shown),
     }
 
 
@@ -176,10 +170,14 @@ def _conditions(attacks: Mapping[str, ChoiceRow]) -> Schema:
     return closed({name: or_null(one) for name, one in found.items()})
 
 
-def _without_plugins(methods: Mapping[str, Row], attacks: Mapping[str, ChoiceRow]) -> Schema:
-    """What names may be where none can be a plugin's."""
+def _without_plugins(
+    methods: Mapping[str, Row],
+    attacks: Mapping[str, ChoiceRow],
+    shown: Mapping[str, Sequence[str]],
+) -> Schema:
+    """What names may be where none can be a plugin's; ``shown``: tables and figures."""
 
-    def one_of(names: Mapping[str, Any]) -> Schema:
+    def one_of(names: Iterable[str]) -> Schema:
         return {"enum": list(names)}
 
     kind = {"properties": {"type": one_of(methods)}}
@@ -188,6 +186,7 @@ def _without_plugins(methods: Mapping[str, Row], attacks: Mapping[str, ChoiceRow
         "properties": {
             "methods": {"items": text_or(one_of(methods), kind)},
             "datasets": {"items": text_or(one_of(DATASETS), {})},
+            **{key: {"items": one_of(names)} for key, names in shown.items()},
             "conditions": attacked,
             "scenarios": {"additionalProperties": {"properties": {"conditions": attacked}}},
         }

@@ -10,7 +10,6 @@ from typing import Any
 
 from fedsdg.data.own_data import DUPLICATES, FIT, RESIZE
 from fedsdg.experiment.config_values import SKEW
-from fedsdg.experiment.primary import CELL, KINDS
 from fedsdg.experiment.search_space import TWO_STAGE
 
 Schema = dict[str, Any]
@@ -21,9 +20,6 @@ SCENARIO: Schema = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._~-]*$"
 TEXT: Schema = {"type": "string", "minLength": 1}
 COUNT: Schema = {"type": "integer", "minimum": 1}
 FROM_ZERO: Schema = {"type": "integer", "minimum": 0}
-SHARE: Schema = {"type": "number", "minimum": 0, "maximum": 1}
-WEIGHT: Schema = {"type": "number", "minimum": 0}
-RATE: Schema = {"type": "number", "exclusiveMinimum": 0}
 OBJECT: Schema = {"type": "object"}
 
 
@@ -59,7 +55,6 @@ SEEDS: Schema = {**LIST, "items": FROM_ZERO}
 # Texts, not numbers: 1 and 1.0 would be two jobs, 0.1 and 0.10 one. α = 0 is no concentration.
 _SKEW = f"^(?!dirichlet~[0.]*$)({SKEW.pattern})$"
 SKEWS: Schema = {**LIST, "items": {"type": "string", "pattern": _SKEW}}
-STATISTICS: Schema = {"type": "array", "minItems": 1, "maxItems": 3, "items": {"type": "number"}}
 
 #: One's own images: parquet files or images in a folder, or a set of the hub.
 OWN_DATA = closed(
@@ -74,20 +69,6 @@ OWN_DATA = closed(
         "duplicates": {"enum": list(DUPLICATES)},
     },
     ["name"],
-)
-
-PRIMARY = closed(
-    {
-        **dict.fromkeys(("id", "subject", "dataset"), NAME),
-        "rival": text_or(NAME, {**LIST, "items": NAME}),
-        "metric": {"type": "string"},
-        "cell": {"type": "string"},
-        "kind": {"enum": list(KINDS)},
-        "margin": {"type": "number", "exclusiveMinimum": 0, "maximum": 100},
-        "cells": {**LIST, "items": {"type": "string", "pattern": f"^{CELL}$"}},
-        "seeds": SEEDS,
-    },
-    ["id", "rival"],
 )
 
 _AXES: Schema = {"type": "object", "minProperties": 1}

@@ -3,9 +3,9 @@
 ``make documents`` writes ``fedsdg/declarations.json`` from the parts. "methods", "optimisers",
 "losses" and "attacks" are lists of rows, for the keys of a JSON file are sorted and rows are not;
 "rules" has the names that ``aggregate`` takes, "pages" those of all tables and figures,
-"usual_pages" of those that are made where a config says nothing, "usual_roles" says who is then the
-subject, "keys" has those of each section of the config, and "columns" those of the records that not
-every run has.
+"usual_pages" of those that are made where a config says nothing, "metrics" those of all metrics,
+"keys" has those of each section of the config, and "columns" those of the records that not every
+run has.
 """
 
 from __future__ import annotations

@@ -31,12 +31,10 @@ ANY_RUN = re.sub(r"{\w+}", "*", RUN_BELOW)
 PARTITION = f"results/partitions/{DIVISION}"
 BACKBONE = "results/backbones/{backbone}.safetensors"
 RUNS = "results/runs/{experiment}"
-CELL = f"{RUNS}/{CELL_BELOW}"
 RUN = f"{RUNS}/{RUN_BELOW}"
 SUMMARY = "results/summary/{experiment}"
 TABLE = "results/tables/{experiment}/{table}"
 FIGURE = "results/figures/{experiment}/{figure}"
-CLAIMS = "results/claims/{experiment}"
 SEARCH = "results/search/{experiment}.json"
 #: In a summary: that no run failed, written last of all.
 VERIFIED = f"{SUMMARY}/verified.txt"
@@ -54,6 +52,8 @@ ARENAS = {
 }
 #: Those of the cross, in which every method is tuned for itself; `views` is not complete there.
 CROSS = ("cross-needs", "cross-label-skew")
+#: What documents call them.
+SHORT_NAMES = {"needs": "cross-needs", "label-skew": "cross-label-skew"}
 
 #: The files of a run, the hashes of the others last of all.
 RUN_FILES = (
@@ -64,12 +64,10 @@ RUN_FILES = (
     "timings.parquet",
     HASHES,
 )
-#: The tables of a summary, the comparisons that its config named beforehand, and who is who.
-SUMMARY_TABLES = ("runs", "rounds", "clients", "timings", "differences")
-NAMED = "primary.json"
-ROLES = "roles.json"
-TABLE_FORMATS = ("csv", "md", "tex")
-FIGURE_FORMATS = ("pdf", "svg", "png", "json")
+#: The tables of a summary, and the facts on its methods.
+SUMMARY_TABLES = ("runs", "rounds", "clients", "timings")
+METHODS = "methods.json"
+FIGURE_FORMATS = ("pdf", "svg", "png", "csv", "json")
 
 
 def filled(pattern: str, **names: Any) -> Path:

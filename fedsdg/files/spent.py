@@ -20,13 +20,13 @@ PARTS = {
     "run": STARTING,
     "pretrain": "backbone",
     "partition": "partitions",
-    **dict.fromkeys(("summarise", "render", "agree"), "tables, figures and claims"),
+    **dict.fromkeys(("summarise", "render"), "tables and figures"),
     "check": "checks",
     "report": "reports",
     "snakemake": SNAKEMAKE,
 }
 #: Commands that Snakemake does not call; ``reproduce`` is the process of Snakemake itself.
-APART = ("snakemake", "report", "agree", "reproduce")
+APART = ("snakemake", "report", "reproduce")
 
 
 def spent(text: str) -> dict[str, float]:

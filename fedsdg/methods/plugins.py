@@ -2,11 +2,11 @@
 
 A plugin is a Python file that defines ``METHODS = {name: Method(...)}``, or ``OPTIMISERS``,
 ``LOSSES`` or ``ATTACKS = {name: Choice(...)}``, or ``DATASETS = {name: load}``, where ``load()``
-gives an ``ImageData``; or an entry point of the group ``fedsdg.methods`` that refers to such a
-module, or to a mapping of methods. A config lists the plugins that it needs, so that what is
-installed beside changes no experiment. The hash of a plugin's source, with that of the modules
-beside it that it imports, belongs to the runs that use its rows: edited, they are new runs. Of a
-data set its images count.
+gives an ``ImageData``, or declares metrics with ``fedsdg.analysis.metric``; or an entry point of
+the group ``fedsdg.methods`` that refers to such a module, or to a mapping of methods. A config
+lists the plugins that it needs, so that what is installed beside changes no experiment. The hash of
+a plugin's source, with that of the modules beside it that it imports, belongs to the runs that use
+its rows: edited, they are new runs. Of a data set its images count.
 
 Rows are asked for in two forms: described (``Row``, ``ChoiceRow``), for whoever checks or lists
 them, and as real parts, for a run. The package's own are described by a file, without torch; a
@@ -261,12 +261,17 @@ def contents(plugin: Plugin) -> Mapping[str, Mapping[str, Any]]:
             if table == "DATASETS":
                 _require_place(name, plugin)
         found[table] = MappingProxyType(dict(rows))
-    if not any(found.values()):
+    if not any(found.values()) and not any(map(_of_analysis, given.values())):
         raise ValueError(
             f"the plugin {plugin.place} defines no methods; write METHODS = {{'name': Method(...)}}"
-            ", or one of OPTIMISERS, LOSSES, ATTACKS, DATASETS"
+            ", or one of OPTIMISERS, LOSSES, ATTACKS, DATASETS, or a metric"
         )
     return MappingProxyType(found)
+
+
+def _of_analysis(value: Any) -> bool:
+    """Whether a plugin took this from ``fedsdg.analysis``, where metrics are declared."""
+    return str(getattr(value, "__module__", "")).startswith("fedsdg.analysis")
 
 
 def _is_row(row: Any, table: str) -> bool:

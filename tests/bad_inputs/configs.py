@@ -128,8 +128,6 @@ def drawn(rng):
         }  # fmt: skip
     if rng.random() < 0.1:
         raw["datasets"] = [{"name": "pets", "folder": "pets", "label": "kind", "size": 32}]
-    if rng.random() < 0.1:
-        raw["primary"] = [{"id": "one", "subject": "fedsdg", "rival": "fedavg"}]
     return raw
 
 

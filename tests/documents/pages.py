@@ -101,7 +101,7 @@ def small_config(name: str) -> str:
     for backbone in raw["backbones"].values():
         backbone |= {"images": 400, "held_out": 100, "epochs": 1, "depth": 2, "batch_size": 128}
     raw["federation"]["rounds"] = 2
-    raw |= {"tables": ["main"], "figures": ["convergence"]}
+    raw |= {"tables": ["main"], "figures": ["partition"]}
     if name == "config":
         raw |= {"methods": ["fedavg", "fedsdg"], "seeds": [0]}
         raw["partition"]["min_samples"] = 5

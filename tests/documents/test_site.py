@@ -96,15 +96,14 @@ def test_a_method_has_a_page_with_all_that_it_declares(site, name):
 
 
 @pytest.mark.parametrize("arena", ARENAS)
-def test_methods_of_an_arena_have_its_curve_and_no_others(site, arena):
+def test_methods_of_an_arena_have_its_line_and_no_others(site, arena):
     runs = pd.read_parquet(
         ROOT / "results/reference" / arena / "runs.parquet", columns=["method", "type"]
     )
     there = set(runs["method"]) | set(runs["type"])
-    title = re.compile(rf"<text[^>]*>{arena}(?:: [^<]+)?</text>")
     pages = {name: (site / f"methods/{name}.html").read_text("utf-8") for name in methods()}
-    drawn = {name for name, text in pages.items() if title.search(text)}
-    assert drawn == there & set(methods())
+    listed = {name for name, text in pages.items() if f"reference/{arena}/main.html" in text}
+    assert listed == there & set(methods())
 
 
 def test_the_picture_says_the_bytes_of_the_record(site):
@@ -118,11 +117,8 @@ def test_the_picture_says_the_bytes_of_the_record(site):
 
 def test_what_lies_outside_the_folder_of_pages_is_on_the_site(site):
     groups = words(site / "repository/results/reference/cross-needs/groups.html")
-    assert "clients that agree with the common labels and images (A)" in groups
+    assert "clients that agree (A)" in groups
     assert "experiment: cross-needs" in words(site / "repository/config/cross-needs.yaml.html")
-    claims = (site / "repository/results/reference/cross-needs/claims.html").read_text("utf-8")
-    named = json.loads((ROOT / "results/reference/cross-needs/primary.json").read_text())
-    assert named and all(f'id="{one["id"]}"' in claims for one in named)
 
 
 def test_a_link_that_leads_nowhere_ends_the_build(tmp_path):

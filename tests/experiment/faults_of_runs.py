@@ -21,8 +21,7 @@ from pathlib import Path
 import matplotlib.pyplot  # noqa: F401
 import yaml
 
-import fedsdg.analysis.plots
-import fedsdg.analysis.tables  # noqa: F401
+import fedsdg.analysis.render  # noqa: F401
 from fedsdg.cli import main
 from fedsdg.experiment import resuming
 from fedsdg.experiment.config import parse_config
@@ -51,7 +50,7 @@ raw["adapters"] |= {"rank": 2, "alpha": 4}
 raw["backbones"]["letters"] |= {"dim": 8, "depth": 1, "heads": 2, "images": 200, "epochs": 1}
 raw["backbones"]["letters"] |= {"held_out": 50, "batch_size": 64}
 raw |= {"experiment": "killed", "skews": [SKEW], "seeds": [0], "methods": METHODS}
-raw |= {"tables": ["main"], "figures": ["convergence"], "checkpoint_seconds": CHECKPOINT_SECONDS}
+raw |= {"tables": ["main"], "figures": ["progress"], "checkpoint_seconds": CHECKPOINT_SECONDS}
 del raw["search"]
 config = parse_config(raw)
 # Reading the code for its hash takes as long as many rounds; once here, as the imports are, else

@@ -1,16 +1,15 @@
 """The files and words that make runs of a record again."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 
-from fedsdg.analysis.summary import Summary
 from fedsdg.experiment.again import again
 from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.grid.runs import grid_runs
+from fedsdg.experiment.replay import recorded_runs
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "config"
@@ -18,12 +17,8 @@ CONFIGS = ROOT / "config"
 
 def runs_of(experiment, **wanted):
     """Runs of a record that went well, with their configs read."""
-    found = Summary(ROOT / "results/reference" / experiment).runs
-    return [
-        {**run, "config": json.loads(run["config"])}
-        for run in found
-        if run["status"] == "ok" and all(run[name] in known for name, known in wanted.items())
-    ]
+    found = [run.row for run in recorded_runs(ROOT / "results/reference" / experiment)]
+    return [run for run in found if all(run[name] in known for name, known in wanted.items())]
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from fedsdg.aggregation.rules.focus import Focus
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.rules.screened import Screened
-from fedsdg.analysis.summarise import IDENTITY_SCHEMA
 from fedsdg.experiment.columns import declared_columns, gathered
+from fedsdg.experiment.replay import IDENTITY
 from fedsdg.files.columns import Column, columns_of
 from fedsdg.files.records import CLIENTS_SCHEMA, ROUNDS_SCHEMA, more, recorded_diagnostics
 
@@ -23,7 +23,7 @@ def test_every_column_of_every_record_is_declared():
         known = more(name)
         for file in RECORDED:
             for field in pq.read_schema(file.with_name(f"{name}.parquet")):
-                if field.name not in (*IDENTITY_SCHEMA.names, *schema.names):
+                if field.name not in (*IDENTITY, *schema.names):
                     declared = known.field(field.name).type
                     assert str(field.type).replace("element", "item") == str(declared), field.name
 

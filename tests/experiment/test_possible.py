@@ -15,7 +15,6 @@ DEFAULT = Path(__file__).parents[2] / "config" / "config.yaml"
 @pytest.fixture
 def raw():
     given = yaml.safe_load(DEFAULT.read_text())
-    given.pop("primary", None)
     return given | {"search": {}}
 
 

@@ -148,14 +148,14 @@ def test_an_edited_rule_is_reached_by_its_methods_alone(package):
 def test_another_release_and_doors_for_notebooks_change_no_run(package):
     """What the package as a whole offers is reached by nothing, and leads nowhere."""
     before = hashes()
-    rules = reach.code_of("fedsdg.analysis.summarise")
+    rules = reach.code_of("fedsdg.analysis.gather")
     replaced(package / "__init__.py", "__version__ = ", "__version__ = 'later than ' + ")
     append(package / "__init__.py", "def run():\n    from fedsdg.cli import main\n")
     assert changed(before) == set()
-    assert reach.code_of("fedsdg.analysis.summarise") == rules
-    edit(package / "analysis/summarise.py")
+    assert reach.code_of("fedsdg.analysis.gather") == rules
+    edit(package / "analysis/gather.py")
     forget()
-    assert reach.code_of("fedsdg.analysis.summarise") != rules
+    assert reach.code_of("fedsdg.analysis.gather") != rules
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_what_a_module_executes_beside_its_definitions_is_reached_with_them(pack
     [
         "experiment/grid/runs.py",
         "cli/training.py",
-        "analysis/summarise.py",
+        "analysis/gather.py",
         "methods/plugins.py",
         "methods/declared.py",
         "experiment/conditions.py",

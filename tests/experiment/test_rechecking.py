@@ -8,9 +8,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from fedsdg.analysis.record import write_record_hashes
-from fedsdg.analysis.summarise import read_summary
 from fedsdg.experiment.rechecking import rechecked, sampled
+from fedsdg.experiment.replay import recorded_runs
+from fedsdg.files import write_hashes
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,7 +24,7 @@ def alone(tmp_path):
 
 
 def test_the_commit_alone_says_which_runs_are_done_again():
-    runs = read_summary(ROOT / "results/reference/cross-label-skew")
+    runs = recorded_runs(ROOT / "results/reference/cross-label-skew")
     one, other = sampled(runs, 5, "a1b2"), sampled(runs, 5, "c3d4")
     assert [run.folder for run in sampled(runs[::-1], 5, "a1b2")] == [run.folder for run in one]
     assert {run.folder for run in one} != {run.folder for run in other}
@@ -40,7 +40,7 @@ def test_a_published_run_is_paired_and_a_changed_record_is_not(alone):
     moved = pc.add(table["train_loss"], pa.scalar(0.01))
     at = table.column_names.index("train_loss")
     pq.write_table(table.set_column(at, table.schema.field(at), moved), file)
-    write_record_hashes(file.parent)
+    write_hashes(file.parent, [one.name for one in file.parent.glob("*.parquet")])
     ((_, changed),) = rechecked(alone, 1, "a1b2")
     assert changed.run == found.run and changed.paired is None
     assert "the training losses differ by 1.0e-02" in changed.sentence

@@ -13,19 +13,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
 
-from fedsdg.analysis import names, tables
-from fedsdg.analysis.names import learn_titles, method_title
-from fedsdg.analysis.summarise import summarise
+from fedsdg.analysis.records import Record
+from fedsdg.analysis.tables import TABLES
 from fedsdg.cli import main
 from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.loading import load_images
+from fedsdg.experiment.method_facts import method_facts
+from fedsdg.experiment.summary import write_summary
 from fedsdg.federation.evaluation import losses
+from fedsdg.methods.declared import Row
 from fedsdg.methods.plugins import contents, find_plugin
 
 CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
@@ -97,6 +100,18 @@ def scores(updates, own):
     lengths = updates.norm(dim=1) * own.norm()
     return (updates @ own / lengths).clamp_min(0)
 """
+
+#: A plugin with nothing but a metric, and a config of the default's own parts that shows it.
+SPREAD = """
+from fedsdg.analysis import metric
+
+
+@metric("largest update", table="rounds", reads="update_norm_max")
+def spread(rows):
+    return rows["update_norm_max"].mean()
+"""
+PLAIN = {"datasets": ["digits"], "methods": ["fedavg"], "conditions": {}}
+PLAIN |= {"trainable": "full", "tables": ["spread"], "figures": ["spread"], "search": {}}
 
 
 @pytest.fixture
@@ -208,10 +223,9 @@ def test_method_attack_and_data_of_a_plugin_run_and_are_called_by_their_titles(p
         assert np.allclose(cohort["weight"], cohort["trust"] / cohort["trust"].sum())
     assert "unsaid" not in clients, "what no column declares is not recorded"
     assert shares.dataset == "stripes"
-    summarise("results/runs/trusted", "summary", config.run_folders())
-    tables.write_table(Path("summary"), "main", Path("main"))
+    write_summary(Path("results/runs/trusted"), Path("summary"), config)
     assert "trust" in pq.read_schema("summary/clients.parquet").names
-    text = Path("main.md").read_text()
+    text = TABLES["main"](Record("summary")).markdown()
     assert "| FLTrust" in text and "fltrust" not in text
     result = json.loads((folder / "result.json").read_text())
     assert result["attack_title"] == "Negative ones"
@@ -219,16 +233,29 @@ def test_method_attack_and_data_of_a_plugin_run_and_are_called_by_their_titles(p
     assert attack["plugin"]["name"] == "fltrust.py" and attack["scale"] == 2
 
 
-def test_titles_are_those_of_the_runs_of_all_summaries_that_are_open(monkeypatch):
-    monkeypatch.setattr(names, "_LEARNED", {"method": {}, "attack": {}})
-    own = {"result": json.dumps({"method": "mine", "title": "Mine, of course"}), "config": "{}"}
-    learn_titles([own])
-    assert method_title("mine") == "Mine, of course"
-    assert method_title("mine-softly") == "Mine, of course (softly)"
-    assert method_title("krum") == "Krum"
-    learn_titles([{"result": json.dumps({"method": "krum", "title": "Not Krum"})}])
-    assert method_title("krum") == "Krum", "a method of the table keeps its title"
-    assert method_title("mine") == "Mine, of course", "another record takes nothing away"
+def test_a_method_of_a_plugin_has_its_own_title_and_stands_last():
+    row = Row("Mine,\n of course", personalisation="Own")
+    facts = [method_facts(label, "mine", row, {}) for label in ("mine", "mine-softly", "other")]
+    titles = [one["title"] for one in facts]
+    assert titles == ["Mine, of course", "Mine, of course (softly)", "other"]
+    assert all(one["personal"] and not one["oracle"] for one in facts)
+    krum = method_facts("krum-2", "krum", Row("Krum", rule="Krum"), {})
+    assert krum["title"] == "Krum (2)" and not krum["personal"]
+    assert krum["order"] < facts[0]["order"] < facts[1]["order"]
+
+
+@pytest.mark.slow
+def test_a_metric_of_ones_own_gets_a_table_and_a_figure(place):
+    """A plugin that brings a metric alone, and a config that names it among tables and figures."""
+    Path("spread.py").write_text(SPREAD)
+    Path("tiny.yaml").write_text(yaml.safe_dump(raw(plugins=["spread.py"], **PLAIN)))
+    assert main(["run", "--grid", "tiny.yaml"]) == 0
+    experiment = raw()["experiment"]
+    table = pd.read_csv(f"results/tables/{experiment}/spread.csv")
+    assert set(table["metric"]) == {"spread"} and set(table["method"]) == {"fedavg"}
+    rounds = pd.read_parquet(f"results/summary/{experiment}/rounds.parquet")
+    assert table["mean"][0] == pytest.approx(rounds["update_norm_max"].mean(), rel=1e-5)
+    assert Path(f"results/figures/{experiment}/spread.svg").is_file()
 
 
 def test_siblings_belong_to_the_plugin_and_to_nobody_else(place):

@@ -66,10 +66,7 @@ for name in given[""] if command == "render" else []:
     kind, _, page = name.rpartition(":")
     tables = {{"table": [f"{{output}}/{{page}}"], "": [f"{{output}}/{{page}}"]}}.get(kind, [])
     drawn = {{"figure": [f"{{figures[0]}}/{{page}}"], "": [f"{{output}}/roofline"]}}.get(kind, [])
-    if name == "claims":
-        tables, drawn = [], []
-        files["render"] += [f"{{given['claims'][0]}}.{{suffix}}" for suffix in ("md", "json")]
-    for stems, suffixes in ((tables, "csv md tex"), (drawn, "pdf svg png json")):
+    for stems, suffixes in ((tables, "csv md tex"), (drawn, "pdf svg png csv json")):
         files["render"] += [f"{{s}}.{{suffix}}" for s in stems for suffix in suffixes.split()]
 for file in map(pathlib.Path, files[command]):
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -84,9 +81,8 @@ RECORDS = (
     "SHA256SUMS",
 )
 SUMMARY = (
-    *(f"{name}.parquet" for name in ("runs", "rounds", "clients", "timings", "differences")),
-    "primary.json",
-    "roles.json",
+    *(f"{name}.parquet" for name in ("runs", "rounds", "clients", "timings")),
+    "methods.json",
 )
 # Rules that only name what is wanted, and the last line of the table of jobs.
 TARGETS = ("all", "runs", "tables", "figures", "performance", "total")

@@ -15,6 +15,7 @@ import torch
 import yaml
 
 from fedsdg.aggregation.types import Context
+from fedsdg.analysis.metrics import METRICS
 from fedsdg.experiment.method_entries import method_entry
 from fedsdg.methods.plugins import OfferedData, contents, described, find_plugin
 from fedsdg.parts import Range
@@ -54,6 +55,7 @@ def test_all_examples_together_are_one_plugin(tmp_path):
         "DATASETS": ["checks"],
     }
     assert OfferedData("checks", plugin).load().images.shape == (400, 8, 8)
+    assert METRICS["largest_update"].columns == ("round", "update_norm_max")
     stated = {
         name: {key: (one.default, one.range, bool(one.meaning)) for key, one in known.items()}
         for table in ("METHODS", "OPTIMISERS", "ATTACKS")
@@ -135,7 +137,7 @@ def followed(check_out, tmp_path_factory):
     raw = yaml.safe_load(smoke.read_text())
     raw["backbones"]["letters-small"] |= {"images": 400, "held_out": 100, "epochs": 1}
     raw["federation"]["rounds"] = 2
-    smoke.write_text(yaml.safe_dump(raw | {"tables": ["main"], "figures": ["convergence"]}))
+    smoke.write_text(yaml.safe_dump(raw | {"tables": ["main"], "figures": ["partition"]}))
     environment = {k: v for k, v in os.environ.items() if not k.startswith("FEDSDG_")}
     places = (project.commands, Path(sys.executable).parent, environment["PATH"])
     environment["PATH"] = os.pathsep.join(map(str, places))
@@ -176,7 +178,7 @@ def test_all_that_is_asked_of_its_parts_holds(followed):
 def test_the_table_has_a_row_for_every_entry(followed):
     table = (followed.folder / TABLE).read_text(encoding="utf-8")
     first = re.findall(r"^\| \**([^|*]+?)\** +\|", table, re.MULTILINE)
-    assert first[-3:] == ["FedAvg (samples)", "clipped-half", "Clipped mean, pulled"]
+    assert first[-3:] == ["FedAvg (samples)", "Clipped mean, pulled", "clipped-half"]
     assert (followed.folder / "results/summary/clipped/verified.txt").exists()
 
 

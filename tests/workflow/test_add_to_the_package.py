@@ -248,7 +248,7 @@ def read_rows(results, method, column=None):
 def test_runs_tables_and_figures_show_them(copy):
     settings = [
         "experiment=added", "trainable=full", "methods=[fedavg, cut-mean, ridge]", "seeds=[0]",
-        "skews=[iid]", "tables=[main]", "figures=[convergence]", "federation.rounds=1",
+        "skews=[iid]", "tables=[main]", "figures=[accuracy]", "federation.rounds=1",
         "conditions={attack: {type: flat, share: 0.2}, dim: {light: 0.25}}",
         "federation.global_images=100",
     ]  # fmt: skip
@@ -261,11 +261,8 @@ def test_runs_tables_and_figures_show_them(copy):
     assert "kept" not in read_rows(results, "fedavg"), "a column of those that fill it"
     table = (results / "tables/added/main.md").read_text()
     assert "Cut mean" in table and "Ridge" in table
-    drawn = json.loads((results / "figures/added/convergence.json").read_text())
-    assert (
-        "Cut mean" in json.dumps(drawn)
-        or "Cut mean" in (results / "figures/added/convergence.svg").read_text()
-    )
+    drawn = (results / "figures/added/accuracy.csv").read_text()
+    assert "cut-mean" in drawn and "ridge" in drawn
     (one,) = (results / "runs/added").rglob("ridge/seed~0/result.json")
     config = json.loads(one.read_text())["config"]
     assert config["parameters"] == {"weights": "samples", "rho": 0.5}

@@ -41,7 +41,7 @@ def test_everything_lies_apart_from_what_is_compared_byte_by_byte(measured_once)
     made = {file for file in (measured_once.folder / "results").rglob("*") if file.is_file()}
     names = {str(file.relative_to(measured_once.folder)) for file in made}
     found = {n for n in names if "roofline" in n or "kernels." in n or "aggregation.json" in n}
-    assert len(found) == 8
+    assert len(found) == 9
     assert all(name.startswith("results/performance/short/") for name in found)
 
 
@@ -50,7 +50,7 @@ def test_everything_lies_apart_from_what_is_compared_byte_by_byte(measured_once)
     ("files", "expected"),
     [
         (
-            ("fedsdg/analysis/plots/roofline.py", "fedsdg/federation/rounds.py"),
+            ("fedsdg/analysis/speed.py", "fedsdg/federation/rounds.py"),
             {"report_kernels": 1},
         ),
         (("fedsdg/aggregation/engines/statistics.py",), BOTH),

@@ -12,12 +12,8 @@ from pathlib import Path
 import matplotlib
 import pytest
 
-from fedsdg.analysis import plots
-from fedsdg.analysis.plots import USUAL_FIGURES
-from fedsdg.analysis.regret import write_across
-from fedsdg.analysis.summary import Summary
-from fedsdg.analysis.tables import USUAL_TABLES
-from fedsdg.analysis.verify import record_faults
+from fedsdg.analysis.records import Record
+from fedsdg.analysis.render import write_regret, write_shown
 from fedsdg.files import HASHES
 from fedsdg.files.places import CROSS
 
@@ -25,18 +21,18 @@ ROOT = Path(__file__).resolve().parents[2]
 RECORDED = sorted(file.parent.name for file in ROOT.glob("results/reference/*/runs.parquet"))
 
 
-def pages(kind: str, usual: tuple[str, ...]) -> list[tuple[str, str]]:
+def pages(kind: str) -> list[tuple[str, str]]:
     """(experiment, name) of the published tables or figures."""
-    listed = []
-    for experiment in RECORDED:
-        file = ROOT / "results/reference" / experiment / "pages.json"
-        named = json.loads(file.read_text()) if file.exists() else {}
-        listed += [(experiment, name) for name in named.get(kind, usual)]
-    return listed
+    return [
+        (experiment, name)
+        for experiment in RECORDED
+        for name in json.loads(
+            (ROOT / "results/reference" / experiment / "pages.json").read_text()
+        )[kind]
+    ]
 
 
-FIGURES = pages("figures", USUAL_FIGURES)
-TABLES = pages("tables", USUAL_TABLES)
+FIGURES = pages("figures")
 AGAIN = {**{f"render_record_{experiment}": 1 for experiment in RECORDED}, "compare_arenas": 1}
 
 
@@ -104,23 +100,12 @@ def test_what_is_computed_here_comes_from_here(clone):
     assert smoke["train_grid"] == 1 and not set(smoke) & set(AGAIN)
 
 
-def draw(experiment: str, name: str, folder: Path) -> None:
-    """A figure of a record, as the workflow's rule does it, below a folder."""
-    record = Path("results/reference", experiment)
-    partitions = sorted((record / "partitions").rglob("*.parquet"))
-    plots.write_figure(record, name, folder / "paper_figures" / experiment / name, partitions)
-
-
 def files_of(kind: str, experiment: str, name: str) -> list[str]:
     """The files that git keeps of a page."""
-    if kind == "arenas":
-        return [
-            *files_of("tables", experiment, "regret"),
-            *files_of("figures", experiment, "regret"),
-        ]
     if kind == "tables":
         return [f"results/reference/{experiment}/{name}.{suffix}" for suffix in ("csv", "md")]
-    return [f"paper_figures/{experiment}/{name}.{suffix}" for suffix in ("pdf", "png", "json")]
+    suffixes = ("pdf", "png", "csv", "json")
+    return [f"paper_figures/{experiment}/{name}.{suffix}" for suffix in suffixes]
 
 
 def assert_drawn_as_committed(figures: list[tuple[str, str]], folder: Path) -> None:
@@ -130,7 +115,7 @@ def assert_drawn_as_committed(figures: list[tuple[str, str]], folder: Path) -> N
     """
     changed = []
     for page in figures:
-        *pictures, sidecar = files_of("figures", *page)
+        *pictures, _, sidecar = files_of("figures", *page)
         inputs = [json.loads((at / sidecar).read_text())["inputs"] for at in (ROOT, folder)]
         changed += [sidecar] if inputs[0] != inputs[1] else []
         if same_kind_of_machine(page[0]):
@@ -146,11 +131,10 @@ def assert_drawn_as_committed(figures: list[tuple[str, str]], folder: Path) -> N
 @pytest.mark.parametrize("experiment", RECORDED)
 def test_every_figure_is_drawn_again_as_it_is_committed(experiment, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    if not same_kind_of_machine(experiment):
-        monkeypatch.setattr(plots, "_FORMATS", {})  # they could not be compared
     mine = [page for page in FIGURES if page[0] == experiment]
-    for page in mine:
-        draw(*page, tmp_path)
+    record = Record(Path("results/reference", experiment))
+    below = tmp_path / "paper_figures" / experiment
+    write_shown(record, tmp_path, below, [f"figure:{name}" for _, name in mine])
     assert_drawn_as_committed(mine, tmp_path)
 
 
@@ -158,10 +142,9 @@ def test_every_figure_is_drawn_again_as_it_is_committed(experiment, tmp_path, mo
 def test_what_spans_arenas_is_made_again_as_it_is_committed(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     record, figures = (Path(top, "across") for top in ("results/reference", "paper_figures"))
-    write_across(CROSS, record.parent, tmp_path / record, tmp_path / figures)
-    names = [name for name in tracked() if name.startswith((f"{record}/", f"{figures}/"))]
-    assert set(names) == set(files_of("arenas", "across", ""))
-    for name in names:
+    arenas = [Record(record.parent / name) for name in CROSS]
+    write_regret(arenas, tmp_path / record, tmp_path / figures, tex=False)
+    for name in [n for kind in ("tables", "figures") for n in files_of(kind, "across", "regret")]:
         if name.endswith(".json"):
             inputs = [json.loads((at / name).read_text())["inputs"] for at in (ROOT, tmp_path)]
             assert inputs[0] == inputs[1]
@@ -171,11 +154,9 @@ def test_what_spans_arenas_is_made_again_as_it_is_committed(tmp_path, monkeypatc
 
 @pytest.mark.slow
 def test_the_workflow_draws_what_is_committed(clone):
-    """Of two records, pages of all kinds of inputs: the summary, partitions, a search, comparisons
-    named beforehand."""
+    """Of two records, pages of all kinds of inputs: the tables of runs, partitions, a search."""
     drawn = [("tables", "label-skew", "main"), ("tables", "label-skew", "tuning")]
-    drawn += [("figures", "label-skew", "partition"), ("figures", "label-skew", "tuning")]
-    drawn += [("tables", "cross-needs", "primary")]
+    drawn += [("figures", "label-skew", "partition"), ("tables", "cross-needs", "differences")]
     for experiment in RECORDED:
         record = clone.folder / "results/reference" / experiment
         mine = {kind: [name for page, of, name in drawn if (page, of) == (kind, experiment)]
@@ -187,21 +168,18 @@ def test_the_workflow_draws_what_is_committed(clone):
             shutil.rmtree(record)
     for page in drawn:
         for name in files_of(*page):
-            (clone.folder / name).unlink(missing_ok=True)  # No record publishes `primary`.
+            (clone.folder / name).unlink()
     planned = clone.planned("figures", "tables")
     assert planned == {"render_record_label-skew": 1, "render_record_cross-needs": 1}
     done = clone.snakemake("figures", "tables", "--cores", "2")
     assert done.returncode == 0, done.stdout
     assert_drawn_as_committed([page[1:] for page in drawn if page[0] == "figures"], clone.folder)
-    for experiment in {page[1] for page in drawn}:
-        kept = Summary(clone.folder / "results/reference" / experiment)
-        pages = [faults for kind, faults in record_faults(clone.folder, kept) if kind != "claims"]
-        assert [fault for faults in pages for fault in faults] == []
     for kind, experiment, name in drawn:
         if kind == "figures":
             assert (clone.folder / f"paper_figures/{experiment}/{name}.svg").is_file()
-        else:
-            assert (clone.folder / f"results/reference/{experiment}/{name}.tex").is_file()
+            continue
+        for file in files_of(kind, experiment, name):
+            assert (clone.folder / file).read_bytes() == (ROOT / file).read_bytes(), file
     assert clone.planned("figures", "tables") == {}
 
 

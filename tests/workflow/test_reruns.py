@@ -58,8 +58,8 @@ def test_a_second_run_has_nothing_to_do_and_says_so_at_once(finished):
 @pytest.mark.parametrize(
     ("file", "expected"),
     [
-        ("analysis/plots/style.py", PAGES),
-        ("analysis/summarise.py", AFTER_TRAINING),
+        ("analysis/drawing.py", PAGES),
+        ("analysis/gather.py", AFTER_TRAINING),
         ("data/skew.py", {"partition_clients": 3, **GRID}),
         ("experiment/backbones/pretraining.py", {"pretrain_backbone": 1, **GRID}),
         ("aggregation/rules/krum.py", GRID),

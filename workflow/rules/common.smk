@@ -84,7 +84,7 @@ def partitions_of_cell(wildcards):
 # A rule has among its params what the config says of it, and the hash of the code that its command
 # can reach, without comments and docstrings: an edited plot renders again and trains nothing, an
 # edited trainer trains again and neither partitions nor pretrains. Of a run it is that of its
-# address in the store. The command line only passes arguments on. `package.*` is all its modules.
+# address in the store. The command line only passes arguments on.
 CODE = {
     "partition": [
         "fedsdg.data.partition",
@@ -92,20 +92,20 @@ CODE = {
         "fedsdg.experiment.loading",
     ],
     "pretrain": ["fedsdg.experiment.backbones.pretraining", "fedsdg.experiment.backbones.made"],
-    "summarise": ["fedsdg.analysis.summarise"],
-    "render": ["fedsdg.analysis.tables.*", "fedsdg.analysis.plots.*", "fedsdg.analysis.claims"],
-    "across": ["fedsdg.analysis.regret", "fedsdg.analysis.plots.drawing"],
+    "summarise": [
+        "fedsdg.analysis.gather:summarise",
+        "fedsdg.experiment.method_facts:config_facts",
+    ],
+    "render": ["fedsdg.analysis.render"],
     "measure": ["fedsdg.aggregation.api", "fedsdg.aggregation.rule_table"],
-    "kernels": ["fedsdg.analysis.speed", "fedsdg.analysis.plots.roofline"],
+    "kernels": ["fedsdg.analysis.speed"],
 }
-# These stages take the printed names of methods and attacks from the declarations.
-READ = ("summarise", "render", "across", "kernels")
+# These take the printed names of methods and attacks from the declarations.
 CALLED = [dict(families()), dict(titles("methods")), dict(titles("attacks"))]
-CALLED = sha256_json([*CALLED, declarations()["usual_roles"]])[:12]
-CODE = {
-    stage: code_of(*doors) + (f"-{CALLED}" if stage in READ else "")
-    for stage, doors in CODE.items()
-}
+CALLED = sha256_json(CALLED)[:12]
+CODE = {stage: code_of(*doors) for stage, doors in CODE.items()}
+for stage in ("summarise", "render"):
+    CODE[stage] += f"-{CALLED}"
 
 
 def settings_and_code(dataset, setting, method):
@@ -128,7 +128,12 @@ def partition_settings(wildcards):
 def plugin_files(wildcards):
     """The files of the plugin that a data set is from; none for others."""
     plugin = getattr(CONFIG.source(wildcards.dataset), "plugin", None)
-    inside = plugin is not None and plugin.place.endswith(".py")
+    return sources_of(plugin) if plugin is not None else []
+
+
+def sources_of(plugin):
+    """The files of a plugin that is a file."""
+    inside = plugin.place.endswith(".py")
     return [os.path.relpath(file) for file in plugin_sources(plugin.place)] if inside else []
 
 

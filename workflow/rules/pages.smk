@@ -1,4 +1,4 @@
-"""The tables, figures and claims that there are: of this experiment, and of the committed records.
+"""The tables and figures that there are: of this experiment, and of the committed records.
 
 `fedsdg record` makes the records, results/reference/{experiment}/. Their tables, and the figures in
 paper_figures/, are made from them alone. What is computed in this checkout lies beside them, in
@@ -8,83 +8,84 @@ results/{summary,tables,figures}/: neither is ever taken for the other.
 RECORDED = sorted(file.parent.name for file in Path(places.RECORDS).glob("*/runs.parquet"))
 # The cells of the cross are summarised together where each of them has a record.
 CROSS = list(places.CROSS) if set(places.CROSS) <= set(RECORDED) else []
-ACROSS = SimpleNamespace(
-    tables=[f"{places.RECORDS}/across/regret"],
-    figures=["paper_figures/across/regret"],
+REGRET = SimpleNamespace(
+    tables=expand(f"{places.RECORDS}/across/regret.{{suffix}}", suffix=("csv", "md")),
+    figures=expand("paper_figures/across/regret.{suffix}", suffix=places.FIGURE_FORMATS),
 )
-# What the report shows of an experiment: caption and category.
-REPORTED = {
-    ".csv": ("../report/table.rst", "Tables"),
-    ".svg": ("../report/figure.rst", "Figures"),
-    "claims": ("../report/claims.rst", "Claims"),
-}
-
-
+ACROSS = [REGRET] if CROSS else []
 # The files of a summary; those of the runs of this checkout.
-SUMMARY_FILES = [*(f"{name}.parquet" for name in places.SUMMARY_TABLES), places.NAMED, places.ROLES]
+SUMMARY_FILES = [*(f"{name}.parquet" for name in places.SUMMARY_TABLES), places.METHODS]
 SUMMARY = [f"{places.SUMMARY}/{name}" for name in SUMMARY_FILES]
 
 
-def pages(experiment, named, table, figure):
-    """The pages of an experiment: stems of tables and figures, and the names that render takes."""
-    shown = SimpleNamespace(
-        experiment=experiment,
-        tables=expand(table, experiment=experiment, table=named["tables"]),
-        figures=expand(figure, experiment=experiment, figure=named["figures"]),
-        names=[f"{kind[:-1]}:{name}" for kind in ("tables", "figures") for name in named[kind]],
-    )
-    shown.output = [*files_of(shown, "tables"), *files_of(shown, "figures")]
-    return shown
+def named_pages(named):
+    """The names of the tables and figures; the usual ones where none are said."""
+    said = {kind: names for kind, names in named.items() if names is not None}
+    return {**declarations()["usual_pages"], **said}
 
 
-def files_of(shown, kind):
-    """The files of tables or figures."""
-    suffixes = {"tables": places.TABLE_FORMATS, "figures": places.FIGURE_FORMATS}[kind]
-    return expand("{stem}.{suffix}", stem=getattr(shown, kind), suffix=suffixes)
+def words(named):
+    """The same as the command takes them."""
+    return [f"{kind[:-1]}:{name}" for kind in ("tables", "figures") for name in named[kind]]
 
 
 def computed_pages():
-    """Those of the config, which are made from the summary; they stand in the report."""
-    shown = pages(EXPERIMENT, config, places.TABLE, places.FIGURE)
-    partitions = grid(places.PARTITION, seed=min(CONFIG.seeds))
-    shown.rule, shown.input = "render", [*grid(SUMMARY), *partitions]
-    (claims,) = grid(places.CLAIMS)
-    shown.output = [*map(reported, [*shown.output, f"{claims}.md", f"{claims}.json"])]
-    shown.options = f"--output results/tables/{EXPERIMENT} --figures results/figures/{EXPERIMENT}"
-    shown.options += f" --claims {claims} --partitions {' '.join(partitions)}"
-    shown.names = ["claims", *shown.names]
+    """Those of the config, made from the summary. A figure without data is not made."""
+    shown = SimpleNamespace(experiment=EXPERIMENT, rule="render", input=grid(SUMMARY))
+    shown.tables = shown_in(f"results/tables/{EXPERIMENT}", "Tables", "table.rst", ".csv")
+    shown.figures = shown_in(f"results/figures/{EXPERIMENT}", "Figures", "figure.rst", ".svg")
+    shown.output = [shown.tables, shown.figures]
+    shown.folders = f"{shown.tables} {shown.figures}"
+    shown.names = words(PAGES)
+    shown.options = f"--output {shown.tables} --figures {shown.figures}"
+    # A name that is not the package's is a metric of a plugin.
+    known = {*declarations()["metrics"], *sum(declarations()["pages"].values(), [])}
+    if not {*PAGES["tables"], *PAGES["figures"]} <= known:
+        shown.options += "".join(f" --plugin {one.place}" for one in CONFIG.plugins)
+        shown.input += [file for one in CONFIG.plugins for file in sources_of(one)]
     return shown
 
 
-def reported(file):
-    """The file, for the report where it is a table's csv, a figure's svg, or the claims."""
-    path = Path(file)
-    kind = {"results/claims": "claims"}.get(str(path.parent), path.suffix)
-    if kind not in REPORTED or path.suffix == ".json":
-        return file
-    caption, category = REPORTED[kind]
-    return report(file, caption=caption, category=category, labels={"page": path.stem})
+def shown_in(folder, category, caption, suffix):
+    """A folder whose files with this suffix stand in the report."""
+    return report(
+        directory(folder),
+        patterns=[f"{{page}}{suffix}"],
+        caption=f"../report/{caption}",
+        category=category,
+        labels={"page": "{page}"},
+    )
 
 
 def recorded_pages(experiment):
-    """Those of a record, made from its files; an old one does not name them."""
+    """Those of a record, made from its files."""
     folder = places.filled(places.RECORD, experiment=experiment)
-    file = folder / "pages.json"
-    named = json.loads(file.read_text()) if file.exists() else {}
-    named = {**declarations()["usual_pages"], **named}
-    shown = pages(experiment, named, f"{places.RECORD}/{{table}}", places.PAPER_FIGURE)
-    shown.rule = f"render_record_{experiment}"
+    named = named_pages(json.loads((folder / "pages.json").read_text()))
+    shown = SimpleNamespace(experiment=experiment, rule=f"render_record_{experiment}")
+    shown.tables = expand(
+        f"{folder}/{{table}}.{{suffix}}", table=named["tables"], suffix=("csv", "md")
+    )
+    shown.figures = expand(
+        f"{places.PAPER_FIGURE}.{{suffix}}",
+        experiment=experiment,
+        figure=named["figures"],
+        suffix=places.FIGURE_FORMATS,
+    )
+    shown.output = [*shown.tables, *shown.figures]
+    shown.folders = f"{folder} paper_figures/{experiment}"
     files = [folder / name for name in (*SUMMARY_FILES, "search.json")]
     files += sorted((folder / "partitions").rglob("*.parquet"))
     shown.input = [str(file) for file in files if file.exists()]
+    shown.names = words(named)
     shown.options = f"--output {folder} --figures paper_figures/{experiment}"
     return shown
 
 
 def published(kind):
     """All tables or figures of the records; of an experiment without one those computed here."""
-    shown = [*RECORDS, *([ACROSS] if CROSS else [])] if EXPERIMENT in RECORDED else [HERE]
-    return [file for one in shown for file in files_of(one, kind)]
+    if EXPERIMENT not in RECORDED:
+        return str(getattr(HERE, kind))
+    return [file for one in [*RECORDS, *ACROSS] for file in getattr(one, kind)]
 
 
 def search_file(wildcards):
@@ -94,5 +95,6 @@ def search_file(wildcards):
     return [str(file) for file in files if file.exists()][:1]
 
 
+PAGES = named_pages({kind: config.get(kind) for kind in ("tables", "figures")})
 HERE = computed_pages()
 RECORDS = [recorded_pages(experiment) for experiment in RECORDED]

@@ -50,7 +50,7 @@ rule report_kernels:
         table=report(f"{FOLDER}/kernels.csv", **REPORT, labels={"part": "table"}),
         formats=multiext(f"{FOLDER}/kernels", ".md", ".tex"),
         figure=report(f"{FOLDER}/roofline.svg", **REPORT, labels={"part": "figure"}),
-        copies=multiext(f"{FOLDER}/roofline", ".pdf", ".png", ".json"),
+        copies=multiext(f"{FOLDER}/roofline", ".pdf", ".png"),
     log:
         "results/logs/report_kernels/short.log",
     benchmark:

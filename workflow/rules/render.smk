@@ -18,8 +18,7 @@ rule summarise_runs:
     params:
         runs=places.RUNS,
         code=CODE["summarise"],
-        primary=canonical_json(config.get("primary")),
-        roles=canonical_json(config.get("roles")),
+        pages=canonical_json(PAGES),
         summary=subpath(output[0], parent=True),
         search=lambda wildcards, input: [f"--search {file}" for file in input.search],
     message:
@@ -50,12 +49,15 @@ for SHOWN in [HERE, *RECORDS]:
         params:
             summary=subpath(input[0], parent=True),
             names=SHOWN.names,
+            folders=SHOWN.folders,
             options=SHOWN.options,
             code=CODE["render"],
         message:
             f"Render the tables and figures of {SHOWN.experiment}"
+        # A folder without a figure is there all the same.
         shell:
-            "fedsdg render {params.names} --summary {params.summary} {params.options} &> {log}"
+            "mkdir -p {params.folders} && fedsdg render {params.names}"
+            " --summary {params.summary} {params.options} &> {log}"
 
 
 rule compare_arenas:
@@ -67,8 +69,8 @@ rule compare_arenas:
             name=["runs", "rounds", "clients"],
         ),
     output:
-        tables=files_of(ACROSS, "tables"),
-        figures=files_of(ACROSS, "figures"),
+        REGRET.tables,
+        REGRET.figures,
     log:
         "results/logs/compare_arenas.log",
     benchmark:
@@ -78,18 +80,18 @@ rule compare_arenas:
         runtime=10,
     params:
         folders="--output results/reference/across --figures paper_figures/across",
-        code=CODE["across"],
+        code=CODE["render"],
     message:
         "Compare methods over the arenas"
     shell:
-        "fedsdg render across {params.folders} &> {log}"
+        "fedsdg render regret {params.folders} &> {log}"
 
 
 rule verify_runs:
     """Fail if a run failed: the last rule, so that all tables and figures stand before it does."""
     input:
         summary=SUMMARY,
-        pages=f"{places.CLAIMS}.md",
+        pages=[*map(str, HERE.output)],
     output:
         places.VERIFIED,
     log:

@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fedsdg.analysis import records
+from fedsdg.analysis.compare import ranking, sentences
+from fedsdg.analysis.gather import join
 from fedsdg.analysis.page import write_page
-from fedsdg.analysis.standing import Standing, rivals_of
-from fedsdg.analysis.summarise import read_summary, write_summary
-from fedsdg.analysis.summary import Summary, usual_roles
-from fedsdg.analysis.tables import save_table
-from fedsdg.analysis.tables.standing import standing_table
+from fedsdg.analysis.tables import Table
 from fedsdg.experiment.comparing.folder import RECORDS, write_facts, write_methods
 from fedsdg.experiment.comparing.newcomers import Newcomers, read_newcomers, settle
 from fedsdg.experiment.comparing.pairing import Record, bring_backbone, paired, read_record
@@ -29,8 +28,9 @@ from fedsdg.experiment.grid import run_grid
 from fedsdg.experiment.possible import require_possible
 from fedsdg.experiment.replay import Agreement
 from fedsdg.files import hint, read_json, write_json
-from fedsdg.files.places import ARENAS, ROLES, SEARCH, SUMMARY, filled, shipped
+from fedsdg.files.places import ARENAS, SEARCH, SHORT_NAMES, SUMMARY, filled, run_below, shipped
 from fedsdg.files.places import RECORDS as PUBLISHED
+from fedsdg.files.records import read_parquet
 
 __all__ = ["PAGE", "Compared", "Request", "compare"]
 
@@ -49,7 +49,7 @@ class Request:
     """
 
     places: tuple[str, ...]
-    arena: str = "cross-needs"
+    arena: str = "needs"
     seeds: int = 5
     against: tuple[str, ...] = ()
     tuned: bool = False
@@ -58,9 +58,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Compared:
-    """A finished comparison: a standing for each newcomer, how it is paired, and its folder."""
+    """A finished comparison.
 
-    standings: tuple[Standing, ...]
+    ``tables``: the ranking with each newcomer; ``sentences``: where they stand; ``agreement``: how
+    runs made here are paired with the record's, None where all were made here.
+    """
+
+    tables: tuple[Table, ...]
+    sentences: tuple[str, ...]
     agreement: Agreement | None
     folder: Path
 
@@ -77,9 +82,10 @@ def compare(
     Raises ``ValueError`` where runs made here would be no pairs of the record's, and says what
     differs; and where a run fails.
     """
-    arena = request.arena
+    arena = SHORT_NAMES.get(request.arena, request.arena)
     if arena not in ARENAS:
-        raise ValueError(f"there is no record of an arena {arena!r}{hint(arena, ARENAS)}")
+        known = [*ARENAS, *SHORT_NAMES]
+        raise ValueError(f"there is no record of an arena {arena!r}{hint(arena, known)}")
     record = read_record(arena)
     seeds = _seeds(request, record)
     newcomers = read_newcomers(request.places)
@@ -87,8 +93,7 @@ def compare(
     folder = output or Path("compare") / f"{arena}-{Path(request.places[0]).stem}"
     folder.mkdir(parents=True, exist_ok=True)
     newcomers = settle(newcomers, folder)
-    wanted = [m for m in record.methods if m in (request.against or record.methods)]
-    rivals = rivals_of(wanted, Summary(record.folder).roles)
+    rivals = [m for m in record.methods if m in (request.against or record.methods)]
     published = replace(load_config([shipped(ARENAS[arena])]), root=folder)
     config = _config(folder, arena, newcomers, seeds)
     require_possible(config)
@@ -103,22 +108,14 @@ def compare(
         raise ValueError(f"{len(failed)} run(s) failed, the first is {failed[0]}")
     _combine(record, grid, rivals)
     write_facts(record, config, agreement)
-    standings = tuple(
-        Standing(Summary(folder / RECORDS), label, rivals, elsewhere=agreement is not None)
-        for label in newcomers.labels
-    )
-    for one in standings:
-        save_table(standing_table(one), folder / f"standing-{one.newcomer}")
-    write_page(
-        folder,
-        folder / PAGE,
-        experiments=[RECORDS],
-        reference=folder,
-        configs=folder,
-        compared=standings,
-        checked=_checked(agreement, record),
-    )
-    return Compared(standings, agreement, folder)
+    both = records.Record(folder / RECORDS)
+    tables = tuple(ranking(both, label) for label in newcomers.labels)
+    for label, table in zip(newcomers.labels, tables, strict=True):
+        replace(table, name=f"{table.name}-{label}").write(folder)
+    lines = [line for label in newcomers.labels for line in sentences(both, label)]
+    remark = " ".join([_checked(agreement, record), *lines])
+    write_page(folder / PAGE, [both], root=folder, compared=tables, remark=remark)
+    return Compared(tables, tuple(lines), agreement, folder)
 
 
 def _seeds(request: Request, record: Record) -> tuple[int, ...]:
@@ -154,8 +151,9 @@ def _config(folder: Path, arena: str, newcomers: Newcomers, seeds: Sequence[int]
 
 
 def _require_pairs(published: Config, record: Record, seeds: Sequence[int]) -> Agreement:
-    """Tried by a baseline, the plainest of all: what it needs, every method needs."""
-    tried = next((m for m in usual_roles().baselines if m in record.methods), record.methods[0])
+    """Tried by FedAvg, the plainest of all: what it needs, every method needs."""
+    plain = (m for m in record.methods if m.partition("-")[0] == "fedavg")
+    tried = next(plain, record.methods[0])
     agreement = paired(published, record, seeds, tried)
     if agreement.paired is None:
         raise ValueError(
@@ -191,21 +189,22 @@ def _moved(agreement: Agreement, record: Record) -> str:
 
 
 def _combine(record: Record, grid: Config, rivals: Sequence[str]) -> None:
-    """The runs made here, and the record's of the rivals that were not, as one summary."""
+    """Put the runs made here, and the record's of the other rivals, into one folder."""
     arena = grid.experiment
     here = {one.label for one in grid.methods}
+    made = grid.root / filled(SUMMARY, experiment=arena)
+    rows = {part: read_parquet(part / "runs.parquet").to_pylist() for part in (made, record.folder)}
     beside = [
-        run
-        for run in record.runs
-        if run.row["method"] in set(rivals) - here and run.row["seed"] in grid.seeds
+        run_below(row)
+        for row in rows[record.folder]
+        if row["method"] in set(rivals) - here
+        and row["seed"] in grid.seeds
+        and row["status"] == "ok"
     ]
-    who = replace(usual_roles(), subject=grid.methods[0].label)
-    made, records = grid.root / filled(SUMMARY, experiment=arena), grid.root / RECORDS
-    write_summary([*read_summary(made), *beside], records, who)
-    write_json(records / ROLES, asdict(who))
-    published = record.folder / "search.json"
-    own = grid.root / filled(SEARCH, experiment=arena)
-    found = read_json(published) if published.is_file() else {"methods": {}}
-    if own.is_file():
-        found["methods"] |= read_json(own)["methods"]
-    write_json(records / "search.json", found)
+    folder = grid.root / RECORDS
+    join([(made, [run_below(row) for row in rows[made]]), (record.folder, beside)], folder)
+    searches = (record.folder / "search.json", grid.root / filled(SEARCH, experiment=arena))
+    found = [read_json(file) for file in searches if file.is_file()]
+    if found:
+        rows = {label: row for one in found for label, row in one["methods"].items()}
+        write_json(folder / "search.json", {**found[0], "methods": rows})

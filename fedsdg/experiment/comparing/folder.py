@@ -31,13 +31,11 @@ def write_methods(folder: Path, arena: str, newcomers: Newcomers, seeds: Sequenc
         "seeds": list(seeds),
         "plugins": list(newcomers.plugins),
         "methods": list(newcomers.entries),
-        # The arena's comparisons, roles, spaces and tuned values are those of its own rows.
-        "primary": None,
-        "roles": None,
+        # The arena's spaces and tuned values are those of its own rows.
         "tuned": None,
         "search": {"space": {}},
-        "tables": ["main", "horizon"],
-        "figures": ["progress"],
+        "tables": ["main"],
+        "figures": [],
     }
     with files.atomic_path(folder / METHODS) as temporary:
         temporary.write_text(yaml.safe_dump(laid, sort_keys=False, allow_unicode=True))

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsdg.analysis.summarise import Run, read_summary
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.grid import backbone_file, division_of, kept_or_made
 from fedsdg.experiment.grid.loaded import loaded_images, loaded_material
-from fedsdg.experiment.replay import Agreement, replay
+from fedsdg.experiment.replay import Agreement, RecordedRun, recorded_runs, replay
 from fedsdg.files import atomic_path
 from fedsdg.files.places import RECORD as PLACE
 from fedsdg.files.places import RECORDS, filled, partition_of, shipped, split_setting
@@ -22,7 +21,7 @@ class Record:
     """The published runs of an arena that went well, in the record's order."""
 
     folder: Path
-    runs: tuple[Run, ...]
+    runs: tuple[RecordedRun, ...]
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -37,8 +36,7 @@ class Record:
 def read_record(arena: str) -> Record:
     """The record of an arena, as it came with the package."""
     folder = shipped(filled(PLACE, experiment=arena))
-    runs = read_summary(folder)
-    return Record(folder, tuple(run for run in runs if run.row["status"] == "ok"))
+    return Record(folder, tuple(recorded_runs(folder)))
 
 
 def bring_backbone(config: Config) -> None:

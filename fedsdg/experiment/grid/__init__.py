@@ -15,14 +15,12 @@ from typing import Any
 from fedsdg import files
 from fedsdg.experiment.backbones.made import is_made, take_recorded
 from fedsdg.experiment.config import Config
-from fedsdg.experiment.continuing import take_from_record
 from fedsdg.experiment.grid.loaded import loaded_material
 from fedsdg.experiment.grid.outcomes import GridError, needed
-from fedsdg.experiment.grid.pages import shown_pages, write_pages
+from fedsdg.experiment.grid.pages import require_pages, write_pages
 from fedsdg.experiment.grid.partitions import division_of, kept_or_made, make_partitions
 from fedsdg.experiment.grid.runs import (
     Run,
-    address_of,
     backbone_file,
     grid_runs,
     grouped,
@@ -44,15 +42,14 @@ def run_grid(
     only: Sequence[str] = (),
     minutes: float | None = None,
     seeds_together: int = 1,
-    continue_record: bool = False,
     runs_only: bool = False,
 ) -> list[str]:
-    """Do what is not done yet, and write summary, tables, figures and claims of what there is.
+    """Do what is not done yet, and write summary, tables and figures of what there is.
 
     ``jobs`` runs side by side; no run is started after ``minutes``. ``seeds_together`` many seeds
-    of a cell are trained in one pass. ``continue_record``: runs that the committed record holds
-    count as done. ``runs_only``: stop before the summary; the dearest runs are done first, so that
-    no process waits for the last of them, and finished runs are repeated on standard output.
+    of a cell are trained in one pass. ``runs_only``: stop before the summary; the dearest runs are
+    done first, so that no process waits for the last of them, and finished runs are repeated on
+    standard output.
     Returns the failed runs, one line each; none where ``runs_only``, for the summary tells them.
     Raises ``GridError`` when the backbone, a data set or a partition cannot be had, ``ValueError``
     for a table or figure that there is not, and ``Stopped`` at SIGINT and SIGTERM, when what was
@@ -60,7 +57,7 @@ def run_grid(
     """
     begun = time.monotonic()
     if not runs_only:
-        shown_pages(config)
+        require_pages(config)
     runs = grid_runs(config, store, only)
     device, threads = config.training.device, config.training.threads
     apart = bool(devices_of(device, jobs))
@@ -76,10 +73,6 @@ def run_grid(
                         for run in runs
                         if not is_finished(run, made[run.partition], backbone, progress.say)
                     ]
-                    if continue_record:
-                        wanted = [address_of(run, made[run.partition], backbone) for run in left]
-                        taken = take_from_record(config.experiment, wanted, store)
-                        progress.say(f"{taken} of {len(left)} runs are in the record")
                     if runs_only:
                         left.sort(key=lambda run: run.config.method != "fine-tune")
                     progress.start(len(runs), len(runs) - len(left))

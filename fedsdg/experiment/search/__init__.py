@@ -49,7 +49,6 @@ def search(
     jobs: int | None = None,
     only: Sequence[str] = (),
     minutes: float | None = None,
-    record: Path | None = None,
 ) -> dict[str, Any]:
     """Run the trials, ``jobs`` at a time, and write what was found.
 
@@ -58,8 +57,8 @@ def search(
     ``only`` are labels of methods, and ``minutes`` after which no run is started; the file then
     holds what is known, and the same call goes on: finished runs lie in the store. Outcomes that
     the file held before, of runs that this call does not come to, stay. In two stages they count
-    as done, and so do those in ``record``, the file of another search; values of finished rows go
-    to ``tuned_file(output)``; in one stage too, where the config names a file of tuned values.
+    as done; values of finished rows go to ``tuned_file(output)``; in one stage too, where the
+    config names a file of tuned values.
 
     Raises ``ValueError`` where there is nothing to search, no validation data, a backbone of
     another recipe, or fewer devices than jobs; ``FileNotFoundError`` where there is no backbone,
@@ -73,9 +72,9 @@ def search(
         if label not in labels:
             raise ValueError(f"--only {label!r}: no method of the search{hint(label, labels)}")
     if config.search.trials == TWO_STAGE:
-        plan = _in_two_stages(config, store, backbone, output, only, record)
+        plan = _in_two_stages(config, store, backbone, output, only)
     else:
-        plan = _at_once(config, store, backbone, output, only, record)
+        plan = _at_once(config, store, backbone, output, only)
     expected = plan.left()
     if backbone and expected:
         recipe = config.backbones[config.backbone]
@@ -154,16 +153,13 @@ def _at_once(
     backbone: Path | None,
     output: Path,
     only: Sequence[str],
-    record: Path | None,
 ) -> _Plan:
     """All trials of all methods, which are known beforehand."""
     planned = list(trial_runs(config, trials_of(config), store, backbone))
     wanted = {run.key for run in planned}
-    earlier = [read_found(file) for file in (record, output) if file and file.is_file()]
-    outcomes = {
-        key: one for found in earlier for key, one in known_outcomes(found).items() if key in wanted
-    }
-    # Where the config names a file of tuned values, the outcomes in the files count as done.
+    earlier = known_outcomes(read_found(output)) if output.is_file() else {}
+    outcomes = {key: one for key, one in earlier.items() if key in wanted}
+    # Where the config names a file of tuned values, the outcomes in the file count as done.
     taken = set(outcomes) if config.tuned else set()
     todo = [
         run
@@ -196,25 +192,17 @@ def _in_two_stages(
     backbone: Path | None,
     output: Path,
     only: Sequence[str],
-    record: Path | None,
 ) -> _Plan:
-    """Row by row, without the runs whose outcomes the files hold."""
-    earlier = [
-        found
-        for file in (record, output)
-        if file is not None and file.is_file() and _goes_on(found := read_found(file), file, config)
-    ]
-    outcomes: dict[tuple[Any, ...], Outcome] = {}
-    for found in earlier:
-        outcomes |= known_outcomes(found)
-    rows = TwoStageSearch(config, store, backbone, outcomes)
+    """Row by row, without the runs whose outcomes the file holds."""
+    found = read_found(output) if output.is_file() else {}
+    earlier = found if found and _goes_on(found, output, config) else {"methods": {}}
+    rows = TwoStageSearch(config, store, backbone, dict(known_outcomes(earlier)))
     for label, now in rows.found()["methods"].items():
-        for found in earlier[-1:]:
-            before = found["methods"].get(label)
-            if before is not None and before["best"] and not now["best"]:
-                same = before["space"] == now["space"]
-                changed = "seeds, cells or settings" if same else "space"
-                _say(f"{label}: its {changed} changed, so what was found of it no longer counts")
+        before = earlier["methods"].get(label)
+        if before is not None and before["best"] and not now["best"]:
+            same = before["space"] == now["space"]
+            changed = "seeds, cells or settings" if same else "space"
+            _say(f"{label}: its {changed} changed, so what was found of it no longer counts")
 
     def write() -> dict[str, Any]:
         found = rows.found()

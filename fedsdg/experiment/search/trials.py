@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from fedsdg.experiment.config import Config
-from fedsdg.experiment.horizon import GATE_STEPS, least_gate_rate, training_sizes
 from fedsdg.experiment.loading import Source
 from fedsdg.experiment.method_entries import MethodConfig
 from fedsdg.experiment.run_config import RunConfig
+from fedsdg.experiment.search.local_steps import GATE_STEPS, least_gate_rate, training_sizes
 from fedsdg.experiment.search_space import DIGITS, Interval, points, trial_count
 from fedsdg.files import hint
 from fedsdg.files.places import split_setting

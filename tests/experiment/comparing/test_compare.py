@@ -93,13 +93,9 @@ def test_again_nothing_is_trained_and_json_goes_to_stdout_alone(folder, monkeypa
     command = ["compare", "twin.yaml", "--seeds", "1", "--jobs", "1", "--json", "--against"]
     assert main([*command, *against]) == 0
     said = capsys.readouterr()
-    rows = json.loads(said.out)["differences"]
-    assert {row["rival"] for row in rows} == set(against)
-    assert {row["metric"] for row in rows} == {
-        "expected_accuracy",
-        "expected_accuracy_a",
-        "expected_accuracy_b",
-    }
+    rows = json.loads(said.out)["ranking"]
+    assert {row["method"] for row in rows} == {"twin", *against}
+    assert {"accuracy", "accuracy_a", "accuracy_b"} <= {row["metric"] for row in rows}
     assert "1 of them finished before" in said.err
     assert (folder / "index.html").read_bytes() == page
 
@@ -111,7 +107,8 @@ def test_again_nothing_is_trained_and_json_goes_to_stdout_alone(folder, monkeypa
             ["--arena", "cross-need"],
             "no record of an arena 'cross-need'; did you mean 'cross-needs'?",
         ),
-        (["--seeds", "99"], "--seeds is 99, but the record of 'cross-needs' has"),
+        (["--seeds", "99"], "--seeds is 99, but the record of 'needs' has"),
+        (["--arena", "cross-needs", "--seeds", "0"], "record of 'cross-needs' has"),
         (["--seeds", "0"], "--seeds is 0, but the record"),
         (["--against", "dito"], "the record has no row 'dito'; did you mean 'ditto'?"),
     ],

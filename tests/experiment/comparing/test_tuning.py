@@ -20,7 +20,7 @@ ENTRIES = (
     {"type": "fedprox", "name": "own-space"},
 )
 #: What the arena says of its own rows.
-OF_ROWS = ("primary", "roles", "tuned")
+OF_ROWS = ("tuned",)
 SPACE = {"own-space": {"mu": [0.5, 0.75], "eta_g": [0.001, 0.002]}}
 
 

@@ -1,0 +1,164 @@
+"""Where verdicts stand in documents: docs/claims.md, its numbers, and slots in the prose.
+
+    … by <!-- private-branch-helps supported -->[+32.3 points …](docs/claims.md#…)<!-- / -->.
+    <!-- table main needs fedrep,fedper -->…<!-- / -->
+
+A slot names a claim and the verdict that its sentence presumes, or lines of an arena's table.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+
+import pandas as pd
+
+from fedsdg.analysis.claims import RULE, WORDS, Verdict, judge, read_claims
+from fedsdg.analysis.layout import Table
+from fedsdg.analysis.records import record
+from fedsdg.analysis.tables import table
+from fedsdg.files import hint, write_bytes
+from fedsdg.files.places import SHORT_NAMES
+
+RECORDS = Path("results/reference")
+PAGE = Path("docs/claims.md")
+NUMBERS = RECORDS / "across/claims.csv"
+_END = "<!-- / -->"
+#: Code, in which nothing is filled; or a comment, with all up to its end if it is a slot.
+_SLOT = re.compile(rf"`[^`\n]*`|<!-- ([^>\n]+) -->((?:(?!<!--).)*{_END})?", re.DOTALL)
+
+
+def page(verdicts: Collection[Verdict]) -> str:
+    """Return docs/claims.md: the rule, and a line for each claim, by origin."""
+    origins = list(dict.fromkeys(verdict.claim.origin for verdict in verdicts))
+    lines = [
+        (
+            verdict.claim.origin,
+            f'<a id="{verdict.claim.id}"></a>`{verdict.claim.id}` {verdict.claim.claim}',
+            f"**{verdict.word}**",
+            verdict.number,
+            verdict.n or "–",
+            verdict.claim.test,
+        )
+        for verdict in sorted(verdicts, key=lambda one: origins.index(one.claim.origin))
+    ]
+    heads = ["origin", "claim", "verdict", "number", "n", "compared"]
+    rows = pd.DataFrame(lines, columns=heads).to_markdown(index=False, disable_numparse=True)
+    counts = Counter(verdict.word for verdict in verdicts)
+    told = ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
+    return (
+        f"# Claims\n\n> {RULE}\n\n{len(lines)} claims: {told}. Numbers are means over n seeds with "
+        "95 % intervals, at the selected round; of several rivals, the one that decides. "
+        f"[All intervals](../{NUMBERS}), at both readings and levels. Claims are declared in "
+        "[claims.yaml](../claims.yaml); `fedsdg trace ID` shows the runs behind one, and "
+        f"`fedsdg render claims` writes this page.\n\n{rows}\n"
+    )
+
+
+def intervals(verdicts: Collection[Verdict]) -> Table:
+    """Return the intervals of every comparison of every claim, at each reading."""
+    parts = {
+        verdict.claim.id: verdict.tests.assign(metric=verdict.claim.metric, verdict=verdict.word)
+        for verdict in verdicts
+        if verdict.n
+    }
+    columns = ["metric", "at", "n", "mean", "low", "high", "low_99", "high_99", "verdict"]
+    numbers = pd.concat(parts, names=["claim"]).reset_index("claim")
+    numbers = numbers[["claim", "of", "against", *columns]]
+    return Table("claims", RULE, numbers, numbers)
+
+
+def rendered(file: Path, root: Path) -> str:
+    """Return a document with its slots filled.
+
+    Args:
+        file: The document, below the root.
+        root: The root of the repository.
+
+    Raises:
+        ValueError: Names file and line of a slot that presumes another verdict, whose claim or
+            table does not exist, or that does not end.
+    """
+    text = (root / file).read_text(encoding="utf-8")
+    verdicts = judged(root)
+
+    def filled(slot: re.Match[str]) -> str:
+        kind, *arguments = (slot[1] or "code").split()
+        if slot[2] is None and kind not in {*verdicts, "table", "/"}:
+            return slot[0]
+        try:
+            if slot[2] is None:
+                raise ValueError(f"the slot lacks its beginning or its end, {_END}")
+            if kind == "table":
+                content = _lines(arguments, root)
+            else:
+                content = _number(verdicts, kind, " ".join(arguments), file)
+        except (ValueError, FileNotFoundError) as error:
+            line = text.count("\n", 0, slot.start()) + 1
+            raise ValueError(f"{file}:{line}: {error}") from error
+        return f"<!-- {slot[1]} -->{content}{_END}"
+
+    return _SLOT.sub(filled, text)
+
+
+def _number(verdicts: Mapping[str, Verdict], name: str, presumed: str, file: Path) -> str:
+    """Return the number of a claim as a link to its line of docs/claims.md."""
+    if name not in verdicts:
+        raise ValueError(f"there is no claim {name!r}{hint(name, verdicts)}")
+    told = f"{verdicts[name].word} ({verdicts[name].number})"
+    if presumed != verdicts[name].word:
+        raise ValueError(f"{name} is presumed {presumed!r} and is {told}; mend the sentence")
+    page = Path(os.path.relpath(PAGE, file.parent)).as_posix()
+    return f"[{verdicts[name].number}]({page}#{name})"
+
+
+def _lines(arguments: Sequence[str], root: Path) -> str:
+    """Return lines of a table of an arena."""
+    if len(arguments) != 3:
+        raise ValueError("write <!-- table NAME ARENA LABEL,LABEL -->")
+    name, arena, labels = arguments
+    there = record(root / RECORDS / SHORT_NAMES.get(arena, arena))
+    return f"\n{table(name, there).rows(labels.split(','))}\n"
+
+
+def documents(root: str | Path = ".") -> Iterator[tuple[Path, Callable[[], str]]]:
+    """Yield docs/claims.md, its numbers and every document with slots, each with its maker.
+
+    Args:
+        root: The root of the repository.
+    """
+    root = Path(root)
+    yield root / PAGE, lambda: page(judged(root).values())
+    yield root / NUMBERS, lambda: intervals(judged(root).values()).csv()
+    for file in (root / "README.md", *sorted(root.glob("docs/**/*.md"))):
+        if file != root / PAGE and file.is_file() and _END in file.read_text(encoding="utf-8"):
+            yield file, partial(rendered, file.relative_to(root), root)
+
+
+@cache
+def judged(root: Path) -> dict[str, Verdict]:
+    """Return the verdicts of a repository's claims.yaml by id, judged once in a process."""
+    claims = read_claims(root / "claims.yaml")
+    return {claim.id: judge(claim, root / RECORDS) for claim in claims}
+
+
+def render_documents(root: str | Path = ".") -> list[Path]:
+    """Write docs/claims.md and its numbers, and fill the slots of all documents in place.
+
+    Args:
+        root: The root of the repository.
+
+    Returns:
+        The files.
+
+    Raises:
+        ValueError: A slot is wrong; then nothing is written.
+    """
+    texts = {file: make() for file, make in documents(root)}
+    for file, text in texts.items():
+        write_bytes(file, text.encode())
+    return [*texts]
