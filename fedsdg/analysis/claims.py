@@ -137,12 +137,21 @@ def read_claims(file: str | Path = "claims.yaml") -> list[Claim]:
     entries = read_yaml(Path(file))
     if not isinstance(entries, Mapping):
         raise ValueError(f"{file} holds no claims; write an id and its fields below it")
-    return [_checked(name, entry) for name, entry in entries.items()]
+    return [checked(name, entry) for name, entry in entries.items()]
 
 
-def _checked(name: str, entry: Any) -> Claim:
+def checked(name: str, entry: Any) -> Claim:
+    """Return the claim of an entry of claims.yaml.
+
+    Args:
+        name: Its id.
+        entry: Its fields; see the module.
+
+    Raises:
+        ValueError: Names the field that is wrong, and what is allowed there.
+    """
     entry = entry if isinstance(entry, Mapping) else {}
-    for key in (*_REQUIRED, *entry):
+    for key in (*entry, *_REQUIRED):
         if key not in _FIELDS:
             raise ValueError(f"claim {name}: there is no field {key!r}{hint(key, _FIELDS)}")
         value = entry.get(key)
@@ -218,7 +227,12 @@ def by_seed(root: str | Path, key: str, metric: str, at: str = "selected") -> pd
 
 
 def completed(other: str, of: str) -> str:
-    """Return the key that a shortened one means: ``fedavg`` beside ``needs/iid@half/fedsdg``."""
+    """Return the key that a shortened one means: ``fedavg`` beside ``needs/iid@half/fedsdg``.
+
+    Args:
+        other: A key, or its last parts.
+        of: The key, or keys joined by " + ", that the first parts are taken from.
+    """
     parts = [part for part in other.split("/") if part]
     keys = [key.split("/")[: 3 - len(parts)] + parts for key in of.split(" + ")]
     return " + ".join("/".join(key) for key in keys)
@@ -341,6 +355,11 @@ def declared_before(claim: Claim, commit: str, repository: str | Path) -> bool |
 
     Its sentence may have been reworded. None: it cannot be told, since this clone lacks the commit,
     or claims.yaml had the first edition's form then.
+
+    Args:
+        claim: The claim as it is now.
+        commit: The commit.
+        repository: The folder of the clone.
     """
     then = _claims_at(commit, str(repository))
     if then is None or claim.id not in then:

@@ -122,7 +122,12 @@ def styled() -> AbstractContextManager[None]:
 
 
 def save(figure: Figure, stem: str | Path) -> list[Path]:
-    """Write a figure as PDF, SVG and PNG and return the files; call it inside ``styled``."""
+    """Write a figure as PDF, SVG and PNG and return the files; call it inside ``styled``.
+
+    Args:
+        figure: The figure.
+        stem: The path of the files without their suffix.
+    """
     files = [Path(f"{stem}.{suffix}") for suffix in ("pdf", "svg", "png")]
     for file, date in zip(files, ("CreationDate", "Date", "Software"), strict=True):
         with atomic_path(file) as temporary:
@@ -159,7 +164,12 @@ def styles(values: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def title_of(column: str, value: Any) -> str:
-    """Return how a value of a column is printed in a figure."""
+    """Return how a value of a column is printed in a figure.
+
+    Args:
+        column: ``method``, ``cell``, ``metric``, or any other column.
+        value: One of its values.
+    """
     return _PRINTED.get(column, str)(value)
 
 
@@ -218,6 +228,10 @@ def dots(frame: pd.DataFrame, view: View) -> Figure:
 
     Metrics that have no panels share the rows, which are sorted by the last of them; else by the
     first panel's.
+
+    Args:
+        frame: The rows; their columns are those that ``view`` names, and those of the panels.
+        view: Which column stands where, and the labels.
     """
     metrics = [*frame["metric"].unique()]
     shared = len(metrics) > 1 and "metric" not in view.panels(frame)
@@ -246,6 +260,10 @@ def heat_map(frame: pd.DataFrame, view: View) -> Figure:
     """Draw numbers as shades, on one scale for all panels; rows of a ``group`` stand together.
 
     Both axes are of whole numbers; where there are groups, the y axis names them.
+
+    Args:
+        frame: The rows; their columns are those that ``view`` names, and those of the panels.
+        view: Which column stands where, and the labels.
     """
     figure, found = panels(frame, view, 2.2)
     norm = mpl.colors.Normalize(frame[view.value].min(), frame[view.value].max())
@@ -270,6 +288,10 @@ def number_map(frame: pd.DataFrame, view: View) -> Figure:
     """Draw numbers in fields of a shade, which begins at 0; all rows and columns are named.
 
     Numbers that are ``tied`` are bold; rows that are an ``oracle`` stand below a line.
+
+    Args:
+        frame: The rows; their columns are those that ``view`` names, and those of the panels.
+        view: Which column stands where, and the labels.
     """
     figure, found = panels(frame, view, 0.95 + 0.165 * frame[view.y].nunique(), 1)
     most = max(float(frame[view.value].max()), 1e-9)
@@ -300,6 +322,10 @@ def curves(frame: pd.DataFrame, view: View) -> Figure:
     One or two panels have names at the ends of lines, more have a legend. Bands are intervals: of
     all lines where there are three at most, else of FedSDG alone, for many make mud. Axes show the
     named lines in full, whatever the grey ones do.
+
+    Args:
+        frame: The rows; their columns are those that ``view`` names, and those of the panels.
+        view: Which column stands where, and the labels.
     """
     figure, found = panels(frame, view, sharey=view.panels(frame)[-1:] != ["metric"] and "row")
     looks = styles([*frame[view.line].unique()])
@@ -348,7 +374,12 @@ def _name_ends(panel: Axes) -> None:
 
 
 def scatter(frame: pd.DataFrame, view: View) -> Figure:
-    """Draw a point per row, in the colour of its method."""
+    """Draw a point per row, in the colour of its method.
+
+    Args:
+        frame: The rows; their columns are those that ``view`` names, and those of the panels.
+        view: Which column stands where, and the labels.
+    """
     figure, found = panels(frame, view, sharex=True, sharey=True)
     for panel, part in found:
         panel.scatter(
@@ -363,6 +394,10 @@ def paths(frame: pd.DataFrame, view: View) -> Figure:
 
     The frame has ``round`` and ``client`` (NaN: the aggregate) beside the axes' columns. A client
     has a path per round, with a dot at its end.
+
+    Args:
+        frame: The rows; their columns are those that ``view`` names, and those of the panels.
+        view: Which column stands where, and the labels.
     """
     figure, found = panels(frame, view)
     plane = [view.x, view.y]

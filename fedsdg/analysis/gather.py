@@ -35,6 +35,8 @@ from fedsdg.files import (
 from fedsdg.files.places import RUN_BELOW, run_below, split_setting
 from fedsdg.files.records import ROWS_OF_A_GROUP, read_parquet, write_tables
 
+#: Files of a record that SHA256SUMS lists; the others are made from them.
+LISTED = (".parquet", ".json", ".yaml")
 #: Status of a run that nobody has started; the others are "ok" and "failed".
 NOT_RUN = "not run"
 #: Tables with rows of every run.
@@ -301,8 +303,7 @@ def keep_record(summary: Path, record: Path, *, merge: bool = False) -> None:
         _copy_search(summary, record, new)
         _copy_sources([summary, record] if staying else [summary], new)
         _write_pages(new)
-        names = [file.name for file in new.iterdir() if file.suffix in (".parquet", ".json")]
-        write_hashes(new, names)
+        write_hashes(new, [file.name for file in new.iterdir() if file.suffix in LISTED])
 
 
 def _require_finished(summary: Path) -> None:
@@ -393,18 +394,22 @@ def _copy_first(target: Path, *sources: Path) -> bool:
 
 
 def _write_pages(record: Path) -> None:
-    """Write the tables that are shown, and pages.json with those pages that have data."""
+    """Write the tables that are shown, and pages.json with those pages that have data.
+
+    Metrics of plugins stay out of a record, which is verified without them.
+    """
     # Here, not above: of what tables and figures need, gathering runs needs nothing.
-    from fedsdg.analysis.figures import sidecars
+    from fedsdg.analysis.figures import FIGURES, sidecars
+    from fedsdg.analysis.metrics import METRICS
     from fedsdg.analysis.records import Record
     from fedsdg.analysis.render import add_pages, shown, write_shown
-    from fedsdg.analysis.tables import table
+    from fedsdg.analysis.tables import TABLES, table
 
     opened = Record(record)
     tables, figures = shown(opened)
     add_pages(
         record,
-        [name for name in tables if len(table(name, opened).numbers)],
-        [name for name in figures if sidecars(name, opened)],
+        [one for one in tables if one in {*TABLES, *METRICS} and len(table(one, opened).numbers)],
+        [one for one in figures if one in {*FIGURES, *METRICS} and sidecars(one, opened)],
     )
     write_shown(opened, record, None, tex=False)

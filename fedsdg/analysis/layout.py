@@ -181,13 +181,23 @@ def amount(value: float) -> str:
 
 
 def spread(row: Mapping[Hashable, Any], show: Callable[[float], str] = decimal) -> str:
-    """Return "92.5 ± 0.7"; the mean alone where seeds are few or do not differ."""
+    """Return "92.5 ± 0.7"; the mean alone where seeds are few or do not differ.
+
+    Args:
+        row: ``mean`` and ``low``, the lower end of its interval.
+        show: How a number is printed.
+    """
     half = row["mean"] - row["low"]
     return show(row["mean"]) + (f" ± {show(half)}" if half > 1e-9 else "")
 
 
 def points(row: Mapping[Hashable, Any], sign: str = "+") -> str:
-    """Return "+1.2 [−0.3, +2.7]"; "+1.2 (n = 3)" where there is no interval."""
+    """Return "+1.2 [−0.3, +2.7]"; "+1.2 (n = 3)" where there is no interval.
+
+    Args:
+        row: ``mean``, ``low``, ``high`` and ``n``, in points.
+        sign: What stands before a positive number: "+" or "".
+    """
     mean, low, high = (f"{row[name]:{sign}z.1f}" for name in ("mean", "low", "high"))
     return signed(
         f"{mean} (n = {row['n']:.0f})" if pd.isna(row["low"]) else f"{mean} [{low}, {high}]"

@@ -102,7 +102,10 @@ def _numbers(record: Record, name: str, runs: pd.DataFrame, at: str) -> pd.Serie
     if metric.number is None:
         return 100 * runs.get(f"{at}_{name}", pd.Series(dtype=float)).astype(float)
     rows = _rows_by_run(record, metric.table, metric.columns)
-    numbers = {run: metric.number(rows[run]) for run in runs.index if run in rows}
+    try:
+        numbers = {run: float(metric.number(rows[run])) for run in runs.index if run in rows}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"the metric {name!r} fails: {error!r}; mend its function") from error
     return pd.Series(numbers, dtype=float)
 
 

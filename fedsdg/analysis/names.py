@@ -16,7 +16,6 @@ _SKEWS = {
     "dirichlet": "α = {}",
     "classes": "{} classes per client",
     "quantity": "quantity β = {}",
-    "mixed": "{} IID, others α = {}",
     "domains": "one domain per client",
     "column": "clients by {}",
     "iid": "IID",
@@ -29,8 +28,6 @@ _DATASETS = {
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
     "tiny_imagenet_32": "Tiny ImageNet (32 px)",
-    "digits_domains": "Digits, four domains",
-    "mnist_usps": "MNIST and USPS",
 }
 
 

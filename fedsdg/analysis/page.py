@@ -50,7 +50,7 @@ _CURVES = ("accuracy", "accuracy_a", "accuracy_b", "accuracy_shared")
 _DRAWN = ("fedsdg", "fedavg-uniform")
 #: Colours of methods that have none in the figures.
 _SHADES = ("#d6604d", "#2c7fb8", "#bf812d", "#1b7837", "#c51b7d")
-_PUBLISHED = "Every method was tuned by one rule and met the same clients, rounds and seeds."
+_PUBLISHED = "In each setting, methods were tuned by one rule and met the same clients and rounds."
 _MAP = (
     "Regret: points below the best method of a setting, the best chosen on the other seeds. "
     "Bold: a paired test cannot tell it from the best. ‡: an oracle, told what others must find "
@@ -240,11 +240,11 @@ def _board(opened: Record, cell: str, configs: Path) -> dict[str, Any]:
 
 def _row(runs: pd.DataFrame, configs: Path) -> dict[str, Any]:
     """Return the seeds of a row, its runs' folders and origins, and what makes the first again."""
-    made = runs["commit"].str[:10] + ", " + runs["day"]
+    made = runs["commit"].astype(str).str[:10] + ", " + runs["day"]
     return {
         "seeds": runs["seed"].tolist(),
         "runs": runs["run"].tolist(),
-        "made": made.fillna("unknown").tolist(),
+        "made": made.tolist(),
         "command": command(runs.head(1), configs),
         "numbers": {},
     }

@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedsdg.analysis.claims import Claim, by_seed, completed, judge, read_claims
+from fedsdg.analysis.claims import Claim, by_seed, checked, completed, judge, read_claims
 from fedsdg.analysis.claims import numbers as compared
 from fedsdg.analysis.metrics import METRICS, READINGS
 from fedsdg.analysis.records import IDENTITY, KEY, RUN, Record, record
 from fedsdg.files import hint
 from fedsdg.files.places import RECORDS, RUNS, run_below
 
-#: What ``with_origins`` adds besides the folder of a run.
-_ORIGIN = ["commit", "dirty", "day", "machine"]
+#: What ``with_origins`` adds besides the folder of a run, where the record does not say it.
+_UNKNOWN = dict.fromkeys(("commit", "dirty", "day", "machine"), "unknown")
 #: Columns that say of which part of a run a number is.
 _PARTS = {"round", "client"}
 #: CSV of which no run of the record is behind the rows → what is, in the record's folder.
@@ -73,10 +73,8 @@ def trace(root: str | Path, what: str, metric: str = "", at: str = "selected") -
     if re.fullmatch(r"[^/]+/[^/]+/[^/]+", what) and Path(what).suffix not in (".csv", ".md"):
         if not metric:
             raise ValueError(f"name a metric of {what} as well, such as accuracy")
-        for name in _METRIC.findall(metric):
-            if name not in METRICS:
-                raise ValueError(f"there is no metric {name!r}{hint(name, METRICS)}")
-        return _trace_sides(root, Claim("", "", "", metric, (what,), ""), at, what)
+        fields = {"claim": what, "origin": "post hoc", "metric": metric, "of": what, "holds": "> 0"}
+        return _trace_sides(root, checked(f"of {what}", fields), at, what)
     claims = {claim.id: claim for claim in read_claims(root / "claims.yaml")}
     if what not in claims:
         raise ValueError(
@@ -93,7 +91,7 @@ def _trace_claim(root: Path, claim: Claim, at: str) -> Trace:
         raise ValueError(f"no run stands behind the claim {claim.id!r}, which is {verdict.word}")
     decides = verdict.tests[verdict.tests["mean"] == verdict.mean].iloc[0]
     traced = _trace_sides(root, claim, at, decides["of"], decides["against"])
-    number = f"{verdict.number}, {verdict.word}"
+    number = f"{verdict.number}, {verdict.word}" if at == "selected" else ""
     return replace(traced, what=f"{claim.claim} {traced.what}", committed=number)
 
 
@@ -193,9 +191,10 @@ def with_origins(opened: Record, runs: pd.DataFrame) -> pd.DataFrame:
         day = str(entry.get("first") or entry["started"])[:10]
         code = f"Python {entry['python']}, PyTorch {entry['versions']['torch']}"
         machine = f"{entry['processor']} ({entry['device']}), {code}"
-        origin = {**entry, "day": day, "machine": machine}
+        commit = entry.get("commit") or "unknown"
+        origin = {"commit": commit, "dirty": entry["dirty"], "day": day, "machine": machine}
         made |= dict.fromkeys(entry["runs"], origin)
-    origins = pd.DataFrame([made.get(run, {}) for run in below], index=runs.index, columns=_ORIGIN)
+    origins = pd.DataFrame([made.get(run, _UNKNOWN) for run in below], index=runs.index)
     folder = RUNS.format(experiment=opened.name)
     return runs.join(origins).assign(run=[f"{folder}/{run}" for run in below])
 

@@ -152,7 +152,17 @@ def folders_of(table: pa.Table) -> pa.ChunkedArray:
 
 
 def guarded(file: Path, read: Callable[..., Any], **options: Any) -> Any:
-    """Return what a function reads of a file, which must be there and whole."""
+    """Return what a function reads of a file.
+
+    Args:
+        file: The file.
+        read: The function; it is given the file.
+        options: Further arguments of the function.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is damaged.
+    """
     if not file.is_file():
         raise FileNotFoundError(f"{file} is missing; run 'fedsdg summarise' first")
     try:
@@ -162,7 +172,12 @@ def guarded(file: Path, read: Callable[..., Any], **options: Any) -> Any:
 
 
 def damaged(file: Path, why: str) -> ValueError:
-    """Return the error for a damaged file."""
+    """Return the error for a damaged file.
+
+    Args:
+        file: The file.
+        why: What is wrong with it.
+    """
     return ValueError(
         f"{file} is damaged ({why}); restore it from the repository, or make it anew from runs "
         "with 'fedsdg record' without --merge"
@@ -176,10 +191,14 @@ def renamed(column: str) -> str:
     return column
 
 
-@cache
+_opened = cache(Record)
+
+
 def record(folder: str | Path) -> Record:
     """Return the record in a folder, opened once in a process."""
-    return Record(folder)
+    opened = _opened(folder)
+    METHODS.update(opened.methods)  # others may have been opened meanwhile
+    return opened
 
 
 def records(folder: str | Path = "results/reference") -> Iterator[Record]:

@@ -52,7 +52,15 @@ def add_pages(folder: Path, tables: Sequence[str], figures: Sequence[str]) -> No
 
 
 def require_known(tables: Sequence[str], figures: Sequence[str]) -> None:
-    """Raise ``ValueError``, with the nearest, for a name that is no table, figure or metric."""
+    """Refuse names of tables and figures that do not exist.
+
+    Args:
+        tables: Names of tables or metrics.
+        figures: Names of figures or metrics.
+
+    Raises:
+        ValueError: There is no such table, figure or metric; the message has the nearest name.
+    """
     for kind, names in (("table", tables), ("figure", figures)):
         for name in names:
             pages_named(f"{kind}:{name}")

@@ -132,6 +132,8 @@ def documents(root: str | Path = ".") -> Iterator[tuple[Path, Callable[[], str]]
         root: The root of the repository.
     """
     root = Path(root)
+    if not (root / "claims.yaml").is_file():
+        return
     yield root / PAGE, lambda: page(judged(root).values())
     yield root / NUMBERS, lambda: intervals(judged(root).values()).csv()
     for file in (root / "README.md", *sorted(root.glob("docs/**/*.md"))):

@@ -13,6 +13,7 @@ from decimal import Decimal
 from itertools import zip_longest
 from pathlib import Path
 
+from fedsdg.analysis.gather import LISTED
 from fedsdg.analysis.render import committed
 from fedsdg.files import HASHES, changed_file
 from fedsdg.files.places import RECORDS
@@ -21,7 +22,7 @@ FIGURES = "paper_figures"
 #: The files of a figure that are drawn, and compared with nothing.
 _DRAWN = (".pdf", ".svg", ".png")
 #: The files of a record that are made, or listed with their hashes.
-_KINDS = (".csv", ".md", ".tex", ".json", ".parquet")
+_KINDS = (".csv", ".md", ".tex", *LISTED)
 #: Significant digits of numbers in CSV and JSON, which write no trailing zeros.
 DIGITS = 6
 #: A number in print; parts of words such as hashes, versions and ``dirichlet~0.1`` are none.
@@ -39,8 +40,8 @@ def verify(root: str | Path = ".", say: Callable[[Path], None] = lambda _: None)
         say: Called with every file before it is made.
 
     Yields:
-        A sentence for each file that is not what the records give, "FILE:LINE: …". On a damaged
-        record it comes for each file that is made of it.
+        A sentence for each file that is not what the records give, "FILE:LINE: …"; of a damaged
+        record its hash alone, since nothing is made of it.
 
     Raises:
         FileNotFoundError: There is no record.
@@ -51,9 +52,10 @@ def verify(root: str | Path = ".", say: Callable[[Path], None] = lambda _: None)
         raise FileNotFoundError(
             f"there is no record in {root / RECORDS}; call this in the root of the repository"
         )
-    for folder in folders:
-        if changed := changed_file(folder):
-            yield changed
+    changed = [fault for folder in folders if (fault := changed_file(folder))]
+    if changed:
+        yield from changed
+        return
     made = set()
     for file, make in committed(root):
         say(file)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedsdg.cli.command import File, Folder, NamedFile, Page
 from fedsdg.cli.options import require_writable
+from fedsdg.files import hint
 from fedsdg.files.places import CROSS, RECORDS
 
 #: What can be rendered besides the tables and figures of an experiment.
@@ -41,7 +42,7 @@ def render(
         name: what to render
         summary: a record or the summary of an experiment, for tables and figures
         output: folder (default: rendered); for page a file (default: results/report/index.html)
-        figures: folder of figures (default: the tables')
+        figures: folder of figures (default: figures, in the tables')
         measured: measurements for kernels and throughput
         records: folder with a record or summary of each experiment, for regret and page
         experiments: folders of the records, for regret (default: the cells of the cross) and for
@@ -54,18 +55,28 @@ def render(
         fedsdg render page
     """
     folder = output or Path("rendered")
-    drawn = figures or folder
+    # Beside its table a figure would replace the numbers: both write NAME.csv.
+    drawn = figures or folder / "figures"
     if "page" in name:
         require_writable(output or PAGE, kind="file")
     elif {*name} - {"claims", "documents"}:
         require_writable(folder, drawn, kind="folder")
     _load(plugin)
+    from fedsdg.analysis.metrics import METRICS
     from fedsdg.analysis.records import record
     from fedsdg.analysis.render import pages_named, write_regret, write_shown
 
     pages = [word for word in name if word not in OTHERS]
     for word in pages:
         pages_named(word)
+    if metric not in METRICS:
+        raise ValueError(f"there is no metric {metric!r}{hint(metric, METRICS)}")
+    if {"claims", "documents"} & {*name} and not CLAIMS.is_file():
+        raise FileNotFoundError(
+            f"there is no {CLAIMS} here; call this in the root of the repository"
+        )
+    if summary is not None and not pages:
+        raise ValueError("--summary is for tables and figures; name one of them, such as main")
     # Records have no LaTeX.
     tex = not folder.resolve().is_relative_to(RECORD.resolve())
     written: list[Path] = []
@@ -85,7 +96,7 @@ def render(
         written += render_documents()
     for kind in ("kernels", "throughput"):
         if kind in name:
-            written += _write_speed(kind, measured, folder, drawn)
+            written += _write_speed(kind, measured, folder, figures or folder)
     if "page" in name:
         written.append(_write_page(output or PAGE, records, experiments))
     for path in written:

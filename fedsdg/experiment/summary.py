@@ -32,6 +32,11 @@ def write_summary(
         folders = sorted(folder for folder in runs.glob(ANY_RUN) if folder.is_dir())
         facts = recorded_facts(_row(folder) for folder in folders)
     else:
+        if runs.name != config.experiment:
+            raise ValueError(
+                f"{runs} holds no runs of {config.experiment!r}; name results/runs/"
+                f"{config.experiment}, or another config"
+            )
         folders = [runs / below for below in config.run_folders()]
         facts = config_facts(config)
     summarise(folders, output, facts, search=search)

@@ -116,9 +116,7 @@ def test_one_flipped_byte_of_parquet_is_named(copy):
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    first, *others = dict.fromkeys(verify(copy))
-    assert first == f"{file} has changed (its SHA-256 is not the one in SHA256SUMS)"
-    assert len(others) == 1 and others[0].startswith(f"{file} is damaged")
+    assert [*verify(copy)] == [f"{file} has changed (its SHA-256 is not the one in SHA256SUMS)"]
 
 
 def cut(root):

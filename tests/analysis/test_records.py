@@ -92,7 +92,7 @@ def test_printed_names(record):
     ]
     assert not is_oracle("fedavg")
     assert cell_title("dirichlet~0.1@late") == "α = 0.1, late"
-    assert cell_title("mnist:mixed~0.5~0.1") == "MNIST, 0.5 IID, others α = 0.1"
+    assert cell_title("mnist:classes~2") == "MNIST, 2 classes per client"
     assert sorted(["late-10", "late-2"], key=natural_order) == ["late-2", "late-10"]
 
 

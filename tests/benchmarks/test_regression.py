@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import regression, runs, same_bytes, same_tables
+from benchmarks import regression, runs, same_bytes
 from benchmarks.compare import compare
 from benchmarks.regression import ATTEMPTS, LIMIT, PIECES, TURNS, Unable, ratio, worker
 
@@ -76,8 +76,8 @@ def test_a_slower_piece_is_named_and_an_older_commit_may_lack_one(monkeypatch, c
 
 @pytest.mark.parametrize(
     "main",
-    [regression.main, runs.main, same_bytes.main, same_tables.main, lambda words: compare(*words)],
-    ids=["regression", "runs", "same_bytes", "same_tables", "compare"],
+    [regression.main, runs.main, same_bytes.main, lambda words: compare(*words)],
+    ids=["regression", "runs", "same_bytes", "compare"],
 )
 def test_an_unknown_commit_is_named(main, capsys):
     assert main(["nowhere"]) == 2

@@ -13,7 +13,7 @@ LACKING = {
     ".": 7,
     "aggregation": 197,
     "data": 36,
-    "experiment": 175,
+    "experiment": 170,
     "federation": 117,
     "files": 11,
     "methods": 17,

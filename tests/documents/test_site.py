@@ -116,8 +116,8 @@ def test_the_picture_says_the_bytes_of_the_record(site):
 
 
 def test_what_lies_outside_the_folder_of_pages_is_on_the_site(site):
-    groups = words(site / "repository/results/reference/cross-needs/groups.html")
-    assert "clients that agree (A)" in groups
+    main = words(site / "repository/results/reference/cross-needs/main.html")
+    assert "FedAvg (uniform)" in main and "95 %" in main
     assert "experiment: cross-needs" in words(site / "repository/config/cross-needs.yaml.html")
 
 

@@ -172,7 +172,6 @@ def test_in_parts_again_and_whole_it_ends_with_the_same_files(place, capsys):
     assert not (place / "results/summary/tiny/verified.txt").exists()
     table = (place / "results/tables/tiny/main.md").read_text()
     assert ": 1 not run\n" in table
-    assert "Seeds 0 (n = 1)" in table
     first = records(place)
 
     assert grid() == 0

@@ -104,7 +104,7 @@ def test_it_knows_methods_configs_and_records_in_an_empty_folder(installed, empt
     assert needs.returncode == 0 and f"cross-needs: {len(methods)} methods" in needs.stdout
     assert wrong.returncode == 2 and wrong.stderr.endswith("; did you mean 'cross-needs'?\n")
     assert compared.returncode == 2
-    assert "--seeds is 99, but the record of 'cross-needs' has" in compared.stderr
+    assert "--seeds is 99, but the record of 'needs' has" in compared.stderr
     recorded = {one["name"] for one in json.loads(arenas.stdout) if one["recorded"]}
     assert {*ARENAS} <= recorded
     assert [file.name for file in empty.iterdir()] == ["mine.yaml"]

@@ -39,7 +39,7 @@ AGAIN = {**{f"render_record_{experiment}": 1 for experiment in RECORDED}, "compa
 def drawn_by(job: str) -> bool:
     """Whether a job of ``AGAIN`` draws a figure: some records have tables alone."""
     folder = job.removeprefix("render_record_")
-    return job == "compare_arenas" or (ROOT / "paper_figures" / folder).is_dir()
+    return job == "compare_arenas" or folder in {experiment for experiment, _ in FIGURES}
 
 
 def tracked() -> list[str]:

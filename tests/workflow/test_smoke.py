@@ -12,22 +12,20 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 from fedsdg import __version__
 from fedsdg.files import read_json
 from tests.built import Installation
 
-from .conftest import ROOT, jobs_of
+from .conftest import jobs_of
 
 pytestmark = pytest.mark.slow
 
-# A backbone in seconds, two rounds, and few pages: the workflow starts a process for each.
+# A backbone in seconds, and two rounds.
 SMALL = """
 backbones: {letters-small: {images: 400, held_out: 100, epochs: 1}}
 federation: {rounds: 2, evaluate_every: 1}
 """
-PAGES = "tables: [main, cost]\nfigures: [partition]\n"
 CELL = Path("results/runs/smoke/digits/clients~20/dirichlet~0.3")
 # Times and hosts are kept apart from results: these alone may differ.
 TIMED = ("provenance.json", "timings.parquet", "SHA256SUMS")
@@ -44,7 +42,7 @@ class Smoke:
 
     def reproduce(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Call the workflow; standard error is put before standard output."""
-        configs = ("--config", "smoke", "small.yaml", "pages.yaml")
+        configs = ("--config", "smoke", "small.yaml")
         done = self.wheel("reproduce", *configs, *arguments, cwd=self.folder)
         return subprocess.CompletedProcess(
             done.args, done.returncode, f"{done.stderr}\n{done.stdout}"
@@ -67,7 +65,6 @@ def smoke(built, installed, tmp_path_factory):
     empty = folder / "empty"
     empty.mkdir()
     (empty / "small.yaml").write_text(SMALL)
-    (empty / "pages.yaml").write_text(PAGES)
     done = Smoke(empty, wheel).reproduce("--cores", "2")
     assert done.returncode == 0, done.stdout
     return Smoke(empty, wheel, done.stdout)
@@ -131,7 +128,7 @@ def test_a_second_run_has_nothing_to_do(smoke):
 
 def test_one_process_alone_with_little_installed_makes_the_same_bytes(smoke, tmp_path):
     """`fedsdg run --grid`, one run after the other, in processes that find none of what a GPU's
-    image often lacks; and every page of the default config, which this one leaves as it is."""
+    image often lacks."""
     # numba may be absent too, but then attention is computed by torch, and rounds otherwise.
     absent = ("snakemake", "datasets", "peft", "jsonschema", "pulp", "grimp")
     # Read at the start of every process of this Python, before anything is imported.
@@ -143,18 +140,8 @@ def test_one_process_alone_with_little_installed_makes_the_same_bytes(smoke, tmp
     done = smoke.wheel.python(*command, cwd=tmp_path, **paths)
     assert done.returncode == 0, done.stderr
     first, second = made(smoke.folder), made(tmp_path)
-    config = {}
-    for name in ("config", "smoke"):
-        config |= yaml.safe_load((ROOT / f"config/{name}.yaml").read_text())
-    chosen, more = yaml.safe_load(PAGES), set()
-    for kind, suffixes in (("tables", ("csv", "md", "tex")),
-                           ("figures", ("pdf", "svg", "png", "csv", "json"))):  # fmt: skip
-        names = set(config[kind]) - set(chosen[kind])
-        more |= {f"results/{kind}/smoke/{name}.{suffix}" for name in names for suffix in suffixes}
-    # A figure without data is not made.
-    assert second.keys() - first.keys() <= more and first.keys() <= second.keys()
-    differing = [name for name in first if first[name] != second[name]]
-    assert differing == ["results/summary/smoke/pages.json"], "which names what is shown"
+    assert first.keys() == second.keys()
+    assert [name for name in first if first[name] != second[name]] == []
     asked = f"import sys; print({{*map(sys.modules.get, {absent})}})"
     assert smoke.wheel.python("-c", asked, cwd=tmp_path, **paths).stdout == "{None}\n"
 
@@ -202,7 +189,7 @@ def test_another_release_redoes_what_it_changed(smoke):
     assert "the page" not in done.stdout
     after = {"summarise_runs": 1, "render": 1, "verify_runs": 1}
     assert jobs_of(done) == {"train_grid": 1, **after}
-    command = ["run", "--grid", "smoke", "small.yaml", "pages.yaml", "--runs-only", "--jobs", "1"]
+    command = ["run", "--grid", "smoke", "small.yaml", "--runs-only", "--jobs", "1"]
     done = smoke.wheel(*command, cwd=smoke.folder)
     assert done.returncode == 0, done.stderr
     assert len(first) == 2 and len({place.name for place in store.iterdir()} - first) == 1

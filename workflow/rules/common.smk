@@ -100,12 +100,13 @@ CODE = {
     "measure": ["fedsdg.aggregation.api", "fedsdg.aggregation.rule_table"],
     "kernels": ["fedsdg.analysis.speed"],
 }
-# These take the printed names of methods and attacks from the declarations.
-CALLED = [dict(families()), dict(titles("methods")), dict(titles("attacks"))]
-CALLED = sha256_json(CALLED)[:12]
-CODE = {stage: code_of(*doors) for stage, doors in CODE.items()}
-for stage in ("summarise", "render"):
-    CODE[stage] += f"-{CALLED}"
+# These stages take the printed names of methods from the declarations.
+READ = ("summarise",)
+CALLED = sha256_json([dict(families()), dict(titles("methods"))])[:12]
+CODE = {
+    stage: code_of(*doors) + (f"-{CALLED}" if stage in READ else "")
+    for stage, doors in CODE.items()
+}
 
 
 def settings_and_code(dataset, setting, method):
