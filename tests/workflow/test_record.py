@@ -87,8 +87,9 @@ def test_figures_and_tables_of_a_clone_need_no_training(clone):
     assert len(RECORDED) >= 2
     for name in published(clone.folder):
         os.utime(clone.folder / name)
-    assert clone.planned("figures", "tables") == AGAIN
+    # Git keeps no SVG, and all files of a record that has tables alone.
     drawn = {job: 1 for job in AGAIN if drawn_by(job)}
+    assert clone.planned("figures", "tables") == drawn
     assert clone.planned("figures", "--configfile", "config/ablation.yaml") == drawn
 
 
