@@ -154,7 +154,7 @@ def test_check_counts_and_hints(place, capsys):
                     federation={"clients": "all", "clients_per_round": 2})  # fmt: skip
     assert main(["check", "--config", str(CONFIG), str(file)]) == 0
     out, err = capsys.readouterr()
-    assert "mine, column~writer: a median client takes about" in out
+    assert "mine: 2 methods x 1 data sets x 1 skews x 1 seeds = 2 runs" in out
     assert "'tiny' has learned from rendered letters" in err and "Photographs" in err
     assert "stored at 4 pixels and enlarged to the 8" in err
     assert not list(remarks({}, "tiny", TINY)), "nothing of data that the benchmark knows"
@@ -261,4 +261,4 @@ def test_natural_clients_go_through_a_grid(place, forked):
     assert facts["natural"]["names"] == [f"writer {n}" for n in range(4)]
     assert facts["natural"]["too_small"] == 2 and facts["natural"]["not_drawn"] == 0
     assert facts["classes"] == ["left", "none", "right"]
-    assert "Clients by writer" in (place / "results/tables/mine/main.md").read_text()
+    assert "column~writer" in (place / "results/tables/mine/main.csv").read_text()
