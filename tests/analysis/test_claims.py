@@ -11,7 +11,7 @@ import pytest
 import yaml
 from scipy import stats
 
-from fedsdg.analysis import claims, slots
+from fedsdg.analysis import claims, records, slots
 from fedsdg.analysis.claims import (
     Claim,
     by_seed,
@@ -21,7 +21,6 @@ from fedsdg.analysis.claims import (
     read_claims,
     undeclared,
 )
-from fedsdg.analysis.records import record
 
 ROOT = Path(__file__).parents[2]
 #: Deviations of five seeds: mean 0, standard deviation 1.
@@ -50,7 +49,7 @@ def write_record(folder, rows, cell="iid@half", sent=1):
     facts = {"family": "f", "personal": True, "oracle": False, "order": 0}
     methods = {name: {"title": name, **facts} for name in rows}
     (folder / "methods.json").write_text(json.dumps(methods))
-    record.cache_clear()
+    records._opened.cache_clear()
 
 
 def claim(holds, of="e/iid@half/a", **given):
