@@ -1,0 +1,70 @@
+"""Check a machine with a GPU: its tests, speed of rules, a run, and the same round twice.
+
+python3 -m benchmarks.on_gpu --out FOLDER        (make gpu OUT=FOLDER)
+
+Every stage is a process whose output goes to a file in the folder; nothing has to be installed but
+what docs/gpu.md names. Without FEDSDG_DATA/cifar100 the run is two rounds on random images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DIGEST = """
+import sys
+from benchmarks.next_benchmarks.federations import digest
+print(digest(*sys.argv[1:], rounds=2))
+"""
+
+
+def stages(out: Path, device: str) -> dict[str, list[str]]:
+    """Return the arguments of python for every stage, in the order of its worth."""
+    benchmarks = str(Path(__file__).with_name("bench_rules.py"))
+    to = ["-p", "no:cacheprovider", "--device", device, "--measured", str(out / "measured.json")]
+    twice = ["-c", DIGEST, "digits" if device == "cpu" else "vit-tiny", device]
+    run = ["-m", "fedsdg", "run", "--config", "cifar100", "--method", "fedsdg"]
+    run += ["--skew", "dirichlet~0.1", "--set", f"training.device={device}"]
+    has_data = (Path(os.environ.get("FEDSDG_DATA", "data")) / "cifar100").is_dir()
+    return {
+        "tests": ["-m", "pytest", "-m", "cuda", "-p", "no:cacheprovider", str(ROOT / "tests")],
+        "rules": ["-m", "pytest", benchmarks, *to, *["--short"] * (device == "cpu")],
+        "twice-1": twice,
+        "twice-2": twice,
+        "run": [*run, "--output", str(out / "run")] if has_data else twice,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do all stages; return 1 if one fails, or if the same rounds gave different bytes."""
+    parser = argparse.ArgumentParser(description="Check a machine with a GPU.")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the outputs")
+    parser.add_argument("--device", default="cuda")
+    given = parser.parse_args(arguments)
+    out = given.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    failed = []
+    for name, words in stages(out, given.device).items():
+        started = time.monotonic()
+        with (out / f"{name}.txt").open("w") as log:
+            command = [sys.executable, *words]
+            done = subprocess.run(command, cwd=out, env=environment, stdout=log, stderr=log)
+        last = (out / f"{name}.txt").read_text().strip().splitlines()[-1:]
+        seconds = time.monotonic() - started
+        print(f"{name}: exit code {done.returncode} after {seconds:.0f} s, {''.join(last)}")
+        failed += [name] * (done.returncode != 0)
+    if (out / "twice-1.txt").read_text() != (out / "twice-2.txt").read_text():
+        failed.append("the same rounds gave different bytes")
+    print("failed: " + ", ".join(failed) if failed else "all stages are well")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

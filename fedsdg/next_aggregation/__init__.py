@@ -1,0 +1,44 @@
+"""Server aggregation: tensors in, tensors out. Knows no model, no data set and no configuration.
+
+`aggregate` applies every rule to parameters of any kind, `aggregate_files` to safetensors files,
+`aggregate_by_client` to clients spread over processes; `fedsdg_server_aggregate` is FedSDG's rule
+for dictionaries of tensors. The rules are one per file in `rules`. Names are imported on first use,
+so that importing this package does not import torch.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedsdg.next_aggregation.api import Aggregated as Aggregated
+    from fedsdg.next_aggregation.api import aggregate as aggregate
+    from fedsdg.next_aggregation.by_client import aggregate_by_client as aggregate_by_client
+    from fedsdg.next_aggregation.files import AggregatedFiles as AggregatedFiles
+    from fedsdg.next_aggregation.files import aggregate_files as aggregate_files
+    from fedsdg.next_aggregation.ranks import Ranks as Ranks
+    from fedsdg.next_aggregation.server_aggregate import (
+        fedsdg_server_aggregate as fedsdg_server_aggregate,
+    )
+    from fedsdg.next_aggregation.weights import weight_summary as weight_summary
+
+_HOMES = {
+    "Aggregated": "api",
+    "AggregatedFiles": "files",
+    "Ranks": "ranks",
+    "aggregate": "api",
+    "aggregate_by_client": "by_client",
+    "aggregate_files": "files",
+    "fedsdg_server_aggregate": "server_aggregate",
+    "weight_summary": "weights",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

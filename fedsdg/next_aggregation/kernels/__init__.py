@@ -1,0 +1,1 @@
+"""Compiled kernels on blocks: numba on the CPU, triton on a GPU."""
