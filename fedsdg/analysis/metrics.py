@@ -51,7 +51,7 @@ class Metric:
         return tuple(READINGS) if self.number is None else ("selected",)
 
 
-_OWN: frozenset[str] = frozenset()
+OWN: frozenset[str] = frozenset()
 #: Name → metric.
 METRICS: dict[str, Metric] = {
     "accuracy": Metric("accuracy", "%"),
@@ -183,7 +183,7 @@ def metric(
 
     def enter(number: Number) -> Number:
         called = name or number.__name__
-        if called in _OWN:
+        if called in OWN:
             raise ValueError(f"there is a metric {called!r} already; give yours another name")
         for group, tail in (GROUPS if groups else {"": ""}).items():
             of_group = partial(_of_group, number, group) if group else number
@@ -409,4 +409,4 @@ for _name, _table, _title, _unit in (
 
 
 #: The metrics of this package, which others do not replace.
-_OWN = frozenset(METRICS)
+OWN = frozenset(METRICS)

@@ -14,7 +14,7 @@ from typing import Any
 
 from fedsdg.aggregation.rule_table import rules as aggregation_rules
 from fedsdg.analysis.figures import FIGURES
-from fedsdg.analysis.metrics import METRICS
+from fedsdg.analysis.metrics import METRICS, OWN
 from fedsdg.analysis.render import USUAL
 from fedsdg.analysis.tables import TABLES
 from fedsdg.experiment.columns import declared_columns
@@ -36,20 +36,22 @@ def documents() -> dict[str, str]:
         "tables": tuple(TABLES),
         "figures": tuple(name for name in FIGURES if name != "regret"),  # of several experiments
     }
+    # Those of plugins that were loaded in this process are none of the package's.
+    metrics = [name for name in METRICS if name in OWN]
     declarations = {
         "methods": listed(methods),
         **{table: listed(known) for table, known in choices.items()},
         "rules": list(aggregation_rules()),
         "pages": pages,
         "usual_pages": USUAL,
-        "metrics": list(METRICS),
+        "metrics": metrics,
         "keys": section_keys(),
         "columns": declared_columns(),
     }
     return {
         "fedsdg/declarations.json": _json(declarations),
         "workflow/schemas/config.schema.json": _json(
-            config_schema(methods, choices, pages, METRICS)
+            config_schema(methods, choices, pages, metrics)
         ),
         "docs/methods.md": method_page(methods),
         "docs/config.md": config_page(choices, pages, USUAL),
