@@ -25,12 +25,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PLACE = Path("/etc/slurm")
 FILES = ("slurm.conf", "cgroup.conf")
 FOLDERS = "fedsdg-slurm."
-#: Rounds enough to cancel a run between two of them, a checkpoint after each, and few pages.
+#: Rounds enough to cancel a run between two of them, and a checkpoint after each.
 CHANGES = """\
 federation: {rounds: 20}
 checkpoint_seconds: 0
-tables: [main, bytes, personal_accuracy]
-figures: [convergence, progress, weights]
 """
 CELLS = "results/runs/smoke/digits/clients~20/dirichlet~0.3"
 CANCELLED = "fedsdg"

@@ -185,6 +185,14 @@ def test_snakemake_refuses_before_it_plans_anything(project):
     assert not (project.folder / ".fedsdg").exists()
 
 
+def test_a_table_that_is_not_there_is_named_before_anything_is_trained(project):
+    (project.folder / "wrong.yaml").write_text("tables: [main, megabyte]\n")
+    refused = project.snakemake("--cores", "1", "--configfile", "wrong.yaml")
+    assert refused.returncode != 0
+    assert "'megabyte'; did you mean 'megabytes'?" in refused.stdout
+    assert not (project.folder / "results").exists()
+
+
 @pytest.mark.parametrize(
     ("entry", "named"),
     [

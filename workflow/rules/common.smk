@@ -23,7 +23,7 @@ from fedsdg.experiment.config_files import OVER, beneath, kept_whole
 from fedsdg.experiment.declared_data import ALL, all_clients, description
 from fedsdg.experiment.reach import code_of, source_hash
 from fedsdg.experiment.store import libraries
-from fedsdg.files import canonical_json, note_spent, places, sha256_json
+from fedsdg.files import canonical_json, hint, note_spent, places, sha256_json
 from fedsdg.files.declarations import declarations, families, titles
 from fedsdg.files.strict_yaml import read_yaml
 from fedsdg.methods.plugins import plugin_sources

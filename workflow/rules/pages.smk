@@ -40,7 +40,13 @@ def computed_pages():
     shown.options = f"--output {shown.tables} --figures {shown.figures}"
     # A name that is not the package's is a metric of a plugin.
     known = {*declarations()["metrics"], *sum(declarations()["pages"].values(), [])}
-    if not {*PAGES["tables"], *PAGES["figures"]} <= known:
+    unknown = sorted({*PAGES["tables"], *PAGES["figures"]} - known)
+    if unknown and not CONFIG.plugins:
+        # Said before anything is trained.
+        raise ValueError(
+            f"there is no table, figure or metric {unknown[0]!r}{hint(unknown[0], known)}"
+        )
+    if unknown:
         shown.options += "".join(f" --plugin {one.place}" for one in CONFIG.plugins)
         shown.input += [file for one in CONFIG.plugins for file in sources_of(one)]
     return shown
