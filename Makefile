@@ -11,11 +11,8 @@ GRID_JOBS ?= 2
 # What the page shows: the record, or results/summary. What is put into the record.
 RECORDS ?= results/reference
 EXPERIMENTS ?= $(ARENAS)
-# The commit to compare with; for bench-runs so many pairs and rounds: docs/benchmarks.md.
+# The commit to compare with.
 BASE ?= main
-PAIRS ?= 7
-LENGTH ?= 60
-MINUTES ?= 25
 
 BIN := $(abspath .venv)/bin
 INSTALLED := .venv/.installed
@@ -47,7 +44,7 @@ export BESIDE
 export PATH := $(BIN):$(PATH)
 export FEDSDG_PRETRAIN := $(PRETRAIN)
 reproduce: export FEDSDG_SPENT := $(SPENT)
-.PHONY: help smoke reproduce page report everything study search record cifar100 cifar100-plan cifar100-pilot extended test pytest test-fast lint verify package bench bench-compare bench-regression bench-runs gate planted gpu slurm-demo documents docs environment lock clean distclean
+.PHONY: help smoke reproduce page report everything search record cifar100 cifar100-plan cifar100-pilot extended test pytest test-fast lint verify package bench bench-compare gate planted gpu slurm-demo documents docs environment lock clean distclean
 
 help: ## this list
 	@sed -n '1,/^PYTHON/s/^# \{0,1\}//p' Makefile
@@ -84,9 +81,6 @@ everything: $(INSTALLED) ## every published table and figure from nothing: many 
 	  $(GRID) config/$$name.yaml; done
 	set -e; for file in config/claims/*.yaml; do $(GRID) $$file; done
 	$(MAKE) extended cifar100 cifar100-plan cifar100-pilot bench
-
-study: $(INSTALLED) ## the next part of the study, no run after STUDY_MINUTES; its last line says what to commit
-	nice $(BIN)/python -m benchmarks.study --jobs $(GRID_JOBS) $(if $(STUDY_MINUTES),--minutes $(STUDY_MINUTES))
 
 search: $(INSTALLED) ## the search for the arenas' hyper-parameters again
 	set -e; for name in config $(ARENAS); do $(BIN)/fedsdg search --jobs $(GRID_JOBS) --config $$name; done
@@ -131,28 +125,21 @@ package: ## the sdist and the wheel in dist/; needs build and twine alone
 	$(if $(wildcard $(INSTALLED)),$(BIN)/python,$(PYTHON)) -m build --outdir dist .
 	$(if $(wildcard $(INSTALLED)),$(BIN)/python,$(PYTHON)) -m twine check --strict dist/*
 
-bench: $(INSTALLED) .venv/.rivals ## how fast training and aggregation are here, and whether that is fast enough
+bench: $(INSTALLED) .venv/.rivals ## how fast rules, rounds and files are here, against other code and the hardware: ten minutes
 	@rm -f $(PERFORMANCE)/measured.json
 	@status=0; $(KEPT) $(BIN)/pytest benchmarks -rs --measured $(PERFORMANCE)/measured.json || status=$$?; \
-	$(BIN)/fedsdg render kernels throughput --measured $(PERFORMANCE)/measured.json --output $(PERFORMANCE) && exit $$status
-bench-compare: $(INSTALLED) ## whether an aggregation rule is slower by a quarter than at BASE (default: main)
-	$(BIN)/python -m benchmarks.compare $(BASE)
-bench-regression: $(INSTALLED) ## whether a round or a rule takes half as long again as at BASE
-	$(KEPT) $(BIN)/python -m benchmarks.regression $(BASE)
-bench-runs: $(INSTALLED) ## how many times as fast as at BASE whole runs are
-	$(KEPT) $(BIN)/python -m benchmarks.runs $(BASE) --pairs $(PAIRS) --rounds $(LENGTH) --out $(PERFORMANCE)/runs \
-	  $(if $(OVER),--over $(OVER))
+	$(BIN)/fedsdg render speed --measured $(PERFORMANCE)/measured.json --output $(PERFORMANCE) && exit $$status
+bench-compare: $(INSTALLED) ## whether rules and whole runs are slower than at BASE (QUICK=1: in small, as CI does)
+	$(KEPT) $(BIN)/python -m benchmarks.compare $(BASE) $(if $(QUICK),--quick) --measured $(PERFORMANCE)/commits.json
 gate: $(INSTALLED) ## whether every kind of run (FEW=1: fifteen) is bit for bit what it is at BASE
-	$(BIN)/python -m benchmarks.same_bytes $(BASE) $(if $(FEW),--few)
+	$(BIN)/python -m tests.tools.same_bytes $(BASE) $(if $(FEW),--few)
 
 planted: $(INSTALLED) ## plant known faults in a copy, one by one (ROOM=models, PART=1/4): do the tests find them?
-	$(BIN)/python -m benchmarks.planted $(if $(ROOM),--room $(ROOM)) $(if $(PART),--part $(PART))
+	$(BIN)/python -m tests.tools.planted $(if $(ROOM),--room $(ROOM)) $(if $(PART),--part $(PART))
 
-gpu: ## what a GPU has time for in MINUTES, into OUT=folder: docs/gpu.md
+gpu: ## check a machine with a GPU, into OUT=folder (DATA=folder with cifar100): docs/gpu.md
 	@test -n "$(OUT)" || { echo "error: say where the outputs go: make gpu OUT=folder" >&2; exit 1; }
-	@PYTHONPATH=$(CURDIR) $(PYTHON) -m benchmarks.on_gpu --minutes $(MINUTES) --out $(OUT) \
-	  $(if $(WORK),--work $(WORK)) $(if $(EARLIER),--earlier $(EARLIER)) $(if $(DATA),--data $(DATA)) \
-	  $(if $(BACKBONES),--backbones $(BACKBONES)) $(if $(ONLY),--only $(ONLY)) $(if $(filter small,$(FORM)),--small)
+	@PYTHONPATH=$(CURDIR) $(if $(DATA),FEDSDG_DATA=$(abspath $(DATA))) $(PYTHON) -m benchmarks.on_gpu --out $(OUT)
 
 slurm-demo: $(INSTALLED) ## profiles/slurm through a real SLURM on this machine, as root on Debian or Ubuntu
 	$(BIN)/python profiles/slurm/demo.py

@@ -1,4 +1,1 @@
-"""Benchmarks: how fast clients train and how fast and how well their updates are aggregated.
-
-They are read by docs/benchmarks.md; nothing here is part of the installed package.
-"""
+"""Five questions about speed and memory, measured with pytest-benchmark: docs/benchmarks.md."""

@@ -1,4 +1,4 @@
-"""What the suites share: options, threads, the memory's speed, and the file of measurements."""
+"""Options, the speed of memory, and the file of measurements, for all benchmarks."""
 
 from __future__ import annotations
 
@@ -6,88 +6,88 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from benchmarks import machine, rivals
-from benchmarks.aims import reached
-from benchmarks.floor import Memory
-from benchmarks.round_aims import rounds_reached
-from fedsdg.files import write_json
+from benchmarks import results, rivals
+from benchmarks.floor import memory_work
+from benchmarks.timing import Timings, Work
 
-MEASURED: pytest.StashKey[dict[str, list[dict[str, Any]]]] = pytest.StashKey()
-TABLES = ("timings", "accuracy", "bars", "rounds", "round_bars", "files", "dictionaries")
-MEMORY: pytest.StashKey[Memory] = pytest.StashKey()
+ROWS: pytest.StashKey[list[results.Row]] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of the benchmarks."""
     group = parser.getgroup("benchmarks of the package")
-    group.addoption("--short", action="store_true", help="small sizes and few rounds: a minute")
-    group.addoption("--ours-alone", action="store_true", help="compare with no other code")
-    group.addoption("--device", default="cpu", help="where rounds are trained: cpu or cuda")
+    group.addoption("--short", action="store_true", help="small sizes, judged by nobody: a minute")
+    group.addoption("--device", default="cpu", choices=["cpu", "cuda"], help="of rules and rounds")
     group.addoption("--measured", type=Path, help="write all measurements to this JSON file")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[MEASURED] = {name: [] for name in TABLES}
+    """Refuse to write timings of processes that disturb each other."""
+    config.stash[ROWS] = []
+    if config.getoption("--measured") and config.getoption("numprocesses", None):
+        raise pytest.UsageError(
+            "--measured: processes side by side disturb each other's timings; measure without "
+            "--numprocesses"
+        )
+    if config.getoption("--device") == "cuda" and not torch.cuda.is_available():
+        raise pytest.UsageError("--device cuda: torch sees no GPU; measure with --device cpu")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    path = session.config.getoption("--measured")
-    measured = session.config.stash[MEASURED]
-    if path is None or not any(measured.values()):
+    """Write what was measured, to the file of `--measured`."""
+    path, rows = session.config.getoption("--measured"), session.config.stash[ROWS]
+    if path is None or not rows:
         return
-    rates = session.config.stash.get(MEMORY, None)
-    reads = np.array(rates.rates if rates and rates.rates else [np.nan]) / 1e9
-    facts = machine.facts() | {
-        "read_gigabytes_per_second": _quantiles(reads),
-        "missing": rivals.missing(),
-        "form": "short" if session.config.getoption("--short") else "full",
-    }
-    aims = {"aims": reached(measured["timings"]), "round_aims": rounds_reached(measured["rounds"])}
-    write_json(path, {"machine": facts, **measured, **aims})
-
-
-def _quantiles(rates: np.ndarray) -> dict[str, float | None]:
-    if np.isnan(rates).any():
-        return dict.fromkeys(("low", "median", "high"))
-    low, median, high = np.quantile(rates, [0.1, 0.5, 0.9]).tolist()
-    return {"low": low, "median": median, "high": high}
+    device = session.config.getoption("--device")
+    facts = {"device": device, "form": "short" if session.config.getoption("--short") else "full"}
+    if device == "cuda":
+        facts["gpu"] = torch.cuda.get_device_name()
+    results.write(path, rows, missing=rivals.missing(), **facts)
 
 
 @pytest.fixture(scope="session")
 def short(request: pytest.FixtureRequest) -> bool:
+    """Whether the short form was asked for."""
     return bool(request.config.getoption("--short"))
 
 
 @pytest.fixture(scope="session")
-def ours_alone(request: pytest.FixtureRequest) -> bool:
-    return bool(request.config.getoption("--ours-alone"))
+def device(request: pytest.FixtureRequest) -> str:
+    """The device of rules and rounds."""
+    return str(request.config.getoption("--device"))
 
 
 @pytest.fixture(scope="session")
-def memory(request: pytest.FixtureRequest) -> Memory:
-    made = request.config.stash[MEMORY] = Memory()
-    return made
+def memory(all_threads: None, device: str) -> tuple[Work, int]:
+    """Work that moves memory and does nothing else, and the bytes that it moves."""
+    return memory_work(device)
 
 
 @pytest.fixture(scope="session")
-def budget(short: bool) -> float:
-    """Seconds for one comparison, beyond which nothing is repeated."""
-    return 0.2 if short else 2.0
-
-
-@pytest.fixture
-def all_cores() -> Iterator[int]:
-    """Torch works with as many threads as `machine.threads` says."""
+def all_threads() -> Iterator[None]:
+    """Have torch and the kernels use all allowed threads."""
     before = torch.get_num_threads()
-    torch.set_num_threads(machine.threads())
-    yield machine.threads()
+    torch.set_num_threads(results.threads())
+    yield
     torch.set_num_threads(before)
 
 
 @pytest.fixture
-def record(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Adds a row to a list of the file of measurements: record("timings", rule=…, …)."""
-    return lambda table, **row: request.config.stash[MEASURED][table].append(row)
+def report(request: pytest.FixtureRequest, benchmark: Any, short: bool) -> Callable[..., None]:
+    """Keep the rows of a comparison and judge them; the test is skipped if that is impossible."""
+
+    def keep(question: str, setting: str, subject: str, timings: Timings, **facts: Any) -> None:
+        rows = results.rows_of(question, setting, subject, timings, **facts)
+        request.config.stash[ROWS] += rows
+        benchmark.extra_info.update({row["code"]: row["ratio"] for row in rows})
+        sentences = results.missed(rows, results.thresholds()["ratios"])
+        if short or not sentences:
+            return
+        if reason := results.too_busy(timings.busy_cores):
+            pytest.skip(f"not judged, {reason}: {sentences[0]}")
+        pytest.fail("; ".join(sentences), pytrace=False)
+
+    return keep

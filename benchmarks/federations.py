@@ -5,10 +5,10 @@ Backbones have random weights and ViT-Tiny random images: no arithmetic depends 
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,103 +17,106 @@ from fedsdg.data.datasets import ImageData, image_data
 from fedsdg.experiment.building import build
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.config_files import load_config
+from fedsdg.experiment.machine.gpu import repeatable
 from fedsdg.experiment.material import make_partition, prepare_material
-from fedsdg.experiment.run_config import RunConfig
-from fedsdg.experiment.sections import TrainingConfig
 from fedsdg.federation.records import Records
 from fedsdg.federation.rounds import Federation
+from fedsdg.files.places import shipped
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.backbones import build as build_backbone
 from fedsdg.models.backbones import freeze
-from fedsdg.parts import declared
 
-CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
+CONFIG = shipped("config/config.yaml")
 NEVER = 10**9
-"""Evaluated is after so many rounds: what is timed is training and aggregation."""
+"""Rounds between evaluations: training and aggregation alone are timed."""
+RANDOM_IMAGES, RANDOM_CLASSES = 4800, 100
 
 
-class Measured(NamedTuple):
-    """A model with its data, its clients and its work."""
+class Model(NamedTuple):
+    """A model with its data, clients and training."""
 
     title: str
     architecture: Architecture
     skew: str
-    images: int | None
-    """So many random images in 100 classes; None: scikit-learn's digits."""
-    precisions: tuple[str, ...]
-    """In which it is measured; the first is the one that others are compared in."""
-    seconds: float
-    """A fair time for all turns of one comparison, in the full form."""
-    settings: tuple[str, ...] = ()
-    """Laid over config/config.yaml."""
+    settings: tuple[str, ...]
+    """laid over config/config.yaml"""
+    random_images: bool
+    """whether it trains on random images instead of scikit-learn's digits"""
 
     @property
     def config(self) -> Config:
+        """The config of the federation."""
         return load_config([CONFIG], self.settings)
 
     def data(self) -> str | ImageData:
-        """A name of the table of data sets, or images."""
-        if self.images is None:
+        """Return the name of a data set, or random images."""
+        if not self.random_images:
             return "digits"
         draw = np.random.default_rng(0)
-        pixels = draw.integers(0, 256, (self.images, 32, 32, 3), dtype=np.uint8)
-        return image_data("random", pixels, draw.integers(0, 100, self.images), 100)
+        pixels = draw.integers(0, 256, (RANDOM_IMAGES, 32, 32, 3), dtype=np.uint8)
+        labels = draw.integers(0, RANDOM_CLASSES, RANDOM_IMAGES)
+        return image_data("random", pixels, labels, RANDOM_CLASSES)
 
 
-MEASURED = {
-    "digits": Measured(
-        "digits, 5 of 20 clients",
+MODELS = {
+    "digits": Model(
+        "digits",
         Architecture(8, 4, 1, 64, 6, 4, (0.5,), (0.5,)),
         "dirichlet~0.1",
-        None,
-        ("float32",),
-        10.0,
         ("federation.clients_per_round=5",),
+        random_images=False,
     ),
-    "vit-tiny": Measured(
-        "ViT-Tiny, 32×32, patch 4",
+    "vit-tiny": Model(
+        "ViT-Tiny",
         Architecture(32, 4, 3, 192, 6, 3, (0.5,) * 3, (0.25,) * 3),
         "dirichlet~0.3",
-        4800,
-        ("float32", "bfloat16"),
-        40.0,
         ("federation.clients_per_round=10", "training.batch_size=32", "training.epochs=1"),
+        random_images=True,
     ),
 }
 
 
-def precisions() -> tuple[str, ...]:
-    """In which precisions the engine trains: the choices of the config's `training.precision`."""
-    return declared(TrainingConfig)["precision"].choices or ()
-
-
-def run_of(name: str, method: str, **training: str) -> RunConfig:
-    """The run of config/config.yaml and the settings, ``training`` laid over, with seed 0."""
-    measured = MEASURED[name]
-    settings = [f"training.{key}={value}" for key, value in training.items()]
-    config = load_config([CONFIG], (*measured.settings, *settings))
-    return config.run("digits", measured.skew, config.method(method), 0)
-
-
 def federation(name: str, method: str, device: str = "cpu", **training: str) -> Federation:
-    """A federation before its first round, which records and counts bytes but never evaluates."""
-    run = run_of(name, method, device=device, **training)
+    """Return a federation before its first round, which records rounds but never evaluates.
+
+    Args:
+        name: Of `MODELS`.
+        method: Of the table of methods.
+        device: "cpu" or "cuda".
+        training: Keys of the config's section `training`.
+    """
+    model = MODELS[name]
+    training |= {"device": device}
+    settings = [f"training.{key}={value}" for key, value in training.items()]
+    config = load_config([CONFIG], (*model.settings, *settings))
+    run = config.run("digits", model.skew, config.method(method), 0)
     material, partition = _prepared(name, device)
     made = build(run, material, partition)
-    return replace(
-        made,
-        schedule=replace(made.schedule, rounds=NEVER, evaluate_every=NEVER),
-        records=Records(),
-    )
+    schedule = replace(made.schedule, rounds=NEVER, evaluate_every=NEVER)
+    return replace(made, schedule=schedule, records=Records())
 
 
 @cache
-def _prepared(name, device):
-    measured = MEASURED[name]
+def _prepared(name: str, device: str) -> tuple[Any, Any]:
+    """Return data and backbone on a device, and the partition."""
+    model = MODELS[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = build_backbone(measured.architecture)
-    backbone = freeze(model.to(device), measured.architecture, name, {})
-    data, config = measured.data(), measured.config
-    partition = make_partition(data, measured.skew, 0, config.federation.clients, config.partition)
-    return prepare_material(data, backbone, device), partition
+        backbone = build_backbone(model.architecture)
+    frozen = freeze(backbone.to(device), model.architecture, name, {})
+    data, config = model.data(), model.config
+    partition = make_partition(data, model.skew, 0, config.federation.clients, config.partition)
+    return prepare_material(data, frozen, device), partition
+
+
+def digest(name: str, device: str, rounds: int) -> str:
+    """Return SHA-256 of the server's model and of what clients keep after some rounds of FedSDG."""
+    made = federation(name, "fedsdg", device)
+    with repeatable(device):
+        for number in range(1, rounds + 1):
+            made.step(number)
+    kept = made.bank.private(torch.arange(made.num_clients))
+    hashed = hashlib.sha256()
+    for tensor in (made.theta, kept):
+        hashed.update(tensor.cpu().numpy().tobytes())
+    return hashed.hexdigest()

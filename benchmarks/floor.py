@@ -1,8 +1,4 @@
-"""The memory's speed: a bare read, taken before and after every run that is measured against it.
-
-The rate of a machine's memory wanders (by a third within minutes on shared machines), so a kernel
-is compared with the reads next to it in time, and the median over such pairs counts.
-"""
+"""What the hardware alone needs: bandwidth of memory, and the rate of products."""
 
 from __future__ import annotations
 
@@ -12,11 +8,12 @@ import numba
 import numpy as np
 import torch
 
-from benchmarks.timing import seconds
+from benchmarks.timing import Work, finished
 
-READ_NUMBERS = 200_000_000
-"""Float32 numbers of a bare read: 800 MB, which no cache keeps."""
-
+MEMORY_BYTES = {"cpu": 800_000_000, "cuda": 1 << 30}
+"""Size of the buffer that is read or copied: no cache keeps it."""
+SIDES = {"cpu": 1024, "cuda": 8192}
+"""Side of the square matrices whose product gives the rate; a GPU is busy with large ones only."""
 _PIECE = 1 << 21
 
 
@@ -28,27 +25,37 @@ def _sum(numbers):
     return total
 
 
-class Memory:
-    """A buffer to read, and the rates at which it was read."""
+def memory_work(device: str, size: int | None = None) -> tuple[Work, int]:
+    """Return work that moves memory and does nothing else, and the bytes that it moves.
 
-    def __init__(self, numbers: int = READ_NUMBERS) -> None:
-        # Written, so that every page is memory of its own (untouched pages are all one).
-        self.buffer = np.ones(numbers, np.float32)
-        self.rates: list[float] = []
-        self._read()
+    A CPU reads the buffer on torch's number of threads. A GPU copies it: twice its size is moved.
 
-    def read(self) -> float:
-        """Bytes a second of one read of the whole buffer, on torch's number of threads."""
-        self.rates.append(self.buffer.nbytes / seconds(self._read))
-        return self.rates[-1]
+    Args:
+        device: "cpu" or "cuda".
+        size: Bytes of the buffer; None: of `MEMORY_BYTES`.
+    """
+    size = size or MEMORY_BYTES[device]
+    if device == "cuda":
+        source = torch.ones(size // 4, device=device)
+        target = torch.empty_like(source)
+        return finished(lambda: target.copy_(source), device), 2 * size
+    # Ones, so that every page is memory of its own; untouched pages are all the same one.
+    numbers = np.ones(size // 4, np.float32)
+    pieces = [numbers[i : i + _PIECE] for i in range(0, numbers.size, _PIECE)]
+    pool = ThreadPoolExecutor(torch.get_num_threads())
+    return lambda: list(pool.map(_sum, pieces)), numbers.nbytes
 
-    def _read(self) -> None:
-        pieces = [self.buffer[i : i + _PIECE] for i in range(0, self.buffer.size, _PIECE)]
-        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            list(pool.map(_sum, pieces))
 
+def product_work(device: str, precision: str) -> tuple[Work, int]:
+    """Return a product of two square matrices, and its additions and multiplications.
 
-def paired(least_bytes: int, times: list[float], rates: list[float]) -> float:
-    """Median of floor / time; rates[i] and rates[i + 1] were read around times[i]."""
-    around = (np.array(rates[:-1]) + np.array(rates[1:])) / 2
-    return float(np.median(least_bytes / around / np.array(times)))
+    Args:
+        device: "cpu" or "cuda".
+        precision: A dtype of torch.
+    """
+    side = SIDES[device]
+    generator = torch.Generator(device).manual_seed(0)
+    factors = torch.randn(2, side, side, generator=generator, device=device)
+    a, b = factors.to(getattr(torch, precision)).unbind()
+    out = torch.empty_like(a)
+    return finished(lambda: torch.mm(a, b, out=out), device), 2 * side**3

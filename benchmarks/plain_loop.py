@@ -1,18 +1,16 @@
-"""Federated training as it is usually written: one client after another, by the book.
+"""Federated training as it is usually written: one client after another.
 
-What the official code of FedSDG and PFLlib do, on the same data, start, cohorts and batches as
-ours: a deep copy of the model for every client, a DataLoader over a list of pairs, torch's Adam
-and its clipping, a state dict to the server. The model is timm's VisionTransformer with its own
-forward pass, its adapted layers replaced by modules. Generous where codes differ: no worker
-processes, adapters of a few lines (peft's take longer), nothing frozen is updated or sent, nothing
-is recorded or written.
+As the official code of FedSDG and PFLlib do it, on the same data, start, cohorts and batches as
+ours: a deep copy of the model for every client, a DataLoader over a list of pairs, torch's Adam and
+clipping, a state dict to the server. The model is timm's VisionTransformer with its own forward
+pass, in which adapted layers are replaced by modules. In its favour it has no worker processes,
+small adapters, updates and sends nothing frozen, and records nothing.
 """
 
 from __future__ import annotations
 
 import copy
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,10 +24,9 @@ from fedsdg.models.adapter_config import AdapterConfig
 from fedsdg.models.adapters import GATE, adapted_layers, gate_name
 from fedsdg.models.backbones import build
 from fedsdg.models.parameters import ParameterSpec, views
-from fedsdg.models.torchvision_schemas import declare_torchvision_operators
 
 State = dict[str, Tensor]
-Adapting = Callable[[nn.Module, Sequence[str], AdapterConfig], None]
+Group = list[nn.Parameter]
 
 
 class Lora(nn.Module):
@@ -38,9 +35,11 @@ class Lora(nn.Module):
     def __init__(
         self, base: nn.Linear, rank: int, scale: float, logit: nn.Parameter | None = None
     ) -> None:
+        """Adapt a layer; its private branch, if it has a logit, has factors of its own."""
         super().__init__()
         inputs, outputs = base.in_features, base.out_features
-        self.base, self.scale = base, scale
+        self.base = base
+        self.scale = scale
         self.lora_A = nn.Parameter(torch.empty(rank, inputs))
         self.lora_B = nn.Parameter(torch.empty(outputs, rank))
         self.lambda_k_logit = logit
@@ -49,6 +48,7 @@ class Lora(nn.Module):
             self.lora_B_private = nn.Parameter(torch.empty(outputs, rank))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the adapted layer's output."""
         y = self.base(x) + self.scale * F.linear(F.linear(x, self.lora_A), self.lora_B)
         if self.lambda_k_logit is None:
             return y
@@ -66,125 +66,133 @@ def adapt(model: nn.Module, layers: Sequence[str], config: AdapterConfig) -> Non
         if config.branch == "dual":
             name = gate_name(layer, config)
             logit = logits.setdefault(name, nn.Parameter(torch.zeros(())))
-            # The block knows it too, and first: so it bears the name of the block.
+            # Registered with the block first, so that it is named after the block.
             setattr(model.get_submodule(name.rpartition(".")[0]), GATE, logit)
         model.set_submodule(layer, Lora(base, config.rank, config.scale, logit))
     model.get_submodule("head").requires_grad_(True)
 
 
-def adapt_by_peft(model: nn.Module, layers: Sequence[str], config: AdapterConfig) -> None:
-    """The same with peft's adapters, which know no private branch."""
-    declare_torchvision_operators()
-    from peft import LoraConfig, inject_adapter_in_model
-
-    model.requires_grad_(False)
-    inject_adapter_in_model(
-        LoraConfig(r=config.rank, lora_alpha=config.alpha, target_modules=list(layers)), model
-    )
-    model.get_submodule("head").requires_grad_(True)
-
-
 class PlainLoop:
-    """The clients and the server of a federation, from its start; `round` does one round.
+    """Clients and server of a federation; `round` does one round.
 
-    `bfloat16` runs the forward pass under autocast, as one would; `adapt` makes the adapters. The
-    federation must have kernel torch: with the compiled pass its samples are activations.
+    The federation must have kernel torch, for with the compiled pass its samples are activations.
     """
 
-    def __init__(
-        self, federation: Federation, *, bfloat16: bool = False, adapt: Adapting = adapt
-    ) -> None:
-        self.federation, self.bfloat16, self.adapt = federation, bfloat16, adapt
+    def __init__(self, federation: Federation, *, bfloat16: bool = False) -> None:
+        """Start where a federation starts; `bfloat16` runs the forward pass under autocast."""
+        self.federation, self.bfloat16 = federation, bfloat16
         layout = federation.layout
         self.server = self.model()
         self.shared: State = _rows(federation.theta, layout.communicated)
         self.start: State = _rows(federation.private, layout.private)
         self.private: dict[int, State] = {}
-        self.pairs = list(
-            zip(federation.samples.images.cpu(), federation.samples.labels.cpu(), strict=True)
-        )
+        images, labels = federation.samples.images.cpu(), federation.samples.labels.cpu()
+        self.pairs: Any = list(zip(images, labels, strict=True))
 
     def model(self) -> nn.Module:
-        """A new model: backbone, adapters and head."""
-        cohort = self.federation.model
+        """Return a new model: backbone, adapters and head."""
+        cohort: Any = self.federation.model
         architecture, config = cohort.backbone.architecture, cohort.config
         model = build(architecture, num_classes=cohort.num_classes)
         model.load_state_dict(cohort.backbone.model.state_dict(), strict=False)
-        self.adapt(model, list(adapted_layers(architecture, config)), config)
+        adapt(model, list(adapted_layers(architecture, config)), config)
         return model.to(self.federation.theta)
 
     def round(self, number: int) -> None:
-        """Train the cohort of round `number` and aggregate: by alignment, or by sample counts."""
-        schedule = self.federation.schedule
-        cohort = draw_cohort(
-            self.federation.seed, number, len(self.federation.shards.train),
-            schedule.clients_per_round,
-        )  # fmt: skip
+        """Train the cohort of a round and aggregate: by alignment, or by sample counts."""
         received, samples = [], []
-        for client in cohort.tolist():
-            own = self.private.get(client, self.start)
-            shared, self.private[client], seen = self.train(client, number, self.shared, own)
+        for client in cohort_of(self.federation, number):
+            kept = self.private.get(client, self.start)
+            shared, self.private[client], count = self.train(client, number, self.shared, kept)
             received.append(shared)
-            samples.append(seen)
+            samples.append(count)
         if self.start:
             self.shared = aligned(self.shared, received)
         else:
-            self.shared = averaged(received, [seen / sum(samples) for seen in samples])
+            self.shared = averaged(received, [count / sum(samples) for count in samples])
 
     def train(
         self, client: int, number: int, shared: State, private: State
     ) -> tuple[State, State, int]:
-        """One client's local training: (what it sends, what it keeps, samples of an epoch)."""
+        """Train one client and return what it sends, what it keeps, and its number of samples."""
         federation, work = self.federation, self.federation.work
         model = copy.deepcopy(self.server)
-        parameters = named(model)
+        parameters = trainable(model)
         with torch.no_grad():
             for name, value in (shared | private).items():
                 parameters[name].copy_(value)
-        shard = federation.shards.train[client]
-        (batches,) = cohort_batches(
-            federation.shards.train, [client], purpose="batches", seed=federation.seed,
-            round_=number, batch_size=federation.schedule.batch_size,
-            epochs=federation.schedule.epochs,
-        )  # fmt: skip
-        loader = DataLoader(self.pairs, batch_sampler=[own.tolist() for own in batches])
-        rates = {spec.name: work.eta_p for spec in federation.layout.private}
-        rates |= {name: work.eta_m for name in rates if name.endswith(GATE)}
-        groups: dict[float, list[nn.Parameter]] = defaultdict(list)
-        for name, value in parameters.items():
-            groups[rates.get(name, work.eta_g)].append(value)
-        optimiser = torch.optim.Adam([{"params": ps, "lr": lr} for lr, ps in groups.items()])
-        gates = [p for n, p in parameters.items() if n.endswith(GATE)]
-        branch = [p for n, p in parameters.items() if n.endswith("_private")]
-        lambda1, lambda2 = (work.terms[0].lambda1, work.terms[1].lambda2) if gates else (0.0, 0.0)
-        device, losses = federation.theta.device, []
+        loader = DataLoader(self.pairs, batch_sampler=self._batches(client, number))
+        optimiser = self._optimiser(parameters)
+        gates, branch, _ = groups(parameters)
+        penalties: Any = work.terms
+        device = federation.theta.device
         for images, labels in loader:
             images, labels = images.to(device), labels.to(device)
             optimiser.zero_grad()
             with torch.autocast(device.type, torch.bfloat16, enabled=self.bfloat16):
                 loss = F.cross_entropy(model(images), labels)
             if gates:
-                loss = loss + lambda1 * sum(torch.sigmoid(gate).abs() for gate in gates)
-                loss = loss + lambda2 * sum(factor.square().sum() for factor in branch)
+                sparsity = sum(torch.sigmoid(gate).abs() for gate in gates)
+                size = sum(factor.square().sum() for factor in branch)
+                loss = loss + penalties[0].lambda1 * sparsity + penalties[1].lambda2 * size
             loss.backward()
             nn.utils.clip_grad_norm_(parameters.values(), work.clip_norm)
             optimiser.step()
-            losses.append(loss.item())
+            loss.item()  # As for a log.
         state = {name: value.detach() for name, value in parameters.items()}
-        return {n: state[n] for n in shared}, {n: state[n] for n in private}, len(shard)
+        samples = len(federation.shards.train[client])
+        return {n: state[n] for n in shared}, {n: state[n] for n in private}, samples
+
+    def _batches(self, client: int, number: int) -> list[list[int]]:
+        """Return the batches of a client in a round, which are the engine's."""
+        federation, schedule = self.federation, self.federation.schedule
+        (batches,) = cohort_batches(
+            federation.shards.train,
+            [client],
+            purpose="batches",
+            seed=federation.seed,
+            round_=number,
+            batch_size=schedule.batch_size,
+            epochs=schedule.epochs,
+        )
+        return [batch.tolist() for batch in batches]
+
+    def _optimiser(self, parameters: dict[str, nn.Parameter]) -> torch.optim.Optimizer:
+        """Return Adam with the rates of shared parameters, private ones, and gates."""
+        work = self.federation.work
+        gates, branch, shared = groups(parameters)
+        return torch.optim.Adam(
+            [
+                {"params": shared, "lr": work.eta_g},
+                {"params": branch, "lr": work.eta_p},
+                {"params": gates, "lr": work.eta_m},
+            ]
+        )
 
 
-def named(model: nn.Module) -> dict[str, nn.Parameter]:
-    """What is trained, by the names of our layout; peft calls an adapter `default`."""
-    return {
-        name.replace(".default.weight", ""): value
-        for name, value in model.named_parameters()
-        if value.requires_grad
-    }
+def groups(parameters: Mapping[str, nn.Parameter]) -> tuple[Group, Group, Group]:
+    """Return the gates, the private factors, and the shared parameters."""
+    gates = [p for n, p in parameters.items() if n.endswith(GATE)]
+    branch = [p for n, p in parameters.items() if n.endswith("_private")]
+    private = {id(p) for p in (*gates, *branch)}
+    return gates, branch, [p for p in parameters.values() if id(p) not in private]
+
+
+def cohort_of(federation: Federation, number: int) -> list[int]:
+    """Return the clients of a round."""
+    clients = len(federation.shards.train)
+    per_round = federation.schedule.clients_per_round
+    drawn: list[int] = draw_cohort(federation.seed, number, clients, per_round).tolist()
+    return drawn
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that are trained, by the names of our layout."""
+    return {name: value for name, value in model.named_parameters() if value.requires_grad}
 
 
 def averaged(clients: Sequence[State], weights: Sequence[float]) -> State:
-    """A weighted mean as it is usually written: a sum for every tensor."""
+    """Return a weighted mean as it is usually written: a sum for every tensor."""
     return {
         name: torch.stack([w * c[name] for w, c in zip(weights, clients, strict=True)]).sum(dim=0)
         for name in clients[0]
@@ -192,14 +200,15 @@ def averaged(clients: Sequence[State], weights: Sequence[float]) -> State:
 
 
 def aligned(theta: State, clients: Sequence[State]) -> State:
-    """FedSDG's server (Eq. 10): weights are the cosines with the mean update, where positive."""
+    """Aggregate as FedSDG's server (Eq. 10): by cosines with the mean update, where positive."""
     origin = torch.cat([value.flatten() for value in theta.values()])
     deltas = [torch.cat([c[name].flatten() for name in theta]) - origin for c in clients]
     mean = torch.stack(deltas).mean(dim=0)
     norm = torch.linalg.norm(mean)
-    scores = [
-        max(0.0, (torch.dot(x, mean) / (torch.linalg.norm(x) * norm + 1e-8)).item()) for x in deltas
-    ]
+    scores = []
+    for delta in deltas:
+        cosine = torch.dot(delta, mean) / (torch.linalg.norm(delta) * norm + 1e-8)
+        scores.append(max(0.0, cosine.item()))
     return averaged(clients, [score / sum(scores) for score in scores])
 
 

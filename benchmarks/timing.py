@@ -1,23 +1,47 @@
-"""Seconds of pieces of work that take turns, so that what disturbs one disturbs all."""
+"""Measure pieces of work that take turns, so that a disturbance of the machine meets all alike."""
 
 from __future__ import annotations
 
-import gc
+import os
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
 
+import psutil
 import torch
+from threadpoolctl import threadpool_limits
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
 
-Work = Callable[[], Any]
-Clock = Callable[[], float]
+Work = Callable[[], object]
+OURS = "ours"
+"""The code of this package among the codes that are compared."""
+LIMIT = "limit"
+"""Among the codes, the time that the hardware alone needs: see `floor`."""
+MOST_TURNS = 25
 
 
-def seconds(work: Work, clock: Clock = time.perf_counter) -> float:
-    """Seconds of one call by a clock; the result is thrown away after the clock has stopped."""
+@dataclass
+class Timings:
+    """What every code took, in turns."""
+
+    seconds: dict[str, list[float]]
+    """by code; a code that is much slower has one turn, all others have equally many"""
+    busy_cores: float = 0.0
+    """cores that other programs used meanwhile, on average"""
+
+    def ratio(self, code: str) -> float:
+        """Return the median over the turns of seconds of a code over seconds of ours."""
+        turns = zip(self.seconds[code], self.seconds[OURS], strict=False)
+        return median(theirs / ours for theirs, ours in turns)
+
+
+def seconds(work: Work, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Return the seconds of one call; its result is freed after the clock has stopped."""
     start = clock()
     result = work()
     elapsed = clock() - start
@@ -25,57 +49,94 @@ def seconds(work: Work, clock: Clock = time.perf_counter) -> float:
     return elapsed
 
 
+def take_turns(
+    benchmark: BenchmarkFixture,
+    works: Mapping[str, Work],
+    budget: float,
+    *,
+    scale: float = 1.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Timings:
+    """Measure works in turns, after one call of each that is not counted.
+
+    Args:
+        benchmark: The fixture of pytest-benchmark, which keeps the turns of ours.
+        works: By code, `OURS` among them.
+        budget: Seconds for all turns, of which there are 2 to `MOST_TURNS`. A code that takes more
+            than half of it has no turn but its first call.
+        scale: The seconds of `LIMIT` are multiplied by it.
+        clock: What time is measured by.
+
+    Returns:
+        The seconds of all turns.
+    """
+    works[OURS]()  # Compiles, and fills caches.
+    first = {code: seconds(work, clock) for code, work in works.items()}
+    slow = [code for code in works if code != OURS and first[code] > budget / 2]
+    others = [code for code in works if code != OURS and code not in slow]
+    a_turn = sum(first[code] for code in works if code not in slow)
+    turns = max(2, min(MOST_TURNS, int(budget / max(a_turn, 1e-9))))
+    times: dict[str, list[float]] = {code: [] for code in works}
+
+    def take_others() -> None:
+        for code in others:
+            times[code].append(seconds(works[code], clock))
+
+    def take_ours() -> None:
+        times[OURS].append(seconds(works[OURS], clock))
+
+    other_programs = OtherPrograms()
+    benchmark.pedantic(take_ours, setup=take_others, rounds=turns)
+    for code in slow:
+        times[code].append(first[code])
+    if LIMIT in times:
+        times[LIMIT] = [scale * each for each in times[LIMIT]]
+    return Timings(times, other_programs.cores())
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch, the package's kernels and numpy's products on one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def finished(work: Work, device: str) -> Work:
-    """The work, and on a GPU the end of all that it has only begun."""
+    """Return work that, on a GPU, waits for the end of what it has started."""
     if device == "cpu":
         return work
 
-    def to_the_end() -> None:
+    def wait_too() -> None:
         work()
         torch.cuda.synchronize()
 
-    return to_the_end
+    return wait_too
 
 
-def turns(first: float, budget: float, *, least: int = 1, most: int = 25) -> int:
-    """How often work that took `first` seconds fits into a budget of seconds."""
-    return max(least, min(most, int(budget / max(first, 1e-9))))
+def allowed_cores() -> set[int]:
+    """Return the processors that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
 
 
-def in_turns(
-    works: Sequence[Work],
-    budget: float,
-    benchmark: BenchmarkFixture | None = None,
-    clock: Clock = time.perf_counter,
-) -> list[list[float]]:
-    """Seconds of every work in every turn; as many turns as the budget allows.
+class OtherPrograms:
+    """Measures, from its creation on, how busy other programs keep this process's cores."""
 
-    Works that together take less than half of the budget run once before the clock starts to
-    count; those that take more than five budgets have one turn, others at least two.
-    ``benchmark``, pytest-benchmark's fixture, keeps the turns of the first work; the others have
-    theirs before it.
-    """
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        first = [seconds(work, clock) for work in works]
-        times = [[one] for one in first] if 2 * sum(first) > budget else [[] for _ in works]
-        least = 1 if sum(first) > 5 * budget else 2
-        pairs = list(zip(works, times, strict=True))
+    def __init__(self) -> None:
+        """Begin."""
+        psutil.cpu_percent(percpu=True)  # Later calls tell what has been since this one.
+        self._begun = time.perf_counter()
+        self._own = sum(os.times()[:4])
 
-        def take(those: Sequence[tuple[Work, list[float]]]) -> None:
-            for work, own in those:
-                own.append(seconds(work, clock))
-
-        left = turns(sum(first), budget, least=least) - len(times[0])
-        if benchmark is not None:
-            benchmark.pedantic(
-                lambda: take(pairs[:1]), setup=lambda: take(pairs[1:]), rounds=max(1, left)
-            )
-            return times
-        for _ in range(left):
-            take(pairs)
-        return times
-    finally:
-        if collecting:
-            gc.enable()
+    def cores(self) -> float:
+        """Return the mean number of cores in use by others; may be called once."""
+        percent = psutil.cpu_percent(percpu=True)
+        busy = sum(percent[core] for core in allowed_cores()) / 100
+        own = (sum(os.times()[:4]) - self._own) / (time.perf_counter() - self._begun)
+        return max(0.0, busy - own)

@@ -1,42 +1,34 @@
 """Server aggregation: tensors in, tensors out. Knows no model, no data set and no configuration.
 
-The rules stand one per file in `fedsdg.aggregation.rules`. `aggregate` is the door to every rule,
-for parameters of any kind, `aggregate_files` for safetensors files, `aggregate_sharded` and
-`aggregate_by_client` for processes of torch.distributed; `fedsdg_server_aggregate` is FedSDG's, for
-dictionaries of tensors. They are imported on first use, so that importing this package does not
-import torch.
+`aggregate` applies every rule to parameters of any kind, `aggregate_files` to safetensors files,
+`aggregate_by_client` to clients spread over processes; `fedsdg_server_aggregate` is FedSDG's rule
+for dictionaries of tensors. The rules are one per file in `rules`. Names are imported on first use,
+so that importing this package does not import torch.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedsdg.aggregation.api import Aggregated, aggregate
-    from fedsdg.aggregation.engines.distributed import aggregate_by_client, aggregate_sharded
-    from fedsdg.aggregation.engines.files.aggregated import AggregatedFiles
-    from fedsdg.aggregation.engines.files.streaming import aggregate_files
-    from fedsdg.aggregation.engines.memory.state_dicts import fedsdg_server_aggregate
-    from fedsdg.aggregation.weights import weight_summary
-
-__all__ = [
-    "Aggregated",
-    "AggregatedFiles",
-    "aggregate",
-    "aggregate_by_client",
-    "aggregate_files",
-    "aggregate_sharded",
-    "fedsdg_server_aggregate",
-    "weight_summary",
-]
+    from fedsdg.aggregation.api import Aggregated as Aggregated
+    from fedsdg.aggregation.api import aggregate as aggregate
+    from fedsdg.aggregation.by_client import aggregate_by_client as aggregate_by_client
+    from fedsdg.aggregation.files import AggregatedFiles as AggregatedFiles
+    from fedsdg.aggregation.files import aggregate_files as aggregate_files
+    from fedsdg.aggregation.ranks import Ranks as Ranks
+    from fedsdg.aggregation.server_aggregate import (
+        fedsdg_server_aggregate as fedsdg_server_aggregate,
+    )
+    from fedsdg.aggregation.weights import weight_summary as weight_summary
 
 _HOMES = {
-    "Aggregated": "fedsdg.aggregation.api",
-    "AggregatedFiles": "fedsdg.aggregation.engines.files.aggregated",
-    "aggregate": "fedsdg.aggregation.api",
-    "aggregate_by_client": "fedsdg.aggregation.engines.distributed",
-    "aggregate_files": "fedsdg.aggregation.engines.files.streaming",
-    "aggregate_sharded": "fedsdg.aggregation.engines.distributed",
-    "fedsdg_server_aggregate": "fedsdg.aggregation.engines.memory.state_dicts",
-    "weight_summary": "fedsdg.aggregation.weights",
+    "Aggregated": "api",
+    "AggregatedFiles": "files",
+    "Ranks": "ranks",
+    "aggregate": "api",
+    "aggregate_by_client": "by_client",
+    "aggregate_files": "files",
+    "fedsdg_server_aggregate": "server_aggregate",
+    "weight_summary": "weights",
 }
 
 
@@ -45,8 +37,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted([*globals(), *_HOMES])

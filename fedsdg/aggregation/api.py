@@ -1,32 +1,21 @@
-"""The door for every rule: parameters of any kind in, parameters of the same kind out."""
+"""The door for parameters in memory: of any kind in, of the same kind out."""
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
-import torch
+from torch import Tensor
 
-from fedsdg.aggregation.arguments import check_on_nonfinite
-from fedsdg.aggregation.calls import Call
+from fedsdg.aggregation import buffers as buffer_rules
+from fedsdg.aggregation import params
+from fedsdg.aggregation.buffers import BufferRule
 from fedsdg.aggregation.cohort import Cohort
-from fedsdg.aggregation.engines.memory.joining import joined, worth_joining, write_parts
-from fedsdg.aggregation.engines.memory.kinds import (
-    ALONE,
-    check_like,
-    clients_of,
-    global_tensors,
-    new_like,
-    out_tensors,
-    views,
-)
-from fedsdg.aggregation.engines.memory.rounding import check_differences
-from fedsdg.aggregation.engines.memory.screening import further_uploads, screened, who
-from fedsdg.aggregation.engines.memory.writing import write_copies
-from fedsdg.aggregation.plans import Plan
+from fedsdg.aggregation.errors import NonFiniteError
+from fedsdg.aggregation.ranks import Ranks
+from fedsdg.aggregation.rows import MemoryRows, Rows, StateDict, nonfinite_by_row
 from fedsdg.aggregation.rule_table import make_rule
-from fedsdg.aggregation.types import Aggregate, Context, Rule
-from fedsdg.aggregation.uploads import ADAPTERS, NonFiniteError
+from fedsdg.aggregation.types import ADAPTERS, Context, Plan, Rule, State
+from fedsdg.parts import shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,17 +23,18 @@ class Aggregated:
     """What `aggregate` returns."""
 
     parameters: Any
-    """In the form of global_params; `out` itself where it was given."""
+    "in the form of global_params; `out` itself if it was given"
     weights: Any
-    """A list of floats in the order of a list of clients, a dict by the same ids for a mapping, 0
-    for a dropped client; None where the rule has no weights. They sum to 1."""
+    """floats that sum to 1, in a list in the order of a list of clients, or a dict by the same ids
+    for a mapping; 0 for a dropped client; None if the rule has no weights"""
     diagnostics: dict[str, Any]
-    """What the rule reports: arrays [M] in the order of the clients, NaN for a dropped one, or one
-    value; "winner" is a client's id."""
-    state: dict[str, torch.Tensor]
-    """Goes into the next call; empty for most rules."""
-    dropped: dict[Hashable, dict[str, int]]
-    """Of every client left out, its number of non-finite values by tensor."""
+    'arrays [M], NaN for a dropped client, or one value; "winner" is a client id'
+    state: State
+    "passed to the next call"
+    dropped: dict[Hashable, dict[Any, int]]
+    "of every client left out, its number of non-finite values by tensor"
+    remarks: tuple[str, ...] = ()
+    "sentences on what was not averaged"
 
 
 def aggregate(
@@ -58,157 +48,215 @@ def aggregate(
     num_clients: int | None = None,
     uploads: Mapping[str, Any] | None = None,
     round: int = 1,
-    state: Mapping[str, torch.Tensor] | None = None,
+    state: State | None = None,
     on_nonfinite: Literal["raise", "drop"] = "raise",
+    buffers: BufferRule = "largest",
     out: Any = None,
+    ranks: Ranks | None = None,
 ) -> Aggregated:
-    """theta_g + step, the step being the rule's for the updates Delta_k = theta_k - theta_g.
+    """Aggregate clients' parameters: theta_g + step.
 
-    rule: a name as in a config ("fedsdg", "krum", …; `rule_table.rules()`), a row of one
-        ({"type": "krum", "f": 2}), or a rule object (Krum(f=2)).
-    global_params: a numpy array, a torch tensor, a list or tuple of them, or a dict of them by
-        name; float16, bfloat16, float32 or float64, on one device.
-    client_params: the same for every client, with the same keys, shapes, dtypes and device: in a
-        list, in a mapping by client id, or as the rows of one array [M, …]. Never modified.
-    num_samples, num_batches: one count per client, in a list or a mapping by id; "fedavg" weighs by
-        the first, Mean("batches") by the second.
-    client_samples, num_clients: the counts of all K clients, or just K. A rule with a state needs
-        them, and client ids that are whole numbers in 0 … K-1 (a list is all K clients in order).
-        "cgsv" needs client_samples on its first call.
-    uploads: further uploads by name, each like client_params: SCAFFOLD's {"control": Delta c}. The
-        numbers of those that the rule does not read are not looked at. `adapters`, which FedSDG
-        reads with scope "adapters", is formed from client_params: all tensors but those of the
-        head, whose names begin with "head.".
-    round: 1, 2, …, for rules that look at it.
-    state: what the last call returned; None in the first round.
-    on_nonfinite: "raise" | "drop", which leaves clients with NaN or infinity out and records them.
-    out: parameters like global_params that are overwritten with the result, so that none is
-        allocated; may be global_params themselves, or a client's. Unchanged when an error is
-        raised.
+    The step is the rule's for the updates Delta_k = theta_k - theta_g. Sums are added in float64
+    and updates are never stored, so that beside the result nothing as large as the parameters is
+    allocated. Without clients the result is theta_g.
 
-    An empty cohort leaves the global parameters as they are, with weights [] (or {}), no
-    diagnostics and the same state. Statistics are accumulated in float64; updates are formed in
-    float64 if any tensor is, else in float32, a few columns at a time: beside the result, nothing
-    as large as the parameters is allocated (but for a rule object of one's own that is no
-    `PlannedRule`, which gets the matrix of updates, and for what a rule keeps as its state).
-    Parameters of many small tensors on the CPU (of one dtype, at most 8,192 numbers on average and
-    64 MiB for all clients together) are copied to one vector per client first; the result is that
-    of the vectors, bit for bit.
+    Args:
+        rule: A name as in a config ("fedsdg", "krum", …), a row of one ({"type": "krum", "f": 2}),
+            or a rule (Krum(f=2)).
+        global_params: theta_g: a numpy array, a torch tensor, a list or tuple of them, or a dict of
+            them by name; float16, bfloat16, float32 or float64, on one device. Tensors that are
+            the same memory under two names (tied weights) count once.
+        client_params: theta_k: the same for every client, in a list, in a mapping by client id, or
+            as the rows of one array [M, …]. Never modified.
+        num_samples: One count per client, in a list or a mapping by id; needed by "fedavg".
+        num_batches: The same, of local steps per epoch; needed by Mean("batches").
+        client_samples: The counts of all K clients, for rules with a state. Such rules need client
+            ids that are whole numbers in 0 … K-1; a list holds all K clients in order.
+        num_clients: K, in place of client_samples.
+        uploads: Further uploads by name, each like client_params: {"control": …} for SCAFFOLD.
+        round: 1, 2, …
+        state: What the last call returned; None in the first round.
+        on_nonfinite: "raise", or "drop", which leaves clients with NaN or infinity out.
+        buffers: What becomes of integer and boolean tensors, such as BatchNorm's
+            num_batches_tracked: "largest" (the largest client value; booleans: true if any is),
+            "global" (theta_g's), or "refuse" (an error).
+        out: Parameters like global_params that receive the result; may be global_params
+            themselves, or a client's. After an error about an overflow it holds anything.
+        ranks: Processes that all make this call, each with some of the tensors or their columns.
+            Each gets its part of the parameters, and the same of all else.
 
-    Raises ValueError, naming client and tensor, for anything else than the above: differing keys,
-    shapes, dtypes, devices; NaN or infinity (a FloatingPointError too; when dropping, only if no
-    client is left); too few clients for Krum's f; an unknown rule or parameter; a result that
-    overflows.
+    Returns:
+        The new parameters, weights, diagnostics, state, dropped clients and remarks.
 
-    >>> import numpy as np
-    >>> theta = np.array([1.0, 2.0])
-    >>> clients = {"ada": [1.5, 2.3], "bob": [1.6, 2.4], "eve": [0.5, 1.8]}
-    >>> clients = {name: np.array(values) for name, values in clients.items()}
-    >>> result = aggregate("fedsdg", theta, clients)
-    >>> result.parameters.round(5)
-    array([1.55016, 2.35016])
-    >>> {name: round(weight, 4) for name, weight in result.weights.items()}
-    {'ada': 0.4984, 'bob': 0.5016, 'eve': 0.0}
-    >>> aggregate("fedavg", theta, clients, num_samples=[30, 50, 20]).parameters
-    array([1.35, 2.25])
-    >>> clients["bob"][0] = np.nan
-    >>> aggregate("coordinate-median", theta, clients, on_nonfinite="drop", out=theta).dropped
-    {'bob': {'parameters': 1}}
-    >>> theta
-    array([1.  , 2.05])
-    >>> aggregate("fedsdg", theta, clients)
-    Traceback (most recent call last):
-    ...
-    fedsdg.aggregation.uploads.NonFiniteError: client bob: tensor 'parameters' has 1 non-finite \
-values of 2; leave the client out or restore its last finite parameters
+    Raises:
+        ValueError: Naming client, tensor and remedy: other names, shapes, dtypes or devices than
+            those of global_params, an unknown rule, too few clients for it, invalid counts.
+        NonFiniteError: NaN or infinity, an update longer than 1e150, or a result that overflows;
+            also a FloatingPointError.
+
+    Example:
+        >>> import numpy as np
+        >>> theta = np.array([1.0, 2.0])
+        >>> clients = {"ada": [1.5, 2.3], "bob": [1.6, 2.4], "eve": [0.5, 1.8]}
+        >>> clients = {name: np.array(values) for name, values in clients.items()}
+        >>> result = aggregate("fedsdg", theta, clients)
+        >>> result.parameters.round(5)
+        array([1.55016, 2.35016])
+        >>> {name: round(weight, 4) for name, weight in result.weights.items()}
+        {'ada': 0.4984, 'bob': 0.5016, 'eve': 0.0}
+        >>> clients["bob"][0] = np.nan
+        >>> aggregate("coordinate-median", theta, clients, on_nonfinite="drop").dropped
+        {'bob': {'parameters': 1}}
     """
-    rule = make_rule(rule)
-    check_on_nonfinite(on_nonfinite)
-    origin = global_tensors(global_params)
-    targets = None if out is None else out_tensors(out, global_params, origin)
-    ids, clients, listed = clients_of(client_params)
-    sent = {"update": clients, **further_uploads(uploads, ids)}
-    for name, rows in sent.items():
-        for client, params in zip(ids, rows, strict=True):
-            check_like(who(client, name), params, global_params, origin)
+    ranks = ranks or Ranks()
+    ids, clients, listed = ranks.agreed(lambda: params.by_client(client_params))
     cohort = Cohort(ids, listed, num_samples, num_batches, client_samples, num_clients, round)
-    context = cohort.context()
-    cohort.check_counts(rule)
-    state = cohort.state(rule, state, context, sum(tensor.numel() for tensor in origin.values()))
-    result = new_like(global_params) if out is None else out
-    places = views(result) if targets is None else targets
+
+    def prepare() -> tuple[Any, ...]:
+        made = make_rule(rule)
+        check_choices(on_nonfinite, buffers)
+        origin = params.tensors("global parameters", global_params)
+        sent = {
+            upload: [
+                params.tensors_like(f"client {client}{_suffix(upload)}", p, global_params, origin)
+                for client, p in zip(ids, given, strict=True)
+            ]
+            for upload, given in {"update": clients, **_further_uploads(uploads, ids)}.items()
+        }
+        ties = params.tied([origin, *sent["update"]])
+        names = [n for n, t in origin.items() if t.is_floating_point() and n not in ties]
+        if not names and ranks.size == 1:
+            raise ValueError("global parameters: there are no floating tensors; give some")
+        context = cohort.context(made)
+        current = cohort.state(made, state, context, sum(origin[name].numel() for name in names))
+        result = params.new_like(global_params, ties) if out is None else out
+        outs = params.outputs(result, global_params, origin)
+        if out is not None:
+            in_place = {name: outs[name] for name in names if outs[name].is_contiguous()}
+            inputs = [{name: p[name] for name in names} for p in (origin, *sent["update"])]
+            params.check_overlaps(in_place, inputs)
+        return made, origin, sent, ties, names, context, current, result, outs
+
+    made, origin, sent, ties, names, context, current, result, outs = ranks.agreed(prepare)
+    counts = (context.num_samples, context.num_batches, context.client_samples)
+    choices = (made, context.round, ids, on_nonfinite, buffers, list(sent))
+    ranks.require_same("arguments", (*choices, *(values.tolist() for values in counts)))
+    others = [name for name, tensor in origin.items() if not tensor.is_floating_point()]
+    remarks: tuple[str, ...] = ()
+    if others:
+        remarks = (ranks.agreed(lambda: buffer_rules.remark_on(others, buffers)),)
     if not ids:
-        write_copies(places, origin)
-        return Aggregated(result, [] if listed else {}, {}, state, {})
+        for name, tensor in outs.items():
+            tensor.copy_(origin[name])
+        return Aggregated(result, [] if listed else {}, {}, current, {}, remarks)
 
-    # Which tensors are adapters their names say, which a vector does not have.
-    by_name = ADAPTERS in getattr(rule, "reads", ())
-    if not by_name and worth_joining(origin, len(ids)):
-        vectors = {name: [joined(row, origin) for row in rows] for name, rows in sent.items()}
-        target = {ALONE: torch.empty_like(vectors["update"][0][ALONE])}
-        base = joined(global_params, origin)
-        try:
-            outcome = Call(rule, base, vectors, context, state, target, fresh=True).apply()
-        except NonFiniteError:
-            pass  # Found again below, tensor by tensor, where it can be named or left out.
-        else:
-            write_parts(places, target)
-            return reported(result, outcome, context, ids, listed, {})
-    tensors = {name: [views(row) for row in rows] for name, rows in sent.items()}
-    call = Call(rule, origin, tensors, context, state, places, fresh=out is None)
-    outcome, dropped = _apply(call, ids, on_nonfinite)
-    return reported(result, outcome, context, ids, listed, dropped)
+    def averaged(tensors: StateDict) -> StateDict:
+        return {name: tensors[name] for name in names}
 
-
-def reported(
-    parameters: Any,
-    outcome: Plan | Aggregate,
-    context: Context,
-    ids: Sequence[Hashable],
-    listed: bool,
-    dropped: dict[Hashable, dict[str, int]],
-) -> Aggregated:
-    """The outcome of those kept in the terms of the caller; context: of all clients, by `ids`."""
-    kept = [k for k, client in enumerate(ids) if client not in dropped]
-
-    def spread(values: Any, missing: float) -> np.ndarray:
-        """[M] the values of those kept, and `missing` for the dropped."""
-        spread = np.full(len(ids), missing)
-        spread[kept] = values
-        return spread
-
-    diagnostics: dict[str, Any] = {
-        name: spread(value, np.nan) if np.shape(value) == (len(kept),) else value
-        for name, value in outcome.diagnostics.items()
+    bases = {"update": averaged(origin)}
+    rows = {
+        upload: ranks.rows(MemoryRows(list(map(averaged, given)), bases.get(upload), upload))
+        for upload, given in sent.items()
     }
-    if "winner" in diagnostics:
-        by_row = dict(zip(context.clients.tolist(), ids, strict=True))
-        diagnostics["winner"] = by_row.get(diagnostics["winner"], diagnostics["winner"])
-    weights: Any = None if outcome.weights is None else spread(outcome.weights, 0.0).tolist()
-    if weights is not None and not listed:
-        weights = dict(zip(ids, weights, strict=True))
-    return Aggregated(parameters, weights, diagnostics, outcome.state, dropped)
+
+    def write(plan: Plan, updates: Rows) -> None:
+        targets = {name: _contiguous(outs[name]) for name in names}
+        if out is not None:
+            updates.check_finite()  # Before anything is overwritten.
+        updates.map(plan.step, lambda block: [targets[name] for name in block.names])
+        for name, tensor in outs.items():
+            source = targets.get(ties.get(name, name), tensor)
+            if source.data_ptr() != tensor.data_ptr():
+                tensor.copy_(source)
+
+    plan, kept = apply_plan(made, rows, cohort, context, current, on_nonfinite, write)
+    for name in others:
+        values = [sent["update"][k][name] for k in kept]
+        outs[name].copy_(buffer_rules.combine(origin[name], values, buffers))
+    weights = cohort.weights(plan, kept)
+    facts = cohort.diagnostics(plan, kept, context)
+    return Aggregated(result, weights, facts, plan.state, cohort.dropped, remarks)
 
 
-def _apply(
-    call: Call, ids: Sequence[Hashable], on_nonfinite: str
-) -> tuple[Plan | Aggregate, dict[Hashable, dict[str, int]]]:
-    """What came of the call, and the clients dropped from it with their non-finite values.
+def apply_plan(
+    rule: Rule,
+    rows: dict[str, Rows],
+    cohort: Cohort,
+    context: Context,
+    state: State,
+    on_nonfinite: str,
+    write: Callable[[Plan, Rows], None],
+) -> tuple[Plan, list[int]]:
+    """Plan and write; for all doors.
 
-    The parameters are looked at one by one only if what comes of them is not finite.
+    Args:
+        rule: The rule.
+        rows: The uploads by name.
+        cohort: The clients; those left out are noted there.
+        context: The round.
+        state: The rule's.
+        on_nonfinite: "raise" or "drop".
+        write: Writes a plan, given the updates.
+
+    Returns:
+        The plan, and the positions of the clients that were not dropped.
     """
-    try:
-        return call.apply(), {}
-    except NonFiniteError as error:
-        found = error
-    dropped = screened(ids, call.sent, on_nonfinite)
-    kept = [k for k, client in enumerate(ids) if client not in dropped]
-    left = call.keeping(kept)
-    check_differences(left.origin, left.sent["update"], [ids[k] for k in kept])
-    if not dropped:
-        raise found
-    try:
-        return left.apply(), dropped
-    except ValueError as error:
-        left_out = f"{len(dropped)} of {len(ids)} clients were dropped as non-finite"
-        raise ValueError(f"{error} ({left_out})") from error
+    if ADAPTERS in rule.reads:
+        rows[ADAPTERS] = _adapters(rows["update"])
+    kept = list(range(len(cohort.ids)))
+    while True:
+        compared = rows.get(ADAPTERS, rows["update"])
+        try:
+            plan = rule.checked_plan(rows, replace(context, rounding=compared.rounding), state)
+            write(plan, plan.select(rows["update"]))
+            return plan, kept
+        except NonFiniteError as error:
+            faults = nonfinite_by_row(rows[name] for name in {"update", *rule.reads})
+            if not faults:
+                raise error.naming([cohort.ids[k] for k in kept]) from error
+            kept = cohort.drop(faults, on_nonfinite)
+        rows = {name: upload.subset(kept) for name, upload in rows.items()}
+        context = context.subset(kept)
+
+
+def check_choices(on_nonfinite: Any, buffers: Any) -> None:
+    """Raise ValueError unless both are among their choices."""
+    for what, value, choices in (
+        ("on_nonfinite", on_nonfinite, ("raise", "drop")),
+        ("buffers", buffers, buffer_rules.CHOICES),
+    ):
+        if value not in choices:
+            raise ValueError(f"{what}={shown(value)}: use one of {', '.join(choices)}")
+
+
+def _adapters(updates: Rows) -> Rows:
+    """Return the columns of all tensors but those of the head, whose names begin with "head."."""
+    names = [name for name in updates.columns if not str(name).startswith("head.")]
+    adapters = updates.subset(names=names)
+    if not adapters.d:
+        raise ValueError("all tensors belong to the head; compare all of them (scope='all')")
+    return adapters
+
+
+def _further_uploads(uploads: Any, ids: list[Hashable]) -> dict[str, list[Any]]:
+    """Return the uploads beside the parameters, each in the order of the ids."""
+    ordered = {}
+    for name, values in (uploads or {}).items():
+        others, clients, _ = params.by_client(values)
+        if name in ("update", ADAPTERS) or set(others) != set(ids):
+            raise ValueError(
+                f"upload {name!r} is of the clients {others}; give uploads other than the update, "
+                f"for the clients {ids}"
+            )
+        of_client = dict(zip(others, clients, strict=True))
+        ordered[name] = [of_client[client] for client in ids]
+    return ordered
+
+
+def _contiguous(target: Tensor) -> Tensor:
+    """Return a tensor itself, or one to be copied to it, which kernels can write to."""
+    return target if target.is_contiguous() else target.new_empty(target.shape)
+
+
+def _suffix(upload: str) -> str:
+    return "" if upload == "update" else f", upload {upload!r}"

@@ -4,16 +4,16 @@ from typing import Literal
 
 import numpy as np
 
-from fedsdg.aggregation.types import Context
+from fedsdg.aggregation.types import Context, Rule
 from fedsdg.parts import part
 
 ZERO_WEIGHT = 1e-6
-"""A weight below this counts as zero."""
+"""A smaller weight counts as zero in a summary."""
 
 
 @part
-class Weighed:
-    """Part of a rule that weighs clients: n_k, what client k counts by.
+class Weighed(Rule):
+    """A rule that weighs clients by n_k, what client k counts by.
 
     "samples": its training samples (McMahan et al. 2017); "uniform": 1; "batches": its local steps
     per epoch.
@@ -24,30 +24,29 @@ class Weighed:
     epoch)"""
 
     @property
-    def needs(self) -> str | None:
-        """The field of a context without which clients cannot be counted so."""
+    def needs(self) -> str | None:  # type: ignore[override]
+        """The field of a context that holds the counts; None: no field."""
         return None if self.weights == "uniform" else f"num_{self.weights}"
 
     def counts(self, context: Context) -> np.ndarray:
-        """[M] float64 n_k of the cohort's clients.
+        """Return [M] n_k of the cohort's clients.
 
-        Raises ValueError where they are not all >= 0 with a positive sum.
+        Raises:
+            ValueError: A count is negative, or all are 0.
         """
-        size = len(context.clients)
         if self.weights == "uniform":
-            return np.ones(size)
-        source = context.num_samples if self.weights == "samples" else context.num_batches
-        counts = np.asarray(source, dtype=np.float64)
-        if counts.shape != (size,) or not (counts >= 0).all() or not counts.sum() > 0:
+            return np.ones(len(context.clients))
+        counts = context.num_samples if self.weights == "samples" else context.num_batches
+        if not (counts >= 0).all() or not counts.sum() > 0:
             raise ValueError(
-                f"cannot weigh by {self.weights}: the counts {counts.tolist()} must be {size} "
-                f"numbers >= 0 with a positive sum; use weights='uniform'"
+                f"cannot weigh by {self.weights}: the counts {counts.tolist()} must be at least 0 "
+                "with a positive sum; use weights='uniform'"
             )
         return counts
 
 
 def require_cap(max_weight: float, size: int) -> None:
-    """ValueError where no weights of `size` clients are at most `max_weight` and sum to 1."""
+    """Raise ValueError if no weights of `size` clients are at most `max_weight` and sum to 1."""
     if not max_weight * size >= 1.0 - 1e-9:
         raise ValueError(
             f"max_weight={max_weight} is below 1/{size}: the weights of {size} clients could not "
@@ -56,37 +55,48 @@ def require_cap(max_weight: float, size: int) -> None:
 
 
 def capped(weights: np.ndarray, max_weight: float) -> np.ndarray:
-    """Weights [M] (>= 0, summing to 1) with none above max_weight, still summing to 1.
+    """Return weights [M] with none above max_weight, still summing to 1.
 
-    The excess goes to the clients below the cap in proportion to their weights (evenly if these are
-    all zero), again and again until none exceeds the cap. Raises ValueError when max_weight < 1/M,
-    which no weights can satisfy, or max_weight > 1.
+    The excess goes to the clients below the cap in proportion to their weights (evenly if these
+    are all zero), repeatedly until none exceeds the cap.
+
+    Args:
+        weights: [M] at least 0, summing to 1.
+        max_weight: The cap, at most 1.
+
+    Raises:
+        ValueError: max_weight is below 1/M.
     """
-    size = len(weights)
-    if not max_weight <= 1.0:
-        raise ValueError(f"max_weight={max_weight} must be at most 1; use None for no cap")
-    require_cap(max_weight, size)
+    require_cap(max_weight, len(weights))
     result = np.array(weights, dtype=np.float64)
-    at_cap = np.zeros(size, dtype=bool)
-    while True:
-        exceeding = result > max_weight * (1 + 1e-12)
-        if not exceeding.any():
-            return result
-        at_cap |= exceeding
+    at_cap = np.zeros(len(weights), dtype=bool)
+    while (result > max_weight * (1 + 1e-12)).any():
+        at_cap |= result >= max_weight
         result[at_cap] = max_weight
-        free = ~at_cap
-        if not free.any():
-            return result
-        share = result[free]
-        share = share / share.sum() if share.sum() > 0 else np.full(len(share), 1 / len(share))
-        result[free] = share * (1.0 - max_weight * at_cap.sum())
+        shares = result[~at_cap]
+        if not shares.any():
+            shares = np.ones(len(shares))
+        result[~at_cap] = shares / shares.sum() * (1.0 - max_weight * at_cap.sum())
+    return result
 
 
 def weight_summary(weights: np.ndarray) -> dict[str, float]:
-    """Mean, standard deviation (population), min, max, zeros (weights < 1e-6) and entropy.
+    """Return facts about the weights of a round.
 
-    entropy = -sum_k w_k ln w_k in nats, with 0 ln 0 = 0: ln M for uniform weights, 0 when one
-    client has all the weight. weights: [M], M >= 1.
+    Args:
+        weights: [M], M >= 1.
+
+    Returns:
+        mean, std (population), min, max, zeros (how many are below 1e-6), and entropy
+        -sum_k w_k ln w_k in nats, with 0 ln 0 = 0: ln M for uniform weights, 0 if one client has
+        all the weight.
+
+    Raises:
+        ValueError: There is no client.
+
+    Example:
+        >>> weight_summary(np.array([0.5, 0.5, 0.0]))["zeros"]
+        1.0
     """
     w = np.asarray(weights, dtype=np.float64)
     if w.ndim != 1 or w.size == 0:

@@ -12,7 +12,7 @@ from fedsdg.analysis.figures import FIGURES, sidecars, write_figure
 from fedsdg.analysis.layout import Table
 from fedsdg.analysis.metrics import METRICS
 from fedsdg.analysis.records import Record, record, records
-from fedsdg.analysis.speed import Measurements, kernels, throughput
+from fedsdg.analysis.speed import Measurements, speed
 from fedsdg.analysis.tables import TABLES, regret, table
 from fedsdg.files import hint, write_json
 from fedsdg.files.places import CROSS, RECORDS
@@ -174,7 +174,7 @@ def committed(root: str | Path = ".") -> Iterator[tuple[Path, Callable[[], str]]
     measured = root / RECORDS / "performance/measured.json"
     if measured.is_file():
         read = Measurements.read(measured)
-        for make in (kernels, throughput):
+        for make in (speed,):
             yield from _files(
                 measured.with_name(make.__name__), ("md",), partial(_texts, make, read)
             )

@@ -1,52 +1,49 @@
-"""Measured speed of aggregation and training: tables, and the roofline figure."""
+"""Measured speed: one table and one figure of what `make bench` and its comparisons wrote."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from fedsdg.analysis.layout import MISSING, SETTING, Table, amount
+from fedsdg.analysis.layout import MISSING, SETTING, Table
 from fedsdg.files import read_json, sha256_file, write_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Row = Mapping[str, Any]
-_PARTS = ("machine", "timings", "accuracy", "aims", "rounds")
-#: The codes that aggregation is compared with, in the order of the columns.
+OURS, LIMIT = "ours", "limit"
+#: Question → the title of its block.
+QUESTIONS = {
+    "rules": "Rules: clients × parameters",
+    "dictionaries": "Rules on dictionaries of small arrays: clients × arrays × numbers",
+    "rounds": "Rounds of a federation",
+    "files": "Files: clients × parameters",
+    "commits": "Two commits",
+}
+#: The codes that are compared, in the order of the columns, with what they are called.
 CODES = {
-    "reference": "torch reference",
-    "plain": "formulas, plainly",
-    "numpy": "numpy.median",
-    "torch": "torch.median",
-    "flower": "Flower",
+    "numpy": "numpy",
     "byzfl": "byzfl",
+    "Flower": "Flower",
+    "plain loop": "plain loop",
+    "base": "the other commit",
 }
-#: The codes whose rounds of whole federations are compared, and the models that they train.
-ROUND_CODES = {
-    "ours": "ours",
-    "plain": "plain loop",
-    "peft": "plain loop, adapters of peft",
-    "flower": "Flower's simulation",
-    "flower-fresh": "Flower's simulation, a new model for each message",
-}
-MODELS = {"digits": "digits", "vit-tiny": "ViT-Tiny, 32×32"}
+KEY = ["question", "subject", "setting"]
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """What ``make bench`` measured on one machine, as lists of rows."""
+    """What the benchmarks measured on one machine."""
 
     path: Path
-    machine: Row
-    timings: Sequence[Row]
-    accuracy: Sequence[Row]
-    aims: Sequence[Row]
-    rounds: Sequence[Row]
+    machine: Mapping[str, Any]
+    rows: pd.DataFrame
+    """A row for every code of every comparison: question, setting, subject, code, seconds, ratio
+    (median of seconds over seconds of ours), busy_cores, peak_bytes."""
 
     @classmethod
     def read(cls, path: str | Path) -> Measurements:
@@ -54,92 +51,103 @@ class Measurements:
 
         Raises:
             FileNotFoundError: There is no such file.
-            ValueError: It lacks a part.
+            ValueError: It has no measurements.
         """
         path = Path(path)
         if not path.is_file():
             raise FileNotFoundError(f"{path} is not there; make it with: make bench")
-        data = {"rounds": (), **read_json(path)}
-        try:
-            return cls(path, *(data[part] for part in _PARTS))
-        except KeyError as part:
-            raise ValueError(f"{path} has no {part}; make it again with: make bench") from part
-
-    def suite(self, name: str) -> list[Row]:
-        """Return the timings of one suite."""
-        return [row for row in self.timings if row["suite"] == name]
-
-    def ours(self, suite: str) -> list[Row]:
-        """Return the timings of our own code in one suite."""
-        return [row for row in self.suite(suite) if row["code"] == "ours"]
+        data = read_json(path)
+        if not isinstance(data, dict) or not data.get("rows"):
+            raise ValueError(f"{path} has no rows; make it again with: make bench")
+        order = list(QUESTIONS)
+        rows = sorted(data["rows"], key=lambda row: order.index(row["question"]))
+        return cls(path, data["machine"], pd.DataFrame(rows))
 
     @property
     def where(self) -> str:
         """Return one sentence on the machine."""
-        m = self.machine
-        commit = m["commit"][:8] + (" with changes" if m["dirty"] else "")
-        return f"{m['processor']}, {m['threads']} of {m['cores']} cores; commit {commit}."
+        machine = self.machine
+        changes = " with changes" if machine["dirty"] else ""
+        cores = f"{machine['threads']} of {machine['cores']} cores"
+        name = machine.get("gpu") or machine["processor"]
+        return f"{name}, {cores}; commit {str(machine['commit'])[:8]}{changes}."
+
+    def by_code(self, column: str) -> pd.DataFrame:
+        """Return a column of the rows: a line for every comparison, a column for every code."""
+        return self.rows.set_index([*KEY, "code"])[column].unstack().reindex(self.comparisons)
+
+    @property
+    def comparisons(self) -> pd.MultiIndex:
+        """Return question, subject and setting of every comparison, in the order measured."""
+        return pd.MultiIndex.from_frame(self.rows[KEY].drop_duplicates())
 
 
-def kernels(measured: Measurements) -> Table:
-    """Return time and rate of every rule and size, and how long other codes took."""
-    rows = pd.DataFrame([row for row in measured.suite("sizes") if row.get("seconds")])
-    columns = ["clients", "parameters", "rule"]
-    others = rows[rows["code"] != "ours"].set_index([*columns, "code"])["ratio"].unstack()
-    ours = rows[rows["code"] == "ours"].set_index(columns).join(others).reset_index()
-    ours = ours.assign(size=ours["clients"] * ours["parameters"])
-    lines = []
-    for row in ours.sort_values(["size", "clients"], kind="stable").to_dict("records"):
-        line = {
-            SETTING: f"M = {row['clients']}, d = {row['parameters']:,}",
-            "Rule": row["rule"],
-            "ms": f"{1e3 * row['seconds']:.2f}",
-            "GB/s": f"{row['least_bytes'] / row['seconds'] / 1e9:.1f}",
-            "of a bare read": f"{row['floor']:.2f}",
-        }
-        ratios = {title: row.get(code) for code, title in CODES.items()}
-        lines.append(line | {t: MISSING if pd.isna(r) else f"{r:.1f}×" for t, r in ratios.items()})
+def speed(measured: Measurements) -> Table:
+    """Return what ours took, its share of the limit, and how many times as long others took."""
+    ratios = measured.by_code("ratio")
+    seconds = measured.by_code("seconds")[OURS]
+    text = pd.DataFrame(index=ratios.index)
+    text["ours"] = seconds.map(_duration)
+    if LIMIT in ratios:
+        text["of the limit"] = ratios[LIMIT].map(lambda share: _printed(share, "{:.2f}"))
+    for code, title in CODES.items():
+        if code in ratios:
+            text[title] = ratios[code].map(lambda ratio: _printed(ratio, "{:.2f}×"))
+    if "peak_bytes" in measured.rows:
+        peaks = measured.by_code("peak_bytes") / 2**20
+        for code, title in ((OURS, "peak, MiB"), ("numpy", "peak of numpy, MiB")):
+            text[title] = peaks[code].map(lambda peak: _printed(peak, "{:.0f}"))
+    text = text.reset_index()
+    text.insert(0, SETTING, text.pop("question").map(QUESTIONS))
+    text = text.rename(columns={"setting": "size or model", "subject": "rule, method or run"})
+    busy = (measured.rows["busy_cores"] > 0.1 * measured.machine["cores"]).sum()
+    note = f"Beside {busy} of {len(measured.rows)} measurements other programs were at work."
     caption = (
-        "Aggregation of the updates of M clients with d parameters each: best time, rate at which "
-        "bytes were moved, its share of a bare read's, and how many times as long other codes "
-        f"took. {measured.where}"
+        "Time of ours, best of some turns; of the limit: the time that the hardware alone needs "
+        "over ours; ×: how many times as long as ours other codes took, median over the turns. "
+        f"{measured.where}"
     )
-    return Table("kernels", caption, pd.DataFrame([*measured.timings]), pd.DataFrame(lines))
+    return Table("speed", caption, measured.rows, text, (note,) if busy else ())
 
 
-def throughput(measured: Measurements) -> Table:
-    """Return rounds and samples per second of whole federations, by ours and by other codes."""
-    ours = {
-        (row["model"], row["method"], row["precision"]): row["seconds"]
-        for row in measured.rounds
-        if row["code"] == "ours"
-    }
-    lines = []
-    for row in measured.rounds:
-        key = row["model"], row["method"], row["precision"]
-        lines.append(
-            {
-                SETTING: f"{MODELS[row['model']]}, {row['method']}, {row['clients']} clients",
-                "Code": f"{ROUND_CODES[row['code']]}, {row['precision']}",
-                "rounds/s": f"{1 / row['seconds']:.3f}",
-                "samples/s": amount(row["samples"] / row["seconds"]),
-                "time / ours": f"{row['seconds'] / ours[key]:.2f}×",
-            }
-        )
-    caption = (
-        "One round of a federation, without evaluation, best time; time / ours: in the same "
-        f"precision. {measured.where}"
+def draw(measured: Measurements) -> Figure:
+    """Draw how many times as long as ours every code took: a panel for each question."""
+    from matplotlib.figure import Figure
+
+    from fedsdg.analysis.drawing import INK, WIDTH, styles
+
+    ratios = measured.by_code("ratio").drop(columns=OURS)
+    questions = list(ratios.index.unique("question"))
+    counts = [len(ratios.loc[question]) for question in questions]
+    height = 1.0 + 0.16 * sum(counts) + 0.3 * len(counts)
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    panels = figure.subplots(
+        len(questions), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": counts}
     )
-    return Table("throughput", caption, pd.DataFrame([*measured.rounds]), pd.DataFrame(lines))
+    looks = styles([*ratios.columns])
+    for panel, question in zip(panels.flat, questions, strict=True):
+        lines = ratios.loc[question]
+        names = [", ".join(name) for name in lines.index]
+        for code, look in looks.items():
+            dots = {"color": look["color"], "marker": look["marker"], "linestyle": ""}
+            panel.plot(lines[code], names, label=code, **dots)
+        panel.axvline(1, color=INK, linewidth=1)
+        panel.set(xscale="log", title=QUESTIONS[question], ylim=(len(names) - 0.5, -0.5))
+        panel.xaxis.set_major_formatter("{x:g}")
+        panel.xaxis.set_minor_formatter("")
+    panels.flat[-1].set_xlabel("time of other codes, and of the hardware alone, over ours")
+    handles, labels = panels.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    return figure
 
 
-def write_kernels(measured: str | Path, table: str | Path, figure: str | Path) -> list[Path]:
-    """Write the table of aggregation and the roofline figure.
+def write_speed(measured: str | Path, table: str | Path, figure: str | Path) -> list[Path]:
+    """Write the table and the figure of measured speed.
 
     Args:
         measured: The file of measurements.
-        table: Path of the table, kernels, without suffix.
-        figure: Path of the figure without suffix.
+        table: The folder of the table.
+        figure: The folder of the figure.
 
     Returns:
         The files.
@@ -147,55 +155,23 @@ def write_kernels(measured: str | Path, table: str | Path, figure: str | Path) -
     from fedsdg.analysis.drawing import save, styled
 
     read = Measurements.read(measured)
+    stem = Path(figure) / "speed"
     with styled():
-        files = save(roofline(read), figure)
+        files = save(draw(read), stem)
     facts = {
-        "figure": "roofline",
-        "caption": f"Speed of aggregation, in percent of a bare read of its bytes. {read.where}",
+        "figure": "speed",
+        "caption": f"Time of other codes over ours. {read.where}",
         "inputs": {str(measured): sha256_file(Path(measured))},
     }
-    write_json(Path(f"{figure}.json"), facts)
-    return [*kernels(read).write(Path(table).parent), *files, Path(f"{figure}.json")]
+    write_json(stem.with_suffix(".json"), facts)
+    return [*speed(read).write(Path(table)), *files, stem.with_suffix(".json")]
 
 
-def write_throughput(measured: str | Path, table: str | Path) -> list[Path]:
-    """Write the table of training and return the files.
-
-    Args:
-        measured: The file of measurements.
-        table: Path of the table, throughput, without suffix.
-
-    Raises:
-        ValueError: The file holds no rounds of federations.
-    """
-    read = Measurements.read(measured)
-    if not read.rounds:
-        raise ValueError(
-            f"{read.path} holds no rounds of federations; measure them with: "
-            "pytest benchmarks/bench_training.py --measured FILE"
-        )
-    return throughput(read).write(Path(table).parent)
+def _duration(seconds: float) -> str:
+    """Return seconds as they are printed: in ms below one second."""
+    return f"{1e3 * seconds:.2f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
-def roofline(measured: Measurements) -> Figure:
-    """Draw the share of a bare read's speed of every rule, by clients and by parameters."""
-    from matplotlib.figure import Figure
-
-    from fedsdg.analysis.drawing import INK, WIDTH, styles
-
-    figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
-    for panel, key in zip(panels, ("clients", "parameters"), strict=True):
-        rows = pd.DataFrame(measured.ours(key), columns=["rule", key, "floor"])
-        for rule, style in styles([*rows["rule"].unique()]).items():
-            line = rows[rows["rule"] == rule].sort_values(key)
-            panel.plot(line[key], 100 * line["floor"], label=rule, **style)
-        panel.axhline(100, color=INK, linewidth=1)
-        panel.set(xscale="log", yscale="log", xlabel=key)
-        for axis in (panel.xaxis, panel.yaxis):
-            axis.set_major_formatter("{x:,.0f}")
-            axis.set_minor_formatter("")
-    panels[0].set_ylabel("% of the speed of a bare read")
-    lines = panels[0].get_legend_handles_labels()
-    figure.legend(*lines, loc="outside lower center", ncols=4)
-    return figure
+def _printed(number: float, form: str) -> str:
+    """Return a number in a form of `str.format`, and a dash for none."""
+    return MISSING if pd.isna(number) else form.format(number)

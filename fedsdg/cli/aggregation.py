@@ -23,6 +23,7 @@ def aggregate(
     num_samples: NamedFile | None = None,
     num_batches: NamedFile | None = None,
     on_nonfinite: Literal["raise", "drop"] = "raise",
+    buffers: Literal["largest", "global", "refuse"] = "largest",
     memory: Annotated[int, "MIB"] = 256,
     client_samples: NamedFile | None = None,
     num_clients: Annotated[int, "K"] | None = None,
@@ -40,11 +41,12 @@ def aggregate(
         out: where the result goes
         overwrite: replace files that exist
         report: write weights and diagnostics here, as JSON, and not to standard output
-        num_samples: JSON: samples by client file ({"a.safetensors": 120, …}) or in their order;
-            default: num_samples of the files' metadata
+        num_samples: JSON: samples by client file ({"a.safetensors": 120, …}; by folder if files
+            have equal names) or in their order; default: num_samples of the files' metadata
         num_batches: JSON: as --num-samples, local steps per epoch ('{type: fedavg, weights:
             batches}'); default: num_batches of the files' metadata
         on_nonfinite: whether a client with NaN or infinity is an error or left out
+        buffers: integer and boolean tensors: the largest client value, the global one, or an error
         memory: for the blocks read at a time
         client_samples: JSON: the list of the samples of all clients of the federation (for cgsv)
         num_clients: of the federation (for scaffold)
@@ -57,16 +59,19 @@ def aggregate(
         fedsdg aggregate --rule fedavg --global global.safetensors \
           --clients clients/*.safetensors --out new.safetensors
     """
-    from fedsdg.aggregation.engines.files.inputs import check_no_input
-    from fedsdg.aggregation.engines.files.new_files import check_target, new_file
-    from fedsdg.aggregation.engines.files.streaming import aggregate_files, read_state
+    from fedsdg.aggregation.file_clients import upload_files
+    from fedsdg.aggregation.files import (
+        aggregate_files,
+        check_not_read,
+        check_target,
+        read_counts,
+        read_state,
+    )
     from fedsdg.experiment.machine.interruption import Stopped, stopped_by_signals
     from fedsdg.experiment.machine.progress import byte_progress
-    from fedsdg.files import read_json
+    from fedsdg.files import write_bytes
 
-    uploads = {
-        name: [Path(folder, Path(c).name) for c in clients] for name, folder in map(_upload, upload)
-    }
+    uploads = {name: upload_files(folder, clients) for name, folder in map(_upload, upload)}
     counts = {
         "num_samples": num_samples,
         "num_batches": num_batches,
@@ -79,10 +84,10 @@ def aggregate(
             raise ValueError(f"{out} cannot hold both parameters and report")
         states = [path for path in (state, state_out) if path]
         others = chain.from_iterable(uploads.values())
-        check_no_input(report, [global_, *clients, *others, *states, *counted])
+        check_not_read(report, [global_, *clients, *others, *states, *counted])
     targets = [Path(path) for path in (out, state_out) if path]
     for target in targets:
-        check_no_input(target, counted)
+        check_not_read(target, counted)
     before = [_stamp(path) for path in targets]
     # A job that is told to end removes what it has begun.
     try:
@@ -92,13 +97,14 @@ def aggregate(
                 global_,
                 clients,
                 out,
-                **{name: read_json(path) if path else None for name, path in counts.items()},
+                **{name: read_counts(path) if path else None for name, path in counts.items()},
                 num_clients=num_clients,
                 uploads=uploads,
                 round=round,
                 state=read_state(state) if state else None,
                 state_out=state_out,
                 on_nonfinite=on_nonfinite,
+                buffers=buffers,
                 overwrite=overwrite,
                 memory=memory << 20,
                 progress=progress,
@@ -111,8 +117,7 @@ def aggregate(
     facts = {"global": global_, "out": out, **result.report()}
     if report:
         text = json.dumps(facts, sort_keys=True, indent=2, allow_nan=False, ensure_ascii=False)
-        with new_file(report, overwrite=overwrite) as file:
-            file.write(f"{text}\n".encode())
+        write_bytes(report, f"{text}\n".encode())
     else:
         print_json(facts)
 

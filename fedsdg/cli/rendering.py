@@ -11,7 +11,7 @@ from fedsdg.files import hint
 from fedsdg.files.places import CROSS, RECORDS
 
 #: What can be rendered besides the tables and figures of an experiment.
-OTHERS = ("regret", "claims", "documents", "kernels", "throughput", "page")
+OTHERS = ("regret", "claims", "documents", "speed", "page")
 #: Where the page goes unless ``--output`` names another file.
 PAGE = Path("results/report/index.html")
 CLAIMS = Path("claims.yaml")
@@ -35,7 +35,7 @@ def render(
     A name is a table, a figure or a metric (both a table and a figure, where there are both;
     table:NAME or figure:NAME is one of them). `regret` compares the methods of several experiments;
     `claims` judges claims.yaml and, as `documents`, fills in the numbers in README and docs;
-    `kernels` and `throughput` show what `make bench` measured; `page` is the results page, one file
+    `speed` shows what `make bench` measured; `page` is the results page, one file
     for a browser.
 
     Args:
@@ -43,7 +43,7 @@ def render(
         summary: a record or the summary of an experiment, for tables and figures
         output: folder (default: rendered); for page a file (default: results/report/index.html)
         figures: folder of figures (default: figures, in the tables')
-        measured: measurements for kernels and throughput
+        measured: measurements of speed
         records: folder with a record or summary of each experiment, for regret and page
         experiments: folders of the records, for regret (default: the cells of the cross) and for
             page (default: the arenas, as far as they exist)
@@ -100,7 +100,7 @@ def render(
     if "page" in name:
         written.append(_write_page(output or PAGE, records, experiments))
     for path in written:
-        if path.name in ("regret.md", "kernels.md", "throughput.md"):
+        if path.name in ("regret.md", "speed.md"):
             print(path.read_text(encoding="utf-8"))
     print("\n".join(map(str, written)))
 
@@ -112,15 +112,6 @@ def _load(plugins: Sequence[str]) -> None:
 
         for place in plugins:
             contents(find_plugin(place))
-
-
-def _write_speed(kind: str, measured: Path, folder: Path, drawn: Path) -> list[Path]:
-    """Write a table of what ``make bench`` measured, and of kernels the roofline."""
-    from fedsdg.analysis.speed import write_kernels, write_throughput
-
-    if kind == "throughput":
-        return write_throughput(measured, folder / kind)
-    return write_kernels(measured, folder / kind, drawn / "roofline")
 
 
 def _write_page(output: Path, folder: Path, experiments: Sequence[str]) -> Path:

@@ -3,7 +3,7 @@
 Two runs may be compared seed by seed, as pairs, where clients, cohorts, first values and backbone
 are the same. On the machine of the record a run is the same byte for byte. On a processor with
 other instructions sums are rounded otherwise: losses of the first round agree within 1e-4, and then
-training amplifies the difference. By how much: ``benchmarks/rounding.py``.
+training amplifies the difference. By how much: ``tests/tools/rounding.py``.
 """
 
 from __future__ import annotations

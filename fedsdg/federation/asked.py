@@ -1,7 +1,7 @@
 """What clients measure and what the server is told, where a rule asks for it.
 
-A rule says in words what it asks (``Ask``, ``Known``), for it knows no data. Here is who provides
-it; imported by name, so that a run reaches what its own rule asks for alone.
+A rule says in words what it asks (``UploadRequest``, ``Prior``), for it knows no data. Here is who
+provides it; imported by name, so that a run reaches what its own rule asks for alone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import MappingProxyType
 import numpy as np
 from torch import Tensor
 
-from fedsdg.aggregation.types import Ask, Rule
+from fedsdg.aggregation.types import Rule, UploadRequest
 from fedsdg.data.partition_record import Partition
 from fedsdg.federation.probes import Probe
 from fedsdg.parts import declared, is_part
@@ -36,7 +36,7 @@ def probes_of(rule: Rule) -> tuple[Probe, ...]:
     return tuple(map(_probe, rule.probes))
 
 
-def _probe(ask: Ask) -> Probe:
+def _probe(ask: UploadRequest) -> Probe:
     module, name = PROBES[ask.kind]
     settings = {"sample": ask.sample, "rounds": ask.rounds} if ask.kind == "scores" else {}
     made: Probe = getattr(import_module(module), name)(**settings)
@@ -50,7 +50,7 @@ def told(
 
     ``group`` [K]: of clients that differ, -1 of the others; None where there is no such condition.
     """
-    if not rule.knowledge:
+    if not rule.server_prior:
         return dict(state)
     return import_module(KNOWLEDGE).tell(rule, state, partition, group)  # type: ignore[no-any-return]
 
@@ -59,7 +59,7 @@ def modules_asked(rule: Rule) -> tuple[str, ...]:
     """The modules that a run imports for what its rule asks, by whichever of its choices."""
     ways = [rule, *_other_choices(rule)]
     probes = (PROBES[ask.kind][0] for way in ways for ask in way.probes)
-    known = [KNOWLEDGE] if any(way.knowledge for way in ways) else []
+    known = [KNOWLEDGE] if any(way.server_prior for way in ways) else []
     return tuple(sorted({*probes, *known}))
 
 

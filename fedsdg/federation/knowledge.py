@@ -23,14 +23,14 @@ def tell(
     samples are of each class.
     """
     told = dict(state)
-    if "clusters" in rule.knowledge:
+    if "clusters" in rule.server_prior:
         count = rule.clusters  # type: ignore[attr-defined]
         if group is None or (group < 0).all():
             known = natural_clusters(partition, count)
         else:
             known = difference_clusters(group, count)
         told = rule.with_clusters(told, known)  # type: ignore[attr-defined]
-    if "labels" in rule.knowledge:
+    if "labels" in rule.server_prior:
         told = rule.with_labels(told, label_counts(partition))  # type: ignore[attr-defined]
     return told
 

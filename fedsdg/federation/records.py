@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsdg.aggregation.engines.statistics import measure
+from fedsdg.aggregation.rows import MemoryRows
 from fedsdg.aggregation.types import Aggregate
 from fedsdg.aggregation.weights import weight_summary
 from fedsdg.federation.bank import ClientBank
@@ -175,12 +175,11 @@ class Scribe:
             penalty = private_penalty(local.private, self._columns)
             record["private_penalty"] = float(penalty.double().mean())
         if self._layout.d and len(update):
-            statistics = measure(update)
-            norms = statistics.norms * statistics.unit
+            statistics = MemoryRows.of_matrix(update).measure()
             spread = (statistics.norms**2).mean() - statistics.reference_norm**2
-            record["update_norm_mean"] = float(norms.mean())
-            record["update_norm_max"] = float(norms.max())
-            record["drift"] = float(np.sqrt(max(spread, 0.0)) * statistics.unit)
+            record["update_norm_mean"] = float(statistics.norms.mean())
+            record["update_norm_max"] = float(statistics.norms.max())
+            record["drift"] = float(np.sqrt(max(spread, 0.0)))
         if aggregate.weights is not None:
             summary = weight_summary(aggregate.weights)
             record |= {f"weight_{name}": value for name, value in summary.items()}

@@ -10,13 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsdg.aggregation.engines.rows import TensorRows
-from fedsdg.aggregation.outcome import RuleFault, check_aggregate
-from fedsdg.aggregation.types import Aggregate, Context
-from fedsdg.aggregation.uploads import ADAPTERS, require_finite
+from fedsdg.aggregation.errors import RuleFault
+from fedsdg.aggregation.types import ADAPTERS, Aggregate, Context
 from fedsdg.federation.clients import Clients, LocalResult
 from fedsdg.federation.cohorts import draw_batches
 from fedsdg.federation.environment.timing import Ending, Updates, end_of_round, everything_arrives
+from fedsdg.federation.outcome import check_aggregate
 from fedsdg.federation.records import diagnostics_by_client
 from fedsdg.files.columns import columns_of
 from fedsdg.models.parameters import only_trained
@@ -59,15 +58,15 @@ def take_step(one: Federation, round_: int, arrived: Updates) -> Aggregate:
         return Aggregate(torch.zeros_like(one.models), None, one.state, {})
     sizes = one.train_sizes[clients]
     ages = round_ - arrived.born
+    rounding = torch.finfo(arrived.update.dtype).eps / 2 * float(arrived.norms.max())
     context = Context(
         round=round_,
         clients=clients,
         num_clients=one.num_clients,
         num_samples=sizes,
-        total_samples=one.total_samples,
         num_batches=one.batches_of(sizes),
         client_samples=one.train_sizes,
-        parameter_norm=float(arrived.norms.max()),
+        rounding=lambda update_norm: rounding,
         models=one.models,
         held_out=one.circumstances.num_held_out,
         ages=ages if ages.any() else None,
@@ -84,7 +83,6 @@ def take_step(one: Federation, round_: int, arrived: Updates) -> Aggregate:
             one.rule, returned, len(one.models), arrived.update, clients, by_client
         )
     except RuleFault as fault:
-        require_finite(TensorRows(arrived.update), None, context)  # Then a client is at fault.
         raise RuleFault(f"round {round_}: {fault}") from fault
     steps = aggregate.steps.to(one.theta.dtype)
     if one.layout.turns:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fedsdg.aggregation.rules.alignment import Alignment
 from fedsdg.aggregation.rules.geometric_median import GeometricMedian
-from fedsdg.aggregation.rules.krum import MultiKrum
 from fedsdg.aggregation.rules.mean import Mean
+from fedsdg.aggregation.rules.multikrum import MultiKrum
 from fedsdg.aggregation.rules.screened import Screened
 from fedsdg.federation.personalisation.dual_path import DualPath
 from fedsdg.methods.method import Method

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from fedsdg.aggregation.rules.geometric_median import GeometricMedian
-from fedsdg.aggregation.rules.krum import Krum, MultiKrum
+from fedsdg.aggregation.rules.krum import Krum
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.rules.median import CoordinateMedian
+from fedsdg.aggregation.rules.multikrum import MultiKrum
 from fedsdg.aggregation.rules.screened import Screened
 from fedsdg.aggregation.rules.trimmed_mean import TrimmedMean
 from fedsdg.methods.method import Method

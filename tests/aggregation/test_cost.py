@@ -1,141 +1,120 @@
-"""What a rule costs by design, counted exactly: passes, dispatched operations, allocations.
+"""How often rules go through the data: exact counts of passes, of bytes and of blocks."""
 
-No clock: these counters are the same on every machine and under any load, so a change that reads
-the updates once more, or copies them, fails here and at once. Time is judged by `make bench`.
-"""
-
-import tracemalloc
-from collections import Counter
-
+import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from safetensors.torch import save_file
 
-from fedsdg.aggregation.engines.backends import backend
-from fedsdg.aggregation.engines.order_statistics import SORTED_NUMBERS
-from fedsdg.aggregation.engines.rows import BlockRows
-from fedsdg.aggregation.engines.statistics import BLOCK_BYTES
-from fedsdg.aggregation.plans import step_of
-from fedsdg.aggregation.rule_table import make_rule
+from fedsdg.aggregation import aggregate, aggregate_files
+from fedsdg.aggregation.rows import MemoryRows, Rows
+from fedsdg.aggregation.rules.alignment import Alignment
+from fedsdg.aggregation.rules.geometric_median import GeometricMedian
+from fedsdg.aggregation.rules.screened import Screened
 
-SIZE = 10
-RULES = {
-    "fedsdg": 2,
-    "fedavg": 1,
-    "krum": 1 + 1 / SIZE,
-    "multikrum": 2,
-    "geometric-median": 2,
+from . import cohorts
+
+PASSES = {
+    "fedavg-uniform": 1,
     "coordinate-median": 1,
     "trimmed-mean": 1,
+    "fedsdg": 2,
+    "krum": 2,
+    "multikrum": 2,
+    "geometric-median": 2,
     "cgsv": 3,
-    "scaffold": 2,
 }
-"""Reads of the updates. Krum reads the winner again. CGSV takes the norms, then the dots with the
-mean of the normalised updates, then the sum. SCAFFOLD has two uploads."""
 
 
-class Counting(TorchDispatchMode):
-    """Dispatched operations by name, and the bytes of the largest storage that one made."""
-
-    def __init__(self):
-        super().__init__()
-        self.operations, self.largest = Counter(), 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        self.operations[str(func)] += 1
-        known = {t.untyped_storage().data_ptr() for t in args if isinstance(t, torch.Tensor)}
-        made = [t for t in _flat(result) if isinstance(t, torch.Tensor)]
-        for storage in (tensor.untyped_storage() for tensor in made):
-            if storage.data_ptr() not in known:
-                self.largest = max(self.largest, storage.nbytes())
-        return result
+@pytest.fixture
+def folder(tmp_path):
+    theta, clients = cohorts.drawn(seed=1, size=6)
+    save_file(cohorts.tensors(theta), tmp_path / "g")
+    for k, client in enumerate(clients):
+        save_file(cohorts.tensors(client), tmp_path / f"{k}.safetensors")
+    return tmp_path
 
 
-def _flat(result):
-    return result if isinstance(result, tuple | list) else (result,)
+def run(folder, rule, **options):
+    files = [folder / f"{k}.safetensors" for k in range(6)]
+    if rule == "cgsv":
+        options |= {"client_samples": [1] * 6, "state_out": folder / "state"}
+    return aggregate_files(rule, folder / "g", files, folder / "new", overwrite=True, **options)
 
 
-def prepared(name, cohort, d):
-    """A rule with all that it is called with."""
-    rule, context = make_rule(name), cohort(SIZE)
-    generator = torch.Generator().manual_seed(0)
-    updates = torch.randn(SIZE, d, generator=generator).add_(0.5)
-    uploads = {"update": updates}
-    if name == "scaffold":
-        uploads["control"] = torch.randn(SIZE, d, generator=generator)
-    return rule, uploads, context, rule.init(d, context.client_samples)
+@pytest.mark.parametrize("rule", PASSES)
+def test_passes_over_files(rule, folder):
+    made = run(folder, rule)
+    passes = PASSES[rule] + (rule == "fedsdg")  # And theta_g alone, for its rounding.
+    assert made.passes == passes
+    d = made.num_parameters
+    assert d == sum(int(np.prod(shape)) for shape in cohorts.SHAPES.values())
+    rows = {"fedsdg": 7 + 7 + 1, "krum": 7 + 2, "multikrum": 7 + 6, "cgsv": 3 * 7}
+    assert made.bytes_read == 4 * d * rows.get(rule, 7 * passes)
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_updates_are_read_as_often_as_the_design_says(cohort, name):
-    """Rows that come in blocks count the numbers that they deliver: passes times M d."""
-    d, width = 5000, 512
-    rule, uploads, context, state = prepared(name, cohort, d)
-    delivered = 0
+@pytest.mark.parametrize("rule", PASSES)
+def test_passes_over_memory(rule, monkeypatch):
+    theta, clients = cohorts.drawn(seed=1, size=6)
+    passes = []
+    blocks = MemoryRows.blocks
 
-    def blocks_of(rows):
-        def blocks():
-            nonlocal delivered
-            for start in range(0, d, width):
-                block = rows[:, start : start + width]
-                delivered += block.numel()
-                yield slice(start, start + block.shape[1]), block
+    def counted(self):
+        passes.append(self.size)
+        return blocks(self)
 
-        return blocks
-
-    rows = {key: BlockRows(blocks_of(rows), (SIZE, d), rows.dtype) for key, rows in uploads.items()}
-    step_of(rule.plan(rows, context, state), rows["update"], context)
-    # Blocks hold all rows, so the winner's comes with the others.
-    passes = {"krum": 2}.get(name, RULES[name])
-    assert delivered == passes * SIZE * d
+    monkeypatch.setattr(MemoryRows, "blocks", counted)
+    aggregate(rule, theta, clients, client_samples=[1] * 6)
+    assert passes.count(6) == PASSES[rule]
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_the_kernels_work_is_no_matter_of_torch(cohort, name):
-    """With kernels, the number of dispatched operations does not depend on d at all."""
-    counts = []
-    for d in (200_000, 800_000):
-        rule, uploads, context, state = prepared(name, cohort, d)
-        with backend("numba"):
-            rule(uploads, context, state)  # Compiled before anything is counted.
-            with Counting() as counting:
-                rule(uploads, context, state)
-        counts.append(counting.operations)
-    assert counts[0] == counts[1]
-    assert sum(counts[0].values()) < 100
+def test_what_was_asked_once_is_remembered(monkeypatch):
+    theta, clients = cohorts.drawn(seed=1, size=6)
+    calls = []
+    reduced = Rows._reduced
+    monkeypatch.setattr(
+        Rows, "_reduced", lambda self, f, *a: calls.append(f.__name__) or reduced(self, f, *a)
+    )
+    rows = MemoryRows([cohorts.tensors(client) for client in clients], cohorts.tensors(theta))
+    rows.measure()
+    rows.measure(np.full(6, 1 / 6))
+    rows.distances()
+    rows.distances()
+    assert calls == ["norms_and_dots", "distances"]
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_the_references_operations_follow_the_blocks(cohort, name):
-    """Twice the columns, at most twice the operations: nothing is done column by column."""
-    counts = []
-    for d in (200_000, 400_000):
-        rule, uploads, context, state = prepared(name, cohort, d)
-        with backend("torch"), Counting() as counting:
-            rule(uploads, context, state)
-        counts.append(sum(counting.operations.values()))
-    assert counts[1] <= 2 * counts[0]
-    blocks = 400_000 * SIZE * 8 / BLOCK_BYTES + 400_000 * SIZE / SORTED_NUMBERS
-    assert counts[1] < 100 + 40 * blocks
+def test_distant_attackers_cost_passes_in_float64(monkeypatch):
+    updates = torch.randn(9, 50, generator=torch.Generator().manual_seed(0))
+    updates[0] *= 1e10
+    counted = []
+    reduced = Rows._reduced
+    monkeypatch.setattr(
+        Rows, "_reduced", lambda self, f, *a: counted.append(f.__name__) or reduced(self, f, *a)
+    )
+    aggregate(GeometricMedian(), torch.zeros(50), updates)
+    assert counted[0] == "distances" and 1 <= counted.count("gram") <= 4
 
 
-@pytest.mark.parametrize("which", ["numba", "torch"])
-@pytest.mark.parametrize("name", RULES)
-def test_nothing_of_the_size_of_all_updates_is_allocated(cohort, name, which):
-    """Beside the inputs: some vectors [d] in float64 and some blocks, never a second [M, d]."""
-    d = 500_000
-    rule, uploads, context, state = prepared(name, cohort, d)
-    with backend(which):
-        rule(uploads, context, state)
-        tracemalloc.start()
-        try:
-            with Counting() as counting:
-                rule(uploads, context, state)
-            _, numpy_peak = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-    limit = max(8 * d, 8 * SORTED_NUMBERS, BLOCK_BYTES)
-    assert limit < 4 * SIZE * d / 4  # The limit tells a copy of the updates from a vector.
-    assert counting.largest <= limit
-    assert numpy_peak <= limit
+def test_clipping_and_screening_cost_what_they_say(monkeypatch):
+    theta, clients = cohorts.drawn(seed=1, size=6)
+    counted = []
+    reduced = Rows._reduced
+    monkeypatch.setattr(
+        Rows, "_reduced", lambda self, f, *a: counted.append(f.__name__) or reduced(self, f, *a)
+    )
+    aggregate(Alignment(clip_norm=1.0), theta, clients)
+    assert counted == ["norms_and_dots", "norms_and_dots", "rounding"]
+    counted.clear()
+    aggregate(Screened(Alignment()), theta, clients, num_clients=6)
+    assert counted == ["distances", "norms_and_dots", "norms_and_dots", "rounding"]
+
+
+def test_nothing_as_large_as_the_parameters_is_allocated_beside_the_result():
+    """Of torch's own memory, by its profiler."""
+    theta = torch.zeros(400_000)
+    clients = [torch.full((400_000,), float(k)) for k in range(8)]
+    out = torch.empty_like(theta)
+    aggregate("fedsdg", theta, clients, out=out)  # Compiles what is to be compiled.
+    with torch.profiler.profile(profile_memory=True) as profile:
+        aggregate("fedsdg", theta, clients, out=out)
+    largest = max(event.self_cpu_memory_usage for event in profile.events())
+    assert largest < 8 * theta.numel()

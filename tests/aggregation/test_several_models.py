@@ -1,176 +1,147 @@
-"""Properties that hold for every rule that serves several models."""
-
-import dataclasses
-from dataclasses import replace
+"""Rules whose server holds several models: clusters, semi-global models and PENS."""
 
 import numpy as np
 import pytest
 import torch
 
-from fedsdg.aggregation.rules.cgsv_xu import CgsvXu
-from fedsdg.aggregation.rules.clusters import Clustered
+from fedsdg.aggregation.rules.clusters import Clustered, average_linkage, even_assignment
 from fedsdg.aggregation.rules.neighbours import Pens
-from fedsdg.aggregation.types import Rule
 
-K, D = 8, 40
-RULES = [
-    CgsvXu(),
-    CgsvXu(beta=1e7),
-    Clustered(),
-    Clustered(beta=0.5),
-    Clustered(clusters=2, assignment="known", beta=1.0),
-    Pens(),
-    Pens(phase_one=2, top=1),
-]
-SAMPLED = [rule for rule in RULES if not isinstance(rule, CgsvXu)]
+MODELS = torch.tensor([[0.0, 0.0], [10.0, 0.0], [10.0, 4.0]], dtype=torch.float64)
 
 
-def each(rules):
-    return pytest.mark.parametrize("rule", rules, ids=repr)
+def known(assignment, **options):
+    rule = Clustered(assignment="known", **options)
+    state = rule.init(2, np.ones(len(assignment)))
+    return rule, rule.with_clusters(state, assignment)
 
 
-def started(rule):
-    state = rule.init(D, 10 + 7 * np.arange(K))
-    return rule.with_clusters(state, np.arange(K) % 2) if _is_known(rule) else state
+def test_each_cluster_averages_its_own_members(context):
+    rule, state = known([0, 1, 1, 2])
+    told = context(3, 4, samples=np.array([5.0, 1.0, 3.0, 2.0]), models=MODELS)
+    updates = torch.tensor([[1.0, 1.0], [4.0, 0.0], [8.0, 0.0]], dtype=torch.float64)
+    made = rule({"update": updates}, told, state)
+    assert made.steps.tolist() == [[1.0, 1.0], [7.0, 0.0], [0.0, 0.0]]
+    assert made.weights == pytest.approx(np.array([5, 1, 3]) / 9)
+    assert made.diagnostics["cluster"].tolist() == [0, 1, 1]
+    assert rule.mixing(state, np.array([1, 3])).tolist() == [[0, 1, 0], [0, 0, 1]]
+    assert rule.models(4) == 3
 
 
-def _is_known(rule):
-    return getattr(rule, "assignment", None) == "known"
+def test_a_semi_global_model_is_the_start_plus_the_mean_update(context):
+    rule, state = known([0, 1, 2], beta=0.5)
+    told = context([0], 3, models=MODELS)
+    update = torch.tensor([[1.0, 2.0]], dtype=torch.float64)
+    made = rule({"update": update}, told, state)
+    start = 0.5 * MODELS[0] + 0.5 * MODELS.mean(0)
+    assert torch.allclose(MODELS[0] + made.steps[0], start + update[0])
+    assert not made.steps[1:].any()
+    mixed = torch.tensor(rule.mixing(state, np.array([0]))) @ MODELS
+    assert torch.allclose(mixed[0], start)
 
 
-def round_of(rule, cohort, seed, dtype=torch.float64, clients=None):
-    """Uploads and context of one round; the same for a client in whatever order they come."""
-    generator = np.random.default_rng(seed)
-    count = rule.models(K)
-    models = torch.tensor(generator.normal(size=(count, D)))
-    size = K if isinstance(rule, CgsvXu) else 5
-    drawn = generator.choice(K, size, replace=False)
-    updates, scores = generator.normal(size=(K, D)) + 0.5, generator.uniform(size=(K, count))
-    scores[generator.uniform(size=scores.shape) < 0.3] = np.nan
-    clients = drawn if clients is None else clients(drawn)
-    uploads = {
-        "update": torch.tensor(updates[clients]).to(dtype),
-        "scores": torch.tensor(scores[clients]),
+def test_clients_move_to_the_model_of_least_loss(context):
+    rule = Clustered(clusters=3)
+    state = {"assignment": torch.tensor([0, 1, 2, 0])}
+    scores = torch.tensor([[3.0, 1.0, 2.0], [1.0, 1.0, 5.0], [np.nan] * 3, [np.nan, np.nan, 0.1]])
+    told = context(4, models=MODELS)
+    made = rule({"update": torch.zeros(4, 2), "scores": scores}, told, state)
+    assert made.state["assignment"].tolist() == [1, 1, 2, 2]
+    assert state["assignment"].tolist() == [0, 1, 2, 0]
+    with pytest.raises(ValueError, match="'scores' has 2 columns; give the loss of each of the 3"):
+        rule({"update": torch.zeros(4, 2), "scores": scores[:, :2]}, told, state)
+
+
+def test_first_assignments_are_even_and_refusals_are_sentences(context):
+    assert np.bincount(even_assignment(10, 3)).tolist() == [4, 3, 3]
+    rule = Clustered(clusters=3)
+    with pytest.raises(ValueError, match="2 clients cannot fill 3 clusters"):
+        rule.init(2, np.ones(2))
+    rule, state = known([0, 1, 2])
+    for clusters, sentence in (([0, 1, 1], "cluster 2 of 3 has no client"),
+                               ([0, 1, 3], "must be 3 numbers from 0 to 2"),
+                               ([0, 1], "must be 3 numbers")):  # fmt: skip
+        with pytest.raises(ValueError, match=sentence):
+            rule.with_clusters(state, clusters)
+    unknown = rule.init(2, np.ones(3))
+    with pytest.raises(ValueError, match="the cluster of client 0 is not known"):
+        rule({"update": torch.zeros(3, 2)}, context(3, models=MODELS), unknown)
+    with pytest.raises(ValueError, match="in round 1 have no samples"):
+        told = context(3, samples=np.array([1.0, 0.0, 1.0]), models=MODELS)
+        rule({"update": torch.zeros(3, 2)}, told, state)
+    with pytest.raises(ValueError, match="serves 3 models of 2 parameters"):
+        rule({"update": torch.zeros(3, 2)}, context(3), state)
+    with pytest.raises(ValueError, match="lower partials or raise clusters"):
+        Clustered(clusters=2, partials=3)
+
+
+def test_partial_aggregates_join_the_nearest_models(context):
+    rule, state = known([0, 1, 2], beta=1.0, partials=2)
+    assert state["group"].tolist() == [0, 1, 2]
+    made = rule({"update": torch.zeros(3, 2)}, context(3, models=MODELS), state)
+    assert made.state["group"].tolist() == [0, 1, 1]
+    mixing = rule.mixing(made.state, np.arange(3))
+    assert mixing.tolist() == [[1, 0, 0], [0, 0.5, 0.5], [0, 0.5, 0.5]]
+
+
+def test_nearness_by_the_labels_that_clients_hold():
+    rule, state = known([0, 1, 2, 2], beta=0.5, partials=2, nearness="labels")
+    assert rule.server_prior == ("clusters", "labels")
+    labels = np.array([[8, 0], [0, 9], [3, 0], [4, 1]])
+    told = rule.with_labels(state, labels)
+    assert told["group"].tolist() == [0, 1, 0]  # Shares (1, 0), (0, 1), (7/8, 1/8).
+    plain, plain_state = known([0, 1, 2, 2])
+    assert "labels" not in plain.with_labels(plain_state, labels)
+
+
+def test_average_linkage_by_hand():
+    points = np.array([0.0, 1.0, 10.0, 12.0, 30.0])
+    distances = np.abs(points[:, None] - points[None])
+    assert average_linkage(distances, 3).tolist() == [0, 0, 1, 1, 2]
+    assert average_linkage(distances, 2).tolist() == [0, 0, 0, 0, 1]
+    assert average_linkage(distances, 5).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_pens_picks_models_of_low_loss_in_phase_one(context):
+    rule = Pens(phase_one=2, sample=3, top=1)
+    state = rule.init(2, np.ones(4))
+    models = torch.arange(8.0).view(4, 2)
+    told = context([0, 2], 4, models=models)
+    update = torch.ones(2, 2)
+    nothing = torch.full((2, 4), torch.nan)
+    first = rule({"update": update, "scores": nothing}, told, state)
+    assert first.steps.tolist() == [[1, 1], [0, 0], [1, 1], [0, 0]]
+    assert first.state["trained"].tolist() == [1, 0, 1, 0]
+    scores = torch.tensor([[0.0, 0.1, 0.5, np.nan], [0.4, 0.2, 0.1, 0.3]])
+    second = rule({"update": update, "scores": scores}, told, first.state)
+    # Model 1 and 3 are untrained, and no client picks itself.
+    assert second.state["latest"][0].tolist() == [0, 0, 1, 0]
+    assert second.state["latest"][2].tolist() == [1, 0, 0, 0]
+    assert second.diagnostics["neighbours"].tolist() == [0, 0]  # By chance 1 of 1: not more often.
+    assert rule.probes[0].sample == 3 and rule.probes[0].rounds == 2
+
+
+def test_of_equal_scores_the_lower_id_is_picked(context):
+    rule = Pens(phase_one=1, top=1)
+    state = {**rule.init(1, np.ones(4)), "trained": torch.ones(4, dtype=torch.int64)}
+    told = context([2], 4, models=torch.zeros(4, 1))
+    made = rule({"update": torch.ones(1, 1), "scores": torch.ones(1, 4)}, told, state)
+    assert made.state["latest"][2].tolist() == [1, 0, 0, 0]
+    assert made.state["expected"][2].tolist() == pytest.approx([1 / 3, 1 / 3, 0, 1 / 3])
+
+
+def test_in_phase_two_clients_average_with_those_picked_more_often_than_by_chance(context):
+    rule = Pens(phase_one=1)
+    state = {
+        **rule.init(1, np.ones(3)),
+        "rounds": torch.tensor([1]),
+        "picked": torch.tensor([[0, 2, 1], [0, 0, 0], [1, 0, 0]]),
+        "expected": torch.tensor([[0.0, 1.0, 1.0], [0.0] * 3, [0.5, 0.5, 0.0]]).double(),
     }
-    return uploads, replace(cohort(clients=clients, federation=K), models=models.to(dtype))
-
-
-def after(rule, cohort, rounds):
-    state = started(rule)
-    for seed in range(100, 100 + rounds):
-        uploads, context = round_of(rule, cohort, seed)
-        state = rule(uploads, context, state).state
-    return state
-
-
-@each(RULES)
-def test_protocol(rule):
-    assert isinstance(rule, Rule)
-    assert dataclasses.is_dataclass(rule)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        rule.anything = 1
-
-
-@each(RULES)
-@pytest.mark.parametrize("rounds", [0, 1, 4])
-def test_rows_of_mixing_sum_to_one_and_fit_the_models(rule, cohort, rounds):
-    state, clients = after(rule, cohort, rounds), np.array([6, 0, 3])
-    rows = rule.mixing(state, clients)
-    assert rows.shape == (3, rule.models(K))
-    assert rows.dtype == np.float64
-    assert (rows >= 0).all()
-    np.testing.assert_allclose(rows.sum(axis=1), 1, rtol=1e-12)
-    everyone = rule.mixing(state, np.arange(K))
-    assert np.array_equal(rows, everyone[clients])
-
-
-@each(RULES)
-@pytest.mark.parametrize("rounds", [0, 1, 4])
-@pytest.mark.parametrize("seed", range(5))
-def test_permutation_equivariance(rule, cohort, rounds, seed):
-    """Clients in another order: the same steps and state, and everything per client reordered."""
-    state = after(rule, cohort, rounds)
-    order = np.random.default_rng(seed).permutation(K if isinstance(rule, CgsvXu) else 5)
-    one = rule(*round_of(rule, cohort, seed), state)
-    two = rule(*round_of(rule, cohort, seed, clients=lambda drawn: drawn[order]), state)
-    torch.testing.assert_close(two.steps, one.steps)
-    if one.weights is not None:
-        np.testing.assert_allclose(two.weights, one.weights[order])
-    for name, value in one.state.items():
-        torch.testing.assert_close(two.state[name], value, rtol=1e-12, atol=1e-12)
-    for name, value in one.diagnostics.items():
-        np.testing.assert_allclose(two.diagnostics[name], value[order], atol=1e-12, err_msg=name)
-
-
-@each(RULES)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-def test_every_dtype_agrees_with_float64_and_is_kept(rule, dtype, cohort):
-    uploads, context = round_of(rule, cohort, 0, dtype)
-    state = after(rule, cohort, 1)
-    found = rule(uploads, context, state)
-    wide = {name: rows.double() for name, rows in uploads.items()}
-    exact = rule(wide, replace(context, models=context.models.double()), state)
-    assert found.steps.dtype == dtype
-    assert found.steps.shape == (rule.models(K), D)
-    eps = torch.finfo(dtype).eps
-    torch.testing.assert_close(found.steps.double(), exact.steps, rtol=2 * eps, atol=8 * eps)
-
-
-@each(RULES)
-def test_inputs_are_not_modified(rule, cohort):
-    uploads, context = round_of(rule, cohort, 1)
-    uploads["update"].requires_grad_()
-    state = after(rule, cohort, 1)
-    boxes = (uploads, state, {"models": context.models})
-    before = [{name: value.detach().clone() for name, value in box.items()} for box in boxes]
-    aggregate = rule(uploads, context, state)
-    aggregate.steps.add_(1.0)
-    for value in aggregate.state.values():
-        value.add_(1)
-    for box, copies in zip(boxes, before, strict=True):
-        assert all(torch.equal(box[name], copies[name]) for name in copies if name != "scores")
-    assert not aggregate.steps.requires_grad
-
-
-@each(RULES)
-def test_the_state_keeps_its_names_shapes_and_dtypes(rule, cohort):
-    """As checkpoints want it: tensors only, the same as before the first round."""
-    fresh, later = started(rule), after(rule, cohort, 3)
-    assert {name: (v.shape, v.dtype) for name, v in later.items()} == {
-        name: (v.shape, v.dtype) for name, v in fresh.items()
-    }
-
-
-@each(SAMPLED)
-def test_models_of_which_no_one_took_part_stay(rule, cohort):
-    state = after(rule, cohort, 4)
-    uploads, context = round_of(rule, cohort, 2)
-    aggregate = rule(uploads, context, state)
-    mine = rule.mixing(state, context.clients)
-    if isinstance(rule, Pens):
-        idle = np.setdiff1d(np.arange(K), context.clients)
-    else:
-        members = state["assignment"].numpy()[context.clients]
-        idle = np.setdiff1d(np.arange(rule.clusters), members)
-    assert not aggregate.steps[idle].any()
-    assert len(mine) == 5
-
-
-@each(RULES)
-def test_non_finite_upload_names_the_client(rule, cohort):
-    uploads, context = round_of(rule, cohort, 3)
-    uploads["update"][2, 3] = torch.nan
-    message = rf"client {context.clients[2]}: upload 'update' has 1 non-finite"
-    with pytest.raises(FloatingPointError, match=message):
-        rule(uploads, context, started(rule))
-
-
-@each(RULES)
-def test_wrong_shapes_and_absent_uploads_are_refused(rule, cohort):
-    uploads, context = round_of(rule, cohort, 4)
-    with pytest.raises(ValueError, match="upload 'update' is missing"):
-        rule({}, context, started(rule))
-    with pytest.raises(ValueError, match=r"'update' has shape \(2, 40\); expected"):
-        rule({"update": uploads["update"][:2]}, context, started(rule))
-    with pytest.raises(ValueError, match="cohort is empty"):
-        rule({"update": torch.ones(0, D)}, cohort(0), started(rule))
+    mixing = rule.mixing(state, np.arange(3))
+    assert mixing.tolist() == [[0.5, 0.5, 0], [0, 1, 0], [0.5, 0, 0.5]]
+    told = context([0], 3, models=torch.tensor([[0.0], [6.0], [9.0]]))
+    made = rule({"update": torch.ones(1, 1)}, told, state)
+    assert made.steps.tolist() == [[4.0], [0.0], [0.0]]  # The start is 3, and 1 is added.
+    with pytest.raises(ValueError, match="upload 'scores' is missing"):
+        rule({"update": torch.ones(1, 1)}, told, {**state, "rounds": torch.tensor([0])})

@@ -95,7 +95,7 @@ def test_committed_files_are_made_when_asked_for(tmp_path):
     made = {file.relative_to(tmp_path).as_posix(): make for file, make in committed(tmp_path)}
     below = "results/reference"
     assert set(made) >= {f"{below}/label-noise/main.csv", f"{below}/label-noise/main.md"}
-    assert set(made) >= {f"{below}/performance/{n}.md" for n in ("kernels", "throughput")}
+    assert set(made) >= {f"{below}/performance/speed.md"}
     assert "paper_figures/label-noise/label_noise.json" in made
     assert made[f"{below}/label-noise/main.csv"]().startswith("experiment,cell,method,metric,at,n")
     facts = json.loads(made["paper_figures/label-noise/label_noise.json"]())

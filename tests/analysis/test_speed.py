@@ -1,13 +1,15 @@
-"""Tables and figure of measured speed, from measurements made up here."""
+"""Table and figure of measured speed, from measurements made up here."""
 
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from fedsdg.analysis.speed import Measurements, write_kernels, write_throughput
+from fedsdg.analysis.speed import Measurements, speed, write_speed
 
+ROOT = Path(__file__).parents[2]
 MACHINE = {
     "processor": "Abacus 2000",
     "threads": 1,
@@ -17,75 +19,68 @@ MACHINE = {
 }
 
 
-def timing(suite, rule, clients, parameters, code="ours", **facts):
-    row = {"suite": suite, "rule": rule, "clients": clients, "parameters": parameters}
-    return row | {"code": code, "refused": None} | facts
+def row(code, seconds, ratio, question="rules", subject="krum", setting="10 × 1,000", **facts):
+    key = {"question": question, "subject": subject, "setting": setting, "code": code}
+    return key | {"seconds": seconds, "ratio": ratio, "busy_cores": 0.0} | facts
+
+
+ROWS = [
+    row("ours", 30.0, 1.0, "files", "fedsdg", peak_bytes=600 << 20),
+    row("numpy", 20.0, 0.7, "files", "fedsdg", peak_bytes=5 << 30),
+    row("ours", 0.004, 1.0),
+    row("byzfl", 0.02, 5.0),
+    row("limit", 0.0036, 0.9),
+    row("ours", 0.005, 1.0, setting="100 × 1,000", busy_cores=1.5),
+]
 
 
 @pytest.fixture
 def file(tmp_path):
-    rows = []
-    for clients, parameters in ((100, 2_000_000), (10, 1_000_000)):
-        at = ("sizes", "krum", clients, parameters)
-        rows.append(timing(*at, seconds=0.004, floor=0.9, least_bytes=92_000_000))
-        rows.append(timing(*at, "reference", seconds=0.02, ratio=5.0))
-        rows.append(timing(*at, "byzfl", note="too large"))
-    rows += [timing("clients", "krum", n, 10**6, floor=0.8, seconds=0.1) for n in (2, 10)]
-    rows += [timing("parameters", "krum", 10, n, floor=0.5, seconds=0.1) for n in (10, 10**6)]
-    ours = {"model": "digits", "method": "fedsdg", "code": "ours", "precision": "float32"}
-    ours |= {"seconds": 0.25, "samples": 500, "clients": 5, "refused": None}
-    plain = ours | {"code": "plain", "seconds": 0.5}
-    parts = {
-        "machine": MACHINE,
-        "timings": rows,
-        "accuracy": [],
-        "aims": [],
-        "rounds": [ours, plain],
-    }
     path = tmp_path / "measured.json"
-    path.write_text(json.dumps(parts))
+    path.write_text(json.dumps({"machine": MACHINE, "rows": ROWS}))
     return path
 
 
-def test_kernels_have_a_block_per_size_and_the_measurements(file, tmp_path):
-    files = write_kernels(file, tmp_path / "kernels", tmp_path / "roofline")
-    suffixes = ["csv", "md", "tex", "pdf", "svg", "png", "json"]
-    assert [f.suffix[1:] for f in files] == suffixes
-    assert all(f.is_file() for f in files)
-    text = files[1].read_text()
-    assert text.index("M = 10, d = 1,000,000") < text.index("M = 100, d = 2,000,000")
-    assert [c.strip() for c in text.splitlines()[6].split("|")[1:-1]] == [
-        *("krum", "4.00", "23.0", "0.90", "5.0×"),
+def lines(text, title):
+    """Return the cells of the lines of a block of a table in Markdown."""
+    block = text.split(f"**{title}**")[1].split("**")[0]
+    rows = [line for line in block.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in rows[2:]]
+
+
+def test_table_and_figure_are_written(file, tmp_path):
+    files = write_speed(file, tmp_path / "table", tmp_path / "figure")
+    names = [path.name for path in files]
+    assert {f"speed.{suffix}" for suffix in ("csv", "md", "svg", "png", "json")} <= {*names}
+    assert all(path.is_file() for path in files)
+    assert len(pd.read_csv(tmp_path / "table/speed.csv")) == len(ROWS)
+    assert json.loads((tmp_path / "figure/speed.json").read_text())["inputs"]
+
+
+def test_a_question_is_a_block_and_a_comparison_a_line(file):
+    text = speed(Measurements.read(file)).markdown()
+    assert lines(text, "Rules: clients × parameters") == [
+        ["krum", "10 × 1,000", "4.00 ms", "0.90", "5.00×"],
+        ["krum", "100 × 1,000", "5.00 ms", "–", "–"],
+    ]
+    assert lines(text, "Files: clients × parameters") == [
+        ["fedsdg", "10 × 1,000", "30.0 s", "0.70×", "600", "5120"]
     ]
     assert "Abacus 2000, 1 of 2 cores; commit 01234567 with changes." in text
-    assert len(pd.read_csv(files[0])) == 10
-    assert json.loads(files[-1].read_text())["inputs"]
-
-
-def test_throughput_compares_codes_in_the_same_precision(file, tmp_path):
-    text = write_throughput(file, tmp_path / "throughput")[1].read_text()
-    lines = [[c.strip() for c in line.split("|")[1:-1]] for line in text.splitlines()[6:]]
-    assert lines[0] == ["ours, float32", "4.000", "2,000", "1.00×"]
-    assert lines[1] == ["plain loop, float32", "2.000", "1,000", "2.00×"]
+    assert "Beside 1 of 6 measurements other programs were at work." in text
 
 
 def test_files_without_measurements_are_named(file, tmp_path):
     with pytest.raises(FileNotFoundError, match="make bench"):
         Measurements.read(tmp_path / "none.json")
-    parts = json.loads(file.read_text())
-    file.write_text(json.dumps(parts | {"rounds": []}))
-    with pytest.raises(ValueError, match="holds no rounds"):
-        write_throughput(file, tmp_path / "throughput")
-    del parts["machine"]
-    file.write_text(json.dumps(parts))
-    with pytest.raises(ValueError, match="has no 'machine'"):
-        write_kernels(file, tmp_path / "kernels", tmp_path / "roofline")
+    file.write_text(json.dumps({"machine": MACHINE, "rows": []}))
+    with pytest.raises(ValueError, match="has no rows"):
+        Measurements.read(file)
 
 
-def test_the_committed_tables_are_made_of_the_committed_measurements():
-    from fedsdg.analysis.speed import kernels, throughput
-
-    folder = Path(__file__).parents[2] / "results/reference/performance"
-    measured = Measurements.read(folder / "measured.json")
-    assert len(kernels(measured).numbers) == len(measured.timings)
-    assert len(throughput(measured).numbers) == len(measured.rounds)
+def test_the_numbers_of_the_page_are_those_of_the_committed_table():
+    results = (ROOT / "docs/benchmarks.md").read_text().split("## Results")[1].split("\n## ")[0]
+    table = (ROOT / "results/reference/performance/speed.md").read_text()
+    numbers = re.findall(r"[\d,.]+(?:×| ms| s)(?! \d)|\b\d\.\d+\b", results)
+    assert len(numbers) > 8
+    assert [number for number in numbers if number not in table] == []

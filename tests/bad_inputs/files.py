@@ -10,10 +10,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
+from fedsdg.aggregation.engines.files.streaming import aggregate_files, read_state
 from safetensors import SafetensorError
 from safetensors.torch import load
-
-from fedsdg.aggregation.engines.files.streaming import aggregate_files, read_state
 
 from . import arrays, references
 from .outcomes import damaged, documented, pick

@@ -185,9 +185,8 @@ WRONG = [
     ("render page", ""),
     ("render main progress --summary x --output y", ""),
     ("run --grid no.yaml", ""),
-    ("render kernels --measured x --output y", ""),
+    ("render speed --measured x --output y", ""),
     ("summarise --runs x --output y", ""),
-    ("render throughput --measured x --output y", ""),
 ]
 
 

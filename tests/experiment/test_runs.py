@@ -635,6 +635,7 @@ def test_trace_every_n_batches(config, material, partition):
     assert {row["client"] for row in one.records.trace} == set(draw_cohort(0, 1, 8, 5).tolist())
 
 
+@pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_a_run_on_the_gpu_is_the_run_on_the_cpu(config, material, partition, finished, method):
@@ -656,6 +657,7 @@ def test_a_run_on_the_gpu_is_the_run_on_the_cpu(config, material, partition, fin
         assert distance(gpu, cpu) < 1e-2
 
 
+@pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "tf32"])
 def test_a_run_on_the_gpu_gives_the_same_bytes_twice(tmp_path, config, partition, precision):

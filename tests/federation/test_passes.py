@@ -158,6 +158,7 @@ def test_the_number_is_the_budget_over_a_client_and_at_least_one(setting, batche
         assert chosen.facts() == {"clients_per_pass": expected, "out_of_memory": []}
 
 
+@pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_the_budget_of_a_gpu_is_a_share_of_all_its_memory():
     total = torch.cuda.get_device_properties(0).total_memory
@@ -386,6 +387,7 @@ def test_what_is_filled_in_is_the_clients_own_and_weighs_nothing():
         assert heavy.batch(1)[1].cpu().tolist() == [9, 9]
 
 
+@pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_no_step_waits_for_the_device(setting, batches_of, objective):

@@ -216,7 +216,7 @@ from typing import Annotated
 
 from fedsdg.aggregation.rules.krum import Krum
 from fedsdg.aggregation.rules.mean import Mean
-from fedsdg.aggregation.types import StatelessRule
+from fedsdg.aggregation.types import Rule
 from fedsdg.federation.objectives.proximal import Proximal
 from fedsdg.federation.own_models.own_model import OwnModel
 from fedsdg.federation.personalisation.personalisation import Personalisation
@@ -224,7 +224,7 @@ from fedsdg.methods.method import Method
 from fedsdg.parts import Range, part
 
 @{decorator}
-class Own(StatelessRule):
+class Own(Rule):
     low: Annotated[float, Range(0)] = 1.0
     "the lower end"
     {more}

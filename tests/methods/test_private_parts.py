@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from fedsdg.aggregation.types import Aggregate, StatelessRule
+from fedsdg.aggregation.types import Aggregate, Rule
 from fedsdg.experiment.building import build
 from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.material import make_partition, prepare_material
@@ -472,7 +472,7 @@ def test_attackers_cannot_move_the_factor_that_rests(material):
         assert not of(dict.fromkeys(changed_names(one, before, after)), resting)
 
 
-class ServerAlone(StatelessRule):
+class ServerAlone(Rule):
     """The step is what the server's own samples make of its model."""
 
     reads = ("update", "server")
@@ -481,7 +481,7 @@ class ServerAlone(StatelessRule):
         return Aggregate(uploads["server"], None, dict(state), {})
 
 
-class Noisy(StatelessRule):
+class Noisy(Rule):
     """The mean, and noise on every number of it."""
 
     def __call__(self, uploads, context, state):

@@ -65,7 +65,7 @@ figures = given.get("figures", outputs)
 for name in given[""] if command == "render" else []:
     kind, _, page = name.rpartition(":")
     tables = {{"table": [f"{{output}}/{{page}}"], "": [f"{{output}}/{{page}}"]}}.get(kind, [])
-    drawn = {{"figure": [f"{{figures[0]}}/{{page}}"], "": [f"{{output}}/roofline"]}}.get(kind, [])
+    drawn = {{"figure": [f"{{figures[0]}}/{{page}}"], "": [f"{{output}}/{{page}}"]}}.get(kind, [])
     for stems, suffixes in ((tables, "csv md tex"), (drawn, "pdf svg png csv json")):
         files["render"] += [f"{{s}}.{{suffix}}" for s in stems for suffix in suffixes.split()]
 for file in map(pathlib.Path, files[command]):

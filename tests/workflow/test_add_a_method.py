@@ -94,7 +94,6 @@ def test_the_rule_is_the_mean_of_updates_cut_to_the_bound(rows, bound):
         clients=np.arange(5),
         num_clients=5,
         num_samples=np.ones(5),
-        total_samples=5,
         num_batches=np.ones(5),
         client_samples=np.ones(5),
     )

@@ -23,13 +23,13 @@ RULE = '''"""The mean of updates that are cut to a length."""
 
 from typing import Annotated, ClassVar
 
-from fedsdg.aggregation.types import Aggregate, StatelessRule
+from fedsdg.aggregation.types import Aggregate, Rule
 from fedsdg.files.columns import Column
 from fedsdg.parts import Range, part
 
 
 @part
-class CutMean(StatelessRule):
+class CutMean(Rule):
     """step = mean of min(1, c / ‖Δ_k‖) Δ_k."""
 
     reads: ClassVar[tuple[str, ...]] = ("update",)

@@ -98,7 +98,7 @@ CODE = {
     ],
     "render": ["fedsdg.analysis.render"],
     "measure": ["fedsdg.aggregation.api", "fedsdg.aggregation.rule_table"],
-    "kernels": ["fedsdg.analysis.speed"],
+    "speed": ["fedsdg.analysis.speed"],
 }
 # These stages take the printed names of methods from the declarations.
 READ = ("summarise",)

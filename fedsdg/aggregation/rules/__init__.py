@@ -1,1 +1,1 @@
-"""Aggregation rules, one concept per file; each is a part (see `types.Rule`)."""
+"""The aggregation rules, one a file."""

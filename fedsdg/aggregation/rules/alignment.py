@@ -1,56 +1,43 @@
-"""FedSDG's server rule: a client weighs as much as its update is aligned with the mean update."""
+"""FedSDG's server rule: a client weighs as much as its update aligns with the mean update."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import numpy as np
-import torch
 
-from fedsdg.aggregation.engines.ahead import Ahead, There
-from fedsdg.aggregation.engines.rows import Rows
-from fedsdg.aggregation.engines.statistics import Statistics
-from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
-from fedsdg.aggregation.types import Context, Norm
-from fedsdg.aggregation.uploads import require_finite
+from fedsdg.aggregation.rows import Rows, Statistics
+from fedsdg.aggregation.types import Combination, Context, Plan, Rule, State
 from fedsdg.aggregation.weights import capped, require_cap
 from fedsdg.parts import Range, part
 
 DEGENERATE_SUM = 1e-6
 """Below this sum of alignments the weights are uniform."""
 
-LARGEST = float(np.finfo(np.float64).max)
-"""Norms of numbers as large are infinite; rounding noise is not."""
 
-
-class Weighing(NamedTuple):
-    """The weights of a cohort and what they came from."""
-
-    weights: np.ndarray
-    """[M], each in [0, 1], summing to 1."""
-    alignment: np.ndarray
-    """[M] alpha_k of Eq. 10: max(0, cosine) with "relu", the cosine itself with "softmax"."""
-    cosine: np.ndarray
-    """[M] <Delta_k, z_k> / (||Delta_k|| ||z_k|| + epsilon), z_k the reference of client k."""
-    degenerate: bool
-    """Whether the weights fell back to uniform."""
+def clip_factors(norms: np.ndarray, clip_norm: float | None) -> np.ndarray:
+    """Return [M] min(1, clip_norm / ||Delta_k||)."""
+    if clip_norm is None:
+        return np.ones(len(norms))
+    return clip_norm / np.maximum(norms, clip_norm)
 
 
 @part
-class Alignment(PlannedRule):
+class Alignment(Rule):
     """step = sum_k w_k Delta_k with w_k = alpha_k / sum_j alpha_j (FedSDG, Eq. 10 and 11).
 
-    alpha_k = max(0, <Delta_k, mean> / (||Delta_k|| ||mean|| + epsilon)). The weights are uniform
-    when sum alpha < 1e-6, and when ||mean|| is no more than rounding noise of the parameters the
-    updates were formed from, 1/2 eps(dtype) max_k ||theta_k||: its direction then means nothing.
-    With updates so small that ||Delta|| ||mean|| is far below epsilon, all alphas vanish: uniform.
+    alpha_k = max(0, <Delta_k, mean> / (||Delta_k|| ||mean|| + epsilon)). The weights are uniform if
+    sum alpha < 1e-6, or if ||mean|| is no more than rounding noise of the parameters from which the
+    updates were formed (Context.rounding): its direction then means nothing. epsilon is only inside
+    the cosine, so that weights sum to 1.
 
-    epsilon stands only inside the cosine, so that weights sum to 1. With reference "leave_one_out"
-    the mean is that of the other clients' updates; with transform "softmax" (not Eq. 10) w =
-    softmax(cosine / temperature). Then w <- (1 - s) w + s / M with s = smoothing, and what exceeds
-    max_weight (ValueError if below 1/M) is spread over the others in proportion. With scope
-    "adapters" the columns are compared that come as upload `adapters` [M, a], and rounding noise
-    is that of these columns: the head, whose gradient is largest, has no say in the weights.
-    Diagnostics: alignment [M], cosine [M], update_norm [M], mean_norm, degenerate (0 or 1).
+    Options, in the order in which they apply: with clip_norm, longer updates are shortened to it;
+    with scope "adapters", only the columns in the upload `adapters` [M, a] are compared; with
+    reference "leave_one_out", each update is compared with the mean of the others; with transform
+    "softmax" (not Eq. 10), w = softmax(cosine / temperature); then w <- (1 - s) w + s / M for
+    smoothing s; what exceeds max_weight (ValueError if below 1/M) is spread over the others in
+    proportion.
+    Diagnostics: alignment [M], cosine [M], update_norm [M] (before clipping), mean_norm,
+    degenerate (0 or 1).
     """
 
     epsilon: Annotated[float, Range(1e-300, 0.01)] = 1e-8
@@ -67,108 +54,69 @@ class Alignment(PlannedRule):
     "share of uniform weights mixed in"
     scope: Literal["all", "adapters"] = "all"
     "updates are compared in `all` communicated parameters, or in the `adapters` without the head"
+    clip_norm: Annotated[float | None, Range(1e-300)] = None
+    "longest update; null: no limit"
 
     @property
     def reads(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The uploads that the plan looks at."""
         return ("update",) if self.scope == "all" else ("update", "adapters")
 
     def require(self, cohort: int, clients: int) -> None:
+        """Raise ValueError for too few clients."""
         if self.max_weight is not None:
             require_cap(self.max_weight, cohort)
 
-    def plan(
-        self, rows: Mapping[str, Rows], context: Context, state: Mapping[str, torch.Tensor]
-    ) -> Plan:
-        updates = rows[self._compared]
-        self.require(updates.shape[0], context.num_clients)
-        statistics = updates.measure()
-        require_finite(updates, statistics.norms, context)
-        noise = _noise(statistics, context.parameter_norm, torch.finfo(updates.dtype).eps)
-        weighing = self.weigh(statistics, noise)
-        with np.errstate(over="ignore"):  # The length of numbers near the largest is infinite.
-            lengths = statistics.norms * statistics.unit
-        return Plan(
-            Combination(weighing.weights),
-            weighing.weights,
-            dict(state),
-            {
-                "alignment": weighing.alignment,
-                "cosine": weighing.cosine,
-                "update_norm": lengths,
-                "mean_norm": statistics.reference_norm * statistics.unit,
-                "degenerate": float(weighing.degenerate),
-            },
-            checked=self.scope == "all",
-        )
-
-    def ahead(
-        self, rows: Mapping[str, Ahead], context: Context, state: Mapping[str, torch.Tensor]
-    ) -> None:
-        if self.max_weight is not None:  # What a cap takes off is spread in turns, until none is.
-            return
-        compared, norm = rows[self._compared], context.parameter_norm
-        known = float(norm) if isinstance(norm, int | float) else 0.0
-        noise = 0.5 * torch.finfo(compared.dtype).eps * min(known, LARGEST)
-        rows["update"].weighted_sum(self._uncapped(compared.measure(), noise)[0])
-
-    def weigh(self, statistics: Statistics, noise: float = 0.0) -> Weighing:
-        """The weights from the statistics of the updates (dots and norm of their mean).
-
-        noise: the norm of the mean at or below which it counts as rounding noise.
-        """
-        with np.errstate(divide="ignore", invalid="ignore"):  # Where degenerate.
-            weights, alignment, cosine, degenerate = self._uncapped(statistics, noise)
+    def plan(self, rows: Mapping[str, Rows], context: Context, state: State) -> Plan:
+        """Return the plan of the round."""
+        compared, size = rows[self.reads[-1]], rows["update"].size
+        s = compared.measure()
+        norms = s.norms
+        factors = clip_factors(norms, self.clip_norm)
+        if (factors < 1).any():
+            s = compared.measure(factors / size)
+            s = Statistics(factors * s.norms, factors * s.dots, s.reference_norm)
+        cosine = self.cosine(s)
+        alignment = np.maximum(cosine, 0.0) if self.transform == "relu" else cosine
+        noise = factors.max() * context.rounding(float(norms.max()))
+        vanishing = self.transform == "relu" and alignment.sum() < DEGENERATE_SUM
+        degenerate = vanishing or s.reference_norm <= noise
+        weights = np.full(size, 1 / size) if degenerate else self.weights(cosine)
+        weights = (1 - self.smoothing) * weights + self.smoothing / size
         if self.max_weight is not None:
             weights = capped(weights, self.max_weight)
-        return Weighing(weights, alignment, cosine, bool(degenerate))
-
-    @property
-    def _compared(self) -> str:
-        """The upload whose directions count."""
-        return "update" if self.scope == "all" else "adapters"
-
-    def _uncapped(self, s: Statistics | There, noise: float) -> tuple[Any, Any, Any, Any]:
-        """As `Weighing`, in arrays or in tensors as the statistics are."""
-        library: Any = torch if isinstance(s, There) else np
-        size = len(s.norms)
-        cosine = self._cosine(s, library)
-        degenerate = s.reference_norm * s.unit <= noise
-        if self.transform == "softmax":
-            alignment = cosine
-            weights = library.exp((cosine - cosine.max()) / self.temperature)
-            weights = weights / weights.sum()
-        else:
-            alignment = cosine.clip(0.0) if library is torch else np.maximum(cosine, 0.0)
-            degenerate = degenerate | (alignment.sum() < DEGENERATE_SUM)
-            weights = alignment / alignment.sum()
-        weights = library.where(degenerate, 1.0 / size, weights)
-        weights = (1 - self.smoothing) * weights + self.smoothing / size
-        return weights, alignment, cosine, degenerate
-
-    def _cosine(self, s: Statistics | There, library: Any) -> Any:
-        epsilon = self.epsilon / s.unit / s.unit
-        size = len(s.norms)
-        if self.reference == "mean" or size == 1:
-            return library.clip(s.dots / (s.norms * s.reference_norm + epsilon), -1.0, 1.0)
-        # With S = M mean: the mean of the others is (S - Delta_k) / (M - 1), so all follows from
-        # the dots with the mean. Where S - Delta_k cancels there is no direction: cosine 0.
-        others = size - 1
-        dots = (size * s.dots - s.norms**2) / others
-        terms = (size * s.reference_norm) ** 2 + s.norms**2
-        squares = (terms - 2 * size * s.dots) / others**2
-        known = squares * others**2 > 1e-14 * terms
-        norms = library.sqrt(library.where(known, squares, 0.0))
-        return library.clip(
-            library.where(known, dots, 0.0) / (s.norms * norms + epsilon), -1.0, 1.0
+        return Plan(
+            Combination(weights * factors),
+            weights,
+            state,
+            {
+                "alignment": alignment,
+                "cosine": cosine,
+                "update_norm": norms,
+                "mean_norm": s.reference_norm,
+                "degenerate": float(degenerate),
+            },
         )
 
+    def weights(self, cosine: np.ndarray) -> np.ndarray:
+        """Return [M] weights from cosines, before smoothing and cap."""
+        softmax = np.exp((cosine - cosine.max()) / self.temperature)
+        scores = softmax if self.transform == "softmax" else np.maximum(cosine, 0.0)
+        return np.asarray(scores / scores.sum())
 
-def _noise(s: Statistics, parameter_norm: float | Norm | None, eps: float) -> float:
-    """1/2 eps max_k ||theta_k||; where already a bound of it is below ||mean||, the bound."""
-    if parameter_norm is None:
-        return 0.0
-    if isinstance(parameter_norm, Norm):
-        bound = 0.5 * eps * min(parameter_norm.at_most(float(s.norms.max()) * s.unit), LARGEST)
-        if s.reference_norm * s.unit > bound:
-            return bound
-    return 0.5 * eps * min(float(parameter_norm), LARGEST)
+    def cosine(self, s: Statistics) -> np.ndarray:
+        """Return [M] <Delta_k, z_k> / (||Delta_k|| ||z_k|| + epsilon), z_k client k's reference.
+
+        With S = M mean, the mean of the others is (S - Delta_k) / (M - 1), so all follows from
+        dot products with the mean. If S - Delta_k cancels there is no direction: cosine 0.
+        """
+        size = len(s.norms)
+        if self.reference == "mean" or size == 1:
+            return np.clip(s.dots / (s.norms * s.reference_norm + self.epsilon), -1.0, 1.0)
+        dots = size * s.dots - s.norms**2
+        terms = (size * s.reference_norm) ** 2 + s.norms**2
+        squares = terms - 2 * size * s.dots
+        has_direction = squares > 1e-14 * terms
+        norms = np.sqrt(np.where(has_direction, squares, 0.0))
+        scaled = s.norms * norms + self.epsilon * (size - 1)
+        return np.clip(np.where(has_direction, dots, 0.0) / scaled, -1.0, 1.0)

@@ -2,29 +2,30 @@
 
 from collections.abc import Mapping
 
-import torch
-
-from fedsdg.aggregation.engines.rows import Rows
-from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
-from fedsdg.aggregation.types import Context
-from fedsdg.aggregation.uploads import require_finite
+from fedsdg.aggregation.rows import Rows
+from fedsdg.aggregation.types import Combination, Context, Plan, State
 from fedsdg.aggregation.weights import Weighed
 from fedsdg.parts import part
 
 
 @part
-class Mean(Weighed, PlannedRule):
-    """step = sum_k w_k Delta_k with w_k = n_k / sum n (McMahan et al. 2017, Algorithm 1).
+class Mean(Weighed):
+    """step = sum_k w_k Delta_k with w_k = n_k / sum_j n_j.
 
-    Raises ValueError when the counts n_k sum to zero.
+    n_k is what client k counts by: its training samples, 1, or its local steps per epoch. A client
+    with n_k = 0 has no weight; ValueError if all are 0.
+    Source: McMahan et al. 2017, Algorithm 1.
+
+    Example:
+        >>> from fedsdg.aggregation import aggregate
+        >>> import numpy as np
+        >>> clients = [np.array([2.0]), np.array([6.0])]
+        >>> aggregate(Mean("samples"), np.zeros(1), clients, num_samples=[3, 1]).parameters
+        array([3.])
     """
 
-    def plan(
-        self, rows: Mapping[str, Rows], context: Context, state: Mapping[str, torch.Tensor]
-    ) -> Plan:
+    def plan(self, rows: Mapping[str, Rows], context: Context, state: State) -> Plan:
+        """Return the plan of the round."""
         counts = self.counts(context)
         weights = counts / counts.sum()
-        hides = not weights.all()  # A weight of zero may hide what is not finite.
-        if hides:
-            require_finite(rows["update"], None, context)
-        return Plan(Combination(weights), weights, dict(state), checked=hides)
+        return Plan(Combination(weights), weights, state)

@@ -1,23 +1,21 @@
-"""The coordinate-wise median of the updates (Yin et al. 2018)."""
+"""The coordinate-wise median of the updates."""
 
 from collections.abc import Mapping
 
-import torch
-
-from fedsdg.aggregation.engines.rows import Rows
-from fedsdg.aggregation.plans import OrderStatistics, Plan, PlannedRule
-from fedsdg.aggregation.types import Context
+from fedsdg.aggregation import types
+from fedsdg.aggregation.rows import Rows
+from fedsdg.aggregation.types import Context, Plan, Rule, State
 from fedsdg.parts import part
 
 
 @part
-class CoordinateMedian(PlannedRule):
-    """step_j = median_k Delta_kj; of an even number of clients the mean of the two middle values.
+class CoordinateMedian(Rule):
+    """step_j = median_k Delta_kj; for an even number of clients the mean of the two middle values.
 
-    Clients have no weights. (torch.median returns the lower middle value: not the median.)
+    Withstands fewer than half of the clients being arbitrary. Clients have no weights.
+    Source: Yin et al. 2018, Definition 1.
     """
 
-    def plan(
-        self, rows: Mapping[str, Rows], context: Context, state: Mapping[str, torch.Tensor]
-    ) -> Plan:
-        return Plan(OrderStatistics((rows["update"].shape[0] - 1) // 2), None, dict(state))
+    def plan(self, rows: Mapping[str, Rows], context: Context, state: State) -> Plan:
+        """Return the plan of the round."""
+        return Plan(types.TrimmedMean((rows["update"].size - 1) // 2), None, state)

@@ -2,31 +2,17 @@
 
 from collections.abc import Mapping
 
-import torch
+import numpy as np
 
-from fedsdg.aggregation.engines.rows import Rows
-from fedsdg.aggregation.plans import Nothing, Plan, PlannedRule
-from fedsdg.aggregation.types import Aggregate, Context
-from fedsdg.aggregation.uploads import require_finite
+from fedsdg.aggregation.rows import Rows
+from fedsdg.aggregation.types import Combination, Context, Plan, Rule, State
 from fedsdg.parts import part
 
 
 @part
-class NoAggregation(PlannedRule):
-    """step = 0, no weights. `update` may be [M, 0], or absent where nothing is communicated."""
+class NoAggregation(Rule):
+    """step = 0; clients have no weights."""
 
-    def plan(
-        self, rows: Mapping[str, Rows], context: Context, state: Mapping[str, torch.Tensor]
-    ) -> Plan:
-        require_finite(rows["update"], None, context)
-        return Plan(Nothing(), None, dict(state), checked=True)
-
-    def __call__(
-        self,
-        uploads: Mapping[str, torch.Tensor],
-        context: Context,
-        state: Mapping[str, torch.Tensor],
-    ) -> Aggregate:
-        if "update" not in uploads:
-            return Aggregate(torch.zeros(1, 0), None, dict(state), {})
-        return super().__call__(uploads, context, state)
+    def plan(self, rows: Mapping[str, Rows], context: Context, state: State) -> Plan:
+        """Return the plan of the round."""
+        return Plan(Combination(np.zeros(rows["update"].size)), None, state)

@@ -177,7 +177,7 @@ def _checked(agreement: Agreement | None, record: Record) -> str:
 
 
 def _moved(agreement: Agreement, record: Record) -> str:
-    """By how much rounding alone moved runs of the arena: ``benchmarks/rounding.py``."""
+    """By how much rounding alone moved runs of the arena: ``tests/tools/rounding.py``."""
     if agreement.paired == "exactly":
         return ""
     measured = read_json(shipped(f"{PUBLISHED}/rounding.json"))["arenas"][record.folder.name]

@@ -1,9 +1,8 @@
-"""A planned rule works through every door: tensors, columns in blocks, parameters, files."""
+"""A rule works through every door: tensors, parameters in pieces, files."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedsdg.aggregation import aggregate, aggregate_files
-from fedsdg.aggregation.engines.rows import BlockRows
-from fedsdg.aggregation.plans import PlannedRule, planned, step_of
 from fedsdg.aggregation.types import Rule
 from fedsdg.experiment.examining.findings import Failure, Inapplicable
 from fedsdg.experiment.examining.situations import (
@@ -29,23 +26,19 @@ from fedsdg.experiment.examining.situations import (
     situation,
 )
 
-#: Columns of a block; a tensor's share of the parameters is as little round.
-WIDTH = 7
 COLUMNS = 33
 
 
 def same_through_every_door(asked: Asked) -> str:
     """The step of the rule called on tensors is that through the other doors, in float64."""
     rule = asked.rule
-    if not isinstance(rule, PlannedRule):
-        raise Inapplicable("it is no PlannedRule, and works on whole tensors in memory")
+    if type(rule).plan is Rule.plan:
+        raise Inapplicable("it defines no `plan`, and works on whole tensors in memory")
     size = max(5, next(iter(cases(rule))).size)
     case = Case(size, COLUMNS)
     given = situation(rule, case)
-    step = outcome(fresh(rule), given).steps[0]
-    _require_same(step, _in_blocks(fresh(rule), given), f"columns in blocks of {WIDTH}", case)
     if why := _only_in_a_federation(rule, size):
-        return f"on tensors and on columns in blocks ({why})"
+        raise Inapplicable(why)
     expected = _at_home(rule, given)
     for what, found in (
         ("parameters in pieces", _in_pieces(fresh(rule), given)),
@@ -57,7 +50,7 @@ def same_through_every_door(asked: Asked) -> str:
 
 def _only_in_a_federation(rule: Rule, size: int) -> str:
     """Why the doors for parameters, which know no federation, cannot be asked."""
-    if rule.probes or rule.knowledge or {SERVER, ADAPTERS} & set(getattr(rule, "reads", ())):
+    if rule.probes or rule.server_prior or {SERVER, ADAPTERS} & set(getattr(rule, "reads", ())):
         return "what else it reads only a federation has"
     if rule.models(size) > 1:
         return "it serves clients with several models"
@@ -73,31 +66,16 @@ def _at_home(rule: Rule, given: Situation) -> Tensor:
         clients=np.arange(len(samples)),
         num_clients=len(samples),
         num_samples=samples,
-        total_samples=int(samples.sum()),
         num_batches=context.num_batches.astype(np.float64),
         client_samples=samples,
-        parameter_norm=context.parameter_norm,
+        rounding=context.rounding,
     )
     own = fresh(rule)
     state = own.init(given.uploads["update"].shape[1], samples)
     return outcome(own, Situation(given.uploads, whole, state)).steps[0]
 
 
-def _in_blocks(rule: PlannedRule, given: Situation) -> Tensor:
-    def rows(tensor: Tensor) -> BlockRows:
-        def blocks() -> Iterator[tuple[slice, Tensor]]:
-            for start in range(0, tensor.shape[1], WIDTH):
-                block = tensor[:, start : start + WIDTH]
-                yield slice(start, start + block.shape[1]), block
-
-        return BlockRows(blocks, (tensor.shape[0], tensor.shape[1]), tensor.dtype)
-
-    sent = {name: rows(tensor) for name, tensor in given.uploads.items() if tensor.dim() == 2}
-    plan = planned(rule, sent, given.context, given.state)
-    return step_of(plan, sent["update"], given.context)
-
-
-def _in_pieces(rule: PlannedRule, given: Situation) -> Tensor:
+def _in_pieces(rule: Rule, given: Situation) -> Tensor:
     uploads = {n: dict(enumerate(map(_pieces, x))) for n, x in given.uploads.items()}
     clients = uploads.pop("update")
     origin = {name: torch.zeros_like(value) for name, value in clients[0].items()}
@@ -105,7 +83,7 @@ def _in_pieces(rule: PlannedRule, given: Situation) -> Tensor:
     return torch.cat([found.parameters[name].flatten() for name in origin])
 
 
-def _in_files(rule: PlannedRule, given: Situation) -> Tensor:
+def _in_files(rule: Rule, given: Situation) -> Tensor:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         files: dict[str, list[str | Path]] = {}

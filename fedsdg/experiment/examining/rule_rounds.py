@@ -80,7 +80,7 @@ def _course(rule: Rule, case: Case, first: int, pulled: bool, size: float = 1.0)
         found = outcome(own, Situation(uploads, context, state))
         along.append((found.steps @ target / target.norm()).numpy())
         lengths.append(found.steps.norm(dim=1).numpy())
-        models, state = models + found.steps, found.state
+        models, state = models + found.steps, dict(found.state)
     there = _downloaded(own, state, given.context.clients, models)
     loss = float((target - there).square().sum(1).mean() / target.square().sum())
     return Course(np.array(along), np.array(lengths), loss)

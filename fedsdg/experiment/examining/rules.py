@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedsdg.aggregation.engines.rows import TensorRows
-from fedsdg.aggregation.plans import Combination, PlannedRule, planned
-from fedsdg.aggregation.types import Aggregate, Rule
+from fedsdg.aggregation.rows import MemoryRows
+from fedsdg.aggregation.types import Aggregate, Combination, Rule
 from fedsdg.experiment.examining.doors import same_through_every_door
 from fedsdg.experiment.examining.findings import (
     RAISED,
@@ -77,7 +76,7 @@ def inputs_stay(rule: Rule, case: Case) -> None:
     for what, now, then in (
         ("upload", given.uploads, before.uploads),
         ("state", given.state, before.state),
-        ("context", vars(given.context), vars(before.context)),
+        ("context", _values(given.context), _values(before.context)),
     ):
         for name in dict.fromkeys([*then, *now]):
             if name not in now or name not in then or bytes_of(now[name]) != bytes_of(then[name]):
@@ -86,6 +85,11 @@ def inputs_stay(rule: Rule, case: Case) -> None:
     for name, value in found.state.items():
         if (upload := uploads.get(value.untyped_storage().data_ptr())) is not None:
             raise Failure(f"the state {name!r} is a view of the upload {upload!r}, not a copy")
+
+
+def _values(context: Any) -> dict[str, Any]:
+    """The fields of a context that have bytes."""
+    return {name: value for name, value in vars(context).items() if not callable(value)}
 
 
 def repeats(rule: Rule, case: Case) -> None:
@@ -143,11 +147,11 @@ def weights_add_up(rule: Rule, case: Case) -> None:
 
 def coefficients_are_real(rule: Rule, case: Case) -> None:
     """The coefficients of a ``Combination`` are [M] real numbers."""
-    if not isinstance(rule, PlannedRule):
-        raise Inapplicable("it is no PlannedRule")
+    if type(rule).plan is Rule.plan:
+        raise Inapplicable("it defines no `plan`")
     given = situation(rule, case)
-    rows = {name: TensorRows(x) for name, x in given.uploads.items() if x.dim() == 2}
-    step = planned(fresh(rule), rows, given.context, given.state).step
+    rows = {name: MemoryRows.of_matrix(x, name) for name, x in given.uploads.items()}
+    step = fresh(rule).checked_plan(rows, given.context, given.state).step
     if isinstance(step, Combination):
         _require_vector(step.coefficients, case, "coefficients")
 
@@ -287,7 +291,7 @@ RULE = (
     Property(
         "who sends NaN or infinity is named",
         everywhere(names_who_is_not_finite, float("nan"), float("inf")),
-        "read uploads by `checked_upload` of fedsdg.aggregation.uploads, or in a PlannedRule",
+        "define `plan`, which sees uploads as `Rows`, and not `__call__`",
     ),
     Property(
         "one client is a cohort",

@@ -22,7 +22,7 @@ from fedsdg.experiment.examining.findings import (
     raised,
 )
 
-#: What clients measure for each kind of question that a rule may ask (``Ask``).
+#: What clients measure for each kind of question that a rule may ask (``UploadRequest``).
 MEASURED: Mapping[str, tuple[str, ...]] = {
     "scores": ("scores",),
     "losses": ("global_loss", "benchmark_loss"),
@@ -161,10 +161,9 @@ def situation(
         clients=cohort,
         num_clients=clients,
         num_samples=samples[cohort],
-        total_samples=int(samples.sum()),
         num_batches=-(-samples[cohort] // 4),
         client_samples=samples,
-        parameter_norm=float(torch.linalg.vector_norm(updates.double(), dim=1).max()),
+        rounding=lambda update_norm: torch.finfo(dtype).eps / 2 * update_norm,
         models=normal(many, case.d).to(dtype),
     )
     before = _first_state(rule, case.d, samples) if state is None else dict(state)
@@ -174,9 +173,9 @@ def situation(
 def _first_state(rule: Any, d: int, samples: np.ndarray) -> dict[str, Tensor]:
     state: dict[str, Tensor] = dict(rule.init(d, samples))
     everybody = np.arange(len(samples))
-    if "clusters" in rule.knowledge:
+    if "clusters" in rule.server_prior:
         state = rule.with_clusters(state, everybody % rule.clusters)
-    if "labels" in rule.knowledge:
+    if "labels" in rule.server_prior:
         counts = np.random.default_rng(len(samples)).integers(0, 9, (len(samples), CLASSES))
         state = rule.with_labels(state, counts)
     return state

@@ -6,11 +6,9 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.rules.scaffold import Scaffold
-from fedsdg.aggregation.types import Aggregate, StatelessRule
-from fedsdg.aggregation.uploads import checked_upload
+from fedsdg.aggregation.types import Aggregate, Combination, Plan, Rule
 from fedsdg.federation.environment.attacks.attack import UpdateAttack
 from fedsdg.federation.losses.loss import Loss
 from fedsdg.federation.objectives.control_variates import ControlVariates
@@ -19,6 +17,13 @@ from fedsdg.federation.optimisers.optimiser import RowOptimiser, descend
 from fedsdg.methods.choice import Choice
 from fedsdg.methods.method import Method
 from fedsdg.parts import part
+
+
+def checked_upload(uploads, context):
+    for client, row in zip(context.clients, uploads["update"], strict=True):
+        if not torch.isfinite(row).all():
+            raise ValueError(f"client {client}: the update is not finite; leave it out")
+    return uploads["update"]
 
 
 def mean(uploads, context, state, times=1.0):
@@ -53,7 +58,7 @@ GOOD = (
     HEAD
     + """
 
-class Half(StatelessRule):
+class Half(Rule):
     def broadcast(self, state):
         return {"control": state["control"]}
 
@@ -78,7 +83,7 @@ RULES = {
         r"clients, 1 parameter, seed 0\); treat the rows of an upload alike",
         rule("""
 
-class Broken(PlannedRule):
+class Broken(Rule):
     def plan(self, rows, context, state):
         shares = np.arange(1.0, 1 + len(context.clients))
         shares /= shares.sum()
@@ -91,7 +96,7 @@ class Broken(PlannedRule):
         r"seed 0\); a rule must work on rounds as small as this",
         rule("""
 
-class Broken(StatelessRule):
+class Broken(Rule):
     def __call__(self, uploads, context, state):
         return mean({"update": uploads["updates"]}, context, state)
 """),
@@ -102,7 +107,7 @@ class Broken(StatelessRule):
         r"\(3 clients, 1 parameter, seed 0\)",
         rule("""
 
-class Broken(StatelessRule):
+class Broken(Rule):
     def __call__(self, uploads, context, state):
         found = mean(uploads, context, state)
         return found._replace(steps=found.steps[0])
@@ -114,9 +119,9 @@ class Broken(StatelessRule):
         r"write into",
         rule("""
 
-class Broken(StatelessRule):
+class Broken(Rule):
     def __call__(self, uploads, context, state):
-        checked_upload(uploads, context).clamp_(-0.5, 0.5)
+        uploads["update"].clamp_(-0.5, 0.5)
         return mean(uploads, context, state)
 """),
     ),
@@ -129,7 +134,7 @@ class Broken(StatelessRule):
 CALLS = []
 
 
-class Broken(StatelessRule):
+class Broken(Rule):
     def __call__(self, uploads, context, state):
         CALLS.append(context.round)
         return mean(uploads, context, state, 1 + 1e-3 * len(CALLS))
@@ -141,7 +146,7 @@ class Broken(StatelessRule):
         r"than the one that has run since round 1 .* let `init` make all that it remembers",
         rule("""
 
-class Broken(StatelessRule):
+class Broken(Rule):
     def __init__(self):
         self.past = {}
 
@@ -156,7 +161,7 @@ class Broken(StatelessRule):
         r"after round 1 the state holds \['past'\], but `init` made \[\]",
         rule("""
 
-class Broken(StatelessRule):
+class Broken(Rule):
     def __call__(self, uploads, context, state):
         found = mean(uploads, context, state)
         return found._replace(state={"past": found.steps})
@@ -168,7 +173,7 @@ class Broken(StatelessRule):
         r"\(5 clients, 1000 parameters, seed 0\); compute in float64",
         rule("""
 
-class Broken(StatelessRule):
+class Broken(Rule):
     def __call__(self, uploads, context, state):
         updates = checked_upload(uploads, context)
         lengths = updates.square().sum(1) + 1e-12
@@ -183,7 +188,7 @@ class Broken(StatelessRule):
         r"finite",
         rule("""
 
-class Broken(StatelessRule):
+class Broken(Rule):
     def __call__(self, uploads, context, state):
         updates = uploads["update"]
         return Aggregate(updates.double().mean(0)[None].to(updates), None, dict(state), {})
@@ -194,7 +199,7 @@ class Broken(StatelessRule):
         r"the weights sum to 0\.5 \(3 clients",
         rule("""
 
-class Broken(StatelessRule):
+class Broken(Rule):
     def __call__(self, uploads, context, state):
         found = mean(uploads, context, state)
         return found._replace(weights=found.weights / 2)
@@ -207,7 +212,7 @@ class Broken(StatelessRule):
         r"let `require`",
         rule("""
 
-class Broken(StatelessRule):
+class Broken(Rule):
     def __call__(self, uploads, context, state):
         uploads["update"][1]
         return mean(uploads, context, state)
@@ -218,7 +223,7 @@ class Broken(StatelessRule):
         r"updates are all zero, and the step is 0\.01",
         rule("""
 
-class Broken(StatelessRule):
+class Broken(Rule):
     def __call__(self, uploads, context, state):
         found = mean(uploads, context, state)
         return found._replace(steps=found.steps + 0.01)
@@ -229,7 +234,7 @@ class Broken(StatelessRule):
         r"steps in float32 and in float64 differ by .*e-\d\d of their size",
         rule("""
 
-class Broken(StatelessRule):
+class Broken(Rule):
     def __call__(self, uploads, context, state):
         rounded = 1.01 if uploads["update"].dtype == torch.float32 else 1.0
         return mean(uploads, context, state, rounded)
@@ -240,7 +245,7 @@ class Broken(StatelessRule):
         r"through columns in blocks of 7 the step differs by .* \(5 clients, 33 parameters",
         rule("""
 
-class Broken(PlannedRule):
+class Broken(Rule):
     def plan(self, rows, context, state):
         times = 1.0 if hasattr(rows["update"], "tensor") else 1.001
         shares = np.full(len(context.clients), times / len(context.clients))

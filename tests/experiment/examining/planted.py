@@ -10,14 +10,20 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from fedsdg.aggregation.types import Aggregate, StatelessRule
-from fedsdg.aggregation.uploads import checked_upload
+from fedsdg.aggregation.types import Aggregate, Rule
 from fedsdg.methods.method import Method
 from fedsdg.parts import Range, part
 
 
+def checked_upload(uploads, context):
+    for client, row in zip(context.clients, uploads["update"], strict=True):
+        if not torch.isfinite(row).all():
+            raise ValueError(f"client {client}: the update is not finite; leave it out")
+    return uploads["update"]
+
+
 @part
-class Momentum(StatelessRule):
+class Momentum(Rule):
     """FedAvgM (Hsu et al. 2019)."""
 
     beta: Annotated[float, Range(0, 1)] = 0.9
@@ -94,13 +100,13 @@ PLANNED = """
 import numpy as np
 import torch
 
-from fedsdg.aggregation.plans import Combination, Plan, PlannedRule
+from fedsdg.aggregation.types import Combination, Plan, Rule
 from fedsdg.federation.objectives.term import Term
 from fedsdg.methods.method import Method
 from fedsdg.parts import part
 
 
-class Clipped(PlannedRule):
+class Clipped(Rule):
     def plan(self, rows, context, state):
         norms = rows["update"].measure().norms
         factors = np.minimum(1, np.median(norms) / np.maximum(norms, 1e-300))

@@ -1,1 +1,0 @@
-"""Five questions about speed and memory, measured with pytest-benchmark: docs/benchmarks.md."""

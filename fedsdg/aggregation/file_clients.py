@@ -1,0 +1,108 @@
+"""The client that a file belongs to, and its counts."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedsdg.aggregation.tensor_files import TensorFile
+
+
+def client_numbers(labels: Sequence[str]) -> list[int]:
+    """Return the number at the end of each file's name, or of its folder's if names are equal.
+
+    Args:
+        labels: The files, as they were given.
+
+    Raises:
+        ValueError: A name has no number, or two files have the same.
+    """
+    numbers: dict[int, str] = {}
+    for label in labels:
+        name = Path(label).parent.name if _have_equal_names(labels) else Path(label).stem
+        digits = name[len(name.rstrip("0123456789")) :]
+        if not digits:
+            raise ValueError(
+                f"{label}: with num_clients or client_samples, a client is known by the number at "
+                "the end of its file's name; rename it, as in client-12.safetensors"
+            )
+        other = numbers.setdefault(int(digits), label)
+        if other != label:
+            raise ValueError(
+                f"{other} and {label} are both of client {int(digits)}; give one of them"
+            )
+    return list(numbers)
+
+
+def upload_files(folder: str | Path, labels: Sequence[str | Path]) -> list[Path]:
+    """Return the files of a further upload, named as those of the clients.
+
+    Args:
+        folder: Where they lie.
+        labels: The clients' files, as they were given.
+    """
+    parts = -2 if _have_equal_names([str(label) for label in labels]) else -1
+    return [Path(folder, *Path(label).parts[parts:]) for label in labels]
+
+
+def counts_by_client(
+    name: str,
+    given: Any,
+    labels: Sequence[str],
+    ids: Sequence[Hashable],
+    files: Sequence[TensorFile],
+) -> Any:
+    """Return counts by client id.
+
+    Args:
+        name: "num_samples" or "num_batches".
+        given: A mapping by path as given, file name, name without ending, or folder if files have
+            equal names; None for the counts in the files' metadata, if there are any; anything
+            else is returned as it is.
+        labels: The files, as they were given.
+        ids: Their clients.
+        files: The same files.
+
+    Raises:
+        ValueError: A file has no count, a key fits several files, or a count is no number.
+    """
+    if isinstance(given, Mapping):
+        keys = {label: _keys(label, _have_equal_names(labels)) for label in labels}
+        return {
+            client: given[_only_key(name, given, label, keys)]
+            for client, label in zip(ids, labels, strict=True)
+        }
+    if given is not None or not any(name in file.metadata for file in files):
+        return given
+    try:
+        return {c: float(file.metadata[name]) for c, file in zip(ids, files, strict=True)}
+    except (KeyError, ValueError) as error:
+        raise ValueError(
+            f"a file's metadata has no {name}, or no number ({error}), but other files have one; "
+            f"give {name} for all"
+        ) from error
+
+
+def _only_key(
+    name: str, given: Mapping[Any, Any], label: str, keys: Mapping[str, list[str]]
+) -> str:
+    """Return the key of a file's count."""
+    key = next((key for key in keys[label] if key in given), None)
+    if key is None:
+        raise ValueError(f"{name} holds no count for {label}; add it, as {keys[label][-1]!r}")
+    if sum(key in of_file for of_file in keys.values()) > 1:
+        raise ValueError(
+            f"{name}: {key!r} fits several files, such as {label}; name them by their paths as "
+            "given, or by their folders"
+        )
+    return key
+
+
+def _keys(label: str, with_folder: bool) -> list[str]:
+    """Return the keys under which a file's count may stand, the most specific first."""
+    path = Path(label)
+    folders = [f"{path.parent.name}/{path.name}", path.parent.name] if with_folder else []
+    return list(dict.fromkeys([label, *folders, path.name, path.stem]))
+
+
+def _have_equal_names(labels: Sequence[str]) -> bool:
+    return len({Path(label).name for label in labels}) < len(labels)

@@ -1,1 +1,0 @@
-"""The aggregation rules, one a file."""
