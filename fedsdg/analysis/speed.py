@@ -67,10 +67,11 @@ class Measurements:
     def where(self) -> str:
         """Return one sentence on the machine."""
         machine = self.machine
-        changes = " with changes" if machine["dirty"] else ""
-        cores = f"{machine['threads']} of {machine['cores']} cores"
-        name = machine.get("gpu") or machine["processor"]
-        return f"{name}, {cores}; commit {str(machine['commit'])[:8]}{changes}."
+        return (
+            f"{machine.get('gpu') or machine['processor']}, "
+            f"{machine['threads']} of {machine['cores']} cores; "
+            f"commit {str(machine['commit'])[:8]}{' with changes' if machine['dirty'] else ''}."
+        )
 
     def by_code(self, column: str) -> pd.DataFrame:
         """Return a column of the rows: a line for every comparison, a column for every code."""
@@ -85,21 +86,25 @@ class Measurements:
 def speed(measured: Measurements) -> Table:
     """Return what ours took, its share of the limit, and how many times as long others took."""
     ratios = measured.by_code("ratio")
-    seconds = measured.by_code("seconds")[OURS]
-    text = pd.DataFrame(index=ratios.index)
-    text["ours"] = seconds.map(_duration)
-    if LIMIT in ratios:
-        text["of the limit"] = ratios[LIMIT].map(lambda share: _printed(share, "{:.2f}"))
-    for code, title in CODES.items():
+    questions = ratios.index.get_level_values("question")
+    columns = {
+        SETTING: questions.map(QUESTIONS),
+        "size or model": ratios.index.get_level_values("setting"),
+        "rule, method or run": ratios.index.get_level_values("subject"),
+        "ours": measured.by_code("seconds")[OURS].map(_duration),
+    }
+    forms = {
+        LIMIT: ("of the limit", "{:.2f}"),
+        **{code: (title, "{:.2f}×") for code, title in CODES.items()},
+    }
+    for code, (title, form) in forms.items():
         if code in ratios:
-            text[title] = ratios[code].map(lambda ratio: _printed(ratio, "{:.2f}×"))
+            columns[title] = ratios[code].map(lambda ratio, form=form: _printed(ratio, form))
     if "peak_bytes" in measured.rows:
         peaks = measured.by_code("peak_bytes") / 2**20
         for code, title in ((OURS, "peak, MiB"), ("numpy", "peak of numpy, MiB")):
-            text[title] = peaks[code].map(lambda peak: _printed(peak, "{:.0f}"))
-    text = text.reset_index()
-    text.insert(0, SETTING, text.pop("question").map(QUESTIONS))
-    text = text.rename(columns={"setting": "size or model", "subject": "rule, method or run"})
+            columns[title] = peaks[code].map(lambda peak: _printed(peak, "{:.0f}"))
+    text = pd.DataFrame(columns, index=ratios.index).reset_index(drop=True)
     busy = (measured.rows["busy_cores"] > 0.1 * measured.machine["cores"]).sum()
     note = f"Beside {busy} of {len(measured.rows)} measurements other programs were at work."
     caption = (

@@ -94,9 +94,10 @@ def render(
         from fedsdg.analysis.slots import render_documents
 
         written += render_documents()
-    for kind in ("kernels", "throughput"):
-        if kind in name:
-            written += _write_speed(kind, measured, folder, figures or folder)
+    if "speed" in name:
+        from fedsdg.analysis.speed import write_speed
+
+        written += write_speed(measured, folder, figures or folder)
     if "page" in name:
         written.append(_write_page(output or PAGE, records, experiments))
     for path in written:
