@@ -60,11 +60,11 @@ def test_table_and_figure_are_written(file, tmp_path):
 def test_a_question_is_a_block_and_a_comparison_a_line(file):
     text = speed(Measurements.read(file)).markdown()
     assert lines(text, "Rules: clients × parameters") == [
-        ["krum", "10 × 1,000", "4.00 ms", "0.90", "5.00×"],
-        ["krum", "100 × 1,000", "5.00 ms", "–", "–"],
+        ["10 × 1,000", "krum", "4.00 ms", "0.90", "5.00×"],
+        ["100 × 1,000", "krum", "5.00 ms", "–", "–"],
     ]
     assert lines(text, "Files: clients × parameters") == [
-        ["fedsdg", "10 × 1,000", "30.0 s", "0.70×", "600", "5120"]
+        ["10 × 1,000", "fedsdg", "30.0 s", "0.70×", "600", "5120"]
     ]
     assert "Abacus 2000, 1 of 2 cores; commit 01234567 with changes." in text
     assert "Beside 1 of 6 measurements other programs were at work." in text

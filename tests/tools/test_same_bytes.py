@@ -265,8 +265,8 @@ PLANTED = {
     ),
     # A column that FOCUS alone has.
     "fedsdg/aggregation/rules/focus.py": (
-        'found = {"credibility": credibility, "mutual_loss": mutual}',
-        'found = {"mutual_loss": mutual}',
+        'facts = {"credibility": credibility, "mutual_loss": mutual}',
+        'facts = {"mutual_loss": mutual}',
     ),
     # FedAvg fails, and the config has no CGSV any more.
     "fedsdg/aggregation/rules/mean.py": (
