@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse to write timings of processes that disturb each other."""
     config.stash[ROWS] = []
-    if config.getoption("--measured") and config.getoption("numprocesses", None):
+    if config.getoption("--measured") and config.getoption("dist", "no") != "no":
         raise pytest.UsageError(
             "--measured: processes side by side disturb each other's timings; measure without "
             "--numprocesses"

@@ -16,6 +16,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 ROOT = Path(__file__).parents[1]
 DIGEST = """
 import sys
@@ -42,11 +44,18 @@ def stages(out: Path, device: str) -> dict[str, list[str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do all stages; return 1 if one fails, or if the same rounds gave different bytes."""
+    """Do all stages.
+
+    Returns:
+        0, or 1 if a stage fails or the same rounds gave different bytes, or 2 without a GPU.
+    """
     parser = argparse.ArgumentParser(description="Check a machine with a GPU.")
     parser.add_argument("--out", type=Path, required=True, help="folder of the outputs")
     parser.add_argument("--device", default="cuda")
     given = parser.parse_args(arguments)
+    if given.device == "cuda" and not torch.cuda.is_available():
+        print("error: torch sees no GPU; try the stages without one: --device cpu", file=sys.stderr)
+        return 2
     out = given.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks import compare, on_gpu
 from benchmarks.compare import Piece, UnableError
@@ -119,9 +120,16 @@ def test_stages_on_a_gpu_are_judged(tmp_path, monkeypatch, capsys, last, code, t
     second = "print(2)" if last == "2" else "print(1)"
     stages = {"twice-1": ["-c", "print(1)"], "twice-2": ["-c", second], "run": ["-c", last]}
     monkeypatch.setattr(on_gpu, "stages", lambda out, device: stages)
-    assert on_gpu.main(["--out", str(tmp_path / "out")]) == code
+    assert on_gpu.main(["--out", str(tmp_path / "out"), "--device", "cpu"]) == code
     assert told in capsys.readouterr().out
     assert (tmp_path / "out/twice-1.txt").read_text() == "1\n"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_nothing_is_done(tmp_path, capsys):
+    assert on_gpu.main(["--out", str(tmp_path / "out")]) == 2
+    assert "torch sees no GPU" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_run_on_a_gpu_is_cifar100_if_its_data_are_there(tmp_path, monkeypatch):
