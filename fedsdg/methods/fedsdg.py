@@ -19,7 +19,7 @@ ROWS = {
         personalisation=DualPath(),
         undecayed=True,
         needs_adapters=True,
-        fixed=("private_init",),
+        fixed=("private_init", "clip_norm"),
         formula=(
             "step = Σ_k w_k Δ_k, w_k ∝ max(0, cos(Δ_k, Σ_j Δ_j)); clients minimise the "
             "cross-entropy of θ_g + m θ_p plus λ₁ Σ_l |m_l| + λ₂ ‖θ_p‖², m = σ(a)"
@@ -33,7 +33,7 @@ ROWS = {
         personalisation=DualPath(gate_samples="held-out"),
         undecayed=True,
         needs_adapters=True,
-        fixed=("private_init", "gate_samples"),
+        fixed=("private_init", "gate_samples", "clip_norm"),
         formula=(
             "as FedSDG, but its gates learn on a quarter of a client's samples from which θ_p does "
             "not learn"
@@ -47,7 +47,7 @@ ROWS = {
         personalisation=DualPath(head="private"),
         undecayed=True,
         needs_adapters=True,
-        fixed=("head", "private_init"),
+        fixed=("head", "private_init", "clip_norm"),
         formula="as FedSDG, but every client keeps a head of its own, and θ has none",
         source="FedSDG, Eq. 3-11; heads as Arivazhagan et al. 2019",
         server_cost="2 passes",
@@ -90,6 +90,7 @@ ROWS = {
             "max_weight",
             "smoothing",
             "scope",
+            "clip_norm",
             "gate",
             "private_init",
             "gate_fixed",
@@ -111,7 +112,7 @@ ROWS = {
         personalisation=DualPath(),
         undecayed=True,
         needs_adapters=True,
-        fixed=("private_init",),
+        fixed=("private_init", "clip_norm"),
         formula="as FedSDG, of the clients that are not blocked",
         source="FedSDG, Eq. 3-11; the chapter on robust aggregation",
         server_cost="5 passes",
