@@ -1,0 +1,319 @@
+"""The adapted backbone by the compiled pass: computes what ``CohortModel`` computes by torch.
+
+The pass takes the factors of every client's adapters and its head, and knows no method: gates,
+scales, branches and mixtures are in the factors, which torch makes of the parameters and through
+which it carries the gradients back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedsdg.next_models.adapter_config import AdapterConfig
+from fedsdg.next_models.adapters import TARGETS, client_heads, low_rank_factors
+from fedsdg.next_models.backbones import Backbone
+from fedsdg.next_models.client_model import require_counts
+from fedsdg.next_models.cohort import CohortModel
+from fedsdg.next_models.fast import transformer
+from fedsdg.next_models.fast.vectors import LANES
+
+#: Ranks of the concatenated factors over r, at most; see ``low_rank_factors``.
+MOST_RANKS = 4
+
+
+class CompiledModel(CohortModel):
+    """``CohortModel`` by the compiled pass; see there.
+
+    Args:
+        backbone: plain blocks with biases, and widths that are multiples of 16.
+        config: adapters at the outputs.
+        num_classes: outputs of the head.
+        **options: those of ``CohortModel``; the pass computes in float32 on a CPU.
+
+    Raises:
+        ValueError: the pass does not support the model; the sentence says why.
+    """
+
+    def __init__(
+        self, backbone: Backbone, config: AdapterConfig, num_classes: int, **options: Any
+    ) -> None:
+        super().__init__(backbone, config, num_classes, **options)
+        if reason := unsupported(self):
+            raise ValueError(f"the compiled pass does not support this model: {reason}")
+        self._frozen = _frozen(self.model)
+        self._work = transformer.workspace(self._frozen, MOST_RANKS * config.rank, num_classes)
+        self.bytes_of_a_prefix = 2 * self._frozen.tokens.nbytes
+
+    def prefixes(self, images: Tensor) -> Tensor:
+        """Return the frozen part of a pass over images [n, C, S, S]: [n, 2, T, D]."""
+        size = self.model.patch_embed.patch_size[0]
+        cut = images.to(self.dtype).unfold(2, size, size).unfold(3, size, size)
+        patches = cut.permute(0, 2, 3, 1, 4, 5).reshape(len(images), -1, len(self._frozen.patches))
+        filled = torch.empty(len(images), 2, *self._frozen.tokens.shape)
+        transformer.embed(
+            self._frozen, self._work.activations, patches.contiguous().numpy(), filled.numpy()
+        )
+        return filled
+
+    def effective_weights(
+        self, parameters: Mapping[str, Tensor], private: bool = True
+    ) -> dict[str, Any]:
+        """Return every client's factors and head; see ``ClientModel``."""
+        with torch.no_grad():
+            return {"factors": self._factors(parameters, private)}
+
+    def forward(self, images: Tensor, counts: Sequence[int], weights: Mapping[str, Any]) -> Tensor:
+        """Return scores [B, classes] of images or prefixes; see ``ClientModel``."""
+        return self._run(transformer.SCORES, weights["factors"], images, counts)[0]
+
+    def logits(
+        self,
+        images: Tensor,
+        counts: Sequence[int],
+        parameters: Mapping[str, Tensor],
+        private: bool = True,
+    ) -> Tensor:
+        """Return scores as ``ClientModel`` does. The backward pass computes them once more."""
+        factors = self._factors(parameters, private)
+        scores: Tensor = _Scores.apply(self, images, counts, *factors)
+        return scores
+
+    def losses(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        divisors: Tensor,
+        counts: Sequence[int],
+        parameters: Mapping[str, Tensor],
+        loss: Callable[..., Tensor] = cross_entropy,
+        private: bool = True,
+    ) -> Tensor:
+        """Return losses over divisors [B]; see ``ClientModel``.
+
+        Plain cross-entropy, which is torch's own or a loss with a true attribute ``plain``, comes
+        with its gradient out of one pass. For other losses torch computes the slopes by the scores.
+        """
+        if loss is not cross_entropy and not getattr(loss, "plain", False):
+            return super().losses(images, labels, divisors, counts, parameters, loss, private)
+        factors = self._factors(parameters, private)
+        losses: Tensor = _CrossEntropy.apply(self, images, labels, divisors, counts, *factors)
+        return losses
+
+    def _factors(self, parameters: Mapping[str, Tensor], private: bool) -> list[Tensor]:
+        """A and b of both kinds of adapted layers [M, L, …], and the head."""
+        factors: list[Tensor] = []
+        for target in TARGETS[self.config.targets]:
+            factors += low_rank_factors(target, parameters, self.config, private)
+        return [*factors, *client_heads(parameters, self.config, private)]
+
+    def _run(
+        self,
+        mode: int,
+        factors: Sequence[Tensor],
+        images: Tensor,
+        counts: Sequence[int],
+        *,
+        gradients: Sequence[Tensor] = (),
+        labels: Tensor | None = None,
+        divisors: Tensor | None = None,
+        slopes: Tensor | None = None,
+        deep: bool = False,
+    ) -> tuple[Tensor, np.ndarray]:
+        """Return scores [B, classes], and losses [B] float64 in the mode for cross-entropy.
+
+        ``gradients``: see ``_room_for_gradients``. ``slopes`` [B, classes]: of another loss.
+        ``deep``: gradients by the factors are needed too, not by the heads alone.
+        """
+        require_counts(counts, images, len(factors[-1]))
+        if images.shape[1] != 2:
+            images = self.prefixes(images)
+        given = [x.detach() if x.stride(-1) == 1 else x.detach().contiguous() for x in factors]
+        rank, classes = given[0].shape[2], given[-1].shape[1]
+        scores = np.empty((len(images), len(self._work.client.head)), np.float32)
+        losses = np.empty(len(images))
+        down = np.zeros_like(scores)
+        if slopes is not None:
+            down[:, :classes] = slopes.numpy()
+        transformer.run(
+            mode,
+            deep,
+            self._frozen,
+            self._work,
+            _places(given),
+            _places(gradients or given),
+            rank,
+            classes,
+            images.contiguous().numpy(),
+            np.asarray(counts, dtype=np.int64),
+            np.empty(0, np.int64) if labels is None else labels.contiguous().numpy(),
+            np.empty(0) if divisors is None else divisors.double().contiguous().numpy(),
+            losses,
+            down,
+            scores,
+        )
+        return torch.from_numpy(scores)[:, :classes], losses
+
+
+def unsupported(model: CohortModel) -> str | None:
+    """Return why the compiled pass cannot compute a model; None where it can."""
+    vit: Any = model.model
+    block = vit.blocks[0]
+    attention, mlp = block.attn, block.mlp
+    first = next(iter(vit.parameters()))
+    if first.device.type != "cpu":
+        return f"it runs on a CPU, and the model is on {first.device.type}"
+    if model.dtype != torch.float32 or model.bfloat16:
+        return "it computes in float32"
+    if model.config.targets != "outputs":
+        return f"it has adapters at the outputs alone, not at {model.config.targets}"
+    widths = (attention.qkv.in_features, attention.head_dim, mlp.fc1.out_features)
+    if any(width % LANES for width in widths):
+        return (
+            f"widths {list(widths)} of tokens, heads and hidden layer are not multiples of {LANES}"
+        )
+    inside = (attention.q_norm, attention.k_norm, attention.norm, mlp.norm, block.ls1, block.ls2)
+    around = (vit.patch_embed.norm, vit.norm_pre, vit.fc_norm)
+    plain = all(isinstance(part, nn.Identity) for part in (*inside, *around))
+    exact = isinstance(mlp.act, nn.GELU) and mlp.act.approximate == "none"
+    layers = (vit.patch_embed.proj, attention.qkv, attention.proj, mlp.fc1, mlp.fc2)
+    biased = all(layer.bias is not None for layer in layers)
+    if not (plain and exact and biased and attention.attn_dim == attention.qkv.in_features):
+        return "it knows plain blocks with biases and the exact GELU alone"
+    if vit.pos_embed is None or vit.pos_embed.shape[1] != vit.patch_embed.num_patches + 1:
+        return "it knows a class token and patches alone, each with a position"
+    return None
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        model: CompiledModel,
+        images: Tensor,
+        labels: Tensor,
+        divisors: Tensor,
+        counts: Sequence[int],
+        *factors: Tensor,
+    ) -> Tensor:
+        gradients = _room_for_gradients(factors)
+        _, losses = model._run(
+            transformer.CROSS_ENTROPY,
+            factors,
+            images,
+            counts,
+            gradients=gradients,
+            labels=labels,
+            divisors=divisors,
+            deep=_trains_factors(ctx),
+        )
+        ctx.gradients = _by_factors(gradients)
+        return torch.from_numpy(losses.astype(np.float32))
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        (slope,) = slopes
+        if len(slope) and bool((slope != slope[0]).any()):
+            raise ValueError("the gradient of `losses` is that of their sum; take it of `logits`")
+        factor = float(slope[0]) if len(slope) else 0.0
+        return (None,) * 5 + tuple(factor * gradient for gradient in ctx.gradients)
+
+
+class _Scores(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, model: CompiledModel, images: Tensor, counts: Sequence[int], *factors: Tensor
+    ) -> Tensor:
+        scores, _ = model._run(transformer.SCORES, factors, images, counts)
+        ctx.save_for_backward(images, *factors)
+        ctx.model = model
+        ctx.counts = counts
+        return scores.contiguous()
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        images, *factors = ctx.saved_tensors
+        gradients = _room_for_gradients(factors)
+        ctx.model._run(
+            transformer.SLOPES,
+            factors,
+            images,
+            ctx.counts,
+            gradients=gradients,
+            slopes=slopes[0],
+            deep=_trains_factors(ctx),
+        )
+        return (None,) * 3 + tuple(_by_factors(gradients))
+
+
+def _trains_factors(ctx: Any) -> bool:
+    """Whether a gradient by a factor is needed: the last two inputs are those of the head."""
+    return any(ctx.needs_input_grad[:-2])
+
+
+def _room_for_gradients(factors: Sequence[Tensor]) -> list[Tensor]:
+    """Return tensors to be filled, in the order of the factors, with each b transposed."""
+    proj_a, proj_b, fc2_a, fc2_b, head, bias = factors
+    shapes = (proj_a, proj_b.mT, fc2_a, fc2_b.mT, head, bias)
+    return [torch.empty(x.shape) for x in shapes]
+
+
+def _by_factors(gradients: Sequence[Tensor]) -> list[Tensor]:
+    proj_a, proj_b, fc2_a, fc2_b, head, bias = gradients
+    return [proj_a, proj_b.mT, fc2_a, fc2_b.mT, head, bias]
+
+
+def _places(factors: Sequence[Tensor]) -> np.ndarray:
+    """Return the places [6, 4] of clients' numbers; see ``transformer.run``."""
+    if any(factor.dtype != torch.float32 for factor in factors):
+        raise TypeError("the compiled pass takes factors and heads in float32")
+    *adapters, head, bias = factors
+    steps = [factor.stride()[:3] for factor in adapters]
+    steps += [(head.stride(0), 0, head.stride(1)), (bias.stride(0), 0, 0)]
+    places = [
+        (factor.data_ptr(), *(4 * step for step in strides))
+        for factor, strides in zip(factors, steps, strict=True)
+    ]
+    return np.array(places, dtype=np.int64)
+
+
+def _frozen(vit: Any) -> transformer.Frozen:
+    """Return the weights of a plain vision transformer as the pass reads them."""
+
+    def stacked(read: Callable[[Any], Tensor]) -> np.ndarray:
+        values: np.ndarray = torch.stack([read(block).detach() for block in vit.blocks]).numpy()
+        return values
+
+    def norms(name: str) -> np.ndarray:
+        return stacked(lambda block: torch.stack([*block.get_submodule(name).parameters()]))
+
+    def layer(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return (
+            stacked(lambda block: block.get_submodule(name).weight.mT),
+            stacked(lambda block: block.get_submodule(name).weight),
+            stacked(lambda block: block.get_submodule(name).bias),
+        )
+
+    convolution = vit.patch_embed.proj
+    tokens = vit.pos_embed.detach()[0].clone()
+    tokens[0] += vit.cls_token.detach()[0, 0]
+    tokens[1:] += convolution.bias.detach()
+    return transformer.Frozen(
+        norms("norm1"),
+        *layer("attn.qkv"),
+        *layer("attn.proj"),
+        norms("norm2"),
+        *layer("mlp.fc1"),
+        *layer("mlp.fc2"),
+        torch.stack([*vit.norm.parameters()]).detach().numpy(),
+        convolution.weight.detach().flatten(1).mT.contiguous().numpy(),
+        tokens.numpy(),
+        vit.blocks[0].attn.num_heads,
+        np.float32(vit.blocks[0].attn.scale),
+        np.float32(vit.blocks[0].norm1.eps),
+    )
